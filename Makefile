@@ -1,0 +1,72 @@
+# apexbridge: `make run` starts the server, `make test` checks everything. Each prepares .venv by itself.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+BIN := .venv/bin
+DATA_DIR ?= data
+PORT ?= 8420
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_NO_INPUT := 1
+
+.PHONY: help run test quick format lint types imports tests bench lock clean system-parts
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | expand -t 16
+
+run: .venv/run.stamp ## start the server with the example skills (first start installs them)
+	@$(BIN)/apex serve --port $(PORT) --data-dir $(DATA_DIR) --examples examples/skills
+
+test: .venv/dev.stamp system-parts format lint types imports tests ## everything CI runs
+
+quick: .venv/dev.stamp format lint types imports ## the checks that need no test run
+
+format: .venv/dev.stamp
+	$(BIN)/ruff format --check .
+
+lint: .venv/dev.stamp
+	$(BIN)/ruff check .
+
+types: .venv/dev.stamp
+	$(BIN)/mypy
+
+imports: .venv/dev.stamp
+	$(BIN)/lint-imports
+
+tests: .venv/dev.stamp system-parts
+	$(BIN)/pytest --cov --cov-report=term
+
+bench: .venv/dev.stamp ## print the benchmarks' ratios
+	$(BIN)/python -m benchmarks
+
+# A browser cannot come from a wheel. Where it can neither be found nor installed, the tests must not begin.
+system-parts:
+	@scripts/system-parts.sh
+
+lock: ## resolve the pinned requirements anew (no addresses are written)
+	$(PYTHON) -m venv .venv-lock
+	.venv-lock/bin/pip install --quiet uv
+	.venv-lock/bin/uv pip compile pyproject.toml --extra sandbox --group build $(LOCK_FLAGS) -o requirements/run.lock
+	.venv-lock/bin/uv pip compile pyproject.toml --extra sandbox --group build --group dev -c requirements/run.lock $(LOCK_FLAGS) -o requirements/dev.lock
+	rm -rf .venv-lock
+LOCK_FLAGS := --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url --quiet
+
+clean: ## remove the virtual environment and caches (never data)
+	rm -rf .venv .venv-lock .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage build dist
+
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "apexbridge needs Python 3.11 or newer: make PYTHON=/path/to/python3.12 …" >&2; exit 1; }
+	@$(PYTHON) -m venv .venv || { echo "Python's venv module is incomplete; on Debian: apt-get install python3-venv" >&2; rm -rf .venv; exit 1; }
+
+.venv/run.stamp: requirements/run.lock pyproject.toml | .venv/bin/python
+	@echo "installing what the server needs into .venv (once)"
+	@$(BIN)/pip install --quiet --require-hashes -r requirements/run.lock
+	@$(BIN)/pip install --quiet --no-deps --no-build-isolation -e .
+	@touch $@
+
+.venv/dev.stamp: requirements/dev.lock .venv/run.stamp
+	@echo "installing what the checks need into .venv (once)"
+	@$(BIN)/pip install --quiet --require-hashes -r requirements/dev.lock
+	@touch $@

@@ -1,0 +1,27 @@
+"""apexbridge: the tool-and-skills layer between any OpenAI-compatible client and model.
+
+The names below are the public surface; what is heavy is imported when it is first asked for.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+__all__ = ["ApexBridgeError", "Bridge", "Settings", "__version__"]
+
+if TYPE_CHECKING:
+    from apexbridge.bridge import Bridge
+    from apexbridge.errors import ApexBridgeError
+    from apexbridge.settings import Settings
+
+_HOMES = {"Bridge": "bridge", "Settings": "settings", "ApexBridgeError": "errors"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used, so that `import apexbridge` stays cheap."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(f"apexbridge.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value

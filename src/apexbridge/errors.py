@@ -1,0 +1,238 @@
+"""The whole error tree: a code for programs, a status for HTTP, a message for people, details for both.
+
+ApexBridgeError
+├── SkillError                   a skill is concerned; details name it
+│   ├── SkillNotFoundError           SKILL_NOT_FOUND (executing: ENOENT)
+│   ├── SkillAlreadyExistsError      SKILL_ALREADY_EXISTS
+│   ├── SkillParseError              SKILL_PARSE_ERROR
+│   ├── InvalidSkillStructureError   INVALID_SKILL_STRUCTURE
+│   ├── InvalidArchiveError          INVALID_ZIP, UNSAFE_PATH, UNSAFE_ENTRY, ARCHIVE_TOO_LARGE
+│   ├── FieldNotEditableError        FIELD_NOT_EDITABLE
+│   ├── SkillReadOnlyError           SKILL_READ_ONLY
+│   ├── SkillDisabledError           TOOL_DISABLED
+│   ├── DirectModeDisabledError      DIRECT_MODE_DISABLED
+│   ├── SkillPermissionError         EACCES
+│   ├── SkillExecutionError          EXIT_NONZERO and its kin
+│   └── SkillTimeoutError            TIMEOUT
+├── ToolError                    a tool is concerned
+│   ├── ToolNotFoundError            TOOL_NOT_FOUND
+│   ├── InvalidInputError            INVALID_INPUT
+│   ├── ToolDisabledError            TOOL_DISABLED
+│   ├── PermissionDeniedError        PERMISSION_DENIED
+│   └── ToolExecutionError           TOOL_EXECUTION_ERROR
+├── RequestError                 the request itself: NOT_FOUND, METHOD_NOT_ALLOWED, PAYLOAD_TOO_LARGE, …
+└── ServerError                  the server's own state: INTERNAL_ERROR, NOT_READY, STORAGE_FULL, …
+"""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+STATUS_OF_CODE: Mapping[str, int] = {
+    "INVALID_SKILL_STRUCTURE": 400,
+    "INVALID_ZIP": 400,
+    "UNSAFE_PATH": 400,
+    "UNSAFE_ENTRY": 400,
+    "SKILL_PARSE_ERROR": 400,
+    "FIELD_NOT_EDITABLE": 400,
+    "PERMISSION_DENIED": 403,
+    "EACCES": 403,
+    "FORBIDDEN": 403,
+    "SKILL_NOT_FOUND": 404,
+    "ENOENT": 404,
+    "PLUGIN_NOT_FOUND": 404,
+    "TOOL_NOT_FOUND": 404,
+    "FILE_NOT_FOUND": 404,
+    "NOT_FOUND": 404,
+    "METHOD_NOT_ALLOWED": 405,
+    "SKILL_ALREADY_EXISTS": 409,
+    "SKILL_READ_ONLY": 409,
+    "TOOL_DISABLED": 409,
+    "DIRECT_MODE_DISABLED": 409,
+    "BUSY": 409,
+    "DATA_DIR_IN_USE": 409,
+    "ARCHIVE_TOO_LARGE": 413,
+    "PAYLOAD_TOO_LARGE": 413,
+    "UNSUPPORTED_MEDIA_TYPE": 415,
+    "INVALID_INPUT": 422,
+    "INTERNAL_ERROR": 500,
+    "INVALID_SETTING": 500,
+    "TOOL_EXECUTION_ERROR": 500,
+    "EXECUTION_ERROR": 500,
+    "TIMEOUT": 500,
+    "SANDBOX_UNAVAILABLE": 503,
+    "NOT_READY": 503,
+    "STORAGE_FULL": 507,
+}
+"""Every code the product answers with, and the HTTP status that belongs to it."""
+
+
+class ApexBridgeError(Exception):
+    """The root: everything apexbridge raises on purpose is one of these."""
+
+    name: ClassVar[str] = "ServerError"
+    """The family, as the `name` of the error's JSON."""
+    default_code: ClassVar[str] = "INTERNAL_ERROR"
+
+    def __init__(self, message: str, *, code: str | None = None, **details: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code or self.default_code
+        self.details: dict[str, Any] = {key: value for key, value in details.items() if value is not None}
+
+    @property
+    def status(self) -> int:
+        """The HTTP status that belongs to the code."""
+        return STATUS_OF_CODE[self.code]
+
+    def to_json(self) -> dict[str, Any]:
+        """The one shape in which every door shows an error."""
+        return {
+            "success": False,
+            "name": self.name,
+            "code": self.code,
+            "message": self.message,
+            "details": self.details,
+        }
+
+
+class SkillError(ApexBridgeError):
+    """A skill is concerned; where known, `details.skillName` names it."""
+
+    name = "SkillError"
+
+    def __init__(self, message: str, *, skill: str | None = None, code: str | None = None, **details: Any) -> None:
+        super().__init__(message, code=code, skillName=skill, **details)
+
+
+class SkillNotFoundError(SkillError):
+    """No skill of that name is installed."""
+
+    default_code = "SKILL_NOT_FOUND"
+
+    def __init__(self, name: str, *, code: str | None = None) -> None:
+        super().__init__(f"Skills not found: {name}", skill=name, code=code)
+
+
+class SkillAlreadyExistsError(SkillError):
+    """A skill of that name is installed and the caller did not ask to replace it."""
+
+    default_code = "SKILL_ALREADY_EXISTS"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"Skill {name} already exists. Use overwrite:true to replace.", skill=name)
+
+
+class SkillParseError(SkillError):
+    """A SKILL.md cannot be read; `details.line` says where."""
+
+    default_code = "SKILL_PARSE_ERROR"
+
+
+class InvalidSkillStructureError(SkillError):
+    """A package is not a skill; `details.errors` lists every reason."""
+
+    default_code = "INVALID_SKILL_STRUCTURE"
+
+    def __init__(self, errors: list[str], *, skill: str | None = None) -> None:
+        super().__init__(f"Invalid skill structure: {'; '.join(errors)}", skill=skill, errors=errors)
+
+
+class InvalidArchiveError(SkillError):
+    """An archive breaks the ZIP policy; `details.entry` names the entry."""
+
+    default_code = "INVALID_ZIP"
+
+
+class FieldNotEditableError(SkillError):
+    """Only a skill's description may be changed in place."""
+
+    default_code = "FIELD_NOT_EDITABLE"
+
+    def __init__(self, fields: list[str], *, skill: str | None = None) -> None:
+        super().__init__("Only description field can be modified", skill=skill, fields=fields)
+
+
+class SkillReadOnlyError(SkillError):
+    """The skill lives in a root that is never written to."""
+
+    default_code = "SKILL_READ_ONLY"
+
+
+class SkillDisabledError(SkillError):
+    """The operator switched this skill off."""
+
+    default_code = "TOOL_DISABLED"
+
+
+class DirectModeDisabledError(SkillError):
+    """The operator switched direct mode off."""
+
+    default_code = "DIRECT_MODE_DISABLED"
+
+
+class SkillPermissionError(SkillError):
+    """A file of the skill cannot be read."""
+
+    default_code = "EACCES"
+
+
+class SkillExecutionError(SkillError):
+    """A run ended badly."""
+
+    default_code = "EXECUTION_ERROR"
+
+
+class SkillTimeoutError(SkillExecutionError):
+    """A run took longer than it may."""
+
+    default_code = "TIMEOUT"
+
+
+class ToolError(ApexBridgeError):
+    """A tool is concerned."""
+
+    name = "ToolError"
+
+
+class ToolNotFoundError(ToolError):
+    """No tool of that id is registered."""
+
+    default_code = "TOOL_NOT_FOUND"
+
+
+class InvalidInputError(ToolError):
+    """The input does not fit; `details.errors` lists path and message of each problem."""
+
+    name = "RequestError"
+    default_code = "INVALID_INPUT"
+
+
+class ToolDisabledError(ToolError):
+    """The tool is switched off."""
+
+    default_code = "TOOL_DISABLED"
+
+
+class PermissionDeniedError(ToolError):
+    """The caller may not do this."""
+
+    default_code = "PERMISSION_DENIED"
+
+
+class ToolExecutionError(ToolError):
+    """The tool itself failed."""
+
+    default_code = "TOOL_EXECUTION_ERROR"
+
+
+class RequestError(ApexBridgeError):
+    """The request asks for something that is not there or not allowed."""
+
+    name = "RequestError"
+    default_code = "NOT_FOUND"
+
+
+class ServerError(ApexBridgeError):
+    """The server's own state stands in the way."""
+
+    name = "ServerError"

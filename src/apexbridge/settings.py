@@ -1,0 +1,122 @@
+"""Settings: flags win, then the environment (`APEX_…`), then `apex.toml`, then the defaults."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError, field_validator
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from apexbridge.errors import ServerError
+from apexbridge.skills.config import SkillsSettings
+from apexbridge.skills.models import DefaultMode, Profile
+
+SETTINGS_FILE = "apex.toml"
+Origin = Literal["flag", "environment", "apex.toml", "default"]
+
+
+class Settings(BaseSettings):
+    """Everything an operator can set; each room takes its own part."""
+
+    model_config = SettingsConfigDict(env_prefix="APEX_", toml_file=SETTINGS_FILE, extra="forbid", frozen=True)
+
+    data_dir: Path = Field(default=Path("data"), description="Where skills and everything known of them are kept.")
+    host: str = Field(default="127.0.0.1", description="Address the server binds to; loopback only.")
+    port: int = Field(default=8420, ge=0, le=65535, description="Port the server binds to; 0 takes a free one.")
+    url: str | None = Field(default=None, description="Address of a running server that commands should talk to.")
+    skill_roots: Annotated[tuple[Path, ...], NoDecode] = Field(
+        default=(), description="Extra folders of skills, separated by `:`; scanned in order, installed skills win."
+    )
+    default_mode: DefaultMode = Field(
+        default="auto", description="Mode of skills that declare none: auto, sandbox or direct."
+    )
+    enable_direct_mode: bool = Field(default=True, description="Whether direct skills may return their instructions.")
+    default_profile: Profile = Field(default="seed", description="How archives are read: seed, lenient or strict.")
+    require_entry_script: bool = Field(default=False, description="Refuse packages whose scripts/ has no entry script.")
+    sandbox_timeout_seconds: int = Field(
+        default=60, gt=0, description="How long a run may take unless the skill says so."
+    )
+
+    @field_validator("skill_roots", mode="before")
+    @classmethod
+    def _split_roots(cls, value: Any) -> Any:
+        return [part for part in value.split(":") if part] if isinstance(value, str) else value
+
+    @field_validator("skill_roots", mode="after")
+    @classmethod
+    def _absolute_roots(cls, value: tuple[Path, ...]) -> tuple[Path, ...]:
+        return tuple(path.expanduser().absolute() for path in value)
+
+    @field_validator("data_dir", mode="after")
+    @classmethod
+    def _absolute_data_dir(cls, value: Path) -> Path:
+        return value.expanduser().absolute()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Three sources and no more: a stray `.env` of the folder we stand in is not ours."""
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
+
+    @property
+    def skills(self) -> SkillsSettings:
+        """The part that is about skills."""
+        return SkillsSettings(
+            roots=self.skill_roots,
+            default_mode=self.default_mode,
+            enable_direct_mode=self.enable_direct_mode,
+            default_profile=self.default_profile,
+            require_entry_script=self.require_entry_script,
+            sandbox_timeout_ms=self.sandbox_timeout_seconds * 1000,
+        )
+
+
+def load_settings(**flags: Any) -> Settings:
+    """Settings from flags (None counts as not given), environment and file.
+
+    Raises:
+        ServerError: INVALID_SETTING, naming each setting that does not fit and where it came from.
+    """
+    given = {key: value for key, value in flags.items() if value is not None}
+    try:
+        return Settings(**given)
+    except (ValidationError, ValueError) as error:
+        raise ServerError(_explain(error, given), code="INVALID_SETTING") from error
+
+
+def origins(**flags: Any) -> dict[str, Origin]:
+    """Where each setting's value comes from."""
+    environment, file = EnvSettingsSource(Settings)(), TomlConfigSettingsSource(Settings)()
+
+    def origin(name: str) -> Origin:
+        if flags.get(name) is not None:
+            return "flag"
+        return "environment" if name in environment else "apex.toml" if name in file else "default"
+
+    return {name: origin(name) for name in Settings.model_fields}
+
+
+def _explain(error: ValueError, flags: dict[str, Any]) -> str:
+    if not isinstance(error, ValidationError):
+        return f"{SETTINGS_FILE} cannot be read: {error}"
+    places = origins(**flags)
+    told = []
+    for item in error.errors():
+        name = str(item["loc"][0])
+        place = {"flag": f"--{name.replace('_', '-')}", "environment": f"APEX_{name.upper()}"}.get(
+            places.get(name, "apex.toml"), f"{name} in {SETTINGS_FILE}"
+        )
+        told.append(f"{place}: {item['msg']}")
+    return "; ".join(told)

@@ -1,0 +1,70 @@
+"""What an operator can set about skills, and the part of it that can be changed while running."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from apexbridge.errors import InvalidInputError
+from apexbridge.skills.models import DefaultMode, Profile
+from apexbridge.wire import WireModel
+
+
+class SkillsSettings(BaseModel):
+    """The room's own settings."""
+
+    roots: tuple[Path, ...] = ()
+    """Extra roots, scanned in order before the installed skills."""
+    default_mode: DefaultMode = "auto"
+    enable_direct_mode: bool = True
+    default_profile: Profile = "seed"
+    """For archives; folders are read leniently."""
+    require_entry_script: bool = False
+    sandbox_timeout_ms: int = 60_000
+
+
+class SkillManagerConfig(WireModel):
+    """What can be looked at and changed while running; until the next start."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    skills_path: Path
+    custom_paths: tuple[Path, ...]
+    default_mode: DefaultMode
+    sandbox_timeout: int = Field(gt=0)
+    """Milliseconds."""
+    enable_direct_mode: bool
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """Every place that skills are looked for."""
+        return (*self.custom_paths, self.skills_path)
+
+    def changed(self, changes: Mapping[str, Any]) -> "SkillManagerConfig":
+        """A copy with these fields changed; all of them fit, or none counts.
+
+        Raises:
+            InvalidInputError: naming each field that does not fit.
+        """
+        # By their names on the wire, so that a field given in either spelling replaces the one we have.
+        spelled = {field.alias: name for name, field in type(self).model_fields.items()}
+        given = {spelled.get(key, key): value for key, value in changes.items()}
+        try:
+            wanted = SkillManagerConfig.model_validate(self.model_dump(by_alias=False) | given)
+        except ValidationError as error:
+            problems = [{"path": ".".join(map(str, item["loc"])), "message": item["msg"]} for item in error.errors()]
+            raise _refused(problems) from error
+        problems = [
+            {"path": str(path), "message": "not a folder"}
+            for path in wanted.paths
+            if path not in self.paths and not path.is_dir()
+        ]
+        if problems:
+            raise _refused(problems)
+        return wanted
+
+
+def _refused(problems: list[dict[str, str]]) -> InvalidInputError:
+    told = "; ".join(f"{problem['path']}: {problem['message']}" for problem in problems)
+    return InvalidInputError(f"The configuration was not changed: {told}", errors=problems)

@@ -1,0 +1,43 @@
+"""Everything about one skill, put together from its row and its folder."""
+
+from apexbridge.skills.catalog import Row
+from apexbridge.skills.entrypoint import runnable_scripts
+from apexbridge.skills.fingerprint import look
+from apexbridge.skills.frontmatter import parse_leniently
+from apexbridge.skills.models import DefaultMode, SkillDetail, SkillFile
+from apexbridge.skills.roots import FoundFolder
+
+
+def describe(row: Row, found: FoundFolder, default_mode: DefaultMode) -> SkillDetail:
+    """The skill as the disk has it now.
+
+    Raises:
+        FileNotFoundError: its folder was removed a moment ago.
+    """
+    files = look(found.path).files
+    markdown = (found.path / row.filename).read_bytes().decode("utf-8", "replace")
+    metadata = row.metadata
+    return SkillDetail(
+        **row.to_summary(default_mode, found.root.label).model_dump(by_alias=False),
+        entry=row.entry,
+        content=parse_leniently(markdown).body,
+        summary=row.summary,
+        filename=row.filename,
+        source_path=f"{row.folder}/{row.filename}",
+        files=[SkillFile(path=file.path, size=file.size) for file in files],
+        scripts=runnable_scripts(file.path for file in files),
+        content_hash=row.content_hash,
+        size=row.size,
+        warnings=row.warnings,
+        parameters=metadata.parameters,
+        permissions=list(metadata.permissions),
+        grants=[],
+        allowed_tools=list(metadata.allowed_tools),
+        timeout=metadata.timeout_ms,
+        confirm=metadata.confirm,
+        license=metadata.license,
+        compatibility=metadata.compatibility,
+        disable_model_invocation=metadata.disable_model_invocation,
+        metadata=metadata.metadata,
+        read_only=not found.root.is_writable(found.path),
+    )

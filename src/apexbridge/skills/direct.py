@@ -1,0 +1,37 @@
+"""Direct mode: a skill's instructions with the input filled in."""
+
+import json
+import re
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from apexbridge.skills.models import DirectMetadata, DirectSkillResult
+
+MODEL_WORKING_DIRECTORY = "/"
+"""The file tools' root as the model sees it; never a path of the server."""
+_PLACEHOLDER = re.compile(r"\{\{\s*(input|system)\.([A-Za-z0-9_][A-Za-z0-9_.-]{0,200})\s*\}\}")
+
+
+def render(*, name: str, body: str, source_path: str, input: Mapping[str, Any]) -> DirectSkillResult:
+    """The instructions with `{{input.…}}` and `{{system.…}}` replaced in one pass; other braces stay."""
+    now = int(time.time() * 1000)
+    warnings: list[str] = []
+
+    def fill(match: re.Match[str]) -> str:
+        kind, path = match[1], match[2]
+        scope: Any = input if kind == "input" else {"cwd": MODEL_WORKING_DIRECTORY, "timestamp": now}
+        for key in path.split("."):
+            if not isinstance(scope, Mapping) or key not in scope:
+                if kind == "input":
+                    warnings.append(f"no input for {match[0]}")
+                return match[0]
+            scope = scope[key]
+        return scope if isinstance(scope, str) else json.dumps(scope, ensure_ascii=False)
+
+    content = _PLACEHOLDER.sub(fill, body)
+    return DirectSkillResult(
+        content=content,
+        metadata=DirectMetadata(skill_name=name, source_path=source_path, generated_at=now),
+        warnings=list(dict.fromkeys(warnings)),
+    )

@@ -1,0 +1,49 @@
+"""The one edit there is: a skill's description."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from apexbridge.errors import FieldNotEditableError, InvalidInputError, SkillParseError
+from apexbridge.skills.frontmatter import FrontmatterError, replace_description
+from apexbridge.skills.models import MAX_DESCRIPTION_CHARACTERS
+
+
+def checked_description(given: str | Mapping[str, Any], *, skill: str) -> str:
+    """The new description, out of a text or a mapping that may hold nothing else.
+
+    Raises:
+        FieldNotEditableError: another field was given.
+        InvalidInputError: it is no text, empty, or too long.
+    """
+    description: object = given
+    if isinstance(given, Mapping):
+        if others := [str(key) for key in given if key != "description"]:
+            raise FieldNotEditableError(others, skill=skill)
+        description = given.get("description")
+    if not isinstance(description, str) or not description.strip():
+        raise InvalidInputError("description must be text and not empty")
+    if len(description) > MAX_DESCRIPTION_CHARACTERS:
+        raise InvalidInputError(
+            f"description has {len(description)} characters; at most {MAX_DESCRIPTION_CHARACTERS} are allowed"
+        )
+    try:
+        description.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInputError("description holds half a character (a lone surrogate)") from error
+    return description.strip()
+
+
+def with_description(path: Path, description: str, *, skill: str) -> bytes:
+    """The file's bytes with a new description; bytes that are no UTF-8 travel through unharmed.
+
+    Raises:
+        SkillParseError: the description cannot be replaced alone.
+    """
+    try:
+        text = path.read_bytes().decode("utf-8", "surrogateescape")
+        return replace_description(text, description, name=skill).encode("utf-8", "surrogateescape")
+    except FrontmatterError as error:
+        raise SkillParseError(
+            f"{path.name} line {error.line}: {error.message}", skill=skill, line=error.line
+        ) from error

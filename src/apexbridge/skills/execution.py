@@ -1,0 +1,124 @@
+"""A call of a skill: which mode, which script, and what is counted."""
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import anyio.to_thread
+
+from apexbridge.errors import (
+    DirectModeDisabledError,
+    InvalidInputError,
+    SkillDisabledError,
+    SkillNotFoundError,
+    SkillPermissionError,
+)
+from apexbridge.skills.catalog import Row
+from apexbridge.skills.config import SkillManagerConfig
+from apexbridge.skills.direct import render
+from apexbridge.skills.entrypoint import runnable_scripts
+from apexbridge.skills.fingerprint import look
+from apexbridge.skills.frontmatter import parse_leniently
+from apexbridge.skills.models import DirectSkillResult, Mode, effective_mode
+from apexbridge.skills.ports import RunRequest, RunResult, SkillRunner
+from apexbridge.storage.statistics import CallStatisticsStore
+
+
+class SkillExecution:
+    """Decides what a call means and has it done."""
+
+    def __init__(self, *, runner: SkillRunner, statistics: CallStatisticsStore) -> None:
+        self._runner = runner
+        self._statistics = statistics
+        self.active = 0
+        """Calls that are under way."""
+
+    async def execute(
+        self,
+        row: Row,
+        folder: Path,
+        config: SkillManagerConfig,
+        *,
+        input: Mapping[str, Any],
+        mode: Mode | None,
+        script: str | None,
+        args: Sequence[str],
+        files: Sequence[str],
+        timeout: int | None,
+    ) -> RunResult | DirectSkillResult:
+        """Run the skill, or one of its scripts, or render its instructions."""
+        names_a_script = script is not None or bool(args)
+        chosen = mode or (
+            "sandbox" if names_a_script else effective_mode(row.declared_mode, row.entry, config.default_mode)
+        )
+        if chosen == "direct":
+            return await self.execute_direct(row, folder, config, input)
+        _refuse_disabled(row)
+        target = await anyio.to_thread.run_sync(_script, row, folder, script)
+        request = RunRequest(
+            skill=row.name,
+            folder=folder,
+            script=target,
+            content_hash=row.content_hash,
+            input=input,
+            args=tuple(args),
+            files=tuple(files),
+            timeout_ms=timeout or row.metadata.timeout_ms or config.sandbox_timeout,
+            is_entry=target == row.entry,
+        )
+        self.active += 1
+        try:
+            result = await self._runner.run(request)
+        finally:
+            self.active -= 1
+        await self._statistics.record(row.name, success=result.success, duration_ms=result.duration)
+        return result
+
+    async def execute_direct(
+        self, row: Row, folder: Path, config: SkillManagerConfig, input: Mapping[str, Any]
+    ) -> DirectSkillResult:
+        """Render the instructions."""
+        _refuse_disabled(row)
+        if not config.enable_direct_mode:
+            raise DirectModeDisabledError(
+                "Direct mode is switched off; only sandboxed skills answer.", skill=row.name, mode="direct"
+            )
+        begun = time.monotonic()
+        try:
+            markdown = await anyio.to_thread.run_sync((folder / row.filename).read_bytes)
+        except FileNotFoundError as error:
+            raise SkillNotFoundError(row.name, code="ENOENT") from error
+        except OSError as error:
+            raise SkillPermissionError(
+                f"{row.filename} cannot be read", skill=row.name, cause=error.strerror
+            ) from error
+        body = parse_leniently(markdown.decode("utf-8", "replace")).body
+        result = render(name=row.name, body=body, source_path=f"{row.folder}/{row.filename}", input=input)
+        took = round((time.monotonic() - begun) * 1000)
+        await self._statistics.record(row.name, success=True, duration_ms=took)
+        return result
+
+
+def _refuse_disabled(row: Row) -> None:
+    if not row.enabled:
+        raise SkillDisabledError(f"{row.name} is disabled; enable it first.", skill=row.name)
+
+
+def _script(row: Row, folder: Path, wanted: str | None) -> str:
+    """The script that a call means: the one it names, else the entry, else the only one there is."""
+    available = [file.path for file in look(folder).files]
+    if wanted is not None:
+        wanted = wanted.removeprefix("./")
+        if wanted == row.entry or wanted in runnable_scripts(available):
+            return wanted
+        raise InvalidInputError(
+            f"{row.name} has no script {wanted}", skillName=row.name, scripts=runnable_scripts(available)
+        )
+    if row.entry is not None:
+        return row.entry
+    scripts = runnable_scripts(available)
+    if len(scripts) == 1:
+        return scripts[0]
+    what = "several scripts; name one of them" if scripts else "no script to run; use direct mode"
+    raise InvalidInputError(f"{row.name} has {what}", skillName=row.name, scripts=scripts)

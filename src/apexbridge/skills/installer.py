@@ -1,0 +1,143 @@
+"""The way of a checked package to live skills: stage, embed, commit, settle."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import anyio.to_thread
+
+from apexbridge.errors import SkillAlreadyExistsError
+from apexbridge.skills.catalog import INSTALLED_ROOT, Catalog
+from apexbridge.skills.library import Library, StagedSkill
+from apexbridge.skills.locks import NameLocks
+from apexbridge.skills.models import InstallReceipt
+from apexbridge.skills.package import Package, PluginManifest
+from apexbridge.skills.ports import IndexDocument, SkillIndex
+from apexbridge.skills.scanner import Scanner
+
+
+class Installer:
+    """Installs packages. Before the commit a failure leaves no trace; after it the scanner can finish the work."""
+
+    def __init__(
+        self, *, library: Library, catalog: Catalog, scanner: Scanner, index: SkillIndex, locks: NameLocks
+    ) -> None:
+        self._library = library
+        self._catalog = catalog
+        self._scanner = scanner
+        self._index = index
+        self._locks = locks
+
+    async def install(self, file: BinaryIO, package: Package, *, overwrite: bool) -> InstallReceipt:
+        """Put every skill of the package in place, all or none.
+
+        Raises:
+            SkillAlreadyExistsError: one of them is installed and `overwrite` was not asked for.
+        """
+        names = [skill.metadata.name for skill in package.skills]
+        if not overwrite:
+            await self._refuse_existing(names)  # once more under the lock; here it saves the work
+        stage = await anyio.to_thread.run_sync(self._library.new_stage)
+        try:
+            staged = await anyio.to_thread.run_sync(self._stage, file, package, stage)
+            documents = [
+                IndexDocument(metadata=skill.metadata, summary=skill.verdict.summary) for skill in package.skills
+            ]
+            vectors = dict(zip(names, await self._index.embed(documents), strict=True))
+            superseded = self._superseded(package.plugin, names)
+            async with self._locks.hold(*names, *superseded):
+                if not overwrite:
+                    await self._refuse_existing(names)
+                replaced = any(self._path(name).exists() for name in names)
+                # Once begun, the commit and what follows from it are finished even when the caller goes away.
+                with anyio.CancelScope(shield=True):
+                    await anyio.to_thread.run_sync(self._commit, stage, staged, package.plugin, superseded)
+                    await self._settle([*names, *superseded], vectors)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(self._library.discard, stage)
+        return InstallReceipt(
+            name=package.plugin.name if package.plugin else names[0],
+            names=names,
+            message=f"{'Plugin' if package.plugin else 'Skill'} installed successfully",
+            replaced=replaced,
+            warnings=package.warnings + await self._shadow_warnings(names),
+        )
+
+    async def uninstall(self, name: str, folder: Path) -> None:
+        """Take a skill away; the caller holds its name."""
+        with anyio.CancelScope(shield=True):
+            gone = await anyio.to_thread.run_sync(self._remove, name, folder)
+            rows = [row for row in await self._catalog.named([name]) if row.state != "broken"]
+            await self._scanner.settle([self._scanner.folder_of(row.key) for row in rows])
+            await anyio.to_thread.run_sync(self._library.discard, gone)
+
+    def _path(self, name: str) -> Path:
+        return self._library.skills / name
+
+    async def _refuse_existing(self, names: Sequence[str]) -> None:
+        """A name is taken by its folder, or by a folder of another name that somebody put there by hand."""
+        known = {row.name for row in await self._catalog.named(names) if row.root == INSTALLED_ROOT}
+        for name in names:
+            if name in known or self._path(name).exists():
+                raise SkillAlreadyExistsError(name)
+
+    def _stage(self, file: BinaryIO, package: Package, stage: Path) -> list[StagedSkill]:
+        return [
+            self._library.stage_skill(file, skill.entries, root=skill.root, name=skill.metadata.name, stage=stage)
+            for skill in package.skills
+        ]
+
+    def _superseded(self, plugin: PluginManifest | None, names: Sequence[str]) -> list[str]:
+        """Skills of the plugin's earlier version that the new one no longer has."""
+        if plugin is None:
+            return []
+        for known in self._library.read_plugins():
+            if known["name"] == plugin.name:
+                return [name for name in known["skills"] if name not in names]
+        return []
+
+    def _commit(
+        self, stage: Path, staged: list[StagedSkill], plugin: PluginManifest | None, superseded: list[str]
+    ) -> None:
+        names = [skill.name for skill in staged]
+        if plugin is None:
+            self._library.put(staged[0], self._path(staged[0].name))
+            self._leave_plugins(names)
+            return
+        record: dict[str, Any] = {
+            "name": plugin.name,
+            "version": plugin.version,
+            "description": plugin.description,
+            "installedAt": int(time.time() * 1000),
+            "skills": sorted(names),
+        }
+        self._library.put_plugin(stage, staged, record, superseded=superseded)
+        self._leave_plugins(names, but=plugin.name)
+
+    def _remove(self, name: str, folder: Path) -> Path:
+        gone = self._library.remove(folder)
+        if folder.parent == self._library.skills:
+            self._leave_plugins([name])
+        return gone
+
+    def _leave_plugins(self, names: Sequence[str], but: str | None = None) -> None:
+        """Skills that no longer are what their plugin brought are no longer part of it."""
+        for plugin in self._library.read_plugins():
+            left = [name for name in plugin["skills"] if name not in names]
+            if plugin["name"] != but and left != plugin["skills"]:
+                self._library.write_plugin({**plugin, "skills": left})
+
+    async def _settle(self, names: Sequence[str], vectors: dict[str, Any]) -> None:
+        await self._scanner.settle(
+            [self._scanner.folder_of((INSTALLED_ROOT, name)) for name in names], prepared=vectors
+        )
+
+    async def _shadow_warnings(self, names: Sequence[str]) -> list[str]:
+        labels = self._scanner.labels()
+        return [
+            f"{row.name} now stands in front of the skill of the same name in {labels.get(row.root, row.root)}"
+            for row in await self._catalog.named(names)
+            if row.state == "shadowed"
+        ]

@@ -1,0 +1,198 @@
+"""The data directory's own skills: stage, commit by rename, trash, recover.
+
+Nothing live changes before its replacement lies complete and synced beside it. What a crash leaves half-done is
+either unreachable rubbish in `staging/` and `trash/`, or a plan that `recover()` carries out.
+"""
+
+import hashlib
+import json
+import os
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from apexbridge.skills.archive import Entry, read_entry
+from apexbridge.skills.files import exchange, remove_tree, replace_file, sync_folder
+from apexbridge.skills.fingerprint import content_hash, hash_folder, look
+from apexbridge.skills.models import PackageFile
+
+_PLAN = "plan.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedSkill:
+    """A skill that lies complete and synced, waiting to be put in place."""
+
+    name: str
+    path: Path
+    content_hash: str
+    size: int
+
+
+class Library:
+    """Folders of the data directory that belong to skills."""
+
+    def __init__(self, data_dir: Path, skills: Path | None = None) -> None:
+        self.skills = skills or data_dir / "skills"
+        self.skills.mkdir(parents=True, exist_ok=True)
+        # A rename stays within one file system; dot-folders are no skills to anybody.
+        same_disk = self.skills.stat().st_dev == data_dir.stat().st_dev
+        self.staging = data_dir / "staging" if same_disk else self.skills / ".staging"
+        self.trash = data_dir / "trash" if same_disk else self.skills / ".trash"
+        self.plugins = data_dir / "plugins"
+        self.markers = data_dir / "markers"
+
+    def prepare(self) -> None:
+        """Make the folders, finish what a crash left half-done, and clear what it left behind."""
+        for folder in (self.plugins, self.staging, self.trash, self.markers):
+            folder.mkdir(parents=True, exist_ok=True)
+        for plan in sorted(self.staging.glob(f"*/{_PLAN}")):
+            self._carry_out(plan.parent, json.loads(plan.read_bytes()))
+        for leftover in (*self.staging.iterdir(), *self.trash.iterdir()):
+            if leftover.is_dir() and not leftover.is_symlink():
+                remove_tree(leftover)
+            else:
+                leftover.unlink(missing_ok=True)
+
+    # ------------------------------------------------------------------------------------------------- staging
+    def new_stage(self) -> Path:
+        """A fresh folder for one installation."""
+        return _make_folder(self.staging / uuid.uuid4().hex)
+
+    def stage_skill(
+        self, file: BinaryIO, entries: Iterable[Entry], *, root: tuple[str, ...], name: str, stage: Path
+    ) -> StagedSkill:
+        """Extract one skill of an archive into a stage, every byte counted, hashed and synced."""
+        target = _make_folder(stage / name)
+        folders = {target}
+        hashed: list[tuple[PackageFile, str]] = []
+        for entry in entries:
+            parts = entry.parts[len(root) :]
+            path = target.joinpath(*parts)
+            for depth in range(1, len(parts)):
+                folder = target.joinpath(*parts[:depth])
+                if folder not in folders:
+                    folders.add(_make_folder(folder))
+            packed = PackageFile(path="/".join(parts), size=entry.size, executable=entry.executable)
+            hashed.append((packed, _write_entry(file, entry, path)))
+        for folder in folders:
+            sync_folder(folder)
+        size = sum(packed.size for packed, _ in hashed)
+        return StagedSkill(name=name, path=target, content_hash=content_hash(hashed), size=size)
+
+    def discard(self, folder: Path) -> None:
+        """Remove a stage, or anything else that nobody can reach any more."""
+        remove_tree(folder)
+
+    # -------------------------------------------------------------------------------------------------- commit
+    def put(self, staged: StagedSkill, target: Path) -> None:
+        """The commit point of a single skill: in place in one step, the old one (if any) now where the new one was."""
+        if target.exists():
+            exchange(staged.path, target)
+        else:
+            staged.path.rename(target)
+        sync_folder(target.parent)
+
+    def put_plugin(
+        self, stage: Path, staged: list[StagedSkill], plugin: dict[str, Any], *, superseded: list[str]
+    ) -> None:
+        """The commit point of a plugin: a plan on disk, then every skill of it, all or none."""
+        plan = {
+            "plugin": plugin,
+            "skills": {skill.name: skill.content_hash for skill in staged},
+            "superseded": superseded,
+        }
+        sync_folder(stage)
+        replace_file(stage / _PLAN, json.dumps(plan).encode(), beside=stage, durable=True)
+        try:
+            self._carry_out(stage, plan)
+        except OSError:
+            self._take_back(stage, plan)
+            raise
+
+    def remove(self, folder: Path) -> Path:
+        """Take a folder out of sight in one step; gives where it lies now, to be discarded."""
+        if folder.parent == self.skills:
+            gone = self.trash / f"{folder.name}-{uuid.uuid4().hex}"
+        else:  # another root may be another file system; a dot-folder is no skill to anybody
+            gone = folder.with_name(f".apex-trash-{uuid.uuid4().hex}")
+        folder.rename(gone)
+        sync_folder(folder.parent)
+        return gone
+
+    def _carry_out(self, stage: Path, plan: dict[str, Any]) -> None:
+        """Put a plan's skills in place; done again after a crash it does only what is missing."""
+        for name, wanted in plan["skills"].items():
+            self._swap_in(stage / name, wanted, self.skills / name)
+        for name in plan["superseded"]:
+            if (self.skills / name).exists():
+                (self.skills / name).rename(self.trash / f"{name}-{uuid.uuid4().hex}")
+        self.write_plugin(plan["plugin"])
+        sync_folder(self.skills)
+        (stage / _PLAN).unlink()
+
+    def _take_back(self, stage: Path, plan: dict[str, Any]) -> None:
+        for name, wanted in plan["skills"].items():
+            live = self.skills / name
+            if live.exists() and _hash(live) == wanted:
+                if (stage / name).exists():
+                    exchange(stage / name, live)
+                else:
+                    live.rename(stage / name)
+        (stage / _PLAN).unlink(missing_ok=True)
+
+    def _swap_in(self, staged: Path, wanted: str, target: Path) -> None:
+        if not staged.exists() or _hash(staged) != wanted:
+            return  # it is in place already, and what lies here is what it replaced
+        if target.exists():
+            exchange(staged, target)
+        else:
+            staged.rename(target)
+
+    # ------------------------------------------------------------------------------------------------- plugins
+    def read_plugins(self) -> list[dict[str, Any]]:
+        """The plugins that are written down, by name."""
+        found = []
+        for path in sorted(self.plugins.glob("*.json")):
+            try:
+                plugin = json.loads(path.read_bytes())
+            except (OSError, ValueError):
+                continue
+            if isinstance(plugin, dict) and isinstance(plugin.get("skills"), list):
+                found.append(plugin)
+        return found
+
+    def write_plugin(self, plugin: dict[str, Any]) -> None:
+        """Write a plugin down, or forget it when it has no skill left."""
+        path = self.plugins / f"{plugin['name']}.json"
+        if plugin["skills"]:
+            data = json.dumps(plugin, ensure_ascii=False, indent=1).encode()
+            replace_file(path, data, beside=self.staging, durable=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _hash(folder: Path) -> str:
+    return hash_folder(folder, look(folder).files)
+
+
+def _make_folder(path: Path) -> Path:
+    path.mkdir()
+    path.chmod(0o755)  # whatever the umask: a sandboxed run is another user and must be able to read it
+    return path
+
+
+def _write_entry(file: BinaryIO, entry: Entry, path: Path) -> str:
+    """Write one file that must not exist yet; gives its SHA-256."""
+    digest = hashlib.sha256()
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(descriptor, "wb") as target:
+        for piece in read_entry(file, entry):
+            digest.update(piece)
+            target.write(piece)
+        target.flush()
+        os.fchmod(descriptor, 0o755 if entry.executable else 0o644)
+        os.fsync(descriptor)
+    return digest.hexdigest()

@@ -1,0 +1,490 @@
+"""SkillManager: the whole life of a skill, for every door and for Python."""
+
+import tempfile
+import time
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import IO, Any, BinaryIO, Literal
+
+import anyio
+import anyio.to_thread
+
+from apexbridge.errors import (
+    InvalidInputError,
+    RequestError,
+    ServerError,
+    SkillNotFoundError,
+    SkillParseError,
+    SkillReadOnlyError,
+)
+from apexbridge.skills.catalog import INSTALLED_ROOT, Catalog, Row, from_milliseconds
+from apexbridge.skills.config import SkillManagerConfig, SkillsSettings
+from apexbridge.skills.details import describe
+from apexbridge.skills.editing import checked_description, with_description
+from apexbridge.skills.execution import SkillExecution
+from apexbridge.skills.files import open_beneath, replace_file
+from apexbridge.skills.installer import Installer
+from apexbridge.skills.library import Library
+from apexbridge.skills.locks import NameLocks
+from apexbridge.skills.models import (
+    CallStatistics,
+    DirectSkillResult,
+    GrowthPoint,
+    InstallReceipt,
+    Mode,
+    PluginSummary,
+    Problem,
+    Profile,
+    Receipt,
+    ScanReport,
+    SkillDetail,
+    SkillPage,
+    SkillStatistics,
+    ValidationReport,
+    effective_mode,
+)
+from apexbridge.skills.package import open_package, validate_package
+from apexbridge.skills.packing import pack_folder
+from apexbridge.skills.ports import (
+    IndexDocument,
+    NoIndex,
+    NoRunner,
+    RunResult,
+    SkillIndex,
+    SkillRunner,
+    SkillToolSource,
+    ToolRegistrar,
+)
+from apexbridge.skills.roots import SkillRoot
+from apexbridge.skills.scanner import Progress, Scanner
+from apexbridge.skills.sources import SkillSource, default_profile_of, open_source
+from apexbridge.storage.database import Database
+from apexbridge.storage.faults import storage_faults
+from apexbridge.storage.statistics import CallStatisticsStore
+
+DEFAULT_PAGE_SIZE = 50
+
+
+class SkillManager:
+    """Installs, lists, shows, edits, reloads, counts, runs and uninstalls skills."""
+
+    def __init__(
+        self,
+        *,
+        data_dir: Path,
+        database: Database,
+        settings: SkillsSettings | None = None,
+        index: SkillIndex | None = None,
+        tools: ToolRegistrar | None = None,
+        runner: SkillRunner | None = None,
+    ) -> None:
+        settings = settings or SkillsSettings()
+        self._data_dir = data_dir
+        self._settings = settings
+        self._index = index or NoIndex()
+        self._tools = tools
+        self._catalog = Catalog(database)
+        self._statistics = CallStatisticsStore(database)
+        self._locks = NameLocks()
+        self._config = SkillManagerConfig(
+            skills_path=data_dir / "skills",
+            custom_paths=settings.roots,
+            default_mode=settings.default_mode,
+            sandbox_timeout=settings.sandbox_timeout_ms,
+            enable_direct_mode=settings.enable_direct_mode,
+        )
+        self._execution = SkillExecution(runner=runner or NoRunner(), statistics=self._statistics)
+        self.roots_changed = anyio.Event()
+        """Set when skills are looked for in other places than before; whoever waits for it asks again."""
+        self._furnish()
+
+    def _furnish(self) -> None:
+        """Everything that depends on where the skills are."""
+        self._library = Library(self._data_dir, self._config.skills_path)
+        roots = [SkillRoot(id=str(path), path=path) for path in self._config.custom_paths]
+        self._scanner = Scanner(
+            catalog=self._catalog,
+            library=self._library,
+            index=self._index,
+            locks=self._locks,
+            listener=self,
+            roots=[*roots, SkillRoot(id=INSTALLED_ROOT, path=self._config.skills_path)],
+            require_entry_script=self._settings.require_entry_script,
+        )
+        self._installer = Installer(
+            library=self._library,
+            catalog=self._catalog,
+            scanner=self._scanner,
+            index=self._index,
+            locks=self._locks,
+        )
+
+    # ------------------------------------------------------------------------------------------------- beginning
+    async def initialize(self, progress: Progress | None = None) -> ScanReport:
+        """Finish what a crash left, look at the disk, and make every skill available."""
+        with storage_faults():
+            await anyio.to_thread.run_sync(self._library.prepare)
+            report = await self._scanner.reconcile(progress)
+        await self.register_all_skill_tools()
+        return report
+
+    async def reconcile(self, progress: Progress | None = None) -> ScanReport:
+        """Look at every root again."""
+        with storage_faults():
+            return await self._scanner.reconcile(progress)
+
+    @property
+    def scanner(self) -> Scanner:
+        """For whoever notices that a folder changed."""
+        return self._scanner
+
+    @property
+    def staging(self) -> Path:
+        """Where an upload may wait; cleared at every start."""
+        return self._library.staging
+
+    # ---------------------------------------------------------------------------------------- install, uninstall
+    async def install_skill(
+        self,
+        source: SkillSource,
+        *,
+        overwrite: bool = False,
+        profile: Profile | None = None,
+        filename: str | None = None,
+    ) -> InstallReceipt:
+        """Install a skill or a plugin from archive bytes, a `.zip` or `.skill` file, or a folder.
+
+        Raises:
+            InvalidArchiveError: the archive breaks the ZIP policy.
+            InvalidSkillStructureError: it holds no proper skill; all reasons are named.
+            SkillAlreadyExistsError: the name is taken and `overwrite` was not asked for.
+        """
+        begun = time.monotonic()
+        profile = profile or default_profile_of(source, self._settings.default_profile)
+        with storage_faults(), ExitStack() as stack:
+            file, own_name = await anyio.to_thread.run_sync(stack.enter_context, open_source(source))
+            package = await anyio.to_thread.run_sync(
+                lambda: open_package(
+                    file,
+                    filename=filename or own_name,
+                    profile=profile,
+                    require_entry_script=self._settings.require_entry_script,
+                )
+            )
+            receipt = await self._installer.install(file, package, overwrite=overwrite)
+        return receipt.model_copy(update={"duration": round((time.monotonic() - begun) * 1000)})
+
+    async def validate_skill(
+        self, source: SkillSource, *, profile: Profile | None = None, filename: str | None = None
+    ) -> ValidationReport:
+        """Say whether a package could be installed; nothing is written."""
+        profile = profile or default_profile_of(source, self._settings.default_profile)
+        with ExitStack() as stack:
+            file, own_name = await anyio.to_thread.run_sync(stack.enter_context, open_source(source))
+            return await anyio.to_thread.run_sync(
+                lambda: validate_package(
+                    file,
+                    filename=filename or own_name,
+                    profile=profile,
+                    require_entry_script=self._settings.require_entry_script,
+                )
+            )
+
+    async def uninstall_skill(self, name: str) -> Receipt:
+        """Remove a skill with everything that is known of it but its history."""
+        async with self._locks.hold(name):
+            row = await self._live(name)
+            folder = self._writable_folder(row)
+            with storage_faults():
+                await self._installer.uninstall(name, folder)
+        return Receipt(name=name, message="Skill uninstalled successfully")
+
+    # ----------------------------------------------------------------------------------------------------- edit
+    async def update_skill_description(self, name: str, description: str | Mapping[str, Any]) -> Receipt:
+        """Change the description and nothing else; a mapping may hold `description` only.
+
+        Raises:
+            FieldNotEditableError: another field was given.
+            SkillReadOnlyError: the skill lives in a root that is never written to.
+        """
+        text = checked_description(description, skill=name)
+        async with self._locks.hold(name):
+            row = await self._live(name)
+            path = self._writable_folder(row) / row.filename
+            with storage_faults():
+                edited = await anyio.to_thread.run_sync(lambda: with_description(path, text, skill=name))
+                document = IndexDocument(metadata=replace(row.metadata, description=text), summary=row.summary)
+                (vector,) = await self._index.embed([document])
+                with anyio.CancelScope(shield=True):
+                    await anyio.to_thread.run_sync(self._write_skill_file, path, edited)
+                    await self._scanner.settle([self._scanner.folder_of(row.key)], prepared={name: vector})
+        return Receipt(name=name, message="Description updated")
+
+    async def reload_skill(self, name: str) -> SkillDetail:
+        """Read a skill from disk again and update its tool.
+
+        Raises:
+            SkillParseError: its folder is there and holds no proper skill any more.
+        """
+        async with self._locks.hold(name):
+            keys = {row.key for row in await self._catalog.named([name])} | {(INSTALLED_ROOT, name)}
+            with storage_faults():
+                await self._scanner.settle([self._scanner.folder_of(key) for key in sorted(keys)])
+            rows = await self._catalog.named([name])
+        live = next((row for row in rows if row.state == "live"), None)
+        if live is None:
+            if broken := next((row for row in rows if row.state == "broken"), None):
+                raise SkillParseError(f"{name} cannot be loaded: {broken.reason}", skill=name)
+            raise SkillNotFoundError(name)
+        self.skill_is_live(live)
+        return await self.get_skill(name)
+
+    async def set_enabled(self, name: str, enabled: bool) -> SkillDetail:
+        """Switch a skill on or off; a disabled one is listed but not run."""
+        async with self._locks.hold(name):
+            await self._live(name)
+            with storage_faults():
+                await self._catalog.set_enabled(name, enabled)
+            self.skill_is_live(await self._live(name))
+        return await self.get_skill(name)
+
+    # ----------------------------------------------------------------------------------------------------- look
+    async def list_skills(
+        self,
+        *,
+        name: str | None = None,
+        tags: Collection[str] = (),
+        page: int | None = None,
+        limit: int | None = None,
+    ) -> SkillPage:
+        """Skills by name; filtered by a part of the name (any case) and by tags (any of them)."""
+        if page is not None and limit is None:
+            limit = DEFAULT_PAGE_SIZE
+        if (page is not None and page < 1) or (limit is not None and limit < 1):
+            raise InvalidInputError("page and limit count from 1")
+        offset = ((page or 1) - 1) * (limit or 0)
+        rows, total = await self._catalog.page(part=name, tags=tags, offset=offset, limit=limit)
+        labels, mode = self._scanner.labels(), self._config.default_mode
+        skills = [row.to_summary(mode, labels.get(row.root, "")) for row in rows]
+        return SkillPage.model_construct(skills=skills, total=total, page=page or 1, limit=limit)
+
+    async def get_skill(self, name: str) -> SkillDetail:
+        """Everything about one skill.
+
+        Raises:
+            SkillNotFoundError: there is none of that name.
+        """
+        row = await self._live(name)
+        try:
+            return await anyio.to_thread.run_sync(
+                describe, row, self._scanner.folder_of(row.key), self._config.default_mode
+            )
+        except FileNotFoundError as error:  # removed by hand a moment ago
+            raise SkillNotFoundError(name) from error
+
+    async def open_skill_file(self, name: str, path: str) -> BinaryIO:
+        """A bundled file, opened for reading.
+
+        Raises:
+            RequestError: FILE_NOT_FOUND; also for anything that is not a regular file inside the skill's folder.
+        """
+        folder = self._folder(await self._live(name))
+        try:
+            return await anyio.to_thread.run_sync(open_beneath, folder, path)
+        except (OSError, ValueError) as error:
+            raise RequestError(f"{name} has no file {path}", code="FILE_NOT_FOUND", skillName=name) from error
+
+    async def export_skill(self, name: str) -> IO[bytes]:
+        """The skill as a ZIP, in a temporary file positioned at its start."""
+        folder = self._folder(await self._live(name))
+
+        def pack() -> IO[bytes]:
+            target = tempfile.TemporaryFile()  # noqa: SIM115  # the caller closes it
+            pack_folder(folder, target, name=name, keep_everything=True)
+            target.seek(0)
+            return target
+
+        return await anyio.to_thread.run_sync(pack)
+
+    async def problems(self) -> list[Problem]:
+        """Folders that are not served: broken ones and shadowed ones, each with the reason."""
+        return await self._catalog.problems(self._scanner.labels())
+
+    # -------------------------------------------------------------------------------------------------- plugins
+    async def list_plugins(self) -> list[PluginSummary]:
+        """Installed plugins with their skills."""
+        plugins = await anyio.to_thread.run_sync(self._library.read_plugins)
+        return [
+            PluginSummary(
+                name=plugin["name"],
+                version=plugin.get("version"),
+                description=plugin.get("description"),
+                installed_at=from_milliseconds(plugin.get("installedAt", 0)),
+                skills=plugin["skills"],
+            )
+            for plugin in plugins
+        ]
+
+    async def uninstall_plugin(self, name: str) -> Receipt:
+        """Remove a plugin with all its skills."""
+        plugins = await anyio.to_thread.run_sync(self._library.read_plugins)
+        plugin = next((plugin for plugin in plugins if plugin["name"] == name), None)
+        if plugin is None:
+            raise RequestError(f"Plugin not found: {name}", code="PLUGIN_NOT_FOUND", plugin=name)
+        async with self._locks.hold(*plugin["skills"]):
+            for skill in plugin["skills"]:
+                row = await self._catalog.live(skill)
+                if row is not None and row.root == INSTALLED_ROOT:
+                    with storage_faults():
+                        await self._installer.uninstall(skill, self._folder(row))
+            await anyio.to_thread.run_sync(self._library.write_plugin, {**plugin, "skills": []})
+        return Receipt(name=name, message="Plugin uninstalled successfully")
+
+    # --------------------------------------------------------------------------------------------------- counts
+    async def statistics(self) -> SkillStatistics:
+        """The library in numbers."""
+        return await self._catalog.statistics(self._config.default_mode)
+
+    async def skill_statistics(self, name: str) -> CallStatistics:
+        """How often one skill was called and how it went."""
+        await self._live(name)
+        counts = await self._statistics.of(name)
+        return CallStatistics(
+            tool_name=name,
+            call_count=counts.calls,
+            success_count=counts.successes,
+            average_duration=counts.average_ms,
+            success_rate=counts.success_rate,
+        )
+
+    async def growth(self, by: Literal["day", "week"] = "day") -> list[GrowthPoint]:
+        """First installs by day or by week."""
+        return await self._catalog.growth(by)
+
+    # -------------------------------------------------------------------------------------------------- running
+    async def execute_skill(
+        self,
+        name: str,
+        input: Mapping[str, Any] | None = None,
+        mode: Mode | None = None,
+        *,
+        script: str | None = None,
+        args: Sequence[str] = (),
+        files: Sequence[str] = (),
+        timeout: int | None = None,
+    ) -> RunResult | DirectSkillResult:
+        """Run a skill in the sandbox, or return its instructions in direct mode.
+
+        Raises:
+            SkillNotFoundError: with code ENOENT.
+            DirectModeDisabledError: the skill is a direct one and the operator switched that off.
+        """
+        row = await self._live(name, code="ENOENT")
+        return await self._execution.execute(
+            row,
+            self._folder(row),
+            self._config,
+            input=input or {},
+            mode=mode,
+            script=script,
+            args=args,
+            files=files,
+            timeout=timeout,
+        )
+
+    async def execute_skill_direct(self, name: str, input: Mapping[str, Any] | None = None) -> DirectSkillResult:
+        """A skill's instructions, whatever its mode."""
+        row = await self._live(name, code="ENOENT")
+        return await self._execution.execute_direct(row, self._folder(row), self._config, input or {})
+
+    # ---------------------------------------------------------------------------------------------------- tools
+    async def register_skill_tool(self, name: str) -> Any:
+        """Register a skill as `skill:{name}`; gives the tool's definition."""
+        return self._register(await self._live(name))
+
+    async def register_all_skill_tools(self) -> None:
+        """Register every enabled skill."""
+        if self._tools is not None:
+            for row in await self._catalog.all_live():
+                self.skill_is_live(row)
+
+    def unregister_skill_tool(self, name: str) -> bool:
+        """Take a skill's tool away; False where there was none."""
+        return self._tools.unregister(name) if self._tools is not None else False
+
+    def skill_is_live(self, row: Row) -> None:
+        """Keep the tool in step with the skill."""
+        if row.enabled:
+            self._register(row)
+        else:
+            self.unregister_skill_tool(row.name)
+
+    def skill_is_gone(self, name: str) -> None:
+        """Let the tool go with the skill."""
+        self.unregister_skill_tool(name)
+
+    def _register(self, row: Row) -> Any:
+        if self._tools is None:
+            return None
+        return self._tools.register(
+            SkillToolSource(
+                metadata=row.metadata,
+                mode=effective_mode(row.declared_mode, row.entry, self._config.default_mode),
+                entry=row.entry,
+                folder=self._folder(row),
+                content_hash=row.content_hash,
+            )
+        )
+
+    # --------------------------------------------------------------------------------------------------- config
+    def get_config(self) -> SkillManagerConfig:
+        """What can be changed while running."""
+        return self._config
+
+    async def update_config(self, changes: Mapping[str, Any]) -> SkillManagerConfig:
+        """Change some of it; a bad value is refused and then nothing changes.
+
+        Raises:
+            InvalidInputError: a field or value that does not fit.
+            ServerError: BUSY, a path cannot change while a run or an install is active.
+        """
+        before, wanted = self._config, self._config.changed(changes)
+        moved = wanted.paths != before.paths
+        if moved and (self._locks.busy or self._execution.active):
+            raise ServerError("A run or an install is active; change paths when it is done.", code="BUSY")
+        self._config = wanted
+        if moved:
+            with storage_faults():
+                self._furnish()
+                await anyio.to_thread.run_sync(self._library.prepare)
+                await self._scanner.reconcile()
+            self.roots_changed.set()
+            self.roots_changed = anyio.Event()
+        if wanted.default_mode != before.default_mode:
+            await self.register_all_skill_tools()
+        return wanted
+
+    # -------------------------------------------------------------------------------------------------- details
+    async def _live(self, name: str, code: str | None = None) -> Row:
+        row = await self._catalog.live(name)
+        if row is None:
+            raise SkillNotFoundError(name, code=code)
+        return row
+
+    def _folder(self, row: Row) -> Path:
+        return self._scanner.folder_of(row.key).path
+
+    def _writable_folder(self, row: Row) -> Path:
+        found = self._scanner.folder_of(row.key)
+        if not found.root.is_writable(found.path):
+            raise SkillReadOnlyError(
+                f"{row.name} lives in {found.root.label}, which is read-only; install a copy to change it.",
+                skill=row.name,
+            )
+        return found.path
+
+    def _write_skill_file(self, path: Path, data: bytes) -> None:
+        beside = self._library.staging if path.is_relative_to(self._library.skills) else path.parent
+        replace_file(path, data, beside=beside, mode=path.stat().st_mode & 0o777, durable=True)

@@ -1,0 +1,37 @@
+"""Skill names: what is a good one, and how to make one of what people write."""
+
+import hashlib
+import re
+import unicodedata
+
+from apexbridge.skills.models import MAX_NAME_CHARACTERS, NAME_PATTERN, RESERVED_NAMES
+
+_STRICT_NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*\Z")
+
+
+def name_problem(name: str, *, strict: bool = False) -> str | None:
+    """Why this name cannot be used, or None."""
+    if len(name) > MAX_NAME_CHARACTERS:
+        return f"name is longer than {MAX_NAME_CHARACTERS} characters"
+    if not NAME_PATTERN.match(name):
+        return f'name "{name}" may hold only lower-case letters, digits and hyphens, and begins with a letter or digit'
+    if strict and not _STRICT_NAME.match(name):
+        return f'name "{name}" may not end with a hyphen or hold two in a row'
+    if name in RESERVED_NAMES:
+        return f'name "{name}" is reserved; choose another one'
+    return None
+
+
+def slug(text: str) -> str:
+    """The text as a name: accents dropped, everything else that is no letter or digit a hyphen; may be empty."""
+    plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode().lower()
+    return re.sub(r"[^a-z0-9]+", "-", plain).strip("-")[:MAX_NAME_CHARACTERS].rstrip("-")
+
+
+def lenient_name(written: str, folder: str) -> str:
+    """A usable name for whatever was written: its slug, else the folder's, else one made from the text itself."""
+    for candidate in (written, folder):
+        if re.search("[A-Za-z]", made := slug(candidate)):
+            return made
+    digest = hashlib.sha256((written or folder).encode("utf-8", "surrogatepass")).hexdigest()
+    return f"skill-{digest[:8]}"

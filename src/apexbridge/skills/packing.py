@@ -1,0 +1,66 @@
+"""Folders as ZIP archives: to install one, to export one."""
+
+import os
+import stat
+import time
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from apexbridge.errors import InvalidArchiveError, RequestError
+from apexbridge.skills.models import MARKER_FILE
+
+_SKIPPED_FOLDERS = {".git", ".hg", ".svn", "node_modules", "__pycache__", ".venv"}
+_SKIPPED_FILES = {MARKER_FILE, ".DS_Store", "Thumbs.db"}
+
+
+def pack_folder(folder: Path, target: IO[bytes], *, name: str | None = None, keep_everything: bool = False) -> None:
+    """Write a folder as a ZIP with one top folder.
+
+    Version control, caches and `node_modules` are left out, unless everything is to be kept. Links are followed
+    inside the folder.
+
+    Raises:
+        InvalidArchiveError: UNSAFE_ENTRY for a link that leads out, or something that is no file.
+        RequestError: the folder is not there.
+    """
+    if not folder.is_dir():
+        raise RequestError(f"No such folder: {folder.name}", code="FILE_NOT_FOUND")
+    folder = folder.resolve()
+    top = name or folder.name
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path, relative in _files(folder, folder, "", keep_everything):
+            _add(archive, path, f"{top}/{relative}")
+
+
+def _files(folder: Path, root: Path, prefix: str, keep_everything: bool) -> Iterator[tuple[Path, str]]:
+    for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+        path, relative = Path(entry.path), prefix + entry.name
+        if entry.is_symlink() and not path.resolve().is_relative_to(root):
+            raise _unsafe(relative, "a link that leads out of the folder; replace it by the file itself")
+        if entry.is_dir():
+            if entry.is_symlink() and root.is_relative_to(path.resolve()):
+                raise _unsafe(relative, "a link to a folder that holds it")
+            if keep_everything or entry.name not in _SKIPPED_FOLDERS:
+                yield from _files(path, root, f"{relative}/", keep_everything)
+        elif not stat.S_ISREG(path.stat().st_mode):
+            raise _unsafe(relative, "not a regular file; remove it")
+        elif entry.name not in _SKIPPED_FILES:
+            yield path, relative
+
+
+def _add(archive: zipfile.ZipFile, path: Path, name: str) -> None:
+    status = path.stat()
+    moment = max(time.localtime(status.st_mtime)[:6], (1980, 1, 1, 0, 0, 0))  # ZIP knows no earlier year
+    info = zipfile.ZipInfo(name, moment)
+    info.create_system = 3
+    info.compress_type = zipfile.ZIP_DEFLATED
+    info.external_attr = (stat.S_IFREG | (0o755 if status.st_mode & 0o111 else 0o644)) << 16
+    with path.open("rb") as source, archive.open(info, "w") as target:
+        while piece := source.read(1024 * 1024):
+            target.write(piece)
+
+
+def _unsafe(relative: str, why: str) -> InvalidArchiveError:
+    return InvalidArchiveError(f"Unsafe entry {relative}: {why}", code="UNSAFE_ENTRY", entry=relative)

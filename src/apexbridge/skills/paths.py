@@ -1,0 +1,73 @@
+"""Which file names a package may hold: names that mean the same on every system and hide nothing."""
+
+import re
+import unicodedata
+
+from apexbridge.errors import InvalidArchiveError
+
+MAX_PATH_BYTES = 240
+MAX_COMPONENT_BYTES = 120
+MAX_DEPTH = 16
+_RESERVED = re.compile(r"(?:con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³])(?:\..*)?\Z", re.IGNORECASE)
+_HIDDEN_CATEGORIES = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+"""Control, bidi and other invisible characters, surrogates, line and paragraph separators."""
+
+
+def checked_parts(name: str) -> tuple[str, ...]:
+    """The components of an entry's name.
+
+    Raises:
+        InvalidArchiveError: UNSAFE_PATH, with the reason.
+    """
+    problem = _problem(name)
+    if problem:
+        shown = ascii(name[:80])[1:-1]
+        raise InvalidArchiveError(f"Unsafe path {shown!r}: {problem}", code="UNSAFE_PATH", entry=shown)
+    return tuple(name.rstrip("/").split("/"))
+
+
+def collision_key(parts: tuple[str, ...]) -> str:
+    """Equal for two names that some file system cannot tell apart."""
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", "/".join(parts)).casefold())
+
+
+def is_junk(parts: tuple[str, ...]) -> bool:
+    """What operating systems leave behind, and a marker that only an installation may write."""
+    last = parts[-1]
+    return parts[0] == "__MACOSX" or last.startswith("._") or last in {".DS_Store", "Thumbs.db", ".vectorized"}
+
+
+def is_odd(path: str) -> bool:
+    """A path that works here but makes trouble elsewhere: spaces or characters outside the portable set."""
+    return re.fullmatch(r"[\w./@+,=()\[\]{}&'!#%~^-]+", path) is None
+
+
+def _problem(name: str) -> str | None:
+    if not name:
+        return "the name is empty"
+    if "\\" in name:
+        return "a backslash; use / between folders"
+    if any(unicodedata.category(character) in _HIDDEN_CATEGORIES for character in name):
+        return "a control or invisible character"
+    if name.startswith("/") or re.match(r"[A-Za-z]:", name):
+        return "an absolute path; use a path relative to the skill's folder"
+    if len(name.encode()) > MAX_PATH_BYTES:
+        return f"longer than {MAX_PATH_BYTES} bytes"
+    parts = name.removesuffix("/").split("/")
+    if len(parts) > MAX_DEPTH:
+        return f"deeper than {MAX_DEPTH} folders"
+    return next((problem for part in parts if (problem := _component_problem(part))), None)
+
+
+def _component_problem(part: str) -> str | None:
+    if part in ("", ".", ".."):
+        return "an empty, '.' or '..' component"
+    if len(part.encode()) > MAX_COMPONENT_BYTES:
+        return f"a name longer than {MAX_COMPONENT_BYTES} bytes"
+    if part != part.rstrip(". ") or part[0] == " ":
+        return "a name that begins with a space or ends with a dot or space"
+    if any(character in '<>:"|?*' for character in part):
+        return 'one of < > : " | ? * in a name'
+    if _RESERVED.match(part):
+        return "a name that is reserved on Windows"
+    return None

@@ -1,0 +1,138 @@
+"""What a skill's life needs from other rooms, said as small protocols; the bridge hands the real things over."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from apexbridge.errors import SkillError
+from apexbridge.skills.models import SkillMetadata
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexDocument:
+    """What search may know of a skill."""
+
+    metadata: SkillMetadata
+    summary: str
+
+    @property
+    def name(self) -> str:
+        """The skill's name, the key in the index."""
+        return self.metadata.name
+
+
+class SkillIndex(Protocol):
+    """Where skills are found by meaning."""
+
+    @property
+    def embedder(self) -> str:
+        """Names the embedding model; another name means that every vector is stale."""
+
+    @property
+    def dimensions(self) -> int:
+        """Length of its vectors."""
+
+    async def embed(self, documents: Sequence[IndexDocument]) -> Sequence[Any]:
+        """Vectors for these, in order. Slow and fallible, so it is called before anything live changes."""
+
+    async def upsert(self, documents: Sequence[IndexDocument], vectors: Sequence[Any]) -> None:
+        """Put these into the index, each in place of what it had under that name."""
+
+    async def remove(self, names: Collection[str]) -> None:
+        """Forget these."""
+
+    async def missing(self, names: Collection[str]) -> Collection[str]:
+        """Which of these the index does not hold."""
+
+    async def retain(self, names: Collection[str]) -> int:
+        """Forget everything but these; gives how many were forgotten."""
+
+
+class NoIndex:
+    """Stands where no search is set up; its markers say so, and the first real index embeds everything."""
+
+    embedder = "none"
+    dimensions = 0
+
+    async def embed(self, documents: Sequence[IndexDocument]) -> Sequence[Any]:
+        """Nothing to compute."""
+        return [None] * len(documents)
+
+    async def upsert(self, documents: Sequence[IndexDocument], vectors: Sequence[Any]) -> None:
+        """Nothing to keep."""
+
+    async def remove(self, names: Collection[str]) -> None:
+        """Nothing to forget."""
+
+    async def missing(self, names: Collection[str]) -> Collection[str]:
+        """It misses nothing."""
+        return ()
+
+    async def retain(self, names: Collection[str]) -> int:
+        """Nothing to forget."""
+        return 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkillToolSource:
+    """What a tool is made of: the skill's words and where it stands."""
+
+    metadata: SkillMetadata
+    mode: str
+    entry: str | None
+    folder: Path
+    content_hash: str
+
+
+class ToolRegistrar(Protocol):
+    """Where skills become tools, as `skill:{name}`."""
+
+    def register(self, source: SkillToolSource) -> Any:
+        """Add the tool, or replace it; gives its definition."""
+
+    def unregister(self, name: str) -> bool:
+        """Remove the tool; False where there was none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRequest:
+    """One run of a skill's script."""
+
+    skill: str
+    folder: Path
+    script: str
+    content_hash: str
+    input: Mapping[str, Any]
+    args: tuple[str, ...]
+    files: tuple[str, ...]
+    timeout_ms: int
+    is_entry: bool
+    """False for a helper script run by name: its input arrives as `--key value`."""
+
+
+class RunResult(Protocol):
+    """What the lifecycle looks at in a result; the sandbox's own type has more."""
+
+    success: bool
+    duration: int
+
+
+class SkillRunner(Protocol):
+    """Where scripts run."""
+
+    async def run(self, request: RunRequest) -> RunResult:
+        """Run it inside the walls; what the script does wrong is in the result."""
+
+
+class NoRunner:
+    """Stands where no sandbox is set up: nothing runs outside one."""
+
+    async def run(self, request: RunRequest) -> RunResult:
+        """Refuse."""
+        raise SkillError(
+            "No sandbox is available, so scripts are not run; the skill's instructions can be read.",
+            skill=request.skill,
+            code="SANDBOX_UNAVAILABLE",
+            mode="sandbox",
+        )

@@ -1,0 +1,120 @@
+"""Where skills are looked for: extra roots in order, `<data-dir>/skills` last, so that an installed skill wins."""
+
+import hashlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from apexbridge.skills.catalog import INSTALLED_ROOT
+from apexbridge.skills.layout import is_skill_file
+
+MAX_ROOT_DEPTH = 6
+_SKIPPED = {"node_modules"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkillRoot:
+    """A folder of skill folders."""
+
+    id: str
+    path: Path
+
+    @property
+    def is_installed(self) -> bool:
+        """Whether this is where installs go."""
+        return self.id == INSTALLED_ROOT
+
+    @property
+    def label(self) -> str:
+        """A short name for people; never a whole path of the server."""
+        if self.is_installed:
+            return INSTALLED_ROOT
+        return "/".join(self.path.parts[-2:]) if self.path.name == "skills" else self.path.name
+
+    @property
+    def key(self) -> str:
+        """A file name that stands for this root."""
+        return hashlib.sha256(self.id.encode()).hexdigest()[:16]
+
+    def is_writable(self, folder: Path) -> bool:
+        """Whether a skill of this root may be changed: nobody gave up the write permission on it or its root.
+
+        The mode counts besides `access`, because root may write to what its owner meant to be read-only.
+        """
+        if self.is_installed:
+            return True
+        return all(os.access(path, os.W_OK) and path.stat().st_mode & 0o222 for path in (self.path, folder))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundFolder:
+    """A folder that is, or was meant to be, a skill."""
+
+    root: SkillRoot
+    folder: str
+    """Relative to the root, with `/`."""
+    path: Path
+    problem: str | None = None
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """As the catalog names it."""
+        return self.root.id, self.folder
+
+
+def discover(root: SkillRoot, allowed: list[Path]) -> Iterator[FoundFolder]:
+    """The skill folders of a root; `allowed` are the places that links may lead to."""
+    if not root.path.is_dir():
+        return
+    if root.is_installed:
+        for name in sorted(_folder_names(root.path)):
+            yield _found(root, name, root.path / name)
+    else:
+        yield from _descend(root, root.path, "", 1, [path.resolve() for path in allowed], {root.path.resolve()})
+
+
+def _descend(
+    root: SkillRoot, folder: Path, prefix: str, depth: int, allowed: list[Path], seen: set[Path]
+) -> Iterator[FoundFolder]:
+    for name in sorted(_folder_names(folder)):
+        path, relative = folder / name, prefix + name
+        if path.is_symlink():
+            target = path.resolve()
+            if not any(target.is_relative_to(place) for place in allowed):
+                if any(is_skill_file(entry) for entry in _file_names(path)):
+                    reason = "a link that leads outside the skill roots; add its target's folder to APEX_SKILL_ROOTS"
+                    yield FoundFolder(root=root, folder=relative, path=path, problem=reason)
+                continue
+            if target in seen:
+                continue
+            seen.add(target)
+        if any(is_skill_file(entry) for entry in _file_names(path)):
+            yield _found(root, relative, path)
+        elif depth < MAX_ROOT_DEPTH and name not in _SKIPPED:
+            yield from _descend(root, path, f"{relative}/", depth + 1, allowed, seen)
+
+
+def _found(root: SkillRoot, folder: str, path: Path) -> FoundFolder:
+    try:
+        folder.encode()
+    except UnicodeEncodeError:
+        shown = folder.encode("utf-8", "backslashreplace").decode()
+        return FoundFolder(root=root, folder=shown, path=path, problem="the folder's name is not UTF-8")
+    return FoundFolder(root=root, folder=folder, path=path)
+
+
+def _folder_names(folder: Path) -> list[str]:
+    try:
+        with os.scandir(folder) as entries:
+            return [entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
+    except OSError:
+        return []
+
+
+def _file_names(folder: Path) -> list[str]:
+    try:
+        with os.scandir(folder) as entries:
+            return [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
+    except OSError:
+        return []

@@ -1,0 +1,330 @@
+"""Bring catalog, index, markers and tools in line with the disk, for one folder or for all.
+
+Every change ends here: an install, an edit, an uninstall and a folder changed by hand are all "look at this folder
+again". So there is one place that can be wrong about what is on disk.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import anyio.to_thread
+
+from apexbridge.skills.catalog import Catalog, FolderKey, Row, columns_of
+from apexbridge.skills.examiner import BrokenFolderError, examine
+from apexbridge.skills.fingerprint import FolderTooLargeError, Sight, look, sign
+from apexbridge.skills.library import Library
+from apexbridge.skills.locks import NameLocks
+from apexbridge.skills.marker import Marker, marker_path, read_marker, write_marker
+from apexbridge.skills.models import ScanReport
+from apexbridge.skills.ports import IndexDocument, SkillIndex
+from apexbridge.skills.roots import FoundFolder, SkillRoot, discover
+
+BATCH = 100
+"""Skills settled at a time: enough for an embedder to be quick, few enough for a progress bar to move."""
+
+logger = logging.getLogger(__name__)
+Progress = Callable[[int, int], None]
+"""Told how many of how many are done."""
+
+
+class Listener(Protocol):
+    """Hears which skills appeared or changed and which are gone."""
+
+    def skill_is_live(self, row: Row) -> None:
+        """This skill is new, or not what it was."""
+
+    def skill_is_gone(self, name: str) -> None:
+        """No folder serves this name any more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seen:
+    """One folder after a look at it."""
+
+    found: FoundFolder
+    signature: str
+    marker: str = ""
+    sight: Sight | None = None
+    """None where the folder could not be looked at."""
+
+
+class Scanner:
+    """Compares the disk with what is known of it and settles the difference."""
+
+    def __init__(
+        self,
+        *,
+        catalog: Catalog,
+        library: Library,
+        index: SkillIndex,
+        locks: NameLocks,
+        listener: Listener,
+        roots: Sequence[SkillRoot],
+        require_entry_script: bool,
+    ) -> None:
+        self.roots = list(roots)
+        self._catalog = catalog
+        self._library = library
+        self._index = index
+        self._locks = locks
+        self._listener = listener
+        self._require_entry_script = require_entry_script
+
+    @property
+    def _embedder(self) -> str:
+        return f"{self._index.embedder}/{self._index.dimensions}"
+
+    # ---------------------------------------------------------------------------------------------- everything
+    async def reconcile(self, progress: Progress | None = None) -> ScanReport:
+        """Settle whatever differs between the disk and what is known of it."""
+        known = await self._catalog.glance()
+        seen = await anyio.to_thread.run_sync(self._look_everywhere)
+        live = {row[0] for row in known.values() if row[1] == "live"}
+        lost = set(await self._index.missing(live))
+        changed = [
+            sight.found
+            for key, sight in seen.items()
+            if (row := known.get(key)) is None
+            or (row[2], row[3]) != (sight.signature, sight.marker)
+            or (row[1] == "live" and (row[4] != self._embedder or row[0] in lost))
+        ]
+        gone = [self.folder_of(key) for key in known if key not in seen]
+        report = await self._settle_in_batches(changed + gone, known, progress)
+        removed = await self._index.retain(await self._catalog.live_names())
+        return ScanReport(
+            indexed=report.indexed,
+            skipped=report.skipped + len(seen) - len(changed),
+            removed=report.removed + removed,
+        )
+
+    async def refresh(self, places: Collection[tuple[SkillRoot, str | None]]) -> None:
+        """Settle some places: a folder of the installed root, or (None) a whole root."""
+        known = await self._catalog.glance()
+        changed: dict[FolderKey, FoundFolder] = {}
+        for root, folder in places:
+            if folder is not None:
+                changed[root.id, folder] = FoundFolder(root=root, folder=folder, path=root.path / folder)
+                continue
+            seen = await anyio.to_thread.run_sync(self._look_in, root)
+            for key, sight in seen.items():
+                if (row := known.get(key)) is None or (row[2], row[3]) != (sight.signature, sight.marker):
+                    changed[key] = sight.found
+            changed |= {key: self.folder_of(key) for key in known if key[0] == root.id and key not in seen}
+        await self._settle_in_batches(list(changed.values()), known, None)
+
+    def folder_of(self, key: FolderKey) -> FoundFolder:
+        """The folder behind a catalog key; one of a root that is no longer configured leads nowhere."""
+        nowhere = SkillRoot(id=key[0], path=self._library.trash / "nowhere")
+        root = next((root for root in self.roots if root.id == key[0]), nowhere)
+        return FoundFolder(root=root, folder=key[1], path=root.path / key[1])
+
+    def labels(self) -> dict[str, str]:
+        """What people call each root."""
+        return {root.id: root.label for root in self.roots}
+
+    async def _settle_in_batches(
+        self, folders: Sequence[FoundFolder], known: Mapping[FolderKey, Any], progress: Progress | None
+    ) -> ScanReport:
+        indexed = skipped = removed = 0
+        for start in range(0, len(folders), BATCH):
+            batch = folders[start : start + BATCH]
+            names = {Path(found.folder).name for found in batch} | {known[f.key][0] for f in batch if f.key in known}
+            async with self._locks.hold(*names):
+                report = await self.settle(batch)
+            indexed, skipped, removed = indexed + report.indexed, skipped + report.skipped, removed + report.removed
+            if progress:
+                progress(min(start + BATCH, len(folders)), len(folders))
+        return ScanReport(indexed=indexed, skipped=skipped, removed=removed)
+
+    # ------------------------------------------------------------------------------------------------- looking
+    def _look_everywhere(self) -> dict[FolderKey, _Seen]:
+        return {key: sight for root in self.roots for key, sight in self._look_in(root).items()}
+
+    def _look_in(self, root: SkillRoot) -> dict[FolderKey, _Seen]:
+        allowed = [root.path for root in self.roots]
+        return {found.key: self._look_at(found) for found in discover(root, allowed)}
+
+    def _look_at(self, found: FoundFolder) -> _Seen:
+        if found.problem:
+            return _Seen(found=found, signature=found.problem)
+        try:
+            sight = look(found.path)
+        except (OSError, FolderTooLargeError) as error:
+            return _Seen(found=found, signature=_why(error))
+        marker = sight.marker
+        if not found.root.is_installed and not marker:
+            marker = self._marker_signature(found)
+        return _Seen(found=found, signature=sight.signature, marker=marker, sight=sight)
+
+    def _examine(self, found: FoundFolder, known: Row | None) -> Row | None:
+        """The folder's row as the disk says it now, its state live or broken; None where there is no folder."""
+        if not found.path.is_dir():
+            return None
+        now = int(time.time() * 1000)
+        seen = self._look_at(found)
+        base = replace(
+            known
+            or Row(
+                root=found.root.id,
+                folder=found.folder,
+                name="",
+                state="live",
+                signature="",
+                installed_at=now,
+                updated_at=now,
+            ),
+            signature=seen.signature,
+            marker=seen.marker,
+        )
+        try:
+            if seen.sight is None:
+                raise BrokenFolderError(seen.signature)
+            skill = examine(found.path, seen.sight, require_entry_script=self._require_entry_script)
+        except (BrokenFolderError, OSError) as error:
+            logger.warning("%s in %s is not served: %s", found.folder, found.root.label, _why(error))
+            return replace(
+                base, name=base.name or Path(found.folder).name, state="broken", reason=_why(error), embedder=None
+            )
+        marker = read_marker(self._marker_path(found))
+        if known is None and marker:  # the database was lost or the folder moved in: the marker knows better than now
+            base = replace(base, installed_at=min(now, marker.indexed_at))
+        is_indexed = marker is not None and marker.matches(
+            size=skill.size,
+            content_hash=skill.content_hash,
+            embedder=self._index.embedder,
+            dimensions=self._index.dimensions,
+        )
+        return replace(
+            base,
+            **columns_of(skill),
+            state="live",
+            reason=None,
+            embedder=self._embedder if is_indexed else None,
+            updated_at=base.updated_at if known and known.content_hash == skill.content_hash else now,
+        )
+
+    def _marker_path(self, found: FoundFolder) -> Path:
+        writable = found.root.is_writable(found.path)
+        return marker_path(found.path, outside=self._library.markers, root_key=found.root.key, writable=writable)
+
+    def _marker_signature(self, found: FoundFolder) -> str:
+        try:
+            return sign(self._marker_path(found).stat())
+        except OSError:
+            return ""
+
+    # ------------------------------------------------------------------------------------------------ settling
+    async def settle(self, folders: Sequence[FoundFolder], *, prepared: Mapping[str, Any] | None = None) -> ScanReport:
+        """Look at these folders again and make everything agree with them; the caller holds their names.
+
+        `prepared` are vectors by name that were made before the folders changed.
+        """
+        known = await self._catalog.at([found.key for found in folders])
+        plugins = await anyio.to_thread.run_sync(self._plugins_by_skill)
+
+        def examine_all() -> dict[FolderKey, Row]:
+            looked = {found.key: self._examine(found, known.get(found.key)) for found in folders}
+            return {key: row for key, row in looked.items() if row is not None}
+
+        seen = await anyio.to_thread.run_sync(examine_all)
+        seen = {
+            key: replace(row, plugin=plugins.get(row.name) if self.folder_of(key).root.is_installed else None)
+            for key, row in seen.items()
+        }
+        names = {row.name for row in (*known.values(), *seen.values())}
+        before = await self._catalog.named(names)
+        served = {row.name: row for row in before if row.state == "live"}
+        untouched = [row for row in before if row.key not in known and row.key not in seen]
+        rows = self._ranked([*seen.values(), *untouched], names)
+        winners = {row.name: row for row in rows if row.state == "live"}
+
+        # A name whose folder changed hands has the other folder's vectors, whatever the marker says.
+        lost = set(await self._index.missing(winners.keys()))
+        stale = [
+            row
+            for row in winners.values()
+            if row.embedder != self._embedder
+            or row.name in lost
+            or (row.name in served and served[row.name].key != row.key)
+            or row.name in (prepared or {})
+        ]
+        gone = [name for name in served if name not in winners]
+        if gone:
+            await self._index.remove(gone)
+        fresh = await self._index_rows(stale, prepared or {})
+        rows = [fresh.get(row.key, row) for row in rows]
+        before_by_key = {row.key: row for row in before} | known
+        changed = [row for row in rows if before_by_key.get(row.key) != row]
+        await self._catalog.save(changed, forget=[key for key in known if key not in seen])
+        for name in gone:
+            self._listener.skill_is_gone(name)
+        for row in changed:
+            if row.state == "live":
+                self._listener.skill_is_live(row)
+        done = [row for row in fresh.values() if row.embedder]
+        return ScanReport(indexed=len(done), skipped=len(seen) - len(done), removed=len(gone))
+
+    def _ranked(self, rows: Sequence[Row], names: Iterable[str]) -> list[Row]:
+        """One live row a name: the last root wins, and within a root the folder that is named like the skill."""
+        order = {root.id: number for number, root in enumerate(self.roots)}
+        labels = self.labels()
+        result = [row for row in rows if row.state == "broken"]
+        for name in names:
+            rivals = [row for row in rows if row.name == name and row.state != "broken"]
+            rivals.sort(key=lambda row: row.folder)
+            rivals.sort(key=lambda row: (order.get(row.root, -1), Path(row.folder).name == row.name), reverse=True)
+            if rivals:
+                winner, *losers = rivals
+                reason = (
+                    f"shadowed by {winner.folder} in {labels.get(winner.root, winner.root)}, which has the same name"
+                )
+                result.append(replace(winner, state="live", reason=None))
+                result += [replace(row, state="shadowed", reason=reason) for row in losers]
+        return result
+
+    def _plugins_by_skill(self) -> dict[str, str]:
+        return {skill: plugin["name"] for plugin in self._library.read_plugins() for skill in plugin["skills"]}
+
+    # ------------------------------------------------------------------------------------------------ indexing
+    async def _index_rows(self, rows: Sequence[Row], prepared: Mapping[str, Any]) -> dict[FolderKey, Row]:
+        """Put these into the index and mark them; a model that fails leaves them for the next look."""
+        if not rows:
+            return {}
+        documents = [IndexDocument(metadata=row.metadata, summary=row.summary) for row in rows]
+        try:
+            missing = [document for document in documents if document.name not in prepared]
+            made = (
+                dict(zip([d.name for d in missing], await self._index.embed(missing), strict=True)) if missing else {}
+            )
+            vectors = {**made, **prepared}
+            await self._index.upsert(documents, [vectors[document.name] for document in documents])
+        except Exception:
+            logger.exception("%d skills could not be indexed; they stay usable by name", len(rows))
+            return {row.key: replace(row, embedder=None) for row in rows}
+        return await anyio.to_thread.run_sync(lambda: {row.key: self._mark(row) for row in rows})
+
+    def _mark(self, row: Row) -> Row:
+        found = self.folder_of(row.key)
+        marker = Marker(
+            indexed_at=int(time.time() * 1000),
+            skill_size=row.size,
+            skill_hash=row.content_hash,
+            embedder=self._index.embedder,
+            dimensions=self._index.dimensions,
+        )
+        try:
+            path = self._marker_path(found)
+            beside = self._library.staging if path.is_relative_to(self._library.skills) else path.parent
+            write_marker(path, marker, beside=beside)
+        except OSError as error:
+            logger.warning("the marker of %s cannot be written: %s", row.name, _why(error))
+        return replace(row, embedder=self._embedder, marker=self._marker_signature(found))
+
+
+def _why(error: Exception) -> str:
+    """The reason in words, without a path of the server."""
+    return error.strerror or type(error).__name__ if isinstance(error, OSError) else str(error)

@@ -1,0 +1,127 @@
+"""Everything that is right or wrong with a package, found in one round, without writing a byte."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+from apexbridge.skills.entrypoint import find_entry
+from apexbridge.skills.models import (
+    SKILL_FILE,
+    SUMMARY_CHARACTERS,
+    Diagnostic,
+    PackageFile,
+    Profile,
+    SkillMetadata,
+)
+from apexbridge.skills.paths import is_odd
+from apexbridge.skills.reader import read_skill_markdown
+
+MAX_TOKENS = 5_000
+MIN_DESCRIPTION_CHARACTERS = 20
+MAX_ODD_NAMES_SHOWN = 5
+_BYTES_PER_TOKEN = 4
+_CJK = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff]")
+_LINK = re.compile(r"\[[^\]\n]{0,300}\]\(\s*<?([^)\s>]{1,300})")
+_WORD = re.compile(r"[a-z0-9]+|[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
+_FENCE = re.compile(r"^(```|~~~)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assessment:
+    """The verdict on one package: metadata unless there are errors."""
+
+    metadata: SkillMetadata | None
+    filename: str
+    entry: str | None
+    body: str
+    errors: tuple[Diagnostic, ...]
+    warnings: tuple[Diagnostic, ...]
+
+    @property
+    def summary(self) -> str:
+        """The first characters of the Markdown body."""
+        return self.body.strip()[:SUMMARY_CHARACTERS]
+
+
+def assess(
+    markdown: bytes,
+    files: Sequence[PackageFile],
+    *,
+    filename: str,
+    folder: str,
+    profile: Profile,
+    require_entry_script: bool,
+) -> Assessment:
+    """Judge a package by its SKILL.md and the list of its files."""
+    reading = read_skill_markdown(markdown, folder=folder, profile=profile)
+    errors, warnings = list(reading.errors), list(reading.warnings)
+    entry: str | None = None
+    if reading.metadata:
+        paths = {file.path for file in files}
+        entry = find_entry(paths, reading.metadata.entrypoint)
+        structure = list(_structure_errors(reading.metadata, paths, entry, require_entry_script))
+        (warnings if profile == "lenient" and not require_entry_script else errors).extend(structure)
+        warnings += _advice(reading.metadata, markdown, reading.body, paths, filename)
+    return Assessment(
+        metadata=None if errors else reading.metadata,
+        filename=filename,
+        entry=entry,
+        body=reading.body,
+        errors=tuple(errors),
+        warnings=tuple(warnings),
+    )
+
+
+def estimate_tokens(text: str) -> int:
+    """Tokens by rule of thumb: bytes / 4, a CJK character one each."""
+    wide = len(_CJK.findall(text))
+    return wide + (len(text.encode("utf-8", "replace")) - 3 * wide) // _BYTES_PER_TOKEN
+
+
+def _structure_errors(
+    metadata: SkillMetadata, paths: set[str], entry: str | None, require_entry_script: bool
+) -> Iterator[Diagnostic]:
+    has_scripts = any(path.startswith("scripts/") for path in paths)
+    if metadata.entrypoint and not entry:
+        yield Diagnostic(message=f"metadata.apex.entrypoint names {metadata.entrypoint}, which is not in the package")
+    elif not entry and has_scripts and (metadata.mode == "sandbox" or require_entry_script):
+        yield Diagnostic(message="scripts/ holds no entry script: add scripts/execute.js, .mjs, .cjs, .py or .sh")
+
+
+def _advice(
+    metadata: SkillMetadata, markdown: bytes, body: str, paths: set[str], filename: str
+) -> Iterator[Diagnostic]:
+    """What works but could be better."""
+    if filename != SKILL_FILE:
+        yield Diagnostic(message=f"the file is named {filename}; rename it to {SKILL_FILE}")
+    tokens = estimate_tokens(markdown.decode("utf-8", "replace"))
+    if tokens > MAX_TOKENS:
+        yield Diagnostic(
+            message=f"{SKILL_FILE} has about {tokens} tokens; above {MAX_TOKENS}, move details into linked files"
+        )
+    if len(metadata.description) < MIN_DESCRIPTION_CHARACTERS:
+        yield Diagnostic(
+            message=f"description is shorter than {MIN_DESCRIPTION_CHARACTERS} characters; say what it does and when"
+        )
+    elif not set(_WORD.findall(metadata.description.lower())) - set(_WORD.findall(metadata.name)):
+        yield Diagnostic(message="description says nothing beyond the name; say what it does and when to use it")
+    for target in sorted(_missing_links(body, paths)):
+        yield Diagnostic(message=f"link to {target}, which is not in the package")
+    odd = sorted(path for path in paths if is_odd(path))
+    if odd:
+        shown = ", ".join(odd[:MAX_ODD_NAMES_SHOWN]) + (" …" if len(odd) > MAX_ODD_NAMES_SHOWN else "")
+        yield Diagnostic(message=f"odd file names, better without spaces and special characters: {shown}")
+
+
+def _missing_links(body: str, paths: set[str]) -> set[str]:
+    """Relative links in the prose, not in code, whose file is not there."""
+    folders = {path[:index] for path in paths for index, character in enumerate(path) if character == "/"}
+    missing = set()
+    for part in _FENCE.split(body)[::4]:  # text, fence, code, fence, text, …
+        for link in _LINK.findall(re.sub(r"`[^`\n]*`", "", part)):
+            target = unquote(link).split("#")[0].split("?")[0].removeprefix("./").rstrip("/")
+            outside = not target or re.match(r"[a-zA-Z][a-zA-Z0-9+.-]*:|/|\.\./|[{$<]", target)
+            if not outside and target not in paths and target not in folders:
+                missing.add(target)
+    return missing

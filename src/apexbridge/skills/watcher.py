@@ -1,0 +1,66 @@
+"""Notice folders that are changed by hand, while running."""
+
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+
+import anyio
+from watchfiles import awatch
+
+from apexbridge.skills.manager import SkillManager
+from apexbridge.skills.roots import SkillRoot
+
+DEBOUNCE_MS = 400
+"""Changes are gathered this long: unpacking a folder is one change, not a hundred."""
+SWEEP_SECONDS = 3
+"""How often to look where the kernel cannot tell us."""
+
+logger = logging.getLogger(__name__)
+
+
+async def watch(manager: SkillManager) -> None:
+    """Settle whatever changes below the roots, until cancelled."""
+    while True:
+        roots = [root for root in manager.scanner.roots if root.path.is_dir()]
+        moved = manager.roots_changed
+        try:
+            async for changes in awatch(
+                *(root.path for root in roots),
+                watch_filter=None,
+                debounce=DEBOUNCE_MS,
+                stop_event=moved,
+                rust_timeout=1_000,
+                ignore_permission_denied=True,
+            ):
+                await _settle(manager, _places((Path(path) for _, path in changes), roots))
+        except OSError as error:
+            logger.warning("folders cannot be watched (%s); looking every %d s instead", error, SWEEP_SECONDS)
+            await _sweep(manager, moved)
+
+
+async def _sweep(manager: SkillManager, moved: anyio.Event) -> None:
+    while not moved.is_set():
+        with anyio.move_on_after(SWEEP_SECONDS):
+            await moved.wait()
+        await _settle(manager, {(root, None) for root in manager.scanner.roots})
+
+
+async def _settle(manager: SkillManager, places: set[tuple[SkillRoot, str | None]]) -> None:
+    try:
+        await manager.scanner.refresh(places)
+    except Exception:  # the watch goes on whatever a folder holds
+        logger.exception("changed folders could not be read")
+
+
+def _places(paths: Iterable[Path], roots: list[SkillRoot]) -> set[tuple[SkillRoot, str | None]]:
+    """Which folders these files belong to: the first one below the installed root, elsewhere the whole root."""
+    places: set[tuple[SkillRoot, str | None]] = set()
+    for path in paths:
+        for root in roots:
+            if path.is_relative_to(root.path):
+                relative = path.relative_to(root.path).parts
+                if not root.is_installed:
+                    places.add((root, None))
+                elif relative and not relative[0].startswith("."):
+                    places.add((root, relative[0]))
+    return places

@@ -1,0 +1,161 @@
+"""One SQLite file in WAL mode: many readers, one writer that commits what is waiting in one go."""
+
+import asyncio
+import logging
+import queue
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from importlib import resources
+from pathlib import Path
+from typing import Any, TypeVar
+
+import anyio.to_thread
+
+T = TypeVar("T")
+Job = Callable[[sqlite3.Connection], T]
+MAX_BATCH = 500
+"""Jobs in one commit: enough to spread the cost of it, few enough to answer soon."""
+BUSY_TIMEOUT_MS = 10_000
+
+logger = logging.getLogger(__name__)
+
+
+class Database:
+    """The handle that rooms keep their tables through."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._writer = _open(path)
+        self._jobs: queue.SimpleQueue[tuple[Job[Any], Future[Any]] | None] = queue.SimpleQueue()
+        self._readers: queue.LifoQueue[sqlite3.Connection] = queue.LifoQueue()
+        self._thread = threading.Thread(target=self._write_until_closed, name="sqlite-writer", daemon=True)
+        self._thread.start()
+
+    async def read(self, job: Job[T]) -> T:
+        """Run a query on a reader's connection, off the event loop."""
+        return await anyio.to_thread.run_sync(self._read, job)
+
+    async def write(self, job: Job[T]) -> T:
+        """Run a change; gives its result once it is committed, together with whatever else was waiting."""
+        future: Future[T] = Future()
+        self._jobs.put((job, future))
+        return await asyncio.wrap_future(future)
+
+    def close(self) -> None:
+        """Finish what is waiting and close every connection."""
+        self._jobs.put(None)
+        self._thread.join()
+        with suppress(queue.Empty):
+            while True:
+                self._readers.get_nowait().close()
+        self._writer.close()
+
+    def _read(self, job: Job[T]) -> T:
+        try:
+            connection = self._readers.get_nowait()
+        except queue.Empty:
+            connection = _connect(self._path)
+            connection.execute("PRAGMA query_only = ON")
+        try:
+            return job(connection)
+        finally:
+            self._readers.put(connection)
+
+    def _write_until_closed(self) -> None:
+        while (first := self._jobs.get()) is not None:
+            batch, closing = [first], False
+            with suppress(queue.Empty):
+                while len(batch) < MAX_BATCH:
+                    more = self._jobs.get_nowait()
+                    if more is None:
+                        closing = True
+                        break
+                    batch.append(more)
+            self._commit(batch)
+            if closing:
+                return
+
+    def _commit(self, batch: list[tuple[Job[Any], Future[Any]]]) -> None:
+        """One transaction for the batch; a job that fails takes back only its own changes."""
+        outcomes: list[tuple[Future[Any], Any, BaseException | None]] = []
+        try:
+            self._writer.execute("BEGIN IMMEDIATE")
+            for job, future in batch:
+                if not future.set_running_or_notify_cancel():
+                    continue
+                self._writer.execute("SAVEPOINT job")
+                try:
+                    outcomes.append((future, job(self._writer), None))
+                except Exception as error:
+                    self._writer.execute("ROLLBACK TO job")
+                    outcomes.append((future, None, error))
+                self._writer.execute("RELEASE job")
+            self._writer.execute("COMMIT")
+        except sqlite3.Error as error:
+            with suppress(sqlite3.Error):
+                self._writer.execute("ROLLBACK")
+            outcomes = [(future, None, error) for _, future in batch]
+        for future, result, failure in outcomes:
+            with suppress(InvalidStateError):  # its caller gave up in the meantime
+                if failure is None:
+                    future.set_result(result)
+                else:
+                    future.set_exception(failure)
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    """A connection to a database of the newest shape; one that cannot be read is set aside, never deleted."""
+    try:
+        return _migrated(path)
+    except sqlite3.DatabaseError as error:
+        if isinstance(error, sqlite3.OperationalError) or not path.exists():
+            raise
+        aside = path.with_name(f"{path.name}.broken-{int(time.time())}")
+        logger.exception(
+            "%s cannot be read; it is kept as %s and built anew from the skills' folders", path.name, aside.name
+        )
+        path.rename(aside)
+        for suffix in ("-wal", "-shm"):
+            path.with_name(path.name + suffix).unlink(missing_ok=True)
+        return _migrated(path)
+
+
+def _migrated(path: Path) -> sqlite3.Connection:
+    connection = _connect(path)
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+        _migrate(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
+    connection.execute("PRAGMA synchronous = NORMAL")
+    connection.execute("PRAGMA foreign_keys = ON")
+    return connection
+
+
+def _migrate(connection: sqlite3.Connection) -> None:
+    """Apply every numbered migration that this file has not seen."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    for number, statements in _migrations():
+        if number > version:
+            connection.executescript(f"BEGIN;\n{statements}\nPRAGMA user_version = {number};\nCOMMIT;")
+
+
+def _migrations() -> list[tuple[int, str]]:
+    folder = resources.files("apexbridge.storage") / "migrations"
+    found = [
+        (int(item.name.split("_")[0]), item.read_text("utf-8"))
+        for item in folder.iterdir()
+        if item.name.endswith(".sql")
+    ]
+    return sorted(found)

@@ -1,0 +1,51 @@
+"""The data directory: one owner at a time."""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from apexbridge.errors import ServerError
+from apexbridge.storage.faults import storage_faults
+
+LOCK_FILE = ".lock"
+
+
+@contextmanager
+def owned(data_dir: Path) -> Iterator[None]:
+    """Hold the directory for as long as the block lasts; it is made where it does not exist.
+
+    Raises:
+        ServerError: DATA_DIR_IN_USE, or STORAGE_FULL where it cannot be written to.
+    """
+    with storage_faults():
+        data_dir.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(data_dir / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ServerError(
+                "The data directory is in use by another server or command. Use that server, wait, or name another "
+                "directory with --data-dir.",
+                code="DATA_DIR_IN_USE",
+            ) from error
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def is_owned(data_dir: Path) -> bool:
+    """Whether somebody holds the directory now."""
+    try:
+        descriptor = os.open(data_dir / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
