@@ -145,20 +145,34 @@ def replace_description(text: str, description: str, *, name: str) -> str:
         FrontmatterError: the file is of a shape in which the description cannot be replaced alone.
     """
     before = parse_leniently(text)
-    new = quote(description)
     if before.block_start is None:
-        mark, rest = ("\ufeff", text[1:]) if text.startswith("\ufeff") else ("", text)
-        newline = "\r\n" if "\r\n" in text else "\n"
-        block = newline.join(["---", f"name: {quote(name)}", f"description: {new}", "---", ""])
-        edited = mark + block + rest
-    elif field := before.fields.get("description"):
-        glue = "" if field.start and text[field.start - 1] in " \t" else " "
-        edited = text[: field.start] + glue + new + field.tail + text[field.end :]
+        edited = with_new_block(text, {"name": name, "description": description})
     else:
-        newline = "\r\n" if "\r\n" in text else "\n"
-        edited = text[: before.block_start] + f"description: {new}{newline}" + text[before.block_start :]
+        edited = with_value(before, "description", description)
     _prove_only_description_changed(before, parse_leniently(edited), description)
     return edited
+
+
+def with_value(document: Document, key: str, value: str) -> str:
+    """The document's text with one value replaced, or the key added as the block's first line."""
+    text, start = document.text, document.block_start or 0
+    field = document.fields.get(key)
+    if field is None:
+        return f"{text[:start]}{key}: {quote(value)}{newline_of(text)}{text[start:]}"
+    glue = "" if field.start and text[field.start - 1] in " \t" else " "
+    return text[: field.start] + glue + quote(value) + field.tail + text[field.end :]
+
+
+def with_new_block(text: str, values: Mapping[str, str]) -> str:
+    """The text with a block in front of it."""
+    mark, rest = ("\ufeff", text[1:]) if text.startswith("\ufeff") else ("", text)
+    lines = ["---", *(f"{key}: {quote(value)}" for key, value in values.items()), "---", ""]
+    return mark + newline_of(text).join(lines) + rest
+
+
+def newline_of(text: str) -> str:
+    """How the text ends its lines."""
+    return "\r\n" if "\r\n" in text else "\n"
 
 
 def quote(value: str) -> str:
@@ -328,9 +342,9 @@ def _read_lines(block: str, *, offset: int, first_line: int) -> tuple[dict[str, 
     """The fields of a broken block: each key is read on its own, and what is no YAML is taken as text."""
     fields: dict[str, Field] = {}
     notices: list[Notice] = []
-    for start, end in _chunks(block):
+    for start, end in chunks(block):
         chunk, line = block[start:end], first_line + block.count("\n", 0, start)
-        head = _KEY_LINE.match(chunk) or _TIGHT_KEY_LINE.match(chunk)
+        head = key_line(chunk)
         if head is None:
             if chunk.strip() and not chunk.lstrip().startswith("#"):
                 notices.append(Notice(line=line, message="a line that is no `key: value` was ignored"))
@@ -352,13 +366,18 @@ def _read_lines(block: str, *, offset: int, first_line: int) -> tuple[dict[str, 
     return fields, notices
 
 
-def _chunks(block: str) -> Iterator[tuple[int, int]]:
+def key_line(chunk: str) -> re.Match[str] | None:
+    """The key at the start of a chunk, as the match's first group; the match ends where the value begins."""
+    return _KEY_LINE.match(chunk) or _TIGHT_KEY_LINE.match(chunk)
+
+
+def chunks(block: str) -> Iterator[tuple[int, int]]:
     """Spans of the block, each from one top-level key to the next."""
     starts = [0]
     position = 0
     while position < len(block):
         rest = block[position : position + 200]
-        if position and (_KEY_LINE.match(rest) or _TIGHT_KEY_LINE.match(rest)):
+        if position and key_line(rest):
             starts.append(position)
         position = block.find("\n", position) + 1 or len(block)
     yield from zip(starts, [*starts[1:], len(block)], strict=True)

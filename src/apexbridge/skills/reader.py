@@ -218,7 +218,7 @@ class _Reader:
             return None
         if field.raw is not None:
             return field.raw.strip() or None
-        if self.profile != "lenient":
+        if self.profile == "strict" or (self.profile == "seed" and key in ("name", "description")):
             self.complain(f"{key} must be text", field.line)
             return None
         self.warn(f"{key} should be text", field.line)
@@ -243,7 +243,8 @@ class _Reader:
         value = self.document.value(key)
         if value is None or isinstance(value, dict):
             return value or {}
-        self.complain(f"{key} must be a mapping", self.line(key))
+        say = self.complain if self.profile == "strict" else self.warn
+        say(f"{key} must be a mapping", self.line(key))
         return {}
 
     def apex_section(self) -> dict[str, Any]:

@@ -44,5 +44,9 @@ def open_source(source: SkillSource) -> Iterator[tuple[BinaryIO, str | None]]:
 
 def default_profile_of(source: SkillSource, configured: Profile) -> Profile:
     """Folders are somebody's work in progress and are read leniently; archives by the operator's setting."""
-    is_folder = isinstance(source, (Path, str)) and Path(source).is_dir()
-    return "lenient" if is_folder else configured
+    return "lenient" if is_folder(source) else configured
+
+
+def is_folder(source: SkillSource) -> bool:
+    """Whether the source is a folder on this machine."""
+    return isinstance(source, (Path, str)) and Path(source).is_dir()

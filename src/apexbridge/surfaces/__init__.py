@@ -1,0 +1,1 @@
+"""The doors: HTTP and the command line. They translate; they decide nothing."""

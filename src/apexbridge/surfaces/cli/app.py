@@ -1,0 +1,79 @@
+"""The `apex` command."""
+
+import json
+import logging
+import sys
+from typing import Annotated
+
+import typer
+
+import apexbridge
+from apexbridge.surfaces.cli import config, plugins, serve, skills
+
+app = typer.Typer(
+    name="apex",
+    help="Tools and skills for AI agents: install, find, run.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help: importing rich would double the time that it takes
+)
+app.add_typer(skills.app, name="skills")
+app.add_typer(plugins.app, name="plugins")
+app.add_typer(config.app, name="config")
+app.command()(serve.serve)
+
+INTERRUPTED = 130
+
+
+def main() -> None:
+    """Run the command line: 0 good, 1 refused or failed, 2 wrong usage, 130 interrupted."""
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    try:
+        app()
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    except BrokenPipeError:  # the reader of our output went away, as `head` does
+        sys.stderr.close()
+        sys.exit(1)
+    except Exception as error:
+        sys.exit(_refused(error))
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version.", callback=lambda wanted: _version(wanted), is_eager=True),
+    ] = False,
+) -> None:
+    """Tools and skills for AI agents: install, find, run."""
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        sys.stdout.write(f"apexbridge {apexbridge.__version__}\n")
+        raise typer.Exit
+
+
+def _refused(error: Exception) -> int:
+    """Tell what was refused and what to do; anything unforeseen keeps its traceback."""
+    from apexbridge.errors import ApexBridgeError
+
+    if not isinstance(error, ApexBridgeError):
+        raise error
+    if "--json" in sys.argv:
+        sys.stdout.write(json.dumps(error.to_json(), ensure_ascii=False, indent=2) + "\n")
+    else:
+        sys.stderr.write(f"{error.message}\n")
+        if hint := _HINTS.get(error.code):
+            sys.stderr.write(f"{hint}\n")
+    return 1
+
+
+_HINTS = {
+    "SKILL_NOT_FOUND": "See what is installed with: apex skills list",
+    "PLUGIN_NOT_FOUND": "See what is installed with: apex plugins list",
+    "SKILL_ALREADY_EXISTS": "On the command line that is: --overwrite",
+    "INVALID_SKILL_STRUCTURE": "For lines and repairs: apex skills doctor FOLDER. To install as it is: --profile lenient",
+    "SKILL_PARSE_ERROR": "For line numbers and repairs: apex skills doctor FOLDER",
+}

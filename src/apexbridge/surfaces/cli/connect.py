@@ -1,0 +1,161 @@
+"""One client for two situations: a running server over HTTP, or the same application in this process."""
+
+import json
+import sys
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+from urllib.parse import quote
+
+import anyio
+import httpx
+
+from apexbridge.bridge import Bridge
+from apexbridge.errors import ApexBridgeError, ServerError
+from apexbridge.settings import Settings, load_settings
+from apexbridge.storage.directory import is_owned
+
+WAIT_SECONDS = 20
+"""How long to wait for another command that holds the data directory."""
+CONNECT_SECONDS = 5.0
+NO_TIMEOUT = httpx.Timeout(None, connect=CONNECT_SECONDS)
+"""Long work is the server's to bound; only a server that is not there is given up on."""
+SEND_BYTES = 256 * 1024
+
+
+class AnsweredError(ApexBridgeError):
+    """A refusal as the server told it."""
+
+    def __init__(self, answer: Mapping[str, Any]) -> None:
+        super().__init__(str(answer.get("message")), code=str(answer.get("code")), **(answer.get("details") or {}))
+        self._answer = dict(answer)
+
+    def to_json(self) -> dict[str, Any]:
+        """Word for word."""
+        return self._answer
+
+
+class Api:
+    """The HTTP interface, wherever it is."""
+
+    def __init__(self, client: httpx.AsyncClient) -> None:
+        self._client = client
+
+    async def ask(self, method: str, path: str, **options: Any) -> Any:
+        """One request; gives the answer's JSON.
+
+        Raises:
+            AnsweredError: the server refused.
+            ServerError: there is no server, or not one of ours.
+        """
+        return _checked(await self._send(method, path, **options))
+
+    async def upload(self, path: str, file: BinaryIO, **query: Any) -> Any:
+        """Send an archive."""
+
+        async def pieces() -> AsyncIterator[bytes]:
+            while piece := await anyio.to_thread.run_sync(file.read, SEND_BYTES):
+                yield piece
+
+        given = {key: value for key, value in query.items() if value is not None}
+        headers = {"content-type": "application/zip"}
+        return _checked(await self._send("POST", path, content=pieces(), params=given, headers=headers))
+
+    async def download(self, path: str, target: BinaryIO) -> None:
+        """Receive a file."""
+        async with self._client.stream("GET", path) as response:
+            if response.is_error:
+                await response.aread()
+                _checked(response)
+            async for piece in response.aiter_bytes():
+                target.write(piece)
+
+    async def _send(self, method: str, path: str, **options: Any) -> httpx.Response:
+        try:
+            return await self._client.request(method, path, **options)
+        except (httpx.TransportError, httpx.InvalidURL) as error:
+            raise ServerError(
+                f"No answer from {self._client.base_url}: {error}. Is the server running? Start it with: apex serve",
+                code="NOT_READY",
+            ) from error
+
+
+def skill_path(name: str, *rest: str) -> str:
+    """The path of a skill's route; a name is never more than one component."""
+    return "/".join(["/api/skills", quote(name, safe=""), *rest])
+
+
+@asynccontextmanager
+async def connected(*, data_dir: str | None, url: str | None) -> AsyncIterator[Api]:
+    """The running server, or else the data directory itself, held for as long as the command works."""
+    settings = load_settings(data_dir=data_dir, url=url)
+    address = settings.url or await _running_server(settings.data_dir)
+    if address is not None:
+        async with httpx.AsyncClient(base_url=address, timeout=NO_TIMEOUT) as client:
+            yield Api(client)
+        return
+    async with _in_process(settings) as api:
+        yield api
+
+
+@asynccontextmanager
+async def _in_process(settings: Settings) -> AsyncIterator[Api]:
+    from apexbridge.surfaces.http.app import create_app
+
+    async with Bridge.open(settings, watch=False) as bridge:
+        transport = httpx.ASGITransport(create_app(bridge), raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://in-process", timeout=NO_TIMEOUT) as client:
+            yield Api(client)
+
+
+async def _running_server(data_dir: Path) -> str | None:
+    """The address of the server that holds the directory; another command is waited for."""
+    deadline, told = time.monotonic() + WAIT_SECONDS, False
+    while is_owned(data_dir):
+        address = _announced(data_dir)
+        if address is not None and await _answers(address):
+            return address
+        if time.monotonic() > deadline:
+            raise ServerError(
+                "The data directory is in use and its server does not answer. Stop that process, then try again.",
+                code="DATA_DIR_IN_USE",
+            )
+        if not told:
+            told = True
+            sys.stderr.write("waiting for another command that is using the data directory\n")
+        await anyio.sleep(0.1)
+    return None
+
+
+def _announced(data_dir: Path) -> str | None:
+    from apexbridge.surfaces.http.serve import SERVER_FILE
+
+    try:
+        return str(json.loads((data_dir / SERVER_FILE).read_bytes())["url"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+async def _answers(address: str) -> bool:
+    try:
+        async with httpx.AsyncClient(base_url=address, timeout=CONNECT_SECONDS) as client:
+            return (await client.get("/healthz")).is_success
+    except (httpx.TransportError, httpx.InvalidURL):
+        return False
+
+
+def _checked(response: httpx.Response) -> Any:
+    try:
+        answer = response.json()
+    except ValueError:
+        answer = None
+    if response.is_success and answer is not None:
+        return answer
+    if isinstance(answer, dict) and "code" in answer:
+        raise AnsweredError(answer)
+    raise ServerError(
+        f"{response.request.url} answered {response.status_code}; that is no apexbridge server. Check --url.",
+        code="NOT_READY",
+    )

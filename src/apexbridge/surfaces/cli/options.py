@@ -1,0 +1,49 @@
+"""Options that many commands share, and how a command runs."""
+
+import json as jsonlib
+import sys
+from collections.abc import Awaitable, Callable
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from apexbridge.surfaces.cli.connect import Api
+
+Json = Annotated[bool, typer.Option("--json", help="Data for programs on stdout.")]
+DataDir = Annotated[str | None, typer.Option("--data-dir", help="The data directory.", show_default="data")]
+Url = Annotated[str | None, typer.Option("--url", help="Talk to the server at this address.")]
+SkillName = Annotated[str, typer.Argument(metavar="NAME", help="The skill's name.")]
+
+
+class ProfileChoice(StrEnum):
+    """How strictly a package is read."""
+
+    SEED = "seed"
+    LENIENT = "lenient"
+    STRICT = "strict"
+
+
+Profile = Annotated[ProfileChoice | None, typer.Option("--profile", help="How strictly the package is read.")]
+
+
+def call(work: "Callable[[Api], Awaitable[Any]]", *, data_dir: str | None, url: str | None) -> Any:
+    """Run a command against the server that is running, or else against the data directory itself."""
+    import anyio
+
+    from apexbridge.surfaces.cli.connect import connected
+
+    async def run() -> Any:
+        async with connected(data_dir=data_dir, url=url) as api:
+            return await work(api)
+
+    return anyio.run(run)
+
+
+def show(data: Any, *, json: bool, people: Callable[[], None]) -> None:
+    """Data for programs, or the same for people."""
+    if json:
+        sys.stdout.write(jsonlib.dumps(data, ensure_ascii=False, indent=2) + "\n")
+    else:
+        people()

@@ -1,0 +1,66 @@
+"""Tables and words for people; they make sense without colour."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+out = Console(highlight=False)
+talk = Console(stderr=True, highlight=False)
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str) -> None:
+    """A plain table; `empty` is said on stderr where there is no row."""
+    grid = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
+    for number, column in enumerate(columns):
+        last = number == len(columns) - 1
+        grid.add_column(column, no_wrap=not last, overflow="ellipsis" if last else "fold")
+    count = 0
+    for row in rows:
+        grid.add_row(*(Text(_word(value)) for value in row))
+        count += 1
+    if count:
+        out.print(grid)
+    else:
+        talk.print(Text(empty))
+
+
+def facts(values: Mapping[str, Any]) -> None:
+    """One fact a line; what is empty is left out."""
+    width = max((len(key) for key in values), default=0)
+    for key, value in values.items():
+        if value not in (None, "", [], {}):
+            out.print(Text.assemble((f"{key:<{width}}  ", "bold"), _word(value)), soft_wrap=True)
+
+
+def say(message: str, *, style: str = "") -> None:
+    """A word to the person, on stderr."""
+    talk.print(Text(message, style=style), soft_wrap=True)
+
+
+def warn(warnings: Iterable[str]) -> None:
+    """Warnings, one a line."""
+    for warning in warnings:
+        say(f"warning: {warning}", style="yellow")
+
+
+def _word(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(_word(item) for item in value)
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_word(item)}" for key, item in value.items())
+    if isinstance(value, datetime):
+        return value.strftime("%Y-%m-%d %H:%M")
+    return _printable(str(value))
+
+
+def _printable(text: str) -> str:
+    """Text from a stranger, without what a terminal would take for a command."""
+    return "".join(character if character.isprintable() or character == "\n" else "�" for character in text)

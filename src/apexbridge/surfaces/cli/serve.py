@@ -1,0 +1,73 @@
+"""`apex serve`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from apexbridge.surfaces.cli.options import DataDir
+
+if TYPE_CHECKING:
+    from apexbridge.bridge import Bridge
+    from apexbridge.settings import Settings
+
+
+def serve(
+    host: Annotated[str | None, typer.Option(help="Address to bind; loopback only.", show_default="127.0.0.1")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to bind; 0 takes a free one.", show_default="8420")] = None,
+    data_dir: DataDir = None,
+    examples: Annotated[Path | None, typer.Option(help="Install the skills of this folder on the first start.")] = None,
+) -> None:
+    """Start the HTTP API."""
+    import anyio
+
+    from apexbridge.settings import load_settings
+    from apexbridge.surfaces.http.serve import check_host
+
+    settings = load_settings(host=host, port=port, data_dir=data_dir)
+    check_host(settings.host)
+    anyio.run(_serve, settings, examples, backend_options={"use_uvloop": True})
+
+
+async def _serve(settings: "Settings", examples: Path | None) -> None:
+    from contextlib import AsyncExitStack
+
+    from apexbridge.bridge import DATABASE_FILE, Bridge
+    from apexbridge.surfaces.cli.progress import progress_bar
+    from apexbridge.surfaces.http.serve import bind, serve
+
+    is_first_start = not (settings.data_dir / DATABASE_FILE).exists()
+    async with AsyncExitStack() as stack:
+        with progress_bar("reading skills") as progress:
+            bridge = await stack.enter_async_context(Bridge.open(settings, progress=progress))
+        if examples and is_first_start:
+            await _install_examples(bridge, examples)
+        listener = stack.enter_context(bind(settings.host, settings.port))
+        total = (await bridge.skills.list_skills(limit=1)).total
+        broken = len(await bridge.skills.problems())
+        await serve(bridge, listener, lambda url: _greet(url, total, broken))
+
+
+async def _install_examples(bridge: "Bridge", folder: Path) -> None:
+    from apexbridge.errors import ApexBridgeError
+    from apexbridge.skills.roots import SkillRoot, discover
+    from apexbridge.surfaces.cli.output import say
+
+    for found in discover(SkillRoot(id="examples", path=folder), [folder]):
+        try:
+            receipt = await bridge.skills.install_skill(found.path)
+            say(f"installed the example {receipt.name}")
+        except ApexBridgeError as error:
+            say(f"the example {found.folder} was not installed: {error.message}", style="yellow")
+
+
+def _greet(url: str, total: int, broken: int) -> None:
+    from apexbridge.surfaces.cli.output import say
+
+    say(f"apexbridge serves {total} skill{'' if total == 1 else 's'} at {url}", style="bold")
+    if broken:
+        say(f"{broken} folder{'' if broken == 1 else 's'} could not be served: apex skills problems", style="yellow")
+    say(f"  API and its documentation   {url}/docs")
+    say(f"  list the skills             curl {url}/api/skills")
+    say("  or in another terminal      apex skills list")
+    say("Stop with Ctrl-C.")

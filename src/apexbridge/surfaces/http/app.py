@@ -1,0 +1,35 @@
+"""The HTTP application over an opened bridge."""
+
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi_offline import FastAPIOffline
+
+import apexbridge
+from apexbridge.bridge import Bridge
+from apexbridge.surfaces.http import plugins, service, skills
+from apexbridge.surfaces.http.errors import ErrorAnswer, add_error_handlers
+from apexbridge.surfaces.http.limits import BodyLimit
+
+_ERRORS: dict[int | str, dict[str, Any]] = {
+    "4XX": {"model": ErrorAnswer, "description": "Refused; `code` says why."},
+    "5XX": {"model": ErrorAnswer, "description": "The server could not."},
+}
+
+
+def create_app(bridge: Bridge) -> FastAPI:
+    """Every route, every error in one shape, and documentation that needs no network."""
+    app = FastAPIOffline(
+        title="apexbridge",
+        version=apexbridge.__version__,
+        description="Tools and skills for AI agents: install, find, run.",
+        redoc_url=None,
+        static_url="/docs/static",
+        responses=_ERRORS,
+    )
+    app.state.bridge = bridge
+    for part in (skills, plugins, service):
+        app.include_router(part.router)
+    add_error_handlers(app)
+    app.add_middleware(BodyLimit)
+    return app

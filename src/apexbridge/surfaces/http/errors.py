@@ -1,0 +1,83 @@
+"""Every error in one shape, whatever raised it; never a stack trace, never a path of the server."""
+
+import json
+import logging
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import Field
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from apexbridge.errors import ApexBridgeError, InvalidInputError, RequestError, ServerError
+from apexbridge.wire import WireModel
+
+logger = logging.getLogger(__name__)
+_CODE_OF_STATUS = {404: "NOT_FOUND", 405: "METHOD_NOT_ALLOWED", 413: "PAYLOAD_TOO_LARGE", 415: "UNSUPPORTED_MEDIA_TYPE"}
+
+
+class ErrorAnswer(WireModel):
+    """What every refusal looks like."""
+
+    success: bool = Field(default=False, description="Always false.")
+    name: str = Field(description="SkillError, ToolError, RequestError or ServerError.")
+    code: str = Field(description="For programs.")
+    message: str = Field(description="For people: what is wrong and what to do.")
+    details: dict[str, Any] = Field(default_factory=dict)
+
+
+def add_error_handlers(app: FastAPI) -> None:
+    """Teach an app the one shape."""
+    app.add_exception_handler(ApexBridgeError, _known)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _framework)
+    app.add_exception_handler(ClientDisconnect, _client_left)
+    app.add_exception_handler(Exception, _unknown)
+
+
+def error_response(error: ApexBridgeError, headers: dict[str, str] | None = None) -> Response:
+    """An error as its answer; text that is no proper Unicode (it came from the client) does no harm."""
+    body = json.dumps(error.to_json(), ensure_ascii=False, default=str).encode("utf-8", "replace")
+    return Response(body, status_code=error.status, media_type="application/json", headers=headers)
+
+
+async def _known(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ApexBridgeError)  # noqa: S101  # starlette hands over what we registered for
+    if error.status >= 500:
+        logger.warning("%s %s: %s", request.method, request.url.path, error.message)
+    return error_response(error)
+
+
+async def _invalid(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)  # noqa: S101
+    problems = [
+        {"path": ".".join(str(part) for part in item["loc"][1:]) or str(item["loc"][0]), "message": item["msg"]}
+        for item in error.errors()
+    ]
+    told = "; ".join(f"{problem['path']}: {problem['message']}" for problem in problems)
+    return error_response(InvalidInputError(f"The request does not fit: {told}", errors=problems))
+
+
+async def _framework(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)  # noqa: S101
+    if error.status_code == 400:  # a body that cannot be parsed
+        return error_response(InvalidInputError(str(error.detail)))
+    code = _CODE_OF_STATUS.get(error.status_code)
+    if code is None:
+        return error_response(ServerError(str(error.detail)))
+    what = f"{request.method} {request.url.path}"
+    message = {"NOT_FOUND": f"There is no {what}", "METHOD_NOT_ALLOWED": f"{what} is not a thing to ask"}.get(
+        code, str(error.detail)
+    )
+    return error_response(RequestError(message, code=code), headers=dict(error.headers or {}))
+
+
+async def _client_left(request: Request, error: Exception) -> Response:
+    logger.info("%s %s: the client went away before its request was complete", request.method, request.url.path)
+    return error_response(RequestError("The request was cut off", code="INVALID_INPUT"))
+
+
+async def _unknown(request: Request, error: Exception) -> Response:
+    logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    return error_response(ServerError("Something went wrong here; the server's log has the details."))

@@ -1,0 +1,101 @@
+"""Run the HTTP application: bind, tell where, serve, leave nothing behind."""
+
+import ipaddress
+import json
+import os
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import uvicorn
+
+from apexbridge.bridge import Bridge
+from apexbridge.errors import ServerError
+from apexbridge.surfaces.http.app import create_app
+
+SERVER_FILE = "server.json"
+DRAIN_SECONDS = 30
+
+
+def check_host(host: str) -> None:
+    """Refuse to be reached from other machines while anybody who can connect may do anything.
+
+    Raises:
+        ServerError: FORBIDDEN.
+    """
+    try:
+        is_loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        is_loopback = False
+    if not is_loopback:
+        raise ServerError(
+            f"{host} can be reached from other machines, and there are no API keys yet. Use --host 127.0.0.1; "
+            "to reach it from elsewhere, put a proxy with a login in front or use an SSH tunnel.",
+            code="FORBIDDEN",
+        )
+
+
+async def serve(bridge: Bridge, listener: socket.socket, announce: Callable[[str], None]) -> None:
+    """Serve until told to stop; `announce` is called with the address once requests are answered."""
+    config = uvicorn.Config(
+        create_app(bridge),
+        loop="none",  # this coroutine's own loop
+        http="httptools",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=DRAIN_SECONDS,
+        h11_max_incomplete_event_size=64 * 1024,
+    )
+    host, port = listener.getsockname()[:2]
+    url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    with _announced(bridge.settings.data_dir, url):
+        announce(url)
+        await _Server(config).serve(sockets=[listener])
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket.
+
+    Raises:
+        ServerError: ADDRESS_IN_USE.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(2048)
+    except OSError as error:
+        listener.close()
+        raise ServerError(
+            f"Cannot listen on {host}:{port}: {error.strerror}. Name another port with --port; 0 takes a free one.",
+            code="ADDRESS_IN_USE",
+        ) from error
+    return listener
+
+
+@contextmanager
+def _announced(data_dir: Path, url: str) -> Iterator[None]:
+    """Write down where the server is, for commands that come later; only its owner may read it."""
+    path = data_dir / SERVER_FILE
+    draft = path.with_suffix(".tmp")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        json.dump({"url": url, "pid": os.getpid()}, file)
+    draft.replace(path)
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+
+
+class _Server(uvicorn.Server):
+    """Drains on the first signal, ends at once on the second, and lets the caller clean up after either."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Not recorded, because uvicorn would raise it again afterwards and end the process in mid-cleanup."""
+        self.force_exit = self.should_exit
+        self.should_exit = True

@@ -1,0 +1,74 @@
+"""The service itself: is it alive, what does it count, what can be changed while it runs."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Response
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector, CollectorRegistry
+
+import apexbridge
+from apexbridge.skills.config import SkillManagerConfig
+from apexbridge.surfaces.http.context import Skills
+from apexbridge.wire import WireModel
+
+router = APIRouter(tags=["service"])
+
+
+class Health(WireModel):
+    """A sign of life."""
+
+    status: str
+    version: str
+
+
+@router.get("/healthz")
+async def healthz() -> Health:
+    """Whether the process answers."""
+    return Health(status="ok", version=apexbridge.__version__)
+
+
+@router.get("/readyz")
+async def readyz(skills: Skills) -> Health:
+    """Whether the catalog can be read."""
+    await skills.list_skills(limit=1)
+    return Health(status="ready", version=apexbridge.__version__)
+
+
+@router.get("/metrics", response_class=Response)
+async def metrics(skills: Skills) -> Response:
+    """Counters for Prometheus."""
+    statistics = await skills.statistics()
+    registry = CollectorRegistry()
+    registry.register(
+        _Gauges(
+            {
+                "apex_skills": ("Skills that are served.", float(statistics.total)),
+                "apex_skill_problems": ("Folders that are not served.", float(len(await skills.problems()))),
+                "apex_skill_calls": ("Calls of installed skills.", float(statistics.calls)),
+            }
+        )
+    )
+    return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+
+
+@router.get("/api/config")
+async def show_config(skills: Skills) -> SkillManagerConfig:
+    """What can be changed while running."""
+    return skills.get_config()
+
+
+@router.patch("/api/config")
+async def change_config(skills: Skills, changes: Annotated[dict[str, Any], Body()]) -> SkillManagerConfig:
+    """Change some of it until the next start; a bad value is refused whole."""
+    return await skills.update_config(changes)
+
+
+class _Gauges(Collector):
+    """Values read a moment ago."""
+
+    def __init__(self, values: dict[str, tuple[str, float]]) -> None:
+        self._values = values
+
+    def collect(self) -> list[GaugeMetricFamily]:
+        return [GaugeMetricFamily(name, text, value=value) for name, (text, value) in self._values.items()]

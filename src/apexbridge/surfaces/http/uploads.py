@@ -1,0 +1,209 @@
+"""Uploads, streamed to an unnamed file on the skills' own disk: never whole in memory, never left behind."""
+
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO, cast, get_args
+
+import anyio.to_thread
+from fastapi import Request
+from python_multipart import MultipartParser
+from python_multipart.exceptions import MultipartParseError
+from python_multipart.multipart import parse_options_header
+
+from apexbridge.errors import InvalidArchiveError, InvalidInputError, RequestError
+from apexbridge.skills.archive import MAX_ARCHIVE_BYTES, MEGABYTE
+from apexbridge.skills.models import Profile
+from apexbridge.storage.faults import storage_faults
+
+WRITE_BYTES = MEGABYTE
+"""Written to disk at a time, off the event loop."""
+MAX_FIELDS = 16
+MAX_FIELD_BYTES = 1024
+DRAIN_BYTES = 2 * MAX_ARCHIVE_BYTES
+"""How much of a too large upload is still read and thrown away, so that its sender gets to see the answer."""
+_ARCHIVE_TYPES = {"application/zip", "application/x-zip-compressed", "application/octet-stream"}
+_TRUTH = {
+    "true": True,
+    "1": True,
+    "yes": True,
+    "on": True,
+    "false": False,
+    "0": False,
+    "no": False,
+    "off": False,
+    "": False,
+}
+
+
+@dataclass(slots=True, kw_only=True)
+class Upload:
+    """An archive that arrived, and what its sender wants done with it."""
+
+    file: BinaryIO
+    filename: str | None = None
+    fields: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def overwrite(self) -> bool:
+        """Whether an installed skill of the same name may be replaced."""
+        value = self.fields.get("overwrite", "").lower()
+        if value not in _TRUTH:
+            raise InvalidInputError("overwrite must be true or false")
+        return _TRUTH[value]
+
+    @property
+    def profile(self) -> Profile | None:
+        """The profile that was asked for."""
+        value = self.fields.get("profile") or None
+        if value is not None and value not in get_args(Profile):
+            raise InvalidInputError(f"profile must be one of {', '.join(get_args(Profile))}")
+        return value  # type: ignore[return-value]  # narrowed by the line above
+
+
+@asynccontextmanager
+async def receive_upload(request: Request, folder: Path) -> AsyncIterator[Upload]:
+    """Receive a form with a `file`, or a bare archive whose options stand in the query.
+
+    Raises:
+        InvalidArchiveError: ARCHIVE_TOO_LARGE.
+        RequestError: UNSUPPORTED_MEDIA_TYPE.
+        InvalidInputError: the form cannot be read or holds no file.
+    """
+    content_type, options = parse_options_header(request.headers.get("content-type", ""))
+    kind = content_type.decode("latin-1").lower()
+    if kind != "multipart/form-data" and kind not in _ARCHIVE_TYPES:
+        raise RequestError(
+            "Send the archive as application/zip, or as the field `file` of multipart/form-data",
+            code="UNSUPPORTED_MEDIA_TYPE",
+        )
+    with storage_faults():
+        target = await anyio.to_thread.run_sync(_unnamed_file, folder)
+    with target, storage_faults():
+        upload = Upload(file=target)
+        if kind in _ARCHIVE_TYPES:
+            upload.fields = dict(request.query_params)
+            upload.filename = upload.fields.get("filename")
+            await _receive(request, _Body(), target)
+        else:
+            form = _Form(options.get(b"boundary", b""))
+            await _receive(request, form, target)
+            form.finish()
+            upload.fields, upload.filename = {**request.query_params, **form.fields}, form.filename
+        target.seek(0)
+        yield upload
+
+
+def _unnamed_file(folder: Path) -> BinaryIO:
+    return cast(BinaryIO, tempfile.TemporaryFile(dir=folder))  # the caller closes it
+
+
+async def _receive(request: Request, reader: "_Body | _Form", target: BinaryIO) -> None:
+    """Write what the reader takes for the archive, piece by piece."""
+    size, received = 0, 0
+    async for piece in request.stream():
+        received += len(piece)
+        if size > MAX_ARCHIVE_BYTES:
+            if received > DRAIN_BYTES:
+                break
+            continue
+        reader.feed(piece)
+        if len(reader.pending) >= WRITE_BYTES or not piece:
+            size += len(reader.pending)
+            await anyio.to_thread.run_sync(target.write, bytes(reader.pending))
+            reader.pending.clear()
+    size += len(reader.pending)
+    if size > MAX_ARCHIVE_BYTES:
+        raise InvalidArchiveError(
+            f"Archive too large: at most {MAX_ARCHIVE_BYTES // MEGABYTE} MB are accepted", code="ARCHIVE_TOO_LARGE"
+        )
+    await anyio.to_thread.run_sync(target.write, bytes(reader.pending))
+    reader.pending.clear()
+
+
+class _Body:
+    """A body that is the archive."""
+
+    def __init__(self) -> None:
+        self.pending = bytearray()
+
+    def feed(self, data: bytes) -> None:
+        self.pending += data
+
+
+class _Form:
+    """A form: its `file` goes to `pending`, its small fields are kept."""
+
+    def __init__(self, boundary: bytes) -> None:
+        if not boundary:
+            raise InvalidInputError("multipart/form-data without a boundary")
+        self.pending = bytearray()
+        self.fields: dict[str, str] = {}
+        self.filename: str | None = None
+        self._has_file = False
+        self._complete = False
+        self._header_name, self._header_value = bytearray(), bytearray()
+        self._name: str | None = None
+        self._is_file = False
+        self._value = bytearray()
+        self._parser = MultipartParser(
+            boundary,
+            {
+                "on_part_begin": self._begin,
+                "on_header_field": lambda data, start, end: self._header_name.extend(data[start:end]),
+                "on_header_value": lambda data, start, end: self._header_value.extend(data[start:end]),
+                "on_header_end": self._end_header,
+                "on_part_data": self._data,
+                "on_part_end": self._end,
+                "on_end": self._finished,
+            },
+        )
+
+    def feed(self, data: bytes) -> None:
+        try:
+            self._parser.write(data)
+        except MultipartParseError as error:
+            raise InvalidInputError(f"The form cannot be read: {error}") from error
+
+    def finish(self) -> None:
+        """The whole form is here."""
+        if not self._complete:
+            raise InvalidInputError("The form is cut off")
+        if not self._has_file:
+            raise InvalidInputError("The form has no field `file` with the archive")
+
+    def _begin(self) -> None:
+        self._name, self._is_file = None, False
+        self._value.clear()
+
+    def _end_header(self) -> None:
+        if bytes(self._header_name).lower() == b"content-disposition":
+            _, options = parse_options_header(bytes(self._header_value))
+            self._name = options.get(b"name", b"").decode("utf-8", "replace")
+            self._is_file = self._name == "file"
+            if self._is_file:
+                if self._has_file:
+                    raise InvalidInputError("The form has more than one `file`; send one archive at a time")
+                self._has_file = True
+                self.filename = options.get(b"filename", b"").decode("utf-8", "replace") or None
+        self._header_name.clear()
+        self._header_value.clear()
+
+    def _data(self, data: bytes, start: int, end: int) -> None:
+        if self._is_file:
+            self.pending += data[start:end]
+        else:
+            self._value += data[start:end]
+            if len(self._value) > MAX_FIELD_BYTES:
+                raise InvalidInputError(f"The field {self._name} is too long")
+
+    def _end(self) -> None:
+        if not self._is_file and self._name:
+            self.fields[self._name] = self._value.decode("utf-8", "replace")
+            if len(self.fields) > MAX_FIELDS:
+                raise InvalidInputError("The form has too many fields")
+
+    def _finished(self) -> None:
+        self._complete = True
