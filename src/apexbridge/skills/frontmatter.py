@@ -6,6 +6,7 @@ result again to prove that nothing else changed.
 """
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ _OPENING = re.compile(r"\ufeff?---[ \t]*\r?\n")
 _CLOSING = re.compile(r"^(?:---|\.\.\.)[ \t]*\r?(?:\n|\Z)", re.MULTILINE)
 _KEY_LINE = re.compile(r"([A-Za-z_][A-Za-z0-9_.-]*)[ \t]*:(?=[ \t\r\n]|\Z)[ \t]*")
 _TIGHT_KEY_LINE = re.compile(r"(name|description):(?=\S)")
+_COLON = re.compile(r"\s*:")
 _CORE_TAG = re.compile(r"tag:yaml\.org,2002:(?:str|int|float|bool|null|map|seq)\Z")
 _INTEGER = re.compile(r"[-+]?[0-9]{1,18}\Z")
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]{1,3})?\Z")
@@ -190,8 +192,8 @@ def as_core_value(text: str) -> Any:
         return False
     if _INTEGER.match(text):
         return int(text)
-    if _FLOAT.match(text):
-        return float(text)
+    if _FLOAT.match(text) and math.isfinite(number := float(text)):
+        return number
     return text
 
 
@@ -279,7 +281,10 @@ def _read_field(key: Any, events: Iterator[Any], block: str, *, offset: int, lin
     raw = first.value if isinstance(first, yaml.ScalarEvent) else None
     start, end = first.start_mark.index, last.end_mark.index
     if start == end:  # no value at all: it would stand right after the colon
-        start = end = block.index(":", key.end_mark.index) + 1
+        colon = _COLON.match(block, key.end_mark.index)
+        if colon is None:
+            raise FrontmatterError(f"the key {key.value!r} has no colon and no value", line)
+        start = end = colon.end()
     written = block[start:end]
     tail = written[len(written.rstrip("\r\n \t")) :]
     return Field(key=key.value, value=value, raw=raw, line=line, start=offset + start, end=offset + end, tail=tail)
@@ -288,7 +293,7 @@ def _read_field(key: Any, events: Iterator[Any], block: str, *, offset: int, lin
 def _build(event: Any, events: Iterator[Any]) -> tuple[Any, Any]:
     """The value that begins with this event, and its last event."""
     if isinstance(event, yaml.ScalarEvent):
-        plain = event.style is None and event.tag is None
+        plain = not event.style and event.tag is None  # the C parser says "" where the Python one says None
         return (as_core_value(event.value) if plain else event.value), event
     if isinstance(event, yaml.SequenceStartEvent):
         items = []

@@ -1,6 +1,5 @@
 """SkillManager: the whole life of a skill, for every door and for Python."""
 
-import tempfile
 import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
@@ -19,7 +18,7 @@ from apexbridge.errors import (
     SkillParseError,
     SkillReadOnlyError,
 )
-from apexbridge.skills.catalog import INSTALLED_ROOT, Catalog, Row, from_milliseconds
+from apexbridge.skills.catalog import INSTALLED_ROOT, Catalog, Row
 from apexbridge.skills.config import SkillManagerConfig, SkillsSettings
 from apexbridge.skills.details import describe
 from apexbridge.skills.editing import checked_description, with_description
@@ -46,7 +45,8 @@ from apexbridge.skills.models import (
     effective_mode,
 )
 from apexbridge.skills.package import open_package, validate_package
-from apexbridge.skills.packing import pack_folder
+from apexbridge.skills.packing import packed
+from apexbridge.skills.plugins import PluginShelf
 from apexbridge.skills.ports import (
     IndexDocument,
     NoIndex,
@@ -60,6 +60,7 @@ from apexbridge.skills.ports import (
 from apexbridge.skills.roots import SkillRoot
 from apexbridge.skills.scanner import Progress, Scanner
 from apexbridge.skills.sources import SkillSource, default_profile_of, open_source
+from apexbridge.skills.toolkeeper import ToolKeeper
 from apexbridge.storage.database import Database
 from apexbridge.storage.faults import storage_faults
 from apexbridge.storage.statistics import CallStatisticsStore
@@ -84,7 +85,7 @@ class SkillManager:
         self._data_dir = data_dir
         self._settings = settings
         self._index = index or NoIndex()
-        self._tools = tools
+        self._tools = ToolKeeper(tools, self._tool_source)
         self._catalog = Catalog(database)
         self._statistics = CallStatisticsStore(database)
         self._locks = NameLocks()
@@ -109,7 +110,7 @@ class SkillManager:
             library=self._library,
             index=self._index,
             locks=self._locks,
-            listener=self,
+            listener=self._tools,
             roots=[*roots, SkillRoot(id=INSTALLED_ROOT, path=self._config.skills_path)],
             require_entry_script=self._settings.require_entry_script,
         )
@@ -119,6 +120,9 @@ class SkillManager:
             scanner=self._scanner,
             index=self._index,
             locks=self._locks,
+        )
+        self._plugins = PluginShelf(
+            library=self._library, catalog=self._catalog, installer=self._installer, locks=self._locks
         )
 
     # ------------------------------------------------------------------------------------------------- beginning
@@ -238,7 +242,7 @@ class SkillManager:
             if broken := next((row for row in rows if row.state == "broken"), None):
                 raise SkillParseError(f"{name} cannot be loaded: {broken.reason}", skill=name)
             raise SkillNotFoundError(name)
-        self.skill_is_live(live)
+        self._tools.skill_is_live(live)
         return await self.get_skill(name)
 
     async def set_enabled(self, name: str, enabled: bool) -> SkillDetail:
@@ -247,7 +251,7 @@ class SkillManager:
             await self._live(name)
             with storage_faults():
                 await self._catalog.set_enabled(name, enabled)
-            self.skill_is_live(await self._live(name))
+            self._tools.skill_is_live(await self._live(name))
         return await self.get_skill(name)
 
     # ----------------------------------------------------------------------------------------------------- look
@@ -297,16 +301,10 @@ class SkillManager:
             raise RequestError(f"{name} has no file {path}", code="FILE_NOT_FOUND", skillName=name) from error
 
     async def export_skill(self, name: str) -> IO[bytes]:
-        """The skill as a ZIP, in a temporary file positioned at its start."""
+        """The skill as a ZIP, in an unnamed file positioned at its start; the caller closes it."""
         folder = self._folder(await self._live(name))
 
-        def pack() -> IO[bytes]:
-            target = tempfile.TemporaryFile()  # noqa: SIM115  # the caller closes it
-            pack_folder(folder, target, name=name, keep_everything=True)
-            target.seek(0)
-            return target
-
-        return await anyio.to_thread.run_sync(pack)
+        return await anyio.to_thread.run_sync(packed, folder, name)
 
     async def problems(self) -> list[Problem]:
         """Folders that are not served: broken ones and shadowed ones, each with the reason."""
@@ -315,31 +313,12 @@ class SkillManager:
     # -------------------------------------------------------------------------------------------------- plugins
     async def list_plugins(self) -> list[PluginSummary]:
         """Installed plugins with their skills."""
-        plugins = await anyio.to_thread.run_sync(self._library.read_plugins)
-        return [
-            PluginSummary(
-                name=plugin["name"],
-                version=plugin.get("version"),
-                description=plugin.get("description"),
-                installed_at=from_milliseconds(plugin.get("installedAt", 0)),
-                skills=plugin["skills"],
-            )
-            for plugin in plugins
-        ]
+        return await self._plugins.all()
 
     async def uninstall_plugin(self, name: str) -> Receipt:
         """Remove a plugin with all its skills."""
-        plugins = await anyio.to_thread.run_sync(self._library.read_plugins)
-        plugin = next((plugin for plugin in plugins if plugin["name"] == name), None)
-        if plugin is None:
-            raise RequestError(f"Plugin not found: {name}", code="PLUGIN_NOT_FOUND", plugin=name)
-        async with self._locks.hold(*plugin["skills"]):
-            for skill in plugin["skills"]:
-                row = await self._catalog.live(skill)
-                if row is not None and row.root == INSTALLED_ROOT:
-                    with storage_faults():
-                        await self._installer.uninstall(skill, self._folder(row))
-            await anyio.to_thread.run_sync(self._library.write_plugin, {**plugin, "skills": []})
+        with storage_faults():
+            await self._plugins.uninstall(name)
         return Receipt(name=name, message="Plugin uninstalled successfully")
 
     # --------------------------------------------------------------------------------------------------- counts
@@ -402,40 +381,25 @@ class SkillManager:
     # ---------------------------------------------------------------------------------------------------- tools
     async def register_skill_tool(self, name: str) -> Any:
         """Register a skill as `skill:{name}`; gives the tool's definition."""
-        return self._register(await self._live(name))
+        return self._tools.register(await self._live(name))
 
     async def register_all_skill_tools(self) -> None:
         """Register every enabled skill."""
-        if self._tools is not None:
+        if self._tools.is_needed:
             for row in await self._catalog.all_live():
-                self.skill_is_live(row)
+                self._tools.skill_is_live(row)
 
     def unregister_skill_tool(self, name: str) -> bool:
         """Take a skill's tool away; False where there was none."""
-        return self._tools.unregister(name) if self._tools is not None else False
+        return self._tools.unregister(name)
 
-    def skill_is_live(self, row: Row) -> None:
-        """Keep the tool in step with the skill."""
-        if row.enabled:
-            self._register(row)
-        else:
-            self.unregister_skill_tool(row.name)
-
-    def skill_is_gone(self, name: str) -> None:
-        """Let the tool go with the skill."""
-        self.unregister_skill_tool(name)
-
-    def _register(self, row: Row) -> Any:
-        if self._tools is None:
-            return None
-        return self._tools.register(
-            SkillToolSource(
-                metadata=row.metadata,
-                mode=effective_mode(row.declared_mode, row.entry, self._config.default_mode),
-                entry=row.entry,
-                folder=self._folder(row),
-                content_hash=row.content_hash,
-            )
+    def _tool_source(self, row: Row) -> SkillToolSource:
+        return SkillToolSource(
+            metadata=row.metadata,
+            mode=effective_mode(row.declared_mode, row.entry, self._config.default_mode),
+            entry=row.entry,
+            folder=self._folder(row),
+            content_hash=row.content_hash,
         )
 
     # --------------------------------------------------------------------------------------------------- config

@@ -2,6 +2,7 @@
 
 import os
 import stat
+import tempfile
 import time
 import zipfile
 from collections.abc import Iterator
@@ -32,6 +33,18 @@ def pack_folder(folder: Path, target: IO[bytes], *, name: str | None = None, kee
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         for path, relative in _files(folder, folder, "", keep_everything):
             _add(archive, path, f"{top}/{relative}")
+
+
+def packed(folder: Path, name: str) -> IO[bytes]:
+    """The whole folder as a ZIP in an unnamed file, positioned at its start; the caller closes it."""
+    target = tempfile.TemporaryFile()  # noqa: SIM115
+    try:
+        pack_folder(folder, target, name=name, keep_everything=True)
+    except BaseException:
+        target.close()
+        raise
+    target.seek(0)
+    return target
 
 
 def _files(folder: Path, root: Path, prefix: str, keep_everything: bool) -> Iterator[tuple[Path, str]]:

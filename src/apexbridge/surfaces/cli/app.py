@@ -74,6 +74,6 @@ _HINTS = {
     "SKILL_NOT_FOUND": "See what is installed with: apex skills list",
     "PLUGIN_NOT_FOUND": "See what is installed with: apex plugins list",
     "SKILL_ALREADY_EXISTS": "On the command line that is: --overwrite",
-    "INVALID_SKILL_STRUCTURE": "For lines and repairs: apex skills doctor FOLDER. To install as it is: --profile lenient",
+    "INVALID_SKILL_STRUCTURE": "Lines and repairs: apex skills doctor FOLDER. To install as it is: --profile lenient",
     "SKILL_PARSE_ERROR": "For line numbers and repairs: apex skills doctor FOLDER",
 }

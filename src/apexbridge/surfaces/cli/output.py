@@ -10,6 +10,8 @@ from rich.text import Text
 
 out = Console(highlight=False)
 talk = Console(stderr=True, highlight=False)
+PIPE_WIDTH = 2000
+"""Nothing is cut for a program that reads a table."""
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str) -> None:
@@ -23,7 +25,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str) 
         grid.add_row(*(Text(_word(value)) for value in row))
         count += 1
     if count:
-        out.print(grid)
+        out.print(grid, width=None if out.is_terminal else PIPE_WIDTH, crop=False)
     else:
         talk.print(Text(empty))
 

@@ -1,0 +1,93 @@
+"""Fixtures that open the real parts and close them again."""
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from apexbridge.bridge import DATABASE_FILE, Bridge
+from apexbridge.settings import Settings
+from apexbridge.skills.config import SkillsSettings
+from apexbridge.skills.manager import SkillManager
+from apexbridge.storage.database import Database
+from apexbridge.surfaces.http.app import create_app
+from tests.making import WatchedIndex, WatchedRunner, WatchedTools
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in [name for name in os.environ if name.startswith("APEX_")]:
+        monkeypatch.delenv(name)
+    (tmp_path / "cwd").mkdir()
+    monkeypatch.chdir(tmp_path / "cwd")
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+class Workshop:
+    """A manager over real folders and a real database, with the other rooms' side in the test's hands."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self.data_dir = data_dir
+        self.index = WatchedIndex()
+        self.tools = WatchedTools()
+        self.runner = WatchedRunner()
+
+    @asynccontextmanager
+    async def open(self, **settings: Any) -> AsyncIterator[SkillManager]:
+        """A manager that has read the disk, as at a start."""
+        self.data_dir.mkdir(exist_ok=True)
+        database = Database(self.data_dir / DATABASE_FILE)
+        try:
+            manager = SkillManager(
+                data_dir=self.data_dir,
+                database=database,
+                settings=SkillsSettings(**settings),
+                index=self.index,
+                tools=self.tools,
+                runner=self.runner,
+            )
+            await manager.initialize()
+            yield manager
+        finally:
+            database.close()
+
+
+@pytest.fixture
+def workshop(data_dir: Path) -> Workshop:
+    return Workshop(data_dir)
+
+
+@pytest.fixture
+async def skills(workshop: Workshop) -> AsyncIterator[SkillManager]:
+    async with workshop.open() as manager:
+        yield manager
+
+
+@pytest.fixture
+async def bridge(data_dir: Path) -> AsyncIterator[Bridge]:
+    async with Bridge.open(Settings(data_dir=data_dir), watch=False) as opened:
+        yield opened
+
+
+def client_of(bridge: Bridge) -> httpx.AsyncClient:
+    transport = httpx.ASGITransport(create_app(bridge), raise_app_exceptions=False)
+    return httpx.AsyncClient(transport=transport, base_url="http://apex")
+
+
+@pytest.fixture
+async def client(bridge: Bridge) -> AsyncIterator[httpx.AsyncClient]:
+    async with client_of(bridge) as opened:
+        yield opened

@@ -1,0 +1,214 @@
+"""Makes what the tests need: skills, archives (good ones and lying ones), an index that can be watched."""
+
+import hashlib
+import io
+import json
+import stat
+import struct
+import zipfile
+import zlib
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from apexbridge.skills.ports import IndexDocument, RunRequest, SkillToolSource
+
+MEGABYTE = 1024 * 1024
+DESCRIPTION = "Writes commit messages out of a diff. 自动生成提交信息"
+
+
+def skill_markdown(
+    name: str = "git-commit", description: str = DESCRIPTION, body: str = "# How\n", **fields: Any
+) -> str:
+    """A SKILL.md; further keywords become frontmatter, underscores as hyphens."""
+    lines = [f"name: {name}", f"description: {json.dumps(description, ensure_ascii=False)}"]
+    lines += [f"{key.replace('_', '-')}: {json.dumps(value, ensure_ascii=False)}" for key, value in fields.items()]
+    return "---\n" + "\n".join(lines) + "\n---\n" + body
+
+
+def zip_of(files: Mapping[str, str | bytes], *, executable: Collection[str] = ()) -> bytes:
+    """An ordinary archive."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path, content in files.items():
+            info = zipfile.ZipInfo(path, (2026, 1, 1, 0, 0, 0))
+            info.create_system, info.compress_type = 3, zipfile.ZIP_DEFLATED
+            info.external_attr = (stat.S_IFREG | (0o755 if path in executable else 0o644)) << 16
+            archive.writestr(info, content)
+    return buffer.getvalue()
+
+
+def skill_zip(
+    name: str = "git-commit", files: Mapping[str, str | bytes] | None = None, markdown: str | None = None, **fields: Any
+) -> bytes:
+    """An archive of one skill; `files` stand beside its SKILL.md."""
+    content: dict[str, str | bytes] = {f"{name}/SKILL.md": markdown or skill_markdown(name, **fields)}
+    content |= {f"{name}/{path}": data for path, data in (files or {}).items()}
+    return zip_of(content)
+
+
+def write_skill(
+    root: Path, name: str, files: Mapping[str, str] | None = None, markdown: str | None = None, **fields: Any
+) -> Path:
+    """A skill folder on disk."""
+    folder = root / name
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "SKILL.md").write_text(skill_markdown(name, **fields) if markdown is None else markdown, "utf-8")
+    for path, content in (files or {}).items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(content, "utf-8")
+    return folder
+
+
+def walk(folder: Path) -> dict[str, str]:
+    """Everything below a folder with its content, links not followed; SQLite's own files by name only."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        relative = path.relative_to(folder).as_posix()
+        if path.is_symlink():
+            found[relative] = f"link {path.readlink()}"
+        elif path.is_file():
+            content = b"" if path.name.startswith("apex.sqlite3") else path.read_bytes()
+            found[relative] = f"{path.stat().st_mode:o} {hashlib.sha256(content).hexdigest()}"
+        else:
+            found[relative] = "folder"
+    return found
+
+
+# ------------------------------------------------------------------------------------------- archives that may lie
+def deflated(data: bytes) -> bytes:
+    packer = zlib.compressobj(9, zlib.DEFLATED, -15)
+    return packer.compress(data) + packer.flush()
+
+
+def entry(name: str | bytes, data: bytes = b"", **lies: Any) -> dict[str, Any]:
+    """An entry for `raw_zip`; every field of its records can be set to something else."""
+    return {"name": name.encode() if isinstance(name, str) else name, "data": data, **lies}
+
+
+def good_entries() -> list[dict[str, Any]]:
+    return [
+        entry("git-commit/SKILL.md", skill_markdown().encode()),
+        entry("git-commit/scripts/execute.js", b"console.log(1)\n", mode=0o100755),
+    ]
+
+
+def raw_zip(
+    entries: Sequence[dict[str, Any]],
+    *,
+    comment: bytes = b"",
+    prefix: bytes = b"",
+    suffix: bytes = b"",
+    gap: bytes = b"",
+    **lies: Any,
+) -> bytes:
+    """A ZIP written field by field."""
+    body, directory = bytearray(prefix), bytearray()
+    for item in entries:
+        data, method, flags = item["data"], item.get("method", 8), item.get("flags", 0x800)
+        payload = item.get("payload", deflated(data) if method == 8 else data)
+        name = item["name"]
+        crc = item.get("crc", zlib.crc32(data))
+        packed, size = item.get("packed", len(payload)), item.get("size", len(data))
+        extra = item.get("extra", b"")
+        offset = item.get("offset", len(body))
+        if "offset" not in item:
+            local_sizes = (0, 0, 0) if flags & 8 else (crc, packed, size)
+            local_sizes = item.get("local_sizes", local_sizes)
+            local_name = item.get("local_name", name)
+            body += struct.pack("<4sHHHHH", b"PK\3\4", 20, item.get("local_flags", flags), method, 0, 0x5C21)
+            body += struct.pack("<LLLHH", *local_sizes, len(local_name), len(extra)) + local_name + extra + payload
+            if flags & 8:
+                body += struct.pack("<4sLLL", b"PK\7\x08", crc, packed, size)
+        directory += struct.pack("<4sBBHHHHH", b"PK\1\2", 20, item.get("system", 3), 20, flags, method, 0, 0x5C21)
+        directory += struct.pack("<LLLHHH", crc, packed, size, len(name), len(extra), 0)
+        directory += (
+            struct.pack("<HHLL", item.get("disk", 0), 0, item.get("mode", 0o100644) << 16, offset) + name + extra
+        )
+    body += gap
+    count = lies.get("count", len(entries)) & 0xFFFF
+    end = struct.pack(
+        "<4sHHHHLLH",
+        b"PK\5\6",
+        lies.get("disk", 0),
+        lies.get("disk", 0),
+        lies.get("count_here", count),
+        count,
+        lies.get("directory_size", len(directory)),
+        lies.get("directory_offset", len(body)),
+        lies.get("comment_size", len(comment)),
+    )
+    return bytes(body + directory + end + comment + suffix)
+
+
+# --------------------------------------------------------------------------------------------- the other rooms' side
+class WatchedIndex:
+    """A small real index: vectors are hashes of the text, kept by name, and every call can be looked at."""
+
+    def __init__(self, embedder: str = "hash", dimensions: int = 4) -> None:
+        self.embedder = embedder
+        self.dimensions = dimensions
+        self.vectors: dict[str, list[float]] = {}
+        self.embedded: list[str] = []
+        self.fault: Exception | None = None
+
+    async def embed(self, documents: Sequence[IndexDocument]) -> list[list[float]]:
+        if self.fault:
+            raise self.fault
+        self.embedded += [document.name for document in documents]
+        return [self.vector_of(document.metadata.name, document.metadata.description) for document in documents]
+
+    def vector_of(self, name: str, description: str) -> list[float]:
+        digest = hashlib.sha256(f"{self.embedder} {name} {description}".encode()).digest()
+        return [byte / 255 for byte in digest[: self.dimensions]]
+
+    async def upsert(self, documents: Sequence[IndexDocument], vectors: Sequence[list[float]]) -> None:
+        for document, vector in zip(documents, vectors, strict=True):
+            self.vectors[document.name] = vector
+
+    async def remove(self, names: Collection[str]) -> None:
+        for name in names:
+            self.vectors.pop(name, None)
+
+    async def missing(self, names: Collection[str]) -> set[str]:
+        return set(names) - self.vectors.keys()
+
+    async def retain(self, names: Collection[str]) -> int:
+        gone = self.vectors.keys() - set(names)
+        for name in gone:
+            del self.vectors[name]
+        return len(gone)
+
+
+class WatchedTools:
+    """A registrar that keeps what it was given."""
+
+    def __init__(self) -> None:
+        self.tools: dict[str, SkillToolSource] = {}
+
+    def register(self, source: SkillToolSource) -> str:
+        self.tools[source.metadata.name] = source
+        return f"skill:{source.metadata.name}"
+
+    def unregister(self, name: str) -> bool:
+        return self.tools.pop(name, None) is not None
+
+
+class Outcome:
+    """What a run gave."""
+
+    def __init__(self, success: bool, duration: int) -> None:
+        self.success = success
+        self.duration = duration
+
+
+class WatchedRunner:
+    """Takes run requests and answers as told; the walls themselves are another room's."""
+
+    def __init__(self) -> None:
+        self.requests: list[RunRequest] = []
+        self.outcome = Outcome(success=True, duration=150)
+
+    async def run(self, request: RunRequest) -> Outcome:
+        self.requests.append(request)
+        return self.outcome
