@@ -99,7 +99,7 @@ def _found(root: SkillRoot, folder: str, path: Path) -> FoundFolder:
     try:
         folder.encode()
     except UnicodeEncodeError:
-        shown = folder.encode("utf-8", "backslashreplace").decode()
+        shown = os.fsencode(folder).decode("utf-8", "backslashreplace")
         return FoundFolder(root=root, folder=shown, path=path, problem="the folder's name is not UTF-8")
     return FoundFolder(root=root, folder=folder, path=path)
 

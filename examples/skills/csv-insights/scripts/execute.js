@@ -38,7 +38,7 @@ async function readInput() {
   }
   let input;
   try {
-    input = JSON.parse(json || "{}");
+    input = JSON.parse(json.trim() || "{}");
   } catch {
     throw new InputError("The input is not valid JSON.");
   }

@@ -1,0 +1,424 @@
+"""The documentation against the code: complete, and every example runs and answers what the page shows."""
+
+import contextlib
+import io
+import json
+import logging
+import os
+import re
+import shlex
+import subprocess
+import sys
+import threading
+import tomllib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import typer
+
+import apexbridge
+from apexbridge import errors
+from apexbridge.bridge import Bridge
+from apexbridge.errors import STATUS_OF_CODE
+from apexbridge.settings import SETTINGS_FILE, Settings, load_settings
+from apexbridge.skills.manager import SkillManager
+from apexbridge.surfaces.cli.app import app as cli
+from apexbridge.surfaces.cli.app import main as apex
+from apexbridge.surfaces.http.app import create_app
+
+ROOT = Path(__file__).parent.parent.parent
+REFERENCE = ROOT / "docs/reference"
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("README.md")])
+NAMED_PAGES = [pytest.param(page, id=page.relative_to(ROOT).as_posix()) for page in PAGES]
+LANGUAGES = {"console", "python", "text", "sh", "json", "toml", "markdown"}
+SERVER_SECONDS = 20
+
+
+def text_of(name: str) -> str:
+    return (REFERENCE / name).read_text("utf-8")
+
+
+def sections_of(text: str) -> dict[str, str]:
+    """Each heading without its marks, with everything up to the next heading."""
+    parts = re.split(r"^#{1,6} (.+)\n", prose_of(text, keep_code_spans=True), flags=re.MULTILINE)
+    return {title.replace("`", "").strip(): body for title, body in zip(parts[1::2], parts[2::2], strict=True)}
+
+
+# ------------------------------------------------------------------------------------------------- pages and blocks
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A fenced block of a page."""
+
+    language: str
+    text: str
+    line: int
+    follows: str
+    """What stands between the block before and this one; empty for its output."""
+
+
+def blocks_of(text: str) -> Iterator[Block]:
+    end = 0
+    for match in re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        yield Block(match[1], match[2], text.count("\n", 0, match.start()) + 1, text[end : match.start()].strip())
+        end = match.end()
+
+
+def prose_of(text: str, *, keep_code_spans: bool = False) -> str:
+    text = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    return text if keep_code_spans else re.sub(r"`[^`\n]*`", "", text)
+
+
+def anchors_of(page: Path) -> set[str]:
+    titles = re.findall(r"^#{1,6} (.+)$", prose_of(page.read_text("utf-8"), keep_code_spans=True), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.strip().lower()).replace(" ", "-") for title in titles}
+
+
+# ------------------------------------------------------------------------------------------------- completeness
+@pytest.mark.requirement("H2")
+@pytest.mark.parametrize("name", list(Settings.model_fields))
+def test_every_setting_stands_in_the_reference_with_its_default(name: str) -> None:
+    (row,) = re.findall(rf"^\| `APEX_{name.upper()}` \|.*$", text_of("settings.md"), re.MULTILINE)
+    default = Settings.model_fields[name].default
+    shown = {None: "none", (): "none", True: "true", False: "false"}.get(default, str(default))
+    assert row.split("|")[2].strip().strip("`") == shown
+
+
+@pytest.mark.requirement("H2")
+def test_no_page_names_a_setting_that_does_not_exist() -> None:
+    known = {f"APEX_{name.upper()}" for name in Settings.model_fields}
+    for page in PAGES:
+        assert set(re.findall(r"\bAPEX_[A-Z][A-Z_]*\b", page.read_text("utf-8"))) - known == set(), page.name
+
+
+def commands_of(command: Any, path: tuple[str, ...] = ("apex",)) -> Iterator[tuple[tuple[str, ...], Any]]:
+    yield path, command
+    for name, child in getattr(command, "commands", {}).items():
+        yield from commands_of(child, (*path, name))
+
+
+COMMANDS = dict(commands_of(typer.main.get_command(cli)))
+FINAL_COMMANDS = [
+    pytest.param(path, id=" ".join(path))
+    for path, command in COMMANDS.items()
+    if not command.hidden and not hasattr(command, "commands")
+]
+
+
+def options_of(path: tuple[str, ...]) -> set[str]:
+    return {option for parameter in COMMANDS[path].params for option in parameter.opts if option.startswith("-")}
+
+
+@pytest.mark.requirement("H2")
+@pytest.mark.parametrize("path", FINAL_COMMANDS)
+def test_every_command_has_a_section_with_exactly_its_options(path: tuple[str, ...]) -> None:
+    section = sections_of(text_of("cli.md"))[" ".join(path)]
+    told = [cell for row in re.findall(r"^\| (`-.*?) \|", section, re.MULTILINE) for cell in row.split(",")]
+    assert {re.split(r"[ `]", cell.strip().strip("`"))[0] for cell in told} == options_of(path)
+    for parameter in COMMANDS[path].params:
+        if parameter.param_type_name == "argument":
+            assert f"`{parameter.metavar.strip('[]')}`" in section
+
+
+@pytest.mark.requirement("H2")
+def test_every_alias_group_and_general_option_is_told() -> None:
+    text = text_of("cli.md")
+    for path, command in COMMANDS.items():
+        if command.hidden or hasattr(command, "commands"):
+            assert f"`{' '.join(path)}`" in text
+    for option in options_of(("apex",)) | {"--help"}:
+        assert f"`{option}`" in text
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("H2")
+async def test_every_route_has_a_section_with_its_parameters(bridge: Bridge) -> None:
+    api = create_app(bridge).openapi()
+    sections = sections_of(text_of("http.md"))
+    routes = {
+        f"{method.upper()} {path}": operation
+        for path, operations in api["paths"].items()
+        for method, operation in operations.items()
+    }
+    told = {title for title in sections if re.match(r"(GET|POST|PUT|PATCH|DELETE) ", title)}
+    assert told == routes.keys()
+    for route, operation in routes.items():
+        for parameter in operation.get("parameters", []):
+            if parameter["in"] == "query":
+                assert f"`{parameter['name']}`" in sections[route], route
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("H2")
+async def test_every_field_that_travels_over_http_is_told(bridge: Bridge) -> None:
+    sections = sections_of(text_of("http.md"))
+    for name, schema in create_app(bridge).openapi()["components"]["schemas"].items():
+        inherited = sections["SkillSummary"] if name == "SkillDetail" else ""
+        for field in schema.get("properties", {}):
+            assert f"`{field}`" in sections[name] + inherited, f"{name}.{field}"
+
+
+@pytest.mark.requirement("H2")
+def test_every_error_code_is_told_with_its_status_and_no_other() -> None:
+    rows = re.findall(r"^\| `([A-Z_]+)` \| (\d{3}) \| \S.* \| \S.* \|$", text_of("errors.md"), re.MULTILINE)
+    assert {code: int(status) for code, status in rows} == STATUS_OF_CODE
+    assert len(rows) == len(STATUS_OF_CODE)
+
+
+@pytest.mark.requirement("H2")
+def test_the_python_reference_names_what_is_public_and_nothing_else() -> None:
+    text = text_of("python.md")
+    for name in apexbridge.__all__:
+        assert f"`{name}`" in text
+    for name, value in vars(errors).items():
+        if isinstance(value, type):
+            assert f"`{name}`" in text, name
+    public = {name for name in vars(SkillManager) if not name.startswith("_")}
+    told = re.findall(r"^\| `(\w+)(?:\(.*\))?` \|", sections_of(text)["SkillManager"], re.MULTILINE)
+    assert set(told) == public
+
+
+# ------------------------------------------------------------------------------------------------- words and links
+@pytest.mark.parametrize("page", NAMED_PAGES)
+def test_relative_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose_of(page.read_text("utf-8"))):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        place = (page.parent / path).resolve() if path else page
+        assert place.exists(), target
+        assert place.is_relative_to(ROOT), target
+        assert not anchor or anchor in anchors_of(place), target
+
+
+@pytest.mark.parametrize("page", NAMED_PAGES)
+def test_commands_named_in_passing_exist(page: Path) -> None:
+    text = page.read_text("utf-8")
+    lines = [line for block in blocks_of(text) if block.language == "sh" for line in block.text.splitlines()]
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+    for line in [*lines, *re.findall(r"`((?:make|apex) [^`\n]*)`", prose_of(text, keep_code_spans=True))]:
+        words = line.split()
+        if words[0] == "make":
+            assert all(word in targets for word in words[1:] if re.fullmatch(r"[a-z-]+", word)), line
+        elif words[0] == "apex":
+            path = next(path for length in (3, 2, 1) if (path := tuple(words[:length])) in COMMANDS)
+            named = {word.strip("[]") for word in words[len(path) :] if word.strip("[]").startswith("-")}
+            assert named - {"--help"} <= options_of(path), line
+            assert len(path) > 1 or len(words) == 1 or named or words[1] in ("…", "--help"), line
+
+
+@pytest.mark.parametrize("page", NAMED_PAGES)
+def test_nothing_is_said_to_be_easy(page: Path) -> None:
+    assert re.findall(r"\b(?:simply|just|obviously)\b", prose_of(page.read_text("utf-8")), re.IGNORECASE) == []
+
+
+# ------------------------------------------------------------------------------------------------- examples run
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A line after a prompt, with whatever it reads, and what the page says it prints."""
+
+    line: str
+    expected: str
+
+
+def commands_in(block: Block) -> Iterator[Command]:
+    lines = iter(block.text.splitlines())
+    line = next(lines, None)
+    while line is not None:
+        assert line.startswith("$ "), f"line {block.line}: a console block begins with a prompt, not {line!r}"
+        typed = [line[2:]]
+        while typed[-1].endswith("\\"):
+            typed.append(next(lines))
+        if "<<'EOF'" in line:
+            while typed[-1] != "EOF":
+                typed.append(next(lines))
+        output = []
+        while (line := next(lines, None)) is not None and not line.startswith("$ "):
+            output.append(line)
+        yield Command("\n".join(typed), "\n".join(output))
+
+
+class Terminal:
+    """Runs the lines of one page in order: `apex` here, `curl` through httpx, everything else by a shell."""
+
+    def __init__(self, environment: pytest.MonkeyPatch, server: Callable[[], str]) -> None:
+        self._environment = environment
+        self._server = server
+        self.code = 0
+
+    def run(self, line: str) -> str:
+        if line == "echo $?":
+            return str(self.code)
+        if match := re.fullmatch(r"export (\w+)=(\S+)", line):
+            self._environment.setenv(match[1], os.path.expandvars(match[2]))
+            return ""
+        program = line.split()[0]
+        self.code, output = {"apex": run_apex, "curl": self._curl}.get(program, run_shell)(line)
+        return output
+
+    def _curl(self, line: str) -> tuple[int, str]:
+        request, *pipe = [part.strip() for part in line.replace("\\\n", " ").split(" | ")]
+        address = self._server()
+        output, code = curl(request.replace("http://127.0.0.1:8420", address)), 0
+        for stage in pipe:
+            program, *query = shlex.split(stage)
+            assert program == "jq", line
+            output = jq(output, query[0] if query else ".")
+        return code, output.replace(address, "http://127.0.0.1:8420")
+
+
+def run_apex(line: str) -> tuple[int, str]:
+    printed = io.StringIO()
+    code: Any = 0
+    root = logging.getLogger()
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        contextlib.redirect_stdout(printed),
+        contextlib.redirect_stderr(printed),
+    ):
+        patch.setattr(sys, "argv", shlex.split(line))
+        patch.setattr(root, "handlers", [])  # the command sets up its own, as in a process of its own
+        patch.setattr(root, "level", root.level)
+        try:
+            apex()
+        except SystemExit as error:
+            code = error.code or 0
+    return int(code), printed.getvalue()
+
+
+def run_shell(line: str) -> tuple[int, str]:
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+def curl(line: str) -> str:
+    """The few options of curl that the pages use."""
+    words = iter(shlex.split(line)[1:])
+    method, url, headers, content = "", "", {}, None
+    fields: dict[str, str] = {}
+    files: dict[str, tuple[str, bytes]] = {}
+    for word in words:
+        if word == "-X":
+            method = next(words)
+        elif word == "-H":
+            key, _, value = next(words).partition(": ")
+            headers[key] = value
+        elif word in ("-d", "--data-binary"):
+            given = next(words)
+            content = Path(given[1:]).read_bytes() if given.startswith("@") else given.encode()
+        elif word == "-F":
+            key, _, value = next(words).partition("=")
+            if value.startswith("@"):
+                files[key] = (value[1:], Path(value[1:]).read_bytes())
+            else:
+                fields[key] = value
+        elif word not in ("-s", "-sS"):
+            assert not word.startswith("-"), word
+            assert not url, line
+            url = word
+    method = method or ("POST" if content is not None or files or fields else "GET")
+    answer = httpx.request(method, url, headers=headers, content=content, data=fields or None, files=files or None)
+    return answer.text
+
+
+def jq(text: str, query: str) -> str:
+    value = json.loads(text)
+    for key, index in re.findall(r"\.?(\w+)|\[(\d+)\]", query):
+        value = value[key] if key else value[int(index)]
+    return json.dumps(value, ensure_ascii=False, indent=2)
+
+
+def agrees(expected: str, printed: str) -> bool:
+    """Whether the page tells what was printed; `…` stands for anything, and how lines are wrapped does not count."""
+    pattern = re.escape(plain(expected)).replace("…", ".*")
+    return re.fullmatch(pattern, plain(printed)) is not None
+
+
+def plain(text: str) -> str:
+    """Without what differs from run to run and from terminal to terminal."""
+    text = re.sub(r"\b[0-9a-f]{64}\b", "HASH", text)
+    text = re.sub(r"\b\d{4}-\d\d-\d\dT[\d:.]+Z", "MOMENT", text)
+    text = re.sub(r"\b\d{4}-\d\d-\d\d\b", "DATE", text)
+    text = re.sub(r"\b1\d{12}\b", "MILLISECONDS", text)
+    text = re.sub(r"\b\d+ ms\b|(?<=\"duration\":)\d+", "DURATION", text)
+    text = re.sub(r"\b\d+ bytes\b", "SIZE", text)
+    return " ".join(text.split())
+
+
+@pytest.fixture
+def server() -> Iterator[Callable[[], str]]:
+    """Starts a server over `data`, when it is first asked for, and gives its address."""
+    running: list[tuple[subprocess.Popen[str], str]] = []
+
+    def start() -> str:
+        if not running:
+            command = [str(Path(sys.executable).with_name("apex")), "serve", "--port", "0"]
+            process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+            assert process.stderr
+            guard = threading.Timer(SERVER_SECONDS, process.kill)
+            guard.start()
+            greeting = process.stderr.readline()
+            guard.cancel()
+            match = re.search(r"http://[\d.:]+", greeting)
+            running.append((process, match[0] if match else ""))
+            assert match, greeting
+        return running[0][1]
+
+    yield start
+    for process, _ in running:
+        process.terminate()
+        process.communicate(timeout=SERVER_SECONDS)
+
+
+@pytest.mark.requirement("H2")
+@pytest.mark.parametrize("page", [page for page in NAMED_PAGES if "```console" in page.values[0].read_text("utf-8")])
+def test_console_examples_print_what_the_page_shows(
+    page: Path, server: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = Terminal(monkeypatch, server)
+    for block in blocks_of(page.read_text("utf-8")):
+        if block.language != "console":
+            continue
+        commands = list(commands_in(block))
+        for command, after in zip(commands, [*commands[1:], None], strict=True):
+            printed = terminal.run(command.line)
+            asked = after is not None and after.line == "echo $?"
+            assert terminal.code == 0 or asked or command.line == "echo $?", f"{command.line}\n{printed}"
+            assert agrees(command.expected, printed), f"{command.line}\n{printed}"
+
+
+@pytest.mark.requirement("H2")
+@pytest.mark.parametrize(
+    ("page", "number"),
+    [
+        pytest.param(page, number, id=f"{page.relative_to(ROOT).as_posix()}-{number}")
+        for page in PAGES
+        for number, block in enumerate(blocks_of(page.read_text("utf-8")))
+        if block.language == "python"
+    ],
+)
+def test_python_examples_run_and_print_what_the_page_shows(page: Path, number: int) -> None:
+    blocks = list(blocks_of(page.read_text("utf-8")))
+    printed = io.StringIO()
+    code = compile(blocks[number].text, f"{page.name}:{blocks[number].line}", "exec", dont_inherit=True)
+    with contextlib.redirect_stdout(printed):
+        exec(code, {"__name__": "__main__"})
+    after = blocks[number + 1] if number + 1 < len(blocks) else None
+    shows_output = after is not None and after.language == "text" and not after.follows
+    if after is not None and shows_output:
+        assert agrees(after.text, printed.getvalue()), printed.getvalue()
+
+
+@pytest.mark.parametrize("page", NAMED_PAGES)
+def test_every_other_block_is_what_it_says(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for block in blocks_of(page.read_text("utf-8")):
+        assert block.language in LANGUAGES, f"line {block.line}"
+        if block.language == "json":
+            json.loads(block.text)
+        elif block.language == "toml":
+            tomllib.loads(block.text)
+            Path(SETTINGS_FILE).write_text(block.text, "utf-8")
+            load_settings()

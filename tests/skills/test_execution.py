@@ -1,0 +1,207 @@
+"""What a call of a skill means: mode, script, placeholders, and what can be configured while running."""
+
+from pathlib import Path
+
+import pytest
+
+from apexbridge.errors import ApexBridgeError, DirectModeDisabledError, InvalidInputError, ServerError, SkillError
+from apexbridge.skills.direct import render
+from apexbridge.skills.manager import SkillManager
+from apexbridge.skills.models import DirectSkillResult
+from apexbridge.skills.ports import NoIndex, NoRunner
+from tests.conftest import Workshop
+from tests.making import skill_zip, write_skill
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.requirement("C5")
+async def test_scripts_of_a_pack_without_entry_are_run_by_name(skills: SkillManager, workshop: Workshop) -> None:
+    await skills.install_skill(
+        skill_zip(files={"scripts/a.py": "", "scripts/deep/b.sh": "", "scripts/data.json": "{}"})
+    )
+    detail = await skills.get_skill("git-commit")
+    assert (detail.mode, detail.entry, detail.scripts) == ("direct", None, ["scripts/a.py", "scripts/deep/b.sh"])
+    await skills.execute_skill("git-commit", {"x": 1}, script="./scripts/a.py", args=["--v"], files=["f"], timeout=9)
+    (request,) = workshop.runner.requests
+    assert (request.script, request.args, request.files, request.timeout_ms) == ("scripts/a.py", ("--v",), ("f",), 9)
+    assert not request.is_entry
+    assert request.content_hash == detail.content_hash
+    assert isinstance(await skills.execute_skill("git-commit"), DirectSkillResult), "the skill itself stays direct"
+    for wrong in ("scripts/none.py", "SKILL.md", "scripts/data.json", "../x.py", "/bin/sh"):
+        with pytest.raises(InvalidInputError, match="no script"):
+            await skills.execute_skill("git-commit", script=wrong)
+    with pytest.raises(InvalidInputError, match="several scripts"):
+        await skills.execute_skill("git-commit", mode="sandbox")
+
+
+@pytest.mark.requirement("C5")
+async def test_the_only_runnable_script_is_the_default(skills: SkillManager, workshop: Workshop) -> None:
+    await skills.install_skill(skill_zip("one", files={"scripts/only.sh": "", "scripts/notes.txt": ""}))
+    await skills.install_skill(skill_zip("none"))
+    await skills.execute_skill("one", mode="sandbox")
+    await skills.execute_skill("one", args=["x"])
+    assert [request.script for request in workshop.runner.requests] == ["scripts/only.sh"] * 2
+    with pytest.raises(InvalidInputError, match="no script to run"):
+        await skills.execute_skill("none", mode="sandbox")
+
+
+async def test_a_skill_with_an_entry_runs_it_within_its_own_time(skills: SkillManager, workshop: Workshop) -> None:
+    await skills.install_skill(skill_zip(files={"scripts/execute.js": "", "scripts/x.py": ""}, timeout=7))
+    await skills.execute_skill("git-commit", {"a": 1})
+    await skills.execute_skill("git-commit", script="scripts/x.py")
+    first, second = workshop.runner.requests
+    assert (first.script, first.is_entry, first.timeout_ms, first.input) == ("scripts/execute.js", True, 7, {"a": 1})
+    assert not second.is_entry
+
+
+async def test_without_a_sandbox_nothing_runs(workshop: Workshop) -> None:
+    workshop.runner = NoRunner()  # type: ignore[assignment]
+    async with workshop.open() as skills:
+        await skills.install_skill(skill_zip(files={"scripts/execute.js": ""}))
+        with pytest.raises(SkillError) as caught:
+            await skills.execute_skill("git-commit")
+        assert caught.value.code == "SANDBOX_UNAVAILABLE"
+        assert (await skills.skill_statistics("git-commit")).call_count == 0
+
+
+async def test_without_an_index_everything_else_works(workshop: Workshop) -> None:
+    workshop.index = NoIndex()  # type: ignore[assignment]
+    workshop.tools = None  # type: ignore[assignment]
+    async with workshop.open() as skills:
+        await skills.install_skill(skill_zip())
+        assert await skills.register_skill_tool("git-commit") is None
+        assert not skills.unregister_skill_tool("git-commit")
+        assert (await skills.reconcile()).skipped == 1
+        await skills.uninstall_skill("git-commit")
+
+
+@pytest.mark.parametrize("call", ["execute_skill", "execute_skill_direct"])
+async def test_executing_what_is_not_there_says_enoent(skills: SkillManager, call: str) -> None:
+    with pytest.raises(SkillError) as caught:
+        await getattr(skills, call)("none")
+    assert (caught.value.code, caught.value.message) == ("ENOENT", "Skills not found: none")
+
+
+async def test_a_folder_that_vanished_a_moment_ago_says_so(
+    skills: SkillManager, data_dir: Path, tmp_path: Path
+) -> None:
+    await skills.install_skill(skill_zip())
+    (data_dir / "skills/git-commit").rename(tmp_path / "away")
+    with pytest.raises(SkillError) as caught:
+        await skills.execute_skill("git-commit")
+    assert caught.value.code == "ENOENT"
+    with pytest.raises(SkillError) as caught:
+        await skills.get_skill("git-commit")
+    assert caught.value.code == "SKILL_NOT_FOUND"
+    (tmp_path / "away").rename(data_dir / "skills/git-commit")
+    (data_dir / "skills/git-commit/SKILL.md").unlink()
+    (data_dir / "skills/git-commit/SKILL.md").mkdir()
+    with pytest.raises(SkillError) as caught:
+        await skills.execute_skill("git-commit")
+    assert caught.value.code == "EACCES"
+
+
+def test_placeholders_are_filled_in_one_pass() -> None:
+    body = "{{input.a}} {{ input.b.c }} {{input.list}} {{input.none}} {{other}} {{system.cwd}} {{system.no}} {baseDir}"
+    result = render(
+        name="x",
+        body=body,
+        source_path="x/SKILL.md",
+        input={"a": "{{input.b.c}}", "b": {"c": 5}, "list": [1, "二"], "none": None},
+    )
+    assert result.content == '{{input.b.c}} 5 [1, "二"] null {{other}} / {{system.no}} {baseDir}'
+    assert result.warnings == []
+    missing = render(name="x", body="{{input.q}} {{input.q}} {{input.a.b}}", source_path="x/SKILL.md", input={"a": 1})
+    assert missing.content == "{{input.q}} {{input.q}} {{input.a.b}}"
+    assert missing.warnings == ["no input for {{input.q}}", "no input for {{input.a.b}}"]
+    assert (missing.mode, missing.metadata.skill_name, missing.metadata.source_path) == ("direct", "x", "x/SKILL.md")
+
+
+# ----------------------------------------------------------------------------------------------------------- config
+@pytest.mark.requirement("D14")
+async def test_the_configuration_can_be_read_and_changed(skills: SkillManager, workshop: Workshop) -> None:
+    await skills.install_skill(skill_zip())
+    assert skills.get_config().default_mode == "auto"
+    changed = await skills.update_config({"default_mode": "sandbox", "sandboxTimeout": 5000})
+    assert (changed.default_mode, changed.sandbox_timeout) == ("sandbox", 5000)
+    assert (await skills.get_skill("git-commit")).mode == "sandbox"
+    assert workshop.tools.tools["git-commit"].mode == "sandbox"
+
+
+@pytest.mark.requirement("D14")
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"default_mode": "odd"},
+        {"sandbox_timeout": 0},
+        {"sandboxTimeout": "soon"},
+        {"nothing": 1},
+        {"custom_paths": ["/no/such/folder"]},
+        {"skills_path": "/dev/null"},
+        {"enable_direct_mode": 7},
+    ],
+)
+async def test_a_bad_value_is_refused_whole(skills: SkillManager, bad: dict[str, object]) -> None:
+    before = skills.get_config()
+    with pytest.raises(InvalidInputError) as caught:
+        await skills.update_config({"sandbox_timeout": 1234} | bad)
+    assert caught.value.details["errors"]
+    assert skills.get_config() == before
+
+
+@pytest.mark.requirement("D14")
+async def test_with_direct_mode_off_direct_skills_refuse(skills: SkillManager) -> None:
+    await skills.install_skill(skill_zip())
+    await skills.update_config({"enable_direct_mode": False})
+    for call in (skills.execute_skill("git-commit"), skills.execute_skill_direct("git-commit")):
+        with pytest.raises(DirectModeDisabledError) as caught:
+            await call
+        assert caught.value.code == "DIRECT_MODE_DISABLED"
+
+
+@pytest.mark.requirement("D14")
+async def test_paths_change_while_running(skills: SkillManager, workshop: Workshop, tmp_path: Path) -> None:
+    await skills.install_skill(skill_zip("here"))
+    write_skill(tmp_path / "there", "there")
+    write_skill(tmp_path / "extra", "extra")
+    changed = skills.roots_changed
+    await skills.update_config({"skillsPath": str(tmp_path / "there"), "customPaths": [str(tmp_path / "extra")]})
+    assert changed.is_set()
+    assert [skill.name for skill in await skills.list_skills()] == ["extra", "there"]
+    await skills.install_skill(skill_zip("new"))
+    assert (tmp_path / "there/new/SKILL.md").exists()
+    assert set(workshop.index.vectors) == {"extra", "there", "new"}
+
+
+@pytest.mark.requirement("D14")
+async def test_paths_do_not_change_under_a_run_or_an_install(
+    skills: SkillManager, workshop: Workshop, tmp_path: Path
+) -> None:
+    await skills.install_skill(skill_zip(files={"scripts/execute.js": ""}))
+    refused: list[str] = []
+
+    async def try_to_move(_: object) -> object:
+        try:
+            await skills.update_config({"customPaths": [str(tmp_path)]})
+        except ServerError as error:
+            refused.append(error.code)
+        await skills.update_config({"sandboxTimeout": 4321})
+        return workshop.runner.outcome
+
+    workshop.runner.run = try_to_move  # type: ignore[method-assign,assignment]
+    await skills.execute_skill("git-commit")
+    async with skills._locks.hold("git-commit"):
+        await try_to_move(None)
+    assert refused == ["BUSY", "BUSY"]
+    assert skills.get_config().sandbox_timeout == 4321
+
+
+async def test_every_error_has_a_status(skills: SkillManager) -> None:
+    def kinds(base: type[ApexBridgeError]) -> list[type[ApexBridgeError]]:
+        return [base, *(found for child in base.__subclasses__() for found in kinds(child))]
+
+    assert len(kinds(ApexBridgeError)) > 20
+    from apexbridge.errors import STATUS_OF_CODE
+
+    assert {kind.default_code for kind in kinds(ApexBridgeError)} <= STATUS_OF_CODE.keys()

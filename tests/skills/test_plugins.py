@@ -1,0 +1,166 @@
+"""Plugins: skills that come together, all or none, and go together."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from apexbridge.errors import ApexBridgeError, SkillAlreadyExistsError, SkillError
+from apexbridge.skills.manager import SkillManager
+from tests.conftest import Workshop
+from tests.making import skill_markdown, skill_zip, walk, write_skill, zip_of
+
+pytestmark = pytest.mark.anyio
+
+
+def plugin_zip(
+    *names: str, root: str = "my-plugin/", manifest: dict[str, object] | None = None, **fields: str
+) -> bytes:
+    files: dict[str, str | bytes] = {f"{root}skills/{name}/SKILL.md": skill_markdown(name, **fields) for name in names}
+    files[f"{root}README.md"] = "read me"
+    if manifest is not None:
+        files[f"{root}.claude-plugin/plugin.json"] = json.dumps(manifest)
+    return zip_of(files)
+
+
+@pytest.mark.requirement("D9")
+async def test_a_plugin_installs_all_its_skills_and_is_remembered(skills: SkillManager, workshop: Workshop) -> None:
+    manifest = {"name": "toolbox", "version": "2.0", "description": "Tools."}
+    receipt = await skills.install_skill(plugin_zip("alpha", "beta", manifest=manifest))
+    assert (receipt.name, receipt.names) == ("toolbox", ["alpha", "beta"])
+    assert [(skill.name, skill.plugin) for skill in await skills.list_skills()] == [
+        ("alpha", "toolbox"),
+        ("beta", "toolbox"),
+    ]
+    (plugin,) = await skills.list_plugins()
+    assert (plugin.name, plugin.version, plugin.description, plugin.skills) == (
+        "toolbox",
+        "2.0",
+        "Tools.",
+        ["alpha", "beta"],
+    )
+    assert set(workshop.index.vectors) == {"alpha", "beta"}
+    assert set(workshop.tools.tools) == {"alpha", "beta"}
+
+
+@pytest.mark.requirement("D9")
+async def test_a_plugin_goes_with_all_its_skills(skills: SkillManager, workshop: Workshop, data_dir: Path) -> None:
+    await skills.install_skill(skill_zip("other"))
+    await skills.install_skill(plugin_zip("alpha", "beta"))
+    assert (await skills.uninstall_plugin("my-plugin")).message == "Plugin uninstalled successfully"
+    assert [skill.name for skill in await skills.list_skills()] == ["other"]
+    assert await skills.list_plugins() == []
+    assert set(workshop.index.vectors) == {"other"}
+    assert sorted(path.name for path in (data_dir / "skills").iterdir()) == ["other"]
+    with pytest.raises(ApexBridgeError) as caught:
+        await skills.uninstall_plugin("my-plugin")
+    assert caught.value.code == "PLUGIN_NOT_FOUND"
+
+
+@pytest.mark.requirement("D9")
+async def test_a_plugin_is_all_or_none(skills: SkillManager, data_dir: Path) -> None:
+    await skills.install_skill(skill_zip("beta", description="It was here before."))
+    before = walk(data_dir)
+    with pytest.raises(SkillAlreadyExistsError):
+        await skills.install_skill(plugin_zip("alpha", "beta"))
+    assert walk(data_dir) == before
+    bad = zip_of({"p/skills/good/SKILL.md": skill_markdown("good"), "p/skills/bad/SKILL.md": "---\nname: bad\n---\n"})
+    with pytest.raises(SkillError, match="bad: Missing required fields: description"):
+        await skills.install_skill(bad)
+    assert walk(data_dir) == before
+
+
+@pytest.mark.requirement("D9")
+async def test_a_failure_in_the_middle_takes_everything_back(
+    skills: SkillManager, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await skills.install_skill(plugin_zip("alpha", "beta", description="The first version of it."))
+    before = walk(data_dir)
+    rename, calls = Path.rename, []
+
+    def fail_later(self: Path, target: Path) -> Path:
+        calls.append(target)
+        if target == data_dir / "skills/gamma":
+            raise OSError(5, "Input/output error")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", fail_later)
+    with pytest.raises(OSError, match="Input/output error"):
+        await skills.install_skill(
+            plugin_zip("alpha", "beta", "gamma", description="The second version of it."), overwrite=True
+        )
+    monkeypatch.undo()
+    assert calls
+    after = walk(data_dir)
+    assert {path: state for path, state in after.items() if path.startswith("skills")} == {
+        path: state for path, state in before.items() if path.startswith("skills")
+    }
+    assert list((data_dir / "staging").iterdir()) == []
+
+
+@pytest.mark.requirement("D9")
+async def test_a_new_version_replaces_the_old_one_whole(skills: SkillManager, workshop: Workshop) -> None:
+    await skills.install_skill(plugin_zip("alpha", "beta"))
+    await skills.install_skill(plugin_zip("beta", "gamma", description="The new version of it."), overwrite=True)
+    assert [skill.name for skill in await skills.list_skills()] == ["beta", "gamma"]
+    assert [plugin.skills for plugin in await skills.list_plugins()] == [["beta", "gamma"]]
+    assert set(workshop.index.vectors) == {"beta", "gamma"}
+
+
+async def test_a_skill_that_leaves_its_plugin_is_no_longer_part_of_it(skills: SkillManager) -> None:
+    await skills.install_skill(plugin_zip("alpha", "beta", "gamma"))
+    await skills.uninstall_skill("alpha")
+    await skills.install_skill(skill_zip("beta", description="Somebody else's version."), overwrite=True)
+    assert [plugin.skills for plugin in await skills.list_plugins()] == [["gamma"]]
+    assert (await skills.get_skill("beta")).plugin is None
+    await skills.install_skill(plugin_zip("gamma", root="other/"), overwrite=True)
+    assert [(plugin.name, plugin.skills) for plugin in await skills.list_plugins()] == [("other", ["gamma"])]
+
+
+async def test_plugins_survive_a_restart_and_a_lost_database(workshop: Workshop, data_dir: Path) -> None:
+    async with workshop.open() as skills:
+        await skills.install_skill(plugin_zip("alpha"))
+    for path in data_dir.glob("apex.sqlite3*"):
+        path.unlink()
+    (data_dir / "plugins/broken.json").write_text("{")
+    async with workshop.open() as skills:
+        assert (await skills.get_skill("alpha")).plugin == "my-plugin"
+        assert [plugin.name for plugin in await skills.list_plugins()] == ["my-plugin"]
+
+
+@pytest.mark.parametrize(
+    ("archive", "name"),
+    [
+        (plugin_zip("alpha", root="wrapper/Cool Plugin/"), "cool-plugin"),
+        (plugin_zip("alpha", "beta", root="", manifest={"name": "flat-plugin"}), "flat-plugin"),
+        (plugin_zip("alpha", root="x/", manifest={"name": 7, "version": 1}), "x"),
+    ],
+)
+async def test_a_plugin_is_named_by_its_manifest_or_its_folder(skills: SkillManager, archive: bytes, name: str) -> None:
+    assert (await skills.install_skill(archive)).name == name
+
+
+@pytest.mark.parametrize(
+    ("archive", "why"),
+    [
+        (plugin_zip("alpha", "beta", root=""), "several skills"),
+        (zip_of({"p/.claude-plugin/plugin.json": "{", "p/skills/a/SKILL.md": skill_markdown("a")}), "not valid JSON"),
+        (zip_of({"p/.claude-plugin/plugin.json": " " * 70_000, "p/skills/a/SKILL.md": skill_markdown("a")}), "64 KB"),
+        (plugin_zip("alpha", root="stats/"), "reserved"),
+    ],
+)
+async def test_a_plugin_that_cannot_be_named_or_read_is_refused(skills: SkillManager, archive: bytes, why: str) -> None:
+    with pytest.raises(SkillError, match=why):
+        await skills.install_skill(archive)
+
+
+async def test_two_folders_of_one_name_are_refused(skills: SkillManager) -> None:
+    archive = zip_of({"p/skills/a/SKILL.md": skill_markdown("Same"), "p/skills/b/SKILL.md": skill_markdown("same")})
+    with pytest.raises(SkillError, match='all named "same"'):
+        await skills.install_skill(archive, profile="lenient")
+
+
+async def test_a_plugin_folder_installs_as_well(skills: SkillManager, tmp_path: Path) -> None:
+    write_skill(tmp_path / "box/skills", "one")
+    write_skill(tmp_path / "box/skills", "two")
+    assert (await skills.install_skill(tmp_path / "box")).names == ["one", "two"]

@@ -1,0 +1,373 @@
+"""The disk is the truth: what is found there at a start, and while running."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+import pytest
+
+from apexbridge.bridge import Bridge
+from apexbridge.errors import SkillNotFoundError, SkillReadOnlyError
+from apexbridge.settings import Settings
+from apexbridge.skills.fingerprint import hash_folder, look
+from apexbridge.skills.manager import SkillManager
+from tests.conftest import Workshop
+from tests.making import WatchedIndex, skill_markdown, skill_zip, walk, write_skill
+
+pytestmark = pytest.mark.anyio
+
+
+async def names(skills: SkillManager) -> list[str]:
+    return [skill.name for skill in await skills.list_skills()]
+
+
+# ---------------------------------------------------------------------------------------------------- at the start
+@pytest.mark.requirement("E2")
+async def test_a_start_skips_what_is_marked_and_embeds_what_is_not(workshop: Workshop, data_dir: Path) -> None:
+    async with workshop.open() as skills:
+        await skills.install_skill(skill_zip("one"))
+        await skills.install_skill(skill_zip("two"))
+    write_skill(data_dir / "skills", "three")
+    workshop.index.embedded.clear()
+    async with workshop.open() as skills:
+        assert await names(skills) == ["one", "three", "two"]
+    assert workshop.index.embedded == ["three"]
+    workshop.index.embedded.clear()
+    async with workshop.open():
+        assert workshop.index.embedded == []
+
+
+@pytest.mark.requirement("E2")
+async def test_a_start_embeds_anew_what_changed_by_size_or_content(workshop: Workshop, data_dir: Path) -> None:
+    async with workshop.open() as skills:
+        await skills.install_skill(skill_zip("one", description="The letter A is written here."))
+        await skills.install_skill(skill_zip("two"))
+        await skills.install_skill(skill_zip("three"))
+    path = data_dir / "skills/one/SKILL.md"
+    before = path.stat()
+    path.write_text(path.read_text().replace("letter A", "letter B"))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))  # same size, same time: only its content tells
+    (data_dir / "skills/two/more.md").write_text("more")
+    workshop.index.embedded.clear()
+    async with workshop.open() as skills:
+        assert (await skills.get_skill("one")).description == "The letter B is written here."
+    assert sorted(workshop.index.embedded) == ["one", "two"]
+
+
+@pytest.mark.requirement("E2")
+async def test_a_start_embeds_everything_anew_for_another_model(workshop: Workshop, data_dir: Path) -> None:
+    async with workshop.open() as skills:
+        await skills.install_skill(skill_zip("one"))
+        await skills.install_skill(skill_zip("two"))
+    workshop.index = WatchedIndex(embedder="better", dimensions=8)
+    async with workshop.open():
+        assert sorted(workshop.index.embedded) == ["one", "two"]
+    marker = json.loads((data_dir / "skills/one/.vectorized").read_text())
+    assert (marker["embedder"], marker["dimensions"]) == ("better", 8)
+
+
+@pytest.mark.requirement("E2")
+async def test_a_start_removes_the_vectors_of_folders_that_are_gone(workshop: Workshop, data_dir: Path) -> None:
+    async with workshop.open() as skills:
+        await skills.install_skill(skill_zip("one"))
+        await skills.install_skill(skill_zip("two"))
+    workshop.index.vectors["never-heard-of"] = [0.0]
+    (data_dir / "skills/one").rename(data_dir / "elsewhere")
+    async with workshop.open() as skills:
+        assert await names(skills) == ["two"]
+        assert (await skills.reconcile()).model_dump() == {"indexed": 0, "skipped": 1, "removed": 0}
+    assert set(workshop.index.vectors) == {"two"}
+    assert set(workshop.tools.tools) == {"two"}
+
+
+@pytest.mark.requirement("E2")
+async def test_a_lost_index_or_marker_is_made_again(workshop: Workshop, data_dir: Path) -> None:
+    async with workshop.open() as skills:
+        await skills.install_skill(skill_zip("one"))
+        await skills.install_skill(skill_zip("two"))
+    del workshop.index.vectors["one"]
+    (data_dir / "skills/two/.vectorized").unlink()
+    workshop.index.embedded.clear()
+    async with workshop.open():
+        assert sorted(workshop.index.embedded) == ["one", "two"]
+    assert (data_dir / "skills/two/.vectorized").exists()
+
+
+@pytest.mark.requirement("E3")
+async def test_the_marker_records_size_hash_model_and_time_and_counts_in_none(
+    skills: SkillManager, data_dir: Path
+) -> None:
+    await skills.install_skill(skill_zip(files={"a/b.md": "12345"}))
+    folder = data_dir / "skills/git-commit"
+    marker = json.loads((folder / ".vectorized").read_text())
+    assert set(marker) == {"indexedAt", "skillSize", "skillHash", "embedder", "dimensions"}
+    assert marker["skillSize"] == (folder / "SKILL.md").stat().st_size + 5
+    assert marker["skillHash"] == (await skills.get_skill("git-commit")).content_hash
+    (folder / ".vectorized").unlink()
+    assert hash_folder(folder, look(folder).files) == marker["skillHash"]
+    assert abs(marker["indexedAt"] / 1000 - folder.stat().st_mtime) < 3600
+
+
+@pytest.mark.requirement("E3")
+async def test_the_hash_counts_path_mode_and_content(tmp_path: Path) -> None:
+    folder = write_skill(tmp_path, "x", {"a.sh": "echo"})
+
+    def digest() -> str:
+        return hash_folder(folder, look(folder).files)
+
+    hashes = [digest()]
+    (folder / "a.sh").chmod(0o755)
+    hashes.append(digest())
+    (folder / "a.sh").write_text("ECHO")
+    hashes.append(digest())
+    (folder / "a.sh").rename(folder / "b.sh")
+    hashes.append(digest())
+    assert len(set(hashes)) == 4
+
+
+async def test_an_index_that_fails_at_the_start_costs_no_skill(workshop: Workshop, data_dir: Path) -> None:
+    write_skill(data_dir / "skills", "one")
+    workshop.index.fault = RuntimeError("no model")
+    async with workshop.open() as skills:
+        assert await names(skills) == ["one"]
+        workshop.index.fault = None
+        assert (await skills.reconcile()).indexed == 1
+
+
+async def test_a_lost_database_is_built_again_from_the_disk(workshop: Workshop, data_dir: Path) -> None:
+    async with workshop.open() as skills:
+        await skills.install_skill(skill_zip("one", tags=["a"]))
+        installed = (await skills.get_skill("one")).installed_at
+    for path in data_dir.glob("apex.sqlite3*"):
+        path.unlink()
+    workshop.index.embedded.clear()
+    async with workshop.open() as skills:
+        detail = await skills.get_skill("one")
+        assert detail.tags == ["a"]
+        assert abs((detail.installed_at - installed).total_seconds()) < 5
+    assert workshop.index.embedded == [], "the marker still says what the index holds"
+
+
+async def test_a_broken_database_is_set_aside(
+    workshop: Workshop, data_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with workshop.open() as skills:
+        await skills.install_skill(skill_zip("one"))
+    (data_dir / "apex.sqlite3").write_bytes(b"this is no database" * 1000)
+    for suffix in ("-wal", "-shm"):
+        (data_dir / f"apex.sqlite3{suffix}").unlink(missing_ok=True)
+    async with workshop.open() as skills:
+        assert await names(skills) == ["one"]
+    assert list(data_dir.glob("apex.sqlite3.broken-*"))
+    assert "cannot be read" in caplog.text
+
+
+# --------------------------------------------------------------------------------------------------------- problems
+@pytest.mark.requirement("D12")
+async def test_what_cannot_be_parsed_is_set_aside_with_its_reason(workshop: Workshop, data_dir: Path) -> None:
+    root = data_dir / "skills"
+    write_skill(root, "good")
+    write_skill(root, "empty", markdown="")
+    (root / "nothing").mkdir()
+    write_skill(root, "huge", markdown=skill_markdown("huge") + "x" * 1024 * 1024)
+    (write_skill(root, "odd") / os.fsdecode(b"bad-\xff.md")).write_text("x")
+    write_skill(root, "stats")
+    (root / os.fsdecode(b"folder-\xff")).mkdir()
+    (root / "loose file.txt").write_text("x")
+    async with workshop.open() as skills:
+        assert await names(skills) == ["good"]
+        found = {problem.name: (problem.kind, problem.reason) for problem in await skills.problems()}
+        assert set(found) == {"empty", "nothing", "huge", "odd", "stats", "folder-\\xff"}
+        assert {kind for kind, _ in found.values()} == {"broken"}
+        assert found["nothing"][1] == "SKILL.md not found"
+        assert "1 MB" in found["huge"][1]
+        assert "reserved" in found["stats"][1]
+        assert str(data_dir) not in str(found)
+        (root / "empty/SKILL.md").write_text(skill_markdown("empty"))
+        await skills.reconcile()
+        assert await names(skills) == ["empty", "good"]
+
+
+@pytest.mark.requirement("D12")
+async def test_a_bad_file_of_a_live_skill_takes_it_out_and_a_good_one_brings_it_back(
+    workshop: Workshop, data_dir: Path
+) -> None:
+    async with workshop.open() as skills:
+        await skills.install_skill(skill_zip("one"))
+        path = data_dir / "skills/one/SKILL.md"
+        path.write_text("")
+        await skills.reconcile()
+        assert await names(skills) == []
+        assert workshop.index.vectors == {}
+        path.write_text(skill_markdown("one"))
+        await skills.reconcile()
+        assert await names(skills) == ["one"]
+        assert set(workshop.index.vectors) == {"one"}
+
+
+async def test_a_folder_whose_skill_has_another_name_goes_by_the_skills_name(
+    workshop: Workshop, data_dir: Path
+) -> None:
+    write_skill(data_dir / "skills", "folder", markdown=skill_markdown("real-name"))
+    async with workshop.open() as skills:
+        assert await names(skills) == ["real-name"]
+        assert (await skills.get_skill("real-name")).source_path == "folder/SKILL.md"
+        with pytest.raises(Exception, match="already exists"):
+            await skills.install_skill(skill_zip("real-name"))
+        await skills.uninstall_skill("real-name")
+        assert not (data_dir / "skills/folder").exists()
+
+
+# ------------------------------------------------------------------------------------------------------------ roots
+@pytest.mark.requirement("D11")
+async def test_a_later_root_overrides_an_earlier_one_and_an_installed_skill_wins(
+    workshop: Workshop, tmp_path: Path
+) -> None:
+    first, second = tmp_path / "team/skills", tmp_path / "mine"
+    write_skill(first, "shared", description="The one of the first root.")
+    write_skill(first, "only-first")
+    write_skill(second / "nested/deeper", "shared", description="The one of the second root.")
+    async with workshop.open(roots=(first, second)) as skills:
+        assert await names(skills) == ["only-first", "shared"]
+        detail = await skills.get_skill("shared")
+        assert (detail.description, detail.source) == ("The one of the second root.", "mine")
+        assert detail.source_path == "nested/deeper/shared/SKILL.md"
+        (problem,) = await skills.problems()
+        assert (problem.kind, problem.source, problem.name) == ("shadowed", "team/skills", "shared")
+        assert "mine" in problem.reason
+        receipt = await skills.install_skill(skill_zip("shared", description="The one that was installed."))
+        assert any("mine" in warning for warning in receipt.warnings)
+        assert (await skills.get_skill("shared")).source == "installed"
+        assert len(await skills.problems()) == 2
+        assert workshop.index.vectors["shared"] == workshop.index.vector_of("shared", "The one that was installed.")
+        await skills.uninstall_skill("shared")
+        assert (await skills.get_skill("shared")).description == "The one of the second root."
+        assert workshop.index.vectors["shared"] == workshop.index.vector_of("shared", "The one of the second root.")
+        assert workshop.tools.tools["shared"].metadata.description == "The one of the second root."
+
+
+@pytest.mark.requirement("D11")
+async def test_a_read_only_root_is_never_written_to(workshop: Workshop, tmp_path: Path, data_dir: Path) -> None:
+    root = tmp_path / "library"
+    folder = write_skill(root, "fixed")
+    folder.chmod(0o555)
+    root.chmod(0o555)
+    before = walk(root)
+    async with workshop.open(roots=(root,)) as skills:
+        assert (await skills.get_skill("fixed")).read_only
+        for change in (
+            skills.update_skill_description("fixed", "Another description."),
+            skills.uninstall_skill("fixed"),
+        ):
+            with pytest.raises(SkillReadOnlyError) as caught:
+                await change
+            assert caught.value.code == "SKILL_READ_ONLY"
+        await skills.reconcile()
+    assert walk(root) == before
+    assert len(list((data_dir / "markers").rglob("*.json"))) == 1
+    workshop.index.embedded.clear()
+    async with workshop.open(roots=(root,)):
+        assert workshop.index.embedded == [], "its marker in the data directory counts"
+    root.chmod(0o755)
+    folder.chmod(0o755)
+
+
+async def test_a_writable_root_can_be_edited_and_emptied(workshop: Workshop, tmp_path: Path) -> None:
+    root = tmp_path / "mine"
+    write_skill(root, "open")
+    async with workshop.open(roots=(root,)) as skills:
+        await skills.update_skill_description("open", "A description of our own.")
+        assert (root / "open/.vectorized").exists()
+        await skills.uninstall_skill("open")
+        assert list(root.iterdir()) == []
+
+
+@pytest.mark.requirement("D11")
+async def test_links_are_followed_inside_the_roots_and_refused_outside(workshop: Workshop, tmp_path: Path) -> None:
+    root, outside = tmp_path / "root", tmp_path / "outside"
+    write_skill(root / "packs", "real")
+    write_skill(outside, "secret")
+    write_skill(root / "node_modules/pkg", "dependency")
+    write_skill(root / ".git/x", "history")
+    write_skill(root / "a/b/c/d/e", "deep")
+    write_skill(root / "a/b/c/d/e/f", "too-deep")
+    (root / "linked").symlink_to("packs/real")
+    (root / "loop").symlink_to(".")
+    (root / "out").symlink_to(outside / "secret")
+    async with workshop.open(roots=(root,)) as skills:
+        assert await names(skills) == ["deep", "real"]
+        out = next(problem for problem in await skills.problems() if problem.name == "out")
+        assert "APEX_SKILL_ROOTS" in out.reason
+    async with workshop.open(roots=(root, outside)) as skills:
+        assert await names(skills) == ["deep", "real", "secret"]
+
+
+async def test_a_root_that_is_no_longer_configured_is_forgotten(workshop: Workshop, tmp_path: Path) -> None:
+    write_skill(tmp_path / "mine", "theirs")
+    async with workshop.open(roots=(tmp_path / "mine", tmp_path / "missing")) as skills:
+        assert await names(skills) == ["theirs"]
+    async with workshop.open() as skills:
+        assert await names(skills) == []
+    assert workshop.index.vectors == {}
+    assert (tmp_path / "mine/theirs/SKILL.md").exists()
+
+
+# ---------------------------------------------------------------------------------------------------- while running
+async def until(condition: Callable[[set[str]], bool], skills: SkillManager) -> None:
+    with anyio.fail_after(5):
+        while not condition(set(await names(skills))):
+            await anyio.sleep(0.02)
+
+
+@pytest.mark.requirement("D10")
+async def test_folders_changed_by_hand_are_noticed(data_dir: Path, tmp_path: Path) -> None:
+    extra = tmp_path / "extra"
+    write_skill(extra, "in-extra")
+    async with Bridge.open(Settings(data_dir=data_dir, skill_roots=(extra,))) as bridge:
+        skills = bridge.skills
+        write_skill(data_dir / "skills", "by-hand")
+        write_skill(extra, "later")
+        await until(lambda found: found == {"by-hand", "in-extra", "later"}, skills)
+        path = data_dir / "skills/by-hand/SKILL.md"
+        path.write_text(skill_markdown("renamed"))
+        await until(lambda found: found == {"renamed", "in-extra", "later"}, skills)
+        (data_dir / "skills/by-hand").rename(tmp_path / "away")
+        (extra / "later").rename(tmp_path / "away-too")
+        await until(lambda found: found == {"in-extra"}, skills)
+        with pytest.raises(SkillNotFoundError):
+            await skills.get_skill("renamed")
+
+
+@pytest.mark.requirement("D10")
+async def test_where_the_kernel_cannot_tell_the_folders_are_swept(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(28, "inotify watch limit reached")
+
+    monkeypatch.setattr("apexbridge.skills.watcher.awatch", refuse)
+    monkeypatch.setattr("apexbridge.skills.watcher.SWEEP_SECONDS", 0.05)
+    async with Bridge.open(Settings(data_dir=data_dir)) as bridge:
+        write_skill(data_dir / "skills", "by-hand")
+        await until(lambda found: found == {"by-hand"}, bridge.skills)
+
+
+async def test_a_watch_survives_a_folder_that_cannot_be_read(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Bridge.open(Settings(data_dir=data_dir)) as bridge:
+        refresh, calls = bridge.skills.scanner.refresh, []
+
+        async def fail_once(places: object) -> None:
+            calls.append(places)
+            if len(calls) == 1:
+                raise OSError(5, "Input/output error")
+            await refresh(places)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(bridge.skills.scanner, "refresh", fail_once)
+        write_skill(data_dir / "skills", "first")
+        with anyio.fail_after(5):
+            while not calls:
+                await anyio.sleep(0.02)
+        write_skill(data_dir / "skills", "second")
+        await until(lambda found: "second" in found, bridge.skills)
