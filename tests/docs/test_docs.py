@@ -274,6 +274,7 @@ def run_apex(line: str) -> tuple[int, str]:
     printed = io.StringIO()
     code: Any = 0
     root = logging.getLogger()
+    level = root.level
     with (
         pytest.MonkeyPatch.context() as patch,
         contextlib.redirect_stdout(printed),
@@ -281,11 +282,11 @@ def run_apex(line: str) -> tuple[int, str]:
     ):
         patch.setattr(sys, "argv", shlex.split(line))
         patch.setattr(root, "handlers", [])  # the command sets up its own, as in a process of its own
-        patch.setattr(root, "level", root.level)
         try:
             apex()
         except SystemExit as error:
             code = error.code or 0
+    root.setLevel(level)
     return int(code), printed.getvalue()
 
 

@@ -73,6 +73,20 @@ class Installer:
             await self._scanner.settle([self._scanner.folder_of(row.key) for row in rows])
             await anyio.to_thread.run_sync(self._library.discard, gone)
 
+    async def uninstall_plugin(self, plugin: dict[str, Any]) -> None:
+        """Take all skills of a plugin away, all or none."""
+        names = plugin["skills"]
+        stage = await anyio.to_thread.run_sync(self._library.new_stage)
+        try:
+            async with self._locks.hold(*names):
+                with anyio.CancelScope(shield=True):
+                    empty = {**plugin, "skills": []}
+                    await anyio.to_thread.run_sync(lambda: self._library.put_plugin(stage, [], empty, superseded=names))
+                    await self._settle(names, {})
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(self._library.discard, stage)
+
     def _path(self, name: str) -> Path:
         return self._library.skills / name
 

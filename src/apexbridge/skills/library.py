@@ -19,6 +19,8 @@ from apexbridge.skills.fingerprint import content_hash, hash_folder, look
 from apexbridge.skills.models import PackageFile
 
 _PLAN = "plan.json"
+_GONE = "gone."
+"""Before the name of a folder that a plan took away; no skill's name has a dot in it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +100,10 @@ class Library:
     def put_plugin(
         self, stage: Path, staged: list[StagedSkill], plugin: dict[str, Any], *, superseded: list[str]
     ) -> None:
-        """The commit point of a plugin: a plan on disk, then every skill of it, all or none."""
+        """The commit point of a plugin: a plan on disk, then every skill of it, all or none.
+
+        `superseded` skills go away with the same step; with none staged, that is how a plugin is removed.
+        """
         plan = {
             "plugin": plugin,
             "skills": {skill.name: skill.content_hash for skill in staged},
@@ -128,7 +133,7 @@ class Library:
             self._swap_in(stage / name, wanted, self.skills / name)
         for name in plan["superseded"]:
             if (self.skills / name).exists():
-                (self.skills / name).rename(self.trash / f"{name}-{uuid.uuid4().hex}")
+                (self.skills / name).rename(stage / f"{_GONE}{name}")
         self.write_plugin(plan["plugin"])
         sync_folder(self.skills)
         (stage / _PLAN).unlink()
@@ -141,6 +146,9 @@ class Library:
                     exchange(stage / name, live)
                 else:
                     live.rename(stage / name)
+        for name in plan["superseded"]:
+            if (stage / f"{_GONE}{name}").exists():
+                (stage / f"{_GONE}{name}").rename(self.skills / name)
         (stage / _PLAN).unlink(missing_ok=True)
 
     def _swap_in(self, staged: Path, wanted: str, target: Path) -> None:

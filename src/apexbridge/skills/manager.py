@@ -121,9 +121,7 @@ class SkillManager:
             index=self._index,
             locks=self._locks,
         )
-        self._plugins = PluginShelf(
-            library=self._library, catalog=self._catalog, installer=self._installer, locks=self._locks
-        )
+        self._plugins = PluginShelf(library=self._library, installer=self._installer)
 
     # ------------------------------------------------------------------------------------------------- beginning
     async def initialize(self, progress: Progress | None = None) -> ScanReport:

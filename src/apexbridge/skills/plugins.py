@@ -5,21 +5,18 @@ from typing import Any
 import anyio.to_thread
 
 from apexbridge.errors import RequestError
-from apexbridge.skills.catalog import INSTALLED_ROOT, Catalog, from_milliseconds
+from apexbridge.skills.catalog import from_milliseconds
 from apexbridge.skills.installer import Installer
 from apexbridge.skills.library import Library
-from apexbridge.skills.locks import NameLocks
 from apexbridge.skills.models import PluginSummary
 
 
 class PluginShelf:
     """The plugins of a library."""
 
-    def __init__(self, *, library: Library, catalog: Catalog, installer: Installer, locks: NameLocks) -> None:
+    def __init__(self, *, library: Library, installer: Installer) -> None:
         self._library = library
-        self._catalog = catalog
         self._installer = installer
-        self._locks = locks
 
     async def all(self) -> list[PluginSummary]:
         """Every plugin with its skills, by name."""
@@ -43,12 +40,7 @@ class PluginShelf:
         plugin = next((plugin for plugin in await self._read() if plugin["name"] == name), None)
         if plugin is None:
             raise RequestError(f"Plugin not found: {name}", code="PLUGIN_NOT_FOUND", plugin=name)
-        async with self._locks.hold(*plugin["skills"]):
-            for skill in plugin["skills"]:
-                row = await self._catalog.live(skill)
-                if row is not None and row.root == INSTALLED_ROOT:
-                    await self._installer.uninstall(skill, self._library.skills / row.folder)
-            await anyio.to_thread.run_sync(self._library.write_plugin, {**plugin, "skills": []})
+        await self._installer.uninstall_plugin(plugin)
 
     async def _read(self) -> list[dict[str, Any]]:
         return await anyio.to_thread.run_sync(self._library.read_plugins)

@@ -12,6 +12,9 @@ from apexbridge.skills.roots import SkillRoot
 
 DEBOUNCE_MS = 400
 """Changes are gathered this long: unpacking a folder is one change, not a hundred."""
+FIRST_LOOK_MS = 1_000
+"""When to look everywhere after the watch began."""
+MAX_CHANGES = 2_000
 SWEEP_SECONDS = 3
 """How often to look where the kernel cannot tell us."""
 
@@ -21,21 +24,32 @@ logger = logging.getLogger(__name__)
 async def watch(manager: SkillManager) -> None:
     """Settle whatever changes below the roots, until cancelled."""
     while True:
-        roots = [root for root in manager.scanner.roots if root.path.is_dir()]
         moved = manager.roots_changed
         try:
-            async for changes in awatch(
-                *(root.path for root in roots),
-                watch_filter=None,
-                debounce=DEBOUNCE_MS,
-                stop_event=moved,
-                rust_timeout=1_000,
-                ignore_permission_denied=True,
-            ):
-                await _settle(manager, _places((Path(path) for _, path in changes), roots))
+            await _watch_until_moved(manager, moved)
         except OSError as error:
-            logger.warning("folders cannot be watched (%s); looking every %d s instead", error, SWEEP_SECONDS)
+            logger.warning("folders cannot be watched (%s); looking every %s s instead", error, SWEEP_SECONDS)
             await _sweep(manager, moved)
+
+
+async def _watch_until_moved(manager: SkillManager, moved: anyio.Event) -> None:
+    roots = [root for root in manager.scanner.roots if root.path.is_dir()]
+    is_first = True
+    async for changes in awatch(
+        *(root.path for root in roots),
+        watch_filter=None,
+        debounce=DEBOUNCE_MS,
+        stop_event=moved,
+        rust_timeout=FIRST_LOOK_MS,
+        yield_on_timeout=True,
+        ignore_permission_denied=True,
+    ):
+        # What changed before the kernel listened, or faster than it can tell, is found by looking everywhere.
+        if is_first or len(changes) > MAX_CHANGES:
+            is_first = False
+            await _settle(manager, {(root, None) for root in roots})
+        elif changes:
+            await _settle(manager, _places((Path(path) for _, path in changes), roots))
 
 
 async def _sweep(manager: SkillManager, moved: anyio.Event) -> None:

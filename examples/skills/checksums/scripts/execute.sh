@@ -21,13 +21,15 @@ read_input() {
 # The algorithm that is asked for, else the one whose checksums are as long as the expected one.
 choose_algorithm() {
     if [ -f "$work/algorithm" ]; then
-        tr 'A-Z' 'a-z' <"$work/algorithm" | tr -d -- '-\n'
-    elif [ -f "$work/expected" ]; then
-        awk 'NF { print length($1); exit }' "$work/expected" |
-            sed 's/^32$/md5/; s/^40$/sha1/; s/^64$/sha256/; s/^128$/sha512/'
-    else
-        echo sha256
+        tr 'A-Z' 'a-z' <"$work/algorithm" | tr -d -- '-'
+        return
     fi
+    case $(awk 'NF { print length($1); exit }' "$work/expected") in
+        32) echo md5 ;;
+        40) echo sha1 ;;
+        128) echo sha512 ;;
+        *) echo sha256 ;;
+    esac
 }
 
 # Lines of "checksum  name", by name; the text that was given has no name and comes first.
@@ -40,66 +42,49 @@ list_checksums() {
     fi
 }
 
-# Any length but the algorithm's own, or anything that is not hexadecimal, was copied badly or made otherwise.
-check_expected() {
-    awk -v length_wanted="$(printf '' | "$tool" | awk '{ print length($1) }')" -v algorithm="$algorithm" '
-        NF && (length($1) != length_wanted || tolower($1) ~ /[^0-9a-f]/) {
+# What is wrong with the expected checksums, if anything: copied in part, or made by another algorithm.
+expected_problem() {
+    awk -v digits="$(printf '' | "$tool" | awk '{ print length($1) }')" -v algorithm="$algorithm" '
+        NF && (length($1) != digits || tolower($1) ~ /[^0-9a-f]/) {
             print "\"expected\" holds something that is no " algorithm " checksum: " substr($1, 1, 40)
             exit
-        }' "$1"
+        }' "$work/expected"
 }
 
-report() {
-    echo "algorithm: $algorithm"
-    cat "$work/sums"
+list_identical() {
     awk '
-        function name_in(line) {
-            sub(/^[^ ]+ +[*]?([.]\/)?/, "", line)
-            return line
-        }
-        FNR == NR {
-            name = name_in($0)
-            sums[name] = $1
-            names[$1] = ($1 in names) ? names[$1] " = " name : name
-            if (names[$1] == name) order[++distinct] = $1
-            next
-        }
-        FNR == 1 {
-            identical()
-            identical_shown = 1
-        }
-        NF == 1 { print "expected " tolower($1) ": " ((tolower($1) in names) ? "found, " names[tolower($1)] : "NOT FOUND") }
-        NF > 1 {
-            name = name_in($0)
-            if (!(name in sums)) print "expected " name ": MISSING"
-            else print "expected " name ": " (sums[name] == tolower($1) ? "OK" : "DIFFERENT")
-        }
-        function identical(    i) {
-            for (i = 1; i <= distinct; i++) if (names[order[i]] ~ / = /) print "identical: " names[order[i]]
-        }
-        END { if (!identical_shown) identical() }
+        { name = $0; sub(/^[^ ]+  /, "", name) }
+        $1 in names { names[$1] = names[$1] " = " name; repeated[$1] = 1; next }
+        { names[$1] = name; order[++count] = $1 }
+        END { for (i = 1; i <= count; i++) if (order[i] in repeated) print "identical: " names[order[i]] }
+    ' "$work/sums"
+}
+
+# Each expected line is a checksum alone, which any input may have, or one with a name, as in a SHA256SUMS file.
+compare_with_expected() {
+    awk '
+        { sum = tolower($1); name = $0; sub(/^[^ ]+ +[*]?([.]\/)?/, "", name) }
+        FNR == NR { sum_of[name] = sum; if (!(sum in name_of)) name_of[sum] = name; next }
+        NF == 1 { print "expected " sum ": " (sum in name_of ? "FOUND, " name_of[sum] : "NOT FOUND") }
+        NF > 1 { print "expected " name ": " (!(name in sum_of) ? "MISSING" : sum_of[name] == sum ? "OK" : "DIFFERENT") }
     ' "$work/sums" "$work/expected"
 }
 
 read_input | awk -v folder="$work" -v wanted="text algorithm expected" -f "$scripts/json_fields.awk"
+
+touch "$work/expected"
+tr -d '\r' <"$work/expected" >"$work/unix" && mv "$work/unix" "$work/expected"
 
 algorithm=$(choose_algorithm)
 case $algorithm in
     md5 | sha1 | sha256 | sha512) tool=${algorithm}sum ;;
     *) fail 'Choose one of these algorithms: md5, sha1, sha256, sha512.' ;;
 esac
-
-if [ -f "$work/expected" ]; then
-    tr -d '\r' <"$work/expected" >"$work/clean"
-    mv "$work/clean" "$work/expected"
-    problem=$(check_expected "$work/expected")
-    if [ -n "$problem" ]; then fail "$problem"; fi
-else
-    : >"$work/expected"
-fi
+problem=$(expected_problem)
+[ -z "$problem" ] || fail "$problem"
 
 # Arguments choose among the files; each may be written with or without the folder they lie in.
-for name; do
+for name do
     shift
     name=${name#input/}
     [ -f "input/$name" ] || fail "There is no file $name in input/."
@@ -108,9 +93,13 @@ done
 
 list_checksums "$@" >"$work/sums"
 [ -s "$work/sums" ] || fail 'There is nothing to check: give "text", or attach files.'
-report
 
-if grep -qv '  (text)$' "$work/sums"; then
+echo "algorithm: $algorithm"
+cat "$work/sums"
+list_identical
+compare_with_expected
+
+if grep -v '  (text)$' "$work/sums" >"$work/of-files"; then
     mkdir -p output
-    grep -v '  (text)$' "$work/sums" >"output/$(echo "$algorithm" | tr 'a-z' 'A-Z')SUMS"
+    cp "$work/of-files" "output/$(echo "$algorithm" | tr 'a-z' 'A-Z')SUMS"
 fi
