@@ -1,6 +1,5 @@
 """Find links in Markdown documents that lead nowhere: missing files, missing headings, missing definitions."""
 
-import argparse
 import difflib
 import json
 import re
@@ -14,15 +13,16 @@ from urllib.parse import unquote
 # Where Python runs isolated, it does not look for modules beside the script.
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from table_of_contents import Parser, fail, find_documents, find_headings, prose, read_document, say  # noqa: E402
+from table_of_contents import Parser, fail, find_documents, find_headings, prose, read_document, say
 
 _CODE = re.compile(r"(`+)(?!`).+?(?<!`)\1(?!`)")
 _TARGET = r"(?:<([^<>\n]*)>|((?:[^\s()]|\([^\s()]*\))*))"
 _LINK = re.compile(rf"\]\([ \t]*{_TARGET}(?:[ \t]+(?:\"[^\"]*\"|'[^']*'))?[ \t]*\)")
-_REFERENCE = re.compile(r"\[([^\[\]]+)\]\[([^\[\]]*)\]")
+# Not after a word, where brackets are an index: rows[0][1]. A label that begins with ^ is a footnote.
+_REFERENCE = re.compile(r"(?<![\w\]])\[([^\[\]]+)\]\[(?!\^)([^\[\]]*)\]")
 _DEFINITION = re.compile(rf" {{0,3}}\[([^\[\]^][^\[\]]*)\]:[ \t]*{_TARGET}")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:|//")
-_HTML_ANCHOR = re.compile(r"<[^>]*\s(?:id|name)\s*=\s*[\"']?([^\s\"'>]+)")
+_HTML_ANCHOR = re.compile(r"<[^<>]*\s(?:id|name)\s*=\s*[\"']?([^\s\"'>]+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Check:
         if path is None:
             return None
         there = self.root / place.lstrip("/") if place.startswith("/") else path.parent / place
-        if not there.exists():
+        if not _exists(there):
             return f"{place} does not exist"
         if anchor and there.is_file() and there.suffix.lower() in (".md", ".markdown"):
             return _anchor_problem(anchor, read_document(there), there.as_posix())
@@ -101,7 +101,7 @@ def main() -> None:
         problems = [problem for path in files for problem in check.document(path, read_document(path))]
     report(check, problems, as_json=options.json)
     if options.strict and problems:
-        fail(f"{len(problems)} links lead nowhere.")
+        fail(f"{_count(len(problems), 'problem')} found.")
 
 
 def report(check: Check, problems: list[Problem], *, as_json: bool) -> None:
@@ -129,6 +129,13 @@ def _targets(line: str) -> Iterator[str]:
 def _references(line: str) -> Iterator[str]:
     for text, label in _REFERENCE.findall(line):
         yield label or text
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a name longer than any file can have
+        return False
 
 
 def _label(text: str) -> str:

@@ -66,8 +66,7 @@ def render(headings: list[Heading]) -> str:
     for heading in headings:
         while parents and parents[-1] >= heading.level:
             parents.pop()
-        label = heading.text.replace("[", "\\[").replace("]", "\\]")
-        lines.append(f"{'  ' * len(parents)}- [{label}](#{heading.anchor})")
+        lines.append(f"{'  ' * len(parents)}- [{_escaped(heading.text)}](#{heading.anchor})")
         parents.append(heading.level)
     return "\n".join(lines)
 
@@ -127,11 +126,9 @@ def find_headings(text: str) -> list[Heading]:
 def plain_text(markdown: str) -> str:
     """What a reader sees of a line: no emphasis, no ticks, a link's text."""
     text = re.sub(r"!?\[([^\]]*)\](?:\([^)]*\)|\[[^\]]*\])", r"\1", markdown)
-    text = re.sub(r"</?[A-Za-z][^>]*>|`", "", text)
-    text = re.sub(r"\*+|~~", "", text)
-    # Underscores are emphasis around words and letters of a name within them: _so_, but snake_case.
-    text = re.sub(r"(?<!\w)_+(?=\w)|(?<=[^\W_])_+(?!\w)", "", text)
-    return text.strip()
+    parts = re.split(r"`+([^`]+)`+", text)
+    parts[::2] = [_without_markup(part) for part in parts[::2]]  # every other part is code and stays
+    return "".join(parts).strip()
 
 
 def slug(text: str) -> str:
@@ -168,6 +165,20 @@ def fail(message: str) -> NoReturn:
     """End with one line that says why."""
     sys.stderr.buffer.write(message.encode("utf-8", "replace") + b"\n")
     sys.exit(1)
+
+
+def _without_markup(text: str) -> str:
+    text = re.sub(r"</?[A-Za-z][^>]*>", "", text)
+    text = re.sub(r"(?<!\\)\*+(?=\S)|(?<=[^\s\\])\*+|~~", "", text)
+    # Underscores are emphasis around words and letters of a name within them: _so_, but snake_case.
+    text = re.sub(r"(?<![\w\\])_+(?=\w)|(?<=[^\W_])_+(?!\w)", "", text)
+    return re.sub(r"\\([!-/:-@\[-`{-~])", r"\1", text)
+
+
+def _escaped(text: str) -> str:
+    """Plain text as Markdown that shows the same."""
+    marks = r"[\\`*\[\]<]|(?<![^\W_])_+|_+(?![^\W_])"
+    return re.sub(marks, lambda found: "".join(f"\\{mark}" for mark in found[0]), text)
 
 
 def _document(path: Path | None, text: str | None) -> tuple[Path, str]:

@@ -9,6 +9,7 @@ import typer
 
 import apexbridge
 from apexbridge.surfaces.cli import config, plugins, serve, skills
+from apexbridge.surfaces.cli.printable import printable
 
 app = typer.Typer(
     name="apex",
@@ -64,7 +65,7 @@ def _refused(error: Exception) -> int:
     if "--json" in sys.argv:
         sys.stdout.write(json.dumps(error.to_json(), ensure_ascii=False, indent=2) + "\n")
     else:
-        sys.stderr.write(f"{error.message}\n")
+        sys.stderr.write(f"{printable(error.message)}\n")
         if hint := _HINTS.get(error.code):
             sys.stderr.write(f"{hint}\n")
     return 1

@@ -8,6 +8,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from apexbridge.surfaces.cli.printable import printable
+
 out = Console(highlight=False)
 talk = Console(stderr=True, highlight=False)
 PIPE_WIDTH = 2000
@@ -38,9 +40,14 @@ def facts(values: Mapping[str, Any]) -> None:
             out.print(Text.assemble((f"{key:<{width}}  ", "bold"), _word(value)), soft_wrap=True)
 
 
+def line(text: str) -> None:
+    """Text as it is, on stdout."""
+    out.print(Text(printable(text)), soft_wrap=True)
+
+
 def say(message: str, *, style: str = "") -> None:
     """A word to the person, on stderr."""
-    talk.print(Text(message, style=style), soft_wrap=True)
+    talk.print(Text(printable(message), style=style), soft_wrap=True)
 
 
 def warn(warnings: Iterable[str]) -> None:
@@ -60,9 +67,4 @@ def _word(value: Any) -> str:
         return ", ".join(f"{key} {_word(item)}" for key, item in value.items())
     if isinstance(value, datetime):
         return value.strftime("%Y-%m-%d %H:%M")
-    return _printable(str(value))
-
-
-def _printable(text: str) -> str:
-    """Text from a stranger, without what a terminal would take for a command."""
-    return "".join(character if character.isprintable() or character == "\n" else "�" for character in text)
+    return printable(str(value))

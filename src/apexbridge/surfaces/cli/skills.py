@@ -296,11 +296,11 @@ def doctor(
     diagnosis = diagnose(path, write=write)
 
     def people() -> None:
-        from apexbridge.surfaces.cli.output import out, say
+        from apexbridge.surfaces.cli.output import line, say
 
         for finding in diagnosis.findings:
             place = f"{diagnosis.file}:{finding.line}" if finding.line else diagnosis.file
-            out.print(f"{place}: {finding.severity}: {finding.message}", markup=False, soft_wrap=True)
+            line(f"{place}: {finding.severity}: {finding.message}")
         if not diagnosis.findings:
             say("nothing to complain about")
         elif diagnosis.repaired:
@@ -356,14 +356,13 @@ def _one_line(skill: dict[str, Any]) -> str:
 
 
 def _print_detail(detail: dict[str, Any]) -> None:
-    from apexbridge.surfaces.cli.output import facts, out, warn
+    from apexbridge.surfaces.cli.output import facts, line, warn
 
     warn(detail["warnings"])
     shown = ("name", "description", "version", "author", "category", "tags", "mode", "entry", "scripts", "enabled")
     more = ("dangerous", "permissions", "source", "plugin", "sourcePath", "installedAt", "updatedAt", "contentHash")
     facts({key: detail[key] for key in shown + more} | {"files": [file["path"] for file in detail["files"]]})
-    out.print()
-    out.print(detail["content"].strip(), markup=False, soft_wrap=True)
+    line(f"\n{detail['content'].strip()}")
 
 
 def _stat_facts(counts: dict[str, Any]) -> dict[str, Any]:

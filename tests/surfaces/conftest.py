@@ -1,0 +1,104 @@
+"""A command line to type at and a server to talk to."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apexbridge.surfaces.cli.app import main
+
+APEX = [sys.executable, "-c", "from apexbridge.surfaces.cli.app import main; main()"]
+
+
+@dataclass
+class Said:
+    """What a command printed and how it ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+Apex = Callable[..., Said]
+
+
+@pytest.fixture
+def apex(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], data_dir: Path) -> Apex:
+    """Type a command; it works on the test's own data directory."""
+
+    def run(*words: str | Path) -> Said:
+        monkeypatch.setenv("APEX_DATA_DIR", str(data_dir))
+        monkeypatch.setattr(sys, "argv", ["apex", *map(str, words)])
+        capsys.readouterr()
+        try:
+            main()
+            code = 0
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else 1 if end.code else 0
+        captured = capsys.readouterr()
+        return Said(code, captured.out, captured.err)
+
+    return run
+
+
+@dataclass
+class Server:
+    """A server in a process of its own."""
+
+    process: subprocess.Popen[str]
+    url: str
+    greeting: str
+    data_dir: Path
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(20)
+
+
+StartServer = Callable[..., Server]
+
+
+def environment(**more: str) -> dict[str, str]:
+    return {**{key: value for key, value in os.environ.items() if not key.startswith("APEX_")}, **more}
+
+
+@pytest.fixture
+def start_server(data_dir: Path) -> Iterator[StartServer]:
+    """Start `apex serve` on a free port and wait until it has said where it is."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*words: str, folder: Path = data_dir, **env: str) -> Server:
+        command = [*APEX, "serve", "--port", "0", "--data-dir", str(folder), *words]
+        process = subprocess.Popen(
+            command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment(**env)
+        )
+        started.append(process)
+        assert process.stderr is not None
+        greeting = ""
+        for line in process.stderr:
+            greeting += line
+            if "Ctrl-C" in line:
+                break
+        assert "Ctrl-C" in greeting, greeting
+        url = next(word for word in greeting.split() if word.startswith("http"))
+        return Server(process, url, greeting, folder)
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+        for pipe in (process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()

@@ -1,0 +1,266 @@
+"""The command line, as a person and as a program use it."""
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from apexbridge import __version__
+from apexbridge.storage.directory import owned
+from tests.making import skill_zip, write_skill, zip_of
+from tests.skills.test_plugins import plugin_zip
+from tests.surfaces.conftest import APEX, Apex, environment
+
+HEAVY = {"fastapi", "pydantic", "uvicorn", "httpx", "rich", "watchfiles", "yaml", "anyio", "sqlite3", "starlette"}
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    path = tmp_path / "git-commit.zip"
+    path.write_bytes(skill_zip(tags=["git"], version="1.0.0", files={"scripts/execute.js": "1"}))
+    return path
+
+
+def test_the_life_of_a_skill_on_the_command_line(apex: Apex, archive: Path, data_dir: Path) -> None:
+    said = apex("skills", "install", archive)
+    assert (said.code, said.out) == (0, "")
+    assert "Skill installed successfully: git-commit" in said.err
+    listed = apex("skills", "list")
+    assert [word in listed.out for word in ("NAME", "git-commit", "sandbox", "1.0.0", "自动生成提交信息")] == [True] * 5
+    shown = apex("skills", "show", "git-commit")
+    assert "scripts/execute.js" in shown.out
+    assert "# How" in shown.out
+    assert "Description updated" in apex("skills", "set-description", "git-commit", "A new one: with colon.").err
+    assert 'description: "A new one: with colon."' in (data_dir / "skills/git-commit/SKILL.md").read_text()
+    assert "read again" in apex("skills", "reload", "git-commit").err
+    assert "disabled" in apex("skills", "disable", "git-commit").err
+    assert "(disabled)" in apex("skills", "ls").out
+    assert "enabled" in apex("skills", "enable", "git-commit").err
+    assert "never called" in apex("skills", "stats").out
+    assert "average" in apex("skills", "stats", "git-commit").out
+    assert "NEW" in apex("skills", "growth", "--by", "week").out
+    assert "1 unchanged" in apex("skills", "reindex").err
+    assert "No problems." in apex("skills", "problems").err
+    assert "uninstalled" in apex("skills", "rm", "git-commit").err
+    assert "apex skills install" in apex("skills", "list").err
+
+
+def test_every_command_speaks_json(apex: Apex, archive: Path, tmp_path: Path) -> None:
+    assert apex("skills", "install", archive, "--json").json["name"] == "git-commit"
+    assert apex("skills", "list", "--json").json["total"] == 1
+    assert apex("skills", "list", "--json", "--tag", "git", "--name", "COMMIT").json["total"] == 1
+    assert apex("skills", "list", "--json", "--tag", "other").json["total"] == 0
+    assert apex("skills", "show", "git-commit", "--json").json["entry"] == "scripts/execute.js"
+    assert apex("skills", "set-description", "git-commit", "Another one.", "--json").json["success"] is True
+    for word in ("reload", "disable", "enable"):
+        assert apex("skills", word, "git-commit", "--json").json["name"] == "git-commit"
+    assert apex("skills", "stats", "--json").json["total"] == 1
+    assert apex("skills", "stats", "git-commit", "--json").json["callCount"] == 0
+    assert apex("skills", "growth", "--json").json[0]["count"] == 1
+    assert apex("skills", "problems", "--json").json == []
+    assert apex("skills", "reindex", "--json").json["skipped"] == 1
+    out = tmp_path / "out.zip"
+    assert apex("skills", "export", "git-commit", "--out", out, "--json").json["size"] == out.stat().st_size
+    assert apex("skills", "validate", archive, "--json").json["valid"] is True
+    assert apex("skills", "doctor", tmp_path, "--json").code == 1
+    assert apex("plugins", "list", "--json").json == []
+    assert apex("config", "show", "--json").json["port"] == {
+        "value": 8420,
+        "from": "default",
+        "environment": "APEX_PORT",
+    }
+    assert apex("skills", "uninstall", "git-commit", "--json").json["message"] == "Skill uninstalled successfully"
+
+
+def test_a_refusal_ends_with_1_and_says_what_to_do(apex: Apex, archive: Path, tmp_path: Path) -> None:
+    apex("skills", "install", archive)
+    again = apex("skills", "install", archive)
+    assert (again.code, again.out) == (1, "")
+    assert "--overwrite" in again.err
+    assert "Traceback" not in again.err
+    refused = apex("skills", "install", archive, "--json")
+    assert (refused.code, refused.json["code"]) == (1, "SKILL_ALREADY_EXISTS")
+    assert apex("skills", "install", archive, "--overwrite", "--json").json["replaced"] is True
+    assert "apex skills list" in apex("skills", "show", "nothing").err
+    assert apex("skills", "install", tmp_path / "none.zip").code == 1
+    assert "apex plugins list" in apex("plugins", "uninstall", "nothing").err
+    assert apex("skills", "export", "nothing").code == 1
+    assert not Path("nothing.zip").exists()
+
+
+@pytest.mark.parametrize(
+    "words", [["skills", "list", "--limit", "0"], ["skills", "show"], ["nothing"], ["skills", "growth", "--by", "year"]]
+)
+def test_wrong_usage_ends_with_2(apex: Apex, words: list[str]) -> None:
+    assert apex(*words).code == 2
+
+
+def test_pages_tell_how_to_go_on(apex: Apex, tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        apex("skills", "install", write_skill(tmp_path, name))
+    assert "--page 2" in apex("skills", "list", "--limit", "2").err
+    assert "Nothing fits" in apex("skills", "list", "--name", "zzz").err
+
+
+def test_an_export_can_be_installed_again(apex: Apex, archive: Path) -> None:
+    apex("skills", "install", archive)
+    before = apex("skills", "show", "git-commit", "--json").json["contentHash"]
+    assert "git-commit.zip written" in apex("skills", "export", "git-commit").err
+    assert "git-commit/SKILL.md" in zipfile.ZipFile("git-commit.zip").namelist()
+    apex("skills", "uninstall", "git-commit")
+    apex("skills", "install", "git-commit.zip")
+    assert apex("skills", "show", "git-commit", "--json").json["contentHash"] == before
+
+
+@pytest.mark.requirement("D9")
+def test_plugins_on_the_command_line(apex: Apex, tmp_path: Path) -> None:
+    (tmp_path / "p.zip").write_bytes(plugin_zip("alpha", "beta"))
+    assert "my-plugin (alpha, beta)" in apex("skills", "install", tmp_path / "p.zip").err
+    assert "alpha, beta" in apex("plugins", "list").out
+    assert "Plugin uninstalled" in apex("plugins", "uninstall", "my-plugin").err
+
+
+@pytest.mark.requirement("D13")
+def test_an_import_installs_a_folder_of_skills_and_reports(apex: Apex, tmp_path: Path) -> None:
+    source = tmp_path / "claude/skills"
+    write_skill(source, "good", {"scripts/helper.py": "print()"})
+    write_skill(source / "category", "nested")
+    write_skill(source, "Odd Name", markdown="# Odd\n\nA skill without frontmatter.\n")
+    write_skill(source, "empty", markdown="")
+    (source / "linked").symlink_to(write_skill(tmp_path / "elsewhere", "linked"))
+    (source / "packed.skill").write_bytes(skill_zip("packed"))
+    said = apex("skills", "import", source, "--json")
+    assert said.code == 1
+    assert said.json["counts"] == {"installed": 4, "refused": 2}
+    outcomes = {entry["path"]: (entry["outcome"], entry["name"]) for entry in said.json["skills"]}
+    assert outcomes == {
+        "Odd Name": ("installed", "odd-name"),
+        "category/nested": ("installed", "nested"),
+        "empty": ("refused", None),
+        "good": ("installed", "good"),
+        "linked": ("refused", None),
+        "packed.skill": ("installed", "packed"),
+    }
+    again = apex("skills", "import", source)
+    assert "exists" in again.out
+    assert "4 exists" in again.err
+    assert "replaced" in apex("skills", "import", source, "--overwrite").err
+    (tmp_path / "void").mkdir()
+    assert "Nothing to import" in apex("skills", "import", tmp_path / "void").err
+    assert apex("skills", "import", tmp_path / "none").code == 1
+
+
+def test_validate_needs_no_server_and_no_data_directory(apex: Apex, tmp_path: Path, data_dir: Path) -> None:
+    good = write_skill(tmp_path, "good")
+    assert "good is valid" in apex("skills", "validate", good).err
+    (tmp_path / "bad.zip").write_bytes(zip_of({"bad/SKILL.md": "---\nname: bad\n---\n"}))
+    bad = apex("skills", "validate", tmp_path / "bad.zip")
+    assert bad.code == 1
+    assert "error: Missing required fields: description" in bad.err
+    assert apex("skills", "validate", good, "--profile", "strict").code == 0
+    assert not data_dir.exists()
+
+
+def test_the_doctor_tells_lines_and_repairs(apex: Apex, tmp_path: Path) -> None:
+    folder = write_skill(
+        tmp_path, "ill", markdown="\ufeff---\nname: Ill Skill\ndescription: Use when: asked\n---\n# Body\n"
+    )
+    said = apex("skills", "doctor", folder)
+    assert said.code == 1
+    assert "SKILL.md:3: error: an unquoted colon" in said.out
+    assert "--write" in said.err
+    healed = apex("skills", "doctor", folder, "--write")
+    assert healed.code == 0
+    assert "was repaired" in healed.err
+    assert (folder / "SKILL.md").read_text() == '---\nname: "ill"\ndescription: "Use when: asked"\n---\n# Body\n'
+    assert "nothing to complain about" in apex("skills", "doctor", folder / "SKILL.md").err
+    assert apex("skills", "doctor", tmp_path / "none").code == 1
+
+
+def test_control_characters_of_a_stranger_do_not_reach_the_terminal(apex: Apex, tmp_path: Path) -> None:
+    (tmp_path / "x.zip").write_bytes(
+        skill_zip(description="Red \u001b[31m alert \u0007 for the terminal.", body="\u001b[2J")
+    )
+    apex("skills", "install", tmp_path / "x.zip")
+    for said in (apex("skills", "list"), apex("skills", "show", "git-commit")):
+        assert "\u001b" not in said.out
+        assert "\u0007" not in said.out
+
+
+def test_config_shows_where_each_value_came_from(apex: Apex, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("APEX_PORT", "9000")
+    Path("apex.toml").write_text('default_mode = "direct"\n')
+    shown = apex("config", "show", "--json", "--url", "http://127.0.0.1:1").json
+    assert (shown["port"]["value"], shown["port"]["from"]) == (9000, "environment")
+    assert (shown["default_mode"]["value"], shown["default_mode"]["from"]) == ("direct", "apex.toml")
+    assert shown["url"]["from"] == "flag"
+    assert "APEX_PORT" in apex("config", "show").out
+
+
+def test_a_wrong_setting_is_named_with_its_place(apex: Apex, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("APEX_PORT", "many")
+    said = apex("skills", "list")
+    assert said.code == 1
+    assert "APEX_PORT" in said.err
+
+
+def test_an_address_without_a_server_is_explained(apex: Apex) -> None:
+    said = apex("skills", "list", "--url", "http://127.0.0.1:9")
+    assert said.code == 1
+    assert "apex serve" in said.err
+    assert apex("skills", "list", "--url", "nonsense").code == 1
+
+
+def test_a_directory_that_is_held_is_waited_for_and_then_explained(
+    apex: Apex, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("apexbridge.surfaces.cli.connect.WAIT_SECONDS", 0.2)
+    with owned(data_dir):
+        said = apex("skills", "list")
+    assert said.code == 1
+    assert "waiting" in said.err
+    assert "in use" in said.err
+
+
+@pytest.mark.parametrize("words", [["--help"], ["skills", "--help"], ["--version"]])
+def test_help_imports_nothing_heavy(words: list[str]) -> None:
+    run = subprocess.run(
+        [sys.executable, "-X", "importtime", *APEX[1:], *words],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment(),
+    )
+    imported = {line.rsplit("|", 1)[-1].strip().split(".")[0] for line in run.stderr.splitlines() if "|" in line}
+    # Typer itself brings pydantic to bear as soon as a subcommand is chosen.
+    assert imported & HEAVY <= ({"pydantic"} if words[0] == "skills" else set())
+    assert run.stdout
+    if words == ["--version"]:
+        assert run.stdout.strip() == f"apexbridge {__version__}"
+
+
+def test_a_pipe_that_closes_early_is_no_crash(data_dir: Path, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write_skill(data_dir / "skills", name)
+    command = [*APEX, "skills", "list", "--json", "--data-dir", str(data_dir)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    errors = process.stderr.read()
+    process.stderr.close()
+    process.wait(20)
+    assert "Traceback" not in errors
+
+
+def test_completion_can_be_shown(tmp_path: Path) -> None:
+    run = subprocess.run(
+        [*APEX, "--show-completion", "bash"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment(SHELL="/bin/bash"),
+    )
+    assert "complete" in run.stdout

@@ -1,0 +1,182 @@
+"""A real server in a process of its own, over loopback."""
+
+import json
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from apexbridge.errors import ServerError
+from apexbridge.surfaces.http.serve import check_host
+from tests.making import skill_zip, walk, write_skill
+from tests.surfaces.conftest import APEX, Apex, StartServer, environment
+
+EXAMPLES = Path(__file__).parent.parent.parent / "examples/skills"
+
+
+def upload_head(size: int) -> bytes:
+    head = "POST /api/skills HTTP/1.1", "Host: 127.0.0.1", "Content-Type: application/zip", f"Content-Length: {size}"
+    return "\r\n".join([*head, "", ""]).encode()
+
+
+def test_the_first_start_installs_the_examples_and_says_what_to_try(start_server: StartServer) -> None:
+    server = start_server("--examples", str(EXAMPLES))
+    assert "/docs" in server.greeting
+    names = {skill["name"] for skill in httpx.get(f"{server.url}/api/skills").json()["skills"]}
+    assert names == {path.name for path in EXAMPLES.iterdir()}
+    assert len(names) == 5
+    httpx.delete(f"{server.url}/api/skills/{sorted(names)[0]}").raise_for_status()
+    assert server.stop() == 0
+    again = start_server("--examples", str(EXAMPLES))
+    assert httpx.get(f"{again.url}/api/skills").json()["total"] == 4, "what was removed stays removed"
+
+
+def test_commands_talk_to_the_running_server(start_server: StartServer, apex: Apex, tmp_path: Path) -> None:
+    server = start_server()
+    announced = json.loads((server.data_dir / "server.json").read_text())
+    assert announced == {"url": server.url, "pid": server.process.pid}
+    assert (server.data_dir / "server.json").stat().st_mode & 0o777 == 0o600
+    (tmp_path / "x.zip").write_bytes(skill_zip())
+    assert apex("skills", "install", tmp_path / "x.zip").code == 0
+    assert httpx.get(f"{server.url}/api/skills/git-commit").status_code == 200
+    assert apex("skills", "import", write_skill(tmp_path / "more", "one").parent, "--json").json["counts"] == {
+        "installed": 1
+    }
+    assert apex("skills", "list", "--url", server.url, "--json").json["total"] == 2
+    assert apex("skills", "export", "one", "--json").json["size"] > 0
+    assert server.stop() == 0
+    assert not (server.data_dir / "server.json").exists()
+    assert apex("skills", "list", "--json").json["total"] == 2
+
+
+def test_a_stale_server_file_is_no_obstacle(start_server: StartServer, apex: Apex) -> None:
+    server = start_server()
+    server.stop(signal.SIGKILL)
+    assert (server.data_dir / "server.json").exists()
+    assert apex("skills", "list", "--json").json["total"] == 0
+    assert start_server().process.poll() is None
+
+
+def test_a_second_server_on_one_directory_is_refused(start_server: StartServer) -> None:
+    server = start_server()
+    command = [*APEX, "serve", "--port", "0", "--data-dir", str(server.data_dir)]
+    second = subprocess.run(command, capture_output=True, text=True, check=False, env=environment(), timeout=30)
+    assert second.returncode == 1
+    assert "in use" in second.stderr
+    assert "Traceback" not in second.stderr
+
+
+def test_a_port_that_is_taken_is_explained(start_server: StartServer, tmp_path: Path) -> None:
+    server = start_server()
+    port = server.url.rsplit(":", 1)[1]
+    command = [*APEX, "serve", "--port", port, "--data-dir", str(tmp_path / "other")]
+    second = subprocess.run(command, capture_output=True, text=True, check=False, env=environment(), timeout=30)
+    assert second.returncode == 1
+    assert "--port" in second.stderr
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.org", ""])
+def test_only_loopback_is_bound_until_there_are_keys(host: str) -> None:
+    with pytest.raises(ServerError) as caught:
+        check_host(host)
+    assert caught.value.code == "FORBIDDEN"
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
+def test_loopback_is_fine(host: str) -> None:
+    check_host(host)
+
+
+def test_serving_everybody_is_refused_on_the_command_line(apex: Apex) -> None:
+    said = apex("serve", "--host", "0.0.0.0")
+    assert said.code == 1
+    assert "127.0.0.1" in said.err
+
+
+@pytest.mark.requirement("D10")
+def test_an_install_is_visible_to_the_next_request(start_server: StartServer) -> None:
+    server = start_server()
+    for number in range(5):
+        installed = httpx.post(
+            f"{server.url}/api/skills", content=skill_zip(f"s-{number}"), headers={"content-type": "application/zip"}
+        )
+        assert installed.status_code == 201
+        assert httpx.get(f"{server.url}/api/skills/s-{number}").status_code == 200
+        assert httpx.delete(f"{server.url}/api/skills/s-{number}").status_code == 200
+        assert httpx.get(f"{server.url}/api/skills/s-{number}").status_code == 404
+
+
+def test_an_upload_that_is_cut_off_leaves_no_trace(start_server: StartServer) -> None:
+    server = start_server()
+    before = walk(server.data_dir)
+    host, port = server.url.removeprefix("http://").split(":")
+    for body in (skill_zip()[:100], b""):
+        with socket.create_connection((host, int(port)), timeout=10) as link:
+            link.sendall(upload_head(5000) + body)
+    assert httpx.get(f"{server.url}/healthz").status_code == 200
+    assert walk(server.data_dir) == before
+
+
+def test_a_large_upload_that_is_refused_still_gets_its_answer(start_server: StartServer) -> None:
+    server = start_server()
+    data = b"PK\3\4" + bytes(52 * 1024 * 1024)
+    response = httpx.post(
+        f"{server.url}/api/skills", content=data, headers={"content-type": "application/zip"}, timeout=60
+    )
+    assert (response.status_code, response.json()["code"]) == (413, "ARCHIVE_TOO_LARGE")
+
+
+def test_a_request_under_way_is_answered_before_the_end(start_server: StartServer) -> None:
+    server = start_server()
+    host, port = server.url.removeprefix("http://").split(":")
+    body = skill_zip()
+    with socket.create_connection((host, int(port)), timeout=20) as link:
+        link.sendall(upload_head(len(body)) + body[:50])
+        time.sleep(0.3)  # the server has to have taken the request up before it is told to stop
+        server.process.send_signal(signal.SIGTERM)
+        link.sendall(body[50:])
+        answer = link.recv(65536)
+    assert b" 201 " in answer.split(b"\r\n", 1)[0]
+    assert server.process.wait(20) == 0
+
+
+def test_a_second_signal_ends_at_once(start_server: StartServer) -> None:
+    server = start_server()
+    host, port = server.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=20) as link:
+        link.sendall(
+            b"POST /api/skills HTTP/1.1\r\nHost: x\r\nContent-Type: application/zip\r\nContent-Length: 99\r\n\r\nPK"
+        )
+        time.sleep(0.3)
+        server.process.send_signal(signal.SIGTERM)
+        time.sleep(0.3)
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(10) == 0
+
+
+def test_the_documentation_is_drawn_by_a_real_browser_without_a_network(
+    start_server: StartServer, tmp_path: Path
+) -> None:
+    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    assert browser, "a browser is needed; make test installs one"
+    server = start_server()
+    flags = "--headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking --disable-sync"
+    quiet = "--disable-component-update --disable-quic --virtual-time-budget=20000 --dump-dom"
+    only_us = "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1"
+    command = [
+        browser,
+        *flags.split(),
+        *quiet.split(),
+        only_us,
+        f"--user-data-dir={tmp_path / 'profile'}",
+        f"{server.url}/docs",
+    ]
+    page = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+    assert len(re.findall(r'class="opblock ', page)) > 15, "one block a route"
+    assert "/api/skills/install" in page
