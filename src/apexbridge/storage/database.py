@@ -91,6 +91,8 @@ class Database:
                 try:
                     outcomes.append((future, job(self._writer), None))
                 except Exception as error:
+                    if not self._writer.in_transaction:  # a full disk makes SQLite take the whole batch back
+                        raise
                     self._writer.execute("ROLLBACK TO job")
                     outcomes.append((future, None, error))
                 self._writer.execute("RELEASE job")

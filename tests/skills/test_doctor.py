@@ -1,0 +1,65 @@
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from apexbridge.skills.doctor import diagnose, repair
+from apexbridge.skills.reader import read_skill_markdown
+from tests.making import skill_markdown, write_skill
+
+
+@pytest.mark.parametrize(
+    ("ill", "healed"),
+    [
+        ("---\nname: x\ndescription: a: b\n---\nB\n", '---\nname: x\ndescription: "a: b"\n---\nB\n'),
+        ("\ufeff---\nname: x\ndescription: d\n---\nB\n", "---\nname: x\ndescription: d\n---\nB\n"),
+        ("---\nname: X\ndescription: d\n---\nB\n", '---\nname: "x"\ndescription: d\n---\nB\n'),
+        ("---\nname: x\n---\n# T\n\nWords.\n", '---\ndescription: "T. Words."\nname: x\n---\n# T\n\nWords.\n'),
+        ("# T\n\nWords.\n", '---\nname: "x"\ndescription: "T. Words."\n---\n# T\n\nWords.\n'),
+        ("---\nname: x\ndescription: d\n\n# T\n", "---\nname: x\ndescription: d\n---\n# T\n"),
+        ("name: x\ndescription: d\n\ntext\n", "---\nname: x\ndescription: d\n---\ntext\n"),
+        (
+            "---\nname: x\ndescription: d\nname: y\nlost: [\n---\nB\n",
+            '---\nname: x\ndescription: d\n# name: y\nlost: "["\n---\nB\n',
+        ),
+        ("---\nstray\nname: x\ndescription: 'd\n---\nB\n", '---\n# stray\nname: x\ndescription: "\'d"\n---\nB\n'),
+        (
+            "---\r\nname: x\r\ndescription: a: b\r\n---\r\nB\r\n",
+            '---\r\nname: x\r\ndescription: "a: b"\r\n---\r\nB\r\n',
+        ),
+    ],
+)
+def test_a_repair_makes_a_sound_file_of_it(ill: str, healed: str) -> None:
+    assert repair(ill.encode(), "x").decode() == healed
+    assert read_skill_markdown(healed.encode(), folder="x", profile="seed").errors == ()
+
+
+def test_a_sound_file_is_left_alone() -> None:
+    data = skill_markdown("x").encode()
+    assert repair(data, "x") == data
+
+
+def test_what_cannot_be_repaired_is_left_to_its_author(tmp_path: Path) -> None:
+    folder = write_skill(tmp_path, "x", markdown="---\nname: x\ndescription: d\nmode: odd\n---\n")
+    diagnosis = diagnose(folder, write=True)
+    assert [(finding.line, finding.severity) for finding in diagnosis.remaining] == [(4, "error")]
+    assert not diagnosis.repaired
+    huge = write_skill(tmp_path, "huge", markdown="---\nname: huge\nx: " + "y" * 70_000 + "\n---\n")
+    assert diagnose(huge).findings
+
+
+def test_a_repair_keeps_the_files_mode(tmp_path: Path) -> None:
+    folder = write_skill(tmp_path, "x", markdown="# T\n\nWords.\n")
+    (folder / "SKILL.md").chmod(0o640)
+    assert diagnose(folder, write=True).repaired
+    assert (folder / "SKILL.md").stat().st_mode & 0o777 == 0o640
+    assert [path.name for path in folder.iterdir()] == ["SKILL.md"]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(max_size=200), st.booleans())
+def test_a_repair_is_done_once(text: str, fenced: bool) -> None:
+    data = (f"---\nname: x\n{text}\n---\nbody\n" if fenced else text).encode()
+    healed = repair(data, "x")
+    assert repair(healed, "x") == healed

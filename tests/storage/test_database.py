@@ -1,0 +1,151 @@
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import anyio
+import pytest
+
+from apexbridge.errors import ServerError
+from apexbridge.storage.database import Database
+from apexbridge.storage.directory import is_owned, owned
+from apexbridge.storage.faults import storage_faults
+from apexbridge.storage.statistics import CallStatisticsStore
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    opened = Database(tmp_path / "x.sqlite3")
+    yield opened
+    opened.close()
+
+
+def insert(name: str) -> object:
+    return lambda connection: connection.execute("INSERT INTO first_installs VALUES (?, 1)", (name,))
+
+
+async def count(database: Database) -> int:
+    def job(connection: sqlite3.Connection) -> int:
+        (found,) = connection.execute("SELECT COUNT(*) FROM first_installs").fetchone()
+        return int(found)
+
+    return await database.read(job)
+
+
+async def test_writes_that_wait_share_a_commit_and_each_gets_its_own_answer(database: Database) -> None:
+    failures: list[str] = []
+
+    async def write(name: str) -> None:
+        try:
+            await database.write(insert(name))  # type: ignore[arg-type]
+        except sqlite3.IntegrityError:
+            failures.append(name)
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(700):
+            tasks.start_soon(write, f"n{number % 650}")
+    assert await count(database) == 650
+    assert len(failures) == 50
+
+
+async def test_a_failed_job_takes_back_only_its_own_changes(database: Database) -> None:
+    def half(connection: sqlite3.Connection) -> None:
+        connection.execute("INSERT INTO first_installs VALUES ('half', 1)")
+        raise ValueError("stop")
+
+    await database.write(insert("before"))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="stop"):
+        await database.write(half)
+    await database.write(insert("after"))  # type: ignore[arg-type]
+    assert await count(database) == 2
+
+
+async def test_readers_cannot_write(database: Database) -> None:
+    with pytest.raises(sqlite3.OperationalError, match="readonly"):
+        await database.read(insert("x"))  # type: ignore[arg-type]
+
+
+async def test_a_transaction_that_cannot_begin_fails_every_job_and_the_next_one_works(database: Database) -> None:
+    database._writer.execute("BEGIN")
+    with pytest.raises(sqlite3.OperationalError):
+        await database.write(insert("x"))  # type: ignore[arg-type]
+    await database.write(insert("y"))  # type: ignore[arg-type]
+    assert await count(database) == 1
+
+
+async def test_a_caller_that_gives_up_harms_nobody(database: Database) -> None:
+    with anyio.move_on_after(0):
+        await database.write(insert("given-up"))  # type: ignore[arg-type]
+    await database.write(insert("next"))  # type: ignore[arg-type]
+    assert await count(database) in (1, 2)
+
+
+async def test_migrations_run_once_and_data_stays(tmp_path: Path) -> None:
+    first = Database(tmp_path / "x.sqlite3")
+    await first.write(insert("kept"))  # type: ignore[arg-type]
+    first.close()
+    second = Database(tmp_path / "x.sqlite3")
+    assert await count(second) == 1
+    assert await second.read(lambda c: c.execute("PRAGMA journal_mode").fetchone()[0]) == "wal"
+    second.close()
+
+
+async def test_calls_are_counted_and_survive(tmp_path: Path) -> None:
+    database = Database(tmp_path / "x.sqlite3")
+    store = CallStatisticsStore(database)
+    for success, duration in ((True, 150), (True, 151), (False, 2000)):
+        await store.record("git-commit", success=success, duration_ms=duration)
+    database.close()
+    again = Database(tmp_path / "x.sqlite3")
+    counts = await CallStatisticsStore(again).of("git-commit")
+    assert (counts.calls, counts.successes, counts.average_ms, counts.success_rate) == (3, 2, 767, 0.67)
+    again.close()
+
+
+def test_a_directory_has_one_owner(tmp_path: Path) -> None:
+    assert not is_owned(tmp_path)
+    with owned(tmp_path / "data"):
+        assert is_owned(tmp_path / "data")
+        with pytest.raises(ServerError) as caught, owned(tmp_path / "data"):
+            pass
+        assert caught.value.code == "DATA_DIR_IN_USE"
+    assert not is_owned(tmp_path / "data")
+
+
+def test_a_place_that_cannot_be_written_to_is_told_apart(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(NotADirectoryError), owned(tmp_path / "file" / "data"):
+        pass
+
+
+@pytest.mark.parametrize("number", [28, 122, 30, 13])
+def test_a_disk_that_refuses_is_storage_full(number: int) -> None:
+    with pytest.raises(ServerError) as caught, storage_faults():
+        raise OSError(number, "no")
+    assert (caught.value.code, caught.value.status) == ("STORAGE_FULL", 507)
+
+
+@pytest.mark.parametrize("code", [sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN])
+def test_a_database_that_refuses_is_storage_full(code: int) -> None:
+    error = sqlite3.OperationalError("no")
+    error.sqlite_errorcode = code
+    with pytest.raises(ServerError), storage_faults():
+        raise error
+
+
+@pytest.mark.parametrize("error", [OSError(5, "I/O"), sqlite3.IntegrityError("twice"), KeyError("x")])
+def test_anything_else_travels_on(error: Exception) -> None:
+    with pytest.raises(type(error)), storage_faults():
+        raise error
+
+
+async def test_a_really_full_database_says_so(tmp_path: Path) -> None:
+    database = Database(tmp_path / "x.sqlite3")
+    (pages,) = database._writer.execute("PRAGMA page_count").fetchone()
+    database._writer.execute(f"PRAGMA max_page_count = {pages}")
+    with pytest.raises(ServerError) as caught, storage_faults():
+        await database.write(lambda c: c.execute("INSERT INTO first_installs VALUES (?, 1)", ("x" * 100_000,)))
+    assert caught.value.code == "STORAGE_FULL"
+    assert await count(database) == 0
+    database.close()

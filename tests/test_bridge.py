@@ -1,0 +1,90 @@
+from pathlib import Path
+
+import pytest
+
+import apexbridge
+from apexbridge import ApexBridgeError, Bridge, Settings
+from apexbridge.errors import ServerError, SkillNotFoundError
+from apexbridge.settings import load_settings, origins
+from tests.making import skill_zip
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_the_public_names_work_together(data_dir: Path) -> None:
+    async with Bridge.open(Settings(data_dir=data_dir)) as bridge:
+        receipt = await bridge.skills.install_skill(skill_zip(), overwrite=False)
+        assert receipt.name == "git-commit"
+    assert set(apexbridge.__all__) == {"ApexBridgeError", "Bridge", "Settings", "__version__"}
+    with pytest.raises(AttributeError):
+        apexbridge.Nothing  # noqa: B018
+
+
+async def test_an_error_of_the_block_is_not_wrapped(data_dir: Path) -> None:
+    with pytest.raises(SkillNotFoundError):
+        async with Bridge.open(Settings(data_dir=data_dir)) as bridge:
+            await bridge.skills.get_skill("none")
+
+
+async def test_a_directory_is_opened_by_one(data_dir: Path) -> None:
+    async with Bridge.open(Settings(data_dir=data_dir)):
+        with pytest.raises(ApexBridgeError) as caught:
+            async with Bridge.open(Settings(data_dir=data_dir)):
+                pass
+    assert caught.value.code == "DATA_DIR_IN_USE"
+
+
+async def test_a_start_tells_its_progress(data_dir: Path) -> None:
+    from tests.making import write_skill
+
+    for number in range(3):
+        write_skill(data_dir / "skills", f"s{number}")
+    told: list[tuple[int, int]] = []
+    async with Bridge.open(Settings(data_dir=data_dir), progress=lambda done, total: told.append((done, total))):
+        pass
+    assert told == [(3, 3)]
+
+
+def test_flags_win_then_the_environment_then_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("apex.toml").write_text('port = 1\nhost = "localhost"\ndefault_profile = "strict"\n')
+    monkeypatch.setenv("APEX_PORT", "2")
+    monkeypatch.setenv("APEX_HOST", "127.0.0.2")
+    settings = load_settings(port=3, host=None)
+    assert (settings.port, settings.host, settings.default_profile) == (3, "127.0.0.2", "strict")
+    places = origins(port=3)
+    assert [places[name] for name in ("port", "host", "default_profile", "url")] == [
+        "flag",
+        "environment",
+        "apex.toml",
+        "default",
+    ]
+
+
+def test_roots_are_separated_by_colons_and_absolute(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("APEX_SKILL_ROOTS", "~/skills::relative")
+    roots = load_settings().skill_roots
+    assert [path.is_absolute() for path in roots] == [True, True]
+    assert roots[0] == Path("~/skills").expanduser()
+    assert roots[1] == Path("relative").absolute()
+
+
+@pytest.mark.parametrize(
+    ("file", "environment", "flags", "place"),
+    [
+        ("", {"APEX_PORT": "many"}, {}, "APEX_PORT"),
+        ("port = 'x'", {}, {}, "port in apex.toml"),
+        ("nothing = 1", {}, {}, "nothing in apex.toml"),
+        ("port = ", {}, {}, "apex.toml cannot be read"),
+        ("", {}, {"port": 70000}, "--port"),
+    ],
+)
+def test_a_setting_that_does_not_fit_is_named_with_its_place(
+    monkeypatch: pytest.MonkeyPatch, file: str, environment: dict[str, str], flags: dict[str, int], place: str
+) -> None:
+    Path("apex.toml").write_text(file)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ServerError) as caught:
+        load_settings(**flags)
+    assert place in caught.value.message
+    assert caught.value.code == "INVALID_SETTING"
