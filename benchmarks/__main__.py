@@ -1,0 +1,31 @@
+"""`python -m benchmarks [NAME …]`, or `python -m benchmarks corpus PATH`."""
+
+import argparse
+from pathlib import Path
+
+import anyio
+
+from benchmarks import corpus, help, install, listing, start
+
+TIMED = {"help": help, "install": install, "listing": listing, "start": start}
+
+
+def main() -> None:
+    """Run the benchmarks that were named, or all timed ones."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(TIMED)}, or: corpus PATH")
+    names = parser.parse_args().names
+    if names[:1] == ["corpus"]:
+        if len(names) != 2:
+            parser.error("corpus takes the path of a folder or a .jsonl.gz")
+        corpus.run(Path(names[1]))
+        return
+    if unknown := [name for name in names if name not in TIMED]:
+        parser.error(f"there is no benchmark {', '.join(unknown)}")
+    for name in names or TIMED:
+        for comparison in anyio.run(TIMED[name].run):
+            print(comparison, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,30 @@
+"""A start with 10,000 known skills against a stat walk of the same tree."""
+
+import os
+import tempfile
+from pathlib import Path
+
+from apexbridge import Bridge, Settings
+from benchmarks.library import SKILLS, write_library
+from benchmarks.measuring import Comparison, compare
+
+GOAL = 3.0
+
+
+async def run() -> list[Comparison]:
+    """Opening the data directory, with everything imported before."""
+    with tempfile.TemporaryDirectory() as place:
+        settings = Settings(data_dir=Path(place) / "data")
+        skills = settings.data_dir / "skills"
+        write_library(skills)
+
+        async def ours() -> None:
+            async with Bridge.open(settings, watch=False) as bridge:
+                assert (await bridge.skills.list_skills(limit=1)).total == SKILLS
+
+        async def walk() -> None:
+            for folder, _, files in os.walk(skills):
+                for name in files:
+                    os.lstat(os.path.join(folder, name))  # noqa: PTH118  # as bare as it gets
+
+        return [await compare(f"start with {SKILLS:,} known skills", ours, "a stat walk", walk, goal=GOAL, rounds=7)]
