@@ -84,7 +84,7 @@ async def bridge(data_dir: Path) -> AsyncIterator[Bridge]:
 
 def client_of(bridge: Bridge) -> httpx.AsyncClient:
     transport = httpx.ASGITransport(create_app(bridge), raise_app_exceptions=False)
-    return httpx.AsyncClient(transport=transport, base_url="http://apex")
+    return httpx.AsyncClient(transport=transport, base_url="http://localhost")
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Plugins: skills that come together, all or none, and go together."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ pytestmark = pytest.mark.anyio
 
 
 def plugin_zip(
-    *names: str, root: str = "my-plugin/", manifest: dict[str, object] | None = None, **fields: str
+    *names: str, root: str = "my-plugin/", manifest: Mapping[str, object] | None = None, **fields: str
 ) -> bytes:
     files: dict[str, str | bytes] = {f"{root}skills/{name}/SKILL.md": skill_markdown(name, **fields) for name in names}
     files[f"{root}README.md"] = "read me"

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
 
 from apexbridge.errors import InvalidInputError
 from apexbridge.skills.models import DefaultMode, Profile
@@ -53,13 +54,18 @@ class SkillManagerConfig(WireModel):
         try:
             wanted = SkillManagerConfig.model_validate(self.model_dump(by_alias=False) | given)
         except ValidationError as error:
-            problems = [{"path": ".".join(map(str, item["loc"])), "message": item["msg"]} for item in error.errors()]
+            problems = [
+                {"path": ".".join(to_camel(str(part)) for part in item["loc"]), "message": item["msg"]}
+                for item in error.errors()
+            ]
             raise _refused(problems) from error
         problems = [
             {"path": str(path), "message": "not a folder"}
             for path in wanted.paths
             if path not in self.paths and not path.is_dir()
         ]
+        if len(set(wanted.paths)) < len(wanted.paths):
+            problems.append({"path": "customPaths", "message": "a folder is named twice"})
         if problems:
             raise _refused(problems)
         return wanted

@@ -97,6 +97,9 @@ def remove_tree(folder: Path) -> None:
             else:
                 Path(path).unlink(missing_ok=True)
 
+    if folder.is_symlink():
+        folder.unlink()
+        return
     # RecursionError: deeper than any package we extract, so made by hand. The next start tries again.
     with suppress(RecursionError):
         shutil.rmtree(folder, onerror=open_up)

@@ -127,9 +127,9 @@ def parse_leniently(text: str) -> Document:
         return Document(text=text, fields={}, block_start=None, block_end=0, body_start=0)
     start, end, body_start, notices = found
     _check_size(text[start:end])
-    if not notices:
-        notices = [Notice(line=reason.line, message=f"the YAML is broken ({reason.message}); read line by line")]
     fields, overlooked = _read_lines(text[start:end], offset=start, first_line=text.count("\n", 0, start) + 1)
+    if not notices and not overlooked:
+        notices = [Notice(line=reason.line, message=f"the YAML is broken ({reason.message}); read line by line")]
     return Document(
         text=text,
         fields=fields,

@@ -53,7 +53,7 @@ class Library:
         for plan in sorted(self.staging.glob(f"*/{_PLAN}")):
             self._carry_out(plan.parent, json.loads(plan.read_bytes()))
         for leftover in (*self.staging.iterdir(), *self.trash.iterdir()):
-            if leftover.is_dir() and not leftover.is_symlink():
+            if leftover.is_dir():
                 remove_tree(leftover)
             else:
                 leftover.unlink(missing_ok=True)

@@ -11,6 +11,7 @@ from apexbridge.skills.layout import is_skill_file
 
 MAX_ROOT_DEPTH = 6
 _SKIPPED = {"node_modules"}
+_LEADS_OUT = "a link that leads outside the skill roots; add its target's folder to APEX_SKILL_ROOTS"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,11 +68,16 @@ def discover(root: SkillRoot, allowed: list[Path]) -> Iterator[FoundFolder]:
     """The skill folders of a root; `allowed` are the places that links may lead to."""
     if not root.path.is_dir():
         return
-    if root.is_installed:
-        for name in sorted(_folder_names(root.path)):
-            yield _found(root, name, root.path / name)
-    else:
-        yield from _descend(root, root.path, "", 1, [path.resolve() for path in allowed], {root.path.resolve()})
+    places = [path.resolve() for path in allowed]
+    if not root.is_installed:
+        yield from _descend(root, root.path, "", 1, places, {root.path.resolve()})
+        return
+    for name in sorted(_folder_names(root.path)):
+        path = root.path / name
+        if path.is_symlink() and not _leads_into(path, places):
+            yield FoundFolder(root=root, folder=name, path=path, problem=_LEADS_OUT)
+        else:
+            yield _found(root, name, path)
 
 
 def _descend(
@@ -80,12 +86,11 @@ def _descend(
     for name in sorted(_folder_names(folder)):
         path, relative = folder / name, prefix + name
         if path.is_symlink():
-            target = path.resolve()
-            if not any(target.is_relative_to(place) for place in allowed):
+            if not _leads_into(path, allowed):
                 if any(is_skill_file(entry) for entry in _file_names(path)):
-                    reason = "a link that leads outside the skill roots; add its target's folder to APEX_SKILL_ROOTS"
-                    yield FoundFolder(root=root, folder=relative, path=path, problem=reason)
+                    yield FoundFolder(root=root, folder=relative, path=path, problem=_LEADS_OUT)
                 continue
+            target = path.resolve()
             if target in seen:
                 continue
             seen.add(target)
@@ -93,6 +98,11 @@ def _descend(
             yield _found(root, relative, path)
         elif depth < MAX_ROOT_DEPTH and name not in _SKIPPED:
             yield from _descend(root, path, f"{relative}/", depth + 1, allowed, seen)
+
+
+def _leads_into(link: Path, places: list[Path]) -> bool:
+    target = link.resolve()
+    return any(target.is_relative_to(place) for place in places)
 
 
 def _found(root: SkillRoot, folder: str, path: Path) -> FoundFolder:

@@ -24,7 +24,8 @@ _BYTES_PER_TOKEN = 4
 _CJK = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff]")
 _LINK = re.compile(r"\[[^\]\n]{0,300}\]\(\s*<?([^)\s>]{1,300})")
 _WORD = re.compile(r"[a-z0-9]+|[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
-_FENCE = re.compile(r"^(```|~~~)", re.MULTILINE)
+_FENCE = re.compile(r"\s*(`{3,}|~{3,})")
+_CODE_SPAN = re.compile(r"(`+)[^\n]*?\1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,10 +119,24 @@ def _missing_links(body: str, paths: set[str]) -> set[str]:
     """Relative links in the prose, not in code, whose file is not there."""
     folders = {path[:index] for path in paths for index, character in enumerate(path) if character == "/"}
     missing = set()
-    for part in _FENCE.split(body)[::4]:  # text, fence, code, fence, text, …
-        for link in _LINK.findall(re.sub(r"`[^`\n]*`", "", part)):
+    for line in _prose(body):
+        for link in _LINK.findall(_CODE_SPAN.sub("", line)):
             target = unquote(link).split("#")[0].split("?")[0].removeprefix("./").rstrip("/")
             outside = not target or re.match(r"[a-zA-Z][a-zA-Z0-9+.-]*:|/|\.\./|[{$<]", target)
             if not outside and target not in paths and target not in folders:
                 missing.add(target)
     return missing
+
+
+def _prose(body: str) -> Iterator[str]:
+    """The lines that are no code; a block ends at a fence of its own kind that is at least as long."""
+    fence = ""
+    for line in body.splitlines():
+        mark = _FENCE.match(line)
+        if not fence:
+            if mark:
+                fence = mark[1]
+            else:
+                yield line
+        elif mark and mark[1].startswith(fence) and not line[mark.end() :].strip():
+            fence = ""

@@ -33,7 +33,7 @@ async def watch(manager: SkillManager) -> None:
 
 
 async def _watch_until_moved(manager: SkillManager, moved: anyio.Event) -> None:
-    roots = [root for root in manager.scanner.roots if root.path.is_dir()]
+    roots = _present(manager)
     is_first = True
     async for changes in awatch(
         *(root.path for root in roots),
@@ -50,6 +50,12 @@ async def _watch_until_moved(manager: SkillManager, moved: anyio.Event) -> None:
             await _settle(manager, {(root, None) for root in roots})
         elif changes:
             await _settle(manager, _places((Path(path) for _, path in changes), roots))
+        if _present(manager) != roots:  # a root came or went: watch what is there now
+            return
+
+
+def _present(manager: SkillManager) -> list[SkillRoot]:
+    return [root for root in manager.scanner.roots if root.path.is_dir()]
 
 
 async def _sweep(manager: SkillManager, moved: anyio.Event) -> None:

@@ -117,7 +117,7 @@ def _open(path: Path) -> sqlite3.Connection:
         if isinstance(error, sqlite3.OperationalError) or not path.exists():
             raise
         aside = path.with_name(f"{path.name}.broken-{int(time.time())}")
-        logger.exception(
+        logger.error(
             "%s cannot be read; it is kept as %s and built anew from the skills' folders", path.name, aside.name
         )
         path.rename(aside)

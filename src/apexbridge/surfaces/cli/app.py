@@ -3,7 +3,7 @@
 import json
 import logging
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,9 +11,12 @@ import apexbridge
 from apexbridge.surfaces.cli import config, plugins, serve, skills
 from apexbridge.surfaces.cli.printable import printable
 
+if TYPE_CHECKING:
+    from apexbridge.errors import ApexBridgeError
+
 app = typer.Typer(
     name="apex",
-    help="Tools and skills for AI agents: install, find, run.",
+    help="The tool-and-skills layer for AI agents.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # plain help: importing rich would double the time that it takes
@@ -28,7 +31,7 @@ INTERRUPTED = 130
 
 def main() -> None:
     """Run the command line: 0 good, 1 refused or failed, 2 wrong usage, 130 interrupted."""
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(name)s: %(message)s")
     try:
         app()
     except KeyboardInterrupt:
@@ -47,7 +50,7 @@ def root(
         typer.Option("--version", help="Show the version.", callback=lambda wanted: _version(wanted), is_eager=True),
     ] = False,
 ) -> None:
-    """Tools and skills for AI agents: install, find, run."""
+    """The tool-and-skills layer for AI agents."""
 
 
 def _version(wanted: bool) -> None:
@@ -66,15 +69,25 @@ def _refused(error: Exception) -> int:
         sys.stdout.write(json.dumps(error.to_json(), ensure_ascii=False, indent=2) + "\n")
     else:
         sys.stderr.write(f"{printable(error.message)}\n")
-        if hint := _HINTS.get(error.code):
+        if hint := _hint(error):
             sys.stderr.write(f"{hint}\n")
     return 1
+
+
+def _hint(error: "ApexBridgeError") -> str | None:
+    """The next thing to try, as a command."""
+    if error.code != "INVALID_SKILL_STRUCTURE":
+        return _HINTS.get(error.code)
+    if "several skills" in error.message:
+        return "A folder of several skills is installed with: apex skills import DIR"
+    if "reserved" in error.message:
+        return None
+    return "Lines and repairs: apex skills doctor FOLDER. Read it as leniently as possible: --profile lenient"
 
 
 _HINTS = {
     "SKILL_NOT_FOUND": "See what is installed with: apex skills list",
     "PLUGIN_NOT_FOUND": "See what is installed with: apex plugins list",
     "SKILL_ALREADY_EXISTS": "On the command line that is: --overwrite",
-    "INVALID_SKILL_STRUCTURE": "Lines and repairs: apex skills doctor FOLDER. To install as it is: --profile lenient",
     "SKILL_PARSE_ERROR": "For line numbers and repairs: apex skills doctor FOLDER",
 }

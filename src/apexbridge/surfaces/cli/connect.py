@@ -13,8 +13,9 @@ import anyio
 import httpx
 
 from apexbridge.bridge import Bridge
-from apexbridge.errors import ApexBridgeError, ServerError
+from apexbridge.errors import ApexBridgeError, ServerError, SkillNotFoundError
 from apexbridge.settings import Settings, load_settings
+from apexbridge.skills.models import RESERVED_NAMES
 from apexbridge.storage.directory import is_owned
 
 WAIT_SECONDS = 20
@@ -83,7 +84,13 @@ class Api:
 
 
 def skill_path(name: str, *rest: str) -> str:
-    """The path of a skill's route; a name is never more than one component."""
+    """The path of a skill's route; a name is never more than one component.
+
+    Raises:
+        SkillNotFoundError: for a name that is a route of its own and so no skill's.
+    """
+    if name in RESERVED_NAMES or not name:
+        raise SkillNotFoundError(name)
     return "/".join(["/api/skills", quote(name, safe=""), *rest])
 
 
@@ -93,7 +100,9 @@ async def connected(*, data_dir: str | None, url: str | None) -> AsyncIterator[A
     settings = load_settings(data_dir=data_dir, url=url)
     address = settings.url or await _running_server(settings.data_dir)
     if address is not None:
-        async with httpx.AsyncClient(base_url=address, timeout=NO_TIMEOUT) as client:
+        # A proxy of the environment is for the world outside, not for a server of this machine.
+        proxied = settings.url is not None
+        async with httpx.AsyncClient(base_url=address, timeout=NO_TIMEOUT, trust_env=proxied) as client:
             yield Api(client)
         return
     async with _in_process(settings) as api:
@@ -140,7 +149,7 @@ def _announced(data_dir: Path) -> str | None:
 
 async def _answers(address: str) -> bool:
     try:
-        async with httpx.AsyncClient(base_url=address, timeout=CONNECT_SECONDS) as client:
+        async with httpx.AsyncClient(base_url=address, timeout=CONNECT_SECONDS, trust_env=False) as client:
             return (await client.get("/healthz")).is_success
     except (httpx.TransportError, httpx.InvalidURL):
         return False

@@ -27,7 +27,8 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str) 
         grid.add_row(*(Text(_word(value)) for value in row))
         count += 1
     if count:
-        out.print(grid, width=None if out.is_terminal else PIPE_WIDTH, crop=False)
+        wide = out if out.is_terminal else Console(highlight=False, width=PIPE_WIDTH)
+        wide.print(grid)
     else:
         talk.print(Text(empty))
 
@@ -62,7 +63,7 @@ def _word(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list):
-        return ", ".join(_word(item) for item in value)
+        return ("; " if any(" " in str(item) for item in value) else ", ").join(_word(item) for item in value)
     if isinstance(value, dict):
         return ", ".join(f"{key} {_word(item)}" for key, item in value.items())
     if isinstance(value, datetime):

@@ -1,5 +1,6 @@
 """`apex serve`."""
 
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,6 +25,7 @@ def serve(
     from apexbridge.settings import load_settings
     from apexbridge.surfaces.http.serve import check_host
 
+    logging.getLogger().setLevel(logging.WARNING)
     settings = load_settings(host=host, port=port, data_dir=data_dir)
     check_host(settings.host)
     anyio.run(_serve, settings, examples, backend_options={"use_uvloop": True})
@@ -45,7 +47,7 @@ async def _serve(settings: "Settings", examples: Path | None) -> None:
         listener = stack.enter_context(bind(settings.host, settings.port))
         total = (await bridge.skills.list_skills(limit=1)).total
         broken = len(await bridge.skills.problems())
-        await serve(bridge, listener, lambda url: _greet(url, total, broken))
+        await serve(bridge, listener, lambda url: _greet(url, settings, total, broken))
 
 
 async def _install_examples(bridge: "Bridge", folder: Path) -> None:
@@ -61,7 +63,7 @@ async def _install_examples(bridge: "Bridge", folder: Path) -> None:
             say(f"the example {found.folder} was not installed: {error.message}", style="yellow")
 
 
-def _greet(url: str, total: int, broken: int) -> None:
+def _greet(url: str, settings: "Settings", total: int, broken: int) -> None:
     from apexbridge.surfaces.cli.output import say
 
     say(f"apexbridge serves {total} skill{'' if total == 1 else 's'} at {url}", style="bold")
@@ -69,5 +71,6 @@ def _greet(url: str, total: int, broken: int) -> None:
         say(f"{broken} folder{'' if broken == 1 else 's'} could not be served: apex skills problems", style="yellow")
     say(f"  API and its documentation   {url}/docs")
     say(f"  list the skills             curl {url}/api/skills")
-    say("  or in another terminal      apex skills list")
+    elsewhere = "" if settings.data_dir == Path("data").absolute() else f" --data-dir {settings.data_dir}"
+    say(f"  or in another terminal      apex skills list{elsewhere}")
     say("Stop with Ctrl-C.")

@@ -127,8 +127,8 @@ def problems(json: Json = False, data_dir: DataDir = None, url: Url = None) -> N
     def people() -> None:
         from apexbridge.surfaces.cli.output import table
 
-        rows = [(problem["name"], problem["kind"], problem["source"], problem["reason"]) for problem in found]
-        table(("NAME", "KIND", "SOURCE", "WHY"), rows, empty="No problems.")
+        rows = [(problem["sourcePath"], problem["source"], problem["kind"], problem["reason"]) for problem in found]
+        table(("FILE", "SOURCE", "KIND", "WHY"), rows, empty="No problems.")
 
     show(found, json=json, people=people)
 
@@ -298,13 +298,13 @@ def doctor(
     def people() -> None:
         from apexbridge.surfaces.cli.output import line, say
 
-        for finding in diagnosis.findings:
+        for finding in diagnosis.remaining if diagnosis.repaired else diagnosis.findings:
             place = f"{diagnosis.file}:{finding.line}" if finding.line else diagnosis.file
             line(f"{place}: {finding.severity}: {finding.message}")
         if not diagnosis.findings:
             say("nothing to complain about")
         elif diagnosis.repaired:
-            left = f"; {len(diagnosis.remaining)} left for you" if diagnosis.remaining else ""
+            left = "; what is listed above is left for you" if diagnosis.remaining else ""
             say(f"{diagnosis.file} was repaired{left}")
         elif diagnosis.repairable:
             say("much of this can be repaired: run again with --write")

@@ -10,6 +10,7 @@ from apexbridge.bridge import Bridge
 from apexbridge.surfaces.http import plugins, service, skills
 from apexbridge.surfaces.http.errors import ErrorAnswer, add_error_handlers
 from apexbridge.surfaces.http.limits import BodyLimit
+from apexbridge.surfaces.http.origin import OriginGuard
 
 _ERRORS: dict[int | str, dict[str, Any]] = {
     "4XX": {"model": ErrorAnswer, "description": "Refused; `code` says why."},
@@ -22,7 +23,7 @@ def create_app(bridge: Bridge) -> FastAPI:
     app = FastAPIOffline(
         title="apexbridge",
         version=apexbridge.__version__,
-        description="Tools and skills for AI agents: install, find, run.",
+        description="The life of skills: install, list, show, edit, count, uninstall.",
         redoc_url=None,
         static_url="/docs/static",
         responses=_ERRORS,
@@ -32,4 +33,5 @@ def create_app(bridge: Bridge) -> FastAPI:
         app.include_router(part.router)
     add_error_handlers(app)
     app.add_middleware(BodyLimit)
+    app.add_middleware(OriginGuard)
     return app

@@ -51,12 +51,16 @@ async def _known(request: Request, error: Exception) -> Response:
 
 async def _invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)  # noqa: S101
-    problems = [
-        {"path": ".".join(str(part) for part in item["loc"][1:]) or str(item["loc"][0]), "message": item["msg"]}
-        for item in error.errors()
-    ]
+    problems = [_problem(item) for item in error.errors()]
     told = "; ".join(f"{problem['path']}: {problem['message']}" for problem in problems)
     return error_response(InvalidInputError(f"The request does not fit: {told}", errors=problems))
+
+
+def _problem(item: dict[str, Any]) -> dict[str, str]:
+    if item["type"] == "json_invalid":
+        return {"path": "body", "message": f"not valid JSON at character {item['loc'][-1]}"}
+    path = ".".join(str(part) for part in item["loc"][1:])
+    return {"path": path or str(item["loc"][0]), "message": item["msg"]}
 
 
 async def _framework(request: Request, error: Exception) -> Response:
@@ -66,11 +70,13 @@ async def _framework(request: Request, error: Exception) -> Response:
     code = _CODE_OF_STATUS.get(error.status_code)
     if code is None:
         return error_response(ServerError(str(error.detail)))
+    headers = dict(error.headers or {})
     what = f"{request.method} {request.url.path}"
-    message = {"NOT_FOUND": f"There is no {what}", "METHOD_NOT_ALLOWED": f"{what} is not a thing to ask"}.get(
-        code, str(error.detail)
-    )
-    return error_response(RequestError(message, code=code), headers=dict(error.headers or {}))
+    message = {
+        "NOT_FOUND": f"There is no {what}; /docs lists what there is",
+        "METHOD_NOT_ALLOWED": f"{what} is not possible; /docs lists what is",
+    }.get(code, str(error.detail))
+    return error_response(RequestError(message, code=code), headers=headers)
 
 
 async def _client_left(request: Request, error: Exception) -> Response:
