@@ -381,10 +381,9 @@ async def test_advice_comes_as_warnings(
 
 @pytest.mark.requirement("C7")
 async def test_links_that_lead_elsewhere_or_stand_in_code_are_no_concern(skills: SkillManager) -> None:
-    body = (
-        "[w](https://x.org/a) [m](mailto:a@b.c) [t](#here) [abs](/etc) `[c](no.md)`\n```\n[d](no.md)\n```\n[f](docs)\n"
-    )
-    assert (await skills.install_skill(skill_zip(body=body, files={"docs/x.md": ""}))).warnings == []
+    fenced = "````\n```\n[e](no.md)\n```\n````\n- item\n  ~~~ sh\n  [g](no.md)\n  ~~~\n``[h](no.md)`` `[c](no.md)`\n"
+    links = "[w](https://x.org/a) [m](mailto:a@b.c) [t](#here) [abs](/etc)\n```\n[d](no.md)\n```\n[f](docs)\n"
+    assert (await skills.install_skill(skill_zip(body=fenced + links, files={"docs/x.md": ""}))).warnings == []
 
 
 async def test_files_are_read_only_inside_the_skill(skills: SkillManager, data_dir: Path) -> None:

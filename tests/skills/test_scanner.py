@@ -304,6 +304,32 @@ async def test_links_are_followed_inside_the_roots_and_refused_outside(workshop:
         assert await names(skills) == ["deep", "real", "secret"]
 
 
+async def test_a_link_among_the_installed_skills_may_not_lead_out(
+    workshop: Workshop, tmp_path: Path, data_dir: Path
+) -> None:
+    real = write_skill(tmp_path / "elsewhere", "linked")
+    (data_dir / "skills").mkdir(parents=True)
+    (data_dir / "skills/linked").symlink_to(real)
+    async with workshop.open() as skills:
+        assert await names(skills) == []
+        assert [problem.name for problem in await skills.problems()] == ["linked"]
+    async with workshop.open(roots=(tmp_path / "elsewhere",)) as skills:
+        assert await names(skills) == ["linked"]
+        await skills.uninstall_skill("linked")
+        assert (real / "SKILL.md").exists(), "the link goes, what it leads to stays"
+        assert list((data_dir / "trash").iterdir()) == []
+
+
+@pytest.mark.requirement("D10")
+async def test_a_root_that_appears_later_is_served_and_watched(data_dir: Path, tmp_path: Path) -> None:
+    root = tmp_path / "later"
+    async with Bridge.open(Settings(data_dir=data_dir, skill_roots=(root,))) as bridge:
+        write_skill(root, "first")
+        await until(lambda found: found == {"first"}, bridge.skills)
+        write_skill(root, "second")
+        await until(lambda found: found == {"first", "second"}, bridge.skills)
+
+
 async def test_a_root_that_is_no_longer_configured_is_forgotten(workshop: Workshop, tmp_path: Path) -> None:
     write_skill(tmp_path / "mine", "theirs")
     async with workshop.open(roots=(tmp_path / "mine", tmp_path / "missing")) as skills:

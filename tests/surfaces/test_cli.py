@@ -213,6 +213,27 @@ def test_an_address_without_a_server_is_explained(apex: Apex) -> None:
     assert apex("skills", "list", "--url", "nonsense").code == 1
 
 
+@pytest.mark.parametrize("name", ["stats", "growth", "problems", ""])
+def test_a_name_that_is_a_route_is_no_skill(apex: Apex, name: str) -> None:
+    said = apex("skills", "show", name)
+    assert said.code == 1
+    assert "Skills not found" in said.err
+
+
+def test_the_next_thing_to_try_fits_the_refusal(apex: Apex, tmp_path: Path) -> None:
+    write_skill(tmp_path / "many", "one")
+    write_skill(tmp_path / "many", "two")
+    assert "apex skills import" in apex("skills", "install", tmp_path / "many").err
+    (tmp_path / "bad.zip").write_bytes(zip_of({"bad/SKILL.md": "# Bad\n"}))
+    assert "--profile lenient" in apex("skills", "install", tmp_path / "bad.zip").err
+    assert "lenient" not in apex("skills", "install", write_skill(tmp_path, "stats")).err
+
+
+def test_nothing_is_cut_for_a_program_that_reads_the_table(apex: Apex, tmp_path: Path) -> None:
+    apex("skills", "install", write_skill(tmp_path, "long", description="word " * 100 + "end"))
+    assert "word end" in apex("skills", "list").out.splitlines()[1]
+
+
 def test_a_directory_that_is_held_is_waited_for_and_then_explained(
     apex: Apex, data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

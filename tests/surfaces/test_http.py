@@ -402,3 +402,40 @@ async def test_the_documentation_asks_nobody_else(client: httpx.AsyncClient) -> 
     for asset in ("swagger-ui-bundle.js", "swagger-ui.css"):
         assert f"/docs/static/{asset}" in page
         assert (await client.get(f"/docs/static/{asset}")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "headers"),
+    [
+        ("POST", {"host": "evil.example"}),
+        ("GET", {"host": "evil.example:8420"}),
+        ("GET", {"host": "127.0.0.1.evil.example"}),
+        ("GET", {"host": ""}),
+        ("POST", {"origin": "https://evil.example"}),
+        ("POST", {"origin": "null"}),
+        ("GET", {"origin": "http://localhost:1"}),
+        ("DELETE", {"sec-fetch-site": "cross-site"}),
+        ("POST", {"sec-fetch-site": "same-site"}),
+    ],
+)
+async def test_what_another_site_causes_is_refused(
+    client: httpx.AsyncClient, method: str, headers: dict[str, str]
+) -> None:
+    response = await client.request(method, "/api/skills", headers=headers)
+    assert shape(response) == (403, "RequestError", "FORBIDDEN")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"host": "127.0.0.1:8420"},
+        {"host": "[::1]:8420"},
+        {"host": "LOCALHOST"},
+        {"host": "localhost:8420", "origin": "http://localhost:8420", "sec-fetch-site": "same-origin"},
+        {"sec-fetch-site": "none"},
+    ],
+)
+async def test_programs_and_pages_of_this_machine_are_served(
+    client: httpx.AsyncClient, headers: dict[str, str]
+) -> None:
+    assert (await client.post("/api/skills/reindex", headers=headers)).status_code == 200

@@ -7,6 +7,8 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -15,14 +17,14 @@ import pytest
 from apexbridge.errors import ServerError
 from apexbridge.surfaces.http.serve import check_host
 from tests.making import skill_zip, walk, write_skill
-from tests.surfaces.conftest import APEX, Apex, StartServer, environment
+from tests.surfaces.conftest import APEX, Apex, Server, StartServer, environment
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples/skills"
 
 
-def upload_head(size: int) -> bytes:
+def upload_head(size: int, *more: str) -> bytes:
     head = "POST /api/skills HTTP/1.1", "Host: 127.0.0.1", "Content-Type: application/zip", f"Content-Length: {size}"
-    return "\r\n".join([*head, "", ""]).encode()
+    return "\r\n".join([*head, *more, "", ""]).encode()
 
 
 def test_the_first_start_installs_the_examples_and_says_what_to_try(start_server: StartServer) -> None:
@@ -53,6 +55,15 @@ def test_commands_talk_to_the_running_server(start_server: StartServer, apex: Ap
     assert server.stop() == 0
     assert not (server.data_dir / "server.json").exists()
     assert apex("skills", "list", "--json").json["total"] == 2
+
+
+def test_a_proxy_of_the_environment_does_not_stand_between(
+    start_server: StartServer, apex: Apex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start_server()
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
+    assert apex("skills", "list", "--json").json["total"] == 0
 
 
 def test_a_stale_server_file_is_no_obstacle(start_server: StartServer, apex: Apex) -> None:
@@ -132,15 +143,33 @@ def test_a_large_upload_that_is_refused_still_gets_its_answer(start_server: Star
     assert (response.status_code, response.json()["code"]) == (413, "ARCHIVE_TOO_LARGE")
 
 
-def test_a_request_under_way_is_answered_before_the_end(start_server: StartServer) -> None:
-    server = start_server()
+@contextmanager
+def upload_under_way(server: Server, size: int) -> Iterator[socket.socket]:
+    """A request that the application has taken up: it says so by asking for the body."""
     host, port = server.url.removeprefix("http://").split(":")
-    body = skill_zip()
     with socket.create_connection((host, int(port)), timeout=20) as link:
-        link.sendall(upload_head(len(body)) + body[:50])
-        time.sleep(0.3)  # the server has to have taken the request up before it is told to stop
+        link.sendall(upload_head(size, "Expect: 100-continue"))
+        assert b"100 Continue" in link.recv(1000)
+        yield link
+
+
+def wait_until_it_takes_no_more(server: Server) -> None:
+    host, port = server.url.removeprefix("http://").split(":")
+    for _ in range(500):
+        try:
+            socket.create_connection((host, int(port)), timeout=1).close()
+        except OSError:
+            return
+        time.sleep(0.02)
+    raise AssertionError("the server still takes connections")
+
+
+def test_a_request_under_way_is_answered_before_the_end(start_server: StartServer) -> None:
+    server, body = start_server(), skill_zip()
+    with upload_under_way(server, len(body)) as link:
         server.process.send_signal(signal.SIGTERM)
-        link.sendall(body[50:])
+        wait_until_it_takes_no_more(server)
+        link.sendall(body)
         answer = link.recv(65536)
     assert b" 201 " in answer.split(b"\r\n", 1)[0]
     assert server.process.wait(20) == 0
@@ -148,16 +177,13 @@ def test_a_request_under_way_is_answered_before_the_end(start_server: StartServe
 
 def test_a_second_signal_ends_at_once(start_server: StartServer) -> None:
     server = start_server()
-    host, port = server.url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=20) as link:
-        link.sendall(
-            b"POST /api/skills HTTP/1.1\r\nHost: x\r\nContent-Type: application/zip\r\nContent-Length: 99\r\n\r\nPK"
-        )
-        time.sleep(0.3)
+    with upload_under_way(server, 99):
         server.process.send_signal(signal.SIGTERM)
-        time.sleep(0.3)
+        wait_until_it_takes_no_more(server)
+        assert server.process.poll() is None
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(10) == 0
+    assert not (server.data_dir / "server.json").exists()
 
 
 def test_the_documentation_is_drawn_by_a_real_browser_without_a_network(
