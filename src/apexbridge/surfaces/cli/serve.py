@@ -1,6 +1,8 @@
 """`apex serve`."""
 
 import logging
+import shutil
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -63,6 +65,15 @@ async def _install_examples(bridge: "Bridge", folder: Path) -> None:
             say(f"the example {found.folder} was not installed: {error.message}", style="yellow")
 
 
+def _this_command() -> str:
+    """How to call this program from where we stand: by its name, or by its path where that is not found."""
+    own = Path(sys.argv[0])
+    found = shutil.which("apex")
+    if found and Path(found).resolve() == own.resolve():
+        return "apex"
+    return str(own.relative_to(Path.cwd()) if own.is_relative_to(Path.cwd()) else own)
+
+
 def _greet(url: str, settings: "Settings", total: int, broken: int) -> None:
     from apexbridge.surfaces.cli.output import say
 
@@ -72,5 +83,5 @@ def _greet(url: str, settings: "Settings", total: int, broken: int) -> None:
     say(f"  API and its documentation   {url}/docs")
     say(f"  list the skills             curl {url}/api/skills")
     elsewhere = "" if settings.data_dir == Path("data").absolute() else f" --data-dir {settings.data_dir}"
-    say(f"  or in another terminal      apex skills list{elsewhere}")
+    say(f"  or in another terminal      {_this_command()} skills list{elsewhere}")
     say("Stop with Ctrl-C.")

@@ -20,6 +20,8 @@ from apexbridge.storage.faults import storage_faults
 
 WRITE_BYTES = MEGABYTE
 """Written to disk at a time, off the event loop."""
+FORM_BYTES = 64 * 1024
+"""What a form may add to its archive; an archive that is too large by less is refused when it is looked at."""
 MAX_FIELDS = 16
 MAX_FIELD_BYTES = 1024
 DRAIN_BYTES = 2 * MAX_ARCHIVE_BYTES
@@ -102,20 +104,17 @@ def _unnamed_file(folder: Path) -> BinaryIO:
 
 async def _receive(request: Request, reader: "_Body | _Form", target: BinaryIO) -> None:
     """Write what the reader takes for the archive, piece by piece."""
-    size, received = 0, 0
+    limit, received = MAX_ARCHIVE_BYTES + FORM_BYTES, 0
     async for piece in request.stream():
         received += len(piece)
-        if size > MAX_ARCHIVE_BYTES:
-            if received > DRAIN_BYTES:
-                break
-            continue
-        reader.feed(piece)
-        if len(reader.pending) >= WRITE_BYTES or not piece:
-            size += len(reader.pending)
-            await anyio.to_thread.run_sync(target.write, bytes(reader.pending))
-            reader.pending.clear()
-    size += len(reader.pending)
-    if size > MAX_ARCHIVE_BYTES:
+        if received > DRAIN_BYTES:
+            break
+        if received <= limit:
+            reader.feed(piece)
+            if len(reader.pending) >= WRITE_BYTES:
+                await anyio.to_thread.run_sync(target.write, bytes(reader.pending))
+                reader.pending.clear()
+    if received > limit:
         raise InvalidArchiveError(
             f"Archive too large: at most {MAX_ARCHIVE_BYTES // MEGABYTE} MB are accepted", code="ARCHIVE_TOO_LARGE"
         )
