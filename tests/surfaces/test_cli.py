@@ -276,12 +276,5 @@ def test_a_pipe_that_closes_early_is_no_crash(data_dir: Path, tmp_path: Path) ->
     assert "Traceback" not in errors
 
 
-def test_completion_can_be_shown(tmp_path: Path) -> None:
-    run = subprocess.run(
-        [*APEX, "--show-completion", "bash"],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment(SHELL="/bin/bash"),
-    )
-    assert "complete" in run.stdout
+def test_shell_completion_is_offered(apex: Apex) -> None:
+    assert "--install-completion" in apex("--help").out
