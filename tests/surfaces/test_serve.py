@@ -206,3 +206,16 @@ def test_the_documentation_is_drawn_by_a_real_browser_without_a_network(
     page = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
     assert len(re.findall(r'class="opblock ', page)) > 15, "one block a route"
     assert "/api/skills/install" in page
+
+
+def test_a_program_is_told_the_address_as_json(data_dir: Path) -> None:
+    command = [*APEX, "serve", "--port", "0", "--data-dir", str(data_dir), "--json"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment()
+    ) as process:
+        assert process.stdout is not None
+        told = json.loads("".join(iter(process.stdout.readline, "}\n")) + "}")
+        assert httpx.get(f"{told['url']}/healthz").status_code == 200
+        assert told["pid"] == process.pid
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0

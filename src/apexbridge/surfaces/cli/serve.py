@@ -1,6 +1,7 @@
 """`apex serve`."""
 
 import logging
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from apexbridge.surfaces.cli.options import DataDir
+from apexbridge.surfaces.cli.options import DataDir, Json, show
 
 if TYPE_CHECKING:
     from apexbridge.bridge import Bridge
@@ -20,6 +21,7 @@ def serve(
     port: Annotated[int | None, typer.Option(help="Port to bind; 0 takes a free one.", show_default="8420")] = None,
     data_dir: DataDir = None,
     examples: Annotated[Path | None, typer.Option(help="Install the skills of this folder on the first start.")] = None,
+    json: Json = False,
 ) -> None:
     """Start the HTTP API."""
     import anyio
@@ -30,10 +32,10 @@ def serve(
     logging.getLogger().setLevel(logging.WARNING)
     settings = load_settings(host=host, port=port, data_dir=data_dir)
     check_host(settings.host)
-    anyio.run(_serve, settings, examples, backend_options={"use_uvloop": True})
+    anyio.run(_serve, settings, examples, json, backend_options={"use_uvloop": True})
 
 
-async def _serve(settings: "Settings", examples: Path | None) -> None:
+async def _serve(settings: "Settings", examples: Path | None, json: bool) -> None:
     from contextlib import AsyncExitStack
 
     from apexbridge.bridge import DATABASE_FILE, Bridge
@@ -49,7 +51,13 @@ async def _serve(settings: "Settings", examples: Path | None) -> None:
         listener = stack.enter_context(bind(settings.host, settings.port))
         total = (await bridge.skills.list_skills(limit=1)).total
         broken = len(await bridge.skills.problems())
-        await serve(bridge, listener, lambda url: _greet(url, settings, total, broken))
+
+        def announce(url: str) -> None:
+            data = {"url": url, "pid": os.getpid(), "skills": total, "problems": broken}
+            show(data, json=json, people=lambda: _greet(url, settings, total, broken))
+            sys.stdout.flush()
+
+        await serve(bridge, listener, announce)
 
 
 async def _install_examples(bridge: "Bridge", folder: Path) -> None:
