@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio.to_thread
@@ -61,8 +61,7 @@ async def _background(work: Coroutine[None, None, None] | None) -> AsyncIterator
     finally:
         if task is not None:
             task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+            await asyncio.wait([task])
 
 
 def _open_database(data_dir: Path) -> Database:

@@ -119,8 +119,8 @@ class SkillAlreadyExistsError(SkillError):
 
     default_code = "SKILL_ALREADY_EXISTS"
 
-    def __init__(self, name: str) -> None:
-        super().__init__(f"Skill {name} already exists. Use overwrite:true to replace.", skill=name)
+    def __init__(self, name: str, *, kind: str = "Skill") -> None:
+        super().__init__(f"{kind} {name} already exists. Use overwrite:true to replace.", skill=name)
 
 
 class SkillParseError(SkillError):

@@ -23,6 +23,12 @@ from tests.making import skill_markdown, write_skill
             "---\nname: x\ndescription: d\nname: y\nlost: [\n---\nB\n",
             '---\nname: x\ndescription: d\n# name: y\nlost: "["\n---\nB\n',
         ),
+        ("---\nname: x\n  description: Does it\n---\nB\n", "---\nname: x\ndescription: Does it\n---\nB\n"),
+        (
+            "---\nname: x\ndescription: a: b\n# why\n作者: me\n---\nB\n",
+            '---\nname: x\ndescription: "a: b"\n# why\n作者: me\n---\nB\n',
+        ),
+        ('---\n{description: "Useful, really"}\n---\nB\n', '---\n{name: "x", description: "Useful, really"}\n---\nB\n'),
         ("---\nstray\nname: x\ndescription: 'd\n---\nB\n", '---\n# stray\nname: x\ndescription: "\'d"\n---\nB\n'),
         (
             "---\r\nname: x\r\ndescription: a: b\r\n---\r\nB\r\n",

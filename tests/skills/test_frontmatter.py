@@ -113,6 +113,7 @@ def test_plain_scalars_follow_the_core_schema(written: str, value: object) -> No
         ("---\nname:x\ndescription:tight\n---\nB", "tight", "B"),
         ("---\nstray line\n# why\nname: x\ndescription: a: b\n  more: c\n---\nB", "a: b more: c", "B"),
         ("---\nname: x\ndescription: d\nname: y\n---\nB", "d", "B"),
+        ("---\nname: x\n  description: Does something useful\n---\nB", "Does something useful", "B"),
     ],
 )
 def test_a_broken_block_is_still_understood(text: str, description: str, body: str) -> None:
@@ -149,6 +150,18 @@ def test_a_file_without_any_block_is_all_body() -> None:
         ("---\nname: x\ndescription: a: b\n---\nB", '---\nname: x\ndescription: "new"\n---\nB'),
         ("---\nname: x\ndescription:tight\n---\nB", '---\nname: x\ndescription: "new"\n---\nB'),
         ("# Title\r\n", '---\r\nname: "x"\r\ndescription: "new"\r\n---\r\n# Title\r\n'),
+        (
+            '---\nname: x\ndescription: Use when: needed\n# comment\n"version": 1.0\n作者: me\nDisplay Name: y\n---\nb',
+            '---\nname: x\ndescription: "new"\n# comment\n"version": 1.0\n作者: me\nDisplay Name: y\n---\nb',
+        ),
+        (
+            "---\nname: x\ndescription: a: b\n# one\n\n# two\n---\nB",
+            '---\nname: x\ndescription: "new"\n# one\n\n# two\n---\nB',
+        ),
+        ("---\ndescription:\n- a\n- b\n# why\nname: x\n---\n", '---\ndescription:\n "new"\n# why\nname: x\n---\n'),
+        ("---\ndescription: |- # short\n  a\nname: x\n---\n", '---\ndescription: "new" # short\nname: x\n---\n'),
+        ("---\nname: x\ndescription: d\n---\n\ufeffB", '---\nname: x\ndescription: "new"\n---\n\ufeffB'),
+        ("---\n{name: x}\n---\n", '---\n{description: "new", name: x}\n---\n'),
         ("\ufefftext", '\ufeff---\nname: "x"\ndescription: "new"\n---\ntext'),
     ],
 )

@@ -386,6 +386,64 @@ async def test_links_that_lead_elsewhere_or_stand_in_code_are_no_concern(skills:
     assert (await skills.install_skill(skill_zip(body=fenced + links, files={"docs/x.md": ""}))).warnings == []
 
 
+@pytest.mark.parametrize(
+    "body", ["x" + "`" * 200_000 + "x", "[" * 400_000, "](" * 200_000, "` `` " * 60_000, "~~~\n" * 90_000]
+)
+async def test_no_text_makes_the_advice_slow(skills: SkillManager, body: str) -> None:
+    with anyio.fail_after(5):
+        assert (await skills.install_skill(skill_zip(body=body))).name == "git-commit"
+
+
+async def test_no_read_mixes_two_versions(skills: SkillManager) -> None:
+    def version(number: int) -> bytes:
+        return skill_zip(
+            files={f"f{index}.md": str(number) for index in range(20)}, description=f"Version number {number}."
+        )
+
+    await skills.install_skill(version(0))
+    done = anyio.Event()
+
+    async def read() -> None:
+        while not done.is_set():
+            with await skills.export_skill("git-commit") as exported:
+                archive = zipfile.ZipFile(io.BytesIO(exported.read()))
+            texts = {archive.read(name) for name in archive.namelist() if "/f" in name}
+            assert len(texts) == 1
+            assert len((await skills.get_skill("git-commit")).files) == 21
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(read)
+        tasks.start_soon(read)
+        for number in range(1, 20):
+            await skills.install_skill(version(number), overwrite=True)
+        done.set()
+
+
+async def test_a_folder_removed_by_hand_a_moment_ago_is_not_found(
+    skills: SkillManager, data_dir: Path, tmp_path: Path
+) -> None:
+    for name in ("one", "two", "three"):
+        await skills.install_skill(skill_zip(name))
+        (data_dir / "skills" / name).rename(tmp_path / name)
+    for change in (
+        skills.uninstall_skill("one"),
+        skills.update_skill_description("two", "Another description."),
+        skills.export_skill("three"),
+    ):
+        with pytest.raises((SkillNotFoundError, ApexBridgeError)) as caught:
+            await change
+        assert caught.value.status == 404
+    assert "one" not in [skill.name for skill in await skills.list_skills()]
+
+
+async def test_a_link_that_leads_nowhere_takes_a_name(skills: SkillManager, data_dir: Path) -> None:
+    (data_dir / "skills/git-commit").symlink_to("nowhere")
+    with pytest.raises(SkillAlreadyExistsError):
+        await skills.install_skill(skill_zip())
+    await skills.install_skill(skill_zip(), overwrite=True)
+    assert (data_dir / "skills/git-commit/SKILL.md").is_file()
+
+
 async def test_files_are_read_only_inside_the_skill(skills: SkillManager, data_dir: Path) -> None:
     await skills.install_skill(skill_zip(files={"docs/中文 名.md": "text"}))
     with await skills.open_skill_file("git-commit", "docs/中文 名.md") as file:

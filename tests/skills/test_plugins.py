@@ -71,6 +71,63 @@ async def test_a_plugin_is_all_or_none(skills: SkillManager, data_dir: Path) -> 
     assert walk(data_dir) == before
 
 
+@pytest.mark.requirement("D3")
+async def test_a_stranger_cannot_push_a_plugin_aside_by_taking_its_name(skills: SkillManager, data_dir: Path) -> None:
+    await skills.install_skill(plugin_zip("alpha", "beta", manifest={"name": "plug"}))
+    before = walk(data_dir)
+    with pytest.raises(SkillAlreadyExistsError, match="Plugin plug already exists"):
+        await skills.install_skill(plugin_zip("gamma", manifest={"name": "plug"}))
+    assert walk(data_dir) == before
+
+
+async def test_half_characters_in_a_manifest_do_no_harm(skills: SkillManager) -> None:
+    archive = zip_of(
+        {
+            "p/.claude-plugin/plugin.json": '{"name": "p", "description": "half \\ud800"}',
+            "p/skills/a/SKILL.md": skill_markdown("a"),
+        }
+    )
+    await skills.install_skill(archive)
+    assert [plugin.description for plugin in await skills.list_plugins()] == ["half ?"]
+
+
+async def test_a_skill_removed_by_hand_is_no_longer_part_of_its_plugin(
+    skills: SkillManager, data_dir: Path, tmp_path: Path
+) -> None:
+    await skills.install_skill(plugin_zip("alpha", "beta"))
+    (data_dir / "skills/alpha").rename(tmp_path / "alpha")
+    assert [plugin.skills for plugin in await skills.list_plugins()] == [["beta"]]
+    (data_dir / "skills/beta").rename(tmp_path / "beta")
+    assert await skills.list_plugins() == []
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        '{"skills": ["a"]}',
+        '{"name": "x", "skills": ["../../etc"], "installedAt": 1}',
+        "[]",
+        '{"name": "x", "skills": 5}',
+        '{"name": "x", "skills": ["a"], "installedAt": -99999999999999999999}',
+        '{"name": "y", "skills": ["a"], "installedAt": 1}',
+    ],
+)
+async def test_a_record_that_we_did_not_write_is_ignored(skills: SkillManager, data_dir: Path, record: str) -> None:
+    (data_dir / "plugins/x.json").write_text(record)
+    assert await skills.list_plugins() == []
+    await skills.install_skill(skill_zip())
+
+
+@pytest.mark.parametrize(
+    "plan", ["", "{", "[]", '{"plugin": 5}', '{"plugin": {}, "skills": {"../x": "y"}, "superseded": []}']
+)
+async def test_a_plan_that_was_never_written_whole_is_rubbish(workshop: Workshop, data_dir: Path, plan: str) -> None:
+    (data_dir / "staging/x").mkdir(parents=True)
+    (data_dir / "staging/x/plan.json").write_text(plan)
+    async with workshop.open():
+        assert list((data_dir / "staging").iterdir()) == []
+
+
 @pytest.mark.requirement("D9")
 async def test_a_failure_in_the_middle_takes_everything_back(
     skills: SkillManager, data_dir: Path, monkeypatch: pytest.MonkeyPatch

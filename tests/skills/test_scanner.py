@@ -2,6 +2,7 @@
 
 import json
 import os
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import anyio
 import pytest
 
 from apexbridge.bridge import Bridge
-from apexbridge.errors import SkillNotFoundError, SkillReadOnlyError
+from apexbridge.errors import ServerError, SkillError, SkillNotFoundError, SkillReadOnlyError
 from apexbridge.settings import Settings
 from apexbridge.skills.fingerprint import hash_folder, look
 from apexbridge.skills.manager import SkillManager
@@ -191,6 +192,42 @@ async def test_what_cannot_be_parsed_is_set_aside_with_its_reason(workshop: Work
 
 
 @pytest.mark.requirement("D12")
+async def test_a_folder_of_a_strange_shape_never_stops_the_start(workshop: Workshop, data_dir: Path) -> None:
+    deep = write_skill(data_dir / "skills", "deep")
+    await anyio.run_process(["mkdir", "-p", deep / "/".join("d" * 1100)])
+    odd = write_skill(data_dir / "skills", "odd")
+    marker = {"indexedAt": -(10**17), "skillSize": 1, "skillHash": "x", "embedder": "none", "dimensions": 0}
+    (odd / ".vectorized").write_text(json.dumps(marker))
+    async with workshop.open() as skills:
+        assert await names(skills) == ["odd"]
+        assert [problem.name for problem in await skills.problems()] == ["deep"]
+        await skills.uninstall_skill("deep")
+        assert not (data_dir / "skills/deep").exists()
+        assert list((data_dir / "trash").iterdir()) == []
+
+
+@pytest.mark.parametrize("name", [".", "..", ".hidden", "x" * 300, "a/b", ""])
+async def test_a_path_is_no_name(skills: SkillManager, data_dir: Path, name: str) -> None:
+    (data_dir / "skills/SKILL.md").write_text(skill_markdown("flat-one"))
+    write_skill(data_dir / "skills", ".hidden")
+    before = walk(data_dir)
+    with pytest.raises(SkillNotFoundError):
+        await skills.reload_skill(name)
+    assert await skills.problems() == []
+    assert (await skills.list_skills()).total == 0
+    assert walk(data_dir) == before
+
+
+@pytest.mark.requirement("D12")
+async def test_a_broken_folder_can_be_uninstalled(workshop: Workshop, data_dir: Path) -> None:
+    write_skill(data_dir / "skills", "ill", markdown="")
+    async with workshop.open() as skills:
+        await skills.uninstall_skill("ill")
+        assert await skills.problems() == []
+        await skills.install_skill(skill_zip("ill"))
+
+
+@pytest.mark.requirement("D12")
 async def test_a_bad_file_of_a_live_skill_takes_it_out_and_a_good_one_brings_it_back(
     workshop: Workshop, data_dir: Path
 ) -> None:
@@ -282,6 +319,9 @@ async def test_a_writable_root_can_be_edited_and_emptied(workshop: Workshop, tmp
         assert (root / "open/.vectorized").exists()
         await skills.uninstall_skill("open")
         assert list(root.iterdir()) == []
+    write_skill(root, ".apex-trash-1234")
+    async with workshop.open(roots=(root,)):
+        assert list(root.iterdir()) == [], "what a crash left of an uninstall is cleared"
 
 
 @pytest.mark.requirement("D11")
@@ -378,6 +418,57 @@ async def test_where_the_kernel_cannot_tell_the_folders_are_swept(
     async with Bridge.open(Settings(data_dir=data_dir)) as bridge:
         write_skill(data_dir / "skills", "by-hand")
         await until(lambda found: found == {"by-hand"}, bridge.skills)
+
+
+async def test_a_name_that_is_no_text_does_not_end_the_watch(data_dir: Path) -> None:
+    async with Bridge.open(Settings(data_dir=data_dir)) as bridge:
+        await bridge.skills.install_skill(skill_zip("one"))
+        (data_dir / "skills/one" / os.fsdecode(b"b\xff.txt")).write_text("x")
+        assert len((await bridge.skills.get_skill("one")).files) == 1
+        with pytest.raises(SkillError) as caught:
+            await bridge.skills.export_skill("one")
+        assert caught.value.code == "UNSAFE_ENTRY"
+        write_skill(data_dir / "skills", "two")
+        await until(lambda found: found == {"two"}, bridge.skills)
+
+
+async def test_what_could_not_be_recorded_is_recorded_later(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Bridge.open(Settings(data_dir=data_dir)) as bridge:
+        skills = bridge.skills
+        await skills.install_skill(skill_zip("one"))
+        await skills.install_skill(skill_zip("two"))
+
+        async def full(*_: object, **__: object) -> None:
+            raise sqlite3.OperationalError("database or disk is full")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(skills._catalog, "save", full)
+            for change in (
+                skills.uninstall_skill("one"),
+                skills.update_skill_description("two", "Changed while the disk was full."),
+                skills.install_skill(skill_zip("three")),
+            ):
+                with pytest.raises(ServerError) as caught:
+                    await change
+                assert caught.value.code == "STORAGE_FULL"
+                assert "nothing was changed" not in caught.value.message
+        await until(lambda found: found == {"two", "three"}, skills)
+        assert (await skills.get_skill("two")).description == "Changed while the disk was full."
+
+
+async def test_a_database_that_cannot_be_written_stops_a_change_before_it_begins(
+    workshop: Workshop, data_dir: Path
+) -> None:
+    async with workshop.open() as skills:
+        await skills.install_skill(skill_zip("one"))
+        before = walk(data_dir)
+        skills._catalog._database._writer.execute("PRAGMA query_only = ON")
+        for change in (skills.install_skill(skill_zip("two")), skills.update_skill_description("one", "Another text.")):
+            with pytest.raises(ServerError) as caught:
+                await change
+            assert caught.value.code == "STORAGE_FULL"
+            assert walk(data_dir) == before
+        assert (await skills.execute_skill("one")).content  # type: ignore[union-attr]
 
 
 async def test_a_watch_survives_a_folder_that_cannot_be_read(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import anyio
@@ -91,6 +92,22 @@ async def test_migrations_run_once_and_data_stays(tmp_path: Path) -> None:
     second.close()
 
 
+def test_damage_beyond_the_first_page_is_noticed_and_set_aside(tmp_path: Path) -> None:
+    path = tmp_path / "x.sqlite3"
+    Database(path).close()
+    whole = path.read_bytes()
+    for damage in (whole[:4096] + b"\xaa" * (len(whole) - 4096), whole[:8192] + b"\0" * (len(whole) - 8192)):
+        path.write_bytes(damage)
+        Database(path).close()
+        assert path.read_bytes() == whole
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("DROP TABLE call_statistics")
+    Database(path).close()
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT COUNT(*) FROM call_statistics").fetchone() == (0,)
+    assert list(tmp_path.glob("x.sqlite3.broken-*"))
+
+
 async def test_calls_are_counted_and_survive(tmp_path: Path) -> None:
     database = Database(tmp_path / "x.sqlite3")
     store = CallStatisticsStore(database)
@@ -115,8 +132,10 @@ def test_a_directory_has_one_owner(tmp_path: Path) -> None:
 
 def test_a_place_that_cannot_be_written_to_is_told_apart(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    with pytest.raises(NotADirectoryError), owned(tmp_path / "file" / "data"):
-        pass
+    for place in (tmp_path / "file", tmp_path / "file/data"):
+        with pytest.raises(ServerError) as caught, owned(place):
+            pass
+        assert caught.value.code == "INVALID_SETTING"
 
 
 @pytest.mark.parametrize("number", [28, 122, 30, 13])

@@ -1,5 +1,6 @@
 """The command line, as a person and as a program use it."""
 
+import os
 import subprocess
 import sys
 import zipfile
@@ -130,13 +131,26 @@ def test_an_import_installs_a_folder_of_skills_and_reports(apex: Apex, tmp_path:
     write_skill(source, "Odd Name", markdown="# Odd\n\nA skill without frontmatter.\n")
     write_skill(source, "empty", markdown="")
     (source / "linked").symlink_to(write_skill(tmp_path / "elsewhere", "linked"))
+    (write_skill(source, "dangling") / "nowhere.md").symlink_to("nothing")
+    cycle = write_skill(source, "cycle")
+    (cycle / "a").mkdir()
+    (cycle / "b").mkdir()
+    (cycle / "a/to-b").symlink_to("../b")
+    (cycle / "b/to-a").symlink_to("../a")
+    old = write_skill(source, "from-the-future") / "SKILL.md"
+    os.utime(old, (5_000_000_000, 5_000_000_000))
+    (write_skill(source, "bytes") / os.fsdecode(b"\xff.md")).write_text("x")
     (source / "packed.skill").write_bytes(skill_zip("packed"))
     said = apex("skills", "import", source, "--json")
     assert said.code == 1
-    assert said.json["counts"] == {"installed": 4, "refused": 2}
+    assert said.json["counts"] == {"installed": 5, "refused": 5}
     outcomes = {entry["path"]: (entry["outcome"], entry["name"]) for entry in said.json["skills"]}
     assert outcomes == {
         "Odd Name": ("installed", "odd-name"),
+        "bytes": ("refused", None),
+        "cycle": ("refused", None),
+        "dangling": ("refused", None),
+        "from-the-future": ("installed", "from-the-future"),
         "category/nested": ("installed", "nested"),
         "empty": ("refused", None),
         "good": ("installed", "good"),
@@ -145,7 +159,7 @@ def test_an_import_installs_a_folder_of_skills_and_reports(apex: Apex, tmp_path:
     }
     again = apex("skills", "import", source)
     assert "exists" in again.out
-    assert "4 exists" in again.err
+    assert "5 exists" in again.err
     assert "replaced" in apex("skills", "import", source, "--overwrite").err
     (tmp_path / "void").mkdir()
     assert "Nothing to import" in apex("skills", "import", tmp_path / "void").err
@@ -210,10 +224,18 @@ def test_an_address_without_a_server_is_explained(apex: Apex) -> None:
     said = apex("skills", "list", "--url", "http://127.0.0.1:9")
     assert said.code == 1
     assert "apex serve" in said.err
-    assert apex("skills", "list", "--url", "nonsense").code == 1
+    for address in ("nonsense", "http://127.0.0.1:99999", "http://exämple..com", "http://[::1"):
+        said = apex("skills", "list", "--url", address, "--json")
+        assert (said.code, said.json["code"]) == (1, "NOT_READY")
 
 
-@pytest.mark.parametrize("name", ["stats", "growth", "problems", ""])
+def test_a_data_directory_that_is_a_file_is_explained(apex: Apex, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    said = apex("skills", "list", "--data-dir", tmp_path / "file", "--json")
+    assert (said.code, said.json["code"]) == (1, "INVALID_SETTING")
+
+
+@pytest.mark.parametrize("name", ["stats", "growth", "problems", "", ".", "..", "a/b", "Upper"])
 def test_a_name_that_is_a_route_is_no_skill(apex: Apex, name: str) -> None:
     said = apex("skills", "show", name)
     assert said.code == 1

@@ -99,6 +99,11 @@ async def test_validate_says_everything_and_writes_nothing(client: httpx.AsyncCl
             (422, "RequestError", "INVALID_INPUT"),
         ),
         (
+            {"content-type": f"multipart/form-data; boundary={'b' * 257}"},
+            b"",
+            (422, "RequestError", "INVALID_INPUT"),
+        ),
+        (
             {"content-type": "multipart/form-data; boundary=b"},
             b'--b\r\nContent-Disposition: form-data; name="other"\r\n\r\nx\r\n--b--\r\n',
             (422, "RequestError", "INVALID_INPUT"),

@@ -66,6 +66,18 @@ def test_a_proxy_of_the_environment_does_not_stand_between(
     assert apex("skills", "list", "--json").json["total"] == 0
 
 
+def test_commands_at_once_wait_for_each_other(data_dir: Path) -> None:
+    command = [*APEX, "skills", "list", "--json", "--data-dir", str(data_dir)]
+    running = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
+        for _ in range(6)
+    ]
+    for process in running:
+        out, errors = process.communicate(timeout=60)
+        assert process.returncode == 0, errors
+        assert json.loads(out)["total"] == 0
+
+
 def test_a_stale_server_file_is_no_obstacle(start_server: StartServer, apex: Apex) -> None:
     server = start_server()
     server.stop(signal.SIGKILL)

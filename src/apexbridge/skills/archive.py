@@ -195,14 +195,8 @@ def _read_directory(file: BinaryIO) -> tuple[int, list[_Record]]:
         raise _invalid("not a ZIP file, or data stands before the archive")
     file.seek(max(0, size - _END.size - MAX_COMMENT_BYTES))
     tail = file.read()
-    where = tail.find(b"PK\5\6")
-    if where < 0 or len(tail) - where < _END.size:
-        raise _invalid(f"no end record: the file is cut off, or its comment is longer than {MAX_COMMENT_BYTES} bytes")
-    fields = _END.unpack_from(tail, where)
-    _, disk, directory_disk, count_here, count, directory_size, directory_offset, comment_size = fields
-    comment = tail[where + _END.size :]
-    if len(comment) != comment_size or b"PK" in comment:
-        raise _invalid("data stands after the end of the archive")
+    where = _find_end(tail)
+    _, disk, directory_disk, count_here, count, directory_size, directory_offset, _ = _END.unpack_from(tail, where)
     if count > MAX_ENTRIES and directory_size // _CENTRAL.size >= count:
         raise _too_large(f"more than {MAX_ENTRIES} entries")
     if directory_size > MAX_ENTRIES * (_CENTRAL.size + MAX_PATH_BYTES + 64):
@@ -214,6 +208,29 @@ def _read_directory(file: BinaryIO) -> tuple[int, list[_Record]]:
         raise _invalid("the directory is not where the end record says")
     file.seek(directory_offset)
     return directory_offset, list(_parse_directory(file.read(directory_size), count))
+
+
+def _find_end(tail: bytes) -> int:
+    """Where the end record stands: the one place whose comment reaches exactly to the end of the file.
+
+    An archive that is stored inside may have an end record of its own nearby; its comment ends elsewhere. Two places
+    that both fit are an archive that reads differently from two sides.
+    """
+    marks, where = [], tail.find(b"PK\5\6")
+    while where >= 0:
+        marks.append(where)
+        where = tail.find(b"PK\5\6", where + 1)
+    fitting = [
+        where
+        for where in marks
+        if len(tail) - where >= _END.size
+        and where + _END.size + int.from_bytes(tail[where + 20 : where + 22], "little") == len(tail)
+    ]
+    if len(fitting) == 1:
+        return fitting[0]
+    if not marks:
+        raise _invalid(f"no end record: the file is cut off, or its comment is longer than {MAX_COMMENT_BYTES} bytes")
+    raise _invalid("data stands after the end of the archive, or it has two ends")
 
 
 def _parse_directory(directory: bytes, count: int) -> Iterator[_Record]:

@@ -226,6 +226,15 @@ class Catalog:
 
         await self._database.write(job)
 
+    async def prove_writable(self) -> None:
+        """Fail now rather than after something on disk has changed: write a page that says what it said before."""
+
+        def job(connection: sqlite3.Connection) -> None:
+            (version,) = connection.execute("PRAGMA user_version").fetchone()
+            connection.execute(f"PRAGMA user_version = {int(version)}")
+
+        await self._database.write(job)
+
     async def set_enabled(self, name: str, enabled: bool) -> None:
         """Switch a live skill on or off."""
         await self._database.write(

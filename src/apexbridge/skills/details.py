@@ -5,6 +5,7 @@ from apexbridge.skills.entrypoint import runnable_scripts
 from apexbridge.skills.fingerprint import look
 from apexbridge.skills.frontmatter import parse_leniently
 from apexbridge.skills.models import DefaultMode, SkillDetail, SkillFile
+from apexbridge.skills.paths import is_text
 from apexbridge.skills.roots import FoundFolder
 
 
@@ -24,7 +25,7 @@ def describe(row: Row, found: FoundFolder, default_mode: DefaultMode) -> SkillDe
         summary=row.summary,
         filename=row.filename,
         source_path=f"{row.folder}/{row.filename}",
-        files=[SkillFile(path=file.path, size=file.size) for file in files],
+        files=[SkillFile(path=file.path, size=file.size) for file in files if is_text(file.path)],
         scripts=runnable_scripts(file.path for file in files),
         content_hash=row.content_hash,
         size=row.size,

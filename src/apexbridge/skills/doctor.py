@@ -98,7 +98,17 @@ def repair(data: bytes, folder: str) -> bytes:
         ):
             if value and is_needed:
                 text = with_value(parse_leniently(text), key, value)
-    return text.encode("utf-8", "surrogateescape")
+    return text.encode("utf-8", "surrogateescape") if _keeps_everything(document, text) else data
+
+
+def _keeps_everything(before: Document, text: str) -> bool:
+    """Whether a repaired text is well-formed and still says all that could be understood of the old one."""
+    try:
+        after = parse(text)
+    except FrontmatterError:
+        return False
+    told = {key: field.value for key, field in before.fields.items() if key != "name"}
+    return all(str(after.value(key)) == str(value) or value in (None, "") for key, value in told.items())
 
 
 def _with_sound_block(document: Document) -> str:
@@ -115,18 +125,20 @@ def _with_sound_block(document: Document) -> str:
     for begin, end in chunks(block):
         chunk = block[begin:end]
         head = key_line(chunk)
-        if head is None or head[1] in seen:
+        if head is None or head[1].strip("\"'") in seen:
             lines += [
                 line if line.lstrip().startswith("#") else f"# {line}" for line in chunk.splitlines() if line.strip()
             ]
             continue
-        key = head[1]
+        key = head[1].strip("\"'")
         seen.add(key)
         try:
             parse(f"---\n{chunk}\n---\n")
             lines.append(chunk.rstrip("\r\n"))
         except FrontmatterError:
-            lines.append(f"{key}: {quote(str(document.value(key)))}")
+            written = document.fields[key]
+            lines.append(f"{head[1]}: {quote(str(written.value))}")
+            lines += document.text[written.end : start + end].strip("\r\n").splitlines()
     return newline.join(["---", *lines, "---", ""]) + document.body.lstrip("\r\n")
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from apexbridge.skills.fingerprint import Sight, hash_folder
 from apexbridge.skills.layout import is_skill_file
 from apexbridge.skills.models import SKILL_FILE, Skill
+from apexbridge.skills.paths import is_text
 from apexbridge.skills.reader import MAX_SKILL_FILE_BYTES
 from apexbridge.skills.validator import assess
 
@@ -24,10 +25,8 @@ def examine(path: Path, sight: Sight, *, require_entry_script: bool) -> Skill:
     filename = skill_file_among([file.path for file in files])
     if filename is None:
         raise BrokenFolderError(f"{SKILL_FILE} not found")
-    try:
-        "".join(file.path for file in files).encode()
-    except UnicodeEncodeError as error:
-        raise BrokenFolderError("a file's name is not UTF-8; rename it") from error
+    if not all(is_text(file.path) for file in files):
+        raise BrokenFolderError("a file's name is not UTF-8; rename it")
     with (path / filename).open("rb") as file:
         markdown = file.read(MAX_SKILL_FILE_BYTES + 1)
     verdict = assess(

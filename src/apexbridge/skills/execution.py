@@ -1,5 +1,7 @@
 """A call of a skill: which mode, which script, and what is counted."""
 
+import logging
+import sqlite3
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,6 +25,8 @@ from apexbridge.skills.frontmatter import parse_leniently
 from apexbridge.skills.models import DirectSkillResult, Mode, effective_mode
 from apexbridge.skills.ports import RunRequest, RunResult, SkillRunner
 from apexbridge.storage.statistics import CallStatisticsStore
+
+logger = logging.getLogger(__name__)
 
 
 class SkillExecution:
@@ -72,7 +76,7 @@ class SkillExecution:
             result = await self._runner.run(request)
         finally:
             self.active -= 1
-        await self._statistics.record(row.name, success=result.success, duration_ms=result.duration)
+        await self._count(row.name, success=result.success, duration_ms=result.duration)
         return result
 
     async def execute_direct(
@@ -96,8 +100,15 @@ class SkillExecution:
         body = parse_leniently(markdown.decode("utf-8", "replace")).body
         result = render(name=row.name, body=body, source_path=f"{row.folder}/{row.filename}", input=input)
         took = round((time.monotonic() - begun) * 1000)
-        await self._statistics.record(row.name, success=True, duration_ms=took)
+        await self._count(row.name, success=True, duration_ms=took)
         return result
+
+    async def _count(self, name: str, *, success: bool, duration_ms: int) -> None:
+        """Count the call; an answer that is there is not lost to a counter that cannot be written."""
+        try:
+            await self._statistics.record(name, success=success, duration_ms=duration_ms)
+        except sqlite3.Error:
+            logger.warning("a call of %s could not be counted", name, exc_info=True)
 
 
 def _refuse_disabled(row: Row) -> None:

@@ -3,7 +3,6 @@
 import ctypes
 import errno
 import os
-import shutil
 import stat
 from contextlib import suppress
 from pathlib import Path
@@ -76,6 +75,11 @@ def open_beneath(folder: Path, path: str) -> BinaryIO:
     return os.fdopen(descriptor, "rb")
 
 
+def is_there(path: Path) -> bool:
+    """Whether something has this name; a link that leads nowhere is something."""
+    return os.path.lexists(path)
+
+
 def sync_folder(folder: Path) -> None:
     """Write a folder's own entries to disk."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -86,23 +90,29 @@ def sync_folder(folder: Path) -> None:
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove a folder with everything in it, also what was made unreadable; what resists stays."""
+    """Remove a folder with everything in it, of any depth and mode; what resists stays for another time.
 
-    def open_up(function: object, path: str, error: object) -> None:
+    Not `shutil.rmtree`: it recurses, and a folder made by hand may be deeper than Python's stack.
+    """
+    if not folder.is_dir() or folder.is_symlink():
         with suppress(OSError):
-            Path(path).parent.chmod(0o700)
-            Path(path).chmod(0o700)
-            if Path(path).is_dir():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                Path(path).unlink(missing_ok=True)
-
-    if folder.is_symlink():
-        folder.unlink()
+            folder.unlink()
         return
-    # RecursionError: deeper than any package we extract, so made by hand. The next start tries again.
-    with suppress(RecursionError):
-        shutil.rmtree(folder, onerror=open_up)
+    waiting, folders = [str(folder)], []
+    while waiting:
+        place = waiting.pop()
+        folders.append(place)
+        with suppress(OSError):
+            os.chmod(place, 0o700)  # noqa: PTH101  # paths by the thousand: plain strings are enough
+            with os.scandir(place) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+                    else:
+                        os.unlink(entry.path)  # noqa: PTH108
+    for place in reversed(folders):
+        with suppress(OSError):
+            os.rmdir(place)  # noqa: PTH106
 
 
 def _renameat2(one: Path, other: Path, flags: int) -> None:

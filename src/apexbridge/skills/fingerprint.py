@@ -13,6 +13,9 @@ MAX_FILES = 20_000
 """A folder with more is no skill but somebody's home directory."""
 
 
+MAX_FOLDERS_DEEP = 64
+
+
 class FolderTooLargeError(Exception):
     """The folder holds more files than any skill."""
 
@@ -90,11 +93,16 @@ def _hash_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _walk(folder: str, prefix: str = "") -> Iterator[tuple[str, os.stat_result]]:
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            path = prefix + entry.name
-            if entry.is_dir(follow_symlinks=False):
-                yield from _walk(entry.path, f"{path}/")
-            else:
-                yield path, entry.stat(follow_symlinks=False)
+def _walk(folder: str) -> Iterator[tuple[str, os.stat_result]]:
+    waiting = [(folder, "", 0)]
+    while waiting:
+        place, prefix, depth = waiting.pop()
+        if depth > MAX_FOLDERS_DEEP:
+            raise FolderTooLargeError(f"deeper than {MAX_FOLDERS_DEEP} folders")
+        with os.scandir(place) as entries:
+            for entry in entries:
+                path = prefix + entry.name
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append((entry.path, f"{path}/", depth + 1))
+                else:
+                    yield path, entry.stat(follow_symlinks=False)

@@ -21,7 +21,11 @@ MAX_EVENTS = 5_000
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _OPENING = re.compile(r"\ufeff?---[ \t]*\r?\n")
 _CLOSING = re.compile(r"^(?:---|\.\.\.)[ \t]*\r?(?:\n|\Z)", re.MULTILINE)
-_KEY_LINE = re.compile(r"([A-Za-z_][A-Za-z0-9_.-]*)[ \t]*:(?=[ \t\r\n]|\Z)[ \t]*")
+_KEY_LINE = re.compile(
+    r"""("[^"\n]{1,80}"|'[^'\n]{1,80}'|[^\W\d_][^:\n#"'{}\[\]]{0,79}?|_[\w.-]{0,79})[ \t]*:(?=[ \t\r\n]|\Z)[ \t]*"""
+)
+_INDENTED_KEY_LINE = re.compile(r"^[ \t]+(?=(?:name|description)[ \t]*:[ \t])", re.MULTILINE)
+_HEADER_COMMENT = re.compile(r"[|>][^\n#]*?([ \t]+#[^\r\n]*)")
 _TIGHT_KEY_LINE = re.compile(r"(name|description):(?=\S)")
 _COLON = re.compile(r"\s*:")
 _CORE_TAG = re.compile(r"tag:yaml\.org,2002:(?:str|int|float|bool|null|map|seq)\Z")
@@ -159,6 +163,9 @@ def with_value(document: Document, key: str, value: str) -> str:
     """The document's text with one value replaced, or the key added as the block's first line."""
     text, start = document.text, document.block_start or 0
     field = document.fields.get(key)
+    if field is None and text[start:].lstrip().startswith("{"):
+        start = text.index("{", start) + 1
+        return f"{text[:start]}{key}: {quote(value)}, {text[start:]}"
     if field is None:
         return f"{text[:start]}{key}: {quote(value)}{newline_of(text)}{text[start:]}"
     glue = "" if field.start and text[field.start - 1] in " \t" else " "
@@ -201,8 +208,10 @@ def _prove_only_description_changed(before: Document, after: Document, descripti
     def others(document: Document) -> dict[str, Any]:
         return {key: field.value for key, field in document.fields.items() if key != "description"}
 
-    same_fields = before.block_start is None or others(before) == others(after)
-    if after.value("description") != description or not same_fields or before.body.lstrip("\ufeff") != after.body:
+    had_block = before.block_start is not None
+    same_fields = not had_block or others(before) == others(after)
+    same_body = after.body == (before.body if had_block else before.body.removeprefix("\ufeff"))
+    if after.value("description") != description or not same_fields or not same_body:
         raise FrontmatterError("the description cannot be replaced without touching something else")
 
 
@@ -287,6 +296,8 @@ def _read_field(key: Any, events: Iterator[Any], block: str, *, offset: int, lin
         start = end = colon.end()
     written = block[start:end]
     tail = written[len(written.rstrip("\r\n \t")) :]
+    if comment := _HEADER_COMMENT.match(written) if getattr(first, "style", None) in ("|", ">") else None:
+        tail = comment[1] + tail
     return Field(key=key.value, value=value, raw=raw, line=line, start=offset + start, end=offset + end, tail=tail)
 
 
@@ -296,16 +307,23 @@ def _build(event: Any, events: Iterator[Any]) -> tuple[Any, Any]:
         plain = not event.style and event.tag is None  # the C parser says "" where the Python one says None
         return (as_core_value(event.value) if plain else event.value), event
     if isinstance(event, yaml.SequenceStartEvent):
-        items = []
+        items, last = [], event
         while not isinstance(item := next(events), yaml.SequenceEndEvent):
-            items.append(_build(item, events)[0])
-        return items, item
+            value, last = _build(item, events)
+            items.append(value)
+        return items, _last_of(event, item, last)
     mapping: dict[str, Any] = {}
+    last = event
     while not isinstance(key := next(events), yaml.MappingEndEvent):
         if not isinstance(key, yaml.ScalarEvent):
             raise FrontmatterError("a key must be plain text", key.start_mark.line + 1)
-        mapping[key.value] = _build(next(events), events)[0]
-    return mapping, key
+        mapping[key.value], last = _build(next(events), events)
+    return mapping, _last_of(event, key, last)
+
+
+def _last_of(begin: Any, end: Any, last: Any) -> Any:
+    """What a collection ends with: its bracket, or without brackets its last value; comments after that are not its."""
+    return end if begin.flow_style else last
 
 
 # ------------------------------------------------------------------------------------------------ broken YAML
@@ -354,14 +372,14 @@ def _read_lines(block: str, *, offset: int, first_line: int) -> tuple[dict[str, 
             if chunk.strip() and not chunk.lstrip().startswith("#"):
                 notices.append(Notice(line=line, message="a line that is no `key: value` was ignored"))
             continue
-        key = head[1]
+        key = head[1].strip("\"'")
         if key in fields:
             notices.append(Notice(line=line, message=f"the key {key!r} appears twice; the first one counts"))
             continue
         try:
             fields.update(_read_block(chunk, offset=offset + start, first_line=line))
         except FrontmatterError as error:
-            written = chunk[head.end() :].rstrip()
+            written = _without_trailing_comments(chunk[head.end() :])
             value = " ".join(written.split())
             if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'":
                 value = value[1:-1]
@@ -371,13 +389,38 @@ def _read_lines(block: str, *, offset: int, first_line: int) -> tuple[dict[str, 
     return fields, notices
 
 
+def _without_trailing_comments(written: str) -> str:
+    lines = written.rstrip().splitlines(keepends=True)
+    while len(lines) > 1 and (lines[-1].startswith("#") or not lines[-1].strip()):
+        lines.pop()
+    return "".join(lines).rstrip()
+
+
 def key_line(chunk: str) -> re.Match[str] | None:
     """The key at the start of a chunk, as the match's first group; the match ends where the value begins."""
     return _KEY_LINE.match(chunk) or _TIGHT_KEY_LINE.match(chunk)
 
 
 def chunks(block: str) -> Iterator[tuple[int, int]]:
-    """Spans of the block, each from one top-level key to the next."""
+    """Spans of a broken block, each from one top-level key to the next; a key that slipped to the right counts."""
+    for start, end in _key_to_key(block):
+        inner = _INDENTED_KEY_LINE.search(block, start + 1, end)
+        if inner and not _is_sound(block[start:end]):
+            yield start, inner.start()
+            yield inner.end(), end
+        else:
+            yield start, end
+
+
+def _is_sound(chunk: str) -> bool:
+    try:
+        _read_block(chunk, offset=0, first_line=1)
+    except FrontmatterError:
+        return False
+    return True
+
+
+def _key_to_key(block: str) -> Iterator[tuple[int, int]]:
     starts = [0]
     position = 0
     while position < len(block):

@@ -7,8 +7,9 @@ from typing import Any, BinaryIO
 
 import anyio.to_thread
 
-from apexbridge.errors import SkillAlreadyExistsError
+from apexbridge.errors import SkillAlreadyExistsError, SkillNotFoundError
 from apexbridge.skills.catalog import INSTALLED_ROOT, Catalog
+from apexbridge.skills.files import is_there
 from apexbridge.skills.library import Library, StagedSkill
 from apexbridge.skills.locks import NameLocks
 from apexbridge.skills.models import InstallReceipt
@@ -37,7 +38,7 @@ class Installer:
         """
         names = [skill.metadata.name for skill in package.skills]
         if not overwrite:
-            await self._refuse_existing(names)  # once more under the lock; here it saves the work
+            await self._refuse_existing(names, package.plugin)  # once more under the lock; here it saves the work
         stage = await anyio.to_thread.run_sync(self._library.new_stage)
         try:
             staged = await anyio.to_thread.run_sync(self._stage, file, package, stage)
@@ -46,10 +47,11 @@ class Installer:
             ]
             vectors = dict(zip(names, await self._index.embed(documents), strict=True))
             superseded = self._superseded(package.plugin, names)
-            async with self._locks.hold(*names, *superseded):
+            async with self._locks.hold(*names, *superseded, *_lock_of(package.plugin)):
                 if not overwrite:
-                    await self._refuse_existing(names)
-                replaced = any(self._path(name).exists() for name in names)
+                    await self._refuse_existing(names, package.plugin)
+                replaced = any(is_there(self._path(name)) for name in names)
+                await self._catalog.prove_writable()
                 # Once begun, the commit and what follows from it are finished even when the caller goes away.
                 with anyio.CancelScope(shield=True):
                     await anyio.to_thread.run_sync(self._commit, stage, staged, package.plugin, superseded)
@@ -68,17 +70,22 @@ class Installer:
     async def uninstall(self, name: str, folder: Path) -> None:
         """Take a skill away; the caller holds its name."""
         with anyio.CancelScope(shield=True):
-            gone = await anyio.to_thread.run_sync(self._remove, name, folder)
-            rows = [row for row in await self._catalog.named([name]) if row.state != "broken"]
-            await self._scanner.settle([self._scanner.folder_of(row.key) for row in rows])
+            rows = await self._catalog.named([name])
+            try:
+                gone = await anyio.to_thread.run_sync(self._remove, name, folder)
+            except FileNotFoundError as error:  # removed by hand a moment ago
+                await self._scanner.settle([self._scanner.folder_of(row.key) for row in rows])
+                raise SkillNotFoundError(name) from error
+            # First the folder, then the record: on a full disk the one makes room for the other.
             await anyio.to_thread.run_sync(self._library.discard, gone)
+            await self._scanner.settle([self._scanner.folder_of(row.key) for row in rows])
 
     async def uninstall_plugin(self, plugin: dict[str, Any]) -> None:
         """Take all skills of a plugin away, all or none."""
         names = plugin["skills"]
         stage = await anyio.to_thread.run_sync(self._library.new_stage)
         try:
-            async with self._locks.hold(*names):
+            async with self._locks.hold(*names, f"plugin:{plugin['name']}"):
                 with anyio.CancelScope(shield=True):
                     empty = {**plugin, "skills": []}
                     await anyio.to_thread.run_sync(lambda: self._library.put_plugin(stage, [], empty, superseded=names))
@@ -90,11 +97,13 @@ class Installer:
     def _path(self, name: str) -> Path:
         return self._library.skills / name
 
-    async def _refuse_existing(self, names: Sequence[str]) -> None:
+    async def _refuse_existing(self, names: Sequence[str], plugin: PluginManifest | None) -> None:
         """A name is taken by its folder, or by a folder of another name that somebody put there by hand."""
+        if plugin is not None and any(known["name"] == plugin.name for known in self._library.read_plugins()):
+            raise SkillAlreadyExistsError(plugin.name, kind="Plugin")
         known = {row.name for row in await self._catalog.named(names) if row.root == INSTALLED_ROOT}
         for name in names:
-            if name in known or self._path(name).exists():
+            if name in known or is_there(self._path(name)):
                 raise SkillAlreadyExistsError(name)
 
     def _stage(self, file: BinaryIO, package: Package, stage: Path) -> list[StagedSkill]:
@@ -155,3 +164,8 @@ class Installer:
             for row in await self._catalog.named(names)
             if row.state == "shadowed"
         ]
+
+
+def _lock_of(plugin: PluginManifest | None) -> list[str]:
+    """A plugin is changed by one at a time as well; no skill's name has a colon in it."""
+    return [f"plugin:{plugin.name}"] if plugin is not None else []

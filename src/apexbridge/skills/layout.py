@@ -45,7 +45,10 @@ def find_layout(paths: Iterable[Parts], profile: Profile) -> Layout:
     if len(skills) > 1:
         named = ", ".join("/".join(parts) for parts in skills)
         raise InvalidSkillStructureError(
-            [f"several skills in one archive ({named}): pack each on its own, or as a plugin with a skills/ folder"]
+            [
+                f"several skills in one archive ({named}): pack each on its own, or as a plugin: "
+                "a folder with skills/ in it, or a .claude-plugin/plugin.json that names it"
+            ]
         )
     return Layout(skills=tuple(skills))
 

@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from apexbridge.skills.archive import Entry, read_entry
-from apexbridge.skills.files import exchange, remove_tree, replace_file, sync_folder
+from apexbridge.skills.files import exchange, is_there, remove_tree, replace_file, sync_folder
 from apexbridge.skills.fingerprint import content_hash, hash_folder, look
-from apexbridge.skills.models import PackageFile
+from apexbridge.skills.marker import MAX_MILLISECONDS
+from apexbridge.skills.models import NAME_PATTERN, PackageFile
 
 _PLAN = "plan.json"
+_TRASH = ".apex-trash-"
 _GONE = "gone."
 """Before the name of a folder that a plan took away; no skill's name has a dot in it."""
 
@@ -50,13 +52,11 @@ class Library:
         """Make the folders, finish what a crash left half-done, and clear what it left behind."""
         for folder in (self.plugins, self.staging, self.trash, self.markers):
             folder.mkdir(parents=True, exist_ok=True)
-        for plan in sorted(self.staging.glob(f"*/{_PLAN}")):
-            self._carry_out(plan.parent, json.loads(plan.read_bytes()))
+        for path in sorted(self.staging.glob(f"*/{_PLAN}")):
+            if plan := _read_plan(path):
+                self._carry_out(path.parent, plan)
         for leftover in (*self.staging.iterdir(), *self.trash.iterdir()):
-            if leftover.is_dir():
-                remove_tree(leftover)
-            else:
-                leftover.unlink(missing_ok=True)
+            remove_tree(leftover)
 
     # ------------------------------------------------------------------------------------------------- staging
     def new_stage(self) -> Path:
@@ -91,7 +91,7 @@ class Library:
     # -------------------------------------------------------------------------------------------------- commit
     def put(self, staged: StagedSkill, target: Path) -> None:
         """The commit point of a single skill: in place in one step, the old one (if any) now where the new one was."""
-        if target.exists():
+        if is_there(target):
             exchange(staged.path, target)
         else:
             staged.path.rename(target)
@@ -106,6 +106,7 @@ class Library:
         """
         plan = {
             "plugin": plugin,
+            "before": next((known for known in self.read_plugins() if known["name"] == plugin["name"]), None),
             "skills": {skill.name: skill.content_hash for skill in staged},
             "superseded": superseded,
         }
@@ -113,7 +114,7 @@ class Library:
         replace_file(stage / _PLAN, json.dumps(plan).encode(), beside=stage, durable=True)
         try:
             self._carry_out(stage, plan)
-        except OSError:
+        except BaseException:
             self._take_back(stage, plan)
             raise
 
@@ -122,17 +123,22 @@ class Library:
         if folder.parent == self.skills:
             gone = self.trash / f"{folder.name}-{uuid.uuid4().hex}"
         else:  # another root may be another file system; a dot-folder is no skill to anybody
-            gone = folder.with_name(f".apex-trash-{uuid.uuid4().hex}")
+            gone = folder.with_name(f"{_TRASH}{uuid.uuid4().hex}")
         folder.rename(gone)
         sync_folder(folder.parent)
         return gone
+
+    def clear_trash_of(self, folder: Path) -> None:
+        """Remove what a crash left of uninstalls from another root."""
+        for left in folder.rglob(f"{_TRASH}*"):
+            remove_tree(left)
 
     def _carry_out(self, stage: Path, plan: dict[str, Any]) -> None:
         """Put a plan's skills in place; done again after a crash it does only what is missing."""
         for name, wanted in plan["skills"].items():
             self._swap_in(stage / name, wanted, self.skills / name)
         for name in plan["superseded"]:
-            if (self.skills / name).exists():
+            if is_there(self.skills / name):
                 (self.skills / name).rename(stage / f"{_GONE}{name}")
         self.write_plugin(plan["plugin"])
         sync_folder(self.skills)
@@ -149,12 +155,13 @@ class Library:
         for name in plan["superseded"]:
             if (stage / f"{_GONE}{name}").exists():
                 (stage / f"{_GONE}{name}").rename(self.skills / name)
+        self.write_plugin(plan["before"] or {**plan["plugin"], "skills": []})
         (stage / _PLAN).unlink(missing_ok=True)
 
     def _swap_in(self, staged: Path, wanted: str, target: Path) -> None:
         if not staged.exists() or _hash(staged) != wanted:
             return  # it is in place already, and what lies here is what it replaced
-        if target.exists():
+        if is_there(target):
             exchange(staged, target)
         else:
             staged.rename(target)
@@ -168,7 +175,7 @@ class Library:
                 plugin = json.loads(path.read_bytes())
             except (OSError, ValueError):
                 continue
-            if isinstance(plugin, dict) and isinstance(plugin.get("skills"), list):
+            if _is_plugin(plugin) and plugin["name"] == path.stem:
                 found.append(plugin)
         return found
 
@@ -180,6 +187,31 @@ class Library:
             replace_file(path, data, beside=self.staging, durable=True)
         else:
             path.unlink(missing_ok=True)
+
+
+def _is_plugin(record: Any) -> bool:
+    """Whether a record is one that we wrote."""
+    if not isinstance(record, dict) or not isinstance(record.get("skills"), list):
+        return False
+    names = [record.get("name"), *record["skills"]]
+    told = [record.get("version"), record.get("description")]
+    return (
+        all(isinstance(name, str) and NAME_PATTERN.match(name) for name in names)
+        and all(isinstance(text, (str, type(None))) for text in told)
+        and isinstance(record.get("installedAt"), int)
+        and 0 <= record["installedAt"] <= MAX_MILLISECONDS
+    )
+
+
+def _read_plan(path: Path) -> dict[str, Any] | None:
+    """A plan that was written whole; anything else was never begun and is rubbish."""
+    try:
+        plan = json.loads(path.read_bytes())
+        names = [*plan["skills"], *plan["superseded"]]
+        sound = _is_plugin(plan["plugin"]) and all(NAME_PATTERN.match(name) for name in names)
+        return plan if sound else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
 
 
 def _hash(folder: Path) -> str:

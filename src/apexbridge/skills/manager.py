@@ -1,8 +1,8 @@
 """SkillManager: the whole life of a skill, for every door and for Python."""
 
 import time
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Literal
@@ -28,6 +28,7 @@ from apexbridge.skills.installer import Installer
 from apexbridge.skills.library import Library
 from apexbridge.skills.locks import NameLocks
 from apexbridge.skills.models import (
+    NAME_PATTERN,
     CallStatistics,
     DirectSkillResult,
     GrowthPoint,
@@ -127,7 +128,7 @@ class SkillManager:
     async def initialize(self, progress: Progress | None = None) -> ScanReport:
         """Finish what a crash left, look at the disk, and make every skill available."""
         with storage_faults():
-            await anyio.to_thread.run_sync(self._library.prepare)
+            await anyio.to_thread.run_sync(self._tidy)
             report = await self._scanner.reconcile(progress)
         await self.register_all_skill_tools()
         return report
@@ -197,7 +198,9 @@ class SkillManager:
     async def uninstall_skill(self, name: str) -> Receipt:
         """Remove a skill with everything that is known of it but its history."""
         async with self._locks.hold(name):
-            row = await self._live(name)
+            row = await self._catalog.live(name) or await self._broken(name)
+            if row is None:
+                raise SkillNotFoundError(name)
             folder = self._writable_folder(row)
             with storage_faults():
                 await self._installer.uninstall(name, folder)
@@ -212,13 +215,13 @@ class SkillManager:
             SkillReadOnlyError: the skill lives in a root that is never written to.
         """
         text = checked_description(description, skill=name)
-        async with self._locks.hold(name):
-            row = await self._live(name)
+        async with self._reading(name) as row:
             path = self._writable_folder(row) / row.filename
             with storage_faults():
                 edited = await anyio.to_thread.run_sync(lambda: with_description(path, text, skill=name))
                 document = IndexDocument(metadata=replace(row.metadata, description=text), summary=row.summary)
                 (vector,) = await self._index.embed([document])
+                await self._catalog.prove_writable()
                 with anyio.CancelScope(shield=True):
                     await anyio.to_thread.run_sync(self._write_skill_file, path, edited)
                     await self._scanner.settle([self._scanner.folder_of(row.key)], prepared={name: vector})
@@ -231,7 +234,9 @@ class SkillManager:
             SkillParseError: its folder is there and holds no proper skill any more.
         """
         async with self._locks.hold(name):
-            keys = {row.key for row in await self._catalog.named([name])} | {(INSTALLED_ROOT, name)}
+            keys = {row.key for row in await self._catalog.named([name])}
+            if NAME_PATTERN.match(name):  # a folder that nobody has noticed yet; anything else is no name but a path
+                keys.add((INSTALLED_ROOT, name))
             with storage_faults():
                 await self._scanner.settle([self._scanner.folder_of(key) for key in sorted(keys)])
             rows = await self._catalog.named([name])
@@ -278,13 +283,10 @@ class SkillManager:
         Raises:
             SkillNotFoundError: there is none of that name.
         """
-        row = await self._live(name)
-        try:
+        async with self._reading(name) as row:
             return await anyio.to_thread.run_sync(
                 describe, row, self._scanner.folder_of(row.key), self._config.default_mode
             )
-        except FileNotFoundError as error:  # removed by hand a moment ago
-            raise SkillNotFoundError(name) from error
 
     async def open_skill_file(self, name: str, path: str) -> BinaryIO:
         """A bundled file, opened for reading.
@@ -292,17 +294,16 @@ class SkillManager:
         Raises:
             RequestError: FILE_NOT_FOUND; also for anything that is not a regular file inside the skill's folder.
         """
-        folder = self._folder(await self._live(name))
-        try:
-            return await anyio.to_thread.run_sync(open_beneath, folder, path)
-        except (OSError, ValueError) as error:
-            raise RequestError(f"{name} has no file {path}", code="FILE_NOT_FOUND", skillName=name) from error
+        async with self._reading(name) as row:
+            try:
+                return await anyio.to_thread.run_sync(open_beneath, self._folder(row), path)
+            except (OSError, ValueError) as error:
+                raise RequestError(f"{name} has no file {path}", code="FILE_NOT_FOUND", skillName=name) from error
 
     async def export_skill(self, name: str) -> IO[bytes]:
         """The skill as a ZIP, in an unnamed file positioned at its start; the caller closes it."""
-        folder = self._folder(await self._live(name))
-
-        return await anyio.to_thread.run_sync(packed, folder, name)
+        async with self._reading(name) as row:
+            return await anyio.to_thread.run_sync(packed, self._folder(row), name)
 
     async def problems(self) -> list[Problem]:
         """Folders that are not served: broken ones and shadowed ones, each with the reason."""
@@ -420,7 +421,7 @@ class SkillManager:
         if moved:
             with storage_faults():
                 self._furnish()
-                await anyio.to_thread.run_sync(self._library.prepare)
+                await anyio.to_thread.run_sync(self._tidy)
                 await self._scanner.reconcile()
             self.roots_changed.set()
             self.roots_changed = anyio.Event()
@@ -429,14 +430,39 @@ class SkillManager:
         return wanted
 
     # -------------------------------------------------------------------------------------------------- details
+    def _tidy(self) -> None:
+        self._library.prepare()
+        for root in self._scanner.roots:
+            if not root.is_installed and root.path.is_dir() and root.is_writable(root.path):
+                self._library.clear_trash_of(root.path)
+
     async def _live(self, name: str, code: str | None = None) -> Row:
         row = await self._catalog.live(name)
         if row is None:
             raise SkillNotFoundError(name, code=code)
         return row
 
+    @asynccontextmanager
+    async def _reading(self, name: str) -> AsyncIterator[Row]:
+        """A skill that nobody of ours changes meanwhile, so that no answer mixes two versions.
+
+        Raises:
+            SkillNotFoundError: there is none, or somebody removed its folder by hand a moment ago.
+        """
+        async with self._locks.hold(name):
+            row = await self._live(name)
+            try:
+                yield row
+            except FileNotFoundError as error:
+                raise SkillNotFoundError(name) from error
+
     def _folder(self, row: Row) -> Path:
         return self._scanner.folder_of(row.key).path
+
+    async def _broken(self, name: str) -> Row | None:
+        """An installed folder that is no skill any more; it can still be removed."""
+        rows = await self._catalog.named([name])
+        return next((row for row in rows if row.root == INSTALLED_ROOT and row.state == "broken"), None)
 
     def _writable_folder(self, row: Row) -> Path:
         found = self._scanner.folder_of(row.key)

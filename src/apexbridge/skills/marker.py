@@ -5,17 +5,20 @@ import json
 import os
 from pathlib import Path
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from apexbridge.skills.files import replace_file
 from apexbridge.skills.models import MARKER_FILE
 from apexbridge.wire import WireModel
 
+MAX_MILLISECONDS = 253_402_300_799_000
+"""The end of the year 9999: later moments cannot be shown."""
+
 
 class Marker(WireModel):
     """What the marker records; the marker itself counts in neither size nor hash."""
 
-    indexed_at: int
+    indexed_at: int = Field(ge=0, le=MAX_MILLISECONDS)
     """Milliseconds since 1970."""
     skill_size: int
     skill_hash: str

@@ -132,7 +132,9 @@ def _plugin(file: BinaryIO, entries: list[Entry], layout: Layout, stem: str) -> 
     if problem := name_problem(name):
         raise InvalidSkillStructureError([f"plugin: {problem}"])
     texts = {
-        key: str(told[key])[:1024] for key in ("version", "description") if isinstance(told.get(key), (str, int, float))
+        key: str(told[key]).encode("utf-8", "replace").decode()[:1024]
+        for key in ("version", "description")
+        if isinstance(told.get(key), (str, int, float))
     }
     return PluginManifest(name=name, version=texts.get("version"), description=texts.get("description"))
 

@@ -3,7 +3,6 @@
 import os
 import stat
 import tempfile
-import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,8 +10,11 @@ from typing import IO
 
 from apexbridge.errors import InvalidArchiveError, RequestError
 from apexbridge.skills.models import MARKER_FILE
+from apexbridge.skills.paths import is_text
 
 _SKIPPED_FOLDERS = {".git", ".hg", ".svn", "node_modules", "__pycache__", ".venv"}
+_DATE = (1980, 1, 1, 0, 0, 0)
+"""Of every entry, so that the same content makes the same archive."""
 _SKIPPED_FILES = {MARKER_FILE, ".DS_Store", "Thumbs.db"}
 
 
@@ -31,7 +33,7 @@ def pack_folder(folder: Path, target: IO[bytes], *, name: str | None = None, kee
     folder = folder.resolve()
     top = name or folder.name
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-        for path, relative in _files(folder, folder, "", keep_everything):
+        for path, relative in _files(folder, "", keep_everything, above=(folder,)):
             _add(archive, path, f"{top}/{relative}")
 
 
@@ -47,29 +49,33 @@ def packed(folder: Path, name: str) -> IO[bytes]:
     return target
 
 
-def _files(folder: Path, root: Path, prefix: str, keep_everything: bool) -> Iterator[tuple[Path, str]]:
+def _files(folder: Path, prefix: str, keep_everything: bool, above: tuple[Path, ...]) -> Iterator[tuple[Path, str]]:
+    """The regular files below; `above` are the real folders on the way here, the first one the root."""
     for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
         path, relative = Path(entry.path), prefix + entry.name
-        if entry.is_symlink() and not path.resolve().is_relative_to(root):
+        if not is_text(entry.name):
+            raise _unsafe(ascii(relative), "its name is not UTF-8; rename it")
+        real = path.resolve() if entry.is_symlink() else path
+        if not real.is_relative_to(above[0]):
             raise _unsafe(relative, "a link that leads out of the folder; replace it by the file itself")
-        if entry.is_dir():
-            if entry.is_symlink() and root.is_relative_to(path.resolve()):
+        if not real.exists():
+            raise _unsafe(relative, "a link that leads nowhere; remove it")
+        if real.is_dir():
+            if real in above:
                 raise _unsafe(relative, "a link to a folder that holds it")
             if keep_everything or entry.name not in _SKIPPED_FOLDERS:
-                yield from _files(path, root, f"{relative}/", keep_everything)
-        elif not stat.S_ISREG(path.stat().st_mode):
+                yield from _files(path, f"{relative}/", keep_everything, (*above, real))
+        elif not real.is_file():
             raise _unsafe(relative, "not a regular file; remove it")
         elif entry.name not in _SKIPPED_FILES:
             yield path, relative
 
 
 def _add(archive: zipfile.ZipFile, path: Path, name: str) -> None:
-    status = path.stat()
-    moment = max(time.localtime(status.st_mtime)[:6], (1980, 1, 1, 0, 0, 0))  # ZIP knows no earlier year
-    info = zipfile.ZipInfo(name, moment)
+    info = zipfile.ZipInfo(name, _DATE)
     info.create_system = 3
     info.compress_type = zipfile.ZIP_DEFLATED
-    info.external_attr = (stat.S_IFREG | (0o755 if status.st_mode & 0o111 else 0o644)) << 16
+    info.external_attr = (stat.S_IFREG | (0o755 if path.stat().st_mode & 0o111 else 0o644)) << 16
     with path.open("rb") as source, archive.open(info, "w") as target:
         while piece := source.read(1024 * 1024):
             target.write(piece)

@@ -6,9 +6,9 @@ import unicodedata
 from apexbridge.errors import InvalidArchiveError
 
 MAX_PATH_BYTES = 240
-MAX_COMPONENT_BYTES = 120
+MAX_COMPONENT_BYTES = 200
 MAX_DEPTH = 16
-_RESERVED = re.compile(r"(?:con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³])(?:\..*)?\Z", re.IGNORECASE)
+_RESERVED = re.compile(r"(?:con|prn|aux|nul|conin\$|conout\$|com[0-9¹²³]|lpt[0-9¹²³])\s*(?:\..*)?\Z", re.IGNORECASE)
 _HIDDEN_CATEGORIES = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 """Control, bidi and other invisible characters, surrogates, line and paragraph separators."""
 
@@ -35,6 +35,11 @@ def is_junk(parts: tuple[str, ...]) -> bool:
     """What operating systems leave behind, and a marker that only an installation may write."""
     last = parts[-1]
     return parts[0] == "__MACOSX" or last.startswith("._") or last in {".DS_Store", "Thumbs.db", ".vectorized"}
+
+
+def is_text(path: str) -> bool:
+    """Whether a name on disk is proper UTF-8; bytes that are not come as surrogates."""
+    return not any("\ud800" <= character <= "\udfff" for character in path)
 
 
 def is_odd(path: str) -> bool:

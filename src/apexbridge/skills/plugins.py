@@ -6,6 +6,7 @@ import anyio.to_thread
 
 from apexbridge.errors import RequestError
 from apexbridge.skills.catalog import from_milliseconds
+from apexbridge.skills.files import is_there
 from apexbridge.skills.installer import Installer
 from apexbridge.skills.library import Library
 from apexbridge.skills.models import PluginSummary
@@ -20,16 +21,17 @@ class PluginShelf:
 
     async def all(self) -> list[PluginSummary]:
         """Every plugin with its skills, by name."""
-        return [
+        plugins = [
             PluginSummary(
                 name=plugin["name"],
                 version=plugin.get("version"),
                 description=plugin.get("description"),
                 installed_at=from_milliseconds(plugin.get("installedAt", 0)),
-                skills=plugin["skills"],
+                skills=[skill for skill in plugin["skills"] if is_there(self._library.skills / skill)],
             )
             for plugin in await self._read()
         ]
+        return [plugin for plugin in plugins if plugin.skills]  # a folder removed by hand is no longer part of it
 
     async def uninstall(self, name: str) -> None:
         """Remove a plugin with all its skills.

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from apexbridge.skills.catalog import INSTALLED_ROOT
 from apexbridge.skills.layout import is_skill_file
+from apexbridge.skills.paths import is_text
 
 MAX_ROOT_DEPTH = 6
 _SKIPPED = {"node_modules"}
@@ -45,7 +46,7 @@ class SkillRoot:
         """
         if self.is_installed:
             return True
-        return all(os.access(path, os.W_OK) and path.stat().st_mode & 0o222 for path in (self.path, folder))
+        return all(_may_be_written(path) for path in (self.path, folder))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,15 +101,20 @@ def _descend(
             yield from _descend(root, path, f"{relative}/", depth + 1, allowed, seen)
 
 
+def _may_be_written(path: Path) -> bool:
+    try:
+        return os.access(path, os.W_OK) and bool(path.stat().st_mode & 0o222)
+    except FileNotFoundError:
+        return True  # nothing is there to be protected
+
+
 def _leads_into(link: Path, places: list[Path]) -> bool:
     target = link.resolve()
     return any(target.is_relative_to(place) for place in places)
 
 
 def _found(root: SkillRoot, folder: str, path: Path) -> FoundFolder:
-    try:
-        folder.encode()
-    except UnicodeEncodeError:
+    if not is_text(folder):
         shown = os.fsencode(folder).decode("utf-8", "backslashreplace")
         return FoundFolder(root=root, folder=shown, path=path, problem="the folder's name is not UTF-8")
     return FoundFolder(root=root, folder=folder, path=path)

@@ -5,6 +5,7 @@ again". So there is one place that can be wrong about what is on disk.
 """
 
 import logging
+import sqlite3
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ from typing import Any, Protocol
 
 import anyio.to_thread
 
+from apexbridge.errors import ServerError
 from apexbridge.skills.catalog import Catalog, FolderKey, Row, columns_of
 from apexbridge.skills.examiner import BrokenFolderError, examine
 from apexbridge.skills.fingerprint import FolderTooLargeError, Sight, look, sign
@@ -73,6 +75,7 @@ class Scanner:
         self._locks = locks
         self._listener = listener
         self._require_entry_script = require_entry_script
+        self._unsettled: dict[FolderKey, FoundFolder] = {}
 
     @property
     def _embedder(self) -> str:
@@ -184,7 +187,7 @@ class Scanner:
             if seen.sight is None:
                 raise BrokenFolderError(seen.signature)
             skill = examine(found.path, seen.sight, require_entry_script=self._require_entry_script)
-        except (BrokenFolderError, OSError) as error:
+        except Exception as error:  # one folder never stops the others, whatever it holds
             logger.warning("%s in %s is not served: %s", found.folder, found.root.label, _why(error))
             return replace(
                 base, name=base.name or Path(found.folder).name, state="broken", reason=_why(error), embedder=None
@@ -222,7 +225,29 @@ class Scanner:
         """Look at these folders again and make everything agree with them; the caller holds their names.
 
         `prepared` are vectors by name that were made before the folders changed.
+
+        Raises:
+            ServerError: STORAGE_FULL; what is on disk counts and is recorded as soon as that can be done.
         """
+        try:
+            report = await self._settle(folders, prepared or {})
+        except (OSError, sqlite3.Error) as error:
+            self._unsettled |= {found.key: found for found in folders}
+            raise ServerError(
+                "What is on disk could not be recorded; it will be as soon as the data directory can be written to.",
+                code="STORAGE_FULL",
+                cause=_why(error),
+            ) from error
+        for found in folders:
+            self._unsettled.pop(found.key, None)
+        return report
+
+    async def retry(self) -> None:
+        """Record what could not be recorded before."""
+        if self._unsettled:
+            await self._settle_in_batches(list(self._unsettled.values()), await self._catalog.glance(), None)
+
+    async def _settle(self, folders: Sequence[FoundFolder], prepared: Mapping[str, Any]) -> ScanReport:
         known = await self._catalog.at([found.key for found in folders])
         plugins = await anyio.to_thread.run_sync(self._plugins_by_skill)
 
@@ -250,12 +275,12 @@ class Scanner:
             if row.embedder != self._embedder
             or row.name in lost
             or (row.name in served and served[row.name].key != row.key)
-            or row.name in (prepared or {})
+            or row.name in prepared
         ]
         gone = [name for name in served if name not in winners]
         if gone:
             await self._index.remove(gone)
-        fresh = await self._index_rows(stale, prepared or {})
+        fresh = await self._index_rows(stale, prepared)
         rows = [fresh.get(row.key, row) for row in rows]
         before_by_key = {row.key: row for row in before} | known
         changed = [row for row in rows if before_by_key.get(row.key) != row]

@@ -22,10 +22,10 @@ MIN_DESCRIPTION_CHARACTERS = 20
 MAX_ODD_NAMES_SHOWN = 5
 _BYTES_PER_TOKEN = 4
 _CJK = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff]")
-_LINK = re.compile(r"\[[^\]\n]{0,300}\]\(\s*<?([^)\s>]{1,300})")
+_LINK = re.compile(r"\]\([ \t]{0,8}<?([^)\s>]{1,300})")
 _WORD = re.compile(r"[a-z0-9]+|[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 _FENCE = re.compile(r"\s*(`{3,}|~{3,})")
-_CODE_SPAN = re.compile(r"(`+)[^\n]*?\1")
+_BACKTICKS = re.compile(r"`+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,12 +120,31 @@ def _missing_links(body: str, paths: set[str]) -> set[str]:
     folders = {path[:index] for path in paths for index, character in enumerate(path) if character == "/"}
     missing = set()
     for line in _prose(body):
-        for link in _LINK.findall(_CODE_SPAN.sub("", line)):
+        for link in _LINK.findall(_without_code_spans(line)):
             target = unquote(link).split("#")[0].split("?")[0].removeprefix("./").rstrip("/")
             outside = not target or re.match(r"[a-zA-Z][a-zA-Z0-9+.-]*:|/|\.\./|[{$<]", target)
             if not outside and target not in paths and target not in folders:
                 missing.add(target)
     return missing
+
+
+def _without_code_spans(line: str) -> str:
+    """The line without what stands between two runs of equally many backticks; one pass, whatever the line holds."""
+    runs = list(_BACKTICKS.finditer(line))
+    last_of_length = {len(run[0]): number for number, run in enumerate(runs)}
+    kept, position, number = [], 0, 0
+    while number < len(runs):
+        length = len(runs[number][0])
+        if last_of_length[length] == number:
+            number += 1
+            continue
+        kept.append(line[position : runs[number].start()])
+        number += 1
+        while len(runs[number][0]) != length:
+            number += 1
+        position = runs[number].end()
+        number += 1
+    return "".join([*kept, line[position:]])
 
 
 def _prose(body: str) -> Iterator[str]:

@@ -2,11 +2,13 @@
 
 import logging
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import anyio
 from watchfiles import awatch
 
+from apexbridge.errors import ServerError
 from apexbridge.skills.manager import SkillManager
 from apexbridge.skills.roots import SkillRoot
 
@@ -27,7 +29,7 @@ async def watch(manager: SkillManager) -> None:
         moved = manager.roots_changed
         try:
             await _watch_until_moved(manager, moved)
-        except OSError as error:
+        except Exception as error:  # no watches left, a name that is no text, whatever else: looking always works
             logger.warning("folders cannot be watched (%s); looking every %s s instead", error, SWEEP_SECONDS)
             await _sweep(manager, moved)
 
@@ -50,6 +52,7 @@ async def _watch_until_moved(manager: SkillManager, moved: anyio.Event) -> None:
             await _settle(manager, {(root, None) for root in roots})
         elif changes:
             await _settle(manager, _places((Path(path) for _, path in changes), roots))
+        await _settle_again(manager)
         if _present(manager) != roots:  # a root came or went: watch what is there now
             return
 
@@ -63,6 +66,13 @@ async def _sweep(manager: SkillManager, moved: anyio.Event) -> None:
         with anyio.move_on_after(SWEEP_SECONDS):
             await moved.wait()
         await _settle(manager, {(root, None) for root in manager.scanner.roots})
+        await _settle_again(manager)
+
+
+async def _settle_again(manager: SkillManager) -> None:
+    """The disk was full or read-only a moment ago; it may be better now."""
+    with suppress(ServerError):
+        await manager.scanner.retry()
 
 
 async def _settle(manager: SkillManager, places: set[tuple[SkillRoot, str | None]]) -> None:

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
+from contextlib import closing, suppress
 from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
@@ -131,10 +131,30 @@ def _migrated(path: Path) -> sqlite3.Connection:
     try:
         connection.execute("PRAGMA journal_mode = WAL")
         _migrate(connection)
+        _check(connection)
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+class _DamagedError(sqlite3.DatabaseError):
+    """The file opens, but is not whole."""
+
+
+def _check(connection: sqlite3.Connection) -> None:
+    """Damage beyond the first page shows only when that page is read, so read them all now."""
+    verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+    if verdict != "ok":
+        raise _DamagedError(verdict)
+    with closing(sqlite3.connect(":memory:")) as blank:
+        _migrate(blank)
+        if missing := _schema_of(blank) - _schema_of(connection):
+            raise _DamagedError(f"missing: {', '.join(sorted(missing))}")
+
+
+def _schema_of(connection: sqlite3.Connection) -> set[str]:
+    return {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
 
 
 def _connect(path: Path) -> sqlite3.Connection:

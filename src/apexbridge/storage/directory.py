@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +11,8 @@ from apexbridge.errors import ServerError
 from apexbridge.storage.faults import storage_faults
 
 LOCK_FILE = ".lock"
+ATTEMPTS = 5
+PAUSE_SECONDS = 0.02
 
 
 @contextmanager
@@ -20,11 +23,16 @@ def owned(data_dir: Path) -> Iterator[None]:
         ServerError: DATA_DIR_IN_USE, or STORAGE_FULL where it cannot be written to.
     """
     with storage_faults():
-        data_dir.mkdir(parents=True, exist_ok=True)
+        try:
+            data_dir.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise ServerError(
+                f"{data_dir} is not a folder; name one with --data-dir", code="INVALID_SETTING"
+            ) from error
         descriptor = os.open(data_dir / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(descriptor)
         except BlockingIOError as error:
             raise ServerError(
                 "The data directory is in use by another server or command. Use that server, wait, or name another "
@@ -34,6 +42,16 @@ def owned(data_dir: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def _lock(descriptor: int) -> None:
+    """Take the lock; somebody who only asks whether it is taken holds it for an instant."""
+    for _ in range(ATTEMPTS - 1):
+        try:
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(PAUSE_SECONDS)
+    return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def is_owned(data_dir: Path) -> bool:

@@ -4,7 +4,7 @@ import json
 import sys
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import quote
@@ -15,7 +15,7 @@ import httpx
 from apexbridge.bridge import Bridge
 from apexbridge.errors import ApexBridgeError, ServerError, SkillNotFoundError
 from apexbridge.settings import Settings, load_settings
-from apexbridge.skills.models import RESERVED_NAMES
+from apexbridge.skills.models import NAME_PATTERN, RESERVED_NAMES
 from apexbridge.storage.directory import is_owned
 
 WAIT_SECONDS = 20
@@ -24,6 +24,7 @@ CONNECT_SECONDS = 5.0
 NO_TIMEOUT = httpx.Timeout(None, connect=CONNECT_SECONDS)
 """Long work is the server's to bound; only a server that is not there is given up on."""
 SEND_BYTES = 256 * 1024
+MAX_PORT = 65535
 
 
 class AnsweredError(ApexBridgeError):
@@ -76,7 +77,7 @@ class Api:
     async def _send(self, method: str, path: str, **options: Any) -> httpx.Response:
         try:
             return await self._client.request(method, path, **options)
-        except (httpx.TransportError, httpx.InvalidURL) as error:
+        except (httpx.TransportError, httpx.InvalidURL, ValueError) as error:
             raise ServerError(
                 f"No answer from {self._client.base_url}: {error}. Is the server running? Start it with: apex serve",
                 code="NOT_READY",
@@ -87,9 +88,9 @@ def skill_path(name: str, *rest: str) -> str:
     """The path of a skill's route; a name is never more than one component.
 
     Raises:
-        SkillNotFoundError: for a name that is a route of its own and so no skill's.
+        SkillNotFoundError: for what cannot be a skill's name, because it is a route of its own or no name at all.
     """
-    if name in RESERVED_NAMES or not name:
+    if name in RESERVED_NAMES or not NAME_PATTERN.match(name):
         raise SkillNotFoundError(name)
     return "/".join(["/api/skills", quote(name, safe=""), *rest])
 
@@ -98,15 +99,35 @@ def skill_path(name: str, *rest: str) -> str:
 async def connected(*, data_dir: str | None, url: str | None) -> AsyncIterator[Api]:
     """The running server, or else the data directory itself, held for as long as the command works."""
     settings = load_settings(data_dir=data_dir, url=url)
-    address = settings.url or await _running_server(settings.data_dir)
-    if address is not None:
-        # A proxy of the environment is for the world outside, not for a server of this machine.
-        proxied = settings.url is not None
-        async with httpx.AsyncClient(base_url=address, timeout=NO_TIMEOUT, trust_env=proxied) as client:
-            yield Api(client)
-        return
-    async with _in_process(settings) as api:
-        yield api
+    async with AsyncExitStack() as stack:
+        yield await _enter(settings, stack)
+
+
+async def _enter(settings: Settings, stack: AsyncExitStack) -> Api:
+    if settings.url is not None:
+        return Api(await stack.enter_async_context(_client(settings.url, trust_env=True)))
+    deadline = time.monotonic() + WAIT_SECONDS
+    while True:
+        address = await _running_server(settings.data_dir, deadline)
+        if address is not None:
+            return Api(await stack.enter_async_context(_client(address, trust_env=False)))
+        try:
+            return await stack.enter_async_context(_in_process(settings))
+        except ServerError as error:  # another command was quicker: wait for it
+            if error.code != "DATA_DIR_IN_USE" or time.monotonic() > deadline:
+                raise
+
+
+def _client(address: str, *, trust_env: bool) -> httpx.AsyncClient:
+    """A proxy of the environment is for the world outside, not for a server of this machine."""
+    try:
+        url = httpx.URL(address)
+        sound = url.scheme in ("http", "https") and bool(url.host) and (url.port or 0) <= MAX_PORT
+    except (httpx.InvalidURL, ValueError):
+        sound = False
+    if not sound:
+        raise ServerError(f"{address} is no address of a server. Check --url and APEX_URL.", code="NOT_READY")
+    return httpx.AsyncClient(base_url=url, timeout=NO_TIMEOUT, trust_env=trust_env)
 
 
 @asynccontextmanager
@@ -119,9 +140,9 @@ async def _in_process(settings: Settings) -> AsyncIterator[Api]:
             yield Api(client)
 
 
-async def _running_server(data_dir: Path) -> str | None:
+async def _running_server(data_dir: Path, deadline: float) -> str | None:
     """The address of the server that holds the directory; another command is waited for."""
-    deadline, told = time.monotonic() + WAIT_SECONDS, False
+    told = False
     while is_owned(data_dir):
         address = _announced(data_dir)
         if address is not None and await _answers(address):

@@ -57,6 +57,8 @@ async def _import_one(
     except ApexBridgeError as error:
         exists = error.code == "SKILL_ALREADY_EXISTS"
         return entry | {"outcome": "exists" if exists else "refused", "message": error.message, "code": error.code}
+    except OSError as error:
+        return entry | {"outcome": "refused", "message": f"cannot be read: {error.strerror}"}
     outcome = "replaced" if receipt["replaced"] else "installed"
     return entry | {"outcome": outcome, "name": receipt["name"], "warnings": receipt["warnings"]}
 

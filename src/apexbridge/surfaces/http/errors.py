@@ -9,6 +9,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import Field
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from apexbridge.errors import ApexBridgeError, InvalidInputError, RequestError, ServerError
 from apexbridge.wire import WireModel
@@ -33,7 +34,7 @@ def add_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _framework)
     app.add_exception_handler(ClientDisconnect, _client_left)
-    app.add_exception_handler(Exception, _unknown)
+    app.add_middleware(CatchAll)
 
 
 def error_response(error: ApexBridgeError, headers: dict[str, str] | None = None) -> Response:
@@ -84,6 +85,26 @@ async def _client_left(request: Request, error: Exception) -> Response:
     return error_response(RequestError("The request was cut off", code="INVALID_INPUT"))
 
 
-async def _unknown(request: Request, error: Exception) -> Response:
-    logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
-    return error_response(ServerError("Something went wrong here; the server's log has the details."))
+class CatchAll:
+    """A bug becomes a 500 in the one shape, and the connection goes on; starlette's own handler would close it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on."""
+        begun = False
+
+        async def watched(message: Message) -> None:
+            nonlocal begun
+            begun = begun or message["type"] == "http.response.start"
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watched)
+        except Exception:
+            if begun or scope["type"] != "http":
+                raise
+            logger.exception("%s %s failed", scope["method"], scope["path"])
+            error = ServerError("Something went wrong here; the server's log has the details.")
+            await error_response(error)(scope, receive, send)

@@ -24,6 +24,8 @@ FORM_BYTES = 64 * 1024
 """What a form may add to its archive; an archive that is too large by less is refused when it is looked at."""
 MAX_FIELDS = 16
 MAX_FIELD_BYTES = 1024
+MAX_BOUNDARY_BYTES = 70
+"""RFC 2046."""
 DRAIN_BYTES = 2 * MAX_ARCHIVE_BYTES
 """How much of a too large upload is still read and thrown away, so that its sender gets to see the answer."""
 _ARCHIVE_TYPES = {"application/zip", "application/x-zip-compressed", "application/octet-stream"}
@@ -83,7 +85,7 @@ async def receive_upload(request: Request, folder: Path) -> AsyncIterator[Upload
         )
     with storage_faults():
         target = await anyio.to_thread.run_sync(_unnamed_file, folder)
-    with target, storage_faults():
+    with storage_faults(), target:
         upload = Upload(file=target)
         if kind in _ARCHIVE_TYPES:
             upload.fields = dict(request.query_params)
@@ -147,6 +149,8 @@ class _Form:
         self._name: str | None = None
         self._is_file = False
         self._value = bytearray()
+        if len(boundary) > MAX_BOUNDARY_BYTES:
+            raise InvalidInputError("the boundary of the form is too long")
         self._parser = MultipartParser(
             boundary,
             {
