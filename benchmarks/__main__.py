@@ -1,6 +1,7 @@
 """`python -m benchmarks [NAME …]`, or `python -m benchmarks corpus PATH`."""
 
 import argparse
+import sys
 from pathlib import Path
 
 import anyio
@@ -22,9 +23,12 @@ def main() -> None:
         return
     if unknown := [name for name in names if name not in TIMED]:
         parser.error(f"there is no benchmark {', '.join(unknown)}")
+    short = 0
     for name in names or TIMED:
         for comparison in anyio.run(TIMED[name].run):
             print(comparison, flush=True)
+            short += comparison.ratio > comparison.goal
+    sys.exit(1 if short else 0)
 
 
 if __name__ == "__main__":

@@ -53,7 +53,9 @@ async def run() -> list[Comparison]:
                 write_with_fsync(Path(place), next(others))
 
             name = "writing the files with fsync"
-            return [
+            found = [
                 await compare("install of a small skill", ours, name, baseline, goal=GOAL, rounds=60),
                 await compare("overwrite of a small skill", overwrite, name, baseline, goal=GOAL, rounds=60),
             ]
+            print(f"install of a small skill: median {found[0].ours_ms:.0f} ms, promised below {MAX_MS} ms")
+            return found

@@ -1,6 +1,7 @@
 """The composition root: everything wired together, once, here."""
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -29,6 +30,8 @@ class Bridge:
     def __init__(self, settings: Settings, skills: SkillManager) -> None:
         self.settings = settings
         self.skills = skills
+        self.instance = uuid.uuid4().hex
+        """Tells this opened directory apart from any other one, so that nobody talks to the wrong server."""
 
     @classmethod
     @asynccontextmanager

@@ -134,8 +134,9 @@ class InvalidSkillStructureError(SkillError):
 
     default_code = "INVALID_SKILL_STRUCTURE"
 
-    def __init__(self, errors: list[str], *, skill: str | None = None) -> None:
-        super().__init__(f"Invalid skill structure: {'; '.join(errors)}", skill=skill, errors=errors)
+    def __init__(self, errors: list[str], *, skill: str | None = None, message: str | None = None) -> None:
+        told = message or f"Invalid skill structure: {'; '.join(errors)}"
+        super().__init__(told, skill=skill, errors=errors)
 
 
 class InvalidArchiveError(SkillError):

@@ -194,7 +194,7 @@ async def test_what_cannot_be_parsed_is_set_aside_with_its_reason(workshop: Work
 @pytest.mark.requirement("D12")
 async def test_a_folder_of_a_strange_shape_never_stops_the_start(workshop: Workshop, data_dir: Path) -> None:
     deep = write_skill(data_dir / "skills", "deep")
-    await anyio.run_process(["mkdir", "-p", deep / "/".join("d" * 1100)])
+    await anyio.run_process(["mkdir", "-p", deep / "/".join("d" * 200)])
     odd = write_skill(data_dir / "skills", "odd")
     marker = {"indexedAt": -(10**17), "skillSize": 1, "skillHash": "x", "embedder": "none", "dimensions": 0}
     (odd / ".vectorized").write_text(json.dumps(marker))
@@ -439,7 +439,9 @@ async def test_what_could_not_be_recorded_is_recorded_later(data_dir: Path, monk
         await skills.install_skill(skill_zip("two"))
 
         async def full(*_: object, **__: object) -> None:
-            raise sqlite3.OperationalError("database or disk is full")
+            error = sqlite3.OperationalError("database or disk is full")
+            error.sqlite_errorcode = sqlite3.SQLITE_FULL
+            raise error
 
         with monkeypatch.context() as patched:
             patched.setattr(skills._catalog, "save", full)

@@ -143,7 +143,7 @@ def test_an_import_installs_a_folder_of_skills_and_reports(apex: Apex, tmp_path:
     (source / "packed.skill").write_bytes(skill_zip("packed"))
     said = apex("skills", "import", source, "--json")
     assert said.code == 1
-    assert said.json["counts"] == {"installed": 5, "refused": 5}
+    assert said.json["counts"] == {"installed": 6, "refused": 4}
     outcomes = {entry["path"]: (entry["outcome"], entry["name"]) for entry in said.json["skills"]}
     assert outcomes == {
         "Odd Name": ("installed", "odd-name"),
@@ -154,16 +154,17 @@ def test_an_import_installs_a_folder_of_skills_and_reports(apex: Apex, tmp_path:
         "category/nested": ("installed", "nested"),
         "empty": ("refused", None),
         "good": ("installed", "good"),
-        "linked": ("refused", None),
+        "linked": ("installed", "linked"),
         "packed.skill": ("installed", "packed"),
     }
     again = apex("skills", "import", source)
     assert "exists" in again.out
-    assert "5 exists" in again.err
+    assert "6 exists" in again.err
     assert "replaced" in apex("skills", "import", source, "--overwrite").err
     (tmp_path / "void").mkdir()
     assert "Nothing to import" in apex("skills", "import", tmp_path / "void").err
     assert apex("skills", "import", tmp_path / "none").code == 1
+    assert "apex skills install" in apex("skills", "import", source / "good").err
 
 
 def test_validate_needs_no_server_and_no_data_directory(apex: Apex, tmp_path: Path, data_dir: Path) -> None:
@@ -178,9 +179,7 @@ def test_validate_needs_no_server_and_no_data_directory(apex: Apex, tmp_path: Pa
 
 
 def test_the_doctor_tells_lines_and_repairs(apex: Apex, tmp_path: Path) -> None:
-    folder = write_skill(
-        tmp_path, "ill", markdown="\ufeff---\nname: Ill Skill\ndescription: Use when: asked\n---\n# Body\n"
-    )
+    folder = write_skill(tmp_path, "ill", markdown="\ufeff---\nname: ILL\ndescription: Use when: asked\n---\n# Body\n")
     said = apex("skills", "doctor", folder)
     assert said.code == 1
     assert "SKILL.md:3: error: an unquoted colon" in said.out

@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 from apexbridge.errors import ServerError
+from apexbridge.storage.directory import owned
 from apexbridge.surfaces.http.serve import check_host
 from tests.making import skill_zip, walk, write_skill
 from tests.surfaces.conftest import APEX, Apex, Server, StartServer, environment
@@ -42,7 +43,7 @@ def test_the_first_start_installs_the_examples_and_says_what_to_try(start_server
 def test_commands_talk_to_the_running_server(start_server: StartServer, apex: Apex, tmp_path: Path) -> None:
     server = start_server()
     announced = json.loads((server.data_dir / "server.json").read_text())
-    assert announced == {"url": server.url, "pid": server.process.pid}
+    assert (announced["url"], announced["pid"]) == (server.url, server.process.pid)
     assert (server.data_dir / "server.json").stat().st_mode & 0o777 == 0o600
     (tmp_path / "x.zip").write_bytes(skill_zip())
     assert apex("skills", "install", tmp_path / "x.zip").code == 0
@@ -84,6 +85,18 @@ def test_a_stale_server_file_is_no_obstacle(start_server: StartServer, apex: Ape
     assert (server.data_dir / "server.json").exists()
     assert apex("skills", "list", "--json").json["total"] == 0
     assert start_server().process.poll() is None
+
+
+def test_a_command_never_talks_to_another_directorys_server(
+    start_server: StartServer, apex: Apex, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("apexbridge.surfaces.cli.connect.WAIT_SECONDS", 0.3)
+    other = start_server(folder=tmp_path / "other")
+    with owned(data_dir):
+        (data_dir / "server.json").write_text(json.dumps({"url": other.url, "pid": 1, "instance": "gone"}))
+        assert apex("skills", "list", "--json").json["code"] == "DATA_DIR_IN_USE"
+    assert apex("skills", "list", "--json").code == 0
+    assert not (data_dir / "server.json").exists()
 
 
 def test_a_second_server_on_one_directory_is_refused(start_server: StartServer) -> None:

@@ -204,10 +204,6 @@ class Catalog:
 
         return await self._database.read(job)
 
-    async def of_plugin(self, plugin: str) -> list[Row]:
-        """The live skills that came with a plugin."""
-        return await self._select("WHERE plugin = ? AND state = 'live' ORDER BY name", (plugin,))
-
     async def _select(self, clause: str, values: Sequence[Any]) -> list[Row]:
         return await self._database.read(
             lambda connection: [_row(found) for found in connection.execute(f"{_SELECT} {clause}", values)]
@@ -312,7 +308,7 @@ def _upsert(connection: sqlite3.Connection, row: Row) -> None:
         [(tag.casefold(), 0, *row.key) for tag in row.tags]
         + [(tag.casefold(), 1, *row.key) for tag in row.derived_tags],
     )
-    if row.state == "live":
+    if row.state == "live" and row.root == INSTALLED_ROOT:
         connection.execute("INSERT OR IGNORE INTO first_installs VALUES (?, ?)", (row.name, row.installed_at))
 
 

@@ -78,14 +78,15 @@ def diagnose(path: Path, *, write: bool = False) -> Diagnosis:
 
 
 def repair(data: bytes, folder: str) -> bytes:
-    """The file with a well-formed block that names it after its folder; unchanged where there is nothing to do."""
+    """The file with a well-formed block and a proper name; unchanged where there is nothing to do."""
     text = data.decode("utf-8", "surrogateescape").removeprefix("\ufeff")
     try:
         document = parse_leniently(text)
     except FrontmatterError:
         return data
     reading = read_skill_markdown(data, folder=folder, profile="lenient")
-    name = folder if name_problem(folder) is None else slug(folder)
+    written = str(document.value("name") or "")
+    name = slug(written or folder)
     description = reading.metadata.description if reading.metadata else ""
     if document.block_start is None:
         values = {key: value for key, value in (("name", name), ("description", description)) if value}
@@ -94,7 +95,7 @@ def repair(data: bytes, folder: str) -> bytes:
         text = _with_sound_block(document)
         for key, value, is_needed in (
             ("description", description, not document.value("description")),
-            ("name", name, document.value("name") != name and name_problem(name) is None),
+            ("name", name, name_problem(written) is not None and name_problem(name) is None),
         ):
             if value and is_needed:
                 text = with_value(parse_leniently(text), key, value)

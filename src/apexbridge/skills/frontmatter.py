@@ -243,19 +243,28 @@ def _events(block: str, first_line: int) -> Iterator[Any]:
             if not isinstance(event, (yaml.StreamStartEvent, yaml.StreamEndEvent, yaml.DocumentEndEvent)):
                 yield event
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        raise FrontmatterError(_explain(error), first_line + (mark.line if mark else 0)) from error
+        message, mark = _explain(error)
+        raise FrontmatterError(message, first_line + (mark.line if mark else 0)) from error
     except (yaml.YAMLError, UnicodeEncodeError) as error:
         raise FrontmatterError("a character that YAML does not allow", first_line) from error
 
 
-def _explain(error: yaml.MarkedYAMLError) -> str:
-    problem = error.problem or "not valid YAML"
+def _explain(error: yaml.MarkedYAMLError) -> tuple[str, Any]:
+    """What to change, and where; YAML's own words are for those who write parsers."""
+    problem, context = error.problem or "not valid YAML", error.context or ""
     if "mapping values are not allowed" in problem:
-        return "an unquoted colon: put the value in quotes"
+        return "an unquoted colon: put the value in quotes; or a key that is indented too far", error.problem_mark
     if "cannot start any token" in problem:
-        return "a value that starts with a tab or a reserved character: put it in quotes"
-    return problem
+        return "a value that starts with a tab or a reserved character: put it in quotes", error.problem_mark
+    if "quoted scalar" in context:
+        return "a quotation mark that is not closed, or a wrong escape", error.context_mark
+    if "flow" in context:
+        return "a bracket that is not closed, or a value in brackets that needs quotes", error.context_mark
+    if "expected ':'" in problem:
+        return "a line without a colon; write `key: value`, or indent it", error.context_mark or error.problem_mark
+    if "expected key" in problem or "block" in context:
+        return "wrong indentation, or text after a closing quote: put the whole value in quotes", error.problem_mark
+    return problem, error.problem_mark or error.context_mark
 
 
 def _read_block(block: str, *, offset: int, first_line: int) -> dict[str, Field]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from apexbridge.errors import InvalidSkillStructureError, SkillError
+from apexbridge.errors import InvalidSkillStructureError
 from apexbridge.skills.models import SKILL_FILE, Profile
 
 Parts = tuple[str, ...]
@@ -26,7 +26,7 @@ def find_layout(paths: Iterable[Parts], profile: Profile) -> Layout:
     """Find the skills among an archive's files.
 
     Raises:
-        SkillError: INVALID_SKILL_STRUCTURE, saying how the archive should look.
+        InvalidSkillStructureError: saying how the archive should look.
     """
     files = set(paths)
     skills = _topmost({parts[:-1] for parts in files if is_skill_file(parts[-1])})
@@ -34,10 +34,9 @@ def find_layout(paths: Iterable[Parts], profile: Profile) -> Layout:
         raise InvalidSkillStructureError([f"{SKILL_FILE} not found"])
     if skills == [()]:
         if profile != "lenient":
-            raise SkillError(
-                "Invalid ZIP structure: missing root directory",
-                code="INVALID_SKILL_STRUCTURE",
-                errors=["missing root directory: put SKILL.md and everything else into one folder"],
+            raise InvalidSkillStructureError(
+                ["missing root directory: put SKILL.md and everything else into one folder"],
+                message="Invalid ZIP structure: missing root directory",
             )
         return Layout(skills=((),))
     if plugin := _plugin_of(skills, files):

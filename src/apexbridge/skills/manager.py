@@ -12,8 +12,8 @@ import anyio.to_thread
 
 from apexbridge.errors import (
     InvalidInputError,
-    RequestError,
     ServerError,
+    SkillError,
     SkillNotFoundError,
     SkillParseError,
     SkillReadOnlyError,
@@ -292,13 +292,13 @@ class SkillManager:
         """A bundled file, opened for reading.
 
         Raises:
-            RequestError: FILE_NOT_FOUND; also for anything that is not a regular file inside the skill's folder.
+            SkillError: FILE_NOT_FOUND; also for anything that is not a regular file inside the skill's folder.
         """
         async with self._reading(name) as row:
             try:
                 return await anyio.to_thread.run_sync(open_beneath, self._folder(row), path)
             except (OSError, ValueError) as error:
-                raise RequestError(f"{name} has no file {path}", code="FILE_NOT_FOUND", skillName=name) from error
+                raise SkillError(f"{name} has no file {path}", code="FILE_NOT_FOUND", skill=name) from error
 
     async def export_skill(self, name: str) -> IO[bytes]:
         """The skill as a ZIP, in an unnamed file positioned at its start; the caller closes it."""

@@ -4,13 +4,22 @@ import os
 import stat
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
 from apexbridge.errors import InvalidArchiveError, RequestError
+from apexbridge.skills.archive import (
+    MAX_ENTRIES,
+    MAX_FILE_BYTES,
+    MAX_RATIO,
+    MAX_TOTAL_BYTES,
+    MEGABYTE,
+    RATIO_FREE_BYTES,
+)
 from apexbridge.skills.models import MARKER_FILE
-from apexbridge.skills.paths import is_text
+from apexbridge.skills.paths import MAX_DEPTH, is_text
 
 _SKIPPED_FOLDERS = {".git", ".hg", ".svn", "node_modules", "__pycache__", ".venv"}
 _DATE = (1980, 1, 1, 0, 0, 0)
@@ -25,16 +34,19 @@ def pack_folder(folder: Path, target: IO[bytes], *, name: str | None = None, kee
     inside the folder.
 
     Raises:
-        InvalidArchiveError: UNSAFE_ENTRY for a link that leads out, or something that is no file.
-        RequestError: the folder is not there.
+        InvalidArchiveError: UNSAFE_ENTRY for a link that leads out or something that is no file; ARCHIVE_TOO_LARGE.
+        RequestError: FILE_NOT_FOUND, a file cannot be read.
     """
-    if not folder.is_dir():
-        raise RequestError(f"No such folder: {folder.name}", code="FILE_NOT_FOUND")
-    folder = folder.resolve()
-    top = name or folder.name
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-        for path, relative in _files(folder, "", keep_everything, above=(folder,)):
-            _add(archive, path, f"{top}/{relative}")
+    try:
+        folder = folder.resolve(strict=True)
+        packer = _Packer(folder, keep_everything)
+        with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+            for path, relative in packer.files(folder, ""):
+                _add(archive, path, f"{name or folder.name}/{relative}")
+    except (OSError, RuntimeError) as error:  # before Python 3.13 a link that leads to itself is a RuntimeError
+        reason = (error.strerror if isinstance(error, OSError) else None) or "a link that leads to itself"
+        shown = getattr(error, "filename", None) or folder
+        raise RequestError(f"Cannot read {Path(os.fsdecode(shown)).name}: {reason}", code="FILE_NOT_FOUND") from error
 
 
 def packed(folder: Path, name: str) -> IO[bytes]:
@@ -49,36 +61,69 @@ def packed(folder: Path, name: str) -> IO[bytes]:
     return target
 
 
-def _files(folder: Path, prefix: str, keep_everything: bool, above: tuple[Path, ...]) -> Iterator[tuple[Path, str]]:
-    """The regular files below; `above` are the real folders on the way here, the first one the root."""
-    for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
-        path, relative = Path(entry.path), prefix + entry.name
-        if not is_text(entry.name):
-            raise _unsafe(ascii(relative), "its name is not UTF-8; rename it")
-        real = path.resolve() if entry.is_symlink() else path
-        if not real.is_relative_to(above[0]):
-            raise _unsafe(relative, "a link that leads out of the folder; replace it by the file itself")
-        if not real.exists():
-            raise _unsafe(relative, "a link that leads nowhere; remove it")
-        if real.is_dir():
-            if real in above:
-                raise _unsafe(relative, "a link to a folder that holds it")
-            if keep_everything or entry.name not in _SKIPPED_FOLDERS:
-                yield from _files(path, f"{relative}/", keep_everything, (*above, real))
-        elif not real.is_file():
-            raise _unsafe(relative, "not a regular file; remove it")
-        elif entry.name not in _SKIPPED_FILES:
-            yield path, relative
+class _Packer:
+    """Walks a folder within the limits of an archive, so that no tree of links is walked for ever."""
+
+    def __init__(self, root: Path, keep_everything: bool) -> None:
+        self._root = root
+        self._keep_everything = keep_everything
+        self._seen = {root}
+        self._count = 0
+        self._bytes = 0
+
+    def files(self, folder: Path, prefix: str) -> Iterator[tuple[Path, str]]:
+        """Every regular file below, with its path in the archive."""
+        for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+            path, relative = Path(entry.path), prefix + entry.name
+            if not is_text(entry.name):
+                raise _unsafe(ascii(relative), "its name is not UTF-8; rename it")
+            real = path.resolve() if entry.is_symlink() else path
+            if not real.is_relative_to(self._root):
+                raise _unsafe(relative, "a link that leads out of the folder; replace it by the file itself")
+            if not real.exists():
+                raise _unsafe(relative, "a link that leads nowhere; remove it")
+            if real.is_dir():
+                yield from self._folder(path, real, relative)
+            elif not real.is_file():
+                raise _unsafe(relative, "not a regular file; remove it")
+            elif entry.name not in _SKIPPED_FILES:
+                self._take(real, relative)
+                yield path, relative
+
+    def _folder(self, path: Path, real: Path, relative: str) -> Iterator[tuple[Path, str]]:
+        if not self._keep_everything and path.name in _SKIPPED_FOLDERS:
+            return
+        if real in self._seen:
+            raise _unsafe(relative, "a link to a folder that is packed already")
+        self._seen.add(real)
+        if relative.count("/") >= MAX_DEPTH:
+            raise _unsafe(relative, f"deeper than {MAX_DEPTH} folders")
+        yield from self.files(path, f"{relative}/")
+
+    def _take(self, real: Path, relative: str) -> None:
+        size = real.stat().st_size
+        self._count += 1
+        self._bytes += size
+        if self._count > MAX_ENTRIES or self._bytes > MAX_TOTAL_BYTES or size > MAX_FILE_BYTES:
+            limits = (
+                f"{MAX_ENTRIES} files, {MAX_FILE_BYTES // MEGABYTE} MB each, {MAX_TOTAL_BYTES // MEGABYTE} MB in all"
+            )
+            raise InvalidArchiveError(
+                f"Archive too large: {relative} is beyond what a skill may hold ({limits})",
+                code="ARCHIVE_TOO_LARGE",
+                entry=relative,
+            )
 
 
 def _add(archive: zipfile.ZipFile, path: Path, name: str) -> None:
+    data = path.read_bytes()
     info = zipfile.ZipInfo(name, _DATE)
     info.create_system = 3
-    info.compress_type = zipfile.ZIP_DEFLATED
+    # What shrinks too well would be refused as a bomb when it is installed again, so it is stored.
+    too_well = len(data) > RATIO_FREE_BYTES and len(zlib.compress(data)) * MAX_RATIO < len(data) * 1.1
+    info.compress_type = zipfile.ZIP_STORED if too_well else zipfile.ZIP_DEFLATED
     info.external_attr = (stat.S_IFREG | (0o755 if path.stat().st_mode & 0o111 else 0o644)) << 16
-    with path.open("rb") as source, archive.open(info, "w") as target:
-        while piece := source.read(1024 * 1024):
-            target.write(piece)
+    archive.writestr(info, data)
 
 
 def _unsafe(relative: str, why: str) -> InvalidArchiveError:

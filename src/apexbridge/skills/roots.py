@@ -44,9 +44,10 @@ class SkillRoot:
 
         The mode counts besides `access`, because root may write to what its owner meant to be read-only.
         """
-        if self.is_installed:
-            return True
-        return all(_may_be_written(path) for path in (self.path, folder))
+        if folder.is_symlink():  # what counts is the place that it leads to
+            real = folder.resolve()
+            return all(_may_be_written(path) for path in (real.parent, real))
+        return self.is_installed or all(_may_be_written(path) for path in (self.path, folder))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +64,14 @@ class FoundFolder:
     def key(self) -> tuple[str, str]:
         """As the catalog names it."""
         return self.root.id, self.folder
+
+
+def locate(root: SkillRoot, folder: str, allowed: list[Path]) -> FoundFolder:
+    """One folder by its name within a root, with the problem it has where a link in it leads out."""
+    path = root.path / folder
+    if _leads_into(path, [place.resolve() for place in allowed]):
+        return _found(root, folder, path)
+    return FoundFolder(root=root, folder=folder, path=path, problem=_LEADS_OUT)
 
 
 def discover(root: SkillRoot, allowed: list[Path]) -> Iterator[FoundFolder]:

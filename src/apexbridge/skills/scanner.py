@@ -5,13 +5,13 @@ again". So there is one place that can be wrong about what is on disk.
 """
 
 import logging
-import sqlite3
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+import anyio
 import anyio.to_thread
 
 from apexbridge.errors import ServerError
@@ -23,7 +23,8 @@ from apexbridge.skills.locks import NameLocks
 from apexbridge.skills.marker import Marker, marker_path, read_marker, write_marker
 from apexbridge.skills.models import ScanReport
 from apexbridge.skills.ports import IndexDocument, SkillIndex
-from apexbridge.skills.roots import FoundFolder, SkillRoot, discover
+from apexbridge.skills.roots import FoundFolder, SkillRoot, discover, locate
+from apexbridge.storage.faults import storage_faults
 
 BATCH = 100
 """Skills settled at a time: enough for an embedder to be quick, few enough for a progress bar to move."""
@@ -76,6 +77,12 @@ class Scanner:
         self._listener = listener
         self._require_entry_script = require_entry_script
         self._unsettled: dict[FolderKey, FoundFolder] = {}
+        self._turn = anyio.Lock()
+
+    @property
+    def _places(self) -> list[Path]:
+        """Where links may lead to."""
+        return [root.path for root in self.roots]
 
     @property
     def _embedder(self) -> str:
@@ -87,7 +94,7 @@ class Scanner:
         known = await self._catalog.glance()
         seen = await anyio.to_thread.run_sync(self._look_everywhere)
         live = {row[0] for row in known.values() if row[1] == "live"}
-        lost = set(await self._index.missing(live))
+        lost = await self._missing(live)
         changed = [
             sight.found
             for key, sight in seen.items()
@@ -97,7 +104,7 @@ class Scanner:
         ]
         gone = [self.folder_of(key) for key in known if key not in seen]
         report = await self._settle_in_batches(changed + gone, known, progress)
-        removed = await self._index.retain(await self._catalog.live_names())
+        removed = await self._retain(await self._catalog.live_names())
         return ScanReport(
             indexed=report.indexed,
             skipped=report.skipped + len(seen) - len(changed),
@@ -110,7 +117,7 @@ class Scanner:
         changed: dict[FolderKey, FoundFolder] = {}
         for root, folder in places:
             if folder is not None:
-                changed[root.id, folder] = FoundFolder(root=root, folder=folder, path=root.path / folder)
+                changed[root.id, folder] = locate(root, folder, self._places)
                 continue
             seen = await anyio.to_thread.run_sync(self._look_in, root)
             for key, sight in seen.items():
@@ -121,9 +128,11 @@ class Scanner:
 
     def folder_of(self, key: FolderKey) -> FoundFolder:
         """The folder behind a catalog key; one of a root that is no longer configured leads nowhere."""
+        for root in self.roots:
+            if root.id == key[0]:
+                return locate(root, key[1], self._places)
         nowhere = SkillRoot(id=key[0], path=self._library.trash / "nowhere")
-        root = next((root for root in self.roots if root.id == key[0]), nowhere)
-        return FoundFolder(root=root, folder=key[1], path=root.path / key[1])
+        return FoundFolder(root=nowhere, folder=key[1], path=nowhere.path / key[1])
 
     def labels(self) -> dict[str, str]:
         """What people call each root."""
@@ -148,8 +157,7 @@ class Scanner:
         return {key: sight for root in self.roots for key, sight in self._look_in(root).items()}
 
     def _look_in(self, root: SkillRoot) -> dict[FolderKey, _Seen]:
-        allowed = [root.path for root in self.roots]
-        return {found.key: self._look_at(found) for found in discover(root, allowed)}
+        return {found.key: self._look_at(found) for found in discover(root, self._places)}
 
     def _look_at(self, found: FoundFolder) -> _Seen:
         if found.problem:
@@ -230,13 +238,17 @@ class Scanner:
             ServerError: STORAGE_FULL; what is on disk counts and is recorded as soon as that can be done.
         """
         try:
-            report = await self._settle(folders, prepared or {})
-        except (OSError, sqlite3.Error) as error:
+            # Folders of different names may turn out to hold one and the same skill, so one after the other.
+            async with self._turn:
+                with storage_faults():
+                    report = await self._settle(folders, prepared or {})
+        except BaseException as error:
             self._unsettled |= {found.key: found for found in folders}
+            if not isinstance(error, ServerError) or error.code != "STORAGE_FULL":
+                raise
             raise ServerError(
                 "What is on disk could not be recorded; it will be as soon as the data directory can be written to.",
                 code="STORAGE_FULL",
-                cause=_why(error),
             ) from error
         for found in folders:
             self._unsettled.pop(found.key, None)
@@ -268,7 +280,7 @@ class Scanner:
         winners = {row.name: row for row in rows if row.state == "live"}
 
         # A name whose folder changed hands has the other folder's vectors, whatever the marker says.
-        lost = set(await self._index.missing(winners.keys()))
+        lost = await self._missing(winners.keys())
         stale = [
             row
             for row in winners.values()
@@ -278,8 +290,7 @@ class Scanner:
             or row.name in prepared
         ]
         gone = [name for name in served if name not in winners]
-        if gone:
-            await self._index.remove(gone)
+        await self._forget(gone)
         fresh = await self._index_rows(stale, prepared)
         rows = [fresh.get(row.key, row) for row in rows]
         before_by_key = {row.key: row for row in before} | known
@@ -331,6 +342,28 @@ class Scanner:
             logger.exception("%d skills could not be indexed; they stay usable by name", len(rows))
             return {row.key: replace(row, embedder=None) for row in rows}
         return await anyio.to_thread.run_sync(lambda: {row.key: self._mark(row) for row in rows})
+
+    async def _missing(self, names: Collection[str]) -> set[str]:
+        try:
+            return set(await self._index.missing(names))
+        except Exception:
+            logger.exception("the index cannot say what it holds")
+            return set()
+
+    async def _forget(self, names: Collection[str]) -> None:
+        """An index that fails keeps vectors of skills that are gone; the next start removes them."""
+        if names:
+            try:
+                await self._index.remove(names)
+            except Exception:
+                logger.exception("%d skills could not be removed from the index", len(names))
+
+    async def _retain(self, names: Collection[str]) -> int:
+        try:
+            return await self._index.retain(names)
+        except Exception:
+            logger.exception("the index could not be cleared of skills that are gone")
+            return 0
 
     def _mark(self, row: Row) -> Row:
         found = self.folder_of(row.key)

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 
 import anyio
@@ -71,8 +70,12 @@ async def _sweep(manager: SkillManager, moved: anyio.Event) -> None:
 
 async def _settle_again(manager: SkillManager) -> None:
     """The disk was full or read-only a moment ago; it may be better now."""
-    with suppress(ServerError):
+    try:
         await manager.scanner.retry()
+    except ServerError:
+        return  # still full, and already told
+    except Exception:
+        logger.exception("changed folders could not be read")
 
 
 async def _settle(manager: SkillManager, places: set[tuple[SkillRoot, str | None]]) -> None:

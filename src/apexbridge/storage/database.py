@@ -15,6 +15,8 @@ from typing import Any, TypeVar
 
 import anyio.to_thread
 
+from apexbridge.errors import ServerError
+
 T = TypeVar("T")
 Job = Callable[[sqlite3.Connection], T]
 MAX_BATCH = 500
@@ -97,7 +99,7 @@ class Database:
                     outcomes.append((future, None, error))
                 self._writer.execute("RELEASE job")
             self._writer.execute("COMMIT")
-        except sqlite3.Error as error:
+        except BaseException as error:  # whatever it is, this thread goes on and every caller hears of it
             with suppress(sqlite3.Error):
                 self._writer.execute("ROLLBACK")
             outcomes = [(future, None, error) for _, future in batch]
@@ -110,7 +112,7 @@ class Database:
 
 
 def _open(path: Path) -> sqlite3.Connection:
-    """A connection to a database of the newest shape; one that cannot be read is set aside, never deleted."""
+    """A connection to a database of the newest shape; one that cannot be read is set aside and built anew."""
     try:
         return _migrated(path)
     except sqlite3.DatabaseError as error:
@@ -172,6 +174,11 @@ def _connect(path: Path) -> sqlite3.Connection:
 def _migrate(connection: sqlite3.Connection) -> None:
     """Apply every numbered migration that this file has not seen."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version > _migrations()[-1][0]:
+        raise ServerError(
+            "The data directory was written by a newer version of apexbridge; update, or name another directory.",
+            code="NOT_READY",
+        )
     for number, statements in _migrations():
         if number > version:
             connection.executescript(f"BEGIN;\n{statements}\nPRAGMA user_version = {number};\nCOMMIT;")

@@ -11,6 +11,8 @@ from apexbridge.errors import ServerError
 from apexbridge.storage.faults import storage_faults
 
 LOCK_FILE = ".lock"
+SERVER_FILE = "server.json"
+"""Where the owner says how to reach it, when it is a server."""
 ATTEMPTS = 5
 PAUSE_SECONDS = 0.02
 
@@ -39,6 +41,7 @@ def owned(data_dir: Path) -> Iterator[None]:
                 "directory with --data-dir.",
                 code="DATA_DIR_IN_USE",
             ) from error
+        (data_dir / SERVER_FILE).unlink(missing_ok=True)  # of a server that was killed
         yield
     finally:
         os.close(descriptor)

@@ -16,7 +16,7 @@ from apexbridge.bridge import Bridge
 from apexbridge.errors import ApexBridgeError, ServerError, SkillNotFoundError
 from apexbridge.settings import Settings, load_settings
 from apexbridge.skills.models import NAME_PATTERN, RESERVED_NAMES
-from apexbridge.storage.directory import is_owned
+from apexbridge.storage.directory import SERVER_FILE, is_owned
 
 WAIT_SECONDS = 20
 """How long to wait for another command that holds the data directory."""
@@ -144,8 +144,8 @@ async def _running_server(data_dir: Path, deadline: float) -> str | None:
     """The address of the server that holds the directory; another command is waited for."""
     told = False
     while is_owned(data_dir):
-        address = _announced(data_dir)
-        if address is not None and await _answers(address):
+        address, instance = _announced(data_dir)
+        if address is not None and await _answers(address, instance):
             return address
         if time.monotonic() > deadline:
             raise ServerError(
@@ -159,20 +159,22 @@ async def _running_server(data_dir: Path, deadline: float) -> str | None:
     return None
 
 
-def _announced(data_dir: Path) -> str | None:
-    from apexbridge.surfaces.http.serve import SERVER_FILE
-
+def _announced(data_dir: Path) -> tuple[str | None, str | None]:
+    """Where the directory's server says it is, and which one it is."""
     try:
-        return str(json.loads((data_dir / SERVER_FILE).read_bytes())["url"])
+        told = json.loads((data_dir / SERVER_FILE).read_bytes())
+        return str(told["url"]), str(told["instance"])
     except (OSError, ValueError, KeyError, TypeError):
-        return None
+        return None, None
 
 
-async def _answers(address: str) -> bool:
+async def _answers(address: str, instance: str | None) -> bool:
+    """Whether that very server is there, and not another one that has its port now."""
     try:
         async with httpx.AsyncClient(base_url=address, timeout=CONNECT_SECONDS, trust_env=False) as client:
-            return (await client.get("/healthz")).is_success
-    except (httpx.TransportError, httpx.InvalidURL):
+            answer = (await client.get("/healthz")).json()
+            return isinstance(answer, dict) and answer.get("instance") == instance
+    except (httpx.TransportError, httpx.InvalidURL, ValueError):
         return False
 
 

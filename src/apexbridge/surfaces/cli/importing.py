@@ -1,11 +1,13 @@
 """Archives and folders on their way to a server, one or many."""
 
+import os
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from apexbridge.errors import ApexBridgeError, RequestError
+from apexbridge.skills.examiner import skill_file_among
 from apexbridge.skills.roots import SkillRoot, discover
 from apexbridge.skills.sources import is_folder, open_source
 from apexbridge.surfaces.cli.connect import Api
@@ -32,6 +34,11 @@ async def import_packages(api: Api, folder: Path, *, overwrite: bool, profile: P
     """Install every skill folder and archive below a folder; what exists already is left alone and reported."""
     if not is_folder(folder):
         raise RequestError(f"No such folder: {folder}", code="FILE_NOT_FOUND")
+    if skill_file_among(os.listdir(folder)):  # noqa: PTH208  # names are enough
+        raise RequestError(
+            f"{folder} is a skill itself, not a folder of skills. Install it with: apex skills install {folder}",
+            code="INVALID_INPUT",
+        )
     packages = list(_packages(folder))
     entries = []
     with progress_bar("importing") as progress:
@@ -64,7 +71,8 @@ async def _import_one(
 
 
 def _packages(folder: Path) -> Iterator[tuple[Path, str | None]]:
-    for found in discover(SkillRoot(id="import", path=folder), [folder]):
+    # The user chose this folder, so links in it are followed wherever they lead: installers put them there.
+    for found in discover(SkillRoot(id="import", path=folder), [Path("/")]):
         yield found.path, found.problem
     for path in sorted(folder.iterdir()):
         if path.suffix.lower() in _ARCHIVE_SUFFIXES and path.is_file():

@@ -29,7 +29,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str) 
     if count:
         wide = out if out.is_terminal else Console(highlight=False, width=PIPE_WIDTH)
         wide.print(grid)
-    else:
+    elif empty:
         talk.print(Text(empty))
 
 

@@ -143,6 +143,8 @@ def export(
 ) -> None:
     """Write a skill as a ZIP."""
     target = out or Path(f"{name}.zip")
+    if not target.parent.is_dir():
+        raise typer.BadParameter(f"there is no folder {target.parent}")
 
     async def work(api: "Api") -> None:
         from apexbridge.surfaces.cli.connect import skill_path

@@ -8,7 +8,7 @@ from fastapi_offline import FastAPIOffline
 import apexbridge
 from apexbridge.bridge import Bridge
 from apexbridge.surfaces.http import plugins, service, skills
-from apexbridge.surfaces.http.errors import ErrorAnswer, add_error_handlers
+from apexbridge.surfaces.http.errors import CatchAll, ErrorAnswer, add_error_handlers
 from apexbridge.surfaces.http.limits import BodyLimit
 from apexbridge.surfaces.http.origin import OriginGuard
 
@@ -34,4 +34,5 @@ def create_app(bridge: Bridge) -> FastAPI:
     add_error_handlers(app)
     app.add_middleware(BodyLimit)
     app.add_middleware(OriginGuard)
+    app.add_middleware(CatchAll)  # the last one added is the outermost
     return app

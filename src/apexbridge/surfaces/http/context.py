@@ -17,5 +17,7 @@ def _skills(request: Request) -> SkillManager:
     return _bridge(request).skills
 
 
+ServedBridge = Annotated[Bridge, Depends(_bridge)]
+"""What the server that was asked has opened."""
 Skills = Annotated[SkillManager, Depends(_skills)]
 """The skills of the server that was asked."""

@@ -34,7 +34,6 @@ def add_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _framework)
     app.add_exception_handler(ClientDisconnect, _client_left)
-    app.add_middleware(CatchAll)
 
 
 def error_response(error: ApexBridgeError, headers: dict[str, str] | None = None) -> Response:

@@ -35,14 +35,22 @@ class OriginGuard:
 
 def _problem(method: str, headers: Headers) -> str | None:
     host = headers.get("host", "")
-    if not _is_local(urlsplit(f"//{host}").hostname):
+    if not _is_local(_part(f"//{host}", "hostname")):
         return "This server answers to loopback addresses only; the Host header names another one."
     origin = headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc != host:
+    if origin is not None and _part(origin, "netloc") != host:
         return "This request was caused by a page of another site."
     if method not in _SAFE_METHODS and headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         return "This request was caused by a page of another site."
     return None
+
+
+def _part(address: str, name: str) -> str | None:
+    try:
+        found: str | None = getattr(urlsplit(address), name)
+    except ValueError:
+        return None
+    return found
 
 
 def _is_local(name: str | None) -> bool:

@@ -6,16 +6,15 @@ import os
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 
 import uvicorn
 
 from apexbridge.bridge import Bridge
 from apexbridge.errors import ServerError
+from apexbridge.storage.directory import SERVER_FILE
 from apexbridge.surfaces.http.app import create_app
 
-SERVER_FILE = "server.json"
 DRAIN_SECONDS = 30
 
 
@@ -47,11 +46,10 @@ async def serve(bridge: Bridge, listener: socket.socket, announce: Callable[[str
         access_log=False,
         server_header=False,
         timeout_graceful_shutdown=DRAIN_SECONDS,
-        h11_max_incomplete_event_size=64 * 1024,
     )
     host, port = listener.getsockname()[:2]
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-    with _announced(bridge.settings.data_dir, url):
+    with _announced(bridge, url):
         announce(url)
         await _Server(config).serve(sockets=[listener])
 
@@ -78,13 +76,13 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 @contextmanager
-def _announced(data_dir: Path, url: str) -> Iterator[None]:
+def _announced(bridge: Bridge, url: str) -> Iterator[None]:
     """Write down where the server is, for commands that come later; only its owner may read it."""
-    path = data_dir / SERVER_FILE
+    path = bridge.settings.data_dir / SERVER_FILE
     draft = path.with_suffix(".tmp")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     with os.fdopen(descriptor, "w") as file:
-        json.dump({"url": url, "pid": os.getpid()}, file)
+        json.dump({"url": url, "pid": os.getpid(), "instance": bridge.instance}, file)
     draft.replace(path)
     try:
         yield

@@ -1,5 +1,6 @@
 """The service itself: is it alive, what does it count, what can be changed while it runs."""
 
+import sqlite3
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Response
@@ -8,8 +9,9 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector, CollectorRegistry
 
 import apexbridge
+from apexbridge.errors import ServerError
 from apexbridge.skills.config import SkillManagerConfig
-from apexbridge.surfaces.http.context import Skills
+from apexbridge.surfaces.http.context import ServedBridge, Skills
 from apexbridge.wire import WireModel
 
 router = APIRouter(tags=["service"])
@@ -20,19 +22,24 @@ class Health(WireModel):
 
     status: str
     version: str
+    instance: str
+    """As in the `server.json` of the data directory that is served."""
 
 
 @router.get("/healthz")
-async def healthz() -> Health:
+async def healthz(bridge: ServedBridge) -> Health:
     """Whether the process answers."""
-    return Health(status="ok", version=apexbridge.__version__)
+    return Health(status="ok", version=apexbridge.__version__, instance=bridge.instance)
 
 
 @router.get("/readyz")
-async def readyz(skills: Skills) -> Health:
+async def readyz(bridge: ServedBridge, skills: Skills) -> Health:
     """Whether the catalog can be read."""
-    await skills.list_skills(limit=1)
-    return Health(status="ready", version=apexbridge.__version__)
+    try:
+        await skills.list_skills(limit=1)
+    except sqlite3.Error as error:
+        raise ServerError("The catalog cannot be read.", code="NOT_READY") from error
+    return Health(status="ready", version=apexbridge.__version__, instance=bridge.instance)
 
 
 @router.get("/metrics", response_class=Response)

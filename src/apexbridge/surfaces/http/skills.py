@@ -80,6 +80,8 @@ class ExecuteInput(WireInput):
     files: list[str] = Field(default_factory=list)
     mode: Mode | None = None
     timeout: int | None = Field(default=None, gt=0, description="Milliseconds.")
+    approval: str | None = Field(default=None, description="The id of a confirmation, for dangerous skills.")
+    wait: bool = Field(default=True, description="Whether to answer when the run has ended.")
 
     @field_validator("input")
     @classmethod
@@ -95,7 +97,7 @@ class ExecuteInput(WireInput):
 async def list_skills(
     skills: Skills,
     name: Annotated[str | None, Query(description="A part of the name, any case.")] = None,
-    tags: Annotated[str | None, Query(description="Comma-separated; any of them.")] = None,
+    tags: Annotated[str | None, Query(description="Comma-separated; any of them.", max_length=2000)] = None,
     page: Annotated[int, Query(ge=1, le=1_000_000)] = 1,
     limit: Annotated[int, Query(ge=1, le=MAX_LIMIT)] = DEFAULT_LIMIT,
 ) -> SkillPage:
