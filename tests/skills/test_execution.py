@@ -1,16 +1,19 @@
 """What a call of a skill means: mode, script, placeholders, and what can be configured while running."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
+import anyio
+import anyio.lowlevel
 import pytest
 
 from apexbridge.errors import ApexBridgeError, DirectModeDisabledError, InvalidInputError, ServerError, SkillError
 from apexbridge.skills.direct import render
 from apexbridge.skills.manager import SkillManager
 from apexbridge.skills.models import DirectSkillResult
-from apexbridge.skills.ports import NoIndex, NoRunner
+from apexbridge.skills.ports import IndexDocument, NoIndex, NoRunner
 from tests.conftest import Workshop
-from tests.making import skill_zip, write_skill
+from tests.making import Outcome, skill_zip, write_skill
 
 pytestmark = pytest.mark.anyio
 
@@ -176,25 +179,69 @@ async def test_paths_change_while_running(skills: SkillManager, workshop: Worksh
 
 @pytest.mark.requirement("D14")
 async def test_paths_do_not_change_under_a_run_or_an_install(
-    skills: SkillManager, workshop: Workshop, tmp_path: Path
+    skills: SkillManager, workshop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await skills.install_skill(skill_zip(files={"scripts/execute.js": ""}))
     refused: list[str] = []
 
-    async def try_to_move(_: object) -> object:
+    async def try_to_move() -> None:
         try:
             await skills.update_config({"customPaths": [str(tmp_path)]})
         except ServerError as error:
             refused.append(error.code)
         await skills.update_config({"sandboxTimeout": 4321})
+
+    async def embed(documents: Sequence[IndexDocument]) -> list[list[float]]:
+        await try_to_move()
+        return [[0.0]] * len(documents)
+
+    async def run(_: object) -> Outcome:
+        await try_to_move()
         return workshop.runner.outcome
 
-    workshop.runner.run = try_to_move  # type: ignore[method-assign,assignment]
+    monkeypatch.setattr(workshop.index, "embed", embed)
+    monkeypatch.setattr(workshop.runner, "run", run)
+    await skills.install_skill(skill_zip(files={"scripts/execute.js": ""}))
+    await skills.update_skill_description("git-commit", "A new one for it.")
     await skills.execute_skill("git-commit")
-    async with skills._locks.hold("git-commit"):
-        await try_to_move(None)
-    assert refused == ["BUSY", "BUSY"]
+    assert refused == ["BUSY"] * 3
     assert skills.get_config().sandbox_timeout == 4321
+    assert (await skills.get_skill("git-commit")).description == "A new one for it."
+
+
+@pytest.mark.requirement("D14")
+async def test_installs_that_come_while_paths_change_go_to_the_new_place(skills: SkillManager, tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(skills.update_config, {"skillsPath": str(tmp_path / "there")})
+        await anyio.lowlevel.checkpoint()
+        for number in range(10):
+            tasks.start_soon(skills.install_skill, skill_zip(f"s-{number}"))
+    assert len([path for path in (tmp_path / "there").iterdir() if not path.name.startswith(".")]) == 10
+    assert (await skills.list_skills()).total == 10
+
+
+@pytest.mark.requirement("D14")
+async def test_a_path_that_turns_out_to_be_useless_changes_nothing(skills: SkillManager) -> None:
+    await skills.install_skill(skill_zip())
+    before = skills.get_config()
+    with pytest.raises((OSError, ServerError)):
+        await skills.update_config({"skillsPath": "/proc"})
+    assert skills.get_config() == before
+    assert (await skills.get_skill("git-commit")).name == "git-commit"
+    await skills.install_skill(skill_zip("another"))
+
+
+@pytest.mark.requirement("D14")
+async def test_paths_are_absolute_and_no_folder_counts_twice(
+    skills: SkillManager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "extra").mkdir()
+    (tmp_path / "same").symlink_to("extra")
+    monkeypatch.chdir(tmp_path)
+    changed = await skills.update_config({"customPaths": ["extra"]})
+    assert changed.custom_paths == (tmp_path / "extra",)
+    with pytest.raises(InvalidInputError, match="twice"):
+        await skills.update_config({"customPaths": ["extra", "same"]})
 
 
 async def test_every_error_has_a_status(skills: SkillManager) -> None:

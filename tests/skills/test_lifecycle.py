@@ -250,7 +250,7 @@ async def test_an_edit_rewrites_the_description_and_indexes_anew(
     markdown = "---\n# ours\nname: git-commit\ndescription: old # short\nversion: 1.10\n---\r\n# Body {{x}}\n"
     await skills.install_skill(skill_zip(markdown=markdown))
     path, marker = data_dir / "skills/git-commit/SKILL.md", data_dir / "skills/git-commit/.vectorized"
-    before = json.loads(marker.read_text())
+    before, written = json.loads(marker.read_text()), marker.stat()
     new = "自动生成Git提交信息，支持emoji和conventional commits格式"
     receipt = await skills.update_skill_description("git-commit", new)
     assert (receipt.name, receipt.message) == ("git-commit", "Description updated")
@@ -258,6 +258,7 @@ async def test_an_edit_rewrites_the_description_and_indexes_anew(
     assert workshop.index.vectors["git-commit"] == workshop.index.vector_of("git-commit", new)
     after = json.loads(marker.read_text())
     assert after["indexedAt"] >= before["indexedAt"]
+    assert marker.stat().st_mtime_ns > written.st_mtime_ns
     assert after["skillHash"] != before["skillHash"]
     assert workshop.tools.tools["git-commit"].metadata.description == new
     assert (await skills.get_skill("git-commit")).description == new
@@ -467,6 +468,30 @@ async def test_files_are_read_only_inside_the_skill(skills: SkillManager, data_d
         with pytest.raises(ApexBridgeError) as caught:
             await skills.open_skill_file("git-commit", path)
         assert caught.value.code == "FILE_NOT_FOUND"
+
+
+async def test_what_shrinks_too_well_can_still_be_exported_and_installed_again(
+    skills: SkillManager, tmp_path: Path
+) -> None:
+    await skills.install_skill(write_skill(tmp_path, "zeros", {"zeros.txt": "0" * 3_000_000}))
+    with await skills.export_skill("zeros") as exported:
+        assert (await skills.install_skill(exported.read(), overwrite=True)).replaced
+
+
+async def test_a_folder_beyond_the_limits_is_refused_before_it_is_read(skills: SkillManager, tmp_path: Path) -> None:
+    large = write_skill(tmp_path, "large")
+    with (large / "sparse").open("wb") as file:
+        file.truncate(3 * 1024**3)
+    maze = write_skill(tmp_path, "maze")
+    for number in range(27):
+        (maze / f"d{number}").mkdir()
+        if number:
+            (maze / f"d{number - 1}/a").symlink_to(f"../d{number}")
+            (maze / f"d{number - 1}/b").symlink_to(f"../d{number}")
+    for folder, code in ((large, "ARCHIVE_TOO_LARGE"), (maze, "UNSAFE_ENTRY")):
+        with anyio.fail_after(10), pytest.raises(SkillError) as caught:
+            await skills.install_skill(folder)
+        assert caught.value.code == code
 
 
 async def test_an_export_installs_again_with_the_same_content(skills: SkillManager) -> None:

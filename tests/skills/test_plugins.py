@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+import anyio
 import pytest
 
 from apexbridge.errors import ApexBridgeError, SkillAlreadyExistsError, SkillError
@@ -125,6 +126,33 @@ async def test_a_plan_that_was_never_written_whole_is_rubbish(workshop: Workshop
     (data_dir / "staging/x").mkdir(parents=True)
     (data_dir / "staging/x/plan.json").write_text(plan)
     async with workshop.open():
+        assert list((data_dir / "staging").iterdir()) == []
+
+
+async def test_skills_that_leave_at_once_all_leave(skills: SkillManager) -> None:
+    names = [f"s-{number}" for number in range(20)]
+    await skills.install_skill(plugin_zip(*names))
+    async with anyio.create_task_group() as tasks:
+        for name in names[1:]:
+            tasks.start_soon(skills.uninstall_skill, name)
+    assert [plugin["skills"] for plugin in skills._home.library.read_plugins()] == [["s-0"]]
+
+
+async def test_a_take_back_that_fails_too_loses_nothing(
+    workshop: Workshop, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with workshop.open() as skills:
+        await skills.install_skill(plugin_zip("alpha", "beta", description="The first version of it."))
+
+        def fail(*_: object) -> None:
+            raise OSError(5, "Input/output error")
+
+        monkeypatch.setattr(skills._home.library, "write_plugin", fail)
+        with pytest.raises(OSError, match="Input/output"):
+            await skills.install_skill(plugin_zip("alpha", "beta", description="The second version."), overwrite=True)
+    async with workshop.open() as skills:
+        found = {skill.description for skill in await skills.list_skills()}
+        assert found == {"The second version."}, "the plan was kept and carried out"
         assert list((data_dir / "staging").iterdir()) == []
 
 

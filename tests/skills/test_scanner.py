@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from apexbridge.bridge import Bridge
-from apexbridge.errors import ServerError, SkillError, SkillNotFoundError, SkillReadOnlyError
+from apexbridge.errors import ServerError, SkillError, SkillNotFoundError, SkillParseError, SkillReadOnlyError
 from apexbridge.settings import Settings
 from apexbridge.skills.fingerprint import hash_folder, look
 from apexbridge.skills.manager import SkillManager
@@ -167,7 +167,9 @@ async def test_a_broken_database_is_set_aside(
 
 # --------------------------------------------------------------------------------------------------------- problems
 @pytest.mark.requirement("D12")
-async def test_what_cannot_be_parsed_is_set_aside_with_its_reason(workshop: Workshop, data_dir: Path) -> None:
+async def test_what_cannot_be_parsed_is_set_aside_with_its_reason(
+    workshop: Workshop, data_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     root = data_dir / "skills"
     write_skill(root, "good")
     write_skill(root, "empty", markdown="")
@@ -181,6 +183,7 @@ async def test_what_cannot_be_parsed_is_set_aside_with_its_reason(workshop: Work
         assert await names(skills) == ["good"]
         found = {problem.name: (problem.kind, problem.reason) for problem in await skills.problems()}
         assert set(found) == {"empty", "nothing", "huge", "odd", "stats", "folder-\\xff"}
+        assert "nothing in installed is not served: SKILL.md not found" in caplog.text
         assert {kind for kind, _ in found.values()} == {"broken"}
         assert found["nothing"][1] == "SKILL.md not found"
         assert "1 MB" in found["huge"][1]
@@ -360,6 +363,78 @@ async def test_a_link_among_the_installed_skills_may_not_lead_out(
         assert list((data_dir / "trash").iterdir()) == []
 
 
+async def test_a_link_made_while_running_may_not_lead_out_either(data_dir: Path, tmp_path: Path) -> None:
+    real = write_skill(tmp_path / "elsewhere", "linked")
+    before = walk(tmp_path / "elsewhere")
+    async with Bridge.open(Settings(data_dir=data_dir)) as bridge:
+        (data_dir / "skills/linked").symlink_to(real)
+        write_skill(data_dir / "skills", "plain")
+        await until(lambda found: found == {"plain"}, bridge.skills)
+        with pytest.raises(SkillParseError, match="leads outside"):
+            await bridge.skills.reload_skill("linked")
+        assert await names(bridge.skills) == ["plain"]
+    assert walk(tmp_path / "elsewhere") == before
+
+
+@pytest.mark.requirement("D11")
+async def test_a_read_only_place_is_not_written_to_through_a_link(
+    workshop: Workshop, tmp_path: Path, data_dir: Path
+) -> None:
+    root = tmp_path / "library"
+    folder = write_skill(root, "fixed")
+    folder.chmod(0o555)
+    root.chmod(0o555)
+    (data_dir / "skills").mkdir(parents=True)
+    (data_dir / "skills/fixed").symlink_to(folder)
+    before = walk(root)
+    async with workshop.open(roots=(root,)) as skills:
+        assert await names(skills) == ["fixed"]
+        with pytest.raises(SkillReadOnlyError):
+            await skills.update_skill_description("fixed", "Another description.")
+    assert walk(root) == before
+    root.chmod(0o755)
+    folder.chmod(0o755)
+
+
+async def test_folders_that_turn_out_to_hold_one_skill_do_not_collide(skills: SkillManager, data_dir: Path) -> None:
+    for number in range(10):
+        write_skill(data_dir / "skills", f"f{number}", markdown=skill_markdown("same"))
+    installed = skills.roots[-1]
+    async with anyio.create_task_group() as tasks:
+        for number in range(10):
+            tasks.start_soon(skills.refresh, {(installed, f"f{number}")})
+        tasks.start_soon(skills.install_skill, skill_zip("other"))
+    assert await names(skills) == ["other", "same"]
+    assert len(await skills.problems()) == 9
+
+
+@pytest.mark.requirement("D3")
+async def test_an_overwrite_replaces_a_skill_in_a_folder_of_another_name(workshop: Workshop, data_dir: Path) -> None:
+    write_skill(data_dir / "skills", "folder", markdown=skill_markdown("real"))
+    async with workshop.open() as skills:
+        assert (await skills.install_skill(skill_zip("real"), overwrite=True)).replaced
+        assert sorted(path.name for path in (data_dir / "skills").iterdir()) == ["real"]
+        assert await skills.problems() == []
+
+
+async def test_a_root_that_is_not_there_is_a_problem(workshop: Workshop, tmp_path: Path) -> None:
+    async with workshop.open(roots=(tmp_path / "nowhere",)) as skills:
+        (problem,) = await skills.problems()
+        assert (problem.name, problem.reason) == ("nowhere", "there is no such folder")
+
+
+async def test_an_index_that_fails_leaves_no_ghost(skills: SkillManager, workshop: Workshop) -> None:
+    async def fail(_: object) -> None:
+        raise RuntimeError("the index is gone")
+
+    await skills.install_skill(skill_zip())
+    for call in ("remove", "missing", "retain"):
+        setattr(workshop.index, call, fail)
+    await skills.uninstall_skill("git-commit")
+    assert await names(skills) == []
+    assert (await skills.reconcile()).removed == 0
+
+
 @pytest.mark.requirement("D10")
 async def test_a_root_that_appears_later_is_served_and_watched(data_dir: Path, tmp_path: Path) -> None:
     root = tmp_path / "later"
@@ -475,7 +550,7 @@ async def test_a_database_that_cannot_be_written_stops_a_change_before_it_begins
 
 async def test_a_watch_survives_a_folder_that_cannot_be_read(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with Bridge.open(Settings(data_dir=data_dir)) as bridge:
-        refresh, calls = bridge.skills.scanner.refresh, []
+        refresh, calls = bridge.skills.refresh, []
 
         async def fail_once(places: object) -> None:
             calls.append(places)
@@ -483,7 +558,7 @@ async def test_a_watch_survives_a_folder_that_cannot_be_read(data_dir: Path, mon
                 raise OSError(5, "Input/output error")
             await refresh(places)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(bridge.skills.scanner, "refresh", fail_once)
+        monkeypatch.setattr(bridge.skills, "refresh", fail_once)
         write_skill(data_dir / "skills", "first")
         with anyio.fail_after(5):
             while not calls:

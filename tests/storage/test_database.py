@@ -62,6 +62,28 @@ async def test_a_failed_job_takes_back_only_its_own_changes(database: Database) 
     assert await count(database) == 2
 
 
+async def test_no_error_ends_the_writer(database: Database) -> None:
+    def rude(connection: sqlite3.Connection) -> None:
+        connection.execute("ROLLBACK")
+        raise KeyError("nobody expects this")
+
+    with pytest.raises(KeyError):
+        await database.write(rude)
+    with anyio.fail_after(5):
+        await database.write(insert("next"))  # type: ignore[arg-type]
+    assert await count(database) == 1
+
+
+async def test_a_database_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "x.sqlite3"
+    Database(path).close()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA user_version = 999")
+    with pytest.raises(ServerError, match="newer version"):
+        Database(path)
+    assert not list(tmp_path.glob("*.broken-*"))
+
+
 async def test_readers_cannot_write(database: Database) -> None:
     with pytest.raises(sqlite3.OperationalError, match="readonly"):
         await database.read(insert("x"))  # type: ignore[arg-type]

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 from apexbridge.surfaces.cli.app import main
 
+START_SECONDS = 60
 APEX = [sys.executable, "-c", "from apexbridge.surfaces.cli.app import main; main()"]
 
 
@@ -86,10 +88,13 @@ def start_server(data_dir: Path) -> Iterator[StartServer]:
         started.append(process)
         assert process.stderr is not None
         greeting = ""
+        watchdog = threading.Timer(START_SECONDS, process.kill)
+        watchdog.start()
         for line in process.stderr:
             greeting += line
             if "Ctrl-C" in line:
                 break
+        watchdog.cancel()
         assert "Ctrl-C" in greeting, greeting
         url = next(word for word in greeting.split() if word.startswith("http"))
         return Server(process, url, greeting, folder)

@@ -89,6 +89,8 @@ def test_a_refusal_ends_with_1_and_says_what_to_do(apex: Apex, archive: Path, tm
     assert "apex plugins list" in apex("plugins", "uninstall", "nothing").err
     assert apex("skills", "export", "nothing").code == 1
     assert not Path("nothing.zip").exists()
+    assert apex("skills", "export", "git-commit", "--out", "/no/such/folder/x.zip").code == 2
+    assert apex("skills", "export", "git-commit", "--url", "http://127.0.0.1:9", "--json").json["code"] == "NOT_READY"
 
 
 @pytest.mark.parametrize(
@@ -226,6 +228,14 @@ def test_an_address_without_a_server_is_explained(apex: Apex) -> None:
     for address in ("nonsense", "http://127.0.0.1:99999", "http://exämple..com", "http://[::1"):
         said = apex("skills", "list", "--url", address, "--json")
         assert (said.code, said.json["code"]) == (1, "NOT_READY")
+
+
+def test_a_directory_that_is_named_wins_over_an_address_of_the_environment(
+    apex: Apex, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("APEX_URL", "http://127.0.0.1:9")
+    assert apex("skills", "list", "--json").code == 1
+    assert apex("skills", "list", "--json", "--data-dir", data_dir).json["total"] == 0
 
 
 def test_a_data_directory_that_is_a_file_is_explained(apex: Apex, tmp_path: Path) -> None:

@@ -416,6 +416,8 @@ async def test_the_documentation_asks_nobody_else(client: httpx.AsyncClient) -> 
         ("GET", {"host": "evil.example:8420"}),
         ("GET", {"host": "127.0.0.1.evil.example"}),
         ("GET", {"host": ""}),
+        ("GET", {"host": "["}),
+        ("POST", {"origin": "http://["}),
         ("POST", {"origin": "https://evil.example"}),
         ("POST", {"origin": "null"}),
         ("GET", {"origin": "http://localhost:1"}),

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic.alias_generators import to_camel
 
 from apexbridge.errors import InvalidInputError
@@ -37,6 +37,13 @@ class SkillManagerConfig(WireModel):
     """Milliseconds."""
     enable_direct_mode: bool
 
+    @field_validator("skills_path", "custom_paths", mode="after")
+    @classmethod
+    def _absolute(cls, value: Path | tuple[Path, ...]) -> Path | tuple[Path, ...]:
+        if isinstance(value, Path):
+            return value.expanduser().absolute()
+        return tuple(path.expanduser().absolute() for path in value)
+
     @property
     def paths(self) -> tuple[Path, ...]:
         """Every place that skills are looked for."""
@@ -64,7 +71,7 @@ class SkillManagerConfig(WireModel):
             for path in wanted.paths
             if path not in self.paths and not path.is_dir()
         ]
-        if len(set(wanted.paths)) < len(wanted.paths):
+        if len({path.resolve() for path in wanted.paths}) < len(wanted.paths):
             problems.append({"path": "customPaths", "message": "a folder is named twice"})
         if problems:
             raise _refused(problems)

@@ -35,8 +35,6 @@ class SkillExecution:
     def __init__(self, *, runner: SkillRunner, statistics: CallStatisticsStore) -> None:
         self._runner = runner
         self._statistics = statistics
-        self.active = 0
-        """Calls that are under way."""
 
     async def execute(
         self,
@@ -71,11 +69,7 @@ class SkillExecution:
             timeout_ms=timeout or row.metadata.timeout_ms or config.sandbox_timeout,
             is_entry=target == row.entry,
         )
-        self.active += 1
-        try:
-            result = await self._runner.run(request)
-        finally:
-            self.active -= 1
+        result = await self._runner.run(request)
         await self._count(row.name, success=result.success, duration_ms=result.duration)
         return result
 

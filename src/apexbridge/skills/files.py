@@ -13,19 +13,12 @@ _RENAME_EXCHANGE = 2
 
 
 def exchange(one: Path, other: Path) -> None:
-    """Swap two folders of one file system so that no reader ever finds either missing.
+    """Swap two folders of one mount so that no reader ever finds either missing.
 
-    Where the kernel or the file system cannot, three renames do it with a gap of microseconds.
+    Raises:
+        OSError: ENOSYS, EINVAL or ENOTSUP where the kernel or the file system cannot.
     """
-    try:
-        _renameat2(one, other, _RENAME_EXCHANGE)
-    except OSError as error:
-        if error.errno not in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
-            raise
-        aside = one.with_name(f"{one.name}.swap")
-        one.rename(aside)
-        other.rename(one)
-        aside.rename(other)
+    _renameat2(one, other, _RENAME_EXCHANGE)
 
 
 def replace_file(path: Path, data: bytes, *, beside: Path, mode: int = 0o644, durable: bool = False) -> None:

@@ -253,7 +253,7 @@ def _explain(error: yaml.MarkedYAMLError) -> tuple[str, Any]:
     """What to change, and where; YAML's own words are for those who write parsers."""
     problem, context = error.problem or "not valid YAML", error.context or ""
     if "mapping values are not allowed" in problem:
-        return "an unquoted colon: put the value in quotes; or a key that is indented too far", error.problem_mark
+        return "an unquoted colon: put the value in quotes", error.problem_mark
     if "cannot start any token" in problem:
         return "a value that starts with a tab or a reserved character: put it in quotes", error.problem_mark
     if "quoted scalar" in context:

@@ -1,7 +1,8 @@
 """The way of a checked package to live skills: stage, embed, commit, settle."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -22,13 +23,21 @@ class Installer:
     """Installs packages. Before the commit a failure leaves no trace; after it the scanner can finish the work."""
 
     def __init__(
-        self, *, library: Library, catalog: Catalog, scanner: Scanner, index: SkillIndex, locks: NameLocks
+        self,
+        *,
+        library: Library,
+        catalog: Catalog,
+        scanner: Scanner,
+        index: SkillIndex,
+        locks: NameLocks,
+        commits: NameLocks,
     ) -> None:
         self._library = library
         self._catalog = catalog
         self._scanner = scanner
         self._index = index
         self._locks = locks
+        self._commits = commits
 
     async def install(self, file: BinaryIO, package: Package, *, overwrite: bool) -> InstallReceipt:
         """Put every skill of the package in place, all or none.
@@ -46,19 +55,22 @@ class Installer:
                 IndexDocument(metadata=skill.metadata, summary=skill.verdict.summary) for skill in package.skills
             ]
             vectors = dict(zip(names, await self._index.embed(documents), strict=True))
-            superseded = self._superseded(package.plugin, names)
-            async with self._locks.hold(*names, *superseded, *_lock_of(package.plugin)):
+            async with self._holding(names, package.plugin.name if package.plugin else None) as members:
                 if not overwrite:
                     await self._refuse_existing(names, package.plugin)
-                replaced = any(is_there(self._path(name)) for name in names)
+                superseded = [name for name in members if name not in names]
+                elsewhere = await self._elsewhere(names)
+                replaced = bool(elsewhere) or any(is_there(self._path(name)) for name in names)
                 await self._catalog.prove_writable()
                 # Once begun, the commit and what follows from it are finished even when the caller goes away.
                 with anyio.CancelScope(shield=True):
-                    await anyio.to_thread.run_sync(self._commit, stage, staged, package.plugin, superseded)
-                    await self._settle([*names, *superseded], vectors)
+                    async with self._commits.hold(*names, *superseded):
+                        await anyio.to_thread.run_sync(self._commit, stage, staged, package.plugin, superseded)
+                        await anyio.to_thread.run_sync(self._clear, elsewhere)
+                        await self._settle([*names, *superseded, *elsewhere], vectors)
         finally:
             with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(self._library.discard, stage)
+                await anyio.to_thread.run_sync(self._library.discard_stage, stage)
         return InstallReceipt(
             name=package.plugin.name if package.plugin else names[0],
             names=names,
@@ -70,36 +82,63 @@ class Installer:
     async def uninstall(self, name: str, folder: Path) -> None:
         """Take a skill away; the caller holds its name."""
         with anyio.CancelScope(shield=True):
-            rows = await self._catalog.named([name])
-            try:
-                gone = await anyio.to_thread.run_sync(self._remove, name, folder)
-            except FileNotFoundError as error:  # removed by hand a moment ago
-                await self._scanner.settle([self._scanner.folder_of(row.key) for row in rows])
-                raise SkillNotFoundError(name) from error
-            # First the folder, then the record: on a full disk the one makes room for the other.
-            await anyio.to_thread.run_sync(self._library.discard, gone)
-            await self._scanner.settle([self._scanner.folder_of(row.key) for row in rows])
+            async with self._commits.hold(name):
+                rows = await self._catalog.named([name])
+                found = [self._scanner.folder_of(row.key) for row in rows]
+                try:
+                    gone = await anyio.to_thread.run_sync(self._remove, name, folder)
+                except FileNotFoundError as error:  # removed by hand a moment ago
+                    await self._scanner.settle(found)
+                    raise SkillNotFoundError(name) from error
+                # First the folder, then the record: on a full disk the one makes room for the other.
+                await anyio.to_thread.run_sync(self._library.discard, gone)
+                await self._scanner.settle(found)
 
-    async def uninstall_plugin(self, plugin: dict[str, Any]) -> None:
-        """Take all skills of a plugin away, all or none."""
-        names = plugin["skills"]
+    async def uninstall_plugin(self, name: str) -> bool:
+        """Take all skills of a plugin away, all or none; False where there is no such plugin."""
         stage = await anyio.to_thread.run_sync(self._library.new_stage)
         try:
-            async with self._locks.hold(*names, f"plugin:{plugin['name']}"):
+            async with self._holding([], name) as members:
+                plugin = await anyio.to_thread.run_sync(self._library.read_plugin, name)
+                if plugin is None:
+                    return False
                 with anyio.CancelScope(shield=True):
-                    empty = {**plugin, "skills": []}
-                    await anyio.to_thread.run_sync(lambda: self._library.put_plugin(stage, [], empty, superseded=names))
-                    await self._settle(names, {})
+                    async with self._commits.hold(*members):
+                        empty = {**plugin, "skills": []}
+                        await anyio.to_thread.run_sync(
+                            lambda: self._library.put_plugin(stage, [], empty, superseded=members)
+                        )
+                        await self._settle(members, {})
+                return True
         finally:
             with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(self._library.discard, stage)
+                await anyio.to_thread.run_sync(self._library.discard_stage, stage)
+
+    @asynccontextmanager
+    async def _holding(self, names: Sequence[str], plugin: str | None) -> AsyncIterator[list[str]]:
+        """Hold these names, a plugin, and the skills it has now, which are given; all at once, or two could deadlock.
+
+        Which skills a plugin has is sure only once they are held, so look again then.
+        """
+        while True:
+            members = await self._members(plugin)
+            async with self._locks.hold(*names, *members, *([f"plugin:{plugin}"] if plugin else [])):
+                if await self._members(plugin) == members:
+                    yield members
+                    return
+
+    async def _members(self, plugin: str | None) -> list[str]:
+        if plugin is None:
+            return []
+        record = await anyio.to_thread.run_sync(self._library.read_plugin, plugin)
+        return list(record["skills"]) if record else []
 
     def _path(self, name: str) -> Path:
         return self._library.skills / name
 
     async def _refuse_existing(self, names: Sequence[str], plugin: PluginManifest | None) -> None:
         """A name is taken by its folder, or by a folder of another name that somebody put there by hand."""
-        if plugin is not None and any(known["name"] == plugin.name for known in self._library.read_plugins()):
+        if plugin is not None and await self._members(plugin.name):
             raise SkillAlreadyExistsError(plugin.name, kind="Plugin")
         known = {row.name for row in await self._catalog.named(names) if row.root == INSTALLED_ROOT}
         for name in names:
@@ -112,14 +151,14 @@ class Installer:
             for skill in package.skills
         ]
 
-    def _superseded(self, plugin: PluginManifest | None, names: Sequence[str]) -> list[str]:
-        """Skills of the plugin's earlier version that the new one no longer has."""
-        if plugin is None:
-            return []
-        for known in self._library.read_plugins():
-            if known["name"] == plugin.name:
-                return [name for name in known["skills"] if name not in names]
-        return []
+    async def _elsewhere(self, names: Sequence[str]) -> list[str]:
+        """Installed folders that hold one of these skills under another folder name; somebody put them there."""
+        rows = await self._catalog.named(names)
+        return [row.folder for row in rows if row.root == INSTALLED_ROOT and row.folder != row.name]
+
+    def _clear(self, folders: Sequence[str]) -> None:
+        for folder in folders:
+            self._library.discard(self._library.remove(self._path(folder), self._library.skills))
 
     def _commit(
         self, stage: Path, staged: list[StagedSkill], plugin: PluginManifest | None, superseded: list[str]
@@ -127,7 +166,7 @@ class Installer:
         names = [skill.name for skill in staged]
         if plugin is None:
             self._library.put(staged[0], self._path(staged[0].name))
-            self._leave_plugins(names)
+            self._library.leave_plugins(names)
             return
         record: dict[str, Any] = {
             "name": plugin.name,
@@ -137,20 +176,14 @@ class Installer:
             "skills": sorted(names),
         }
         self._library.put_plugin(stage, staged, record, superseded=superseded)
-        self._leave_plugins(names, but=plugin.name)
+        self._library.leave_plugins(names, but=plugin.name)
 
     def _remove(self, name: str, folder: Path) -> Path:
-        gone = self._library.remove(folder)
-        if folder.parent == self._library.skills:
-            self._leave_plugins([name])
+        installed = folder.parent == self._library.skills
+        gone = self._library.remove(folder, self._library.skills if installed else folder.parent)
+        if installed:
+            self._library.leave_plugins([name])
         return gone
-
-    def _leave_plugins(self, names: Sequence[str], but: str | None = None) -> None:
-        """Skills that no longer are what their plugin brought are no longer part of it."""
-        for plugin in self._library.read_plugins():
-            left = [name for name in plugin["skills"] if name not in names]
-            if plugin["name"] != but and left != plugin["skills"]:
-                self._library.write_plugin({**plugin, "skills": left})
 
     async def _settle(self, names: Sequence[str], vectors: dict[str, Any]) -> None:
         await self._scanner.settle(
@@ -164,8 +197,3 @@ class Installer:
             for row in await self._catalog.named(names)
             if row.state == "shadowed"
         ]
-
-
-def _lock_of(plugin: PluginManifest | None) -> list[str]:
-    """A plugin is changed by one at a time as well; no skill's name has a colon in it."""
-    return [f"plugin:{plugin.name}"] if plugin is not None else []

@@ -4,11 +4,13 @@ Nothing live changes before its replacement lies complete and synced beside it. 
 either unreachable rubbish in `staging/` and `trash/`, or a plan that `recover()` carries out.
 """
 
+import errno
 import hashlib
 import json
 import os
+import threading
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -21,6 +23,7 @@ from apexbridge.skills.models import NAME_PATTERN, PackageFile
 
 _PLAN = "plan.json"
 _TRASH = ".apex-trash-"
+_ASIDE = ".apex-aside-"
 _GONE = "gone."
 """Before the name of a folder that a plan took away; no skill's name has a dot in it."""
 
@@ -41,17 +44,21 @@ class Library:
     def __init__(self, data_dir: Path, skills: Path | None = None) -> None:
         self.skills = skills or data_dir / "skills"
         self.skills.mkdir(parents=True, exist_ok=True)
-        # A rename stays within one file system; dot-folders are no skills to anybody.
-        same_disk = self.skills.stat().st_dev == data_dir.stat().st_dev
-        self.staging = data_dir / "staging" if same_disk else self.skills / ".staging"
-        self.trash = data_dir / "trash" if same_disk else self.skills / ".trash"
+        # A rename stays within one mount; dot-folders are no skills to anybody.
+        one_mount = _can_rename(data_dir, self.skills)
+        self.staging = data_dir / "staging" if one_mount else self.skills / ".staging"
+        self.trash = data_dir / "trash" if one_mount else self.skills / ".trash"
         self.plugins = data_dir / "plugins"
         self.markers = data_dir / "markers"
+        self._plugin_records = threading.RLock()
 
     def prepare(self) -> None:
         """Make the folders, finish what a crash left half-done, and clear what it left behind."""
         for folder in (self.plugins, self.staging, self.trash, self.markers):
             folder.mkdir(parents=True, exist_ok=True)
+        for aside in sorted(self.skills.glob(f"{_ASIDE}*")):  # a swap in three steps was cut off
+            target = self.skills / aside.name.removeprefix(_ASIDE)
+            aside.rename(self.trash / uuid.uuid4().hex if is_there(target) else target)
         for path in sorted(self.staging.glob(f"*/{_PLAN}")):
             if plan := _read_plan(path):
                 self._carry_out(path.parent, plan)
@@ -85,17 +92,38 @@ class Library:
         return StagedSkill(name=name, path=target, content_hash=content_hash(hashed), size=size)
 
     def discard(self, folder: Path) -> None:
-        """Remove a stage, or anything else that nobody can reach any more."""
+        """Remove what nobody can reach any more."""
         remove_tree(folder)
+
+    def discard_stage(self, stage: Path) -> None:
+        """Remove a stage, unless it holds a plan that is not done: the next start carries that out."""
+        if not is_there(stage / _PLAN):
+            remove_tree(stage)
 
     # -------------------------------------------------------------------------------------------------- commit
     def put(self, staged: StagedSkill, target: Path) -> None:
         """The commit point of a single skill: in place in one step, the old one (if any) now where the new one was."""
-        if is_there(target):
-            exchange(staged.path, target)
-        else:
-            staged.path.rename(target)
+        self._put_in_place(staged.path, target)
         sync_folder(target.parent)
+
+    def place_beside(self, path: Path) -> Path:
+        """A folder on the same mount as a skill's file, for its replacement to wait in."""
+        return self.staging if path.is_relative_to(self.skills) else path.parent
+
+    def _put_in_place(self, staged: Path, target: Path) -> None:
+        """Make the staged folder the target; what the target was, if anything, then lies where it was staged."""
+        if not is_there(target):
+            staged.rename(target)
+            return
+        try:
+            exchange(staged, target)
+        except OSError as error:
+            if error.errno not in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
+                raise
+            aside = target.with_name(f"{_ASIDE}{target.name}")  # `prepare` knows what to do with it after a crash
+            target.rename(aside)
+            staged.rename(target)
+            aside.rename(staged)
 
     def put_plugin(
         self, stage: Path, staged: list[StagedSkill], plugin: dict[str, Any], *, superseded: list[str]
@@ -118,19 +146,19 @@ class Library:
             self._take_back(stage, plan)
             raise
 
-    def remove(self, folder: Path) -> Path:
-        """Take a folder out of sight in one step; gives where it lies now, to be discarded."""
-        if folder.parent == self.skills:
+    def remove(self, folder: Path, root: Path) -> Path:
+        """Take a folder of a root out of sight in one step; gives where it lies now, to be discarded."""
+        if root == self.skills:
             gone = self.trash / f"{folder.name}-{uuid.uuid4().hex}"
-        else:  # another root may be another file system; a dot-folder is no skill to anybody
-            gone = folder.with_name(f"{_TRASH}{uuid.uuid4().hex}")
+        else:  # another root may be another mount; a dot-folder is no skill to anybody
+            gone = root / f"{_TRASH}{uuid.uuid4().hex}"
         folder.rename(gone)
         sync_folder(folder.parent)
         return gone
 
     def clear_trash_of(self, folder: Path) -> None:
         """Remove what a crash left of uninstalls from another root."""
-        for left in folder.rglob(f"{_TRASH}*"):
+        for left in (*folder.glob(f"{_TRASH}*"), *folder.glob(f"*/{_TRASH}*")):
             remove_tree(left)
 
     def _carry_out(self, stage: Path, plan: dict[str, Any]) -> None:
@@ -149,7 +177,7 @@ class Library:
             live = self.skills / name
             if live.exists() and _hash(live) == wanted:
                 if (stage / name).exists():
-                    exchange(stage / name, live)
+                    self._put_in_place(stage / name, live)
                 else:
                     live.rename(stage / name)
         for name in plan["superseded"]:
@@ -159,12 +187,9 @@ class Library:
         (stage / _PLAN).unlink(missing_ok=True)
 
     def _swap_in(self, staged: Path, wanted: str, target: Path) -> None:
-        if not staged.exists() or _hash(staged) != wanted:
-            return  # it is in place already, and what lies here is what it replaced
-        if is_there(target):
-            exchange(staged, target)
-        else:
-            staged.rename(target)
+        if staged.exists() and _hash(staged) == wanted:
+            self._put_in_place(staged, target)
+        # Else it is in place already, and what lies here is what it replaced.
 
     # ------------------------------------------------------------------------------------------------- plugins
     def read_plugins(self) -> list[dict[str, Any]]:
@@ -179,14 +204,43 @@ class Library:
                 found.append(plugin)
         return found
 
+    def read_plugin(self, name: str) -> dict[str, Any] | None:
+        """One plugin's record."""
+        return next((plugin for plugin in self.read_plugins() if plugin["name"] == name), None)
+
+    def leave_plugins(self, names: Sequence[str], but: str | None = None) -> None:
+        """Skills that no longer are what their plugin brought are no longer part of it."""
+        with self._plugin_records:
+            for plugin in self.read_plugins():
+                left = [name for name in plugin["skills"] if name not in names]
+                if plugin["name"] != but and left != plugin["skills"]:
+                    self.write_plugin({**plugin, "skills": left})
+
     def write_plugin(self, plugin: dict[str, Any]) -> None:
         """Write a plugin down, or forget it when it has no skill left."""
         path = self.plugins / f"{plugin['name']}.json"
-        if plugin["skills"]:
-            data = json.dumps(plugin, ensure_ascii=False, indent=1).encode()
-            replace_file(path, data, beside=self.staging, durable=True)
-        else:
-            path.unlink(missing_ok=True)
+        with self._plugin_records:
+            if plugin["skills"]:
+                data = json.dumps(plugin, ensure_ascii=False, indent=1).encode()
+                replace_file(path, data, beside=self.plugins, durable=True)
+            else:
+                path.unlink(missing_ok=True)
+
+
+def _can_rename(data_dir: Path, skills: Path) -> bool:
+    """Whether a folder can be moved from one to the other; only trying tells, for a mount may be of the same disk."""
+    probe, target = data_dir / f".probe-{uuid.uuid4().hex}", skills / f".probe-{uuid.uuid4().hex}"
+    probe.mkdir()
+    try:
+        probe.rename(target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        target = probe
+        return False
+    finally:
+        target.rmdir()
+    return True
 
 
 def _is_plugin(record: Any) -> bool:

@@ -1,9 +1,11 @@
-"""One change at a time for each skill, any number of skills at once."""
+"""One change at a time for each skill, any number of skills at once; and a gate to stop them all."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import anyio
+
+from apexbridge.errors import ServerError
 
 
 class NameLocks:
@@ -12,11 +14,6 @@ class NameLocks:
     def __init__(self) -> None:
         self._locks: dict[str, anyio.Lock] = {}
         self._users: dict[str, int] = {}
-
-    @property
-    def busy(self) -> bool:
-        """Whether any name is being changed."""
-        return bool(self._locks)
 
     @asynccontextmanager
     async def hold(self, *names: str) -> AsyncIterator[None]:
@@ -37,3 +34,38 @@ class NameLocks:
             self._users[name] -= 1
             if not self._users[name]:
                 del self._users[name], self._locks[name]
+
+
+class Gate:
+    """Many work at once, or one has the place to itself."""
+
+    def __init__(self) -> None:
+        self._working = 0
+        self._reopened: anyio.Event | None = None
+
+    @asynccontextmanager
+    async def working(self) -> AsyncIterator[None]:
+        """Work, once the gate is open."""
+        while self._reopened is not None:
+            await self._reopened.wait()
+        self._working += 1
+        try:
+            yield
+        finally:
+            self._working -= 1
+
+    @asynccontextmanager
+    async def closed(self) -> AsyncIterator[None]:
+        """Have the place to oneself; whoever comes meanwhile waits.
+
+        Raises:
+            ServerError: BUSY, somebody is at work.
+        """
+        if self._working or self._reopened is not None:
+            raise ServerError("A run or an install is active; try again when it is done.", code="BUSY")
+        self._reopened = anyio.Event()
+        try:
+            yield
+        finally:
+            self._reopened.set()
+            self._reopened = None

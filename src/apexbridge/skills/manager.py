@@ -12,7 +12,6 @@ import anyio.to_thread
 
 from apexbridge.errors import (
     InvalidInputError,
-    ServerError,
     SkillError,
     SkillNotFoundError,
     SkillParseError,
@@ -24,9 +23,8 @@ from apexbridge.skills.details import describe
 from apexbridge.skills.editing import checked_description, with_description
 from apexbridge.skills.execution import SkillExecution
 from apexbridge.skills.files import open_beneath, replace_file
-from apexbridge.skills.installer import Installer
-from apexbridge.skills.library import Library
-from apexbridge.skills.locks import NameLocks
+from apexbridge.skills.home import SkillHome
+from apexbridge.skills.locks import Gate, NameLocks
 from apexbridge.skills.models import (
     NAME_PATTERN,
     CallStatistics,
@@ -47,7 +45,6 @@ from apexbridge.skills.models import (
 )
 from apexbridge.skills.package import open_package, validate_package
 from apexbridge.skills.packing import packed
-from apexbridge.skills.plugins import PluginShelf
 from apexbridge.skills.ports import (
     IndexDocument,
     NoIndex,
@@ -90,6 +87,8 @@ class SkillManager:
         self._catalog = Catalog(database)
         self._statistics = CallStatisticsStore(database)
         self._locks = NameLocks()
+        self._commits = NameLocks()
+        self._gate = Gate()
         self._config = SkillManagerConfig(
             skills_path=data_dir / "skills",
             custom_paths=settings.roots,
@@ -100,35 +99,25 @@ class SkillManager:
         self._execution = SkillExecution(runner=runner or NoRunner(), statistics=self._statistics)
         self.roots_changed = anyio.Event()
         """Set when skills are looked for in other places than before; whoever waits for it asks again."""
-        self._furnish()
+        self._home = self._home_at(self._config)
 
-    def _furnish(self) -> None:
-        """Everything that depends on where the skills are."""
-        self._library = Library(self._data_dir, self._config.skills_path)
-        roots = [SkillRoot(id=str(path), path=path) for path in self._config.custom_paths]
-        self._scanner = Scanner(
+    def _home_at(self, config: SkillManagerConfig) -> SkillHome:
+        return SkillHome(
+            self._data_dir,
+            config,
             catalog=self._catalog,
-            library=self._library,
             index=self._index,
-            locks=self._locks,
             listener=self._tools,
-            roots=[*roots, SkillRoot(id=INSTALLED_ROOT, path=self._config.skills_path)],
+            locks=self._locks,
+            commits=self._commits,
             require_entry_script=self._settings.require_entry_script,
         )
-        self._installer = Installer(
-            library=self._library,
-            catalog=self._catalog,
-            scanner=self._scanner,
-            index=self._index,
-            locks=self._locks,
-        )
-        self._plugins = PluginShelf(library=self._library, installer=self._installer)
 
     # ------------------------------------------------------------------------------------------------- beginning
     async def initialize(self, progress: Progress | None = None) -> ScanReport:
         """Finish what a crash left, look at the disk, and make every skill available."""
         with storage_faults():
-            await anyio.to_thread.run_sync(self._tidy)
+            await anyio.to_thread.run_sync(self._home.tidy)
             report = await self._scanner.reconcile(progress)
         await self.register_all_skill_tools()
         return report
@@ -136,17 +125,32 @@ class SkillManager:
     async def reconcile(self, progress: Progress | None = None) -> ScanReport:
         """Look at every root again."""
         with storage_faults():
-            return await self._scanner.reconcile(progress)
+            async with self._gate.working():
+                return await self._scanner.reconcile(progress)
+
+    async def refresh(self, places: Collection[tuple[SkillRoot, str | None]]) -> None:
+        """Look again at some places: a folder of the installed root, or (None) a whole root."""
+        async with self._gate.working():
+            await self._scanner.refresh(places)
+
+    async def retry(self) -> None:
+        """Record what could not be recorded before, for want of room on the disk."""
+        async with self._gate.working():
+            await self._scanner.retry()
 
     @property
-    def scanner(self) -> Scanner:
-        """For whoever notices that a folder changed."""
-        return self._scanner
+    def roots(self) -> list[SkillRoot]:
+        """Where skills are looked for, the installed ones last."""
+        return self._scanner.roots
+
+    @property
+    def _scanner(self) -> Scanner:
+        return self._home.scanner
 
     @property
     def staging(self) -> Path:
         """Where an upload may wait; cleared at every start."""
-        return self._library.staging
+        return self._home.library.staging
 
     # ---------------------------------------------------------------------------------------- install, uninstall
     async def install_skill(
@@ -166,17 +170,19 @@ class SkillManager:
         """
         begun = time.monotonic()
         profile = profile or default_profile_of(source, self._settings.default_profile)
-        with storage_faults(), ExitStack() as stack:
+        with ExitStack() as stack:
             file, own_name = await anyio.to_thread.run_sync(stack.enter_context, open_source(source))
-            package = await anyio.to_thread.run_sync(
-                lambda: open_package(
-                    file,
-                    filename=filename or own_name,
-                    profile=profile,
-                    require_entry_script=self._settings.require_entry_script,
+            with storage_faults():
+                package = await anyio.to_thread.run_sync(
+                    lambda: open_package(
+                        file,
+                        filename=filename or own_name,
+                        profile=profile,
+                        require_entry_script=self._settings.require_entry_script,
+                    )
                 )
-            )
-            receipt = await self._installer.install(file, package, overwrite=overwrite)
+                async with self._gate.working():
+                    receipt = await self._home.installer.install(file, package, overwrite=overwrite)
         return receipt.model_copy(update={"duration": round((time.monotonic() - begun) * 1000)})
 
     async def validate_skill(
@@ -197,13 +203,13 @@ class SkillManager:
 
     async def uninstall_skill(self, name: str) -> Receipt:
         """Remove a skill with everything that is known of it but its history."""
-        async with self._locks.hold(name):
+        async with self._gate.working(), self._locks.hold(name):
             row = await self._catalog.live(name) or await self._broken(name)
             if row is None:
                 raise SkillNotFoundError(name)
             folder = self._writable_folder(row)
             with storage_faults():
-                await self._installer.uninstall(name, folder)
+                await self._home.installer.uninstall(name, folder)
         return Receipt(name=name, message="Skill uninstalled successfully")
 
     # ----------------------------------------------------------------------------------------------------- edit
@@ -215,16 +221,18 @@ class SkillManager:
             SkillReadOnlyError: the skill lives in a root that is never written to.
         """
         text = checked_description(description, skill=name)
-        async with self._reading(name) as row:
+        async with self._gate.working(), self._locks.hold(name):
+            row = await self._live(name)
             path = self._writable_folder(row) / row.filename
+            document = IndexDocument(metadata=replace(row.metadata, description=text), summary=row.summary)
+            (vector,) = await self._index.embed([document])
             with storage_faults():
-                edited = await anyio.to_thread.run_sync(lambda: with_description(path, text, skill=name))
-                document = IndexDocument(metadata=replace(row.metadata, description=text), summary=row.summary)
-                (vector,) = await self._index.embed([document])
                 await self._catalog.prove_writable()
                 with anyio.CancelScope(shield=True):
-                    await anyio.to_thread.run_sync(self._write_skill_file, path, edited)
-                    await self._scanner.settle([self._scanner.folder_of(row.key)], prepared={name: vector})
+                    async with self._reading(name):
+                        edited = await anyio.to_thread.run_sync(lambda: with_description(path, text, skill=name))
+                        await anyio.to_thread.run_sync(self._write_skill_file, path, edited)
+                        await self._scanner.settle([self._scanner.folder_of(row.key)], prepared={name: vector})
         return Receipt(name=name, message="Description updated")
 
     async def reload_skill(self, name: str) -> SkillDetail:
@@ -233,7 +241,7 @@ class SkillManager:
         Raises:
             SkillParseError: its folder is there and holds no proper skill any more.
         """
-        async with self._locks.hold(name):
+        async with self._gate.working(), self._locks.hold(name):
             keys = {row.key for row in await self._catalog.named([name])}
             if NAME_PATTERN.match(name):  # a folder that nobody has noticed yet; anything else is no name but a path
                 keys.add((INSTALLED_ROOT, name))
@@ -250,7 +258,7 @@ class SkillManager:
 
     async def set_enabled(self, name: str, enabled: bool) -> SkillDetail:
         """Switch a skill on or off; a disabled one is listed but not run."""
-        async with self._locks.hold(name):
+        async with self._gate.working(), self._locks.hold(name):
             await self._live(name)
             with storage_faults():
                 await self._catalog.set_enabled(name, enabled)
@@ -307,17 +315,23 @@ class SkillManager:
 
     async def problems(self) -> list[Problem]:
         """Folders that are not served: broken ones and shadowed ones, each with the reason."""
-        return await self._catalog.problems(self._scanner.labels())
+        found = await self._catalog.problems(self._scanner.labels())
+        missing = await anyio.to_thread.run_sync(lambda: [root for root in self.roots if not root.path.is_dir()])
+        return found + [
+            Problem(name=root.label, source=root.label, source_path="", kind="broken", reason="there is no such folder")
+            for root in missing
+        ]
 
     # -------------------------------------------------------------------------------------------------- plugins
     async def list_plugins(self) -> list[PluginSummary]:
         """Installed plugins with their skills."""
-        return await self._plugins.all()
+        return await self._home.plugins.all()
 
     async def uninstall_plugin(self, name: str) -> Receipt:
         """Remove a plugin with all its skills."""
         with storage_faults():
-            await self._plugins.uninstall(name)
+            async with self._gate.working():
+                await self._home.plugins.uninstall(name)
         return Receipt(name=name, message="Plugin uninstalled successfully")
 
     # --------------------------------------------------------------------------------------------------- counts
@@ -359,18 +373,19 @@ class SkillManager:
             SkillNotFoundError: with code ENOENT.
             DirectModeDisabledError: the skill is a direct one and the operator switched that off.
         """
-        row = await self._live(name, code="ENOENT")
-        return await self._execution.execute(
-            row,
-            self._folder(row),
-            self._config,
-            input=input or {},
-            mode=mode,
-            script=script,
-            args=args,
-            files=files,
-            timeout=timeout,
-        )
+        async with self._gate.working():
+            row = await self._live(name, code="ENOENT")
+            return await self._execution.execute(
+                row,
+                self._folder(row),
+                self._config,
+                input=input or {},
+                mode=mode,
+                script=script,
+                args=args,
+                files=files,
+                timeout=timeout,
+            )
 
     async def execute_skill_direct(self, name: str, input: Mapping[str, Any] | None = None) -> DirectSkillResult:
         """A skill's instructions, whatever its mode."""
@@ -413,29 +428,32 @@ class SkillManager:
             InvalidInputError: a field or value that does not fit.
             ServerError: BUSY, a path cannot change while a run or an install is active.
         """
-        before, wanted = self._config, self._config.changed(changes)
-        moved = wanted.paths != before.paths
-        if moved and (self._locks.busy or self._execution.active):
-            raise ServerError("A run or an install is active; change paths when it is done.", code="BUSY")
-        self._config = wanted
-        if moved:
-            with storage_faults():
-                self._furnish()
-                await anyio.to_thread.run_sync(self._tidy)
-                await self._scanner.reconcile()
-            self.roots_changed.set()
-            self.roots_changed = anyio.Event()
+        before, wanted = self._config, await anyio.to_thread.run_sync(self._config.changed, changes)
+        if wanted.paths == before.paths:
+            self._config = wanted
+        else:
+            async with self._gate.closed():
+                await self._move(wanted)
         if wanted.default_mode != before.default_mode:
             await self.register_all_skill_tools()
         return wanted
 
-    # -------------------------------------------------------------------------------------------------- details
-    def _tidy(self) -> None:
-        self._library.prepare()
-        for root in self._scanner.roots:
-            if not root.is_installed and root.path.is_dir() and root.is_writable(root.path):
-                self._library.clear_trash_of(root.path)
+    async def _move(self, wanted: SkillManagerConfig) -> None:
+        """Look for skills elsewhere; where that fails, everything stays where it was."""
+        before = self._config, self._home
+        with storage_faults():
+            home = await anyio.to_thread.run_sync(self._home_at, wanted)
+            await anyio.to_thread.run_sync(home.tidy)
+            self._config, self._home = wanted, home
+            try:
+                await home.scanner.reconcile()
+            except BaseException:
+                self._config, self._home = before
+                raise
+        self.roots_changed.set()
+        self.roots_changed = anyio.Event()
 
+    # -------------------------------------------------------------------------------------------------- details
     async def _live(self, name: str, code: str | None = None) -> Row:
         row = await self._catalog.live(name)
         if row is None:
@@ -444,12 +462,14 @@ class SkillManager:
 
     @asynccontextmanager
     async def _reading(self, name: str) -> AsyncIterator[Row]:
-        """A skill that nobody of ours changes meanwhile, so that no answer mixes two versions.
+        """A skill that nobody of ours replaces meanwhile, so that no answer mixes two versions.
+
+        It waits for a commit, which is short, and not for all that goes before one.
 
         Raises:
             SkillNotFoundError: there is none, or somebody removed its folder by hand a moment ago.
         """
-        async with self._locks.hold(name):
+        async with self._commits.hold(name):
             row = await self._live(name)
             try:
                 yield row
@@ -474,5 +494,5 @@ class SkillManager:
         return found.path
 
     def _write_skill_file(self, path: Path, data: bytes) -> None:
-        beside = self._library.staging if path.is_relative_to(self._library.skills) else path.parent
+        beside = self._home.library.place_beside(path)
         replace_file(path, data, beside=beside, mode=path.stat().st_mode & 0o777, durable=True)

@@ -39,10 +39,8 @@ class PluginShelf:
         Raises:
             RequestError: PLUGIN_NOT_FOUND.
         """
-        plugin = next((plugin for plugin in await self._read() if plugin["name"] == name), None)
-        if plugin is None:
+        if not await self._installer.uninstall_plugin(name):
             raise RequestError(f"Plugin not found: {name}", code="PLUGIN_NOT_FOUND", plugin=name)
-        await self._installer.uninstall_plugin(plugin)
 
     async def _read(self) -> list[dict[str, Any]]:
         return await anyio.to_thread.run_sync(self._library.read_plugins)

@@ -376,8 +376,7 @@ class Scanner:
         )
         try:
             path = self._marker_path(found)
-            beside = self._library.staging if path.is_relative_to(self._library.skills) else path.parent
-            write_marker(path, marker, beside=beside)
+            write_marker(path, marker, beside=self._library.place_beside(path))
         except OSError as error:
             logger.warning("the marker of %s cannot be written: %s", row.name, _why(error))
         return replace(row, embedder=self._embedder, marker=self._marker_signature(found))

@@ -57,21 +57,21 @@ async def _watch_until_moved(manager: SkillManager, moved: anyio.Event) -> None:
 
 
 def _present(manager: SkillManager) -> list[SkillRoot]:
-    return [root for root in manager.scanner.roots if root.path.is_dir()]
+    return [root for root in manager.roots if root.path.is_dir()]
 
 
 async def _sweep(manager: SkillManager, moved: anyio.Event) -> None:
     while not moved.is_set():
         with anyio.move_on_after(SWEEP_SECONDS):
             await moved.wait()
-        await _settle(manager, {(root, None) for root in manager.scanner.roots})
+        await _settle(manager, {(root, None) for root in manager.roots})
         await _settle_again(manager)
 
 
 async def _settle_again(manager: SkillManager) -> None:
     """The disk was full or read-only a moment ago; it may be better now."""
     try:
-        await manager.scanner.retry()
+        await manager.retry()
     except ServerError:
         return  # still full, and already told
     except Exception:
@@ -80,7 +80,7 @@ async def _settle_again(manager: SkillManager) -> None:
 
 async def _settle(manager: SkillManager, places: set[tuple[SkillRoot, str | None]]) -> None:
     try:
-        await manager.scanner.refresh(places)
+        await manager.refresh(places)
     except Exception:  # the watch goes on whatever a folder holds
         logger.exception("changed folders could not be read")
 

@@ -3,8 +3,8 @@
 import json
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import quote
@@ -67,17 +67,23 @@ class Api:
 
     async def download(self, path: str, target: BinaryIO) -> None:
         """Receive a file."""
-        async with self._client.stream("GET", path) as response:
-            if response.is_error:
-                await response.aread()
-                _checked(response)
-            async for piece in response.aiter_bytes():
-                target.write(piece)
+        with self._reachable():
+            async with self._client.stream("GET", path) as response:
+                if response.is_error:
+                    await response.aread()
+                    _checked(response)
+                async for piece in response.aiter_bytes():
+                    target.write(piece)
 
     async def _send(self, method: str, path: str, **options: Any) -> httpx.Response:
-        try:
+        with self._reachable():
             return await self._client.request(method, path, **options)
-        except (httpx.TransportError, httpx.InvalidURL, ValueError) as error:
+
+    @contextmanager
+    def _reachable(self) -> Iterator[None]:
+        try:
+            yield
+        except (httpx.TransportError, httpx.InvalidURL, UnicodeError) as error:
             raise ServerError(
                 f"No answer from {self._client.base_url}: {error}. Is the server running? Start it with: apex serve",
                 code="NOT_READY",
@@ -99,13 +105,15 @@ def skill_path(name: str, *rest: str) -> str:
 async def connected(*, data_dir: str | None, url: str | None) -> AsyncIterator[Api]:
     """The running server, or else the data directory itself, held for as long as the command works."""
     settings = load_settings(data_dir=data_dir, url=url)
+    # A directory that is named here and now wins over an address that was set somewhere else.
+    remote = settings.url if url is not None or data_dir is None else None
     async with AsyncExitStack() as stack:
-        yield await _enter(settings, stack)
+        yield await _enter(settings, remote, stack)
 
 
-async def _enter(settings: Settings, stack: AsyncExitStack) -> Api:
-    if settings.url is not None:
-        return Api(await stack.enter_async_context(_client(settings.url, trust_env=True)))
+async def _enter(settings: Settings, remote: str | None, stack: AsyncExitStack) -> Api:
+    if remote is not None:
+        return Api(await stack.enter_async_context(_client(remote, trust_env=True)))
     deadline = time.monotonic() + WAIT_SECONDS
     while True:
         address = await _running_server(settings.data_dir, deadline)
@@ -132,9 +140,12 @@ def _client(address: str, *, trust_env: bool) -> httpx.AsyncClient:
 
 @asynccontextmanager
 async def _in_process(settings: Settings) -> AsyncIterator[Api]:
+    from apexbridge.surfaces.cli.progress import progress_bar
     from apexbridge.surfaces.http.app import create_app
 
-    async with Bridge.open(settings, watch=False) as bridge:
+    async with AsyncExitStack() as stack:
+        with progress_bar("reading skills") as progress:
+            bridge = await stack.enter_async_context(Bridge.open(settings, watch=False, progress=progress))
         transport = httpx.ASGITransport(create_app(bridge), raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://in-process", timeout=NO_TIMEOUT) as client:
             yield Api(client)
