@@ -5,7 +5,7 @@ import sqlite3
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from apexbridge.skills.models import (
     DefaultMode,
@@ -25,6 +25,16 @@ MAX_UNUSED_NAMES = 100
 State = Literal["live", "shadowed", "broken"]
 FolderKey = tuple[str, str]
 """Root id and folder within it."""
+
+
+class Glance(NamedTuple):
+    """The part of a row that tells whether its folder is as it was."""
+
+    name: str
+    state: State
+    signature: str
+    marker: str
+    embedder: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,12 +205,12 @@ class Catalog:
 
         return await self._database.read(job)
 
-    async def glance(self) -> dict[FolderKey, tuple[str, str, str, str, str | None]]:
-        """Of every folder: name, state, signature, marker, embedder; enough to see whether anything changed."""
+    async def glance(self) -> dict[FolderKey, Glance]:
+        """Of every folder as much as is needed to see whether anything changed."""
 
-        def job(connection: sqlite3.Connection) -> dict[FolderKey, tuple[str, str, str, str, str | None]]:
+        def job(connection: sqlite3.Connection) -> dict[FolderKey, Glance]:
             rows = connection.execute("SELECT root, folder, name, state, signature, marker, embedder FROM skills")
-            return {(row[0], row[1]): row[2:] for row in rows}
+            return {(row[0], row[1]): Glance(*row[2:]) for row in rows}
 
         return await self._database.read(job)
 

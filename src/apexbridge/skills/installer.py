@@ -16,6 +16,7 @@ from apexbridge.skills.locks import NameLocks
 from apexbridge.skills.models import InstallReceipt
 from apexbridge.skills.package import Package, PluginManifest
 from apexbridge.skills.ports import IndexDocument, SkillIndex
+from apexbridge.skills.records import PluginRecord
 from apexbridge.skills.scanner import Scanner
 
 
@@ -99,14 +100,13 @@ class Installer:
         stage = await anyio.to_thread.run_sync(self._library.new_stage)
         try:
             async with self._holding([], name) as members:
-                plugin = await anyio.to_thread.run_sync(self._library.read_plugin, name)
+                plugin = await anyio.to_thread.run_sync(self._library.plugins.named, name)
                 if plugin is None:
                     return False
                 with anyio.CancelScope(shield=True):
                     async with self._commits.hold(*members):
-                        empty = {**plugin, "skills": []}
                         await anyio.to_thread.run_sync(
-                            lambda: self._library.put_plugin(stage, [], empty, superseded=members)
+                            lambda: self._library.put_plugin(stage, [], plugin.having(()), superseded=members)
                         )
                         await self._settle(members, {})
                 return True
@@ -130,8 +130,8 @@ class Installer:
     async def _members(self, plugin: str | None) -> list[str]:
         if plugin is None:
             return []
-        record = await anyio.to_thread.run_sync(self._library.read_plugin, plugin)
-        return list(record["skills"]) if record else []
+        record = await anyio.to_thread.run_sync(self._library.plugins.named, plugin)
+        return list(record.skills) if record else []
 
     def _path(self, name: str) -> Path:
         return self._library.skills / name
@@ -166,23 +166,23 @@ class Installer:
         names = [skill.name for skill in staged]
         if plugin is None:
             self._library.put(staged[0], self._path(staged[0].name))
-            self._library.leave_plugins(names)
+            self._library.plugins.leave(names)
             return
-        record: dict[str, Any] = {
-            "name": plugin.name,
-            "version": plugin.version,
-            "description": plugin.description,
-            "installedAt": int(time.time() * 1000),
-            "skills": sorted(names),
-        }
+        record = PluginRecord(
+            name=plugin.name,
+            version=plugin.version,
+            description=plugin.description,
+            installed_at=int(time.time() * 1000),
+            skills=tuple(sorted(names)),
+        )
         self._library.put_plugin(stage, staged, record, superseded=superseded)
-        self._library.leave_plugins(names, but=plugin.name)
+        self._library.plugins.leave(names, but=plugin.name)
 
     def _remove(self, name: str, folder: Path) -> Path:
         installed = folder.parent == self._library.skills
         gone = self._library.remove(folder, self._library.skills if installed else folder.parent)
         if installed:
-            self._library.leave_plugins([name])
+            self._library.plugins.leave([name])
         return gone
 
     async def _settle(self, names: Sequence[str], vectors: dict[str, Any]) -> None:

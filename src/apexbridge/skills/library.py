@@ -6,22 +6,19 @@ either unreachable rubbish in `staging/` and `trash/`, or a plan that `recover()
 
 import errno
 import hashlib
-import json
 import os
-import threading
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from apexbridge.skills.archive import Entry, read_entry
-from apexbridge.skills.files import exchange, is_there, remove_tree, replace_file, sync_folder
+from apexbridge.skills.files import exchange, is_there, remove_tree, sync_folder
 from apexbridge.skills.fingerprint import content_hash, hash_folder, look
-from apexbridge.skills.marker import MAX_MILLISECONDS
-from apexbridge.skills.models import NAME_PATTERN, PackageFile
+from apexbridge.skills.models import PackageFile
+from apexbridge.skills.records import PLAN_FILE, Plan, PluginRecord, PluginRecords
 
-_PLAN = "plan.json"
 _TRASH = ".apex-trash-"
 _ASIDE = ".apex-aside-"
 _GONE = "gone."
@@ -48,20 +45,19 @@ class Library:
         one_mount = _can_rename(data_dir, self.skills)
         self.staging = data_dir / "staging" if one_mount else self.skills / ".staging"
         self.trash = data_dir / "trash" if one_mount else self.skills / ".trash"
-        self.plugins = data_dir / "plugins"
+        self.plugins = PluginRecords(data_dir / "plugins")
         self.markers = data_dir / "markers"
-        self._plugin_records = threading.RLock()
 
     def prepare(self) -> None:
         """Make the folders, finish what a crash left half-done, and clear what it left behind."""
-        for folder in (self.plugins, self.staging, self.trash, self.markers):
+        for folder in (self.plugins.folder, self.staging, self.trash, self.markers):
             folder.mkdir(parents=True, exist_ok=True)
         for aside in sorted(self.skills.glob(f"{_ASIDE}*")):  # a swap in three steps was cut off
             target = self.skills / aside.name.removeprefix(_ASIDE)
             aside.rename(self.trash / uuid.uuid4().hex if is_there(target) else target)
-        for path in sorted(self.staging.glob(f"*/{_PLAN}")):
-            if plan := _read_plan(path):
-                self._carry_out(path.parent, plan)
+        for stage in sorted(self.staging.iterdir()):
+            if plan := Plan.read(stage):
+                self._carry_out(stage, plan)
         for leftover in (*self.staging.iterdir(), *self.trash.iterdir()):
             remove_tree(leftover)
 
@@ -97,7 +93,7 @@ class Library:
 
     def discard_stage(self, stage: Path) -> None:
         """Remove a stage, unless it holds a plan that is not done: the next start carries that out."""
-        if not is_there(stage / _PLAN):
+        if not is_there(stage / PLAN_FILE):
             remove_tree(stage)
 
     # -------------------------------------------------------------------------------------------------- commit
@@ -126,20 +122,20 @@ class Library:
             aside.rename(staged)
 
     def put_plugin(
-        self, stage: Path, staged: list[StagedSkill], plugin: dict[str, Any], *, superseded: list[str]
+        self, stage: Path, staged: Sequence[StagedSkill], plugin: PluginRecord, *, superseded: Sequence[str]
     ) -> None:
         """The commit point of a plugin: a plan on disk, then every skill of it, all or none.
 
         `superseded` skills go away with the same step; with none staged, that is how a plugin is removed.
         """
-        plan = {
-            "plugin": plugin,
-            "before": next((known for known in self.read_plugins() if known["name"] == plugin["name"]), None),
-            "skills": {skill.name: skill.content_hash for skill in staged},
-            "superseded": superseded,
-        }
+        plan = Plan(
+            plugin=plugin,
+            before=self.plugins.named(plugin.name),
+            skills={skill.name: skill.content_hash for skill in staged},
+            superseded=tuple(superseded),
+        )
         sync_folder(stage)
-        replace_file(stage / _PLAN, json.dumps(plan).encode(), beside=stage, durable=True)
+        plan.write(stage)
         try:
             self._carry_out(stage, plan)
         except BaseException:
@@ -161,70 +157,35 @@ class Library:
         for left in (*folder.glob(f"{_TRASH}*"), *folder.glob(f"*/{_TRASH}*")):
             remove_tree(left)
 
-    def _carry_out(self, stage: Path, plan: dict[str, Any]) -> None:
+    def _carry_out(self, stage: Path, plan: Plan) -> None:
         """Put a plan's skills in place; done again after a crash it does only what is missing."""
-        for name, wanted in plan["skills"].items():
+        for name, wanted in plan.skills.items():
             self._swap_in(stage / name, wanted, self.skills / name)
-        for name in plan["superseded"]:
+        for name in plan.superseded:
             if is_there(self.skills / name):
                 (self.skills / name).rename(stage / f"{_GONE}{name}")
-        self.write_plugin(plan["plugin"])
+        self.plugins.write(plan.plugin)
         sync_folder(self.skills)
-        (stage / _PLAN).unlink()
+        (stage / PLAN_FILE).unlink()
 
-    def _take_back(self, stage: Path, plan: dict[str, Any]) -> None:
-        for name, wanted in plan["skills"].items():
+    def _take_back(self, stage: Path, plan: Plan) -> None:
+        for name, wanted in plan.skills.items():
             live = self.skills / name
             if live.exists() and _hash(live) == wanted:
                 if (stage / name).exists():
                     self._put_in_place(stage / name, live)
                 else:
                     live.rename(stage / name)
-        for name in plan["superseded"]:
+        for name in plan.superseded:
             if (stage / f"{_GONE}{name}").exists():
                 (stage / f"{_GONE}{name}").rename(self.skills / name)
-        self.write_plugin(plan["before"] or {**plan["plugin"], "skills": []})
-        (stage / _PLAN).unlink(missing_ok=True)
+        self.plugins.write(plan.before or plan.plugin.having(()))
+        (stage / PLAN_FILE).unlink(missing_ok=True)
 
     def _swap_in(self, staged: Path, wanted: str, target: Path) -> None:
         if staged.exists() and _hash(staged) == wanted:
             self._put_in_place(staged, target)
         # Else it is in place already, and what lies here is what it replaced.
-
-    # ------------------------------------------------------------------------------------------------- plugins
-    def read_plugins(self) -> list[dict[str, Any]]:
-        """The plugins that are written down, by name."""
-        found = []
-        for path in sorted(self.plugins.glob("*.json")):
-            try:
-                plugin = json.loads(path.read_bytes())
-            except (OSError, ValueError):
-                continue
-            if _is_plugin(plugin) and plugin["name"] == path.stem:
-                found.append(plugin)
-        return found
-
-    def read_plugin(self, name: str) -> dict[str, Any] | None:
-        """One plugin's record."""
-        return next((plugin for plugin in self.read_plugins() if plugin["name"] == name), None)
-
-    def leave_plugins(self, names: Sequence[str], but: str | None = None) -> None:
-        """Skills that no longer are what their plugin brought are no longer part of it."""
-        with self._plugin_records:
-            for plugin in self.read_plugins():
-                left = [name for name in plugin["skills"] if name not in names]
-                if plugin["name"] != but and left != plugin["skills"]:
-                    self.write_plugin({**plugin, "skills": left})
-
-    def write_plugin(self, plugin: dict[str, Any]) -> None:
-        """Write a plugin down, or forget it when it has no skill left."""
-        path = self.plugins / f"{plugin['name']}.json"
-        with self._plugin_records:
-            if plugin["skills"]:
-                data = json.dumps(plugin, ensure_ascii=False, indent=1).encode()
-                replace_file(path, data, beside=self.plugins, durable=True)
-            else:
-                path.unlink(missing_ok=True)
 
 
 def _can_rename(data_dir: Path, skills: Path) -> bool:
@@ -241,31 +202,6 @@ def _can_rename(data_dir: Path, skills: Path) -> bool:
     finally:
         target.rmdir()
     return True
-
-
-def _is_plugin(record: Any) -> bool:
-    """Whether a record is one that we wrote."""
-    if not isinstance(record, dict) or not isinstance(record.get("skills"), list):
-        return False
-    names = [record.get("name"), *record["skills"]]
-    told = [record.get("version"), record.get("description")]
-    return (
-        all(isinstance(name, str) and NAME_PATTERN.match(name) for name in names)
-        and all(isinstance(text, (str, type(None))) for text in told)
-        and isinstance(record.get("installedAt"), int)
-        and 0 <= record["installedAt"] <= MAX_MILLISECONDS
-    )
-
-
-def _read_plan(path: Path) -> dict[str, Any] | None:
-    """A plan that was written whole; anything else was never begun and is rubbish."""
-    try:
-        plan = json.loads(path.read_bytes())
-        names = [*plan["skills"], *plan["superseded"]]
-        sound = _is_plugin(plan["plugin"]) and all(NAME_PATTERN.match(name) for name in names)
-        return plan if sound else None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
 
 
 def _hash(folder: Path) -> str:

@@ -1,7 +1,5 @@
 """Plugins: skills that came together and can go together."""
 
-from typing import Any
-
 import anyio.to_thread
 
 from apexbridge.errors import RequestError
@@ -21,16 +19,7 @@ class PluginShelf:
 
     async def all(self) -> list[PluginSummary]:
         """Every plugin with its skills, by name."""
-        plugins = [
-            PluginSummary(
-                name=plugin["name"],
-                version=plugin.get("version"),
-                description=plugin.get("description"),
-                installed_at=from_milliseconds(plugin.get("installedAt", 0)),
-                skills=[skill for skill in plugin["skills"] if is_there(self._library.skills / skill)],
-            )
-            for plugin in await self._read()
-        ]
+        plugins = await anyio.to_thread.run_sync(self._look)
         return [plugin for plugin in plugins if plugin.skills]  # a folder removed by hand is no longer part of it
 
     async def uninstall(self, name: str) -> None:
@@ -42,5 +31,14 @@ class PluginShelf:
         if not await self._installer.uninstall_plugin(name):
             raise RequestError(f"Plugin not found: {name}", code="PLUGIN_NOT_FOUND", plugin=name)
 
-    async def _read(self) -> list[dict[str, Any]]:
-        return await anyio.to_thread.run_sync(self._library.read_plugins)
+    def _look(self) -> list[PluginSummary]:
+        return [
+            PluginSummary(
+                name=record.name,
+                version=record.version,
+                description=record.description,
+                installed_at=from_milliseconds(record.installed_at),
+                skills=[skill for skill in record.skills if is_there(self._library.skills / skill)],
+            )
+            for record in self._library.plugins.all()
+        ]

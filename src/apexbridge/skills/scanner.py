@@ -15,7 +15,7 @@ import anyio
 import anyio.to_thread
 
 from apexbridge.errors import ServerError
-from apexbridge.skills.catalog import Catalog, FolderKey, Row, columns_of
+from apexbridge.skills.catalog import Catalog, FolderKey, Glance, Row, columns_of
 from apexbridge.skills.examiner import BrokenFolderError, examine
 from apexbridge.skills.fingerprint import FolderTooLargeError, Sight, look, sign
 from apexbridge.skills.library import Library
@@ -93,14 +93,14 @@ class Scanner:
         """Settle whatever differs between the disk and what is known of it."""
         known = await self._catalog.glance()
         seen = await anyio.to_thread.run_sync(self._look_everywhere)
-        live = {row[0] for row in known.values() if row[1] == "live"}
+        live = {row.name for row in known.values() if row.state == "live"}
         lost = await self._missing(live)
         changed = [
             sight.found
             for key, sight in seen.items()
             if (row := known.get(key)) is None
-            or (row[2], row[3]) != (sight.signature, sight.marker)
-            or (row[1] == "live" and (row[4] != self._embedder or row[0] in lost))
+            or (row.signature, row.marker) != (sight.signature, sight.marker)
+            or (row.state == "live" and (row.embedder != self._embedder or row.name in lost))
         ]
         gone = [self.folder_of(key) for key in known if key not in seen]
         report = await self._settle_in_batches(changed + gone, known, progress)
@@ -121,7 +121,7 @@ class Scanner:
                 continue
             seen = await anyio.to_thread.run_sync(self._look_in, root)
             for key, sight in seen.items():
-                if (row := known.get(key)) is None or (row[2], row[3]) != (sight.signature, sight.marker):
+                if (row := known.get(key)) is None or (row.signature, row.marker) != (sight.signature, sight.marker):
                     changed[key] = sight.found
             changed |= {key: self.folder_of(key) for key in known if key[0] == root.id and key not in seen}
         await self._settle_in_batches(list(changed.values()), known, None)
@@ -139,12 +139,14 @@ class Scanner:
         return {root.id: root.label for root in self.roots}
 
     async def _settle_in_batches(
-        self, folders: Sequence[FoundFolder], known: Mapping[FolderKey, Any], progress: Progress | None
+        self, folders: Sequence[FoundFolder], known: Mapping[FolderKey, Glance], progress: Progress | None
     ) -> ScanReport:
         indexed = skipped = removed = 0
         for start in range(0, len(folders), BATCH):
             batch = folders[start : start + BATCH]
-            names = {Path(found.folder).name for found in batch} | {known[f.key][0] for f in batch if f.key in known}
+            names = {Path(found.folder).name for found in batch} | {
+                known[found.key].name for found in batch if found.key in known
+            }
             async with self._locks.hold(*names):
                 report = await self.settle(batch)
             indexed, skipped, removed = indexed + report.indexed, skipped + report.skipped, removed + report.removed
@@ -323,7 +325,7 @@ class Scanner:
         return result
 
     def _plugins_by_skill(self) -> dict[str, str]:
-        return {skill: plugin["name"] for plugin in self._library.read_plugins() for skill in plugin["skills"]}
+        return {skill: plugin.name for plugin in self._library.plugins.all() for skill in plugin.skills}
 
     # ------------------------------------------------------------------------------------------------ indexing
     async def _index_rows(self, rows: Sequence[Row], prepared: Mapping[str, Any]) -> dict[FolderKey, Row]:
