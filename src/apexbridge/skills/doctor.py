@@ -8,13 +8,11 @@ from apexbridge.errors import RequestError
 from apexbridge.skills.files import replace_file
 from apexbridge.skills.frontmatter import (
     Document,
-    FrontmatterError,
     chunks,
     key_line,
     newline_of,
     parse,
     parse_leniently,
-    quote,
     with_new_block,
     with_value,
 )
@@ -22,6 +20,7 @@ from apexbridge.skills.layout import is_skill_file
 from apexbridge.skills.models import SKILL_FILE, Diagnostic
 from apexbridge.skills.names import name_problem, slug
 from apexbridge.skills.reader import read_skill_markdown
+from apexbridge.skills.yamlblock import FrontmatterError, quote
 from apexbridge.wire import WireModel
 
 

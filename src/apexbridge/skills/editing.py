@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from apexbridge.errors import FieldNotEditableError, InvalidInputError, SkillParseError
-from apexbridge.skills.frontmatter import FrontmatterError, replace_description
+from apexbridge.skills.frontmatter import replace_description
 from apexbridge.skills.models import MAX_DESCRIPTION_CHARACTERS
+from apexbridge.skills.yamlblock import FrontmatterError
 
 
 def checked_description(given: str | Mapping[str, Any], *, skill: str) -> str:

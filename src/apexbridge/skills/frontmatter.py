@@ -1,64 +1,25 @@
 """Read and edit the YAML block at the top of a SKILL.md without ever touching a byte that was not asked for.
 
-Reading goes through PyYAML's *events*: no object of YAML's choosing is ever built, aliases are refused before they
-can multiply, and every value knows its place in the file. Editing splices new text into that place and reads the
-result again to prove that nothing else changed.
+Every value knows its place in the file. Editing splices new text into that place and reads the result again to prove
+that nothing else changed. What is no YAML is understood line by line, where somebody asks for that.
 """
 
-import json
-import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import yaml
+from apexbridge.skills.yamlblock import Field, FrontmatterError, quote, read_block
 
 MAX_BLOCK_BYTES = 64 * 1024
-MAX_DEPTH = 32
-MAX_EVENTS = 5_000
 
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _OPENING = re.compile(r"\ufeff?---[ \t]*\r?\n")
 _CLOSING = re.compile(r"^(?:---|\.\.\.)[ \t]*\r?(?:\n|\Z)", re.MULTILINE)
 _KEY_LINE = re.compile(
     r"""("[^"\n]{1,80}"|'[^'\n]{1,80}'|[^\W\d_][^:\n#"'{}\[\]]{0,79}?|_[\w.-]{0,79})[ \t]*:(?=[ \t\r\n]|\Z)[ \t]*"""
 )
 _INDENTED_KEY_LINE = re.compile(r"^[ \t]+(?=(?:name|description)[ \t]*:[ \t])", re.MULTILINE)
-_HEADER_COMMENT = re.compile(r"[|>][^\n#]*?([ \t]+#[^\r\n]*)")
 _TIGHT_KEY_LINE = re.compile(r"(name|description):(?=\S)")
-_COLON = re.compile(r"\s*:")
-_CORE_TAG = re.compile(r"tag:yaml\.org,2002:(?:str|int|float|bool|null|map|seq)\Z")
-_INTEGER = re.compile(r"[-+]?[0-9]{1,18}\Z")
-_FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]{1,3})?\Z")
-# What json.dumps leaves bare but a YAML reader takes for a line break, a mark or an unprintable character.
-_YAML_ESCAPES = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
-
-
-class FrontmatterError(ValueError):
-    """The block cannot be read; `line` is the line of the file, counted from 1."""
-
-    def __init__(self, message: str, line: int = 1) -> None:
-        super().__init__(message)
-        self.message = message
-        self.line = line
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Field:
-    """One top-level entry of the block."""
-
-    key: str
-    value: Any
-    """Typed by YAML's core schema; dates and the like stay text."""
-    raw: str | None
-    """The scalar's own text, so that `version: 1.10` stays `1.10`; None for lists and maps."""
-    line: int
-    start: int
-    end: int
-    """Where the value stands in the file's text."""
-    tail: str = ""
-    """The line ends that a block scalar or list swallowed, to be kept when the value is replaced."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +67,7 @@ def parse(text: str) -> Document:
         raise FrontmatterError("YAML frontmatter is not closed: a line of --- is missing after it")
     block = text[opening.end() : closing.start()]
     _check_size(block)
-    fields = _read_block(block, offset=opening.end(), first_line=2)
+    fields = read_block(block, offset=opening.end(), first_line=2)
     return Document(
         text=text,
         fields=fields,
@@ -184,26 +145,6 @@ def newline_of(text: str) -> str:
     return "\r\n" if "\r\n" in text else "\n"
 
 
-def quote(value: str) -> str:
-    """A YAML double-quoted scalar on one line."""
-    return _YAML_ESCAPES.sub(lambda match: f"\\u{ord(match[0]):04x}", json.dumps(value, ensure_ascii=False))
-
-
-def as_core_value(text: str) -> Any:
-    """A plain scalar, typed by YAML's core schema: null, booleans and numbers; everything else is text."""
-    if text in ("", "~", "null", "Null", "NULL"):
-        return None
-    if text in ("true", "True", "TRUE"):
-        return True
-    if text in ("false", "False", "FALSE"):
-        return False
-    if _INTEGER.match(text):
-        return int(text)
-    if _FLOAT.match(text) and math.isfinite(number := float(text)):
-        return number
-    return text
-
-
 def _prove_only_description_changed(before: Document, after: Document, description: str) -> None:
     def others(document: Document) -> dict[str, Any]:
         return {key: field.value for key, field in document.fields.items() if key != "description"}
@@ -218,121 +159,6 @@ def _prove_only_description_changed(before: Document, after: Document, descripti
 def _check_size(block: str) -> None:
     if len(block.encode("utf-8", "surrogatepass")) > MAX_BLOCK_BYTES:
         raise FrontmatterError(f"the frontmatter is larger than {MAX_BLOCK_BYTES // 1024} KB")
-
-
-# ------------------------------------------------------------------------------------------- well-formed YAML
-def _events(block: str, first_line: int) -> Iterator[Any]:
-    """The block's events, each one checked before anyone sees it."""
-    depth = 0
-    try:
-        for count, event in enumerate(yaml.parse(block, Loader=_Loader)):
-            line = first_line + event.start_mark.line
-            if count > MAX_EVENTS:
-                raise FrontmatterError(f"the frontmatter has more than {MAX_EVENTS} nodes", line)
-            if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
-                raise FrontmatterError("anchors and aliases (&name, *name) are not allowed; quote the text", line)
-            tag = getattr(event, "tag", None)
-            if tag and not _CORE_TAG.match(tag):
-                raise FrontmatterError(f"the tag {tag} is not allowed; quote the text if it is meant as text", line)
-            if isinstance(event, yaml.CollectionStartEvent):
-                depth += 1
-                if depth > MAX_DEPTH:
-                    raise FrontmatterError(f"nested deeper than {MAX_DEPTH} levels", line)
-            elif isinstance(event, yaml.CollectionEndEvent):
-                depth -= 1
-            if not isinstance(event, (yaml.StreamStartEvent, yaml.StreamEndEvent, yaml.DocumentEndEvent)):
-                yield event
-    except yaml.MarkedYAMLError as error:
-        message, mark = _explain(error)
-        raise FrontmatterError(message, first_line + (mark.line if mark else 0)) from error
-    except (yaml.YAMLError, UnicodeEncodeError) as error:
-        raise FrontmatterError("a character that YAML does not allow", first_line) from error
-
-
-def _explain(error: yaml.MarkedYAMLError) -> tuple[str, Any]:
-    """What to change, and where; YAML's own words are for those who write parsers."""
-    problem, context = error.problem or "not valid YAML", error.context or ""
-    if "mapping values are not allowed" in problem:
-        return "an unquoted colon: put the value in quotes", error.problem_mark
-    if "cannot start any token" in problem:
-        return "a value that starts with a tab or a reserved character: put it in quotes", error.problem_mark
-    if "quoted scalar" in context:
-        return "a quotation mark that is not closed, or a wrong escape", error.context_mark
-    if "flow" in context:
-        return "a bracket that is not closed, or a value in brackets that needs quotes", error.context_mark
-    if "expected ':'" in problem:
-        return "a line without a colon; write `key: value`, or indent it", error.context_mark or error.problem_mark
-    if "expected key" in problem or "block" in context:
-        return "wrong indentation, or text after a closing quote: put the whole value in quotes", error.problem_mark
-    return problem, error.problem_mark or error.context_mark
-
-
-def _read_block(block: str, *, offset: int, first_line: int) -> dict[str, Field]:
-    """The top-level fields of a well-formed block."""
-    events = _events(block, first_line)
-    top: Any = None
-    for event in events:
-        if isinstance(event, yaml.DocumentStartEvent):
-            continue
-        top = event
-        break
-    if top is None or (isinstance(top, yaml.ScalarEvent) and not top.value):
-        return {}
-    if not isinstance(top, yaml.MappingStartEvent):
-        raise FrontmatterError("the frontmatter must be a list of `key: value` lines", first_line)
-    fields: dict[str, Field] = {}
-    while not isinstance(key := next(events), yaml.MappingEndEvent):
-        line = first_line + key.start_mark.line
-        if not isinstance(key, yaml.ScalarEvent):
-            raise FrontmatterError("a key must be plain text", line)
-        if key.value in fields:
-            raise FrontmatterError(f"the key {key.value!r} appears twice", line)
-        fields[key.value] = _read_field(key, events, block, offset=offset, line=line)
-    if next(events, None) is not None:
-        raise FrontmatterError("the frontmatter must be one YAML document", first_line)
-    return fields
-
-
-def _read_field(key: Any, events: Iterator[Any], block: str, *, offset: int, line: int) -> Field:
-    first = next(events)
-    value, last = _build(first, events)
-    raw = first.value if isinstance(first, yaml.ScalarEvent) else None
-    start, end = first.start_mark.index, last.end_mark.index
-    if start == end:  # no value at all: it would stand right after the colon
-        colon = _COLON.match(block, key.end_mark.index)
-        if colon is None:
-            raise FrontmatterError(f"the key {key.value!r} has no colon and no value", line)
-        start = end = colon.end()
-    written = block[start:end]
-    tail = written[len(written.rstrip("\r\n \t")) :]
-    if comment := _HEADER_COMMENT.match(written) if getattr(first, "style", None) in ("|", ">") else None:
-        tail = comment[1] + tail
-    return Field(key=key.value, value=value, raw=raw, line=line, start=offset + start, end=offset + end, tail=tail)
-
-
-def _build(event: Any, events: Iterator[Any]) -> tuple[Any, Any]:
-    """The value that begins with this event, and its last event."""
-    if isinstance(event, yaml.ScalarEvent):
-        plain = not event.style and event.tag is None  # the C parser says "" where the Python one says None
-        return (as_core_value(event.value) if plain else event.value), event
-    if isinstance(event, yaml.SequenceStartEvent):
-        items, last = [], event
-        while not isinstance(item := next(events), yaml.SequenceEndEvent):
-            value, last = _build(item, events)
-            items.append(value)
-        return items, _last_of(event, item, last)
-    mapping: dict[str, Any] = {}
-    last = event
-    while not isinstance(key := next(events), yaml.MappingEndEvent):
-        if not isinstance(key, yaml.ScalarEvent):
-            raise FrontmatterError("a key must be plain text", key.start_mark.line + 1)
-        mapping[key.value], last = _build(next(events), events)
-    return mapping, _last_of(event, key, last)
-
-
-def _last_of(begin: Any, end: Any, last: Any) -> Any:
-    """What a collection ends with: its bracket, or without brackets its last value; comments after that are not its."""
-    return end if begin.flow_style else last
 
 
 # ------------------------------------------------------------------------------------------------ broken YAML
@@ -386,7 +212,7 @@ def _read_lines(block: str, *, offset: int, first_line: int) -> tuple[dict[str, 
             notices.append(Notice(line=line, message=f"the key {key!r} appears twice; the first one counts"))
             continue
         try:
-            fields.update(_read_block(chunk, offset=offset + start, first_line=line))
+            fields.update(read_block(chunk, offset=offset + start, first_line=line))
         except FrontmatterError as error:
             written = _without_trailing_comments(chunk[head.end() :])
             value = " ".join(written.split())
@@ -423,7 +249,7 @@ def chunks(block: str) -> Iterator[tuple[int, int]]:
 
 def _is_sound(chunk: str) -> bool:
     try:
-        _read_block(chunk, offset=0, first_line=1)
+        read_block(chunk, offset=0, first_line=1)
     except FrontmatterError:
         return False
     return True

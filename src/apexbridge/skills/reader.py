@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from apexbridge.skills.frontmatter import Document, FrontmatterError, parse, parse_leniently
+from apexbridge.skills.frontmatter import Document, parse, parse_leniently
 from apexbridge.skills.models import (
     MAX_DESCRIPTION_CHARACTERS,
     SKILL_FILE,
@@ -19,6 +19,7 @@ from apexbridge.skills.models import (
     SkillMetadata,
 )
 from apexbridge.skills.names import lenient_name, name_problem
+from apexbridge.skills.yamlblock import FrontmatterError
 
 MAX_SKILL_FILE_BYTES = 1024 * 1024
 MAX_COMPATIBILITY_CHARACTERS = 500
