@@ -178,7 +178,7 @@ def test_the_python_reference_names_what_is_public_and_nothing_else() -> None:
     for name, value in vars(errors).items():
         if isinstance(value, type) and issubclass(value, Exception):
             assert f"`{name}`" in text, name
-    public = {name for name in vars(SkillManager) if not name.startswith("_")}
+    public = {name for name in dir(SkillManager) if not name.startswith("_")}
     told = re.findall(r"^\| `(\w+)(?:\(.*\))?` \|", sections_of(text)["SkillManager"], re.MULTILINE)
     assert set(told) == public
 

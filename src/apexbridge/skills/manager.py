@@ -1,50 +1,40 @@
 """SkillManager: the whole life of a skill, for every door and for Python."""
 
 import time
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any, BinaryIO, Literal
+from typing import Any
 
 import anyio
 import anyio.to_thread
 
 from apexbridge.errors import (
-    InvalidInputError,
-    SkillError,
     SkillNotFoundError,
     SkillParseError,
     SkillReadOnlyError,
 )
 from apexbridge.skills.catalog import INSTALLED_ROOT, Catalog, Row
 from apexbridge.skills.config import SkillManagerConfig, SkillsSettings
-from apexbridge.skills.details import describe
 from apexbridge.skills.editing import checked_description, with_description
 from apexbridge.skills.execution import SkillExecution
-from apexbridge.skills.files import open_beneath, replace_file
+from apexbridge.skills.files import replace_file
 from apexbridge.skills.home import SkillHome
 from apexbridge.skills.locks import Gate, NameLocks
 from apexbridge.skills.models import (
     NAME_PATTERN,
-    CallStatistics,
     DirectSkillResult,
-    GrowthPoint,
     InstallReceipt,
     Mode,
-    PluginSummary,
-    Problem,
     Profile,
     Receipt,
     ScanReport,
     SkillDetail,
-    SkillPage,
-    SkillStatistics,
     ValidationReport,
     effective_mode,
 )
 from apexbridge.skills.package import open_package, validate_package
-from apexbridge.skills.packing import packed
 from apexbridge.skills.ports import (
     IndexDocument,
     NoIndex,
@@ -56,17 +46,16 @@ from apexbridge.skills.ports import (
     ToolRegistrar,
 )
 from apexbridge.skills.roots import SkillRoot
-from apexbridge.skills.scanner import Progress, Scanner
+from apexbridge.skills.scanner import Progress
 from apexbridge.skills.sources import SkillSource, default_profile_of, open_source
 from apexbridge.skills.toolkeeper import ToolKeeper
+from apexbridge.skills.views import SkillViews
 from apexbridge.storage.database import Database
 from apexbridge.storage.faults import storage_faults
 from apexbridge.storage.statistics import CallStatisticsStore
 
-DEFAULT_PAGE_SIZE = 50
 
-
-class SkillManager:
+class SkillManager(SkillViews):
     """Installs, lists, shows, edits, reloads, counts, runs and uninstalls skills."""
 
     def __init__(
@@ -137,15 +126,6 @@ class SkillManager:
         """Record what could not be recorded before, for want of room on the disk."""
         async with self._gate.working():
             await self._scanner.retry()
-
-    @property
-    def roots(self) -> list[SkillRoot]:
-        """Where skills are looked for, the installed ones last."""
-        return self._scanner.roots
-
-    @property
-    def _scanner(self) -> Scanner:
-        return self._home.scanner
 
     @property
     def staging(self) -> Path:
@@ -265,95 +245,13 @@ class SkillManager:
             self._tools.skill_is_live(await self._live(name))
         return await self.get_skill(name)
 
-    # ----------------------------------------------------------------------------------------------------- look
-    async def list_skills(
-        self,
-        *,
-        name: str | None = None,
-        tags: Collection[str] = (),
-        page: int | None = None,
-        limit: int | None = None,
-    ) -> SkillPage:
-        """Skills by name; filtered by a part of the name (any case) and by tags (any of them)."""
-        if page is not None and limit is None:
-            limit = DEFAULT_PAGE_SIZE
-        if (page is not None and page < 1) or (limit is not None and limit < 1):
-            raise InvalidInputError("page and limit count from 1")
-        offset = ((page or 1) - 1) * (limit or 0)
-        rows, total = await self._catalog.page(part=name, tags=tags, offset=offset, limit=limit)
-        labels, mode = self._scanner.labels(), self._config.default_mode
-        skills = [row.to_summary(mode, labels.get(row.root, "")) for row in rows]
-        return SkillPage.model_construct(skills=skills, total=total, page=page or 1, limit=limit)
-
-    async def get_skill(self, name: str) -> SkillDetail:
-        """Everything about one skill.
-
-        Raises:
-            SkillNotFoundError: there is none of that name.
-        """
-        async with self._reading(name) as row:
-            return await anyio.to_thread.run_sync(
-                describe, row, self._scanner.folder_of(row.key), self._config.default_mode
-            )
-
-    async def open_skill_file(self, name: str, path: str) -> BinaryIO:
-        """A bundled file, opened for reading.
-
-        Raises:
-            SkillError: FILE_NOT_FOUND; also for anything that is not a regular file inside the skill's folder.
-        """
-        async with self._reading(name) as row:
-            try:
-                return await anyio.to_thread.run_sync(open_beneath, self._folder(row), path)
-            except (OSError, ValueError) as error:
-                raise SkillError(f"{name} has no file {path}", code="FILE_NOT_FOUND", skill=name) from error
-
-    async def export_skill(self, name: str) -> IO[bytes]:
-        """The skill as a ZIP, in an unnamed file positioned at its start; the caller closes it."""
-        async with self._reading(name) as row:
-            return await anyio.to_thread.run_sync(packed, self._folder(row), name)
-
-    async def problems(self) -> list[Problem]:
-        """Folders that are not served: broken ones and shadowed ones, each with the reason."""
-        found = await self._catalog.problems(self._scanner.labels())
-        missing = await anyio.to_thread.run_sync(lambda: [root for root in self.roots if not root.path.is_dir()])
-        return found + [
-            Problem(name=root.label, source=root.label, source_path="", kind="broken", reason="there is no such folder")
-            for root in missing
-        ]
-
     # -------------------------------------------------------------------------------------------------- plugins
-    async def list_plugins(self) -> list[PluginSummary]:
-        """Installed plugins with their skills."""
-        return await self._home.plugins.all()
-
     async def uninstall_plugin(self, name: str) -> Receipt:
         """Remove a plugin with all its skills."""
         with storage_faults():
             async with self._gate.working():
                 await self._home.plugins.uninstall(name)
         return Receipt(name=name, message="Plugin uninstalled successfully")
-
-    # --------------------------------------------------------------------------------------------------- counts
-    async def statistics(self) -> SkillStatistics:
-        """The library in numbers."""
-        return await self._catalog.statistics(self._config.default_mode)
-
-    async def skill_statistics(self, name: str) -> CallStatistics:
-        """How often one skill was called and how it went."""
-        await self._live(name)
-        counts = await self._statistics.of(name)
-        return CallStatistics(
-            tool_name=name,
-            call_count=counts.calls,
-            success_count=counts.successes,
-            average_duration=counts.average_ms,
-            success_rate=counts.success_rate,
-        )
-
-    async def growth(self, by: Literal["day", "week"] = "day") -> list[GrowthPoint]:
-        """First installs by day or by week."""
-        return await self._catalog.growth(by)
 
     # -------------------------------------------------------------------------------------------------- running
     async def execute_skill(
@@ -417,10 +315,6 @@ class SkillManager:
         )
 
     # --------------------------------------------------------------------------------------------------- config
-    def get_config(self) -> SkillManagerConfig:
-        """What can be changed while running."""
-        return self._config
-
     async def update_config(self, changes: Mapping[str, Any]) -> SkillManagerConfig:
         """Change some of it; a bad value is refused and then nothing changes.
 
@@ -454,31 +348,6 @@ class SkillManager:
         self.roots_changed = anyio.Event()
 
     # -------------------------------------------------------------------------------------------------- details
-    async def _live(self, name: str, code: str | None = None) -> Row:
-        row = await self._catalog.live(name)
-        if row is None:
-            raise SkillNotFoundError(name, code=code)
-        return row
-
-    @asynccontextmanager
-    async def _reading(self, name: str) -> AsyncIterator[Row]:
-        """A skill that nobody of ours replaces meanwhile, so that no answer mixes two versions.
-
-        It waits for a commit, which is short, and not for all that goes before one.
-
-        Raises:
-            SkillNotFoundError: there is none, or somebody removed its folder by hand a moment ago.
-        """
-        async with self._commits.hold(name):
-            row = await self._live(name)
-            try:
-                yield row
-            except FileNotFoundError as error:
-                raise SkillNotFoundError(name) from error
-
-    def _folder(self, row: Row) -> Path:
-        return self._scanner.folder_of(row.key).path
-
     async def _broken(self, name: str) -> Row | None:
         """An installed folder that is no skill any more; it can still be removed."""
         rows = await self._catalog.named([name])

@@ -1,0 +1,163 @@
+"""What can be looked at without changing anything: lists, details, files, counts."""
+
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import IO, BinaryIO, Literal
+
+import anyio.to_thread
+
+from apexbridge.errors import InvalidInputError, SkillError, SkillNotFoundError
+from apexbridge.skills.catalog import Catalog, Row
+from apexbridge.skills.config import SkillManagerConfig
+from apexbridge.skills.details import describe
+from apexbridge.skills.files import open_beneath
+from apexbridge.skills.home import SkillHome
+from apexbridge.skills.locks import NameLocks
+from apexbridge.skills.models import (
+    CallStatistics,
+    GrowthPoint,
+    PluginSummary,
+    Problem,
+    SkillDetail,
+    SkillPage,
+    SkillStatistics,
+)
+from apexbridge.skills.packing import packed
+from apexbridge.skills.roots import SkillRoot
+from apexbridge.skills.scanner import Scanner
+from apexbridge.storage.statistics import CallStatisticsStore
+
+DEFAULT_PAGE_SIZE = 50
+
+
+class SkillViews:
+    """The looking half of the `SkillManager`."""
+
+    _catalog: Catalog
+    _statistics: CallStatisticsStore
+    _config: SkillManagerConfig
+    _home: SkillHome
+    _commits: NameLocks
+    """Held around a commit, and by whoever must not see two versions at once."""
+
+    async def list_skills(
+        self,
+        *,
+        name: str | None = None,
+        tags: Collection[str] = (),
+        page: int | None = None,
+        limit: int | None = None,
+    ) -> SkillPage:
+        """Skills by name; filtered by a part of the name (any case) and by tags (any of them)."""
+        if page is not None and limit is None:
+            limit = DEFAULT_PAGE_SIZE
+        if (page is not None and page < 1) or (limit is not None and limit < 1):
+            raise InvalidInputError("page and limit count from 1")
+        offset = ((page or 1) - 1) * (limit or 0)
+        rows, total = await self._catalog.page(part=name, tags=tags, offset=offset, limit=limit)
+        labels, mode = self._scanner.labels(), self._config.default_mode
+        skills = [row.to_summary(mode, labels.get(row.root, "")) for row in rows]
+        return SkillPage.model_construct(skills=skills, total=total, page=page or 1, limit=limit)
+
+    async def get_skill(self, name: str) -> SkillDetail:
+        """Everything about one skill.
+
+        Raises:
+            SkillNotFoundError: there is none of that name.
+        """
+        async with self._reading(name) as row:
+            return await anyio.to_thread.run_sync(
+                describe, row, self._scanner.folder_of(row.key), self._config.default_mode
+            )
+
+    async def open_skill_file(self, name: str, path: str) -> BinaryIO:
+        """A bundled file, opened for reading.
+
+        Raises:
+            SkillError: FILE_NOT_FOUND; also for anything that is not a regular file inside the skill's folder.
+        """
+        async with self._reading(name) as row:
+            try:
+                return await anyio.to_thread.run_sync(open_beneath, self._folder(row), path)
+            except (OSError, ValueError) as error:
+                raise SkillError(f"{name} has no file {path}", code="FILE_NOT_FOUND", skill=name) from error
+
+    async def export_skill(self, name: str) -> IO[bytes]:
+        """The skill as a ZIP, in an unnamed file positioned at its start; the caller closes it."""
+        async with self._reading(name) as row:
+            return await anyio.to_thread.run_sync(packed, self._folder(row), name)
+
+    async def problems(self) -> list[Problem]:
+        """Folders that are not served: broken ones and shadowed ones, each with the reason."""
+        found = await self._catalog.problems(self._scanner.labels())
+        missing = await anyio.to_thread.run_sync(lambda: [root for root in self.roots if not root.path.is_dir()])
+        return found + [
+            Problem(name=root.label, source=root.label, source_path="", kind="broken", reason="there is no such folder")
+            for root in missing
+        ]
+
+    # -------------------------------------------------------------------------------------------------- counts
+    async def statistics(self) -> SkillStatistics:
+        """The library in numbers."""
+        return await self._catalog.statistics(self._config.default_mode)
+
+    async def skill_statistics(self, name: str) -> CallStatistics:
+        """How often one skill was called and how it went."""
+        await self._live(name)
+        counts = await self._statistics.of(name)
+        return CallStatistics(
+            tool_name=name,
+            call_count=counts.calls,
+            success_count=counts.successes,
+            average_duration=counts.average_ms,
+            success_rate=counts.success_rate,
+        )
+
+    async def growth(self, by: Literal["day", "week"] = "day") -> list[GrowthPoint]:
+        """First installs by day or by week."""
+        return await self._catalog.growth(by)
+
+    # --------------------------------------------------------------------------------------------------- places
+    async def list_plugins(self) -> list[PluginSummary]:
+        """Installed plugins with their skills."""
+        return await self._home.plugins.all()
+
+    @property
+    def roots(self) -> list[SkillRoot]:
+        """Where skills are looked for, the installed ones last."""
+        return self._scanner.roots
+
+    @property
+    def _scanner(self) -> Scanner:
+        return self._home.scanner
+
+    def get_config(self) -> SkillManagerConfig:
+        """What can be changed while running."""
+        return self._config
+
+    # -------------------------------------------------------------------------------------------------- details
+    async def _live(self, name: str, code: str | None = None) -> Row:
+        row = await self._catalog.live(name)
+        if row is None:
+            raise SkillNotFoundError(name, code=code)
+        return row
+
+    @asynccontextmanager
+    async def _reading(self, name: str) -> AsyncIterator[Row]:
+        """A skill that nobody of ours replaces meanwhile, so that no answer mixes two versions.
+
+        It waits for a commit, which is short, and not for all that goes before one.
+
+        Raises:
+            SkillNotFoundError: there is none, or somebody removed its folder by hand a moment ago.
+        """
+        async with self._commits.hold(name):
+            row = await self._live(name)
+            try:
+                yield row
+            except FileNotFoundError as error:
+                raise SkillNotFoundError(name) from error
+
+    def _folder(self, row: Row) -> Path:
+        return self._scanner.folder_of(row.key).path
