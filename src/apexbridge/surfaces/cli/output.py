@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -16,21 +17,23 @@ PIPE_WIDTH = 2000
 """Nothing is cut for a program that reads a table."""
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str) -> None:
-    """A plain table; `empty` is said on stderr where there is no row."""
+def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str, one_line: bool = False) -> None:
+    """A plain table; `empty` is said on stderr where there is no row. `one_line` cuts the last column on a terminal."""
+    cells = [[_word(value) for value in row] for row in rows]
+    if not cells:
+        if empty:
+            talk.print(Text(empty))
+        return
     grid = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
-    for number, column in enumerate(columns):
-        last = number == len(columns) - 1
-        grid.add_column(column, no_wrap=not last, overflow="ellipsis" if last else "fold")
-    count = 0
-    for row in rows:
-        grid.add_row(*(Text(_word(value)) for value in row))
-        count += 1
-    if count:
-        wide = out if out.is_terminal else Console(highlight=False, width=PIPE_WIDTH)
-        wide.print(grid)
-    elif empty:
-        talk.print(Text(empty))
+    *firsts, last = columns
+    for number, column in enumerate(firsts):
+        width = max(cell_len(text) for text in (column, *(row[number] for row in cells)))
+        grid.add_column(column, no_wrap=True, min_width=width)
+    grid.add_column(last, no_wrap=one_line, overflow="ellipsis" if one_line else "fold")
+    for row in cells:
+        grid.add_row(*map(Text, row))
+    wide = out if out.is_terminal else Console(highlight=False, width=PIPE_WIDTH)
+    wide.print(grid)
 
 
 def facts(values: Mapping[str, Any]) -> None:

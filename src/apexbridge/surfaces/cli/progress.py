@@ -15,10 +15,15 @@ MIN_STEPS = 2
 def progress_bar(label: str) -> Iterator[Callable[[int, int], None]]:
     """Gives a function to be told how many of how many are done."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=talk, transient=True, disable=not talk.is_terminal) as bar:
-        task = bar.add_task(label, total=None, visible=False)
+    bar = Progress(*columns, console=talk, transient=True, disable=not talk.is_terminal)
+    task = bar.add_task(label, total=None)
 
-        def update(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total, visible=total >= MIN_STEPS)
+    def update(done: int, total: int) -> None:
+        if total >= MIN_STEPS:
+            bar.start()  # only now: a terminal is not touched for nothing
+            bar.update(task, completed=done, total=total)
 
+    try:
         yield update
+    finally:
+        bar.stop()

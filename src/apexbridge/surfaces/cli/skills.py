@@ -105,7 +105,7 @@ def list_skills(
             for skill in found["skills"]
         ]
         nothing = "Nothing fits." if name or tag or page > 1 else "No skill is installed. Try: apex skills install PATH"
-        table(("NAME", "MODE", "VERSION", "SOURCE", "DESCRIPTION"), rows, empty=nothing)
+        table(("NAME", "MODE", "VERSION", "SOURCE", "DESCRIPTION"), rows, empty=nothing, one_line=True)
         if found["total"] > len(rows):
             say(f"{len(rows)} of {found['total']}; more with --page {page + 1}")
 
