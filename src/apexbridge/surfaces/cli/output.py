@@ -13,6 +13,8 @@ from apexbridge.surfaces.cli.printable import printable
 
 out = Console(highlight=False)
 talk = Console(stderr=True, highlight=False)
+GAP = 2
+MIN_ROOM = 20
 PIPE_WIDTH = 2000
 """Nothing is cut for a program that reads a table."""
 
@@ -26,12 +28,17 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str, 
         return
     grid = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
     *firsts, last = columns
+    room = out.width
     for number, column in enumerate(firsts):
         width = max(cell_len(text) for text in (column, *(row[number] for row in cells)))
+        room -= width + GAP
         grid.add_column(column, no_wrap=True, min_width=width)
-    grid.add_column(last, no_wrap=one_line, overflow="ellipsis" if one_line else "fold")
-    for row in cells:
-        grid.add_row(*map(Text, row))
+    grid.add_column(last, overflow="fold")
+    for *head, tail in cells:
+        text = Text(tail)
+        if one_line and out.is_terminal:  # cut by hand: rich would rather drop whole columns
+            text.truncate(max(room, MIN_ROOM), overflow="ellipsis")
+        grid.add_row(*map(Text, head), text)
     wide = out if out.is_terminal else Console(highlight=False, width=PIPE_WIDTH)
     wide.print(grid)
 
