@@ -158,7 +158,8 @@ class Installer:
 
     def _clear(self, folders: Sequence[str]) -> None:
         for folder in folders:
-            self._library.discard(self._library.remove(self._path(folder), self._library.skills))
+            if is_there(self._path(folder)):
+                self._library.discard(self._library.remove(self._path(folder), self._library.skills))
 
     def _commit(
         self, stage: Path, staged: list[StagedSkill], plugin: PluginManifest | None, superseded: list[str]
