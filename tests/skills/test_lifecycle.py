@@ -1,8 +1,11 @@
 """The life of a skill: install, list, show, edit, reload, uninstall, count."""
 
+import asyncio
+import contextlib
 import io
 import json
 import os
+import threading
 import zipfile
 from pathlib import Path
 
@@ -19,6 +22,7 @@ from apexbridge.errors import (
     SkillNotFoundError,
     SkillParseError,
 )
+from apexbridge.skills.library import Library, StagedSkill
 from apexbridge.skills.manager import SkillManager
 from tests.conftest import Workshop
 from tests.making import DESCRIPTION, skill_markdown, skill_zip, walk, write_skill, zip_of
@@ -636,3 +640,42 @@ async def test_a_disabled_skill_is_listed_and_not_run(skills: SkillManager, work
     assert workshop.tools.tools == {}
     assert (await skills.set_enabled("git-commit", True)).enabled
     assert "git-commit" in workshop.tools.tools
+
+
+# ---------------------------------------------------------------------------------------------------- cancellation
+async def test_a_caller_that_is_cancelled_leaves_nothing_half_done(
+    skills: SkillManager, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, put = threading.Event(), Library.put
+
+    def slow_put(self: Library, staged: StagedSkill, target: Path) -> None:
+        begun.set()
+        put(self, staged, target)
+
+    monkeypatch.setattr(Library, "put", slow_put)
+    for number in range(10):
+        begun.clear()
+        files = {f"f{index}.md": str(number) for index in range(30)}
+        task = asyncio.ensure_future(skills.install_skill(skill_zip(f"s-{number}", files)))
+        await anyio.to_thread.run_sync(begun.wait, 5)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert len((await skills.get_skill(f"s-{number}")).files) == 31
+        assert list((data_dir / "staging").iterdir()) == []
+
+
+async def test_a_caller_that_gives_up_early_leaves_the_old_state_or_the_new_one(
+    skills: SkillManager, workshop: Workshop, data_dir: Path
+) -> None:
+    for number in range(30):
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(number / 2000):
+                await skills.install_skill(skill_zip(description=f"Version number {number}."), overwrite=True)
+        with contextlib.suppress(TimeoutError, ApexBridgeError):
+            async with asyncio.timeout(number / 2000):
+                await skills.uninstall_skill("git-commit")
+        listed = [skill.name for skill in await skills.list_skills()]
+        assert listed == [path.name for path in (data_dir / "skills").iterdir()]
+        assert list(workshop.tools.tools) == listed
+        assert list((data_dir / "staging").iterdir()) == []

@@ -152,7 +152,7 @@ async def test_a_take_back_that_fails_too_loses_nothing(
             await skills.install_skill(plugin_zip("alpha", "beta", description="The second version."), overwrite=True)
     async with workshop.open() as skills:
         found = {skill.description for skill in await skills.list_skills()}
-        assert found == {"The second version."}, "the plan was kept and carried out"
+        assert found == {"The first version of it."}, "it was taken back, and no plan is left to be carried out"
         assert list((data_dir / "staging").iterdir()) == []
 
 

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -21,7 +21,10 @@ from apexbridge.skills.scanner import Scanner
 
 
 class Installer:
-    """Installs packages. Before the commit a failure leaves no trace; after it the scanner can finish the work."""
+    """Installs packages. Before the commit a failure leaves no trace; after it the scanner can finish the work.
+
+    Its calls are for `finish`: cancelled in the middle they would leave a thread at work in a folder being cleared.
+    """
 
     def __init__(
         self,
@@ -63,15 +66,12 @@ class Installer:
                 elsewhere = await self._elsewhere(names)
                 replaced = bool(elsewhere) or any(is_there(self._path(name)) for name in names)
                 await self._catalog.prove_writable()
-                # Once begun, the commit and what follows from it are finished even when the caller goes away.
-                with anyio.CancelScope(shield=True):
-                    async with self._commits.hold(*names, *superseded):
-                        await anyio.to_thread.run_sync(self._commit, stage, staged, package.plugin, superseded)
-                        await anyio.to_thread.run_sync(self._clear, elsewhere)
-                        await self._settle([*names, *superseded, *elsewhere], vectors)
+                async with self._commits.hold(*names, *superseded):
+                    await anyio.to_thread.run_sync(self._commit, stage, staged, package.plugin, superseded)
+                    await anyio.to_thread.run_sync(self._clear, elsewhere)
+                    await self._settle([*names, *superseded, *elsewhere], vectors)
         finally:
-            with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(self._library.discard_stage, stage)
+            await anyio.to_thread.run_sync(self._library.discard_stage, stage)
         return InstallReceipt(
             name=package.plugin.name if package.plugin else names[0],
             names=names,
@@ -82,18 +82,17 @@ class Installer:
 
     async def uninstall(self, name: str, folder: Path) -> None:
         """Take a skill away; the caller holds its name."""
-        with anyio.CancelScope(shield=True):
-            async with self._commits.hold(name):
-                rows = await self._catalog.named([name])
-                found = [self._scanner.folder_of(row.key) for row in rows]
-                try:
-                    gone = await anyio.to_thread.run_sync(self._remove, name, folder)
-                except FileNotFoundError as error:  # removed by hand a moment ago
-                    await self._scanner.settle(found)
-                    raise SkillNotFoundError(name) from error
-                # First the folder, then the record: on a full disk the one makes room for the other.
-                await anyio.to_thread.run_sync(self._library.discard, gone)
+        async with self._commits.hold(name):
+            rows = await self._catalog.named([name])
+            found = [self._scanner.folder_of(row.key) for row in rows]
+            try:
+                gone = await anyio.to_thread.run_sync(self._remove, name, folder)
+            except FileNotFoundError as error:  # removed by hand a moment ago
                 await self._scanner.settle(found)
+                raise SkillNotFoundError(name) from error
+            # First the folder, then the record: on a full disk the one makes room for the other.
+            await anyio.to_thread.run_sync(self._library.discard, gone)
+            await self._scanner.settle(found)
 
     async def uninstall_plugin(self, name: str) -> bool:
         """Take all skills of a plugin away, all or none; False where there is no such plugin."""
@@ -103,16 +102,14 @@ class Installer:
                 plugin = await anyio.to_thread.run_sync(self._library.plugins.named, name)
                 if plugin is None:
                     return False
-                with anyio.CancelScope(shield=True):
-                    async with self._commits.hold(*members):
-                        await anyio.to_thread.run_sync(
-                            lambda: self._library.put_plugin(stage, [], plugin.having(()), superseded=members)
-                        )
-                        await self._settle(members, {})
+                async with self._commits.hold(*members):
+                    await anyio.to_thread.run_sync(
+                        lambda: self._library.put_plugin(stage, [], plugin.having(()), superseded=members)
+                    )
+                    await self._settle(members, {})
                 return True
         finally:
-            with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(self._library.discard_stage, stage)
+            await anyio.to_thread.run_sync(self._library.discard_stage, stage)
 
     @asynccontextmanager
     async def _holding(self, names: Sequence[str], plugin: str | None) -> AsyncIterator[list[str]]:
@@ -166,8 +163,9 @@ class Installer:
     ) -> None:
         names = [skill.name for skill in staged]
         if plugin is None:
-            self._library.put(staged[0], self._path(staged[0].name))
+            # Before the folder changes: a crash in between costs a word about its origin, never the skill itself.
             self._library.plugins.leave(names)
+            self._library.put(staged[0], self._path(staged[0].name))
             return
         record = PluginRecord(
             name=plugin.name,
@@ -176,15 +174,15 @@ class Installer:
             installed_at=int(time.time() * 1000),
             skills=tuple(sorted(names)),
         )
-        self._library.put_plugin(stage, staged, record, superseded=superseded)
         self._library.plugins.leave(names, but=plugin.name)
+        self._library.put_plugin(stage, staged, record, superseded=superseded)
 
     def _remove(self, name: str, folder: Path) -> Path:
         installed = folder.parent == self._library.skills
-        gone = self._library.remove(folder, self._library.skills if installed else folder.parent)
         if installed:
-            self._library.plugins.leave([name])
-        return gone
+            with suppress(OSError):  # a full disk: the record goes on naming a skill that is gone, which nobody shows
+                self._library.plugins.leave([name])
+        return self._library.remove(folder, self._library.skills if installed else folder.parent)
 
     async def _settle(self, names: Sequence[str], vectors: dict[str, Any]) -> None:
         await self._scanner.settle(

@@ -6,6 +6,7 @@ either unreachable rubbish in `staging/` and `trash/`, or a plan that `recover()
 
 import errno
 import hashlib
+import logging
 import os
 import uuid
 from collections.abc import Iterable, Sequence
@@ -15,10 +16,11 @@ from typing import BinaryIO
 
 from apexbridge.skills.archive import Entry, read_entry
 from apexbridge.skills.files import exchange, is_there, remove_tree, sync_folder
-from apexbridge.skills.fingerprint import content_hash, hash_folder, look
+from apexbridge.skills.fingerprint import FolderTooLargeError, content_hash, hash_folder, look
 from apexbridge.skills.models import PackageFile
 from apexbridge.skills.records import PLAN_FILE, Plan, PluginRecord, PluginRecords
 
+logger = logging.getLogger(__name__)
 _TRASH = ".apex-trash-"
 _ASIDE = ".apex-aside-"
 _GONE = "gone."
@@ -57,9 +59,13 @@ class Library:
             aside.rename(self.trash / uuid.uuid4().hex if is_there(target) else target)
         for stage in sorted(self.staging.iterdir()):
             if plan := Plan.read(stage):
-                self._carry_out(stage, plan)
+                try:
+                    self._carry_out(stage, plan)
+                except OSError:
+                    logger.exception("a change of several skills could not be finished; the next start tries again")
         for leftover in (*self.staging.iterdir(), *self.trash.iterdir()):
-            remove_tree(leftover)
+            if not Plan.read(leftover):
+                remove_tree(leftover)
 
     # ------------------------------------------------------------------------------------------------- staging
     def new_stage(self) -> Path:
@@ -117,8 +123,14 @@ class Library:
             if error.errno not in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
                 raise
             aside = target.with_name(f"{_ASIDE}{target.name}")  # `prepare` knows what to do with it after a crash
+            if is_there(aside):
+                aside.rename(self.trash / uuid.uuid4().hex)
             target.rename(aside)
-            staged.rename(target)
+            try:
+                staged.rename(target)
+            except BaseException:
+                aside.rename(target)
+                raise
             aside.rename(staged)
 
     def put_plugin(
@@ -179,8 +191,9 @@ class Library:
         for name in plan.superseded:
             if (stage / f"{_GONE}{name}").exists():
                 (stage / f"{_GONE}{name}").rename(self.skills / name)
-        self.plugins.write(plan.before or plan.plugin.having(()))
         (stage / PLAN_FILE).unlink(missing_ok=True)
+        if self.plugins.named(plan.plugin.name) != plan.before:
+            self.plugins.write(plan.before or plan.plugin.having(()))
 
     def _swap_in(self, staged: Path, wanted: str, target: Path) -> None:
         if staged.exists() and _hash(staged) == wanted:
@@ -205,7 +218,11 @@ def _can_rename(data_dir: Path, skills: Path) -> bool:
 
 
 def _hash(folder: Path) -> str:
-    return hash_folder(folder, look(folder).files)
+    """The content hash; of a folder that no package of ours can be, nothing."""
+    try:
+        return hash_folder(folder, look(folder).files)
+    except (OSError, FolderTooLargeError):
+        return ""
 
 
 def _make_folder(path: Path) -> Path:

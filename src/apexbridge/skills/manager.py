@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from apexbridge.skills.config import SkillManagerConfig, SkillsSettings
 from apexbridge.skills.editing import checked_description, with_description
 from apexbridge.skills.execution import SkillExecution
 from apexbridge.skills.files import replace_file
+from apexbridge.skills.finishing import finish
 from apexbridge.skills.home import SkillHome
 from apexbridge.skills.locks import Gate, NameLocks
 from apexbridge.skills.models import (
@@ -162,7 +163,7 @@ class SkillManager(SkillViews):
                     )
                 )
                 async with self._gate.working():
-                    receipt = await self._home.installer.install(file, package, overwrite=overwrite)
+                    receipt = await finish(self._home.installer.install(file, package, overwrite=overwrite))
         return receipt.model_copy(update={"duration": round((time.monotonic() - begun) * 1000)})
 
     async def validate_skill(
@@ -189,7 +190,7 @@ class SkillManager(SkillViews):
                 raise SkillNotFoundError(name)
             folder = self._writable_folder(row)
             with storage_faults():
-                await self._home.installer.uninstall(name, folder)
+                await finish(self._home.installer.uninstall(name, folder))
         return Receipt(name=name, message="Skill uninstalled successfully")
 
     # ----------------------------------------------------------------------------------------------------- edit
@@ -201,6 +202,10 @@ class SkillManager(SkillViews):
             SkillReadOnlyError: the skill lives in a root that is never written to.
         """
         text = checked_description(description, skill=name)
+        await finish(self._set_description(name, text))
+        return Receipt(name=name, message="Description updated")
+
+    async def _set_description(self, name: str, text: str) -> None:
         async with self._gate.working(), self._locks.hold(name):
             row = await self._live(name)
             path = self._writable_folder(row) / row.filename
@@ -208,12 +213,10 @@ class SkillManager(SkillViews):
             (vector,) = await self._index.embed([document])
             with storage_faults():
                 await self._catalog.prove_writable()
-                with anyio.CancelScope(shield=True):
-                    async with self._reading(name):
-                        edited = await anyio.to_thread.run_sync(lambda: with_description(path, text, skill=name))
-                        await anyio.to_thread.run_sync(self._write_skill_file, path, edited)
-                        await self._scanner.settle([self._scanner.folder_of(row.key)], prepared={name: vector})
-        return Receipt(name=name, message="Description updated")
+                async with self._reading(name):
+                    edited = await anyio.to_thread.run_sync(lambda: with_description(path, text, skill=name))
+                    await anyio.to_thread.run_sync(self._write_skill_file, path, edited)
+                    await self._scanner.settle([self._scanner.folder_of(row.key)], prepared={name: vector})
 
     async def reload_skill(self, name: str) -> SkillDetail:
         """Read a skill from disk again and update its tool.
@@ -250,7 +253,7 @@ class SkillManager(SkillViews):
         """Remove a plugin with all its skills."""
         with storage_faults():
             async with self._gate.working():
-                await self._home.plugins.uninstall(name)
+                await finish(self._home.plugins.uninstall(name))
         return Receipt(name=name, message="Plugin uninstalled successfully")
 
     # -------------------------------------------------------------------------------------------------- running
@@ -343,6 +346,8 @@ class SkillManager(SkillViews):
                 await home.scanner.reconcile()
             except BaseException:
                 self._config, self._home = before
+                with suppress(Exception):  # what was already recorded of the other place goes again
+                    await finish(self._home.scanner.reconcile())
                 raise
         self.roots_changed.set()
         self.roots_changed = anyio.Event()

@@ -18,6 +18,7 @@ from apexbridge.errors import ServerError
 from apexbridge.skills.catalog import Catalog, FolderKey, Glance, Row, columns_of
 from apexbridge.skills.examiner import BrokenFolderError, examine
 from apexbridge.skills.fingerprint import FolderTooLargeError, Sight, look, sign
+from apexbridge.skills.finishing import finish
 from apexbridge.skills.library import Library
 from apexbridge.skills.locks import NameLocks
 from apexbridge.skills.marker import Marker, marker_path, read_marker, write_marker
@@ -240,10 +241,7 @@ class Scanner:
             ServerError: STORAGE_FULL; what is on disk counts and is recorded as soon as that can be done.
         """
         try:
-            # Folders of different names may turn out to hold one and the same skill, so one after the other.
-            async with self._turn:
-                with storage_faults():
-                    report = await self._settle(folders, prepared or {})
+            report = await finish(self._settle_in_turn(folders, prepared or {}))
         except BaseException as error:
             self._unsettled |= {found.key: found for found in folders}
             if not isinstance(error, ServerError) or error.code != "STORAGE_FULL":
@@ -255,6 +253,12 @@ class Scanner:
         for found in folders:
             self._unsettled.pop(found.key, None)
         return report
+
+    async def _settle_in_turn(self, folders: Sequence[FoundFolder], prepared: Mapping[str, Any]) -> ScanReport:
+        """Folders of different names may turn out to hold one and the same skill, so one after the other."""
+        async with self._turn:
+            with storage_faults():
+                return await self._settle(folders, prepared)
 
     async def retry(self) -> None:
         """Record what could not be recorded before."""

@@ -32,6 +32,7 @@ class Database:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._writer = _open(path)
+        self._closed = False
         self._jobs: queue.SimpleQueue[tuple[Job[Any], Future[Any]] | None] = queue.SimpleQueue()
         self._readers: queue.LifoQueue[sqlite3.Connection] = queue.LifoQueue()
         self._thread = threading.Thread(target=self._write_until_closed, name="sqlite-writer", daemon=True)
@@ -43,12 +44,15 @@ class Database:
 
     async def write(self, job: Job[T]) -> T:
         """Run a change; gives its result once it is committed, together with whatever else was waiting."""
+        if self._closed:
+            raise ServerError("The database is closed.", code="NOT_READY")
         future: Future[T] = Future()
         self._jobs.put((job, future))
         return await asyncio.wrap_future(future)
 
     def close(self) -> None:
         """Finish what is waiting and close every connection."""
+        self._closed = True
         self._jobs.put(None)
         self._thread.join()
         with suppress(queue.Empty):
