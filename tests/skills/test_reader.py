@@ -187,6 +187,7 @@ def test_a_file_above_one_megabyte_is_refused() -> None:
         ("---\nname: 提交\ndescription: d\n---\n", "工具", "skill-"),
         ("# Heading\n\nWords.", "My Folder", "my-folder"),
         ("---\nname: 42\ndescription: d\n---\n", "answers", "answers"),
+        ("---\nname: two--hyphens-\ndescription: d\n---\n", "x", "two--hyphens-"),
     ],
 )
 def test_a_lenient_name_is_made_usable(text: str, folder: str, name: str) -> None:

@@ -31,7 +31,8 @@ def slug(text: str) -> str:
 def lenient_name(written: str, folder: str) -> str:
     """A usable name for whatever was written: its slug, else the folder's, else one made from the text itself."""
     for candidate in (written, folder):
-        if re.search("[A-Za-z]", made := slug(candidate)):
+        made = candidate if NAME_PATTERN.match(candidate) else slug(candidate)  # what is good already stays as it is
+        if re.search("[A-Za-z]", made):
             return made
     digest = hashlib.sha256((written or folder).encode("utf-8", "surrogatepass")).hexdigest()
     return f"skill-{digest[:8]}"
