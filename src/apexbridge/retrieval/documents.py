@@ -1,0 +1,79 @@
+"""What search knows of a skill, and how that becomes text to embed."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from apexbridge.retrieval.text import name_words, tokens, word_count
+
+MAX_EMBEDDED_CHARACTERS = 2000
+NAME_WEIGHT = 0.3
+SHORT_WORDS, LONG_WORDS = 10, 30
+"""A description of ten words leans on its name with the whole weight, one of thirty not at all."""
+
+
+class Searchable(Protocol):
+    """A skill as whoever indexes it describes it."""
+
+    @property
+    def name(self) -> str:
+        """The key in the index."""
+
+    @property
+    def description(self) -> str:
+        """What the skill says of itself."""
+
+    @property
+    def tags(self) -> Sequence[str]:
+        """As declared."""
+
+    @property
+    def derived_tags(self) -> Sequence[str]:
+        """As found in its words, where it declares none."""
+
+    @property
+    def hidden(self) -> bool:
+        """Whether a model must not find it by itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """A skill in the index."""
+
+    name: str
+    description: str
+    tags: tuple[str, ...] = ()
+    derived_tags: tuple[str, ...] = ()
+    hidden: bool = False
+
+    @classmethod
+    def of(cls, skill: Searchable) -> "Document":
+        """A copy that does not change with the skill."""
+        return cls(
+            name=skill.name,
+            description=skill.description,
+            tags=tuple(skill.tags),
+            derived_tags=tuple(skill.derived_tags),
+            hidden=skill.hidden,
+        )
+
+    @property
+    def text(self) -> str:
+        """What is embedded."""
+        tags = f" ({', '.join(self.tags)})" if self.tags else ""
+        return f"{name_words(self.name)}: {self.description[:MAX_EMBEDDED_CHARACTERS]}{tags}"
+
+    @property
+    def title(self) -> str:
+        """The name as words, embedded by itself where it has weight."""
+        return name_words(self.name)
+
+    @property
+    def name_weight(self) -> float:
+        """How much the name counts beside the text: the more, the less the description says."""
+        missing = (LONG_WORDS - word_count(self.description)) / (LONG_WORDS - SHORT_WORDS)
+        return NAME_WEIGHT * min(1.0, max(0.0, missing))
+
+    def keywords(self) -> list[str]:
+        """The tokens that keyword search knows it by; derived tags are among them already."""
+        return tokens(f"{self.name} {self.description} {' '.join(self.tags)}")

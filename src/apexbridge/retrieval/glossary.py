@@ -1,0 +1,61 @@
+"""The same thing in Chinese and English, so that a request is understood in the other language too."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+
+from apexbridge.retrieval.text import has_cjk, tokens
+
+MIN_GIST_WORDS = 2
+"""One word alone says too little."""
+
+
+def translated(text: str) -> list[str]:
+    """Keyword tokens of a request in the other language, as far as the glossary knows its words."""
+    glossary = _glossary()
+    if has_cjk(text):
+        found = (token for match in glossary.terms.finditer(text) for token in glossary.english_of[match.group()])
+    else:
+        found = (token for word in tokens(text) for token in glossary.chinese_of.get(word, ()))
+    return list(dict.fromkeys(found))
+
+
+def english_gist(text: str) -> str | None:
+    """A Chinese request as a few English words, in its order; None where the glossary knows too little of it."""
+    glossary = _glossary()
+    words = [glossary.gist_of[match.group()] for match in glossary.terms.finditer(text)]
+    return " ".join(words) if len(words) >= MIN_GIST_WORDS else None
+
+
+@dataclass(slots=True)
+class _Glossary:
+    english_of: dict[str, list[str]] = field(default_factory=dict)
+    """Tokens by Chinese term."""
+    gist_of: dict[str, str] = field(default_factory=dict)
+    """The first English word by Chinese term."""
+    chinese_of: dict[str, list[str]] = field(default_factory=dict)
+    """Tokens by English stem."""
+    terms: re.Pattern[str] = re.compile(r"(?!)")
+    """Any Chinese term, the longest first."""
+
+    def add(self, chinese: Iterable[str], english: list[str]) -> None:
+        """Words for one thing."""
+        own = tokens(" ".join(english))
+        for term in chinese:
+            self.english_of.setdefault(term, []).extend(own)
+            self.gist_of.setdefault(term, english[0])
+            for stem in own:
+                self.chinese_of.setdefault(stem, []).extend(tokens(term))
+
+
+@cache
+def _glossary() -> _Glossary:
+    glossary = _Glossary()
+    for line in files("apexbridge.retrieval").joinpath("glossary.txt").read_text("utf-8").splitlines():
+        if not line.startswith("#"):
+            words = line.split()
+            glossary.add(filter(has_cjk, words), [word for word in words if not has_cjk(word)])
+    glossary.terms = re.compile("|".join(sorted(map(re.escape, glossary.english_of), key=len, reverse=True)))
+    return glossary

@@ -1,0 +1,107 @@
+"""Keyword search: BM25 over tokens, in compact arrays."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+K1 = 1.2
+B_SHORT, B_LONG = 0.75, 0.4
+SHORT_TOKENS, LONG_TOKENS = 15.0, 25.0
+"""Among short descriptions a longer one is vaguer; among long ones it says more. So `b` falls with the mean length."""
+
+Floats = NDArray[np.float32]
+
+
+class KeywordIndex:
+    """Tokens by slot; a slot is a document's place in the index."""
+
+    def __init__(self) -> None:
+        self._vocabulary: dict[str, int] = {}
+        self._terms: list[NDArray[np.int32]] = []
+        self._counts: list[Floats] = []
+        self._built = False
+        self._starts: NDArray[np.int64] = np.zeros(1, np.int64)
+        self._slots: NDArray[np.int64] = np.zeros(0, np.int64)
+        self._weights: Floats = np.zeros(0, np.float32)
+        self._rarity: Floats = np.zeros(0, np.float32)
+
+    def put(self, slot: int, tokens: Iterable[str]) -> None:
+        """These are the slot's tokens from now on; a new slot is the next one."""
+        counted = Counter(tokens)
+        terms = np.fromiter(
+            (self._vocabulary.setdefault(token, len(self._vocabulary)) for token in counted), np.int32, len(counted)
+        )
+        counts = np.fromiter(counted.values(), np.float32, len(counted))
+        if slot == len(self._terms):
+            self._terms.append(terms)
+            self._counts.append(counts)
+        else:
+            self._terms[slot], self._counts[slot] = terms, counts
+        self._built = False
+
+    def drop(self, slot: int) -> None:
+        """Remove a slot; the last one moves into its place."""
+        self._terms[slot], self._counts[slot] = self._terms[-1], self._counts[-1]
+        self._terms.pop()
+        self._counts.pop()
+        self._built = False
+
+    def score(self, tokens: Sequence[str]) -> Floats:
+        """BM25 of every slot for a request."""
+        self._build()
+        scores = np.zeros(len(self._terms), np.float32)
+        for term in self._known(tokens):
+            place = slice(self._starts[term], self._starts[term + 1])
+            scores[self._slots[place]] += self._weights[place]
+        return scores
+
+    def coverage(self, tokens: Sequence[str], others: Sequence[str] = ()) -> float:
+        """The share of the request's tokens that the index knows; words that stand for them may help out."""
+        self._build()
+        return (len(self._known(tokens)) + len(self._known(others))) / len(tokens) if tokens else 0.0
+
+    def matched(self, slot: int, tokens: Sequence[str]) -> tuple[list[str], float]:
+        """Which of the request's tokens a slot has, and which share of the request's weight they are."""
+        self._build()
+        own = set(self._terms[slot].tolist())
+        found, weight, total = [], 0.0, 0.0
+        for token in dict.fromkeys(tokens):
+            term = self._vocabulary.get(token)
+            rarity = float(self._rarity[term]) if term is not None else _rarity(0, len(self._terms))
+            total += rarity
+            if term in own:
+                found.append(token)
+                weight += rarity
+        return found, weight / total if total else 0.0
+
+    def _known(self, tokens: Sequence[str]) -> list[int]:
+        terms = (self._vocabulary.get(token) for token in tokens)
+        return [term for term in terms if term is not None and self._starts[term + 1] > self._starts[term]]
+
+    def _build(self) -> None:
+        """Postings from what the slots have; done once after a change, when somebody asks."""
+        if self._built:
+            return
+        self._built = True
+        size, words = len(self._terms), len(self._vocabulary)
+        lengths = np.fromiter((counts.sum() for counts in self._counts), np.float32, size)
+        terms = np.concatenate(self._terms) if size else np.zeros(0, np.int32)
+        counts = np.concatenate(self._counts) if size else np.zeros(0, np.float32)
+        slots = np.repeat(np.arange(size), [len(own) for own in self._terms])
+        order = np.argsort(terms, kind="stable")
+        spread = np.bincount(terms, minlength=words)
+        self._starts = np.concatenate(([0], np.cumsum(spread)))
+        self._slots = slots[order]
+        self._rarity = np.log1p((size - spread + 0.5) / (spread + 0.5)).astype(np.float32)
+        mean = float(lengths.mean()) if size else 1.0
+        b = np.interp(mean, (SHORT_TOKENS, LONG_TOKENS), (B_SHORT, B_LONG))
+        counts = counts[order]
+        damp = K1 * (1 - b + b * lengths[self._slots] / max(mean, 1e-9))
+        self._weights = (self._rarity[terms[order]] * counts * (K1 + 1) / (counts + damp)).astype(np.float32)
+
+
+def _rarity(spread: int, size: int) -> float:
+    return math.log1p((size - spread + 0.5) / (spread + 0.5))

@@ -1,0 +1,94 @@
+"""Text as search sees it: words of a name, keyword tokens, clauses of a request."""
+
+import re
+import threading
+import unicodedata
+from functools import lru_cache
+
+import snowballstemmer
+
+MAX_CLAUSES = 6
+MIN_CLAUSE_WORDS = 3
+MIN_CLAUSE_CHARACTERS = 4
+"""For scripts without spaces."""
+STOP_WORDS = frozenset(
+    """a an the of to in on for and or is are be with by from at as it this that these those i me my we you your can
+    could would please how what which do does use used using when user users want wants need needs help""".split()
+)
+
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uac00-\ud7af"
+_CJK_CHARACTER = re.compile(f"[{_CJK}]")
+_WORD = re.compile(rf"[{_CJK}]+|[^\W_{_CJK}]+")
+_CUT = re.compile(
+    r"[.;!?。；！？\n]+\s*|[,，、:：]\s*|\s+(?:and|then|also|but|so|after|before|while|plus)\s+"
+    r"|然后|并且|并|再|同时|接着|以及|还有|另外|最后|之后",
+    re.IGNORECASE,
+)
+_INVISIBLE = {"Cc", "Cf", "Cs", "Co", "Cn"}
+_stemmer = snowballstemmer.stemmer("english")
+_stemming = threading.Lock()
+"""A stemmer keeps the word it works on in itself."""
+
+
+def visible(text: str) -> str:
+    """The text without control characters and half characters, its white space single; composed (NFKC)."""
+    kept = "".join(" " if unicodedata.category(character) in _INVISIBLE else character for character in text)
+    return " ".join(unicodedata.normalize("NFKC", kept).split())
+
+
+def has_cjk(text: str) -> bool:
+    """Whether there is a Chinese, Japanese or Korean character in it."""
+    return _CJK_CHARACTER.search(text) is not None
+
+
+def is_mostly_ascii(text: str) -> bool:
+    """Whether a model that knows English alone can make something of it."""
+    letters = [character for character in text if character.isalpha()]
+    return sum(character.isascii() for character in letters) >= 0.8 * len(letters)
+
+
+def name_words(name: str) -> str:
+    """A name as words: `gitCommit` and `git-commit` are both "git Commit"-like."""
+    return " ".join(_WORD.findall(_CAMEL.sub(" ", name)))
+
+
+def plain_words(text: str) -> list[str]:
+    """The words in lower case, whole; a run of CJK characters counts as one."""
+    return [word.lower() for word in _WORD.findall(_CAMEL.sub(" ", text))]
+
+
+def word_count(text: str) -> float:
+    """How long a text is in words; CJK has about 1.7 characters a word."""
+    characters = len(_CJK_CHARACTER.findall(text))
+    return sum(1 for word in _WORD.findall(text) if not has_cjk(word)) + characters / 1.7
+
+
+def tokens(text: str) -> list[str]:
+    """What keyword search compares: stems of words, pairs of CJK characters; no stop words."""
+    found: list[str] = []
+    for word in plain_words(text):
+        if has_cjk(word):
+            found.extend(word[place : place + 2] for place in range(len(word) - 1))
+            if len(word) == 1:
+                found.append(word)
+        elif word not in STOP_WORDS:
+            found.append(_stem(word))
+    return found
+
+
+def clauses(text: str) -> list[str]:
+    """The parts of a request that asks for several things; none where it asks for one."""
+    parts = [part.strip(" \"'“”‘’") for part in _CUT.split(text)]
+    whole = [
+        part
+        for part in parts
+        if len(part.split()) >= MIN_CLAUSE_WORDS or len(_CJK_CHARACTER.findall(part)) >= MIN_CLAUSE_CHARACTERS
+    ]
+    return whole[:MAX_CLAUSES] if len(whole) > 1 else []
+
+
+@lru_cache(maxsize=50_000)
+def _stem(word: str) -> str:
+    with _stemming:
+        return str(_stemmer.stemWord(word))

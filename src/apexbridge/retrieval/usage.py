@@ -1,0 +1,92 @@
+"""What past requests taught: each confirmed pair of request and skill is one more vector of that skill."""
+
+import time
+from collections import OrderedDict
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+MAX_PER_SKILL = 50
+MAX_PAIRS = 20_000
+"""In all; the oldest go first."""
+MAX_REQUEST_CHARACTERS = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """A request, and the skill that then ran well."""
+
+    request: str
+    skill: str
+    caller: str
+    """Whose request it was; empty where callers are not told apart."""
+    taught_at: int
+    """Milliseconds."""
+
+
+Key = tuple[str, str, str]
+
+
+class UsageMemory:
+    """Confirmed pairs, the newest last. Its user holds the index's lock."""
+
+    def __init__(self, dimensions: int) -> None:
+        self._dimensions = dimensions
+        self._pairs: OrderedDict[Key, tuple[Pair, Floats]] = OrderedDict()
+        self._matrix: Floats | None = None
+
+    def __len__(self) -> int:
+        return len(self._pairs)
+
+    def teach(self, request: str, skill: str, vector: Floats, *, caller: str, now: int | None = None) -> list[Pair]:
+        """Remember a pair; gives those that had to go for it."""
+        pair = Pair(
+            request=request[:MAX_REQUEST_CHARACTERS],
+            skill=skill,
+            caller=caller,
+            taught_at=int(time.time() * 1000) if now is None else now,
+        )
+        self._matrix = None
+        self._pairs.pop(_key(pair), None)
+        self._pairs[_key(pair)] = (pair, vector)
+        own = [key for key, (known, _) in self._pairs.items() if (known.skill, known.caller) == (skill, caller)]
+        crowded = own[: max(0, len(own) - MAX_PER_SKILL)]
+        crowded += list(self._pairs)[: max(0, len(self._pairs) - len(crowded) - MAX_PAIRS)]
+        return [self._pairs.pop(key)[0] for key in crowded]
+
+    def forget(self, skills: Iterable[str]) -> list[Pair]:
+        """Drop everything about these skills."""
+        gone = set(skills)
+        return self._drop([key for key, (pair, _) in self._pairs.items() if pair.skill in gone])
+
+    def forget_all_but(self, skills: Collection[str]) -> list[Pair]:
+        """Drop everything about other skills."""
+        return self._drop([key for key, (pair, _) in self._pairs.items() if pair.skill not in skills])
+
+    def pairs(self) -> list[tuple[Pair, Floats]]:
+        """Everything, the oldest first."""
+        return list(self._pairs.values())
+
+    def similarities(self, vector: Floats, *, caller: str, shared: bool) -> dict[str, float]:
+        """Of each skill with a past, how near its nearest past request is; of the caller's own requests or of all."""
+        if not self._pairs:
+            return {}
+        if self._matrix is None:
+            self._matrix = np.stack([known for _, known in self._pairs.values()])
+        best: dict[str, float] = {}
+        for (pair, _), cosine in zip(self._pairs.values(), (self._matrix @ vector).tolist(), strict=True):
+            if (shared or pair.caller == caller) and cosine > best.get(pair.skill, -1.0):
+                best[pair.skill] = cosine
+        return best
+
+    def _drop(self, keys: Collection[Key]) -> list[Pair]:
+        if keys:
+            self._matrix = None
+        return [self._pairs.pop(key)[0] for key in keys]
+
+
+def _key(pair: Pair) -> Key:
+    return pair.caller, pair.skill, pair.request
