@@ -48,10 +48,10 @@ class Document:
 
     @classmethod
     def of(cls, skill: Searchable) -> "Document":
-        """A copy that does not change with the skill."""
+        """A copy that does not change with the skill; half characters, which no store takes, are replaced."""
         return cls(
             name=skill.name,
-            description=skill.description,
+            description=skill.description.encode("utf-8", "replace").decode(),
             tags=tuple(skill.tags),
             derived_tags=tuple(skill.derived_tags),
             hidden=skill.hidden,

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from apexbridge.retrieval.embedders.embedder import RequestVectors
 from apexbridge.retrieval.embedders.model import Model
 from apexbridge.retrieval.glossary import translated
-from apexbridge.retrieval.memory import MemoryIndex
+from apexbridge.retrieval.index.memory import MemoryIndex
 from apexbridge.retrieval.text import has_cjk, tokens
 
 Floats = NDArray[np.float32]
@@ -29,6 +29,8 @@ LEXICAL_GROWTH, LEXICAL_GROWTH_FROM = 0.4, 4000
 """In a large library many skills mean nearly the same and the words decide; the weight grows by decades of size."""
 KNOWN_LITTLE, KNOWN_ENOUGH = 0.1, 0.3
 """Share of the request's words that the index knows. Below, it is in another language than the skills."""
+LEAST_REACH = 1e-9
+"""Where everything is equally near, nothing is nearer."""
 USAGE_WEIGHT = 0.5
 USAGE_FAR, USAGE_NEAR = 0.35, 0.7
 """Cosine of a past request: nothing to do with this one, and as good as the same."""
@@ -108,14 +110,14 @@ def _meaning(memory: MemoryIndex, models: Sequence[Model], request: Request) -> 
     weights = _part_weights(models, request.vectors)
     cut = CLAUSE_WEIGHT_CJK if has_cjk(request.text) else CLAUSE_WEIGHT
     score, likeness = nothing, nothing.copy()
-    for part, (model, vectors) in enumerate(zip(models, request.vectors, strict=True)):
+    for part, vectors in enumerate(request.vectors):
         if vectors is None:
             continue
         matrix = memory.matrix(part)
         cosines = matrix @ vectors.whole
         if len(vectors.clauses):
             cosines = (1 - cut) * cosines + cut * (matrix @ vectors.clauses.T).max(axis=1)
-        scale = model.scale()
+        scale = vectors.scale
         score = score + weights[part] * _spread(cosines, own)
         likeness += weights[part] / DENSE_WEIGHT * (cosines - scale.unrelated) / (scale.related - scale.unrelated)
     return score, np.where(own, likeness, 0.0).astype(np.float32)
@@ -174,15 +176,15 @@ def _candidate(
 
 def _spread(values: Floats, among: NDArray[np.bool_] | None = None) -> Floats:
     """Values as distance from the mean, the largest being 1; outside `among` nothing is known, which is the mean."""
-    within = values if among is None or among.all() else values[among]
-    if not len(within):
+    if among is not None and not among.all():
+        spread = np.zeros_like(values)
+        spread[among] = _spread(values[among])
+        return spread
+    mean = values.mean() if len(values) else 0.0
+    reach = float(values.max() - mean) if len(values) else 0.0
+    if reach <= LEAST_REACH:
         return np.zeros_like(values)
-    mean = within.mean()
-    reach = float(within.max() - mean)
-    if reach < 1e-9:
-        return np.zeros_like(values)
-    spread: Floats = (values - mean) / reach
-    return spread if within is values else np.where(among, spread, 0.0).astype(np.float32)
+    return ((values - mean) / reach).astype(np.float32, copy=False)
 
 
 def _over_max(values: Floats) -> Floats:

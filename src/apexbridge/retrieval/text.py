@@ -11,10 +11,14 @@ MAX_CLAUSES = 6
 MIN_CLAUSE_WORDS = 3
 MIN_CLAUSE_CHARACTERS = 4
 """For scripts without spaces."""
-STOP_WORDS = frozenset(
-    """a an the of to in on for and or is are be with by from at as it this that these those i me my we you your can
-    could would please how what which do does use used using when user users want wants need needs help""".split()
-)
+# fmt: off
+STOP_WORDS = frozenset({
+    "a", "an", "and", "are", "as", "at", "be", "by", "can", "could", "do", "does", "for", "from", "help", "how", "i",
+    "in", "is", "it", "me", "my", "need", "needs", "of", "on", "or", "please", "that", "the", "these", "this", "those",
+    "to", "use", "used", "user", "users", "using", "want", "wants", "we", "what", "when", "which", "with", "would",
+    "you", "your",
+})
+# fmt: on
 
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uac00-\ud7af"

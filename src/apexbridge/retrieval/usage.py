@@ -2,13 +2,14 @@
 
 import time
 from collections import OrderedDict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float32]
+from apexbridge.retrieval.embedders.embedder import RequestVectors
+from apexbridge.retrieval.embedders.model import Floats
+
 MAX_PER_SKILL = 50
 MAX_PAIRS = 20_000
 """In all; the oldest go first."""
@@ -33,16 +34,17 @@ Key = tuple[str, str, str]
 class UsageMemory:
     """Confirmed pairs, the newest last. Its user holds the index's lock."""
 
-    def __init__(self, dimensions: int) -> None:
-        self._dimensions = dimensions
+    def __init__(self) -> None:
         self._pairs: OrderedDict[Key, tuple[Pair, Floats]] = OrderedDict()
         self._matrix: Floats | None = None
 
     def __len__(self) -> int:
         return len(self._pairs)
 
-    def teach(self, request: str, skill: str, vector: Floats, *, caller: str, now: int | None = None) -> list[Pair]:
-        """Remember a pair; gives those that had to go for it."""
+    def teach(
+        self, request: str, skill: str, vector: Floats, *, caller: str, now: int | None = None
+    ) -> tuple[Pair, list[Pair]]:
+        """Remember a pair; gives it, and those that had to go for it."""
         pair = Pair(
             request=request[:MAX_REQUEST_CHARACTERS],
             skill=skill,
@@ -55,7 +57,7 @@ class UsageMemory:
         own = [key for key, (known, _) in self._pairs.items() if (known.skill, known.caller) == (skill, caller)]
         crowded = own[: max(0, len(own) - MAX_PER_SKILL)]
         crowded += list(self._pairs)[: max(0, len(self._pairs) - len(crowded) - MAX_PAIRS)]
-        return [self._pairs.pop(key)[0] for key in crowded]
+        return pair, [self._pairs.pop(key)[0] for key in crowded]
 
     def forget(self, skills: Iterable[str]) -> list[Pair]:
         """Drop everything about these skills."""
@@ -70,14 +72,15 @@ class UsageMemory:
         """Everything, the oldest first."""
         return list(self._pairs.values())
 
-    def similarities(self, vector: Floats, *, caller: str, shared: bool) -> dict[str, float]:
+    def similarities(self, vectors: RequestVectors, *, caller: str, shared: bool) -> dict[str, float]:
         """Of each skill with a past, how near its nearest past request is; of the caller's own requests or of all."""
         if not self._pairs:
             return {}
         if self._matrix is None:
             self._matrix = np.stack([known for _, known in self._pairs.values()])
         best: dict[str, float] = {}
-        for (pair, _), cosine in zip(self._pairs.values(), (self._matrix @ vector).tolist(), strict=True):
+        cosines = _cosines(self._matrix, vectors)
+        for (pair, _), cosine in zip(self._pairs.values(), cosines.tolist(), strict=True):
             if (shared or pair.caller == caller) and cosine > best.get(pair.skill, -1.0):
                 best[pair.skill] = cosine
         return best
@@ -86,6 +89,31 @@ class UsageMemory:
         if keys:
             self._matrix = None
         return [self._pairs.pop(key)[0] for key in keys]
+
+
+def request_vector(vectors: RequestVectors, dimensions: Sequence[int]) -> Floats:
+    """A request as it is remembered: what each model read of it in a row, zeros where one could not read it."""
+    return np.concatenate(
+        [
+            np.zeros(size, np.float32) if own is None or own.is_gist else own.whole
+            for own, size in zip(vectors, dimensions, strict=True)
+        ]
+    )
+
+
+def _cosines(matrix: Floats, vectors: RequestVectors) -> Floats:
+    """The mean over the models that read both this request and the past one."""
+    total = np.zeros(len(matrix), np.float32)
+    readers = np.zeros(len(matrix), np.float32)
+    start = 0
+    for own in vectors:
+        if own is None or own.is_gist:
+            continue  # only the last model may be missing, so no later part is misplaced
+        part = matrix[:, start : start + len(own.whole)]
+        start += len(own.whole)
+        total += part @ own.whole
+        readers += part.any(axis=1)
+    return (total / np.maximum(readers, 1)).astype(np.float32)
 
 
 def _key(pair: Pair) -> Key:

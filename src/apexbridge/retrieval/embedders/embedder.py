@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from apexbridge.retrieval.documents import Document
-from apexbridge.retrieval.embedders.model import Floats, Model
+from apexbridge.retrieval.embedders.model import Floats, Model, Scale
 from apexbridge.retrieval.glossary import english_gist
 from apexbridge.retrieval.text import clauses, is_mostly_ascii
 
@@ -22,6 +22,7 @@ class PartVectors:
     whole: Floats
     clauses: Floats
     """A row each; no rows where the request asks for one thing."""
+    scale: Scale
     is_gist: bool = False
     """Whether the model read a few translated words instead of the request."""
 
@@ -48,6 +49,11 @@ class Embedder:
     def dimensions(self) -> int:
         """Length of a whole vector."""
         return sum(self.part_dimensions)
+
+    def expect(self, stored: tuple[str, int] | None) -> None:
+        """Take from the store how long the vectors are, where they are this model's and it did not say so itself."""
+        if stored and stored[0] == self.id and len(self.models) == 1:
+            self.models[0].dimensions = stored[1]
 
     def embed_documents(self, documents: Sequence[Document]) -> list[Floats]:
         """A vector a skill: its text, and its name as far as that has weight.
@@ -87,9 +93,9 @@ class Embedder:
 def _as_seen_by(model: Model, request: str) -> PartVectors | None:
     if not model.english_only or is_mostly_ascii(request):
         vectors = model.embed([request, *clauses(request)])
-        return PartVectors(whole=vectors[0], clauses=vectors[1:])
+        return PartVectors(whole=vectors[0], clauses=vectors[1:], scale=model.scale())
     gist = english_gist(request)
     if gist is None:
         return None
     vectors = model.embed([gist])
-    return PartVectors(whole=vectors[0], clauses=vectors[1:], is_gist=True)
+    return PartVectors(whole=vectors[0], clauses=vectors[1:], scale=model.scale(), is_gist=True)

@@ -31,9 +31,8 @@ class Model(Protocol):
     def id(self) -> str:
         """Kept with each vector; another id means that every vector is stale."""
 
-    @property
-    def dimensions(self) -> int:
-        """Length of its vectors; 0 where that is known only once the model has answered."""
+    dimensions: int
+    """Length of its vectors; 0 where that is known only once the model has answered."""
 
     @property
     def english_only(self) -> bool:
@@ -53,4 +52,5 @@ class Model(Protocol):
 def normalised(vectors: Floats) -> Floats:
     """The same directions, length 1; a zero vector stays."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return (vectors / np.maximum(lengths, 1e-12)).astype(np.float32)
+    unit: Floats = (vectors / np.maximum(lengths, 1e-12)).astype(np.float32)
+    return unit

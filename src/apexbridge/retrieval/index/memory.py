@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from apexbridge.retrieval.documents import Document
-from apexbridge.retrieval.keywords import KeywordIndex
+from apexbridge.retrieval.index.keywords import KeywordIndex
 
 Floats = NDArray[np.float32]
 FIRST_CAPACITY = 64
@@ -81,6 +81,15 @@ class MemoryIndex:
             start += size
         self.version += 1
 
+    def reshape(self, dimensions: Sequence[int]) -> None:
+        """Vectors are of another length from now on; those there were are of no use any more."""
+        if tuple(dimensions) != self.dimensions:
+            self.dimensions = tuple(dimensions)
+            capacity = len(self._has_vector)
+            self._matrices = [np.zeros((capacity, size), np.float32) for size in self.dimensions]
+            self._has_vector = np.zeros(capacity, np.bool_)
+            self.version += 1
+
     def drop(self, names: Iterable[str]) -> list[str]:
         """Forget these; gives those that were there."""
         gone = [name for name in names if name in self._slots]
@@ -112,6 +121,5 @@ class MemoryIndex:
         if len(self.documents) > capacity:
             self._has_vector = np.concatenate((self._has_vector, np.zeros(capacity, np.bool_)))
             self._matrices = [
-                np.concatenate((matrix, np.zeros((capacity, matrix.shape[1]), np.float32)))
-                for matrix in self._matrices
+                np.concatenate((matrix, np.zeros((capacity, matrix.shape[1]), np.float32))) for matrix in self._matrices
             ]

@@ -1,0 +1,1 @@
+"""The index: LanceDB is the copy that lasts, memory the one that answers."""

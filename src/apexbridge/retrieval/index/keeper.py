@@ -1,0 +1,158 @@
+"""Keeps the durable index in step with the one in memory: group commits, repair, the copy for a quick start."""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import anyio
+import anyio.to_thread
+
+from apexbridge.retrieval.embedders.model import Floats
+from apexbridge.retrieval.index.lance import Contents, IndexedSkill, LanceStore, StoreError
+from apexbridge.retrieval.index.snapshot import write_snapshot
+from apexbridge.retrieval.usage import Pair
+
+GROUP_SECONDS = 0.05
+"""Changes that come this close together are one commit."""
+CHECK_SECONDS = 2.0
+"""How often to see whether the store is still there."""
+LONGEST_PAUSE_SECONDS = 30.0
+COMMITS_BEFORE_OPTIMIZE = 30
+SNAPSHOT_AFTER_SECONDS = 2.0
+
+logger = logging.getLogger(__name__)
+Result = TypeVar("Result")
+
+
+class IndexKeeper:
+    """Writes behind: what is asked of it is done soon, and again until it is done."""
+
+    def __init__(
+        self,
+        store: LanceStore,
+        snapshot: Path,
+        *,
+        model: Callable[[], tuple[str, int]],
+        contents: Callable[[], Contents],
+    ) -> None:
+        self.problem: str | None = None
+        """Why the durable copy is behind, where it is."""
+        self._store = store
+        self._snapshot = snapshot
+        self._model = model
+        self._contents = contents
+        self._skills: dict[str, IndexedSkill | None] = {}
+        self._pairs: dict[Pair, Floats | None] = {}
+        self._write_everything = False
+        self._signature = ""
+        self._commits = 0
+        self._snapshot_due: float | None = None
+        self._changed = anyio.Event()
+        self._thread = anyio.CapacityLimiter(1)
+
+    # ------------------------------------------------------------------------------------------------- orders
+    def put_skills(self, skills: Iterable[IndexedSkill]) -> None:
+        """To be stored."""
+        self._skills |= {skill.document.name: skill for skill in skills}
+        self._changed.set()
+
+    def drop_skills(self, names: Iterable[str]) -> None:
+        """To be removed."""
+        self._skills |= dict.fromkeys(names)
+        self._changed.set()
+
+    def put_pair(self, pair: Pair, vector: Floats) -> None:
+        """To be remembered."""
+        self._pairs[pair] = vector
+        self._changed.set()
+
+    def drop_pairs(self, pairs: Iterable[Pair]) -> None:
+        """To be forgotten."""
+        self._pairs |= dict.fromkeys(pairs)
+        self._changed.set()
+
+    # --------------------------------------------------------------------------------------------------- work
+    def begin(self, signature: str, *, complete: bool) -> None:
+        """The store as it was found; where it was not complete, everything is written anew."""
+        self._signature = signature
+        self._write_everything = not complete
+
+    async def run(self) -> None:
+        """Keep in step until cancelled."""
+        pause = 0.0
+        while True:
+            with anyio.move_on_after(pause or CHECK_SECONDS):
+                await self._changed.wait()
+                if pause:
+                    await anyio.sleep(pause)
+            self._changed = anyio.Event()
+            await anyio.sleep(GROUP_SECONDS)
+            await self.keep_up()
+            pause = min(max(pause * 2, 1.0), LONGEST_PAUSE_SECONDS) if self.problem else 0.0
+
+    async def close(self) -> None:
+        """Bring what is left to the disk, as far as it takes it."""
+        with anyio.CancelScope(shield=True):
+            await self.keep_up()
+            if self._snapshot_due is not None and not self.problem:
+                await self._write_snapshot()
+
+    async def keep_up(self) -> None:
+        """One round: see that the store is as it was left, write what waits, tidy up."""
+        signature = await self._blocking(self._store.signature)
+        if signature != self._signature:
+            logger.warning("the index on disk was lost or changed by somebody else; it is written anew")
+            self._write_everything = True
+        if self._write_everything or self._skills or self._pairs:
+            await self._write()
+        elif self._snapshot_due is not None and time.monotonic() >= self._snapshot_due:
+            await self._write_snapshot()
+
+    async def _write(self) -> None:
+        whole, self._write_everything = self._write_everything, False
+        skills, self._skills = self._skills, {}
+        pairs, self._pairs = self._pairs, {}
+        try:
+            if whole:
+                contents = self._contents()
+                await self._blocking(lambda: self._store.replace(self._model()[0], contents))
+            else:
+                await self._blocking(lambda: self._write_changes(skills, pairs))
+        except StoreError as error:
+            self._skills, self._pairs = {**skills, **self._skills}, {**pairs, **self._pairs}
+            self._write_everything = whole or error.is_damage
+            if self.problem != str(error):
+                logger.warning("the index on disk cannot be written (%s); search goes on from memory", error)
+            self.problem = str(error)
+            return
+        self.problem = None
+        self._signature = await self._blocking(self._store.signature)
+        self._snapshot_due = time.monotonic() + SNAPSHOT_AFTER_SECONDS
+
+    def _write_changes(self, skills: dict[str, IndexedSkill | None], pairs: dict[Pair, Floats | None]) -> None:
+        embedder, _ = self._model()
+        puts = [skill for skill in skills.values() if skill is not None]
+        drops = [name for name, skill in skills.items() if skill is None]
+        if puts or drops:
+            self._store.write_skills(embedder, puts, drops)
+        remembered = [(pair, vector) for pair, vector in pairs.items() if vector is not None]
+        forgotten: Sequence[Pair] = [pair for pair, vector in pairs.items() if vector is None]
+        if remembered or forgotten:
+            self._store.write_pairs(embedder, remembered, forgotten)
+        self._commits += 1
+        if self._commits % COMMITS_BEFORE_OPTIMIZE == 0:
+            self._store.optimize()
+
+    async def _write_snapshot(self) -> None:
+        self._snapshot_due = None
+        contents, (embedder, dimensions) = self._contents(), self._model()
+        await self._blocking(
+            lambda: write_snapshot(
+                self._snapshot, contents, signature=self._signature, embedder=embedder, dimensions=dimensions
+            )
+        )
+
+    async def _blocking(self, work: Callable[[], Result]) -> Result:
+        return await anyio.to_thread.run_sync(work, limiter=self._thread)

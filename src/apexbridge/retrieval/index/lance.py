@@ -1,0 +1,309 @@
+"""The durable index: LanceDB tables of skills and of past requests, written in groups.
+
+The import alone costs more than a second of CPU, so it waits for the first call that needs it.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from apexbridge.retrieval.documents import Document
+from apexbridge.retrieval.usage import Pair
+
+Floats = NDArray[np.float32]
+SKILLS, USAGE = "skills", "usage"
+KEEP_OLD_VERSIONS = timedelta(minutes=1)
+"""Longer than any reader needs to read one through."""
+NAMES_A_DELETE = 500
+
+
+class StoreError(Exception):
+    """The tables cannot be opened, read or written; the message says why."""
+
+    def __init__(self, message: str, *, is_damage: bool = False) -> None:
+        super().__init__(message)
+        self.is_damage = is_damage
+        """Whether writing everything anew may help; on a full or closed disk it would not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexedSkill:
+    """A skill with its vector."""
+
+    document: Document
+    vector: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contents:
+    """Everything the tables hold for one embedding model."""
+
+    skills: list[IndexedSkill]
+    pairs: list[tuple[Pair, Floats]]
+
+
+class LanceStore:
+    """Skills and past requests on disk. Its calls block; one thread at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._database: Any = None
+        self._tables: dict[str, Any] = {}
+
+    # ------------------------------------------------------------------------------------------------- reading
+    def signature(self) -> str:
+        """Changes with every commit; empty where there is nothing. Costs no import."""
+        found = []
+        for table in (SKILLS, USAGE):
+            try:
+                with os.scandir(self.path / f"{table}.lance" / "_versions") as entries:
+                    manifests = [entry for entry in entries if entry.name.endswith(".manifest")]
+                    newest = min(manifests, key=lambda entry: entry.name, default=None)  # Lance counts downwards
+                    if newest is not None:
+                        found.append(f"{table}/{newest.name}/{newest.stat().st_size}")
+            except OSError:
+                continue
+        return " ".join(found)
+
+    def is_there(self) -> bool:
+        """Whether anything was ever stored here."""
+        return self.path.exists()
+
+    def read(self, embedder: str, dimensions: int) -> Contents:
+        """What is stored for this model; vectors of another model are of no use.
+
+        Raises:
+            StoreError: the tables cannot be opened or read.
+        """
+        with _faults():
+            skills = [
+                IndexedSkill(document=_document(row), vector=vector)
+                for row, vector in self._rows(SKILLS, embedder, dimensions)
+            ]
+            pairs = [
+                (Pair(request=row["request"], skill=row["skill"], caller=row["caller"], taught_at=row["at"]), vector)
+                for row, vector in self._rows(USAGE, embedder, dimensions)
+            ]
+        return Contents(skills=skills, pairs=sorted(pairs, key=lambda pair: pair[0].taught_at))
+
+    def model(self) -> tuple[str, int] | None:
+        """Whose vectors are stored, and how long they are.
+
+        Raises:
+            StoreError: the table cannot be opened.
+        """
+        with _faults():
+            table = self._open(SKILLS)
+            if table is None:
+                return None
+            rows = table.search().select(["embedder"]).limit(1).to_arrow().to_pylist()
+            return (rows[0]["embedder"], table.schema.field("vector").type.list_size) if rows else None
+
+    def _rows(self, name: str, embedder: str, dimensions: int) -> Iterator[tuple[dict[str, Any], Floats]]:
+        table = self._open(name)
+        if table is None or table.schema.field("vector").type.list_size != dimensions:
+            return
+        table.checkout_latest()
+        found = table.to_arrow()
+        vectors = np.asarray(found["vector"].combine_chunks().flatten(), np.float32).reshape(-1, dimensions)
+        for row, vector in zip(found.drop_columns(["vector"]).to_pylist(), vectors, strict=True):
+            if row["embedder"] == embedder:
+                yield row, vector
+
+    # ------------------------------------------------------------------------------------------------- writing
+    def write_skills(self, embedder: str, puts: Sequence[IndexedSkill], drops: Sequence[str]) -> None:
+        """Put these in place of what was stored under their names, and remove others.
+
+        Raises:
+            StoreError: nothing, or not everything, was written.
+        """
+        with _faults():
+            table = self._writable(SKILLS, len(puts[0].vector)) if puts else self._open(SKILLS)
+            if puts:
+                rows = _skill_table(embedder, puts)
+                table.merge_insert("name").when_matched_update_all().when_not_matched_insert_all().execute(rows)
+            if drops and table is not None:
+                _delete(table, "name", drops)
+
+    def write_pairs(self, embedder: str, puts: Sequence[tuple[Pair, Floats]], drops: Sequence[Pair]) -> None:
+        """Remember these pairs, and forget others.
+
+        Raises:
+            StoreError: nothing, or not everything, was written.
+        """
+        with _faults():
+            table = self._writable(USAGE, len(puts[0][1])) if puts else self._open(USAGE)
+            if puts:
+                rows = _pair_table(embedder, puts)
+                table.merge_insert("key").when_matched_update_all().when_not_matched_insert_all().execute(rows)
+            if drops and table is not None:
+                _delete(table, "key", [_key(pair) for pair in drops])
+
+    def replace(self, embedder: str, contents: Contents) -> None:
+        """Begin anew with exactly this.
+
+        Raises:
+            StoreError: it could not be written.
+        """
+        with _faults():
+            self.discard()
+            if contents.skills:
+                self.write_skills(embedder, contents.skills, [])
+            if contents.pairs:
+                self.write_pairs(embedder, contents.pairs, [])
+
+    def discard(self) -> None:
+        """Remove a damaged index; what stands at its place and is none of ours stays.
+
+        Raises:
+            StoreError: there is no directory at the place, or it cannot be removed.
+        """
+        self._database, self._tables = None, {}
+        with _faults():
+            if self.path.is_dir() and not self.path.is_symlink():
+                shutil.rmtree(self.path)
+            elif self.is_there():
+                raise StoreError("something else stands at its place")
+
+    def optimize(self) -> None:
+        """Join the fragments that single commits leave and remove old versions.
+
+        Raises:
+            StoreError: it could not be done now.
+        """
+        with _faults():
+            for table in self._tables.values():
+                table.optimize(cleanup_older_than=KEEP_OLD_VERSIONS)
+
+    # ------------------------------------------------------------------------------------------------- details
+    def _connected(self) -> Any:
+        if self._database is None:
+            os.environ.setdefault("LANCE_LOG", "error")
+            import lancedb
+
+            self._database = lancedb.connect(self.path)
+        return self._database
+
+    def _open(self, name: str) -> Any:
+        """A table; None where there is none yet."""
+        if name not in self._tables:
+            if not (self.path / f"{name}.lance").exists():
+                if self.is_there() and not self.path.is_dir():
+                    raise StoreError("something else stands at its place")
+                return None
+            self._tables[name] = self._connected().open_table(name)
+        return self._tables[name]
+
+    def _writable(self, name: str, dimensions: int) -> Any:
+        """A table for vectors of this length; one for another length is of no use any more."""
+        table = self._open(name)
+        if table is None or table.schema.field("vector").type.list_size != dimensions:
+            table = self._connected().create_table(name, schema=_schema(name, dimensions), mode="overwrite")
+            self._tables[name] = table
+        return table
+
+
+@contextmanager
+def _faults() -> Iterator[None]:
+    """Whatever LanceDB, Arrow or the disk throw, said as one kind of error without a path of the server."""
+    try:
+        yield
+    except StoreError:
+        raise
+    except OSError as error:
+        raise StoreError(error.strerror or type(error).__name__) from error
+    except Exception as error:  # LanceDB raises RuntimeError and ValueError for faults of every kind
+        for sign in ("No space left on device", "Permission denied", "Read-only file system"):
+            if sign in str(error):
+                raise StoreError(sign) from error
+        raise StoreError("its files are damaged or missing", is_damage=True) from error
+
+
+def _schema(name: str, dimensions: int) -> Any:
+    import pyarrow as pa
+
+    own = {
+        SKILLS: [
+            ("name", pa.string()),
+            ("description", pa.string()),
+            ("tags", pa.list_(pa.string())),
+            ("derived_tags", pa.list_(pa.string())),
+            ("hidden", pa.bool_()),
+        ],
+        USAGE: [
+            ("key", pa.string()),
+            ("request", pa.string()),
+            ("skill", pa.string()),
+            ("caller", pa.string()),
+            ("at", pa.int64()),
+        ],
+    }
+    return pa.schema([*own[name], ("embedder", pa.string()), ("vector", pa.list_(pa.float32(), dimensions))])
+
+
+def _skill_table(embedder: str, skills: Sequence[IndexedSkill]) -> Any:
+    rows = [
+        {
+            "name": skill.document.name,
+            "description": skill.document.description,
+            "tags": list(skill.document.tags),
+            "derived_tags": list(skill.document.derived_tags),
+            "hidden": skill.document.hidden,
+            "embedder": embedder,
+        }
+        for skill in skills
+    ]
+    return _table(SKILLS, rows, [skill.vector for skill in skills])
+
+
+def _pair_table(embedder: str, pairs: Sequence[tuple[Pair, Floats]]) -> Any:
+    rows = [
+        {
+            "key": _key(pair),
+            "request": pair.request,
+            "skill": pair.skill,
+            "caller": pair.caller,
+            "at": pair.taught_at,
+            "embedder": embedder,
+        }
+        for pair, _ in pairs
+    ]
+    return _table(USAGE, rows, [vector for _, vector in pairs])
+
+
+def _table(name: str, rows: Sequence[dict[str, Any]], vectors: Sequence[Floats]) -> Any:
+    import pyarrow as pa
+
+    stacked = np.stack(vectors).astype(np.float32)
+    schema = _schema(name, stacked.shape[1])
+    columns = [pa.array([row[field.name] for row in rows], field.type) for field in schema if field.name != "vector"]
+    columns.append(pa.FixedSizeListArray.from_arrays(pa.array(stacked.ravel()), stacked.shape[1]))
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _document(row: dict[str, Any]) -> Document:
+    return Document(
+        name=row["name"],
+        description=row["description"],
+        tags=tuple(row["tags"]),
+        derived_tags=tuple(row["derived_tags"]),
+        hidden=row["hidden"],
+    )
+
+
+def _key(pair: Pair) -> str:
+    return "\x1f".join((pair.caller, pair.skill, pair.request))
+
+
+def _delete(table: Any, column: str, values: Sequence[str]) -> None:
+    for start in range(0, len(values), NAMES_A_DELETE):
+        quoted = ", ".join("'" + value.replace("'", "''") + "'" for value in values[start : start + NAMES_A_DELETE])
+        table.delete(f"{column} IN ({quoted})")

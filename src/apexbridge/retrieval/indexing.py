@@ -1,0 +1,203 @@
+"""How skills come into the index and stay there: embedding, memory, the durable copy."""
+
+import logging
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+import numpy as np
+
+from apexbridge.retrieval.documents import Document, Searchable
+from apexbridge.retrieval.embedders.embedder import Embedder
+from apexbridge.retrieval.embedders.model import EmbeddingError, Floats
+from apexbridge.retrieval.index.keeper import IndexKeeper
+from apexbridge.retrieval.index.lance import Contents, IndexedSkill, LanceStore, StoreError
+from apexbridge.retrieval.index.memory import MemoryIndex
+from apexbridge.retrieval.index.snapshot import read_snapshot
+from apexbridge.retrieval.usage import UsageMemory
+
+STORE = "skills.lance"
+SNAPSHOT = "skills.snapshot"
+BATCH = 100
+"""Skills embedded at a time."""
+
+logger = logging.getLogger(__name__)
+Progress = Callable[[int, int], None]
+
+
+class SkillIndexing:
+    """The feeding half of the `ToolRetrievalService`: skills and past requests, in memory and on disk."""
+
+    def __init__(self, data_dir: Path, embedder: Embedder) -> None:
+        self._embedder = embedder
+        self._memory = MemoryIndex(embedder.part_dimensions)
+        self._usage = UsageMemory()
+        self._store = LanceStore(data_dir / STORE)
+        self._snapshot = data_dir / SNAPSHOT
+        self._keeper = IndexKeeper(
+            self._store,
+            self._snapshot,
+            model=lambda: (embedder.id, embedder.dimensions),
+            contents=self._contents,
+        )
+        self._awake = False
+        self._closed_store: str | None = None
+        self._model_problem: str | None = None
+        self._waking = anyio.Lock()
+
+    # --------------------------------------------------------------------------------------------------- life
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Keep the durable copy in step while the block lasts, and complete at its end."""
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._keeper.run)
+            try:
+                yield
+            finally:
+                group.cancel_scope.cancel()
+        if self._awake and self._closed_store is None:
+            await self._keeper.close()
+
+    async def wake(self) -> None:
+        """Load the index, if that was not done yet."""
+        async with self._waking:
+            if not self._awake:
+                await anyio.to_thread.run_sync(self._load)
+                self._awake = True
+
+    def _load(self) -> None:
+        signature = self._store.signature()
+        try:
+            contents = self._stored(signature)
+        except StoreError as error:
+            try:
+                self._store.discard()
+            except StoreError as closed:
+                self._closed_store = str(closed)
+                logger.warning("the index cannot be opened (%s); search compares words only", closed)
+            else:
+                logger.warning("the index on disk was of no use (%s) and is made anew", error)
+            contents, signature = Contents(skills=[], pairs=[]), self._store.signature()
+        with self._memory.held():
+            self._memory.reshape(self._embedder.part_dimensions)
+            for skill in contents.skills:
+                self._memory.put(skill.document, skill.vector)
+            for pair, vector in contents.pairs:
+                self._usage.teach(pair.request, pair.skill, vector, caller=pair.caller, now=pair.taught_at)
+        self._keeper.begin(signature, complete=True)
+
+    def _stored(self, signature: str) -> Contents:
+        """What is on disk for the model in use; the quick copy where it is one of this very commit."""
+        if not signature and not self._store.is_there():
+            return Contents(skills=[], pairs=[])
+        if not self._embedder.dimensions:
+            self._embedder.expect(self._store.model())
+        embedder, dimensions = self._embedder.id, self._embedder.dimensions
+        copy = read_snapshot(self._snapshot, signature=signature, embedder=embedder, dimensions=dimensions)
+        return copy or self._store.read(embedder, dimensions)
+
+    def _contents(self) -> Contents:
+        with self._memory.held():
+            return Contents(
+                skills=[
+                    IndexedSkill(document=self._memory.documents[slot], vector=self._memory.vector(int(slot)))
+                    for slot in np.flatnonzero(self._memory.has_vector)
+                ],
+                pairs=self._usage.pairs(),
+            )
+
+    # --------------------------------------------------------------------------------------- feeding the index
+    @property
+    def embedder(self) -> str:
+        """Names the embedding model; another name means that every vector is stale."""
+        return self._embedder.id
+
+    @property
+    def dimensions(self) -> int:
+        """Length of its vectors."""
+        return self._embedder.dimensions
+
+    async def index_skill(self, skill: Searchable) -> bool:
+        """Make a skill findable; False where the model failed and it is found by its words only."""
+        return await self.index_skills([skill]) == 1
+
+    async def index_skills(self, skills: Sequence[Searchable], progress: Progress | None = None) -> int:
+        """Make many findable; gives how many of them are found by meaning too."""
+        done = 0
+        for start in range(0, len(skills), BATCH):
+            batch = skills[start : start + BATCH]
+            vectors = await self.embed(batch)
+            await self.upsert(batch, vectors)
+            done += sum(vector is not None for vector in vectors)
+            if progress:
+                progress(min(start + BATCH, len(skills)), len(skills))
+        return done
+
+    async def remove_skill(self, name: str) -> bool:
+        """Forget a skill with everything its past taught; False where it was not known."""
+        return bool(await self.remove([name]))
+
+    async def embed(self, skills: Sequence[Searchable]) -> list[Floats | None]:
+        """A vector for each, in order; None for all where the model cannot be used now."""
+        await self.wake()
+        if self._closed_store is not None:
+            return [None] * len(skills)
+        documents = [Document.of(skill) for skill in skills]
+        try:
+            vectors = await anyio.to_thread.run_sync(self._embedder.embed_documents, documents)
+        except EmbeddingError as error:
+            self._note_model(str(error))
+            return [None] * len(skills)
+        self._note_model(None)
+        return list(vectors)
+
+    async def upsert(self, skills: Sequence[Searchable], vectors: Sequence[Floats | None]) -> None:
+        """Put these into the index, each in place of what it had under that name."""
+        await self.wake()
+        documents = [Document.of(skill) for skill in skills]
+        await anyio.to_thread.run_sync(self._put, documents, vectors)
+        both = list(zip(documents, vectors, strict=True))
+        self._keeper.put_skills(IndexedSkill(document=own, vector=vector) for own, vector in both if vector is not None)
+        self._keeper.drop_skills(own.name for own, vector in both if vector is None)
+
+    async def remove(self, names: Collection[str]) -> list[str]:
+        """Forget these; gives those that were known."""
+        await self.wake()
+        return await anyio.to_thread.run_sync(lambda: self._drop(lambda: self._memory.drop(names)))
+
+    async def missing(self, names: Collection[str]) -> list[str]:
+        """Which of these cannot be found by meaning; nobody knows as long as the index was not loaded."""
+        if not self._awake or self._closed_store is not None:
+            return []
+        with self._memory.held():
+            lacking = set(self._memory.without_vector())
+            return [name for name in names if name in lacking or name not in self._memory]
+
+    async def retain(self, names: Collection[str]) -> int:
+        """Forget everything but these; gives how many were forgotten."""
+        if not self._awake:
+            return 0
+        return len(await anyio.to_thread.run_sync(lambda: self._drop(lambda: self._memory.drop_all_but(names))))
+
+    def _put(self, documents: Sequence[Document], vectors: Sequence[Floats | None]) -> None:
+        with self._memory.held():
+            self._memory.reshape(self._embedder.part_dimensions)
+            for document, vector in zip(documents, vectors, strict=True):
+                self._memory.put(document, vector)
+
+    def _drop(self, drop: Callable[[], list[str]]) -> list[str]:
+        with self._memory.held():
+            gone = drop()
+            forgotten = self._usage.forget(gone) if gone else []
+        if gone:
+            self._keeper.drop_skills(gone)
+        if forgotten:
+            self._keeper.drop_pairs(forgotten)
+        return gone
+
+    def _note_model(self, problem: str | None) -> None:
+        if problem and problem != self._model_problem:
+            logger.warning("%s Search compares words only.", problem)
+        self._model_problem = problem

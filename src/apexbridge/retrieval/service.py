@@ -1,0 +1,279 @@
+"""ToolRetrievalService: finds the right skills for a request, and says why."""
+
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio.to_thread
+import numpy as np
+from numpy.typing import NDArray
+
+from apexbridge.errors import InvalidInputError, ServerError
+from apexbridge.retrieval.config import MAX_LIMIT, RetrievalSettings
+from apexbridge.retrieval.documents import Document
+from apexbridge.retrieval.embedders.embedder import Embedder, RequestVectors
+from apexbridge.retrieval.embedders.model import EmbeddingError
+from apexbridge.retrieval.indexing import SkillIndexing
+from apexbridge.retrieval.matches import SearchAnswer, SearchMode, SkillMatch, confidence, explain
+from apexbridge.retrieval.ranking import Candidate, Request, rank
+from apexbridge.retrieval.text import visible
+from apexbridge.retrieval.usage import request_vector
+
+MAX_REQUEST_CHARACTERS = 10_000
+SPARE_CANDIDATES = 20
+"""Ranked beyond the limit, in case some are switched off."""
+CACHED_RANKINGS = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkillFacts:
+    """What the library says of a skill at this moment."""
+
+    mode: str
+    enabled: bool
+
+
+FactsOf = Callable[[Collection[str]], Awaitable[Mapping[str, SkillFacts]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ranking:
+    """The candidates for a request, with what was lacking when they were ranked."""
+
+    found: tuple[tuple[Document, Candidate], ...]
+    degraded: bool
+    warnings: tuple[str, ...]
+
+
+class ToolRetrievalService(SkillIndexing):
+    """The index of skills: fed by whoever keeps them, asked by whoever needs one.
+
+    Example:
+        service = ToolRetrievalService(Path("data"), choose_embedder(settings), settings)
+        async with service.running():
+            await service.index_skills(documents)
+            hits = await service.find_relevant_skills("merge two PDF files")
+    """
+
+    def __init__(
+        self,
+        data_dir: Path,
+        embedder: Embedder,
+        settings: RetrievalSettings | None = None,
+        *,
+        facts: FactsOf | None = None,
+    ) -> None:
+        super().__init__(data_dir, embedder)
+        self.settings = settings or RetrievalSettings()
+        self._facts = facts
+        self._rankings: OrderedDict[tuple[object, ...], _Ranking] = OrderedDict()
+
+    # -------------------------------------------------------------------------------------------------- asking
+    async def find_relevant_skills(
+        self, query: str, limit: int | None = None, *, threshold: float | None = None, tags: Collection[str] = ()
+    ) -> list[SkillMatch]:
+        """The skills that fit a request, best first."""
+        return (await self.search(query, limit=limit, threshold=threshold, tags=tags)).results
+
+    async def search(
+        self,
+        query: str,
+        *,
+        limit: int | None = None,
+        threshold: float | None = None,
+        tags: Collection[str] = (),
+        mode: SearchMode = "hybrid",
+        for_model: bool = False,
+        caller: str = "",
+    ) -> SearchAnswer:
+        """The skills that fit a request, with what was lacking in finding them.
+
+        `for_model` leaves out skills that a model must not find by itself.
+
+        Raises:
+            InvalidInputError: no words to search for, or a limit or threshold that makes no sense.
+            ServerError: LANCE_SEARCH_ERROR, meaning was to be compared and cannot be.
+        """
+        begun = time.monotonic()
+        text = _checked(query)
+        limit = self.settings.limit if limit is None else limit
+        threshold = self.settings.threshold if threshold is None else threshold
+        if not 1 <= limit <= MAX_LIMIT:
+            raise InvalidInputError(f"limit must be between 1 and {MAX_LIMIT}")
+        if not 0 <= threshold <= 1:
+            raise InvalidInputError("threshold must be between 0 and 1")
+        await self.wake()
+        wanted = frozenset(tag.casefold() for tag in tags)
+        ranking = await anyio.to_thread.run_sync(
+            lambda: self._ranking(text, limit + SPARE_CANDIDATES, wanted, mode, for_model, caller)
+        )
+        return SearchAnswer(
+            results=await self._results(ranking, limit, threshold),
+            took=round((time.monotonic() - begun) * 1000, 2),
+            degraded="keyword" if ranking.degraded else None,
+            warnings=[*ranking.warnings, *self._standing_warnings()],
+        )
+
+    async def _results(self, ranking: _Ranking, limit: int, threshold: float) -> list[SkillMatch]:
+        names = [document.name for document, _ in ranking.found]
+        facts = await self._facts(names) if self._facts and names else {}
+        results: list[SkillMatch] = []
+        score = 1.0
+        for document, candidate in ranking.found:
+            known = facts.get(document.name)
+            if self._facts and (known is None or not known.enabled):
+                continue
+            score = min(score, round(confidence(candidate), 4))  # the order is the ranking's, whatever the evidence
+            if score < threshold or len(results) == limit:
+                break
+            results.append(
+                SkillMatch(
+                    name=document.name,
+                    description=document.description,
+                    score=score,
+                    tags=list(document.tags or document.derived_tags),
+                    mode=known.mode if known else None,
+                    why=explain(candidate),
+                )
+            )
+        return results
+
+    async def rank_of(self, name: str, query: str) -> int | None:
+        """The place of one skill among all for a request, 1 being the first; None where it is not known."""
+        text = _checked(query)
+        await self.wake()
+        ranking = await anyio.to_thread.run_sync(
+            lambda: self._ranking(text, len(self._memory), frozenset(), "hybrid", False, "")
+        )
+        places = [place for place, (document, _) in enumerate(ranking.found, 1) if document.name == name]
+        return places[0] if places else None
+
+    def _ranking(
+        self, text: str, count: int, tags: frozenset[str], mode: SearchMode, for_model: bool, caller: str
+    ) -> _Ranking:
+        vectors, warnings = self._request_vectors(text)
+        if mode == "vector" and vectors is None:
+            raise ServerError(
+                f"LanceDB connection failed: {' '.join(warnings)} Search by words works: leave mode out.",
+                code="LANCE_SEARCH_ERROR",
+            )
+        with self._memory.held():
+            key = (text, count, tags, mode, for_model, caller, vectors is None, self._memory.version, len(self._usage))
+            if key in self._rankings:
+                self._rankings.move_to_end(key)
+                return self._rankings[key]
+            if vectors is not None and not self._memory.has_vector.any() and len(self._memory):
+                vectors, warnings = None, ["No skill is indexed by meaning yet."]
+            past = (
+                self._usage.similarities(vectors, caller=caller, shared=self.settings.usage_memory_shared)
+                if vectors is not None and self.settings.usage_memory
+                else {}
+            )
+            candidates = rank(
+                self._memory,
+                self._embedder.models,
+                Request.of(text, vectors, past),
+                count=count,
+                allowed=self._allowed(tags, for_model),
+                lexical=mode == "hybrid",
+            )
+            found = tuple(
+                (self._memory.documents[candidate.slot], candidate)
+                for candidate in candidates
+                if vectors is not None or candidate.matched  # by words alone, a skill without a word is no candidate
+            )
+            ranking = _Ranking(found=found, degraded=vectors is None, warnings=tuple(warnings))
+            self._rankings[key] = ranking
+            if len(self._rankings) > CACHED_RANKINGS:
+                self._rankings.popitem(last=False)
+            return ranking
+
+    def _request_vectors(self, text: str) -> tuple[RequestVectors | None, list[str]]:
+        if self._closed_store is not None:
+            return None, [f"The index cannot be opened: {self._closed_store}."]
+        try:
+            vectors = self._embedder.embed_request(text)
+        except EmbeddingError as error:
+            self._note_model(str(error))
+            return None, [str(error)]
+        self._note_model(None)
+        if self._embedder.part_dimensions != self._memory.dimensions:
+            return None, ["No skill is indexed by meaning yet."]
+        return vectors, []
+
+    def _allowed(self, tags: frozenset[str], for_model: bool) -> NDArray[np.bool_] | None:
+        if not tags and not for_model:
+            return None
+        return np.fromiter(
+            (
+                not (for_model and document.hidden)
+                and (not tags or any(tag.casefold() in tags for tag in (*document.tags, *document.derived_tags)))
+                for document in self._memory.documents
+            ),
+            np.bool_,
+            len(self._memory),
+        )
+
+    def _standing_warnings(self) -> list[str]:
+        with self._memory.held():
+            waiting = len(self._memory) - int(self._memory.has_vector.sum())
+        warnings = []
+        if waiting and self._closed_store is None:
+            warnings.append(f"{waiting} of {len(self._memory)} skills are not indexed by meaning yet.")
+        if self._keeper.problem:
+            warnings.append(
+                f"The index on disk cannot be written ({self._keeper.problem}); search goes on from memory."
+            )
+        return warnings
+
+    # ------------------------------------------------------------------------------------------------ past use
+    async def remember(self, request: str, skill: str, *, succeeded: bool, caller: str = "") -> bool:
+        """Learn that a request was answered by a skill; a run that failed teaches nothing. False where it did not."""
+        if not self.settings.usage_memory or not succeeded:
+            return False
+        text = _checked(request)
+        await self.wake()
+        if skill not in self._memory:
+            return False
+        return await anyio.to_thread.run_sync(self._teach, text, skill, caller)
+
+    async def forget(self, skill: str | None = None) -> int:
+        """Forget what past requests taught about a skill, or about all; gives how many pairs that were."""
+        await self.wake()
+
+        def drop() -> int:
+            with self._memory.held():
+                pairs = self._usage.forget_all_but(()) if skill is None else self._usage.forget([skill])
+                self._memory.version += 1
+            self._keeper.drop_pairs(pairs)
+            return len(pairs)
+
+        return await anyio.to_thread.run_sync(drop)
+
+    def _teach(self, text: str, skill: str, caller: str) -> bool:
+        vectors, _ = self._request_vectors(text)
+        if vectors is None:
+            return False
+        vector = request_vector(vectors, self._embedder.part_dimensions)
+        with self._memory.held():
+            if skill not in self._memory:
+                return False
+            pair, crowded = self._usage.teach(text, skill, vector, caller=caller)
+            self._memory.version += 1
+        self._keeper.put_pair(pair, vector)
+        self._keeper.drop_pairs(crowded)
+        return True
+
+    def __len__(self) -> int:
+        return len(self._memory)
+
+
+def _checked(query: str) -> str:
+    text = visible(query)
+    if not text:
+        raise InvalidInputError("query must hold something to search for")
+    if len(text) > MAX_REQUEST_CHARACTERS:
+        raise InvalidInputError(f"query has {len(text)} characters; at most {MAX_REQUEST_CHARACTERS} are allowed")
+    return text
