@@ -1,22 +1,31 @@
 """The composition root: everything wired together, once, here."""
 
 import asyncio
+import logging
 import uuid
 from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Literal
 
+import anyio
 import anyio.to_thread
 
+from apexbridge.retrieval.embedders.choose import choose_embedder
+from apexbridge.retrieval.service import ToolRetrievalService
 from apexbridge.settings import Settings
+from apexbridge.skills.indexer import Progress
 from apexbridge.skills.manager import SkillManager
-from apexbridge.skills.scanner import Progress
 from apexbridge.skills.watcher import watch as watch_skills
 from apexbridge.storage.database import Database
 from apexbridge.storage.directory import owned
 from apexbridge.storage.faults import storage_faults
 
 DATABASE_FILE = "apex.sqlite3"
+Indexing = Literal["wait", "background", "on-demand"]
+"""When skills are brought into the index: before anything else, while everything else goes on, or for a search."""
+
+logger = logging.getLogger(__name__)
 
 
 class Bridge:
@@ -25,18 +34,28 @@ class Bridge:
     Example:
         async with Bridge.open(Settings(data_dir="data")) as bridge:
             receipt = await bridge.skills.install_skill(Path("git-commit.zip"))
+            hits = await bridge.retrieval.find_relevant_skills("commit my work")
     """
 
-    def __init__(self, settings: Settings, skills: SkillManager) -> None:
+    def __init__(self, settings: Settings, skills: SkillManager, retrieval: ToolRetrievalService) -> None:
         self.settings = settings
         self.skills = skills
+        self.retrieval = retrieval
         self.instance = uuid.uuid4().hex
         """Tells this opened directory apart from any other one, so that nobody talks to the wrong server."""
+        self.is_indexed = False
+        """Whether the skills that were there at the start have been brought into the index."""
+        self._indexing = anyio.Lock()
 
     @classmethod
     @asynccontextmanager
     async def open(
-        cls, settings: Settings | None = None, *, watch: bool = True, progress: Progress | None = None
+        cls,
+        settings: Settings | None = None,
+        *,
+        watch: bool = True,
+        indexing: Indexing = "wait",
+        progress: Progress | None = None,
     ) -> AsyncIterator["Bridge"]:
         """Take the data directory, bring everything in line with the disk, and keep it so until the block ends.
 
@@ -44,15 +63,44 @@ class Bridge:
             ServerError: DATA_DIR_IN_USE, or STORAGE_FULL where the directory cannot be written to.
         """
         settings = settings or Settings()
+        embedder = choose_embedder(settings.retrieval)
         with owned(settings.data_dir):
             database = await anyio.to_thread.run_sync(_open_database, settings.data_dir)
             try:
-                skills = SkillManager(data_dir=settings.data_dir, database=database, settings=settings.skills)
-                await skills.initialize(progress)
-                async with _background(watch_skills(skills) if watch else None):
-                    yield cls(settings, skills)
+                retrieval = ToolRetrievalService(settings.data_dir, embedder, settings.retrieval)
+                skills = SkillManager(
+                    data_dir=settings.data_dir, database=database, settings=settings.skills, index=retrieval
+                )
+                retrieval.facts = skills.facts
+                bridge = cls(settings, skills, retrieval)
+                await skills.initialize(progress if indexing == "background" else None, index=False)
+                async with AsyncExitStack() as stack:
+                    await stack.enter_async_context(retrieval.running())
+                    if indexing == "wait":
+                        await bridge.index_skills(progress)
+                    await stack.enter_async_context(
+                        _background(bridge._keep_indexed() if indexing != "on-demand" else None)
+                    )
+                    await stack.enter_async_context(_background(watch_skills(skills) if watch else None))
+                    yield bridge
             finally:
                 await anyio.to_thread.run_sync(database.close, abandon_on_cancel=False)
+
+    async def index_skills(self, progress: Progress | None = None) -> None:
+        """Bring the index in line with the skills, if that was not done yet."""
+        async with self._indexing:
+            if not self.is_indexed:
+                await self.retrieval.wake()
+                await self.skills.reconcile(progress)
+                self.is_indexed = True
+
+    async def _keep_indexed(self) -> None:
+        try:
+            await self.index_skills()
+        except Exception:
+            logger.exception("the skills could not be indexed; the next change tries again")
+            self.is_indexed = True
+        await self.skills.index_in_background()
 
 
 @asynccontextmanager

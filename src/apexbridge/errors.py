@@ -61,6 +61,7 @@ STATUS_OF_CODE: Mapping[str, int] = {
     "EXECUTION_ERROR": 500,
     "TIMEOUT": 500,
     "SANDBOX_UNAVAILABLE": 503,
+    "LANCE_SEARCH_ERROR": 503,
     "NOT_READY": 503,
     "STORAGE_FULL": 507,
 }

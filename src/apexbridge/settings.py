@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -14,6 +14,13 @@ from pydantic_settings import (
 )
 
 from apexbridge.errors import ServerError
+from apexbridge.retrieval.config import (
+    DEFAULT_LIMIT,
+    DEFAULT_THRESHOLD,
+    MAX_LIMIT,
+    EmbeddingKind,
+    RetrievalSettings,
+)
 from apexbridge.skills.config import SkillsSettings
 from apexbridge.skills.models import DefaultMode, Profile
 
@@ -42,6 +49,24 @@ class Settings(BaseSettings):
     sandbox_timeout_seconds: int = Field(
         default=60, gt=0, description="How long a run may take unless the skill says so."
     )
+    embedding: EmbeddingKind = Field(
+        default="bundled", description="Where vectors come from: bundled, or openai for an endpoint of that kind."
+    )
+    embedding_base_url: str | None = Field(
+        default=None, description="Address of the endpoint, up to what comes before `/embeddings`."
+    )
+    embedding_model: str | None = Field(default=None, description="Model to ask the endpoint for.")
+    embedding_api_key: SecretStr | None = Field(default=None, description="Key for the endpoint.")
+    search_limit: int = Field(
+        default=DEFAULT_LIMIT, ge=1, le=MAX_LIMIT, description="How many skills a search gives unless asked otherwise."
+    )
+    search_threshold: float = Field(
+        default=DEFAULT_THRESHOLD, ge=0, le=1, description="Confidence below which a skill is not shown."
+    )
+    usage_memory: bool = Field(default=True, description="Whether confirmed requests help to find skills later.")
+    usage_memory_shared: bool = Field(
+        default=False, description="Whether requests of one API key may help requests of another."
+    )
 
     @field_validator("skill_roots", mode="before")
     @classmethod
@@ -69,6 +94,20 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Three sources and no more: a stray `.env` of the folder we stand in is not ours."""
         return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
+
+    @property
+    def retrieval(self) -> RetrievalSettings:
+        """The part that is about search."""
+        return RetrievalSettings(
+            embedding=self.embedding,
+            base_url=self.embedding_base_url,
+            model=self.embedding_model,
+            api_key=self.embedding_api_key.get_secret_value() if self.embedding_api_key else None,
+            limit=self.search_limit,
+            threshold=self.search_threshold,
+            usage_memory=self.usage_memory,
+            usage_memory_shared=self.usage_memory_shared,
+        )
 
     @property
     def skills(self) -> SkillsSettings:

@@ -1,5 +1,6 @@
 """How skills come into the index and stay there: embedding, memory, the durable copy."""
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
@@ -51,14 +52,13 @@ class SkillIndexing:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Keep the durable copy in step while the block lasts, and complete at its end."""
-        async with anyio.create_task_group() as group:
-            group.start_soon(self._keeper.run)
-            try:
-                yield
-            finally:
-                group.cancel_scope.cancel()
-        if self._awake and self._closed_store is None:
-            await self._keeper.close()
+        # No task group: it would wrap the block's own errors in a group.
+        keeping = asyncio.create_task(self._keeper.run())
+        try:
+            yield
+        finally:
+            self._keeper.stop()
+            await keeping
 
     async def wake(self) -> None:
         """Load the index, if that was not done yet."""
@@ -86,7 +86,8 @@ class SkillIndexing:
                 self._memory.put(skill.document, skill.vector)
             for pair, vector in contents.pairs:
                 self._usage.teach(pair.request, pair.skill, vector, caller=pair.caller, now=pair.taught_at)
-        self._keeper.begin(signature, complete=True)
+        if self._closed_store is None:
+            self._keeper.begin(signature)
 
     def _stored(self, signature: str) -> Contents:
         """What is on disk for the model in use; the quick copy where it is one of this very commit."""
@@ -169,10 +170,10 @@ class SkillIndexing:
 
     async def missing(self, names: Collection[str]) -> list[str]:
         """Which of these cannot be found by meaning; nobody knows as long as the index was not loaded."""
-        if not self._awake or self._closed_store is not None:
+        if not self._awake:
             return []
         with self._memory.held():
-            lacking = set(self._memory.without_vector())
+            lacking = set(self._memory.without_vector()) if self._closed_store is None else set()
             return [name for name in names if name in lacking or name not in self._memory]
 
     async def retain(self, names: Collection[str]) -> int:

@@ -2,7 +2,7 @@
 
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from apexbridge.retrieval.config import MAX_LIMIT, RetrievalSettings
 from apexbridge.retrieval.documents import Document
 from apexbridge.retrieval.embedders.embedder import Embedder, RequestVectors
 from apexbridge.retrieval.embedders.model import EmbeddingError
+from apexbridge.retrieval.facts import FactsOf
 from apexbridge.retrieval.indexing import SkillIndexing
 from apexbridge.retrieval.matches import SearchAnswer, SearchMode, SkillMatch, confidence, explain
 from apexbridge.retrieval.ranking import Candidate, Request, rank
@@ -25,17 +26,6 @@ MAX_REQUEST_CHARACTERS = 10_000
 SPARE_CANDIDATES = 20
 """Ranked beyond the limit, in case some are switched off."""
 CACHED_RANKINGS = 1000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SkillFacts:
-    """What the library says of a skill at this moment."""
-
-    mode: str
-    enabled: bool
-
-
-FactsOf = Callable[[Collection[str]], Awaitable[Mapping[str, SkillFacts]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +57,8 @@ class ToolRetrievalService(SkillIndexing):
     ) -> None:
         super().__init__(data_dir, embedder)
         self.settings = settings or RetrievalSettings()
-        self._facts = facts
+        self.facts = facts
+        """Who says which skills may be shown; nobody where that is left open."""
         self._rankings: OrderedDict[tuple[object, ...], _Ranking] = OrderedDict()
 
     # -------------------------------------------------------------------------------------------------- asking
@@ -118,12 +109,12 @@ class ToolRetrievalService(SkillIndexing):
 
     async def _results(self, ranking: _Ranking, limit: int, threshold: float) -> list[SkillMatch]:
         names = [document.name for document, _ in ranking.found]
-        facts = await self._facts(names) if self._facts and names else {}
+        facts = await self.facts(names) if self.facts and names else {}
         results: list[SkillMatch] = []
         score = 1.0
         for document, candidate in ranking.found:
             known = facts.get(document.name)
-            if self._facts and (known is None or not known.enabled):
+            if self.facts and (known is None or not known.enabled):
                 continue
             score = min(score, round(confidence(candidate), 4))  # the order is the ranking's, whatever the evidence
             if score < threshold or len(results) == limit:
@@ -265,9 +256,6 @@ class ToolRetrievalService(SkillIndexing):
         self._keeper.put_pair(pair, vector)
         self._keeper.drop_pairs(crowded)
         return True
-
-    def __len__(self) -> int:
-        return len(self._memory)
 
 
 def _checked(query: str) -> str:

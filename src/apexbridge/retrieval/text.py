@@ -3,9 +3,8 @@
 import re
 import threading
 import unicodedata
-from functools import lru_cache
-
-import snowballstemmer
+from functools import cache, lru_cache
+from typing import Any
 
 MAX_CLAUSES = 6
 MIN_CLAUSE_WORDS = 3
@@ -30,7 +29,6 @@ _CUT = re.compile(
     re.IGNORECASE,
 )
 _INVISIBLE = {"Cc", "Cf", "Cs", "Co", "Cn"}
-_stemmer = snowballstemmer.stemmer("english")
 _stemming = threading.Lock()
 """A stemmer keeps the word it works on in itself."""
 
@@ -95,4 +93,11 @@ def clauses(text: str) -> list[str]:
 @lru_cache(maxsize=50_000)
 def _stem(word: str) -> str:
     with _stemming:
-        return str(_stemmer.stemWord(word))
+        return str(_stemmer().stemWord(word))
+
+
+@cache
+def _stemmer() -> Any:
+    import snowballstemmer
+
+    return snowballstemmer.stemmer("english")

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
 
+from apexbridge.retrieval.tags import derive_tags
 from apexbridge.skills.models import (
     DefaultMode,
     GrowthPoint,
@@ -125,10 +126,16 @@ def columns_of(skill: Skill) -> dict[str, Any]:
         "entry": skill.entry,
         "dangerous": metadata.dangerous,
         "tags": metadata.tags,
+        "derived_tags": derived_tags_of(metadata),
         "record": {"metadata": asdict(metadata), "summary": skill.summary, "warnings": list(skill.warnings)},
         "size": skill.size,
         "content_hash": skill.content_hash,
     }
+
+
+def derived_tags_of(metadata: SkillMetadata) -> tuple[str, ...]:
+    """Tags out of its own words, for a skill that declares none."""
+    return () if metadata.tags else derive_tags(metadata.name, metadata.description)
 
 
 def from_milliseconds(value: int) -> datetime:
@@ -202,6 +209,16 @@ class Catalog:
 
         def job(connection: sqlite3.Connection) -> set[str]:
             return {name for (name,) in connection.execute("SELECT name FROM skills WHERE state = 'live'")}
+
+        return await self._database.read(job)
+
+    async def standing(self, names: Collection[str], default_mode: DefaultMode) -> dict[str, tuple[str, bool]]:
+        """Mode of each live skill of these names, and whether it is switched on."""
+
+        def job(connection: sqlite3.Connection) -> dict[str, tuple[str, bool]]:
+            query = "SELECT declared_mode, entry, enabled FROM skills WHERE name = ? AND state = 'live'"
+            found = ((name, connection.execute(query, (name,)).fetchone()) for name in names)
+            return {name: (effective_mode(row[0], row[1], default_mode), bool(row[2])) for name, row in found if row}
 
         return await self._database.read(job)
 

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 import anyio.to_thread
 
 from apexbridge.errors import SkillAlreadyExistsError, SkillNotFoundError
-from apexbridge.skills.catalog import INSTALLED_ROOT, Catalog
+from apexbridge.skills.catalog import INSTALLED_ROOT, Catalog, derived_tags_of
 from apexbridge.skills.files import is_there
 from apexbridge.skills.library import Library, StagedSkill
 from apexbridge.skills.locks import NameLocks
@@ -56,7 +56,12 @@ class Installer:
         try:
             staged = await anyio.to_thread.run_sync(self._stage, file, package, stage)
             documents = [
-                IndexDocument(metadata=skill.metadata, summary=skill.verdict.summary) for skill in package.skills
+                IndexDocument(
+                    metadata=skill.metadata,
+                    derived_tags=derived_tags_of(skill.metadata),
+                    summary=skill.verdict.summary,
+                )
+                for skill in package.skills
             ]
             vectors = dict(zip(names, await self._index.embed(documents), strict=True))
             async with self._holding(names, package.plugin.name if package.plugin else None) as members:

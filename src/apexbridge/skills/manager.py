@@ -15,13 +15,14 @@ from apexbridge.errors import (
     SkillParseError,
     SkillReadOnlyError,
 )
-from apexbridge.skills.catalog import INSTALLED_ROOT, Catalog, Row
+from apexbridge.skills.catalog import INSTALLED_ROOT, Catalog, Row, derived_tags_of
 from apexbridge.skills.config import SkillManagerConfig, SkillsSettings
 from apexbridge.skills.editing import checked_description, with_description
 from apexbridge.skills.execution import SkillExecution
 from apexbridge.skills.files import replace_file
 from apexbridge.skills.finishing import finish
 from apexbridge.skills.home import SkillHome
+from apexbridge.skills.indexer import Progress
 from apexbridge.skills.locks import Gate, NameLocks
 from apexbridge.skills.models import (
     NAME_PATTERN,
@@ -47,7 +48,6 @@ from apexbridge.skills.ports import (
     ToolRegistrar,
 )
 from apexbridge.skills.roots import SkillRoot
-from apexbridge.skills.scanner import Progress
 from apexbridge.skills.sources import SkillSource, default_profile_of, open_source
 from apexbridge.skills.toolkeeper import ToolKeeper
 from apexbridge.skills.views import SkillViews
@@ -104,19 +104,38 @@ class SkillManager(SkillViews):
         )
 
     # ------------------------------------------------------------------------------------------------- beginning
-    async def initialize(self, progress: Progress | None = None) -> ScanReport:
-        """Finish what a crash left, look at the disk, and make every skill available."""
+    async def initialize(self, progress: Progress | None = None, *, index: bool = True) -> ScanReport:
+        """Finish what a crash left, look at the disk, and make every skill available.
+
+        Without `index`, skills that were not indexed before are left for `reconcile`.
+        """
         with storage_faults():
             await anyio.to_thread.run_sync(self._home.tidy)
-            report = await self._scanner.reconcile(progress)
+            report = await self._scanner.reconcile(None if index else progress)
+            if index:
+                report = await self._catch_up(report, progress)
         await self.register_all_skill_tools()
         return report
 
     async def reconcile(self, progress: Progress | None = None) -> ScanReport:
-        """Look at every root again."""
+        """Look at every root again, and index what is not."""
         with storage_faults():
             async with self._gate.working():
-                return await self._scanner.reconcile(progress)
+                report = await self._scanner.reconcile()
+            return await self._catch_up(report, progress)
+
+    async def _catch_up(self, report: ScanReport, progress: Progress | None) -> ScanReport:
+        indexed = await self._scanner.indexer.catch_up(progress)
+        return report.model_copy(update={"indexed": report.indexed + indexed})
+
+    async def index_in_background(self) -> None:
+        """Index by meaning what a change on disk brought, whenever one does; until cancelled."""
+        while True:
+            moved = self.roots_changed
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._scanner.indexer.keep_up)
+                await moved.wait()
+                group.cancel_scope.cancel()
 
     async def refresh(self, places: Collection[tuple[SkillRoot, str | None]]) -> None:
         """Look again at some places: a folder of the installed root, or (None) a whole root."""
@@ -209,7 +228,8 @@ class SkillManager(SkillViews):
         async with self._gate.working(), self._locks.hold(name):
             row = await self._live(name)
             path = self._writable_folder(row) / row.filename
-            document = IndexDocument(metadata=replace(row.metadata, description=text), summary=row.summary)
+            metadata = replace(row.metadata, description=text)
+            document = IndexDocument(metadata=metadata, derived_tags=derived_tags_of(metadata), summary=row.summary)
             (vector,) = await self._index.embed([document])
             with storage_faults():
                 await self._catalog.prove_writable()
@@ -231,6 +251,7 @@ class SkillManager(SkillViews):
             with storage_faults():
                 await self._scanner.settle([self._scanner.folder_of(key) for key in sorted(keys)])
             rows = await self._catalog.named([name])
+        await self._scanner.indexer.catch_up(names=[name])
         live = next((row for row in rows if row.state == "live"), None)
         if live is None:
             if broken := next((row for row in rows if row.state == "broken"), None):

@@ -14,12 +14,28 @@ class IndexDocument:
     """What search may know of a skill."""
 
     metadata: SkillMetadata
+    derived_tags: tuple[str, ...] = ()
     summary: str
 
     @property
     def name(self) -> str:
         """The skill's name, the key in the index."""
         return self.metadata.name
+
+    @property
+    def description(self) -> str:
+        """What the skill says of itself."""
+        return self.metadata.description
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """As declared."""
+        return self.metadata.tags
+
+    @property
+    def hidden(self) -> bool:
+        """Whether a model must not find it by itself."""
+        return self.metadata.disable_model_invocation
 
 
 class SkillIndex(Protocol):
@@ -34,12 +50,12 @@ class SkillIndex(Protocol):
         """Length of its vectors."""
 
     async def embed(self, documents: Sequence[IndexDocument]) -> Sequence[Any]:
-        """Vectors for these, in order. Slow and fallible, so it is called before anything live changes."""
+        """Vectors for these, in order; all None where the model cannot be used now. Slow: hold nothing meanwhile."""
 
     async def upsert(self, documents: Sequence[IndexDocument], vectors: Sequence[Any]) -> None:
-        """Put these into the index, each in place of what it had under that name."""
+        """Put these into the index, each in place of what it had; one without a vector is found by its words."""
 
-    async def remove(self, names: Collection[str]) -> None:
+    async def remove(self, names: Collection[str]) -> Any:
         """Forget these."""
 
     async def missing(self, names: Collection[str]) -> Collection[str]:
@@ -56,8 +72,8 @@ class NoIndex:
     dimensions = 0
 
     async def embed(self, documents: Sequence[IndexDocument]) -> Sequence[Any]:
-        """Nothing to compute."""
-        return [None] * len(documents)
+        """Nothing to compute; nothing is owed either."""
+        return [()] * len(documents)
 
     async def upsert(self, documents: Sequence[IndexDocument], vectors: Sequence[Any]) -> None:
         """Nothing to keep."""

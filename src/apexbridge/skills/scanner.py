@@ -6,7 +6,7 @@ again". So there is one place that can be wrong about what is on disk.
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,22 +17,20 @@ import anyio.to_thread
 from apexbridge.errors import ServerError
 from apexbridge.skills.catalog import Catalog, FolderKey, Glance, Row, columns_of
 from apexbridge.skills.examiner import BrokenFolderError, examine
-from apexbridge.skills.fingerprint import FolderTooLargeError, Sight, look, sign
+from apexbridge.skills.fingerprint import FolderTooLargeError, Sight, look
 from apexbridge.skills.finishing import finish
+from apexbridge.skills.indexer import Indexer, Progress
 from apexbridge.skills.library import Library
 from apexbridge.skills.locks import NameLocks
-from apexbridge.skills.marker import Marker, marker_path, read_marker, write_marker
 from apexbridge.skills.models import ScanReport
-from apexbridge.skills.ports import IndexDocument, SkillIndex
+from apexbridge.skills.ports import SkillIndex
 from apexbridge.skills.roots import FoundFolder, SkillRoot, discover, locate
 from apexbridge.storage.faults import storage_faults
 
 BATCH = 100
-"""Skills settled at a time: enough for an embedder to be quick, few enough for a progress bar to move."""
+"""Folders settled at a time, few enough for a progress bar to move."""
 
 logger = logging.getLogger(__name__)
-Progress = Callable[[int, int], None]
-"""Told how many of how many are done."""
 
 
 class Listener(Protocol):
@@ -73,21 +71,24 @@ class Scanner:
         self.roots = list(roots)
         self._catalog = catalog
         self._library = library
-        self._index = index
         self._locks = locks
         self._listener = listener
         self._require_entry_script = require_entry_script
         self._unsettled: dict[FolderKey, FoundFolder] = {}
         self._turn = anyio.Lock()
+        self.indexer = Indexer(
+            catalog=catalog,
+            library=library,
+            index=index,
+            locks=locks,
+            turn=self._turn,
+            folder_of=self.folder_of,
+        )
 
     @property
     def _places(self) -> list[Path]:
         """Where links may lead to."""
         return [root.path for root in self.roots]
-
-    @property
-    def _embedder(self) -> str:
-        return f"{self._index.embedder}/{self._index.dimensions}"
 
     # ---------------------------------------------------------------------------------------------- everything
     async def reconcile(self, progress: Progress | None = None) -> ScanReport:
@@ -95,17 +96,17 @@ class Scanner:
         known = await self._catalog.glance()
         seen = await anyio.to_thread.run_sync(self._look_everywhere)
         live = {row.name for row in known.values() if row.state == "live"}
-        lost = await self._missing(live)
+        lost = await self.indexer.missing(live)
         changed = [
             sight.found
             for key, sight in seen.items()
             if (row := known.get(key)) is None
             or (row.signature, row.marker) != (sight.signature, sight.marker)
-            or (row.state == "live" and (row.embedder != self._embedder or row.name in lost))
+            or (row.state == "live" and (row.embedder != self.indexer.signature or row.name in lost))
         ]
         gone = [self.folder_of(key) for key in known if key not in seen]
         report = await self._settle_in_batches(changed + gone, known, progress)
-        removed = await self._retain(await self._catalog.live_names())
+        removed = await self.indexer.retain(await self._catalog.live_names())
         return ScanReport(
             indexed=report.indexed,
             skipped=report.skipped + len(seen) - len(changed),
@@ -171,7 +172,7 @@ class Scanner:
             return _Seen(found=found, signature=_why(error))
         marker = sight.marker
         if not found.root.is_installed and not marker:
-            marker = self._marker_signature(found)
+            marker = self.indexer.marker_signature(found)
         return _Seen(found=found, signature=sight.signature, marker=marker, sight=sight)
 
     def _examine(self, found: FoundFolder, known: Row | None) -> Row | None:
@@ -203,33 +204,17 @@ class Scanner:
             return replace(
                 base, name=base.name or Path(found.folder).name, state="broken", reason=_why(error), embedder=None
             )
-        marker = read_marker(self._marker_path(found))
+        marker = self.indexer.marker(found)
         if known is None and marker:  # the database was lost or the folder moved in: the marker knows better than now
             base = replace(base, installed_at=min(now, marker.indexed_at))
-        is_indexed = marker is not None and marker.matches(
-            size=skill.size,
-            content_hash=skill.content_hash,
-            embedder=self._index.embedder,
-            dimensions=self._index.dimensions,
-        )
         return replace(
             base,
             **columns_of(skill),
             state="live",
             reason=None,
-            embedder=self._embedder if is_indexed else None,
+            embedder=self.indexer.signature if self.indexer.holds(marker, skill) else None,
             updated_at=base.updated_at if known and known.content_hash == skill.content_hash else now,
         )
-
-    def _marker_path(self, found: FoundFolder) -> Path:
-        writable = found.root.is_writable(found.path)
-        return marker_path(found.path, outside=self._library.markers, root_key=found.root.key, writable=writable)
-
-    def _marker_signature(self, found: FoundFolder) -> str:
-        try:
-            return sign(self._marker_path(found).stat())
-        except OSError:
-            return ""
 
     # ------------------------------------------------------------------------------------------------ settling
     async def settle(self, folders: Sequence[FoundFolder], *, prepared: Mapping[str, Any] | None = None) -> ScanReport:
@@ -286,18 +271,18 @@ class Scanner:
         winners = {row.name: row for row in rows if row.state == "live"}
 
         # A name whose folder changed hands has the other folder's vectors, whatever the marker says.
-        lost = await self._missing(winners.keys())
+        lost = await self.indexer.missing(winners.keys())
         stale = [
             row
             for row in winners.values()
-            if row.embedder != self._embedder
+            if row.embedder != self.indexer.signature
             or row.name in lost
             or (row.name in served and served[row.name].key != row.key)
             or row.name in prepared
         ]
         gone = [name for name in served if name not in winners]
-        await self._forget(gone)
-        fresh = await self._index_rows(stale, prepared)
+        await self.indexer.forget(gone)
+        fresh = await self.indexer.put(stale, prepared)
         rows = [fresh.get(row.key, row) for row in rows]
         before_by_key = {row.key: row for row in before} | known
         changed = [row for row in rows if before_by_key.get(row.key) != row]
@@ -330,62 +315,6 @@ class Scanner:
 
     def _plugins_by_skill(self) -> dict[str, str]:
         return {skill: plugin.name for plugin in self._library.plugins.all() for skill in plugin.skills}
-
-    # ------------------------------------------------------------------------------------------------ indexing
-    async def _index_rows(self, rows: Sequence[Row], prepared: Mapping[str, Any]) -> dict[FolderKey, Row]:
-        """Put these into the index and mark them; a model that fails leaves them for the next look."""
-        if not rows:
-            return {}
-        documents = [IndexDocument(metadata=row.metadata, summary=row.summary) for row in rows]
-        try:
-            missing = [document for document in documents if document.name not in prepared]
-            made = (
-                dict(zip([d.name for d in missing], await self._index.embed(missing), strict=True)) if missing else {}
-            )
-            vectors = {**made, **prepared}
-            await self._index.upsert(documents, [vectors[document.name] for document in documents])
-        except Exception:
-            logger.exception("%d skills could not be indexed; they stay usable by name", len(rows))
-            return {row.key: replace(row, embedder=None) for row in rows}
-        return await anyio.to_thread.run_sync(lambda: {row.key: self._mark(row) for row in rows})
-
-    async def _missing(self, names: Collection[str]) -> set[str]:
-        try:
-            return set(await self._index.missing(names))
-        except Exception:
-            logger.exception("the index cannot say what it holds")
-            return set()
-
-    async def _forget(self, names: Collection[str]) -> None:
-        """An index that fails keeps vectors of skills that are gone; the next start removes them."""
-        if names:
-            try:
-                await self._index.remove(names)
-            except Exception:
-                logger.exception("%d skills could not be removed from the index", len(names))
-
-    async def _retain(self, names: Collection[str]) -> int:
-        try:
-            return await self._index.retain(names)
-        except Exception:
-            logger.exception("the index could not be cleared of skills that are gone")
-            return 0
-
-    def _mark(self, row: Row) -> Row:
-        found = self.folder_of(row.key)
-        marker = Marker(
-            indexed_at=int(time.time() * 1000),
-            skill_size=row.size,
-            skill_hash=row.content_hash,
-            embedder=self._index.embedder,
-            dimensions=self._index.dimensions,
-        )
-        try:
-            path = self._marker_path(found)
-            write_marker(path, marker, beside=self._library.place_beside(path))
-        except OSError as error:
-            logger.warning("the marker of %s cannot be written: %s", row.name, _why(error))
-        return replace(row, embedder=self._embedder, marker=self._marker_signature(found))
 
 
 def _why(error: Exception) -> str:

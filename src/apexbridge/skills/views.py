@@ -8,6 +8,7 @@ from typing import IO, BinaryIO, Literal
 import anyio.to_thread
 
 from apexbridge.errors import InvalidInputError, SkillError, SkillNotFoundError
+from apexbridge.retrieval.facts import SkillFacts
 from apexbridge.skills.catalog import Catalog, Row
 from apexbridge.skills.config import SkillManagerConfig
 from apexbridge.skills.details import describe
@@ -87,6 +88,11 @@ class SkillViews:
         """The skill as a ZIP, in an unnamed file positioned at its start; the caller closes it."""
         async with self._reading(name) as row:
             return await anyio.to_thread.run_sync(packed, self._folder(row), name)
+
+    async def facts(self, names: Collection[str]) -> dict[str, SkillFacts]:
+        """What search shows of these skills, and whether it may."""
+        standing = await self._catalog.standing(names, self._config.default_mode)
+        return {name: SkillFacts(mode=mode, enabled=enabled) for name, (mode, enabled) in standing.items()}
 
     async def problems(self) -> list[Problem]:
         """Folders that are not served: broken ones and shadowed ones, each with the reason."""

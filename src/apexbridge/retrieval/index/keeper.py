@@ -18,7 +18,8 @@ GROUP_SECONDS = 0.05
 """Changes that come this close together are one commit."""
 CHECK_SECONDS = 2.0
 """How often to see whether the store is still there."""
-LONGEST_PAUSE_SECONDS = 30.0
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 30.0
+"""Between tries to write to a disk that refuses."""
 COMMITS_BEFORE_OPTIMIZE = 30
 SNAPSHOT_AFTER_SECONDS = 2.0
 
@@ -46,10 +47,11 @@ class IndexKeeper:
         self._skills: dict[str, IndexedSkill | None] = {}
         self._pairs: dict[Pair, Floats | None] = {}
         self._write_everything = False
-        self._signature = ""
+        self._signature: str | None = None
         self._commits = 0
         self._snapshot_due: float | None = None
         self._changed = anyio.Event()
+        self._stop = anyio.Event()
         self._thread = anyio.CapacityLimiter(1)
 
     # ------------------------------------------------------------------------------------------------- orders
@@ -74,33 +76,33 @@ class IndexKeeper:
         self._changed.set()
 
     # --------------------------------------------------------------------------------------------------- work
-    def begin(self, signature: str, *, complete: bool) -> None:
-        """The store as it was found; where it was not complete, everything is written anew."""
+    def begin(self, signature: str) -> None:
+        """The store as it was found; before that nothing is touched."""
         self._signature = signature
-        self._write_everything = not complete
 
     async def run(self) -> None:
-        """Keep in step until cancelled."""
+        """Keep in step until told to stop, then bring what is left to the disk, as far as it takes it."""
         pause = 0.0
-        while True:
+        while not self._stop.is_set():
             with anyio.move_on_after(pause or CHECK_SECONDS):
-                await self._changed.wait()
-                if pause:
-                    await anyio.sleep(pause)
+                await (self._stop if pause else self._changed).wait()
             self._changed = anyio.Event()
-            await anyio.sleep(GROUP_SECONDS)
-            await self.keep_up()
-            pause = min(max(pause * 2, 1.0), LONGEST_PAUSE_SECONDS) if self.problem else 0.0
+            with anyio.move_on_after(GROUP_SECONDS):
+                await self._stop.wait()
+            await self._keep_up()
+            pause = min(max(pause * 2, FIRST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS) if self.problem else 0.0
+        if self._snapshot_due is not None and not self.problem:
+            await self._write_snapshot()
 
-    async def close(self) -> None:
-        """Bring what is left to the disk, as far as it takes it."""
-        with anyio.CancelScope(shield=True):
-            await self.keep_up()
-            if self._snapshot_due is not None and not self.problem:
-                await self._write_snapshot()
+    def stop(self) -> None:
+        """End `run` soon."""
+        self._stop.set()
+        self._changed.set()
 
-    async def keep_up(self) -> None:
+    async def _keep_up(self) -> None:
         """One round: see that the store is as it was left, write what waits, tidy up."""
+        if self._signature is None:
+            return
         signature = await self._blocking(self._store.signature)
         if signature != self._signature:
             logger.warning("the index on disk was lost or changed by somebody else; it is written anew")
@@ -147,10 +149,11 @@ class IndexKeeper:
 
     async def _write_snapshot(self) -> None:
         self._snapshot_due = None
+        signature = self._signature or ""
         contents, (embedder, dimensions) = self._contents(), self._model()
         await self._blocking(
             lambda: write_snapshot(
-                self._snapshot, contents, signature=self._signature, embedder=embedder, dimensions=dimensions
+                self._snapshot, contents, signature=signature, embedder=embedder, dimensions=dimensions
             )
         )
 

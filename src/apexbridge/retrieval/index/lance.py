@@ -186,7 +186,7 @@ class LanceStore:
     # ------------------------------------------------------------------------------------------------- details
     def _connected(self) -> Any:
         if self._database is None:
-            os.environ.setdefault("LANCE_LOG", "error")
+            os.environ.setdefault("LANCEDB_LOG", "error")
             import lancedb
 
             self._database = lancedb.connect(self.path)

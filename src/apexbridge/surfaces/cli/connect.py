@@ -12,7 +12,6 @@ from urllib.parse import quote
 import anyio
 import httpx
 
-from apexbridge.bridge import Bridge
 from apexbridge.errors import ApexBridgeError, ServerError, SkillNotFoundError
 from apexbridge.settings import Settings, load_settings
 from apexbridge.skills.models import NAME_PATTERN, RESERVED_NAMES
@@ -140,6 +139,7 @@ def _client(address: str, *, trust_env: bool) -> httpx.AsyncClient:
 
 @asynccontextmanager
 async def _in_process(settings: Settings) -> AsyncIterator[Api]:
+    from apexbridge.bridge import Bridge
     from apexbridge.surfaces.cli.progress import progress_bar
     from apexbridge.surfaces.http.app import create_app
 

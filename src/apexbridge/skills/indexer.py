@@ -1,0 +1,206 @@
+"""Brings live skills into the index: words at once, vectors as soon as the model has made them."""
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+
+from apexbridge.skills.catalog import Catalog, FolderKey, Row
+from apexbridge.skills.fingerprint import sign
+from apexbridge.skills.library import Library
+from apexbridge.skills.locks import NameLocks
+from apexbridge.skills.marker import Marker, marker_path, read_marker, write_marker
+from apexbridge.skills.models import Skill
+from apexbridge.skills.ports import IndexDocument, SkillIndex
+from apexbridge.skills.roots import FoundFolder
+from apexbridge.storage.faults import storage_faults
+
+BATCH = 100
+"""Skills embedded at a time: enough for a model to be quick, few enough for a progress bar to move."""
+FIRST_PAUSE_SECONDS = 5.0
+LONGEST_PAUSE_SECONDS = 600.0
+
+logger = logging.getLogger(__name__)
+Progress = Callable[[int, int], None]
+"""Told how many of how many are done."""
+
+
+class Indexer:
+    """The scanner's hand in the index. What a model cannot do now is done later."""
+
+    def __init__(
+        self,
+        *,
+        catalog: Catalog,
+        library: Library,
+        index: SkillIndex,
+        locks: NameLocks,
+        turn: anyio.Lock,
+        folder_of: Callable[[FolderKey], FoundFolder],
+    ) -> None:
+        self._catalog = catalog
+        self._library = library
+        self._index = index
+        self._locks = locks
+        self._turn = turn
+        self._folder_of = folder_of
+        self._catching_up = anyio.Lock()
+        self._waiting = anyio.Event()
+
+    @property
+    def signature(self) -> str:
+        """Names the model whose vectors count."""
+        return f"{self._index.embedder}/{self._index.dimensions}"
+
+    # ------------------------------------------------------------------------------------------------- at once
+    async def put(self, rows: Sequence[Row], prepared: Mapping[str, Any]) -> dict[FolderKey, Row]:
+        """Make these findable: by meaning where a vector was prepared, else by their words until one is made."""
+        if not rows:
+            return {}
+        vectors = [prepared.get(row.name) for row in rows]
+        try:
+            await self._index.upsert([_document(row) for row in rows], vectors)
+        except Exception:
+            logger.exception("%d skills could not be indexed; they stay usable by name", len(rows))
+            vectors = [None] * len(rows)
+        if any(vector is None for vector in vectors):
+            self._waiting.set()
+        both = list(zip(rows, vectors, strict=True))
+        return await anyio.to_thread.run_sync(
+            lambda: {
+                row.key: replace(row, embedder=None) if vector is None else self._mark(row) for row, vector in both
+            }
+        )
+
+    async def missing(self, names: Collection[str]) -> set[str]:
+        """Which of these the index lacks."""
+        try:
+            return set(await self._index.missing(names))
+        except Exception:
+            logger.exception("the index cannot say what it holds")
+            return set()
+
+    async def forget(self, names: Collection[str]) -> None:
+        """An index that fails keeps vectors of skills that are gone; the next start removes them."""
+        if names:
+            try:
+                await self._index.remove(names)
+            except Exception:
+                logger.exception("%d skills could not be removed from the index", len(names))
+
+    async def retain(self, names: Collection[str]) -> int:
+        """Forget everything but these."""
+        try:
+            return await self._index.retain(names)
+        except Exception:
+            logger.exception("the index could not be cleared of skills that are gone")
+            return 0
+
+    # --------------------------------------------------------------------------------------------- by and by
+    async def keep_up(self) -> None:
+        """Embed what waits, whenever something does; a model that fails is left alone for a while."""
+        pause = FIRST_PAUSE_SECONDS
+        while True:
+            await self._waiting.wait()
+            try:
+                await self.catch_up()
+            except Exception:
+                logger.exception("skills could not be indexed by meaning")
+            if self._waiting.is_set():
+                await anyio.sleep(pause)
+                pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+            else:
+                pause = FIRST_PAUSE_SECONDS
+
+    async def catch_up(self, progress: Progress | None = None, *, names: Collection[str] | None = None) -> int:
+        """Embed every live skill that lacks a vector, or those of these names; gives how many were."""
+        async with self._catching_up:
+            keys = [
+                key
+                for key, row in (await self._catalog.glance()).items()
+                if row.state == "live" and row.embedder != self.signature and (names is None or row.name in names)
+            ]
+            self._waiting = anyio.Event()
+            done = 0
+            for start in range(0, len(keys), BATCH):
+                batch = keys[start : start + BATCH]
+                count = await self._embed(await self._catalog.at(batch))
+                if count is None:
+                    self._waiting.set()
+                    break
+                done += count
+                if progress:
+                    progress(min(start + BATCH, len(keys)), len(keys))
+            if names is not None:
+                self._waiting.set()  # only some were looked at
+            return done
+
+    async def _embed(self, known: Mapping[FolderKey, Row]) -> int | None:
+        """How many of these were indexed; None where the model fails. Nothing is held while the model works."""
+        rows = [row for row in known.values() if row.state == "live"]
+        vectors = await self._index.embed([_document(row) for row in rows])
+        if any(vector is None for vector in vectors):
+            return None
+        async with self._locks.hold(*(row.name for row in rows)), self._turn:
+            now = await self._catalog.at(known.keys())
+            same = [
+                (row, vector)
+                for row, vector in zip(rows, vectors, strict=True)
+                if (current := now.get(row.key)) is not None
+                and (current.state, current.content_hash) == (row.state, row.content_hash)
+            ]
+            await self._index.upsert([_document(row) for row, _ in same], [vector for _, vector in same])
+            with storage_faults():
+                marked = await anyio.to_thread.run_sync(lambda: [self._mark(now[row.key]) for row, _ in same])
+                await self._catalog.save(marked)
+        return len(same)
+
+    # ------------------------------------------------------------------------------------------------- markers
+    def marker(self, found: FoundFolder) -> Marker | None:
+        """What the folder's marker says, wherever it stands."""
+        return read_marker(self._marker_path(found))
+
+    def holds(self, marker: Marker | None, skill: Skill) -> bool:
+        """Whether the marker says that the index holds this very content by this very model."""
+        return marker is not None and marker.matches(
+            size=skill.size,
+            content_hash=skill.content_hash,
+            embedder=self._index.embedder,
+            dimensions=self._index.dimensions,
+        )
+
+    def marker_signature(self, found: FoundFolder) -> str:
+        """How the marker looks from outside; empty where there is none."""
+        try:
+            return sign(self._marker_path(found).stat())
+        except OSError:
+            return ""
+
+    def _mark(self, row: Row) -> Row:
+        found = self._folder_of(row.key)
+        marker = Marker(
+            indexed_at=int(time.time() * 1000),
+            skill_size=row.size,
+            skill_hash=row.content_hash,
+            embedder=self._index.embedder,
+            dimensions=self._index.dimensions,
+        )
+        try:
+            path = self._marker_path(found)
+            write_marker(path, marker, beside=self._library.place_beside(path))
+        except OSError as error:
+            logger.warning("the marker of %s cannot be written: %s", row.name, error.strerror)
+        return replace(row, embedder=self.signature, marker=self.marker_signature(found))
+
+    def _marker_path(self, found: FoundFolder) -> Path:
+        writable = found.root.is_writable(found.path)
+        return marker_path(found.path, outside=self._library.markers, root_key=found.root.key, writable=writable)
+
+
+def _document(row: Row) -> IndexDocument:
+    return IndexDocument(metadata=row.metadata, derived_tags=row.derived_tags, summary=row.summary)

@@ -1,0 +1,2 @@
+-- Tags are now derived for skills that declare none: have every folder looked at again.
+UPDATE skills SET signature = '';
