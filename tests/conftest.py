@@ -10,6 +10,9 @@ import httpx
 import pytest
 
 from apexbridge.bridge import DATABASE_FILE, Bridge
+from apexbridge.retrieval.config import RetrievalSettings
+from apexbridge.retrieval.embedders.choose import choose_embedder
+from apexbridge.retrieval.embedders.embedder import Embedder
 from apexbridge.settings import Settings
 from apexbridge.skills.config import SkillsSettings
 from apexbridge.skills.manager import SkillManager
@@ -76,9 +79,15 @@ async def skills(workshop: Workshop) -> AsyncIterator[SkillManager]:
         yield manager
 
 
+@pytest.fixture(scope="session")
+def embedder() -> Embedder:
+    """The real models, loaded once for all tests."""
+    return choose_embedder(RetrievalSettings())
+
+
 @pytest.fixture
-async def bridge(data_dir: Path) -> AsyncIterator[Bridge]:
-    async with Bridge.open(Settings(data_dir=data_dir), watch=False) as opened:
+async def bridge(data_dir: Path, embedder: Embedder) -> AsyncIterator[Bridge]:
+    async with Bridge.open(Settings(data_dir=data_dir), watch=False, embedder=embedder) as opened:
         yield opened
 
 

@@ -148,7 +148,7 @@ class WatchedIndex:
     def __init__(self, embedder: str = "hash", dimensions: int = 4) -> None:
         self.embedder = embedder
         self.dimensions = dimensions
-        self.vectors: dict[str, list[float]] = {}
+        self.vectors: dict[str, list[float] | None] = {}
         self.embedded: list[str] = []
         self.fault: Exception | None = None
 
@@ -162,7 +162,7 @@ class WatchedIndex:
         digest = hashlib.sha256(f"{self.embedder} {name} {description}".encode()).digest()
         return [byte / 255 for byte in digest[: self.dimensions]]
 
-    async def upsert(self, documents: Sequence[IndexDocument], vectors: Sequence[list[float]]) -> None:
+    async def upsert(self, documents: Sequence[IndexDocument], vectors: Sequence[list[float] | None]) -> None:
         for document, vector in zip(documents, vectors, strict=True):
             self.vectors[document.name] = vector
 
@@ -171,7 +171,7 @@ class WatchedIndex:
             self.vectors.pop(name, None)
 
     async def missing(self, names: Collection[str]) -> set[str]:
-        return set(names) - self.vectors.keys()
+        return {name for name in names if self.vectors.get(name) is None}
 
     async def retain(self, names: Collection[str]) -> int:
         gone = self.vectors.keys() - set(names)

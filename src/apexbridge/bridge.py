@@ -12,6 +12,7 @@ import anyio
 import anyio.to_thread
 
 from apexbridge.retrieval.embedders.choose import choose_embedder
+from apexbridge.retrieval.embedders.embedder import Embedder
 from apexbridge.retrieval.service import ToolRetrievalService
 from apexbridge.settings import Settings
 from apexbridge.skills.indexer import Progress
@@ -37,7 +38,15 @@ class Bridge:
             hits = await bridge.retrieval.find_relevant_skills("commit my work")
     """
 
-    def __init__(self, settings: Settings, skills: SkillManager, retrieval: ToolRetrievalService) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        skills: SkillManager,
+        retrieval: ToolRetrievalService,
+        *,
+        indexing: Indexing = "wait",
+        progress: Progress | None = None,
+    ) -> None:
         self.settings = settings
         self.skills = skills
         self.retrieval = retrieval
@@ -45,7 +54,9 @@ class Bridge:
         """Tells this opened directory apart from any other one, so that nobody talks to the wrong server."""
         self.is_indexed = False
         """Whether the skills that were there at the start have been brought into the index."""
-        self._indexing = anyio.Lock()
+        self._indexing = indexing
+        self._progress = progress
+        self._index_lock = anyio.Lock()
 
     @classmethod
     @asynccontextmanager
@@ -56,14 +67,17 @@ class Bridge:
         watch: bool = True,
         indexing: Indexing = "wait",
         progress: Progress | None = None,
+        embedder: Embedder | None = None,
     ) -> AsyncIterator["Bridge"]:
         """Take the data directory, bring everything in line with the disk, and keep it so until the block ends.
+
+        Vectors come from `embedder`, or else from the model that the settings name.
 
         Raises:
             ServerError: DATA_DIR_IN_USE, or STORAGE_FULL where the directory cannot be written to.
         """
         settings = settings or Settings()
-        embedder = choose_embedder(settings.retrieval)
+        embedder = embedder or choose_embedder(settings.retrieval)
         with owned(settings.data_dir):
             database = await anyio.to_thread.run_sync(_open_database, settings.data_dir)
             try:
@@ -72,12 +86,12 @@ class Bridge:
                     data_dir=settings.data_dir, database=database, settings=settings.skills, index=retrieval
                 )
                 retrieval.facts = skills.facts
-                bridge = cls(settings, skills, retrieval)
-                await skills.initialize(progress if indexing == "background" else None, index=False)
+                bridge = cls(settings, skills, retrieval, indexing=indexing, progress=progress)
+                await skills.initialize(None if indexing == "wait" else progress, index=False)
                 async with AsyncExitStack() as stack:
                     await stack.enter_async_context(retrieval.running())
                     if indexing == "wait":
-                        await bridge.index_skills(progress)
+                        await bridge._index_skills()
                     await stack.enter_async_context(
                         _background(bridge._keep_indexed() if indexing != "on-demand" else None)
                     )
@@ -86,17 +100,22 @@ class Bridge:
             finally:
                 await anyio.to_thread.run_sync(database.close, abandon_on_cancel=False)
 
-    async def index_skills(self, progress: Progress | None = None) -> None:
+    async def prepare_search(self) -> None:
+        """Where the index is filled on demand, fill it now; elsewhere search answers with what there is."""
+        if self._indexing == "on-demand":
+            await self._index_skills()
+
+    async def _index_skills(self) -> None:
         """Bring the index in line with the skills, if that was not done yet."""
-        async with self._indexing:
+        async with self._index_lock:
             if not self.is_indexed:
                 await self.retrieval.wake()
-                await self.skills.reconcile(progress)
+                await self.skills.reconcile(None if self._indexing == "background" else self._progress)
                 self.is_indexed = True
 
     async def _keep_indexed(self) -> None:
         try:
-            await self.index_skills()
+            await self._index_skills()
         except Exception:
             logger.exception("the skills could not be indexed; the next change tries again")
             self.is_indexed = True

@@ -9,15 +9,16 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import anyio
 
-from apexbridge.bridge import Bridge
-from apexbridge.settings import Settings
+from apexbridge.bridge import DATABASE_FILE
 from apexbridge.skills.manager import SkillManager
+from apexbridge.storage.database import Database
 from tests.making import skill_zip
 from tests.skills.test_plugins import plugin_zip
 
@@ -39,10 +40,23 @@ CHANGES: dict[str, Callable[[SkillManager], Awaitable[Any]]] = {
 }
 
 
+@asynccontextmanager
+async def opened(data_dir: Path) -> AsyncIterator[SkillManager]:
+    """The library alone: what the index does to the disk is its own and can always be made anew."""
+    data_dir.mkdir(exist_ok=True)
+    database = Database(data_dir / DATABASE_FILE)
+    try:
+        library = SkillManager(data_dir=data_dir, database=database)
+        await library.initialize()
+        yield library
+    finally:
+        database.close()
+
+
 async def prepare(data_dir: Path) -> None:
-    async with Bridge.open(Settings(data_dir=data_dir), watch=False) as bridge:
-        await bridge.skills.install_skill(skill_zip("known", {"o.md": "x"}, description=OLD))
-        await bridge.skills.install_skill(plugin_zip("q-one", "q-two", description=OLD, root="bag/"))
+    async with opened(data_dir) as library:
+        await library.install_skill(skill_zip("known", {"o.md": "x"}, description=OLD))
+        await library.install_skill(plugin_zip("q-one", "q-two", description=OLD, root="bag/"))
 
 
 def change_and_die(data_dir: Path, change: str, step: int) -> bool:
@@ -58,7 +72,7 @@ def change_and_die(data_dir: Path, change: str, step: int) -> bool:
 
 
 async def _change(data_dir: Path, change: str, step: int) -> None:
-    async with Bridge.open(Settings(data_dir=data_dir), watch=False) as bridge:
+    async with opened(data_dir) as library:
         taken, armed = 0, True
 
         def count(event: str, arguments: tuple[Any, ...]) -> None:
@@ -69,7 +83,7 @@ async def _change(data_dir: Path, change: str, step: int) -> None:
                     os.kill(os.getpid(), signal.SIGKILL)
 
         sys.addaudithook(count)
-        await CHANGES[change](bridge.skills)
+        await CHANGES[change](library)
         armed = False
 
 
@@ -88,16 +102,16 @@ def look_after_restart(data_dir: Path) -> dict[str, Any]:
 
 
 async def _look(data_dir: Path) -> dict[str, Any]:
-    async with Bridge.open(Settings(data_dir=data_dir), watch=False) as bridge:
+    async with opened(data_dir) as library:
         skills = {}
-        for summary in await bridge.skills.list_skills():
-            detail = await bridge.skills.get_skill(summary.name)
+        for summary in await library.list_skills():
+            detail = await library.get_skill(summary.name)
             skills[detail.name] = [detail.description, detail.plugin, [file.path for file in detail.files]]
         folders = data_dir / "skills"
         return {
             "skills": skills,
-            "plugins": {plugin.name: plugin.skills for plugin in await bridge.skills.list_plugins()},
-            "problems": [problem.reason for problem in await bridge.skills.problems()],
+            "plugins": {plugin.name: plugin.skills for plugin in await library.list_plugins()},
+            "problems": [problem.reason for problem in await library.problems()],
             "folders": sorted(path.name for path in folders.iterdir()),
             "marked": sorted(path.parent.name for path in folders.glob("*/.vectorized")),
             "left": sorted(str(path) for place in ("staging", "trash") for path in (data_dir / place).iterdir()),

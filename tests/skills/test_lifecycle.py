@@ -568,7 +568,7 @@ async def test_the_library_is_counted(skills: SkillManager, workshop: Workshop) 
     assert statistics.model_dump() == {
         "total": 3,
         "byTag": {"git": 2, "vcs": 1},
-        "byDerivedTag": {},
+        "byDerivedTag": {"three": 1},
         "byMode": {"sandbox": 1, "direct": 2},
         "calls": 3,
         "successRate": 0.67,

@@ -284,6 +284,7 @@ async def test_a_later_root_overrides_an_earlier_one_and_an_installed_skill_wins
         assert workshop.index.vectors["shared"] == workshop.index.vector_of("shared", "The one that was installed.")
         await skills.uninstall_skill("shared")
         assert (await skills.get_skill("shared")).description == "The one of the second root."
+        await skills.reconcile()
         assert workshop.index.vectors["shared"] == workshop.index.vector_of("shared", "The one of the second root.")
         assert workshop.tools.tools["shared"].metadata.description == "The one of the second root."
 

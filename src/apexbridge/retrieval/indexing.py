@@ -164,8 +164,9 @@ class SkillIndexing:
         self._keeper.drop_skills(own.name for own, vector in both if vector is None)
 
     async def remove(self, names: Collection[str]) -> list[str]:
-        """Forget these; gives those that were known."""
-        await self.wake()
+        """Forget these; gives those that were known. What is not loaded is sorted out when it is (`retain`)."""
+        if not self._awake:
+            return []
         return await anyio.to_thread.run_sync(lambda: self._drop(lambda: self._memory.drop(names)))
 
     async def missing(self, names: Collection[str]) -> list[str]:

@@ -143,7 +143,11 @@ class Indexer:
     async def _embed(self, known: Mapping[FolderKey, Row]) -> int | None:
         """How many of these were indexed; None where the model fails. Nothing is held while the model works."""
         rows = [row for row in known.values() if row.state == "live"]
-        vectors = await self._index.embed([_document(row) for row in rows])
+        try:
+            vectors = await self._index.embed([_document(row) for row in rows])
+        except Exception:
+            logger.exception("%d skills could not be indexed; they stay usable by name", len(rows))
+            return None
         if any(vector is None for vector in vectors):
             return None
         async with self._locks.hold(*(row.name for row in rows)), self._turn:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import apexbridge
-from apexbridge.surfaces.cli import config, plugins, serve, skills
+from apexbridge.surfaces.cli import config, evaluation, plugins, search, serve, skills
 from apexbridge.surfaces.cli.printable import printable
 
 if TYPE_CHECKING:
@@ -21,9 +21,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # plain help: importing rich would double the time that it takes
 )
+search.add_commands(skills.app)
 app.add_typer(skills.app, name="skills")
 app.add_typer(plugins.app, name="plugins")
 app.add_typer(config.app, name="config")
+app.add_typer(evaluation.app, name="eval")
 app.command()(serve.serve)
 
 INTERRUPTED = 130

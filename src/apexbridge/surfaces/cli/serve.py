@@ -45,7 +45,7 @@ async def _serve(settings: "Settings", examples: Path | None, json: bool) -> Non
     is_first_start = not (settings.data_dir / DATABASE_FILE).exists()
     async with AsyncExitStack() as stack:
         with progress_bar("reading skills") as progress:
-            bridge = await stack.enter_async_context(Bridge.open(settings, progress=progress))
+            bridge = await stack.enter_async_context(Bridge.open(settings, indexing="background", progress=progress))
         if examples and is_first_start:
             await _install_examples(bridge, examples)
         listener = stack.enter_context(bind(settings.host, settings.port))

@@ -168,18 +168,6 @@ def export(
 
 
 # ------------------------------------------------------------------------------------------------------------- edit
-@app.command("set-description")
-def set_description(
-    name: SkillName,
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="What it does and when to use it.")],
-    json: Json = False,
-    data_dir: DataDir = None,
-    url: Url = None,
-) -> None:
-    """Change a skill's description; every other byte of SKILL.md stays."""
-    _receipt("PUT", name, "description", json=json, data_dir=data_dir, url=url, body={"description": text})
-
-
 @app.command("reload")
 def reload(name: SkillName, json: Json = False, data_dir: DataDir = None, url: Url = None) -> None:
     """Read a skill from disk again."""

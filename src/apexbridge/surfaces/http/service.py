@@ -34,11 +34,13 @@ async def healthz(bridge: ServedBridge) -> Health:
 
 @router.get("/readyz")
 async def readyz(bridge: ServedBridge, skills: Skills) -> Health:
-    """Whether the catalog can be read."""
+    """Whether the catalog can be read and the skills that were there at the start are indexed."""
     try:
         await skills.list_skills(limit=1)
     except sqlite3.Error as error:
         raise ServerError("The catalog cannot be read.", code="NOT_READY") from error
+    if not bridge.is_indexed:
+        raise ServerError("The skills are being indexed; everything but search is complete.", code="NOT_READY")
     return Health(status="ready", version=apexbridge.__version__, instance=bridge.instance)
 
 

@@ -6,7 +6,7 @@ from typing import IO, Annotated, Any, Literal
 from urllib.parse import quote
 
 import anyio.to_thread
-from fastapi import APIRouter, Body, Path, Query, Request, Response
+from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import Field, field_validator
 
@@ -145,7 +145,7 @@ async def problems(skills: Skills) -> list[Problem]:
 
 @router.post("/reindex")
 async def reindex(skills: Skills) -> ScanReport:
-    """Look at every root again and settle what differs."""
+    """Look at every root again, settle what differs and index what is not indexed."""
     return await skills.reconcile()
 
 
@@ -159,16 +159,6 @@ async def show_skill(name: Name, skills: Skills) -> SkillDetail:
 async def uninstall_skill(name: Name, skills: Skills) -> Receipt:
     """Remove a skill with everything but its history."""
     return await skills.uninstall_skill(name)
-
-
-@router.put("/{name}/description")
-async def set_description(
-    name: Name,
-    skills: Skills,
-    body: Annotated[dict[str, Any], Body(examples=[{"description": "Writes commit messages."}])],
-) -> Receipt:
-    """Change the description; no other field can be changed."""
-    return await skills.update_skill_description(name, body)
 
 
 @router.post("/{name}/reload")
