@@ -100,7 +100,7 @@ class Arena:
             return []
         text = visible(request)
         vectors = self._embedder.embed_request(text)
-        past = self._usage.similarities(vectors, caller="", shared=True)
+        past = self._usage.recall(vectors, caller="", shared=True)
         found = rank(self._memory, self._embedder.models, Request.of(text, vectors, past), count=RANKED)
         return [self._ids[candidate.slot] for candidate in found]
 

@@ -17,6 +17,7 @@ from apexbridge.retrieval.embedders.model import Model
 from apexbridge.retrieval.glossary import translated
 from apexbridge.retrieval.index.memory import MemoryIndex
 from apexbridge.retrieval.text import has_cjk, tokens
+from apexbridge.retrieval.usage import PastUse
 
 Floats = NDArray[np.float32]
 
@@ -34,6 +35,10 @@ LEAST_REACH = 1e-9
 USAGE_WEIGHT = 0.5
 USAGE_FAR, USAGE_NEAR = 0.35, 0.7
 """Cosine of a past request: nothing to do with this one, and as good as the same."""
+USAGE_FLOOR = 0.2
+"""Cosine below which a past request does not count at all."""
+HABIT_WEIGHT, HABIT_PAIRS = 0.3, 50
+"""Where few of many skills are ever used, those are the likelier ones; this many pairs make half a habit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,11 +51,11 @@ class Request:
     words: list[str] = field(default_factory=list)
     translated: list[str] = field(default_factory=list)
     """Its words in the other language."""
-    past: Mapping[str, float] = field(default_factory=dict)
-    """Cosine of the nearest past request, for each skill that has one."""
+    past: Mapping[str, PastUse] = field(default_factory=dict)
+    """By skill, for those that were asked for before."""
 
     @classmethod
-    def of(cls, text: str, vectors: RequestVectors | None, past: Mapping[str, float] | None = None) -> "Request":
+    def of(cls, text: str, vectors: RequestVectors | None, past: Mapping[str, PastUse] | None = None) -> "Request":
         """A request with its words."""
         return cls(text=text, vectors=vectors, words=tokens(text), translated=translated(text), past=past or {})
 
@@ -88,14 +93,13 @@ def rank(
     meaning, likeness = _meaning(memory, models, request)
     words = memory.keywords.score(request.words) + memory.keywords.score(request.translated)
     score = meaning if lexical is False else meaning + _lexical_weight(memory, request) * _over_max(words)
-    past = _past(memory, request)
-    if past is not None:
-        trust = USAGE_WEIGHT * float(past.max())
-        score = (1 - trust) * score + trust * _spread(past)
+    nearness = _nearness(memory, request)
+    if nearness is not None:
+        score = _with_past(score, nearness)
     if allowed is not None:
         score = np.where(allowed, score, -np.inf)
     return [
-        _candidate(memory, request, int(slot), score, likeness, words, past)
+        _candidate(memory, request, int(slot), score, likeness, words)
         for slot in _top(score, count)
         if score[slot] > -np.inf
     ]
@@ -141,14 +145,31 @@ def _lexical_weight(memory: MemoryIndex, request: Request) -> float:
     return weight * min(1.0, max(0.0, (known - KNOWN_LITTLE) / (KNOWN_ENOUGH - KNOWN_LITTLE)))
 
 
-def _past(memory: MemoryIndex, request: Request) -> Floats | None:
-    """How near each skill's past requests are, 0 to 1; None where none is near."""
-    past = np.zeros(len(memory), np.float32)
-    for name, cosine in request.past.items():
+def _nearness(memory: MemoryIndex, request: Request) -> tuple[Floats, Floats] | None:
+    """Cosine of each skill's nearest past request, and how many it answered; None where none was ever asked for."""
+    nearest, counts = np.zeros(len(memory), np.float32), np.zeros(len(memory), np.float32)
+    for name, past in request.past.items():
         slot = memory.slot(name)
         if slot is not None:
-            past[slot] = min(1.0, max(0.0, (cosine - USAGE_FAR) / (USAGE_NEAR - USAGE_FAR)))
-    return past if past.any() else None
+            nearest[slot], counts[slot] = past.nearest, past.count
+    return (nearest, counts) if nearest.max() > USAGE_FLOOR else None
+
+
+def _with_past(score: Floats, nearness: tuple[Floats, Floats]) -> Floats:
+    """Weigh in what past requests taught: the more, the nearer they are and the more of the library they cover."""
+    nearest, counts = nearness
+    covered = float((counts > 0).mean())
+    trust = USAGE_WEIGHT * max(_past_use(float(nearest.max())), covered)
+    near = np.maximum(nearest - USAGE_FLOOR, 0) / (1 - USAGE_FLOOR)
+    pairs = float(counts.sum())
+    habit = HABIT_WEIGHT * (1 - covered) * pairs / (pairs + HABIT_PAIRS)
+    mixed: Floats = (1 - trust) * score + trust * _spread(near) + habit * np.log1p(counts) / np.log1p(counts.max())
+    return mixed
+
+
+def _past_use(cosine: float) -> float:
+    """0 for a past request that has nothing to do with this one, 1 for one that is as good as the same."""
+    return min(1.0, max(0.0, (cosine - USAGE_FAR) / (USAGE_NEAR - USAGE_FAR)))
 
 
 def _candidate(
@@ -158,10 +179,10 @@ def _candidate(
     score: Floats,
     likeness: Floats | None,
     words: Floats,
-    past: Floats | None,
 ) -> Candidate:
     matched, share = memory.keywords.matched(slot, request.words)
     others, other_share = memory.keywords.matched(slot, request.translated)
+    past = request.past.get(memory.documents[slot].name)
     return Candidate(
         slot=slot,
         score=float(score[slot]),
@@ -170,7 +191,7 @@ def _candidate(
         keyword_rank=_place(words, slot) if words[slot] > 0 else None,
         matched=[*matched, *(word for word in others if word not in matched)],
         share=max(share, other_share),
-        past=0.0 if past is None else float(past[slot]),
+        past=_past_use(past.nearest) if past else 0.0,
     )
 
 

@@ -158,7 +158,7 @@ class ToolRetrievalService(SkillIndexing):
             if vectors is not None and not self._memory.has_vector.any() and len(self._memory):
                 vectors, warnings = None, ["No skill is indexed by meaning yet."]
             past = (
-                self._usage.similarities(vectors, caller=caller, shared=self.settings.usage_memory_shared)
+                self._usage.recall(vectors, caller=caller, shared=self.settings.usage_memory_shared)
                 if vectors is not None and self.settings.usage_memory
                 else {}
             )

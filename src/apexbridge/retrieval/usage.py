@@ -28,6 +28,16 @@ class Pair:
     """Milliseconds."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastUse:
+    """What past requests say about a skill for this one."""
+
+    nearest: float
+    """Cosine of the past request that is most like this one."""
+    count: int
+    """How many past requests it answered."""
+
+
 Key = tuple[str, str, str]
 
 
@@ -72,18 +82,17 @@ class UsageMemory:
         """Everything, the oldest first."""
         return list(self._pairs.values())
 
-    def similarities(self, vectors: RequestVectors, *, caller: str, shared: bool) -> dict[str, float]:
-        """Of each skill with a past, how near its nearest past request is; of the caller's own requests or of all."""
+    def recall(self, vectors: RequestVectors, *, caller: str, shared: bool) -> dict[str, PastUse]:
+        """Each skill with a past; of the caller's own requests, or of all."""
         if not self._pairs:
             return {}
         if self._matrix is None:
             self._matrix = np.stack([known for _, known in self._pairs.values()])
-        best: dict[str, float] = {}
-        cosines = _cosines(self._matrix, vectors)
-        for (pair, _), cosine in zip(self._pairs.values(), cosines.tolist(), strict=True):
-            if (shared or pair.caller == caller) and cosine > best.get(pair.skill, -1.0):
-                best[pair.skill] = cosine
-        return best
+        cosines: dict[str, list[float]] = {}
+        for (pair, _), cosine in zip(self._pairs.values(), _cosines(self._matrix, vectors).tolist(), strict=True):
+            if shared or pair.caller == caller:
+                cosines.setdefault(pair.skill, []).append(cosine)
+        return {skill: PastUse(nearest=max(own), count=len(own)) for skill, own in cosines.items()}
 
     def _drop(self, keys: Collection[Key]) -> list[Pair]:
         if keys:

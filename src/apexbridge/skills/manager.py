@@ -126,7 +126,7 @@ class SkillManager(SkillViews):
 
     async def _catch_up(self, report: ScanReport, progress: Progress | None) -> ScanReport:
         indexed = await self._scanner.indexer.catch_up(progress)
-        return report.model_copy(update={"indexed": report.indexed + indexed})
+        return report.model_copy(update={"indexed": report.indexed + indexed, "skipped": report.skipped - indexed})
 
     async def index_in_background(self) -> None:
         """Index by meaning what a change on disk brought, whenever one does; until cancelled."""

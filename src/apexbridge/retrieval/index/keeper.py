@@ -131,7 +131,8 @@ class IndexKeeper:
             return
         self.problem = None
         self._signature = await self._blocking(self._store.signature)
-        self._snapshot_due = time.monotonic() + SNAPSHOT_AFTER_SECONDS
+        if self._signature:
+            self._snapshot_due = time.monotonic() + SNAPSHOT_AFTER_SECONDS
 
     def _write_changes(self, skills: dict[str, IndexedSkill | None], pairs: dict[Pair, Floats | None]) -> None:
         embedder, _ = self._model()

@@ -1,0 +1,102 @@
+"""The index in memory against plain, slow ways of doing the same."""
+
+import math
+from collections import Counter
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from apexbridge.retrieval.documents import Document
+from apexbridge.retrieval.index.keywords import K1, KeywordIndex
+from apexbridge.retrieval.index.memory import MemoryIndex
+from apexbridge.retrieval.usage import MAX_PER_SKILL, UsageMemory
+
+WORDS = st.lists(st.sampled_from(["alpha", "beta", "gamma", "delta", "epsilon"]), max_size=6)
+
+
+def plain_bm25(documents: list[list[str]], query: list[str], b: float) -> list[float]:
+    mean = sum(map(len, documents)) / len(documents)
+    scores = []
+    for document in documents:
+        counts, score = Counter(document), 0.0
+        for word in query:
+            spread = sum(word in other for other in documents)
+            if counts[word]:
+                rarity = math.log1p((len(documents) - spread + 0.5) / (spread + 0.5))
+                damp = K1 * (1 - b + b * len(document) / mean)
+                score += rarity * counts[word] * (K1 + 1) / (counts[word] + damp)
+        scores.append(score)
+    return scores
+
+
+@settings(max_examples=60)
+@given(st.lists(st.tuples(st.sampled_from(["put", "replace", "drop"]), st.integers(0, 9), WORDS), max_size=25), WORDS)
+def test_keywords_score_as_plain_bm25_after_any_changes(
+    changes: list[tuple[str, int, list[str]]], query: list[str]
+) -> None:
+    index, plain = KeywordIndex(), list[list[str]]()
+    for change, place, words in changes:
+        if change == "put":
+            index.put(len(plain), words)
+            plain.append(words)
+        elif plain and change == "replace":
+            slot = place % len(plain)
+            index.put(slot, words)
+            plain[slot] = words
+        elif plain:
+            slot = place % len(plain)
+            index.drop(slot)
+            plain[slot] = plain[-1]
+            plain.pop()
+        if place % 3 == 0:
+            index.score(query)
+    if plain and sum(map(len, plain)):
+        mean = sum(map(len, plain)) / len(plain)
+        b = float(np.interp(mean, (15.0, 25.0), (0.75, 0.4)))
+        assert np.allclose(index.score(query), plain_bm25(plain, query, b), atol=1e-5)
+
+
+@settings(max_examples=60)
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 200)), max_size=250))
+def test_memory_holds_each_name_once_with_its_own_vector(changes: list[tuple[bool, int]]) -> None:
+    index, known = MemoryIndex((3, 2)), dict[str, float]()
+    for version, (put, number) in enumerate(changes):
+        name = f"skill-{number}"
+        if put:
+            index.put(Document(name=name, description="x"), np.full(5, version, np.float32))
+            known[name] = float(version)
+        else:
+            assert index.drop([name]) == ([name] if name in known else [])
+            known.pop(name, None)
+    assert len(index) == len(known)
+    assert {document.name for document in index.documents} == set(known)
+    for name, value in known.items():
+        slot = index.slot(name)
+        assert slot is not None
+        assert index.documents[slot].name == name
+        assert index.vector(slot).tolist() == [value] * 5
+    assert index.matrix(0).shape == (len(known), 3)
+
+
+def test_a_document_without_a_vector_is_known_as_such() -> None:
+    index = MemoryIndex((2,))
+    index.put(Document(name="a", description="x"), None)
+    index.put(Document(name="b", description="x"), np.ones(2, np.float32))
+    assert index.without_vector() == ["a"]
+    before = index.version
+    index.reshape((4,))
+    assert index.version > before
+    assert index.without_vector() == ["a", "b"]
+
+
+def test_usage_memory_is_bounded_and_keeps_the_newest() -> None:
+    memory = UsageMemory()
+    for number in range(MAX_PER_SKILL + 10):
+        memory.teach(f"request {number}", "a", np.ones(2, np.float32), caller="", now=number)
+    assert len(memory) == MAX_PER_SKILL
+    assert memory.pairs()[0][0].request == "request 10"
+    memory.teach("request 10", "a", np.ones(2, np.float32), caller="", now=999)
+    assert (len(memory), memory.pairs()[-1][0].request) == (MAX_PER_SKILL, "request 10")
+    assert len(memory.forget(["a"])) == MAX_PER_SKILL
+    assert len(memory) == 0

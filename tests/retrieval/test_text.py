@@ -1,0 +1,88 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from apexbridge.retrieval.glossary import english_gist, translated
+from apexbridge.retrieval.tags import MAX_TAGS, derive_tags
+from apexbridge.retrieval.text import clauses, is_mostly_ascii, name_words, tokens, visible, word_count
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("gitCommit HTTPServer git-commit_x", ["git", "commit", "http", "server", "git", "commit", "x"]),
+        ("analyzing analysed files", ["analyz", "analys", "file"]),
+        ("帮我提交代码", ["帮我", "我提", "提交", "交代", "代码"]),
+        ("查Excel表", ["查", "excel", "表"]),
+        ("the of and", []),
+        ("café naïve", ["café", "naïv"]),
+        ("", []),
+    ],
+)
+def test_tokens_are_stems_and_pairs_of_ideographs(text: str, expected: list[str]) -> None:
+    assert tokens(text) == expected
+
+
+def test_names_become_words() -> None:
+    assert name_words("WeatherTool2go") == "Weather Tool2go"
+    assert name_words("jb-cash_out.hook") == "jb cash out hook"
+
+
+@pytest.mark.parametrize(
+    ("request_text", "expected"),
+    [
+        ("Book a flight to Rome and tell me the weather there", ["Book a flight to Rome", "tell me the weather there"]),
+        ("查一下航班信息，然后帮我预订机票", ["查一下航班信息", "帮我预订机票"]),
+        ("merge two files", []),
+        ("one, two, three", []),
+    ],
+)
+def test_a_request_for_several_things_is_cut_into_clauses(request_text: str, expected: list[str]) -> None:
+    assert clauses(request_text) == expected
+
+
+def test_no_request_has_more_clauses_than_the_cap() -> None:
+    assert len(clauses(". ".join(["do this thing now"] * 50))) == 6
+
+
+def test_what_cannot_be_seen_is_dropped() -> None:
+    assert visible("a\x00b\u200bc\ud800d  \n e") == "a b c d e"
+    assert visible("\x00\x01 \u200b") == ""
+    assert visible("ｇｉｔ") == "git"
+
+
+@given(st.text())
+def test_any_text_can_be_analysed(text: str) -> None:
+    seen = visible(text)
+    assert all(tokens(seen))
+    assert all(clauses(seen))
+    assert word_count(seen) >= 0
+    assert isinstance(translated(seen), list)
+    is_mostly_ascii(seen)
+    derive_tags(seen, seen)
+
+
+def test_the_glossary_speaks_both_ways() -> None:
+    assert {"commit", "code"} <= set(translated("帮我提交代码"))
+    assert "天气" in translated("weather forecast")
+    assert english_gist("帮我提交代码") == "commit code"
+    assert english_gist("你好") is None
+    assert translated("xyzzy") == []
+
+
+@pytest.mark.requirement("E10")
+@pytest.mark.parametrize(
+    ("name", "description", "expected"),
+    [
+        ("git-commit", "Creates commits. A commit has a message.", ("git", "commit")),
+        ("pdf-tools", "Merge PDF files, split PDF files, rotate pages of a PDF.", ("pdf",)),
+        ("helper", "Does things.", ()),
+        ("excel-分析", "分析Excel表格", ("excel",)),
+    ],
+)
+def test_tags_are_derived_from_a_skills_own_words(name: str, description: str, expected: tuple[str, ...]) -> None:
+    assert derive_tags(name, description) == expected
+
+
+def test_derived_tags_are_few() -> None:
+    assert len(derive_tags("alpha-beta-gamma-delta-epsilon-zeta-eta", "")) == MAX_TAGS
