@@ -64,9 +64,8 @@ class Evaluation(WireModel):
     metrics: Metrics
     confusions: list[Confusion] = Field(description="Pairs that are mixed up most often.")
     with_usage_memory: Metrics | None = Field(
-        default=None, description="Asked with one half of the requests after the other half was learnt."
+        default=None, description="Each half of the requests asked after the other half was learnt."
     )
-    without_usage_memory: Metrics | None = Field(default=None, description="The same half before anything was learnt.")
 
 
 class Arena:
@@ -104,6 +103,10 @@ class Arena:
         found = rank(self._memory, self._embedder.models, Request.of(text, vectors, past), count=RANKED)
         return [self._ids[candidate.slot] for candidate in found]
 
+    def forget(self) -> None:
+        """Begin anew with what past requests taught."""
+        self._usage = UsageMemory()
+
     def teach(self, question: Question) -> None:
         """Learn that these skills answered this request."""
         if self._memory is None:
@@ -136,21 +139,19 @@ def evaluate(
     answers = [arena.ask(question.request) for question in asked]
     if run_out is not None:
         _write_run(run_out, asked, answers)
-    halves: dict[str, Metrics] = {}
-    if usage_memory:
-        for question in asked[::2]:
+    later: list[list[str]] = []
+    halves = (asked[::2], asked[1::2]) if usage_memory else ()
+    for taught, examined in (halves, halves[::-1]) if halves else ():
+        arena.forget()
+        for question in taught:
             arena.teach(question)
-        later = [arena.ask(question.request) for question in asked[1::2]]
-        halves = {
-            "with_usage_memory": measure(asked[1::2], later),
-            "without_usage_memory": measure(asked[1::2], answers[1::2]),
-        }
+        later += [arena.ask(question.request) for question in examined]
     return Evaluation(
         corpus=len(entries),
         embedder=embedder.id,
         metrics=measure(asked, answers),
         confusions=_confusions(asked, answers),
-        **halves,
+        with_usage_memory=measure([*asked[1::2], *asked[::2]], later) if usage_memory else None,
     )
 
 

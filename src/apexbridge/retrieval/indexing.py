@@ -44,6 +44,7 @@ class SkillIndexing:
             contents=self._contents,
         )
         self._awake = False
+        self._loaded = ""
         self._closed_store: str | None = None
         self._model_problem: str | None = None
         self._waking = anyio.Lock()
@@ -67,6 +68,22 @@ class SkillIndexing:
                 await anyio.to_thread.run_sync(self._load)
                 self._awake = True
 
+    async def refresh(self) -> None:
+        """Load the index anew where somebody else has changed it on disk; for those who only read it."""
+        async with self._waking:
+            if self._awake and self._store.signature() != self._loaded:
+                await anyio.to_thread.run_sync(self._load)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the durable copy lacks something that memory has."""
+        return self._keeper.is_behind
+
+    @property
+    def problem(self) -> str | None:
+        """Why the durable copy cannot be written, where it cannot."""
+        return self._keeper.problem
+
     def _load(self) -> None:
         signature = self._store.signature()
         try:
@@ -82,10 +99,13 @@ class SkillIndexing:
             contents, signature = Contents(skills=[], pairs=[]), self._store.signature()
         with self._memory.held():
             self._memory.reshape(self._embedder.part_dimensions)
+            self._memory.drop_all_but([skill.document.name for skill in contents.skills])
+            self._usage.forget_all_but(())
             for skill in contents.skills:
                 self._memory.put(skill.document, skill.vector)
             for pair, vector in contents.pairs:
                 self._usage.teach(pair.request, pair.skill, vector, caller=pair.caller, now=pair.taught_at)
+        self._loaded = signature
         if self._closed_store is None:
             self._keeper.begin(signature)
 
@@ -138,6 +158,7 @@ class SkillIndexing:
 
     async def remove_skill(self, name: str) -> bool:
         """Forget a skill with everything its past taught; False where it was not known."""
+        await self.wake()
         return bool(await self.remove([name]))
 
     async def embed(self, skills: Sequence[Searchable]) -> list[Floats | None]:

@@ -47,6 +47,7 @@ class IndexKeeper:
         self._skills: dict[str, IndexedSkill | None] = {}
         self._pairs: dict[Pair, Floats | None] = {}
         self._write_everything = False
+        self._writing = False
         self._signature: str | None = None
         self._commits = 0
         self._snapshot_due: float | None = None
@@ -74,6 +75,11 @@ class IndexKeeper:
         """To be forgotten."""
         self._pairs |= dict.fromkeys(pairs)
         self._changed.set()
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether something waits to be written, or is being written."""
+        return self._writing or self._write_everything or bool(self._skills or self._pairs)
 
     # --------------------------------------------------------------------------------------------------- work
     def begin(self, signature: str) -> None:
@@ -108,7 +114,11 @@ class IndexKeeper:
             logger.warning("the index on disk was lost or changed by somebody else; it is written anew")
             self._write_everything = True
         if self._write_everything or self._skills or self._pairs:
-            await self._write()
+            self._writing = True
+            try:
+                await self._write()
+            finally:
+                self._writing = False
         elif self._snapshot_due is not None and time.monotonic() >= self._snapshot_due:
             await self._write_snapshot()
 

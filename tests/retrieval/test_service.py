@@ -1,0 +1,499 @@
+"""Search end to end: the real models, a real LanceDB."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from apexbridge.errors import InvalidInputError, ServerError
+from apexbridge.retrieval.config import RetrievalSettings
+from apexbridge.retrieval.documents import Document
+from apexbridge.retrieval.embedders.choose import choose_embedder
+from apexbridge.retrieval.embedders.embedder import CACHED_REQUESTS, Embedder
+from apexbridge.retrieval.embedders.model import EmbeddingError, Floats, Scale
+from apexbridge.retrieval.embedders.multilingual import MultilingualModel
+from apexbridge.retrieval.facts import SkillFacts
+from apexbridge.retrieval.service import ToolRetrievalService
+from tests.retrieval.conftest import LIBRARY, Searching
+from tests.retrieval.endpoint import Endpoint
+
+pytestmark = pytest.mark.anyio
+
+
+class BrokenModel:
+    """A model whose files are damaged."""
+
+    id = MultilingualModel.id
+    dimensions = MultilingualModel.dimensions
+    english_only = False
+
+    def scale(self) -> Scale:
+        return Scale(unrelated=0.0, related=1.0)
+
+    def embed(self, texts: Any) -> Floats:
+        raise EmbeddingError("The model is broken.")
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    with anyio.fail_after(20):
+        while not holds():
+            await anyio.sleep(0.02)
+
+
+# ---------------------------------------------------------------------------------------------------------- finding
+@pytest.mark.requirement("E7")
+async def test_the_examples_of_the_requirements_hold(service: ToolRetrievalService) -> None:
+    (first, *_) = await service.find_relevant_skills("帮我提交代码", limit=5)
+    assert first.name == "git-commit"
+    assert first.score >= 0.6
+    top = await service.find_relevant_skills("分析Excel文件", limit=3)
+    (excel,) = [match for match in top if match.name == "excel-analysis"]
+    assert excel.score >= 0.6
+
+
+@pytest.mark.requirement("E4", "E7")
+@pytest.mark.parametrize(
+    ("query", "name"),
+    [
+        ("commit my changes", "git-commit"),
+        ("will it rain tomorrow", "weather"),
+        ("明天会下雨吗", "weather"),
+        ("合并两个PDF", "pdf-merge"),
+        ("traduire ce texte en anglais", "translator"),
+    ],
+)
+async def test_skills_are_found_by_meaning_in_either_language(
+    service: ToolRetrievalService, query: str, name: str
+) -> None:
+    answer = await service.search(query, threshold=0)
+    assert answer.results[0].name == name
+    scores = [match.score for match in answer.results]
+    assert scores == sorted(scores, reverse=True)
+    assert all(0 <= score <= 1 for score in scores)
+    assert answer.degraded is None
+    assert answer.warnings == []
+
+
+@pytest.mark.requirement("E4")
+async def test_each_match_says_why(service: ToolRetrievalService) -> None:
+    (match,) = await service.find_relevant_skills("analyze this excel file", limit=1)
+    assert (match.why.vector_rank, match.why.keyword_rank) == (1, 1)
+    assert {"excel", "file"} <= set(match.why.matched_words)
+    assert match.why.past_use == 0
+    assert match.tags == ["office"]
+
+
+@pytest.mark.requirement("E7")
+async def test_limit_and_threshold_bound_the_answer(service: ToolRetrievalService) -> None:
+    assert len(await service.find_relevant_skills("files", limit=2, threshold=0)) == 2
+    assert len(await service.find_relevant_skills("files", threshold=0)) == 5
+    sure = await service.find_relevant_skills("analyze this excel file", threshold=0.9)
+    assert [match.name for match in sure] == ["excel-analysis"]
+    assert await service.find_relevant_skills("bake a chocolate cake") == []
+
+
+async def test_tags_narrow_the_search_declared_or_derived(service: ToolRetrievalService) -> None:
+    found = await service.find_relevant_skills("anything", threshold=0, tags=["OFFICE", "translator"])
+    assert {match.name for match in found} == {"excel-analysis", "translator"}
+
+
+@pytest.mark.requirement("E12")
+async def test_a_hidden_skill_is_not_found_by_a_model(service: ToolRetrievalService) -> None:
+    await service.index_skill(Document(name="drop-database", description="Drops the whole database", hidden=True))
+    by_people = await service.search("drop the database")
+    assert by_people.results[0].name == "drop-database"
+    by_model = await service.search("drop the database", for_model=True, threshold=0)
+    assert "drop-database" not in [match.name for match in by_model.results]
+
+
+async def test_only_what_the_library_serves_is_shown(service: ToolRetrievalService) -> None:
+    async def facts(names: Any) -> dict[str, SkillFacts]:
+        return {name: SkillFacts(mode="direct", enabled=name != "weather") for name in names if name != "pdf-merge"}
+
+    service.facts = facts
+    found = await service.find_relevant_skills("files and weather", threshold=0)
+    assert {match.name for match in found} == {"git-commit", "excel-analysis", "translator"}
+    assert {match.mode for match in found} == {"direct"}
+
+
+BAD_INPUT: list[tuple[str, str, dict[str, Any], str]] = [
+    ("empty", "", {}, "INVALID_INPUT"),
+    ("blank", " \n\t ", {}, "INVALID_INPUT"),
+    ("control characters only", "\x00\x1b\u200b", {}, "INVALID_INPUT"),
+    ("half a character", "\ud800", {}, "INVALID_INPUT"),
+    ("one megabyte", "x" * 1_000_000, {}, "INVALID_INPUT"),
+    ("limit 0", "files", {"limit": 0}, "INVALID_INPUT"),
+    ("limit negative", "files", {"limit": -1}, "INVALID_INPUT"),
+    ("limit huge", "files", {"limit": 10**9}, "INVALID_INPUT"),
+    ("threshold above 1", "files", {"threshold": 1.5}, "INVALID_INPUT"),
+    ("threshold no number", "files", {"threshold": float("nan")}, "INVALID_INPUT"),
+    ("one character", "x", {}, "anything"),
+    ("one ideograph", "云", {}, "anything"),
+    ("only stop words", "the of and to", {}, "nothing"),
+    ("punctuation", "?!.,;", {}, "nothing"),
+    ("emoji", "😀🎉", {}, "nothing"),
+    ("mixed scripts", "please 合并 the PDF файлы 📄", {}, "pdf-merge"),
+    ("control characters inside", "merge\x00PDF\x1b[31m files", {}, "pdf-merge"),
+    ("quotes and operators", 'merge\' OR name = "PDF" -- files', {}, "pdf-merge"),
+    ("right to left", "دمج ملفات PDF", {}, "pdf-merge"),
+    ("the longest that is allowed", ("merge PDF files " * 700)[:10_000], {}, "pdf-merge"),
+    ("limit of all there are", "merge PDF files", {"limit": 100}, "pdf-merge"),
+]
+
+
+@pytest.mark.parametrize(
+    ("query", "options", "outcome"), [row[1:] for row in BAD_INPUT], ids=[row[0] for row in BAD_INPUT]
+)
+async def test_odd_requests_get_an_answer_or_a_clear_refusal(
+    service: ToolRetrievalService, query: str, options: dict[str, Any], outcome: str
+) -> None:
+    if outcome == "INVALID_INPUT":
+        with pytest.raises(InvalidInputError) as refused:
+            await service.search(query, **options)
+        assert refused.value.code == "INVALID_INPUT"
+        return
+    names = [match.name for match in await service.find_relevant_skills(query, **options)]
+    if outcome != "anything":
+        assert names[:1] == ([] if outcome == "nothing" else [outcome])
+
+
+async def test_an_empty_library_answers_nothing(searching: Searching) -> None:
+    async with searching.open() as service:
+        answer = await service.search("anything")
+        assert (answer.results, answer.degraded, answer.warnings) == ([], None, [])
+
+
+# ------------------------------------------------------------------------------------------------- index and restart
+@pytest.mark.requirement("E6")
+async def test_the_same_name_again_updates_and_never_duplicates(searching: Searching) -> None:
+    async with searching.open() as service:
+        await service.index_skill(Document(name="one", description="Bakes bread"))
+        await service.index_skill(Document(name="one", description="Repairs bicycles"))
+        assert [match.name for match in await service.find_relevant_skills("fix my bike", threshold=0)] == ["one"]
+    async with searching.open() as again:
+        (match,) = await again.find_relevant_skills("fix my bike", threshold=0)
+        assert match.description == "Repairs bicycles"
+
+
+@pytest.mark.requirement("E6")
+async def test_embedding_is_deterministic_and_works_for_chinese(embedder: Embedder) -> None:
+    documents = [Document(name="天气", description="查询城市天气预报"), LIBRARY[1]]
+    first, second = embedder.embed_documents(documents), embedder.embed_documents(documents[::-1])[::-1]
+    assert all(abs(one - other).max() < 1e-5 for one, other in zip(first, second, strict=True))
+    assert all(abs(vector).max() > 0 for vector in first)
+
+
+@pytest.mark.requirement("E1")
+async def test_the_store_is_lancedb_in_its_place_and_small(searching: Searching, data_dir: Path) -> None:
+    skills = [Document(name=f"skill-{number}", description=f"Does the thing number {number}") for number in range(100)]
+    async with searching.open() as service:
+        assert await service.index_skills(skills) == 100
+    import lancedb
+
+    table = lancedb.connect(data_dir / "skills.lance").open_table("skills")
+    assert table.count_rows() == 100
+    row = table.search().limit(1).to_list()[0]
+    assert row["embedder"] == service.embedder
+    assert len(row["vector"]) == service.dimensions
+    size = sum(path.stat().st_size for path in (data_dir / "skills.lance").rglob("*") if path.is_file())
+    assert size <= 5_000_000
+
+
+async def test_a_change_is_seen_at_once_in_spite_of_the_cache(service: ToolRetrievalService) -> None:
+    for _ in range(2):
+        assert (await service.find_relevant_skills("rain tomorrow"))[0].name == "weather"
+    await service.remove_skill("weather")
+    assert "weather" not in [match.name for match in await service.find_relevant_skills("rain tomorrow", threshold=0)]
+    await service.index_skill(Document(name="umbrella", description="Says whether it will rain tomorrow"))
+    assert (await service.find_relevant_skills("rain tomorrow"))[0].name == "umbrella"
+
+
+@pytest.mark.parametrize("how", ["snapshot", "tables"])
+async def test_a_restart_finds_the_same(searching: Searching, data_dir: Path, how: str) -> None:
+    async with searching.open() as service:
+        await service.index_skills(LIBRARY)
+        await service.remember("make a copy of my work", "git-commit", succeeded=True)
+        before = (await service.search("merge files", threshold=0)).results
+    if how == "tables":
+        (data_dir / "skills.snapshot").unlink()
+    async with searching.open() as again:
+        assert (await again.search("merge files", threshold=0)).results == before
+        assert await again.missing([document.name for document in LIBRARY]) == []
+        assert (await again.search("make a copy of my work")).results[0].why.past_use == 1
+
+
+async def test_a_copy_of_another_commit_counts_for_nothing(searching: Searching, data_dir: Path) -> None:
+    async with searching.open() as service:
+        await service.index_skills(LIBRARY)
+    old = (data_dir / "skills.snapshot").read_bytes()
+    async with searching.open() as service:
+        await service.remove_skill("weather")
+    (data_dir / "skills.snapshot").write_bytes(old)
+    async with searching.open() as again:
+        await again.wake()
+        assert await again.missing(["weather", "pdf-merge"]) == ["weather"]
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 nonsense", b"\x93NUMPY"])
+async def test_a_damaged_copy_counts_for_nothing(searching: Searching, data_dir: Path, content: bytes) -> None:
+    async with searching.open() as service:
+        await service.index_skills(LIBRARY)
+    (data_dir / "skills.snapshot").write_bytes(content)
+    async with searching.open() as again:
+        await again.wake()
+        assert await again.missing([document.name for document in LIBRARY]) == []
+
+
+async def test_two_may_read_what_one_writes(searching: Searching, data_dir: Path, embedder: Embedder) -> None:
+    async with searching.open() as writer:
+        await writer.index_skills(LIBRARY)
+        await until(lambda: (data_dir / "skills.lance/skills.lance/_versions").is_dir() and not writer.is_behind)
+        readers = [ToolRetrievalService(data_dir, embedder) for _ in range(2)]
+        for reader in readers:
+            assert (await reader.find_relevant_skills("rain tomorrow"))[0].name == "weather"
+        await writer.remove_skill("weather")
+        await until(lambda: not writer.is_behind)
+        for reader in readers:
+            await reader.refresh()
+            assert await reader.missing(["weather"]) == ["weather"]
+
+
+# ---------------------------------------------------------------------------------------------------------- faults
+def remove_everything(store: Path) -> None:
+    shutil.rmtree(store)
+
+
+def truncate_newest_manifests(store: Path) -> None:
+    for versions in store.glob("*.lance/_versions"):
+        newest = min(versions.glob("*.manifest"))
+        newest.write_bytes(newest.read_bytes()[:7])
+
+
+def truncate_data(store: Path) -> None:
+    for file in store.glob("*.lance/data/*"):
+        file.write_bytes(file.read_bytes()[:10])
+
+
+def remove_data(store: Path) -> None:
+    for folder in store.glob("*.lance/data"):
+        shutil.rmtree(folder)
+
+
+DAMAGE = [remove_everything, truncate_newest_manifests, truncate_data, remove_data]
+
+
+@pytest.mark.requirement("E8")
+@pytest.mark.parametrize("damage", DAMAGE, ids=lambda damage: damage.__name__)
+async def test_an_index_lost_while_running_is_rebuilt_and_search_goes_on(
+    searching: Searching, data_dir: Path, damage: Callable[[Path], None]
+) -> None:
+    async with searching.open() as service:
+        await service.index_skills(LIBRARY)
+        await until(lambda: not service.is_behind)
+        damage(data_dir / "skills.lance")
+        assert (await service.find_relevant_skills("rain tomorrow"))[0].name == "weather"
+        await service.index_skill(Document(name="late", description="Arrives after the damage"))
+        assert (await service.search("rain tomorrow")).degraded is None
+        await until(lambda: not service.is_behind)
+    (data_dir / "skills.snapshot").unlink()
+    async with searching.open() as again:
+        await again.wake()
+        assert await again.missing([*(document.name for document in LIBRARY), "late"]) == []
+
+
+async def test_a_removed_index_is_rebuilt_without_waiting_for_a_change(searching: Searching, data_dir: Path) -> None:
+    async with searching.open() as service:
+        await service.index_skills(LIBRARY)
+        await until(lambda: not service.is_behind)
+        shutil.rmtree(data_dir / "skills.lance")
+        await until(lambda: (data_dir / "skills.lance/skills.lance/_versions").is_dir())
+
+
+@pytest.mark.requirement("E8")
+@pytest.mark.parametrize("damage", DAMAGE, ids=lambda damage: damage.__name__)
+async def test_an_index_damaged_before_the_start_is_made_anew(
+    searching: Searching, data_dir: Path, damage: Callable[[Path], None]
+) -> None:
+    async with searching.open() as service:
+        await service.index_skills(LIBRARY)
+    damage(data_dir / "skills.lance")
+    (data_dir / "skills.snapshot").unlink()
+    async with searching.open() as again:
+        await again.wake()
+        lost = await again.missing([document.name for document in LIBRARY])
+        assert len(lost) == len(LIBRARY)
+        await again.upsert(LIBRARY, [None] * len(LIBRARY))
+        waiting = await again.search("merge pdf files")
+        assert (waiting.degraded, waiting.results[0].name) == ("keyword", "pdf-merge")
+        assert waiting.warnings
+        await again.index_skills(LIBRARY)
+        assert (await again.search("merge pdf files")).degraded is None
+
+
+@pytest.mark.requirement("E8")
+async def test_a_store_that_cannot_be_opened_leaves_search_by_words(searching: Searching, data_dir: Path) -> None:
+    data_dir.mkdir()
+    (data_dir / "skills.lance").write_text("this is mine")
+    async with searching.open() as service:
+        await service.index_skills(LIBRARY)
+        answer = await service.search("merge pdf files")
+        assert answer.degraded == "keyword"
+        assert [match.name for match in answer.results][:1] == ["pdf-merge"]
+        assert any("cannot be opened" in warning for warning in answer.warnings)
+        with pytest.raises(ServerError, match="LanceDB connection failed") as refused:
+            await service.search("merge pdf files", mode="vector")
+        assert (refused.value.code, refused.value.status) == ("LANCE_SEARCH_ERROR", 503)
+        assert (await service.search("nothing of the kind")).results == []
+    assert (data_dir / "skills.lance").read_text() == "this is mine"
+
+
+@pytest.mark.requirement("E8")
+async def test_a_model_that_fails_leaves_search_by_words(searching: Searching) -> None:
+    async with searching.open() as service:
+        await service.index_skills(LIBRARY)
+    async with searching.open(Embedder([BrokenModel()])) as service:
+        await service.upsert(LIBRARY, [None] * len(LIBRARY))
+        answer = await service.search("merge pdf files")
+        assert (answer.degraded, answer.results[0].name) == ("keyword", "pdf-merge")
+        assert answer.warnings[0] == "The model is broken."
+        with pytest.raises(ServerError) as refused:
+            await service.search("merge pdf files", mode="vector")
+        assert refused.value.code == "LANCE_SEARCH_ERROR"
+        assert await service.index_skill(Document(name="new", description="Something new")) is False
+        assert (await service.search("something new")).results[0].name == "new"
+
+
+async def test_vector_mode_compares_meaning_alone(service: ToolRetrievalService) -> None:
+    answer = await service.search("will it rain", mode="vector")
+    assert answer.results[0].name == "weather"
+
+
+async def test_a_disk_that_refuses_is_told_and_tried_again(
+    searching: Searching, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from apexbridge.retrieval.index.lance import LanceStore, StoreError
+
+    def refuse(*_: object) -> None:
+        raise StoreError("No space left on device")
+
+    async with searching.open() as service:
+        with monkeypatch.context() as full:
+            full.setattr(LanceStore, "write_skills", refuse)
+            await service.index_skills(LIBRARY)
+            await until(lambda: service.problem is not None)
+            answer = await service.search("rain tomorrow")
+            assert answer.results[0].name == "weather"
+            assert answer.degraded is None
+            assert any("No space left" in warning for warning in answer.warnings)
+        await until(lambda: service.problem is None and not service.is_behind)
+    (data_dir / "skills.snapshot").unlink()
+    async with searching.open() as again:
+        await again.wake()
+        assert await again.missing([document.name for document in LIBRARY]) == []
+
+
+# --------------------------------------------------------------------------------------------------- other models
+@pytest.mark.requirement("E9")
+async def test_an_endpoint_serves_in_batches_and_switching_embeds_anew(
+    searching: Searching, endpoint: Endpoint, embedder: Embedder
+) -> None:
+    other = choose_embedder(RetrievalSettings(embedding="openai", base_url=endpoint.url, model="bag", api_key="secret"))
+    many = [Document(name=f"skill-{number}", description=f"topic{number} work") for number in range(120)]
+    async with searching.open() as service:
+        await service.index_skills(LIBRARY)
+    async with searching.open(other) as service:
+        assert sorted(await service.missing([document.name for document in LIBRARY])) == []
+        await service.wake()
+        assert len(await service.missing([document.name for document in LIBRARY])) == len(LIBRARY)
+        assert await service.index_skills([*LIBRARY, *many]) == len(LIBRARY) + 120
+        assert max(map(len, endpoint.batches)) <= 100
+        assert set(endpoint.keys) == {"Bearer secret"}
+        assert (service.embedder, service.dimensions) == ("openai:bag", 64)
+        (match, *_) = await service.find_relevant_skills("weather forecast")
+        assert match.name == "weather"
+    asked = len(endpoint.batches)
+    async with searching.open(other) as again:
+        await again.wake()
+        assert await again.missing([document.name for document in LIBRARY]) == []
+        assert len(endpoint.batches) == asked
+    async with searching.open(embedder) as back:
+        await back.wake()
+        assert len(await back.missing([document.name for document in LIBRARY])) == len(LIBRARY)
+
+
+@pytest.mark.requirement("E9")
+async def test_request_embeddings_are_remembered(endpoint: Endpoint) -> None:
+    embedder = choose_embedder(RetrievalSettings(embedding="openai", base_url=endpoint.url, model="bag"))
+    embedder.embed_request("weather")
+    asked = len(endpoint.batches)
+    embedder.embed_request("weather")
+    assert len(endpoint.batches) == asked
+    assert CACHED_REQUESTS == 1000
+
+
+@pytest.mark.requirement("E8")
+async def test_an_endpoint_that_goes_down_or_astray_leaves_search_by_words(
+    searching: Searching, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("apexbridge.retrieval.embedders.endpoint.FIRST_PAUSE_SECONDS", 0.01)
+    other = choose_embedder(RetrievalSettings(embedding="openai", base_url=endpoint.url, model="bag"))
+    async with searching.open(other) as service:
+        await service.index_skills(LIBRARY)
+        endpoint.answer = lambda texts: (500, {"error": "down"})
+        answer = await service.search("merge pdf files please")
+        assert (answer.degraded, answer.results[0].name) == ("keyword", "pdf-merge")
+        assert "500" in answer.warnings[0]
+        endpoint.dimensions, endpoint.answer = 32, endpoint.vectors
+        answer = await service.search("merge pdf files today")
+        assert (answer.degraded, answer.results[0].name) == ("keyword", "pdf-merge")
+        assert "32 dimensions where 64" in answer.warnings[0]
+        endpoint.dimensions = 64
+        answer = await service.search("merge pdf files now")
+        assert (answer.degraded, answer.results[0].name) == (None, "pdf-merge")
+
+
+# -------------------------------------------------------------------------------------------------------- past use
+@pytest.mark.requirement("E11")
+async def test_confirmed_requests_raise_later_searches(service: ToolRetrievalService) -> None:
+    asked = "do the monthly thing for the boss"
+    assert await service.find_relevant_skills(asked) == []
+    assert await service.remember(asked, "excel-analysis", succeeded=True)
+    (match, *_) = await service.find_relevant_skills("please do the monthly thing for my boss")
+    assert match.name == "excel-analysis"
+    assert match.why.past_use > 0.5
+    assert await service.forget("excel-analysis") == 1
+    assert await service.find_relevant_skills(asked) == []
+
+
+@pytest.mark.requirement("E11")
+async def test_failures_other_callers_and_a_switched_off_memory_teach_nothing(searching: Searching) -> None:
+    asked = "do the monthly thing for the boss"
+    async with searching.open() as service:
+        await service.index_skills(LIBRARY)
+        assert not await service.remember(asked, "excel-analysis", succeeded=False)
+        assert not await service.remember(asked, "unknown", succeeded=True)
+        assert await service.remember(asked, "excel-analysis", succeeded=True, caller="key-1")
+        assert (await service.search(asked, caller="key-2")).results == []
+        assert (await service.search(asked, caller="key-1")).results[0].name == "excel-analysis"
+    async with searching.open(usage_memory_shared=True) as shared:
+        assert (await shared.search(asked, caller="key-2")).results[0].name == "excel-analysis"
+    async with searching.open(usage_memory=False) as off:
+        assert (await off.search(asked, caller="key-1")).results == []
+        assert not await off.remember(asked, "weather", succeeded=True)
+
+
+@pytest.mark.requirement("E11")
+async def test_what_was_learnt_goes_with_the_skill(searching: Searching) -> None:
+    asked = "do the monthly thing for the boss"
+    async with searching.open() as service:
+        await service.index_skills(LIBRARY)
+        await service.remember(asked, "excel-analysis", succeeded=True)
+        await service.remove_skill("excel-analysis")
+        await service.index_skill(LIBRARY[1])
+        assert await service.find_relevant_skills(asked) == []
+    async with searching.open() as again:
+        await again.wake()
+        assert await again.forget() == 0
