@@ -1,6 +1,7 @@
 """The models and the endpoint, one by one."""
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,7 @@ def test_without_the_extra_the_multilingual_model_serves_alone(monkeypatch: pyte
 
 @pytest.mark.parametrize("missing", ["base_url", "model"])
 def test_an_endpoint_needs_an_address_and_a_model(missing: str) -> None:
-    given = {"base_url": "http://127.0.0.1:1", "model": "m"}
+    given: dict[str, Any] = {"base_url": "http://127.0.0.1:1", "model": "m"}
     del given[missing]
     with pytest.raises(ServerError) as refused:
         choose_embedder(RetrievalSettings(embedding="openai", **given))
@@ -124,7 +125,7 @@ def test_vectors_come_in_the_order_of_the_texts_and_have_length_one(endpoint: En
 
 
 def test_a_passing_fault_is_tried_again(endpoint: Endpoint) -> None:
-    answers = iter([(503, {}), (429, {}), None])
+    answers: Iterator[tuple[int, Any] | None] = iter([(503, {}), (429, {}), None])
 
     def answer(texts: list[str]) -> tuple[int, Any]:
         return next(answers) or endpoint.vectors(texts)

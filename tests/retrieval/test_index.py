@@ -53,7 +53,7 @@ def test_keywords_score_as_plain_bm25_after_any_changes(
             index.score(query)
     if plain and sum(map(len, plain)):
         mean = sum(map(len, plain)) / len(plain)
-        b = float(np.interp(mean, (15.0, 25.0), (0.75, 0.4)))
+        b = float(np.interp(mean, (14.0, 22.0), (0.75, 0.4)))
         assert np.allclose(index.score(query), plain_bm25(plain, query, b), atol=1e-5)
 
 

@@ -50,7 +50,9 @@ class Indexer:
         self._turn = turn
         self._folder_of = folder_of
         self._catching_up = anyio.Lock()
-        self._waiting = anyio.Event()
+        self._is_owed = False
+        """Whether some skill waits for its vector."""
+        self._owed = anyio.Event()
 
     @property
     def signature(self) -> str:
@@ -68,8 +70,6 @@ class Indexer:
         except Exception:
             logger.exception("%d skills could not be indexed; they stay usable by name", len(rows))
             vectors = [None] * len(rows)
-        if any(vector is None for vector in vectors):
-            self._waiting.set()
         both = list(zip(rows, vectors, strict=True))
         return await anyio.to_thread.run_sync(
             lambda: {
@@ -106,12 +106,13 @@ class Indexer:
         """Embed what waits, whenever something does; a model that fails is left alone for a while."""
         pause = FIRST_PAUSE_SECONDS
         while True:
-            await self._waiting.wait()
+            if not self._is_owed:
+                await self._owed.wait()
             try:
                 await self.catch_up()
             except Exception:
                 logger.exception("skills could not be indexed by meaning")
-            if self._waiting.is_set():
+            if self._is_owed:
                 await anyio.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
             else:
@@ -125,20 +126,24 @@ class Indexer:
                 for key, row in (await self._catalog.glance()).items()
                 if row.state == "live" and row.embedder != self.signature and (names is None or row.name in names)
             ]
-            self._waiting = anyio.Event()
+            self._is_owed = names is not None and self._is_owed
             done = 0
             for start in range(0, len(keys), BATCH):
                 batch = keys[start : start + BATCH]
                 count = await self._embed(await self._catalog.at(batch))
                 if count is None:
-                    self._waiting.set()
+                    self.owe()
                     break
                 done += count
                 if progress:
                     progress(min(start + BATCH, len(keys)), len(keys))
-            if names is not None:
-                self._waiting.set()  # only some were looked at
             return done
+
+    def owe(self) -> None:
+        """Some live skill of the catalog lacks its vector; `keep_up` sees to it."""
+        self._is_owed = True
+        self._owed.set()
+        self._owed = anyio.Event()
 
     async def _embed(self, known: Mapping[FolderKey, Row]) -> int | None:
         """How many of these were indexed; None where the model fails. Nothing is held while the model works."""

@@ -287,6 +287,8 @@ class Scanner:
         before_by_key = {row.key: row for row in before} | known
         changed = [row for row in rows if before_by_key.get(row.key) != row]
         await self._catalog.save(changed, forget=[key for key in known if key not in seen])
+        if any(row.embedder is None for row in fresh.values()):
+            self.indexer.owe()  # only now: what is not in the catalog yet would not be found there
         for name in gone:
             self._listener.skill_is_gone(name)
         for row in changed:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 K1 = 1.2
 B_SHORT, B_LONG = 0.75, 0.4
-SHORT_TOKENS, LONG_TOKENS = 15.0, 25.0
+SHORT_TOKENS, LONG_TOKENS = 14.0, 22.0
 """Among short descriptions a longer one is vaguer; among long ones it says more. So `b` falls with the mean length."""
 
 Floats = NDArray[np.float32]

@@ -1,0 +1,300 @@
+"""Search as its users meet it: over HTTP, on the command line, after a restart."""
+
+import json
+import shutil
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, cast
+
+import anyio
+import httpx
+import pytest
+
+from apexbridge.bridge import Bridge
+from apexbridge.retrieval.embedders.embedder import Embedder
+from apexbridge.settings import Settings
+from tests.conftest import client_of
+from tests.making import skill_zip, write_skill
+from tests.surfaces.conftest import Apex, StartServer
+
+SKILLS = {
+    "git-commit": "自动生成提交信息",
+    "excel-analysis": "Analyze Excel files: statistics, pivots and charts",
+    "weather": "Weather forecast for a city",
+    "pdf-merge": "Merge PDF files into one",
+}
+
+
+@pytest.fixture
+async def library(bridge: Bridge) -> Bridge:
+    for name, description in SKILLS.items():
+        await bridge.skills.install_skill(skill_zip(name, description=description))
+    return bridge
+
+
+@pytest.fixture
+async def searched(library: Bridge) -> AsyncIterator[httpx.AsyncClient]:
+    async with client_of(library) as client:
+        yield client
+
+
+async def found(client: httpx.AsyncClient, query: str, **more: Any) -> list[str]:
+    answer = await client.post("/api/skills/search", json={"query": query, **more})
+    assert answer.status_code == 200, answer.text
+    return [hit["name"] for hit in answer.json()["results"]]
+
+
+async def install(client: httpx.AsyncClient, archive: bytes) -> None:
+    answer = await client.post("/api/skills", content=archive, headers={"content-type": "application/zip"})
+    assert answer.status_code == 201, answer.text
+
+
+# ------------------------------------------------------------------------------------------------------------- http
+@pytest.mark.requirement("E4", "E7")
+@pytest.mark.anyio
+async def test_a_search_answers_with_scores_and_reasons(searched: httpx.AsyncClient) -> None:
+    answer = await searched.post("/api/skills/search", json={"query": "帮我提交代码", "limit": 3})
+    body = answer.json()
+    assert set(body) == {"results", "took", "warnings"}
+    hit = body["results"][0]
+    assert set(hit) == {"name", "description", "score", "tags", "mode", "why"}
+    assert (hit["name"], hit["mode"], hit["tags"]) == ("git-commit", "direct", ["git", "commit"])
+    assert 0.6 <= hit["score"] <= 1
+    assert hit["why"]["vectorRank"] == 1
+    assert "commit" in hit["why"]["matchedWords"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        ({}, 422, "INVALID_INPUT"),
+        ({"query": ""}, 422, "INVALID_INPUT"),
+        ({"query": "x", "limit": 0}, 422, "INVALID_INPUT"),
+        ({"query": "x", "limit": 101}, 422, "INVALID_INPUT"),
+        ({"query": "x", "threshold": 2}, 422, "INVALID_INPUT"),
+        ({"query": "x", "mode": "magic"}, 422, "INVALID_INPUT"),
+        ({"query": "x", "colour": "red"}, 422, "INVALID_INPUT"),
+        ({"query": ["x"]}, 422, "INVALID_INPUT"),
+        ({"query": "x" * 1_000_000}, 422, "INVALID_INPUT"),
+    ],
+)
+@pytest.mark.anyio
+async def test_a_bad_search_is_refused(searched: httpx.AsyncClient, body: Any, status: int, code: str) -> None:
+    answer = await searched.post("/api/skills/search", json=body)
+    assert (answer.status_code, answer.json()["code"]) == (status, code)
+
+
+@pytest.mark.requirement("E2", "E3", "E6")
+@pytest.mark.anyio
+async def test_install_edit_disable_and_uninstall_are_seen_by_the_next_search(
+    searched: httpx.AsyncClient, data_dir: Path
+) -> None:
+    assert (await found(searched, "repair my bicycle")) == []
+    await install(searched, skill_zip("workshop", description="Repairs bicycles"))
+    assert (await found(searched, "repair my bicycle"))[0] == "workshop"
+    marker = json.loads((data_dir / "skills/workshop/.vectorized").read_bytes())
+    assert set(marker) == {"indexedAt", "skillSize", "skillHash", "embedder", "dimensions"}
+    assert marker["embedder"].startswith("use-multilingual-v3")
+
+    edited = await searched.put(
+        "/api/skills/workshop/description",
+        json={"description": "Bakes sourdough bread"},
+        params={"request": ["repair my bicycle", "bake a loaf of bread"]},
+    )
+    ranks = {change["request"]: (change["before"], change["after"]) for change in edited.json()["ranks"]}
+    assert ranks["repair my bicycle"][0] == 1
+    assert ranks["bake a loaf of bread"][1] == 1
+    assert await found(searched, "repair my bicycle") == []
+    assert (await found(searched, "bake a loaf of bread"))[0] == "workshop"
+
+    await searched.post("/api/skills/workshop/disable")
+    assert "workshop" not in await found(searched, "bake a loaf of bread", threshold=0)
+    await searched.post("/api/skills/workshop/enable")
+    assert (await found(searched, "bake a loaf of bread"))[0] == "workshop"
+
+    await searched.delete("/api/skills/workshop")
+    assert "workshop" not in await found(searched, "bake a loaf of bread", threshold=0)
+
+
+@pytest.mark.requirement("E10")
+@pytest.mark.anyio
+async def test_derived_tags_are_marked_filter_and_count(searched: httpx.AsyncClient) -> None:
+    await install(searched, skill_zip("declared", tags=["mine"], description="Merge branches"))
+    detail = (await searched.get("/api/skills/pdf-merge")).json()
+    assert (detail["tags"], detail["derivedTags"]) == ([], ["pdf", "merge"])
+    declared = (await searched.get("/api/skills/declared")).json()
+    assert (declared["tags"], declared["derivedTags"]) == (["mine"], [])
+    listed = (await searched.get("/api/skills", params={"tags": "merge"})).json()["skills"]
+    assert [skill["name"] for skill in listed] == ["pdf-merge"]
+    assert await found(searched, "merge", tags=["merge"], threshold=0) == ["pdf-merge"]
+    counts = (await searched.get("/api/skills/stats")).json()
+    assert counts["byTag"] == {"mine": 1}
+    assert counts["byDerivedTag"]["merge"] == 1
+
+
+@pytest.mark.requirement("E11")
+@pytest.mark.anyio
+async def test_search_can_be_taught_and_made_to_forget(searched: httpx.AsyncClient) -> None:
+    asked = "the thing we do on Fridays"
+    assert await found(searched, asked) == []
+    lesson = {"request": asked, "name": "excel-analysis"}
+    assert (await searched.post("/api/skills/remember", json=lesson)).json() == {"remembered": True}
+    assert (await found(searched, asked))[0] == "excel-analysis"
+    assert (await searched.post("/api/skills/forget", json={"name": "excel-analysis"})).json() == {"forgotten": 1}
+    assert await found(searched, asked) == []
+    for path in ("remember", "forget"):
+        answer = await searched.post(f"/api/skills/{path}", json={"name": "none", "request": "x"})
+        assert answer.status_code in (404, 422)
+    assert (await searched.post("/api/skills/forget")).json() == {"forgotten": 0}
+
+
+@pytest.mark.requirement("E12")
+@pytest.mark.anyio
+async def test_a_skill_that_models_must_not_call_stays_callable_by_name(
+    library: Bridge, searched: httpx.AsyncClient
+) -> None:
+    quiet = skill_zip("quiet", description="Deletes old backups", **cast("dict[str, Any]", {"disable-model-invocation": True}))
+    await install(searched, quiet)
+    answer = await library.retrieval.search("delete old backups", for_model=True, threshold=0)
+    assert "quiet" not in [match.name for match in answer.results]
+    assert (await searched.post("/api/skills/quiet/execute", json={})).status_code == 200
+
+
+@pytest.mark.requirement("E5")
+@pytest.mark.anyio
+async def test_a_skill_can_be_named_past_the_search(searched: httpx.AsyncClient) -> None:
+    assert "weather" not in await found(searched, "merge PDF files", limit=1)
+    assert (await searched.get("/api/skills/weather")).status_code == 200
+    assert (await searched.post("/api/skills/weather/execute", json={})).json()["mode"] == "direct"
+
+
+# ---------------------------------------------------------------------------------------------------------- restart
+@pytest.mark.requirement("E2", "E8")
+@pytest.mark.parametrize("lost", ["nothing", "skills.lance", "skills.snapshot", "apex.sqlite3", "all"])
+@pytest.mark.anyio
+async def test_a_restart_finds_the_same_whatever_was_lost(data_dir: Path, embedder: Embedder, lost: str) -> None:
+    settings = Settings(data_dir=data_dir)
+    async with Bridge.open(settings, watch=False, embedder=embedder) as bridge:
+        for name, description in SKILLS.items():
+            await bridge.skills.install_skill(skill_zip(name, description=description))
+        before = await bridge.retrieval.find_relevant_skills("will it rain", threshold=0)
+    shutil.rmtree(data_dir / "skills/pdf-merge")
+    write_skill(data_dir / "skills", "umbrella", description="Says whether it will rain")
+    for name in ["skills.lance", "skills.snapshot", "apex.sqlite3"] if lost == "all" else [lost]:
+        path = data_dir / name
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    async with Bridge.open(settings, watch=False, embedder=embedder) as bridge:
+        answer = await bridge.retrieval.search("will it rain", threshold=0)
+        assert (answer.degraded, answer.warnings) == (None, [])
+        names = [match.name for match in answer.results]
+        assert names[0] == "umbrella"
+        assert set(names) == {match.name for match in before} - {"pdf-merge"} | {"umbrella"}
+        assert (data_dir / "skills/umbrella/.vectorized").is_file()
+
+
+@pytest.mark.anyio
+async def test_folders_dropped_in_by_hand_are_found_by_meaning(data_dir: Path, embedder: Embedder) -> None:
+    async with Bridge.open(Settings(data_dir=data_dir), embedder=embedder) as bridge:
+        write_skill(data_dir / "skills", "umbrella", description="Says whether it will rain")
+        with anyio.fail_after(20):
+            while not (data_dir / "skills/umbrella/.vectorized").exists():
+                await anyio.sleep(0.05)
+        assert (await bridge.retrieval.find_relevant_skills("do I get wet today"))[0].name == "umbrella"
+
+
+def test_a_server_answers_while_it_indexes(start_server: StartServer, data_dir: Path) -> None:
+    for number in range(150):
+        write_skill(data_dir / "skills", f"skill-{number}", description=f"Handles the topic number {number}")
+    write_skill(data_dir / "skills", "umbrella", description="Says whether it will rain")
+    server = start_server()
+    with httpx.Client(base_url=server.url, timeout=20) as client:
+        assert client.get("/api/skills").json()["total"] == 151
+        early = client.post("/api/skills/search", json={"query": "umbrella rain"}).json()
+        assert early["results"][0]["name"] == "umbrella"
+        deadline = time.monotonic() + 60
+        while client.get("/readyz").status_code != 200:
+            assert client.get("/healthz").status_code == 200
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        ready = client.post("/api/skills/search", json={"query": "do I get wet today"}).json()
+        assert "degraded" not in ready
+        assert ready["warnings"] == []
+        assert ready["results"][0]["name"] == "umbrella"
+
+
+# ------------------------------------------------------------------------------------------------------ command line
+@pytest.mark.requirement("E4")
+def test_the_command_line_finds_and_says_why(apex: Apex, data_dir: Path) -> None:
+    for name, description in SKILLS.items():
+        write_skill(data_dir / "skills", name, description=description)
+    said = apex("skills", "search", "merge two documents")
+    assert said.code == 0
+    assert said.out.split()[:4] == ["NAME", "SCORE", "WHY", "DESCRIPTION"]
+    assert "pdf-merge" in said.out.splitlines()[1]
+    assert "meaning #1" in said.out
+    hits = apex("skills", "find", "帮我提交代码", "--limit", "1", "--json").json
+    assert [hit["name"] for hit in hits["results"]] == ["git-commit"]
+    nothing = apex("skills", "search", "bake a chocolate cake")
+    assert (nothing.code, nothing.out) == (0, "")
+    assert "Nothing fits" in nothing.err
+    assert apex("skills", "search", "").code == 1
+    assert apex("skills", "search", "x", "--limit", "0").code == 2
+    told = apex("skills", "set-description", "weather", "Bakes bread", "--request", "bake a loaf")
+    assert told.out.split()[:3] == ["BEFORE", "AFTER", "REQUEST"]
+    assert "0 past requests" in apex("skills", "forget", "--all").err
+    assert apex("skills", "forget").code == 2
+
+
+def test_retrieval_is_measured_on_files(apex: Apex, tmp_path: Path) -> None:
+    corpus, queries, run = tmp_path / "corpus.jsonl", tmp_path / "queries.jsonl", tmp_path / "run.jsonl"
+    rows = [{"id": f"id-{name}", "name": name, "description": text} for name, text in SKILLS.items()]
+    corpus.write_text("\n".join(json.dumps(row) for row in [*rows, {**rows[0], "id": "twin"}]) + "\n\n")
+    asked = [
+        {"qid": "a", "query": "will it rain", "gold": ["id-weather"]},
+        {"qid": "b", "query": "merge two files", "gold": ["id-pdf-merge"]},
+        {"qid": "c", "query": "make bread", "gold": ["id-nowhere"]},
+        {"query": "rain again?", "gold": ["id-weather"]},
+    ]
+    queries.write_text("\n".join(map(json.dumps, asked)))
+    files = ("--corpus", corpus, "--queries", queries)
+    figures = apex("eval", "retrieval", *files, "--run-out", run, "--usage-memory", "--json").json
+    assert figures["corpus"] == 5
+    assert figures["metrics"]["requests"] == 4
+    assert figures["metrics"]["R@5"] == 0.75
+    assert figures["metrics"]["MRR"] == 0.75
+    assert figures["withUsageMemory"]["requests"] == 4
+    assert figures["confusions"][0]["missed"] == "id-nowhere"
+    lines = [json.loads(line) for line in run.read_text().splitlines()]
+    assert [line["qid"] for line in lines] == ["a", "b", "c", "4"]
+    assert lines[0]["ranked"][0] == "id-weather"
+    assert {"id-git-commit", "twin"} <= set(lines[0]["ranked"])
+    said = apex("eval", "retrieval", *files)
+    assert "R@5" in said.out
+    assert "id-nowhere" in said.out
+
+
+@pytest.mark.parametrize(
+    ("corpus", "queries", "told"),
+    [
+        ("{", '{"query": "x", "gold": ["a"]}', "corpus.jsonl line 1 is no JSON"),
+        ("[]", '{"query": "x", "gold": ["a"]}', "no JSON object"),
+        ('{"name": "a"}', '{"query": "x", "gold": ["a"]}', "description"),
+        ('{"name": "a", "description": "b", "tags": 3}', '{"query": "x", "gold": ["a"]}', "tags"),
+        ('{"name": "a", "description": "b"}', '{"query": "x", "gold": []}', "at least one id"),
+        ('{"name": "a", "description": "b"}', '{"query": "x"}', "queries.jsonl line 1"),
+        (None, '{"query": "x", "gold": ["a"]}', "cannot be read"),
+    ],
+)
+def test_files_that_cannot_be_measured_are_explained(
+    apex: Apex, tmp_path: Path, corpus: str | None, queries: str, told: str
+) -> None:
+    if corpus is not None:
+        (tmp_path / "corpus.jsonl").write_text(corpus)
+    (tmp_path / "queries.jsonl").write_text(queries)
+    said = apex("eval", "retrieval", "--corpus", tmp_path / "corpus.jsonl", "--queries", tmp_path / "queries.jsonl")
+    assert said.code == 1
+    assert told in said.err
