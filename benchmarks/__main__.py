@@ -6,9 +6,9 @@ from pathlib import Path
 
 import anyio
 
-from benchmarks import corpus, help, install, listing, start
+from benchmarks import corpus, help, install, listing, search, start
 
-TIMED = {"help": help, "install": install, "listing": listing, "start": start}
+TIMED = {"help": help, "install": install, "listing": listing, "search": search, "start": start}
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ async def run() -> list[Comparison]:
     with tempfile.TemporaryDirectory() as place:
         data_dir = Path(place) / "data"
         write_library(data_dir / "skills")
-        async with Bridge.open(Settings(data_dir=data_dir), watch=False) as bridge:
+        async with Bridge.open(Settings(data_dir=data_dir), watch=False, indexing="on-demand") as bridge:
             connection = sqlite3.connect(data_dir / DATABASE_FILE)
             results = []
             for page in (1, SKILLS // 100):

@@ -19,7 +19,7 @@ async def run() -> list[Comparison]:
         write_library(skills)
 
         async def ours() -> None:
-            async with Bridge.open(settings, watch=False) as bridge:
+            async with Bridge.open(settings, watch=False, indexing="on-demand") as bridge:
                 assert (await bridge.skills.list_skills(limit=1)).total == SKILLS
 
         async def walk() -> None:

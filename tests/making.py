@@ -149,6 +149,8 @@ class WatchedIndex:
         self.embedder = embedder
         self.dimensions = dimensions
         self.vectors: dict[str, list[float] | None] = {}
+        self.held: dict[str, str] = {}
+        """Which version of each skill the vectors are of."""
         self.embedded: list[str] = []
         self.fault: Exception | None = None
 
@@ -165,13 +167,16 @@ class WatchedIndex:
     async def upsert(self, documents: Sequence[IndexDocument], vectors: Sequence[list[float] | None]) -> None:
         for document, vector in zip(documents, vectors, strict=True):
             self.vectors[document.name] = vector
+            self.held[document.name] = document.version
 
     async def remove(self, names: Collection[str]) -> None:
         for name in names:
             self.vectors.pop(name, None)
 
-    async def missing(self, names: Collection[str]) -> set[str]:
-        return {name for name in names if self.vectors.get(name) is None}
+    async def missing(self, versions: Mapping[str, str]) -> set[str]:
+        return {
+            name for name, version in versions.items() if self.vectors.get(name) is None or self.held[name] != version
+        }
 
     async def retain(self, names: Collection[str]) -> int:
         gone = self.vectors.keys() - set(names)

@@ -157,6 +157,18 @@ def test_a_bad_answer_is_a_clear_error(endpoint: Endpoint, status: int, said: An
     assert len(endpoint.batches) == tries
 
 
+def test_an_endpoint_that_failed_is_left_alone_for_a_while(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_at(endpoint)
+    endpoint.answer = lambda texts: (500, {})
+    for _ in range(3):
+        with pytest.raises(EmbeddingError, match="answered 500"):
+            model.embed(["x"])
+    assert len(endpoint.batches) == 3, "the first call tried three times, the others not at all"
+    monkeypatch.setattr("apexbridge.retrieval.embedders.endpoint.time.monotonic", lambda: 1e12)
+    endpoint.answer = endpoint.vectors
+    assert model.embed(["x"]).shape == (1, 64)
+
+
 def test_an_endpoint_that_is_not_there_is_a_clear_error() -> None:
     with pytest.raises(EmbeddingError, match="not reachable"):
         EndpointModel(base_url="http://127.0.0.1:9", model="m", api_key=None).embed(["x"])

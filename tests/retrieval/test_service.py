@@ -21,6 +21,7 @@ from tests.retrieval.conftest import LIBRARY, Searching
 from tests.retrieval.endpoint import Endpoint
 
 pytestmark = pytest.mark.anyio
+HELD = {document.name: document.version for document in LIBRARY}
 
 
 class BrokenModel:
@@ -221,8 +222,14 @@ async def test_a_restart_finds_the_same(searching: Searching, data_dir: Path, ho
         (data_dir / "skills.snapshot").unlink()
     async with searching.open() as again:
         assert (await again.search("merge files", threshold=0)).results == before
-        assert await again.missing([document.name for document in LIBRARY]) == []
+        assert await again.missing(HELD) == []
         assert (await again.search("make a copy of my work")).results[0].why.past_use == 1
+
+
+async def test_another_version_under_a_name_counts_as_missing(service: ToolRetrievalService) -> None:
+    await service.index_skill(Document(name="one", description="Old words", version="1"))
+    assert await service.missing({"one": "1"}) == []
+    assert await service.missing({"one": "2"}) == ["one"]
 
 
 async def test_a_copy_of_another_commit_counts_for_nothing(searching: Searching, data_dir: Path) -> None:
@@ -234,7 +241,7 @@ async def test_a_copy_of_another_commit_counts_for_nothing(searching: Searching,
     (data_dir / "skills.snapshot").write_bytes(old)
     async with searching.open() as again:
         await again.wake()
-        assert await again.missing(["weather", "pdf-merge"]) == ["weather"]
+        assert await again.missing({"weather": "", "pdf-merge": ""}) == ["weather"]
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 nonsense", b"\x93NUMPY"])
@@ -244,7 +251,7 @@ async def test_a_damaged_copy_counts_for_nothing(searching: Searching, data_dir:
     (data_dir / "skills.snapshot").write_bytes(content)
     async with searching.open() as again:
         await again.wake()
-        assert await again.missing([document.name for document in LIBRARY]) == []
+        assert await again.missing(HELD) == []
 
 
 async def test_two_may_read_what_one_writes(searching: Searching, data_dir: Path, embedder: Embedder) -> None:
@@ -258,7 +265,7 @@ async def test_two_may_read_what_one_writes(searching: Searching, data_dir: Path
         await until(lambda: not writer.is_behind)
         for reader in readers:
             await reader.refresh()
-            assert await reader.missing(["weather"]) == ["weather"]
+            assert await reader.missing({"weather": ""}) == ["weather"]
 
 
 # ---------------------------------------------------------------------------------------------------------- faults
@@ -301,7 +308,7 @@ async def test_an_index_lost_while_running_is_rebuilt_and_search_goes_on(
     (data_dir / "skills.snapshot").unlink()
     async with searching.open() as again:
         await again.wake()
-        assert await again.missing([*(document.name for document in LIBRARY), "late"]) == []
+        assert await again.missing({**HELD, "late": ""}) == []
 
 
 async def test_a_removed_index_is_rebuilt_without_waiting_for_a_change(searching: Searching, data_dir: Path) -> None:
@@ -323,7 +330,7 @@ async def test_an_index_damaged_before_the_start_is_made_anew(
     (data_dir / "skills.snapshot").unlink()
     async with searching.open() as again:
         await again.wake()
-        lost = await again.missing([document.name for document in LIBRARY])
+        lost = await again.missing(HELD)
         assert len(lost) == len(LIBRARY)
         await again.upsert(LIBRARY, [None] * len(LIBRARY))
         waiting = await again.search("merge pdf files")
@@ -366,6 +373,26 @@ async def test_a_model_that_fails_leaves_search_by_words(searching: Searching) -
         assert (await service.search("something new")).results[0].name == "new"
 
 
+@pytest.mark.requirement("E8")
+async def test_vector_mode_fails_as_long_as_nothing_has_a_vector(searching: Searching) -> None:
+    async with searching.open() as service:
+        await service.upsert(LIBRARY, [None] * len(LIBRARY))
+        with pytest.raises(ServerError) as refused:
+            await service.search("merge pdf files", mode="vector")
+        assert refused.value.code == "LANCE_SEARCH_ERROR"
+
+
+async def test_a_skill_behind_many_that_are_switched_off_is_found(service: ToolRetrievalService) -> None:
+    off = [Document(name=f"rain-{number}", description="Says whether it will rain") for number in range(60)]
+    await service.index_skills(off)
+
+    async def facts(names: Any) -> dict[str, SkillFacts]:
+        return {name: SkillFacts(mode="direct", enabled=not name.startswith("rain")) for name in names}
+
+    service.facts = facts
+    assert [match.name for match in await service.find_relevant_skills("will it rain", limit=1)] == ["weather"]
+
+
 async def test_vector_mode_compares_meaning_alone(service: ToolRetrievalService) -> None:
     answer = await service.search("will it rain", mode="vector")
     assert answer.results[0].name == "weather"
@@ -392,7 +419,7 @@ async def test_a_disk_that_refuses_is_told_and_tried_again(
     (data_dir / "skills.snapshot").unlink()
     async with searching.open() as again:
         await again.wake()
-        assert await again.missing([document.name for document in LIBRARY]) == []
+        assert await again.missing(HELD) == []
 
 
 # --------------------------------------------------------------------------------------------------- other models
@@ -405,9 +432,9 @@ async def test_an_endpoint_serves_in_batches_and_switching_embeds_anew(
     async with searching.open() as service:
         await service.index_skills(LIBRARY)
     async with searching.open(other) as service:
-        assert sorted(await service.missing([document.name for document in LIBRARY])) == []
+        assert sorted(await service.missing(HELD)) == []
         await service.wake()
-        assert len(await service.missing([document.name for document in LIBRARY])) == len(LIBRARY)
+        assert len(await service.missing(HELD)) == len(LIBRARY)
         assert await service.index_skills([*LIBRARY, *many]) == len(LIBRARY) + 120
         assert max(map(len, endpoint.batches)) <= 100
         assert set(endpoint.keys) == {"Bearer secret"}
@@ -417,11 +444,11 @@ async def test_an_endpoint_serves_in_batches_and_switching_embeds_anew(
     asked = len(endpoint.batches)
     async with searching.open(other) as again:
         await again.wake()
-        assert await again.missing([document.name for document in LIBRARY]) == []
+        assert await again.missing(HELD) == []
         assert len(endpoint.batches) == asked
     async with searching.open(embedder) as back:
         await back.wake()
-        assert len(await back.missing([document.name for document in LIBRARY])) == len(LIBRARY)
+        assert len(await back.missing(HELD)) == len(LIBRARY)
 
 
 @pytest.mark.requirement("E9")
@@ -439,6 +466,7 @@ async def test_an_endpoint_that_goes_down_or_astray_leaves_search_by_words(
     searching: Searching, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("apexbridge.retrieval.embedders.endpoint.FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("apexbridge.retrieval.embedders.endpoint.REST_SECONDS", 0.0)
     other = choose_embedder(RetrievalSettings(embedding="openai", base_url=endpoint.url, model="bag"))
     async with searching.open(other) as service:
         await service.index_skills(LIBRARY)

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -154,7 +155,9 @@ async def test_search_can_be_taught_and_made_to_forget(searched: httpx.AsyncClie
 async def test_a_skill_that_models_must_not_call_stays_callable_by_name(
     library: Bridge, searched: httpx.AsyncClient
 ) -> None:
-    quiet = skill_zip("quiet", description="Deletes old backups", **cast("dict[str, Any]", {"disable-model-invocation": True}))
+    quiet = skill_zip(
+        "quiet", description="Deletes old backups", **cast("dict[str, Any]", {"disable-model-invocation": True})
+    )
     await install(searched, quiet)
     answer = await library.retrieval.search("delete old backups", for_model=True, threshold=0)
     assert "quiet" not in [match.name for match in answer.results]
@@ -194,6 +197,30 @@ async def test_a_restart_finds_the_same_whatever_was_lost(data_dir: Path, embedd
         assert names[0] == "umbrella"
         assert set(names) == {match.name for match in before} - {"pdf-merge"} | {"umbrella"}
         assert (data_dir / "skills/umbrella/.vectorized").is_file()
+
+
+CRASH = """
+import os, sys
+import anyio
+from apexbridge import Bridge, Settings
+async def main():
+    async with Bridge.open(Settings(data_dir=sys.argv[1]), watch=False) as bridge:
+        await bridge.skills.update_skill_description("weather", "Bakes sourdough bread")
+        os._exit(0)
+anyio.run(main)
+"""
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("E2")
+async def test_a_crash_right_after_an_edit_leaves_no_old_words_in_the_index(data_dir: Path, embedder: Embedder) -> None:
+    settings = Settings(data_dir=data_dir)
+    async with Bridge.open(settings, watch=False, embedder=embedder) as bridge:
+        await bridge.skills.install_skill(skill_zip("weather", description="Weather forecast for a city"))
+    await anyio.run_process([sys.executable, "-c", CRASH, str(data_dir)])
+    async with Bridge.open(settings, watch=False, embedder=embedder) as bridge:
+        (match,) = await bridge.retrieval.find_relevant_skills("bake a loaf of bread")
+        assert match.description == "Bakes sourdough bread"
 
 
 @pytest.mark.anyio
@@ -245,7 +272,7 @@ def test_the_command_line_finds_and_says_why(apex: Apex, data_dir: Path) -> None
     assert apex("skills", "search", "x", "--limit", "0").code == 2
     told = apex("skills", "set-description", "weather", "Bakes bread", "--request", "bake a loaf")
     assert told.out.split()[:3] == ["BEFORE", "AFTER", "REQUEST"]
-    assert "0 past requests" in apex("skills", "forget", "--all").err
+    assert "forgotten: 0" in apex("skills", "forget", "--all").err
     assert apex("skills", "forget").code == 2
 
 

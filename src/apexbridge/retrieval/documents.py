@@ -35,6 +35,10 @@ class Searchable(Protocol):
     def hidden(self) -> bool:
         """Whether a model must not find it by itself."""
 
+    @property
+    def version(self) -> str:
+        """Tells this content from any other content under the name; empty where nobody asks."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
@@ -45,6 +49,7 @@ class Document:
     tags: tuple[str, ...] = ()
     derived_tags: tuple[str, ...] = ()
     hidden: bool = False
+    version: str = ""
 
     @classmethod
     def of(cls, skill: Searchable) -> "Document":
@@ -55,6 +60,7 @@ class Document:
             tags=tuple(skill.tags),
             derived_tags=tuple(skill.derived_tags),
             hidden=skill.hidden,
+            version=skill.version,
         )
 
     @property

@@ -4,7 +4,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +86,7 @@ class Arena:
             if self._memory is None:
                 self._memory = MemoryIndex(self._embedder.part_dimensions)
             for (key, document), vector in zip(batch, vectors, strict=True):
-                own = document if document.name not in names else Document(name=key, description=document.description)
+                own = document if document.name not in names else replace(document, name=key)
                 names.add(own.name)
                 self._memory.put(own, vector)
                 self._ids.append(key)
@@ -206,7 +206,9 @@ def read_corpus(path: Path) -> list[tuple[str, Document]]:
         tags = row.get("tags") or []
         if not isinstance(tags, list):
             raise InvalidInputError(f"{path.name} line {place}: tags must be a list")
-        entries.append((str(row.get("id", name)), Document(name=name, description=description)))
+        entries.append(
+            (str(row.get("id", name)), Document(name=name, description=description, tags=tuple(map(str, tags))))
+        )
     return entries
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -190,13 +190,19 @@ class SkillIndexing:
             return []
         return await anyio.to_thread.run_sync(lambda: self._drop(lambda: self._memory.drop(names)))
 
-    async def missing(self, names: Collection[str]) -> list[str]:
-        """Which of these cannot be found by meaning; nobody knows as long as the index was not loaded."""
+    async def missing(self, versions: Mapping[str, str]) -> list[str]:
+        """Which of these the index does not hold in this version; nobody knows as long as it was not loaded."""
         if not self._awake:
             return []
         with self._memory.held():
             lacking = set(self._memory.without_vector()) if self._closed_store is None else set()
-            return [name for name in names if name in lacking or name not in self._memory]
+            return [
+                name
+                for name, version in versions.items()
+                if name in lacking
+                or (slot := self._memory.slot(name)) is None
+                or self._memory.documents[slot].version != version
+            ]
 
     async def retain(self, names: Collection[str]) -> int:
         """Forget everything but these; gives how many were forgotten."""

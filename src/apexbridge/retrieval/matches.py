@@ -1,9 +1,9 @@
 """What a search answers."""
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from apexbridge.retrieval.ranking import Candidate
 from apexbridge.wire import WireModel
@@ -44,6 +44,11 @@ class SearchAnswer(WireModel):
         default=None, description="Present where meaning could not be compared and words alone decided."
     )
     warnings: list[str] = Field(default_factory=list)
+
+    @model_serializer(mode="wrap")
+    def _without_nothing(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        said: dict[str, Any] = serialize(self)
+        return {key: value for key, value in said.items() if (key, value) != ("degraded", None)}
 
 
 def confidence(candidate: Candidate) -> float:

@@ -97,17 +97,22 @@ class ToolRetrievalService(SkillIndexing):
             raise InvalidInputError("threshold must be between 0 and 1")
         await self.wake()
         wanted = frozenset(tag.casefold() for tag in tags)
-        ranking = await anyio.to_thread.run_sync(
-            lambda: self._ranking(text, limit + SPARE_CANDIDATES, wanted, mode, for_model, caller)
-        )
+        count = limit + SPARE_CANDIDATES
+        while True:
+            ranking = await anyio.to_thread.run_sync(self._ranking, text, count, wanted, mode, for_model, caller)
+            results, was_enough = await self._results(ranking, limit, threshold)
+            if was_enough or len(ranking.found) < count:
+                break
+            count *= 10  # many of the best were switched off
         return SearchAnswer(
-            results=await self._results(ranking, limit, threshold),
+            results=results,
             took=round((time.monotonic() - begun) * 1000, 2),
             degraded="keyword" if ranking.degraded else None,
             warnings=[*ranking.warnings, *self._standing_warnings()],
         )
 
-    async def _results(self, ranking: _Ranking, limit: int, threshold: float) -> list[SkillMatch]:
+    async def _results(self, ranking: _Ranking, limit: int, threshold: float) -> tuple[list[SkillMatch], bool]:
+        """What of the ranking may be shown, and whether more candidates could not change that."""
         names = [document.name for document, _ in ranking.found]
         facts = await self.facts(names) if self.facts and names else {}
         results: list[SkillMatch] = []
@@ -118,7 +123,7 @@ class ToolRetrievalService(SkillIndexing):
                 continue
             score = min(score, round(confidence(candidate), 4))  # the order is the ranking's, whatever the evidence
             if score < threshold or len(results) == limit:
-                break
+                return results, True
             results.append(
                 SkillMatch(
                     name=document.name,
@@ -129,7 +134,7 @@ class ToolRetrievalService(SkillIndexing):
                     why=explain(candidate),
                 )
             )
-        return results
+        return results, len(results) == limit
 
     async def rank_of(self, name: str, query: str) -> int | None:
         """The place of one skill among all for a request, 1 being the first; None where it is not known."""
@@ -145,18 +150,18 @@ class ToolRetrievalService(SkillIndexing):
         self, text: str, count: int, tags: frozenset[str], mode: SearchMode, for_model: bool, caller: str
     ) -> _Ranking:
         vectors, warnings = self._request_vectors(text)
-        if mode == "vector" and vectors is None:
-            raise ServerError(
-                f"LanceDB connection failed: {' '.join(warnings)} Search by words works: leave mode out.",
-                code="LANCE_SEARCH_ERROR",
-            )
         with self._memory.held():
+            if vectors is not None and not self._memory.has_vector.any() and len(self._memory):
+                vectors, warnings = None, ["No skill is indexed by meaning yet."]
+            if mode == "vector" and vectors is None:
+                raise ServerError(
+                    f"LanceDB connection failed: {' '.join(warnings)} Search by words works: leave mode out.",
+                    code="LANCE_SEARCH_ERROR",
+                )
             key = (text, count, tags, mode, for_model, caller, vectors is None, self._memory.version, len(self._usage))
             if key in self._rankings:
                 self._rankings.move_to_end(key)
                 return self._rankings[key]
-            if vectors is not None and not self._memory.has_vector.any() and len(self._memory):
-                vectors, warnings = None, ["No skill is indexed by meaning yet."]
             past = (
                 self._usage.recall(vectors, caller=caller, shared=self.settings.usage_memory_shared)
                 if vectors is not None and self.settings.usage_memory

@@ -36,6 +36,7 @@ class Glance(NamedTuple):
     signature: str
     marker: str
     embedder: str | None
+    content_hash: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,7 +227,9 @@ class Catalog:
         """Of every folder as much as is needed to see whether anything changed."""
 
         def job(connection: sqlite3.Connection) -> dict[FolderKey, Glance]:
-            rows = connection.execute("SELECT root, folder, name, state, signature, marker, embedder FROM skills")
+            rows = connection.execute(
+                "SELECT root, folder, name, state, signature, marker, embedder, content_hash FROM skills"
+            )
             return {(row[0], row[1]): Glance(*row[2:]) for row in rows}
 
         return await self._database.read(job)

@@ -77,10 +77,10 @@ class Indexer:
             }
         )
 
-    async def missing(self, names: Collection[str]) -> set[str]:
-        """Which of these the index lacks."""
+    async def missing(self, versions: Mapping[str, str]) -> set[str]:
+        """Which of these names the index does not hold with this content."""
         try:
-            return set(await self._index.missing(names))
+            return set(await self._index.missing(versions))
         except Exception:
             logger.exception("the index cannot say what it holds")
             return set()
@@ -212,4 +212,6 @@ class Indexer:
 
 
 def _document(row: Row) -> IndexDocument:
-    return IndexDocument(metadata=row.metadata, derived_tags=row.derived_tags, summary=row.summary)
+    return IndexDocument(
+        metadata=row.metadata, derived_tags=row.derived_tags, summary=row.summary, version=row.content_hash
+    )

@@ -16,6 +16,8 @@ class IndexDocument:
     metadata: SkillMetadata
     derived_tags: tuple[str, ...] = ()
     summary: str
+    version: str = ""
+    """The content's hash, where it is known already."""
 
     @property
     def name(self) -> str:
@@ -58,8 +60,8 @@ class SkillIndex(Protocol):
     async def remove(self, names: Collection[str]) -> Any:
         """Forget these."""
 
-    async def missing(self, names: Collection[str]) -> Collection[str]:
-        """Which of these the index does not hold."""
+    async def missing(self, versions: Mapping[str, str]) -> Collection[str]:
+        """Which of these names the index does not hold in this version."""
 
     async def retain(self, names: Collection[str]) -> int:
         """Forget everything but these; gives how many were forgotten."""
@@ -81,7 +83,7 @@ class NoIndex:
     async def remove(self, names: Collection[str]) -> None:
         """Nothing to forget."""
 
-    async def missing(self, names: Collection[str]) -> Collection[str]:
+    async def missing(self, versions: Mapping[str, str]) -> Collection[str]:
         """It misses nothing."""
         return ()
 

@@ -95,7 +95,7 @@ class Scanner:
         """Settle whatever differs between the disk and what is known of it."""
         known = await self._catalog.glance()
         seen = await anyio.to_thread.run_sync(self._look_everywhere)
-        live = {row.name for row in known.values() if row.state == "live"}
+        live = {row.name: row.content_hash for row in known.values() if row.state == "live"}
         lost = await self.indexer.missing(live)
         changed = [
             sight.found
@@ -271,7 +271,7 @@ class Scanner:
         winners = {row.name: row for row in rows if row.state == "live"}
 
         # A name whose folder changed hands has the other folder's vectors, whatever the marker says.
-        lost = await self.indexer.missing(winners.keys())
+        lost = await self.indexer.missing({name: row.content_hash for name, row in winners.items()})
         stale = [
             row
             for row in winners.values()

@@ -13,7 +13,9 @@ from apexbridge.retrieval.embedders.model import EmbeddingError, Floats, Scale, 
 
 MAX_BATCH = 100
 """Texts a request."""
-TIMEOUT_SECONDS = 30.0
+TIMEOUT_SECONDS, CONNECT_SECONDS = 30.0, 5.0
+REST_SECONDS = 10.0
+"""How long an endpoint that failed is left alone; until then every call fails at once."""
 ATTEMPTS = 3
 FIRST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 5.0
@@ -32,7 +34,9 @@ class EndpointModel:
         self._model = model
         self._url = f"{base_url.rstrip('/')}/embeddings"
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        self._client = httpx.Client(timeout=TIMEOUT_SECONDS, headers=headers)
+        self._client = httpx.Client(timeout=httpx.Timeout(TIMEOUT_SECONDS, connect=CONNECT_SECONDS), headers=headers)
+        self._problem = ""
+        self._rests_until = 0.0
         self._scale: Scale | None = None
         self._lock = threading.Lock()
 
@@ -49,12 +53,16 @@ class EndpointModel:
         return normalised(np.concatenate(batches)) if batches else np.zeros((0, self.dimensions), np.float32)
 
     def _ask(self, texts: Sequence[str]) -> Floats:
+        if time.monotonic() < self._rests_until:
+            raise EmbeddingError(self._problem)
         pause = FIRST_PAUSE_SECONDS
         for left in reversed(range(ATTEMPTS)):
             try:
                 response = self._client.post(self._url, json={"model": self._model, "input": list(texts)})
             except (httpx.HTTPError, httpx.InvalidURL) as error:
                 problem, wait = f"is not reachable ({type(error).__name__})", pause
+                if isinstance(error, httpx.TimeoutException):
+                    break
             else:
                 if response.is_success:
                     return self._vectors(response, len(texts))
@@ -64,7 +72,9 @@ class EndpointModel:
             if left:
                 time.sleep(min(wait, LONGEST_PAUSE_SECONDS))
                 pause *= 2
-        raise EmbeddingError(f"The embedding endpoint {problem}; check APEX_EMBEDDING_BASE_URL and its key.")
+        self._problem = f"The embedding endpoint {problem}; check APEX_EMBEDDING_BASE_URL and its key."
+        self._rests_until = time.monotonic() + REST_SECONDS
+        raise EmbeddingError(self._problem)
 
     def _vectors(self, response: httpx.Response, count: int) -> Floats:
         try:

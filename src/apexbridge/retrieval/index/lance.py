@@ -237,6 +237,7 @@ def _schema(name: str, dimensions: int) -> Any:
             ("tags", pa.list_(pa.string())),
             ("derived_tags", pa.list_(pa.string())),
             ("hidden", pa.bool_()),
+            ("version", pa.string()),
         ],
         USAGE: [
             ("key", pa.string()),
@@ -257,6 +258,7 @@ def _skill_table(embedder: str, skills: Sequence[IndexedSkill]) -> Any:
             "tags": list(skill.document.tags),
             "derived_tags": list(skill.document.derived_tags),
             "hidden": skill.document.hidden,
+            "version": skill.document.version,
             "embedder": embedder,
         }
         for skill in skills
@@ -296,6 +298,7 @@ def _document(row: dict[str, Any]) -> Document:
         tags=tuple(row["tags"]),
         derived_tags=tuple(row["derived_tags"]),
         hidden=row["hidden"],
+        version=row["version"],
     )
 
 

@@ -47,7 +47,7 @@ def search(
 
 
 def forget(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="The skill's name.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="The skill's name.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Forget about all skills.")] = False,
     json: Json = False,
     data_dir: DataDir = None,
@@ -61,7 +61,7 @@ def forget(
     def people() -> None:
         from apexbridge.surfaces.cli.output import say
 
-        say(f"{done['forgotten']} past requests were forgotten")
+        say(f"past requests forgotten: {done['forgotten']}")
 
     show(done, json=json, people=people)
 

@@ -64,14 +64,13 @@ class EditReceipt(Receipt):
     ranks: list[RankChange] | None = Field(default=None, description="For the requests that were given.")
 
 
-@router.post("/search", response_model_exclude_none=False)
-async def search_skills(bridge: ServedBridge, wanted: SearchInput) -> dict[str, Any]:
+@router.post("/search")
+async def search_skills(bridge: ServedBridge, wanted: SearchInput) -> SearchAnswer:
     """The skills that fit a request, best first, each with its confidence and the reasons."""
     await bridge.prepare_search()
-    answer: SearchAnswer = await bridge.retrieval.search(
+    return await bridge.retrieval.search(
         wanted.query, limit=wanted.limit, threshold=wanted.threshold, tags=wanted.tags, mode=wanted.mode
     )
-    return answer.model_dump(exclude={"degraded"} if answer.degraded is None else None)
 
 
 @router.post("/remember")

@@ -1,0 +1,166 @@
+"""Search against a numpy scan, indexing, one write, and the way from a start to the first answer."""
+
+import itertools
+import random
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from apexbridge.retrieval.config import RetrievalSettings
+from apexbridge.retrieval.documents import Document
+from apexbridge.retrieval.embedders.choose import choose_embedder
+from apexbridge.retrieval.embedders.embedder import Embedder
+from apexbridge.retrieval.index.lance import IndexedSkill, LanceStore
+from apexbridge.retrieval.service import ToolRetrievalService
+from benchmarks.measuring import Comparison, compare
+
+LARGE, SMALL = 10_000, 1_000
+VERBS = ("analyze", "merge", "convert", "summarize", "translate", "deploy", "review", "schedule", "track", "generate")
+THINGS = (
+    "invoices",
+    "spreadsheets",
+    "commits",
+    "photos",
+    "contracts",
+    "servers",
+    "meetings",
+    "recipes",
+    "logs",
+    "maps",
+)
+FIELDS = ("finance", "travel", "medicine", "teaching", "gardening", "logistics", "music", "chemistry", "law", "sports")
+FIRST_ANSWER = """
+import sys
+import anyio
+from apexbridge import Bridge, Settings
+async def main():
+    async with Bridge.open(Settings(data_dir=sys.argv[1]), watch=False) as bridge:
+        assert await bridge.retrieval.find_relevant_skills("merge invoices for finance", threshold=0)
+anyio.run(main)
+"""
+
+
+async def run() -> list[Comparison]:
+    """Everything that search promises about speed."""
+    embedder = choose_embedder(RetrievalSettings())
+    embedder.embed_request("load the models")
+    return [
+        *await _searches(embedder),
+        *await _indexing(embedder),
+    ]
+
+
+def _documents(count: int) -> list[Document]:
+    chance = random.Random(1)
+    return [
+        Document(
+            name=f"{chance.choice(VERBS)}-{chance.choice(THINGS)}-{number}",
+            description=f"{chance.choice(VERBS).title()} {chance.choice(THINGS)} for {chance.choice(FIELDS)}: "
+            + " ".join(chance.choice((*VERBS, *THINGS, *FIELDS)) for _ in range(20)),
+        )
+        for number in range(count)
+    ]
+
+
+def _requests() -> Iterator[str]:
+    for number, (verb, thing, field) in enumerate(itertools.product(VERBS, THINGS, FIELDS)):
+        yield f"please {verb} my {thing} for the {field} department, case {number}"
+
+
+async def _searches(embedder: Embedder) -> list[Comparison]:
+    chance = np.random.default_rng(1)
+    with tempfile.TemporaryDirectory() as place:
+        service = ToolRetrievalService(Path(place), embedder)
+        vectors = chance.normal(size=(LARGE, embedder.dimensions)).astype(np.float32)
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        await service.upsert(_documents(LARGE), list(vectors))
+        parts = np.split(vectors, np.cumsum(embedder.part_dimensions)[:-1], axis=1)
+        matrices = [np.ascontiguousarray(part) for part in parts]
+        requests = _requests()
+        known = list(itertools.islice(requests, 200))
+        for request in known:
+            embedder.embed_request(request)
+        asked, scanned = iter(known), itertools.cycle(known)
+
+        def scan(request: str) -> None:
+            scores = sum(
+                matrix @ own.whole
+                for matrix, own in zip(matrices, embedder.embed_request(request), strict=True)
+                if own is not None
+            )
+            np.argpartition(-scores, 5)[:5]
+
+        async def search_known() -> None:
+            await service.search(next(asked), threshold=0)
+
+        async def scan_known() -> None:
+            scan(next(scanned))
+
+        async def search_new() -> None:
+            await service.search(next(requests), threshold=0)
+
+        async def scan_new() -> None:
+            scan(next(requests))
+
+        return [
+            await compare(
+                f"search among {LARGE:,}, request embedded before",
+                search_known,
+                "a numpy scan of the same matrix",
+                scan_known,
+                goal=2.5,
+                rounds=100,
+            ),
+            await compare(f"search among {LARGE:,}", search_new, "embedding and scan", scan_new, goal=1.3, rounds=100),
+        ]
+
+
+async def _indexing(embedder: Embedder) -> list[Comparison]:
+    documents = _documents(SMALL)
+    with tempfile.TemporaryDirectory() as place:
+        data_dir = Path(place) / "data"
+        data_dir.mkdir()
+        service = ToolRetrievalService(data_dir, embedder)
+        async with service.running():
+            begun = time.perf_counter()
+            await service.index_skills(documents)
+            indexed = _promise(f"{SMALL:,} skills indexed", (time.perf_counter() - begun) * 1000, 10_000)
+        store = LanceStore(data_dir / "skills.lance")
+        vector = embedder.embed_documents(documents[:1])[0]
+        writes = []
+        for number in range(41):
+            one = IndexedSkill(document=documents[number], vector=vector)
+            begun = time.perf_counter()
+            await service.upsert([one.document], [vector])
+            store.write_skills(embedder.id, [one], [])
+            writes.append((time.perf_counter() - begun) * 1000)
+        written = _promise("one skill written, its vector made before", sorted(writes[1:])[20], 15)
+        return [indexed, written, _first_answer(Path(place) / "library", documents)]
+
+
+def _first_answer(data_dir: Path, documents: list[Document]) -> Comparison:
+    """CPU from a fresh process to the first answer; the first of these processes does the indexing."""
+    for document in documents:
+        folder = data_dir / "skills" / document.name
+        folder.mkdir(parents=True)
+        (folder / "SKILL.md").write_text(f"---\nname: {document.name}\ndescription: '{document.description}'\n---\nx\n")
+    times = []
+    for _ in range(6):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([sys.executable, "-c", FIRST_ANSWER, str(data_dir)], check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        times.append((after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime) * 1000)
+    what = f"CPU from a start with {SMALL:,} indexed skills to the first answer"
+    return _promise(what, sorted(times[1:])[2], 2_500)
+
+
+def _promise(what: str, milliseconds: float, most: float) -> Comparison:
+    return Comparison(
+        what=what, ours_ms=milliseconds, baseline="what is promised", baseline_ms=most, goal=1.0, spread=1.0
+    )
