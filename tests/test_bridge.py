@@ -39,10 +39,15 @@ async def test_a_start_tells_its_progress(data_dir: Path) -> None:
 
     for number in range(3):
         write_skill(data_dir / "skills", f"s{number}")
-    told: list[tuple[int, int]] = []
-    async with Bridge.open(Settings(data_dir=data_dir), progress=lambda done, total: told.append((done, total))):
+    read: list[tuple[int, int]] = []
+    indexed: list[tuple[int, int]] = []
+    async with Bridge.open(
+        Settings(data_dir=data_dir),
+        progress=lambda done, total: read.append((done, total)),
+        index_progress=lambda done, total: indexed.append((done, total)),
+    ):
         pass
-    assert told == [(3, 3)]
+    assert (read, indexed) == ([(3, 3)], [(3, 3)])
 
 
 def test_flags_win_then_the_environment_then_the_file(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,11 +67,13 @@ class Bridge:
         watch: bool = True,
         indexing: Indexing = "wait",
         progress: Progress | None = None,
+        index_progress: Progress | None = None,
         embedder: Embedder | None = None,
     ) -> AsyncIterator["Bridge"]:
         """Take the data directory, bring everything in line with the disk, and keep it so until the block ends.
 
-        Vectors come from `embedder`, or else from the model that the settings name.
+        Vectors come from `embedder`, or else from the model that the settings name. `progress` is told of reading the
+        skills, `index_progress` of indexing them.
 
         Raises:
             ServerError: DATA_DIR_IN_USE, or STORAGE_FULL where the directory cannot be written to.
@@ -86,8 +88,8 @@ class Bridge:
                     data_dir=settings.data_dir, database=database, settings=settings.skills, index=retrieval
                 )
                 retrieval.facts = skills.facts
-                bridge = cls(settings, skills, retrieval, indexing=indexing, progress=progress)
-                await skills.initialize(None if indexing == "wait" else progress, index=False)
+                bridge = cls(settings, skills, retrieval, indexing=indexing, progress=index_progress)
+                await skills.initialize(progress, index=False)
                 async with AsyncExitStack() as stack:
                     await stack.enter_async_context(retrieval.running())
                     if indexing == "wait":
@@ -110,7 +112,7 @@ class Bridge:
         async with self._index_lock:
             if not self.is_indexed:
                 await self.retrieval.wake()
-                await self.skills.reconcile(None if self._indexing == "background" else self._progress)
+                await self.skills.reconcile(self._progress)
                 self.is_indexed = True
 
     async def _keep_indexed(self) -> None:

@@ -146,7 +146,13 @@ async def _in_process(settings: Settings) -> AsyncIterator[Api]:
     async with AsyncExitStack() as stack:
         with progress_bar("reading skills") as progress:
             bridge = await stack.enter_async_context(
-                Bridge.open(settings, watch=False, indexing="on-demand", progress=progress)
+                Bridge.open(
+                    settings,
+                    watch=False,
+                    indexing="on-demand",
+                    progress=progress,
+                    index_progress=stack.enter_context(progress_bar("indexing skills")),
+                )
             )
         transport = httpx.ASGITransport(create_app(bridge), raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://in-process", timeout=NO_TIMEOUT) as client:

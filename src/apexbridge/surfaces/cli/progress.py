@@ -22,6 +22,8 @@ def progress_bar(label: str) -> Iterator[Callable[[int, int], None]]:
         if total >= MIN_STEPS:
             bar.start()  # only now: a terminal is not touched for nothing
             bar.update(task, completed=done, total=total)
+        if done == total:
+            bar.stop()  # whatever comes next has the terminal to itself
 
     try:
         yield update

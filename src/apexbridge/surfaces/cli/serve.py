@@ -45,7 +45,14 @@ async def _serve(settings: "Settings", examples: Path | None, json: bool) -> Non
     is_first_start = not (settings.data_dir / DATABASE_FILE).exists()
     async with AsyncExitStack() as stack:
         with progress_bar("reading skills") as progress:
-            bridge = await stack.enter_async_context(Bridge.open(settings, indexing="background", progress=progress))
+            bridge = await stack.enter_async_context(
+                Bridge.open(
+                    settings,
+                    indexing="background",
+                    progress=progress,
+                    index_progress=stack.enter_context(progress_bar("indexing skills")),
+                )
+            )
         if examples and is_first_start:
             await _install_examples(bridge, examples)
         listener = stack.enter_context(bind(settings.host, settings.port))
@@ -92,4 +99,5 @@ def _greet(url: str, settings: "Settings", total: int, broken: int) -> None:
     say(f"  list the skills             curl {url}/api/skills")
     elsewhere = "" if settings.data_dir == Path("data").absolute() else f" --data-dir {settings.data_dir}"
     say(f"  or in another terminal      {_this_command()} skills list{elsewhere}")
+    say(f'  find one for a task         {_this_command()} skills search "what you want done"{elsewhere}')
     say("Stop with Ctrl-C.")
