@@ -26,6 +26,7 @@ DATABASE_FILE = "apex.sqlite3"
 Indexing = Literal["wait", "background", "on-demand"]
 """When skills are brought into the index: before anything else, while everything else goes on, or for a search."""
 
+RETRY_SECONDS = 10
 logger = logging.getLogger(__name__)
 
 
@@ -89,9 +90,11 @@ class Bridge:
                 )
                 retrieval.facts = skills.facts
                 bridge = cls(settings, skills, retrieval, indexing=indexing, progress=index_progress)
-                await skills.initialize(progress, index=False)
                 async with AsyncExitStack() as stack:
                     await stack.enter_async_context(retrieval.running())
+                    if not embedder.dimensions:  # what it is not known to be, it must not be taken to have changed from
+                        await retrieval.wake()
+                    await skills.initialize(progress, index=False)
                     if indexing == "wait":
                         await bridge._index_skills()
                     await stack.enter_async_context(
@@ -116,11 +119,12 @@ class Bridge:
                 self.is_indexed = True
 
     async def _keep_indexed(self) -> None:
-        try:
-            await self._index_skills()
-        except Exception:
-            logger.exception("the skills could not be indexed; the next change tries again")
-            self.is_indexed = True
+        while not self.is_indexed:
+            try:
+                await self._index_skills()
+            except Exception:
+                logger.exception("the skills could not be indexed; trying again in %s s", RETRY_SECONDS)
+                await anyio.sleep(RETRY_SECONDS)
         await self.skills.index_in_background()
 
 
@@ -134,6 +138,8 @@ async def _background(work: Coroutine[None, None, None] | None) -> AsyncIterator
         if task is not None:
             task.cancel()
             await asyncio.wait([task])
+            if not task.cancelled() and (error := task.exception()):
+                logger.error("something in the background had ended early", exc_info=error)
 
 
 def _open_database(data_dir: Path) -> Database:

@@ -154,6 +154,11 @@ def test_a_passing_fault_is_tried_again(endpoint: Endpoint) -> None:
         (200, {"data": [{"index": 0, "embedding": []}]}, 1, "1 proper vectors"),
         (200, {"data": [{"index": 0, "embedding": ["a"]}]}, 1, "not of the form"),
         (200, {"data": [{"index": 0, "embedding": [float("nan")]}]}, 1, "1 proper vectors"),
+        (200, {"data": [{"index": 0, "embedding": [0.0] * 64}]}, 1, "1 proper vectors"),
+        (200, {"data": [{"index": 0, "embedding": [10**400]}]}, 1, "not of the form"),
+        (200, {"data": [{"index": float("inf"), "embedding": [1.0]}]}, 1, "not of the form"),
+        (200, b"[" * 100_000, 1, "not of the form"),
+        (400, {}, 1, "refused a text"),
         (200, {"data": [{"index": 0, "embedding": [1.0, 2.0]}]}, 1, "2 dimensions where 64"),
     ],
 )
@@ -174,6 +179,17 @@ def test_an_endpoint_that_failed_is_left_alone_for_a_while(endpoint: Endpoint, m
     monkeypatch.setattr("apexbridge.retrieval.embedders.endpoint.time.monotonic", lambda: 1e12)
     endpoint.answer = endpoint.vectors
     assert model.embed(["x"]).shape == (1, 64)
+
+
+def test_one_text_that_is_refused_spoils_no_other(endpoint: Endpoint) -> None:
+    def answer(texts: list[str]) -> tuple[int, Any]:
+        return (400, {}) if "poison" in texts else endpoint.vectors(texts)
+
+    endpoint.answer = answer
+    model = model_at(endpoint, dimensions=64)
+    vectors = model.embed(["alpha", "poison", "beta", "gamma"])
+    assert [bool(vector.any()) for vector in vectors] == [True, False, True, True]
+    assert model.embed(["alpha"]).shape == (1, 64), "it is not left alone for that"
 
 
 def test_an_endpoint_that_is_not_there_is_a_clear_error() -> None:

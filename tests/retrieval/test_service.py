@@ -1,6 +1,8 @@
 """Search end to end: the real models, a real LanceDB."""
 
+import asyncio
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from apexbridge.errors import InvalidInputError, ServerError
 from apexbridge.retrieval.config import RetrievalSettings
 from apexbridge.retrieval.documents import Document
 from apexbridge.retrieval.embedders.choose import choose_embedder
-from apexbridge.retrieval.embedders.embedder import CACHED_REQUESTS, Embedder
+from apexbridge.retrieval.embedders.embedder import Embedder
 from apexbridge.retrieval.embedders.model import EmbeddingError, Floats, Scale
 from apexbridge.retrieval.embedders.multilingual import MultilingualModel
 from apexbridge.retrieval.facts import SkillFacts
@@ -53,6 +55,30 @@ async def test_the_examples_of_the_requirements_hold(service: ToolRetrievalServi
     top = await service.find_relevant_skills("分析Excel文件", limit=3)
     (excel,) = [match for match in top if match.name == "excel-analysis"]
     assert excel.score >= 0.6
+
+
+@pytest.mark.requirement("E7")
+@pytest.mark.parametrize(
+    "description",
+    [
+        "自动生成Git提交信息，支持emoji和conventional commits格式",
+        "Writes commit messages and commits staged changes in a git repository.",
+        "Create git commits with conventional messages",
+        "Git commit helper",
+    ],
+)
+async def test_code_is_committed_by_git_commit_however_it_describes_itself(
+    searching: Searching, description: str
+) -> None:
+    async with searching.open() as service:
+        rivals = [
+            Document(name="code-review", description="Reviews pull requests for bugs and style."),
+            Document(name="code-format", description="Formats source code in many languages"),
+        ]
+        await service.index_skills([*LIBRARY[1:], *rivals, Document(name="git-commit", description=description)])
+        (first, *_) = await service.find_relevant_skills("帮我提交代码")
+        assert first.name == "git-commit"
+        assert first.score >= 0.6
 
 
 @pytest.mark.requirement("E4", "E7")
@@ -140,7 +166,7 @@ BAD_INPUT: list[tuple[str, str, dict[str, Any], str]] = [
     ("control characters inside", "merge\x00PDF\x1b[31m files", {}, "pdf-merge"),
     ("quotes and operators", 'merge\' OR name = "PDF" -- files', {}, "pdf-merge"),
     ("right to left", "دمج ملفات PDF", {}, "pdf-merge"),
-    ("the longest that is allowed", ("merge PDF files " * 700)[:10_000], {}, "pdf-merge"),
+    ("the longest that is allowed", ("merge PDF files " * 300)[:4_000], {}, "pdf-merge"),
     ("limit of all there are", "merge PDF files", {"limit": 100}, "pdf-merge"),
 ]
 
@@ -393,6 +419,84 @@ async def test_a_skill_behind_many_that_are_switched_off_is_found(service: ToolR
     assert [match.name for match in await service.find_relevant_skills("will it rain", limit=1)] == ["weather"]
 
 
+async def test_skills_that_wait_for_a_vector_hide_nothing(service: ToolRetrievalService) -> None:
+    await service.upsert([Document(name="invoice-basics", description="invoices")], [None])
+    await service.index_skill(Document(name="reminder", description="Reminds customers of unpaid invoices by mail"))
+    answer = await service.search("remind customers of invoices")
+    names = [match.name for match in answer.results]
+    assert "reminder" in names
+    assert "1 of 7 skills" in answer.warnings[0]
+    waiting = [match for match in answer.results if match.name == "invoice-basics"]
+    assert all(match.why.likeness is None for match in waiting)
+
+
+@pytest.mark.requirement("E8")
+async def test_faults_that_may_pass_leave_the_store_as_it_is(
+    searching: Searching, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with searching.open() as service:
+        await service.index_skills(LIBRARY)
+        await service.remember("a thing of the past", "weather", succeeded=True)
+    (data_dir / "skills.snapshot").unlink()
+    with monkeypatch.context() as broken:
+        broken.setitem(sys.modules, "lancedb", None)
+        async with searching.open() as service:
+            await service.upsert(LIBRARY, [None] * len(LIBRARY))
+            answer = await service.search("merge pdf files")
+            assert (answer.degraded, answer.results[0].name) == ("keyword", "pdf-merge")
+            assert "LanceDB is not properly installed" in answer.warnings[0]
+    async with searching.open() as again:
+        await again.wake()
+        assert await again.missing(HELD) == []
+        assert await again.forget() == 1
+
+
+async def test_a_disk_that_cannot_take_it_costs_nothing_that_was_there(searching: Searching, data_dir: Path) -> None:
+    async with searching.open() as service:
+        await service.index_skills(LIBRARY)
+    ran = await anyio.run_process([sys.executable, "-c", SMALL_FILES, str(data_dir)], check=False)
+    assert ran.returncode == 0, ran.stderr.decode()
+    assert b"File too large" in ran.stdout
+    (data_dir / "skills.snapshot").unlink()
+    async with searching.open() as again:
+        await again.wake()
+        assert await again.missing(HELD) == []
+
+
+SMALL_FILES = """
+import resource, signal, sys
+from pathlib import Path
+import anyio
+from apexbridge.retrieval.config import RetrievalSettings
+from apexbridge.retrieval.documents import Document
+from apexbridge.retrieval.embedders.choose import choose_embedder
+from apexbridge.retrieval.service import ToolRetrievalService
+async def main():
+    service = ToolRetrievalService(Path(sys.argv[1]), choose_embedder(RetrievalSettings()))
+    async with service.running():
+        await service.wake()
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
+        await service.index_skill(Document(name="late", description="Does not fit"))
+        while service.problem is None:
+            await anyio.sleep(0.05)
+        print((await service.search("does not fit")).warnings)
+anyio.run(main)
+"""
+
+
+async def test_orders_are_given_on_the_event_loop(searching: Searching) -> None:
+    asyncio.get_running_loop().set_debug(True)
+    async with searching.open() as service:
+        await service.index_skills(LIBRARY)
+        await service.remember("a thing", "weather", succeeded=True)
+        await service.remove_skill("weather")
+        await service.forget()
+        await service.retain(["pdf-merge"])
+        await until(lambda: not service.is_behind)
+        assert service.problem is None
+
+
 async def test_vector_mode_compares_meaning_alone(service: ToolRetrievalService) -> None:
     answer = await service.search("will it rain", mode="vector")
     assert answer.results[0].name == "weather"
@@ -442,23 +546,42 @@ async def test_an_endpoint_serves_in_batches_and_switching_embeds_anew(
         (match, *_) = await service.find_relevant_skills("weather forecast")
         assert match.name == "weather"
     asked = len(endpoint.batches)
-    async with searching.open(other) as again:
+    anew = choose_embedder(RetrievalSettings(embedding="openai", base_url=endpoint.url, model="bag"))
+    async with searching.open(anew) as again:
         await again.wake()
         assert await again.missing(HELD) == []
-        assert len(endpoint.batches) == asked
+        assert len(endpoint.batches) == asked + 1, "one question about its scale, and no skill"
     async with searching.open(embedder) as back:
         await back.wake()
         assert len(await back.missing(HELD)) == len(LIBRARY)
 
 
 @pytest.mark.requirement("E9")
-async def test_request_embeddings_are_remembered(endpoint: Endpoint) -> None:
+async def test_the_last_thousand_request_embeddings_are_remembered(endpoint: Endpoint) -> None:
     embedder = choose_embedder(RetrievalSettings(embedding="openai", base_url=endpoint.url, model="bag"))
-    embedder.embed_request("weather")
+    for number in range(1001):
+        embedder.embed_request(f"request{number}")
     asked = len(endpoint.batches)
-    embedder.embed_request("weather")
+    embedder.embed_request("request1")
     assert len(endpoint.batches) == asked
-    assert CACHED_REQUESTS == 1000
+    embedder.embed_request("request0")
+    assert len(endpoint.batches) == asked + 1
+
+
+@pytest.mark.requirement("E9")
+async def test_an_endpoint_that_changes_its_dimensions_is_embedded_anew(
+    searching: Searching, endpoint: Endpoint
+) -> None:
+    settings = RetrievalSettings(embedding="openai", base_url=endpoint.url, model="bag")
+    async with searching.open(choose_embedder(settings)) as service:
+        await service.index_skills(LIBRARY)
+    endpoint.dimensions = 32
+    async with searching.open(choose_embedder(settings)) as service:
+        await service.wake()
+        assert service.dimensions == 32
+        assert len(await service.missing(HELD)) == len(LIBRARY)
+        assert await service.index_skills(LIBRARY) == len(LIBRARY)
+        assert (await service.search("weather forecast")).results[0].name == "weather"
 
 
 @pytest.mark.requirement("E8")
@@ -523,5 +646,17 @@ async def test_what_was_learnt_goes_with_the_skill(searching: Searching) -> None
         await service.index_skill(LIBRARY[1])
         assert await service.find_relevant_skills(asked) == []
     async with searching.open() as again:
-        await again.wake()
+        await again.remove(["excel-analysis"])
+        await again.index_skill(LIBRARY[1])
         assert await again.forget() == 0
+
+
+@pytest.mark.requirement("E11")
+async def test_what_was_forgotten_is_gone_from_the_disk(searching: Searching, data_dir: Path) -> None:
+    async with searching.open() as service:
+        await service.index_skills(LIBRARY)
+        await service.remember("the secret habit of the house", "weather", succeeded=True)
+        await until(lambda: not service.is_behind)
+        assert await service.forget() == 1
+    left = [path for path in data_dir.rglob("*") if path.is_file() and b"secret habit" in path.read_bytes()]
+    assert left == []

@@ -63,9 +63,11 @@ def test_any_text_can_be_analysed(text: str) -> None:
 
 
 def test_the_glossary_speaks_both_ways() -> None:
-    assert {"commit", "code"} <= set(translated("帮我提交代码"))
+    assert {"commit", "git"} == set(translated("帮我提交代码"))
+    assert {"merg", "document", "code"} <= set(translated("合并文档和代码"))
     assert "天气" in translated("weather forecast")
-    assert english_gist("帮我提交代码") == "commit code"
+    assert english_gist("帮我提交代码") == "commit git"
+    assert english_gist("合并两个文档") == "merge document"
     assert english_gist("你好") is None
     assert translated("xyzzy") == []
 

@@ -17,6 +17,8 @@ from apexbridge.retrieval.embedders.embedder import Embedder
 from apexbridge.settings import Settings
 from tests.conftest import client_of
 from tests.making import skill_zip, write_skill
+from tests.retrieval.conftest import endpoint as endpoint
+from tests.retrieval.endpoint import Endpoint
 from tests.surfaces.conftest import Apex, StartServer
 
 SKILLS = {
@@ -144,9 +146,13 @@ async def test_search_can_be_taught_and_made_to_forget(searched: httpx.AsyncClie
     assert (await found(searched, asked))[0] == "excel-analysis"
     assert (await searched.post("/api/skills/forget", json={"name": "excel-analysis"})).json() == {"forgotten": 1}
     assert await found(searched, asked) == []
-    for path in ("remember", "forget"):
-        answer = await searched.post(f"/api/skills/{path}", json={"name": "none", "request": "x"})
-        assert answer.status_code in (404, 422)
+    for name in ("none", "\ud800", "../x"):
+        body = json.dumps({"name": name, "request": "x"})
+        headers = {"content-type": "application/json"}
+        answer = await searched.post("/api/skills/remember", content=body, headers=headers)
+        assert answer.status_code == 404
+        answer = await searched.post("/api/skills/forget", content=json.dumps({"name": name}), headers=headers)
+        assert answer.status_code == 404
     assert (await searched.post("/api/skills/forget")).json() == {"forgotten": 0}
 
 
@@ -221,6 +227,42 @@ async def test_a_crash_right_after_an_edit_leaves_no_old_words_in_the_index(data
     async with Bridge.open(settings, watch=False, embedder=embedder) as bridge:
         (match,) = await bridge.retrieval.find_relevant_skills("bake a loaf of bread")
         assert match.description == "Bakes sourdough bread"
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("E2", "E9")
+async def test_an_endpoint_is_asked_once_for_each_skill(data_dir: Path, endpoint: Endpoint) -> None:
+    settings = Settings(data_dir=data_dir, embedding="openai", embedding_base_url=endpoint.url, embedding_model="bag")
+    async with Bridge.open(settings, watch=False) as bridge:
+        for name, description in SKILLS.items():
+            await bridge.skills.install_skill(skill_zip(name, description=description))
+    for indexing in ("wait", "on-demand"):
+        endpoint.batches.clear()
+        async with Bridge.open(settings, watch=False, indexing=cast("Any", indexing)) as bridge:
+            await bridge.prepare_search()
+            assert (await bridge.retrieval.search("weather forecast")).results[0].name == "weather"
+        assert not any("weather: " in text for batch in endpoint.batches for text in batch if "Tells" not in text)
+
+
+@pytest.mark.anyio
+async def test_an_endpoint_that_comes_up_later_is_used(
+    data_dir: Path, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("apexbridge.skills.indexer.FIRST_PAUSE_SECONDS", 0.1)
+    monkeypatch.setattr("apexbridge.retrieval.embedders.endpoint.FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("apexbridge.retrieval.embedders.endpoint.REST_SECONDS", 0.0)
+    endpoint.answer = lambda texts: (503, {})
+    settings = Settings(data_dir=data_dir, embedding="openai", embedding_base_url=endpoint.url, embedding_model="bag")
+    async with Bridge.open(settings, watch=False) as bridge:
+        await bridge.skills.install_skill(skill_zip("weather", description="Weather forecast"))
+        assert (await bridge.retrieval.search("weather")).degraded == "keyword"
+        assert not (data_dir / "skills/weather/.vectorized").exists()
+        endpoint.answer = endpoint.vectors
+        with anyio.fail_after(20):
+            while not (data_dir / "skills/weather/.vectorized").exists():
+                await anyio.sleep(0.05)
+        answer = await bridge.retrieval.search("weather")
+        assert (answer.degraded, answer.warnings) == (None, [])
 
 
 @pytest.mark.anyio

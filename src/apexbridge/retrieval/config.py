@@ -1,6 +1,6 @@
 """What an operator can set about search."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 EmbeddingKind = Literal["bundled", "openai"]
@@ -17,7 +17,7 @@ class RetrievalSettings:
     embedding: EmbeddingKind = "bundled"
     base_url: str | None = None
     model: str | None = None
-    api_key: str | None = None
+    api_key: str | None = field(default=None, repr=False)
     limit: int = DEFAULT_LIMIT
     threshold: float = DEFAULT_THRESHOLD
     usage_memory: bool = True

@@ -25,7 +25,8 @@ def translated(text: str) -> list[str]:
 def english_gist(text: str) -> str | None:
     """A Chinese request as a few English words, in its order; None where the glossary knows too little of it."""
     glossary = _glossary()
-    words = [glossary.gist_of[match.group()] for match in glossary.terms.finditer(text)]
+    found = [glossary.gist_of[match.group()] for match in glossary.terms.finditer(text)]
+    words = found[0][:MIN_GIST_WORDS] if len(found) == 1 else [first for first, *_ in found]
     return " ".join(words) if len(words) >= MIN_GIST_WORDS else None
 
 
@@ -33,8 +34,8 @@ def english_gist(text: str) -> str | None:
 class _Glossary:
     english_of: dict[str, list[str]] = field(default_factory=dict)
     """Tokens by Chinese term."""
-    gist_of: dict[str, str] = field(default_factory=dict)
-    """The first English word by Chinese term."""
+    gist_of: dict[str, list[str]] = field(default_factory=dict)
+    """English words by Chinese term, the one that fits best first."""
     chinese_of: dict[str, list[str]] = field(default_factory=dict)
     """Tokens by English stem."""
     terms: re.Pattern[str] = re.compile(r"(?!)")
@@ -45,7 +46,7 @@ class _Glossary:
         own = tokens(" ".join(english))
         for term in chinese:
             self.english_of.setdefault(term, []).extend(own)
-            self.gist_of.setdefault(term, english[0])
+            self.gist_of.setdefault(term, english)
             for stem in own:
                 self.chinese_of.setdefault(stem, []).extend(tokens(term))
 

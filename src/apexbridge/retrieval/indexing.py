@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import anyio
@@ -21,8 +21,10 @@ from apexbridge.retrieval.usage import UsageMemory
 
 STORE = "skills.lance"
 SNAPSHOT = "skills.snapshot"
-BATCH = 100
+BATCH = 50
 """Skills embedded at a time."""
+ASKING_THREADS = 8
+"""For models and what waits for them; a model that hangs must not take the threads of everything else."""
 
 logger = logging.getLogger(__name__)
 Progress = Callable[[int, int], None]
@@ -44,7 +46,9 @@ class SkillIndexing:
             contents=self._contents,
         )
         self._awake = False
+        self._is_owner = False
         self._loaded = ""
+        self._asking = anyio.CapacityLimiter(ASKING_THREADS)
         self._closed_store: str | None = None
         self._model_problem: str | None = None
         self._waking = anyio.Lock()
@@ -53,13 +57,15 @@ class SkillIndexing:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Keep the durable copy in step while the block lasts, and complete at its end."""
+        self._is_owner = True
         # No task group: it would wrap the block's own errors in a group.
         keeping = asyncio.create_task(self._keeper.run())
         try:
             yield
         finally:
             self._keeper.stop()
-            await keeping
+            with anyio.CancelScope(shield=True):
+                await keeping
 
     async def wake(self) -> None:
         """Load the index, if that was not done yet."""
@@ -71,7 +77,7 @@ class SkillIndexing:
     async def refresh(self) -> None:
         """Load the index anew where somebody else has changed it on disk; for those who only read it."""
         async with self._waking:
-            if self._awake and self._store.signature() != self._loaded:
+            if self._awake and await anyio.to_thread.run_sync(self._store.signature) != self._loaded:
                 await anyio.to_thread.run_sync(self._load)
 
     @property
@@ -86,17 +92,13 @@ class SkillIndexing:
 
     def _load(self) -> None:
         signature = self._store.signature()
+        self._closed_store = None
         try:
             contents = self._stored(signature)
         except StoreError as error:
-            try:
-                self._store.discard()
-            except StoreError as closed:
-                self._closed_store = str(closed)
-                logger.warning("the index cannot be opened (%s); search compares words only", closed)
-            else:
-                logger.warning("the index on disk was of no use (%s) and is made anew", error)
-            contents, signature = Contents(skills=[], pairs=[]), self._store.signature()
+            contents = Contents(skills=[], pairs=[])
+            self._closed_store = self._repaired(error)
+            signature = self._store.signature()
         with self._memory.held():
             self._memory.reshape(self._embedder.part_dimensions)
             self._memory.drop_all_but([skill.document.name for skill in contents.skills])
@@ -109,12 +111,30 @@ class SkillIndexing:
         if self._closed_store is None:
             self._keeper.begin(signature)
 
+    def _repaired(self, error: StoreError) -> str | None:
+        """Put a damaged index out of the way; gives why that was not done, where it was not."""
+        if error.is_damage and self._is_owner:
+            try:
+                self._store.set_aside()
+                self._snapshot.unlink(missing_ok=True)
+            except (StoreError, OSError) as failed:
+                error = StoreError(str(failed))
+            else:
+                logger.warning("the index on disk was of no use (%s) and is made anew", error)
+                return None
+        logger.warning("the index cannot be opened (%s); search compares words only", error)
+        return str(error)
+
     def _stored(self, signature: str) -> Contents:
         """What is on disk for the model in use; the quick copy where it is one of this very commit."""
-        if not signature and not self._store.is_there():
+        is_there = bool(signature) or self._store.is_there()
+        if self._embedder.is_remote:
+            if is_there and not self._embedder.dimensions:
+                self._embedder.expect(self._store.model())
+            with suppress(EmbeddingError):  # it is asked again for every search
+                self._embedder.probe()
+        if not is_there:
             return Contents(skills=[], pairs=[])
-        if not self._embedder.dimensions:
-            self._embedder.expect(self._store.model())
         embedder, dimensions = self._embedder.id, self._embedder.dimensions
         copy = read_snapshot(self._snapshot, signature=signature, embedder=embedder, dimensions=dimensions)
         return copy or self._store.read(embedder, dimensions)
@@ -168,7 +188,9 @@ class SkillIndexing:
             return [None] * len(skills)
         documents = [Document.of(skill) for skill in skills]
         try:
-            vectors = await anyio.to_thread.run_sync(self._embedder.embed_documents, documents)
+            vectors = await anyio.to_thread.run_sync(
+                self._embedder.embed_documents, documents, limiter=self._asking, abandon_on_cancel=True
+            )
         except EmbeddingError as error:
             self._note_model(str(error))
             return [None] * len(skills)
@@ -185,15 +207,17 @@ class SkillIndexing:
         self._keeper.drop_skills(own.name for own, vector in both if vector is None)
 
     async def remove(self, names: Collection[str]) -> list[str]:
-        """Forget these; gives those that were known. What is not loaded is sorted out when it is (`retain`)."""
-        if not self._awake:
+        """Forget these with what past requests taught of them; gives those that were known."""
+        if not self._awake and not self._store.is_there():
             return []
-        return await anyio.to_thread.run_sync(lambda: self._drop(lambda: self._memory.drop(names)))
+        await self.wake()
+        return await self._drop(lambda: self._memory.drop(names), names)
 
     async def missing(self, versions: Mapping[str, str]) -> list[str]:
         """Which of these the index does not hold in this version; nobody knows as long as it was not loaded."""
-        if not self._awake:
-            return []
+        return await anyio.to_thread.run_sync(self._missing, versions) if self._awake else []
+
+    def _missing(self, versions: Mapping[str, str]) -> list[str]:
         with self._memory.held():
             lacking = set(self._memory.without_vector()) if self._closed_store is None else set()
             return [
@@ -208,7 +232,8 @@ class SkillIndexing:
         """Forget everything but these; gives how many were forgotten."""
         if not self._awake:
             return 0
-        return len(await anyio.to_thread.run_sync(lambda: self._drop(lambda: self._memory.drop_all_but(names))))
+        with_past = await anyio.to_thread.run_sync(lambda: self._usage.skills() - set(names))
+        return len(await self._drop(lambda: self._memory.drop_all_but(names), with_past))
 
     def _put(self, documents: Sequence[Document], vectors: Sequence[Floats | None]) -> None:
         with self._memory.held():
@@ -216,14 +241,16 @@ class SkillIndexing:
             for document, vector in zip(documents, vectors, strict=True):
                 self._memory.put(document, vector)
 
-    def _drop(self, drop: Callable[[], list[str]]) -> list[str]:
-        with self._memory.held():
-            gone = drop()
-            forgotten = self._usage.forget(gone) if gone else []
-        if gone:
-            self._keeper.drop_skills(gone)
-        if forgotten:
-            self._keeper.drop_pairs(forgotten)
+    async def _drop(self, drop: Callable[[], list[str]], with_past: Collection[str]) -> list[str]:
+        def work() -> list[str]:
+            with self._memory.held():
+                gone = drop()
+                self._usage.forget({*gone, *with_past})
+                return gone
+
+        gone = await anyio.to_thread.run_sync(work)
+        if forgotten := {*gone, *with_past}:
+            self._keeper.forget_skills(forgotten)
         return gone
 
     def _note_model(self, problem: str | None) -> None:

@@ -90,12 +90,7 @@ def rank(
     """The best candidates, best first; the caller holds the index."""
     if not len(memory):
         return []
-    meaning, likeness = _meaning(memory, models, request)
-    words = memory.keywords.score(request.words) + memory.keywords.score(request.translated)
-    score = meaning if lexical is False else meaning + _lexical_weight(memory, request) * _over_max(words)
-    nearness = _nearness(memory, request)
-    if nearness is not None:
-        score = _with_past(score, nearness)
+    score, likeness, words = _scores(memory, models, request, lexical=lexical)
     if allowed is not None:
         score = np.where(allowed, score, -np.inf)
     return [
@@ -103,6 +98,22 @@ def rank(
         for slot in _top(score, count)
         if score[slot] > -np.inf
     ]
+
+
+def place_of(memory: MemoryIndex, models: Sequence[Model], request: Request, slot: int) -> int:
+    """The place of one skill among all, 1 being the first; the caller holds the index."""
+    return _place(_scores(memory, models, request, lexical=True)[0], slot)
+
+
+def _scores(
+    memory: MemoryIndex, models: Sequence[Model], request: Request, *, lexical: bool
+) -> tuple[Floats, Floats | None, Floats]:
+    """What orders the skills, how alike in meaning they are, and what their words are worth."""
+    meaning, likeness = _meaning(memory, models, request)
+    words = memory.keywords.score(request.words) + memory.keywords.score(request.translated)
+    score = meaning + _lexical_weight(memory, request) * _over_max(words) if lexical else meaning
+    nearness = _nearness(memory, request)
+    return score if nearness is None else _with_past(score, nearness), likeness, words
 
 
 def _meaning(memory: MemoryIndex, models: Sequence[Model], request: Request) -> tuple[Floats, Floats | None]:
@@ -186,7 +197,7 @@ def _candidate(
     return Candidate(
         slot=slot,
         score=float(score[slot]),
-        likeness=None if likeness is None else float(likeness[slot]),
+        likeness=None if likeness is None or not memory.has_vector[slot] else float(likeness[slot]),
         vector_rank=None if likeness is None or not memory.has_vector[slot] else _place(likeness, slot),
         keyword_rank=_place(words, slot) if words[slot] > 0 else None,
         matched=[*matched, *(word for word in others if word not in matched)],

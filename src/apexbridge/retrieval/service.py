@@ -14,15 +14,17 @@ from apexbridge.errors import InvalidInputError, ServerError
 from apexbridge.retrieval.config import MAX_LIMIT, RetrievalSettings
 from apexbridge.retrieval.documents import Document
 from apexbridge.retrieval.embedders.embedder import Embedder, RequestVectors
-from apexbridge.retrieval.embedders.model import EmbeddingError
+from apexbridge.retrieval.embedders.model import EmbeddingError, Floats
 from apexbridge.retrieval.facts import FactsOf
 from apexbridge.retrieval.indexing import SkillIndexing
 from apexbridge.retrieval.matches import SearchAnswer, SearchMode, SkillMatch, confidence, explain
-from apexbridge.retrieval.ranking import Candidate, Request, rank
+from apexbridge.retrieval.ranking import Candidate, Request, place_of, rank
 from apexbridge.retrieval.text import visible
-from apexbridge.retrieval.usage import request_vector
+from apexbridge.retrieval.usage import Pair, request_vector
 
-MAX_REQUEST_CHARACTERS = 10_000
+MAX_REQUEST_CHARACTERS = 4_000
+MOST_RAW_CHARACTERS = 2 * MAX_REQUEST_CHARACTERS
+"""Before white space and what cannot be seen is taken out."""
 SPARE_CANDIDATES = 20
 """Ranked beyond the limit, in case some are switched off."""
 CACHED_RANKINGS = 1000
@@ -60,6 +62,7 @@ class ToolRetrievalService(SkillIndexing):
         self.facts = facts
         """Who says which skills may be shown; nobody where that is left open."""
         self._rankings: OrderedDict[tuple[object, ...], _Ranking] = OrderedDict()
+        self._ranked_version = 0
 
     # -------------------------------------------------------------------------------------------------- asking
     async def find_relevant_skills(
@@ -99,7 +102,9 @@ class ToolRetrievalService(SkillIndexing):
         wanted = frozenset(tag.casefold() for tag in tags)
         count = limit + SPARE_CANDIDATES
         while True:
-            ranking = await anyio.to_thread.run_sync(self._ranking, text, count, wanted, mode, for_model, caller)
+            ranking = await anyio.to_thread.run_sync(
+                self._ranking, text, count, wanted, mode, for_model, caller, limiter=self._asking
+            )
             results, was_enough = await self._results(ranking, limit, threshold)
             if was_enough or len(ranking.found) < count:
                 break
@@ -108,7 +113,7 @@ class ToolRetrievalService(SkillIndexing):
             results=results,
             took=round((time.monotonic() - begun) * 1000, 2),
             degraded="keyword" if ranking.degraded else None,
-            warnings=[*ranking.warnings, *self._standing_warnings()],
+            warnings=[*ranking.warnings, *self._store_warnings()],
         )
 
     async def _results(self, ranking: _Ranking, limit: int, threshold: float) -> tuple[list[SkillMatch], bool]:
@@ -116,14 +121,18 @@ class ToolRetrievalService(SkillIndexing):
         names = [document.name for document, _ in ranking.found]
         facts = await self.facts(names) if self.facts and names else {}
         results: list[SkillMatch] = []
-        score = 1.0
+        score, skipped = 1.0, False
         for document, candidate in ranking.found:
             known = facts.get(document.name)
             if self.facts and (known is None or not known.enabled):
+                skipped = True
                 continue
-            score = min(score, round(confidence(candidate), 4))  # the order is the ranking's, whatever the evidence
-            if score < threshold or len(results) == limit:
+            if len(results) == limit:
                 return results, True
+            own = round(confidence(candidate), 4)
+            if own < threshold:
+                continue
+            score = min(score, own)  # the order is the ranking's, whatever the evidence
             results.append(
                 SkillMatch(
                     name=document.name,
@@ -134,17 +143,21 @@ class ToolRetrievalService(SkillIndexing):
                     why=explain(candidate),
                 )
             )
-        return results, len(results) == limit
+        return results, len(results) == limit or not skipped
 
     async def rank_of(self, name: str, query: str) -> int | None:
         """The place of one skill among all for a request, 1 being the first; None where it is not known."""
         text = _checked(query)
         await self.wake()
-        ranking = await anyio.to_thread.run_sync(
-            lambda: self._ranking(text, len(self._memory), frozenset(), "hybrid", False, "")
-        )
-        places = [place for place, (document, _) in enumerate(ranking.found, 1) if document.name == name]
-        return places[0] if places else None
+        return await anyio.to_thread.run_sync(self._place, name, text, limiter=self._asking)
+
+    def _place(self, name: str, text: str) -> int | None:
+        vectors, _ = self._request_vectors(text)
+        with self._memory.held():
+            slot = self._memory.slot(name)
+            if slot is None:
+                return None
+            return place_of(self._memory, self._embedder.models, Request.of(text, vectors), slot)
 
     def _ranking(
         self, text: str, count: int, tags: frozenset[str], mode: SearchMode, for_model: bool, caller: str
@@ -158,8 +171,11 @@ class ToolRetrievalService(SkillIndexing):
                     f"LanceDB connection failed: {' '.join(warnings)} Search by words works: leave mode out.",
                     code="LANCE_SEARCH_ERROR",
                 )
-            key = (text, count, tags, mode, for_model, caller, vectors is None, self._memory.version, len(self._usage))
-            if key in self._rankings:
+            if self._ranked_version != self._memory.version:
+                self._rankings.clear()
+                self._ranked_version = self._memory.version
+            key = (text, count, tags, mode, for_model, caller)
+            if vectors is not None and key in self._rankings:
                 self._rankings.move_to_end(key)
                 return self._rankings[key]
             past = (
@@ -180,10 +196,12 @@ class ToolRetrievalService(SkillIndexing):
                 for candidate in candidates
                 if vectors is not None or candidate.matched  # by words alone, a skill without a word is no candidate
             )
+            warnings += self._waiting_warnings()
             ranking = _Ranking(found=found, degraded=vectors is None, warnings=tuple(warnings))
-            self._rankings[key] = ranking
-            if len(self._rankings) > CACHED_RANKINGS:
-                self._rankings.popitem(last=False)
+            if vectors is not None:  # what was lacking a moment ago may be there now
+                self._rankings[key] = ranking
+                if len(self._rankings) > CACHED_RANKINGS:
+                    self._rankings.popitem(last=False)
             return ranking
 
     def _request_vectors(self, text: str) -> tuple[RequestVectors | None, list[str]]:
@@ -212,17 +230,16 @@ class ToolRetrievalService(SkillIndexing):
             len(self._memory),
         )
 
-    def _standing_warnings(self) -> list[str]:
-        with self._memory.held():
-            waiting = len(self._memory) - int(self._memory.has_vector.sum())
-        warnings = []
-        if waiting and self._closed_store is None:
-            warnings.append(f"{waiting} of {len(self._memory)} skills are not indexed by meaning yet.")
-        if self._keeper.problem:
-            warnings.append(
-                f"The index on disk cannot be written ({self._keeper.problem}); search goes on from memory."
-            )
-        return warnings
+    def _waiting_warnings(self) -> list[str]:
+        waiting = len(self._memory) - int(self._memory.has_vector.sum())
+        if not waiting or self._closed_store is not None:
+            return []
+        return [f"{waiting} of {len(self._memory)} skills are not indexed by meaning yet."]
+
+    def _store_warnings(self) -> list[str]:
+        if not self.problem:
+            return []
+        return [f"The index on disk cannot be written ({self.problem}); search goes on from memory."]
 
     # ------------------------------------------------------------------------------------------------ past use
     async def remember(self, request: str, skill: str, *, succeeded: bool, caller: str = "") -> bool:
@@ -233,37 +250,43 @@ class ToolRetrievalService(SkillIndexing):
         await self.wake()
         if skill not in self._memory:
             return False
-        return await anyio.to_thread.run_sync(self._teach, text, skill, caller)
+        taught = await anyio.to_thread.run_sync(self._teach, text, skill, caller, limiter=self._asking)
+        if taught is None:
+            return False
+        pair, vector, crowded = taught
+        self._keeper.put_pair(pair, vector)
+        self._keeper.drop_pairs(crowded)
+        return True
 
     async def forget(self, skill: str | None = None) -> int:
         """Forget what past requests taught about a skill, or about all; gives how many pairs that were."""
         await self.wake()
 
-        def drop() -> int:
+        def drop() -> list[Pair]:
             with self._memory.held():
-                pairs = self._usage.forget_all_but(()) if skill is None else self._usage.forget([skill])
                 self._memory.version += 1
-            self._keeper.drop_pairs(pairs)
-            return len(pairs)
+                return self._usage.forget_all_but(()) if skill is None else self._usage.forget([skill])
 
-        return await anyio.to_thread.run_sync(drop)
+        pairs = await anyio.to_thread.run_sync(drop)
+        self._keeper.drop_pairs(pairs)
+        return len(pairs)
 
-    def _teach(self, text: str, skill: str, caller: str) -> bool:
+    def _teach(self, text: str, skill: str, caller: str) -> tuple[Pair, Floats, list[Pair]] | None:
         vectors, _ = self._request_vectors(text)
         if vectors is None:
-            return False
+            return None
         vector = request_vector(vectors, self._embedder.part_dimensions)
         with self._memory.held():
             if skill not in self._memory:
-                return False
-            pair, crowded = self._usage.teach(text, skill, vector, caller=caller)
+                return None
             self._memory.version += 1
-        self._keeper.put_pair(pair, vector)
-        self._keeper.drop_pairs(crowded)
-        return True
+            pair, crowded = self._usage.teach(text, skill, vector, caller=caller)
+            return pair, vector, crowded
 
 
 def _checked(query: str) -> str:
+    if len(query) > MOST_RAW_CHARACTERS:
+        raise InvalidInputError(f"query has {len(query)} characters; at most {MAX_REQUEST_CHARACTERS} are allowed")
     text = visible(query)
     if not text:
         raise InvalidInputError("query must hold something to search for")

@@ -46,6 +46,8 @@ class UsageMemory:
 
     def __init__(self) -> None:
         self._pairs: OrderedDict[Key, tuple[Pair, Floats]] = OrderedDict()
+        self._own: dict[tuple[str, str], OrderedDict[Key, None]] = {}
+        """Keys by caller and skill, the oldest first."""
         self._matrix: Floats | None = None
 
     def __len__(self) -> int:
@@ -61,13 +63,16 @@ class UsageMemory:
             caller=caller,
             taught_at=int(time.time() * 1000) if now is None else now,
         )
+        key = _key(pair)
+        self._drop([key] if key in self._pairs else [])
         self._matrix = None
-        self._pairs.pop(_key(pair), None)
-        self._pairs[_key(pair)] = (pair, vector)
-        own = [key for key, (known, _) in self._pairs.items() if (known.skill, known.caller) == (skill, caller)]
-        crowded = own[: max(0, len(own) - MAX_PER_SKILL)]
-        crowded += list(self._pairs)[: max(0, len(self._pairs) - len(crowded) - MAX_PAIRS)]
-        return pair, [self._pairs.pop(key)[0] for key in crowded]
+        self._pairs[key] = (pair, vector)
+        own = self._own.setdefault(key[:2], OrderedDict())
+        own[key] = None
+        crowded = [next(iter(own))] if len(own) > MAX_PER_SKILL else []
+        if len(self._pairs) - len(crowded) > MAX_PAIRS:
+            crowded.append(next(iter(self._pairs)))
+        return pair, self._drop(crowded)
 
     def forget(self, skills: Iterable[str]) -> list[Pair]:
         """Drop everything about these skills."""
@@ -77,6 +82,10 @@ class UsageMemory:
     def forget_all_but(self, skills: Collection[str]) -> list[Pair]:
         """Drop everything about other skills."""
         return self._drop([key for key, (pair, _) in self._pairs.items() if pair.skill not in skills])
+
+    def skills(self) -> set[str]:
+        """Those with a past."""
+        return {skill for _, skill in self._own}
 
     def pairs(self) -> list[tuple[Pair, Floats]]:
         """Everything, the oldest first."""
@@ -97,6 +106,11 @@ class UsageMemory:
     def _drop(self, keys: Collection[Key]) -> list[Pair]:
         if keys:
             self._matrix = None
+        for key in keys:
+            own = self._own[key[:2]]
+            del own[key]
+            if not own:
+                del self._own[key[:2]]
         return [self._pairs.pop(key)[0] for key in keys]
 
 

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,10 @@ from apexbridge.skills.ports import IndexDocument, SkillIndex
 from apexbridge.skills.roots import FoundFolder
 from apexbridge.storage.faults import storage_faults
 
-BATCH = 100
+BATCH = 50
 """Skills embedded at a time: enough for a model to be quick, few enough for a progress bar to move."""
 FIRST_PAUSE_SECONDS = 5.0
-LONGEST_PAUSE_SECONDS = 600.0
+LONGEST_PAUSE_SECONDS = 40.0
 
 logger = logging.getLogger(__name__)
 Progress = Callable[[int, int], None]
@@ -113,20 +114,22 @@ class Indexer:
             except Exception:
                 logger.exception("skills could not be indexed by meaning")
             if self._is_owed:
-                await anyio.sleep(pause)
+                with anyio.move_on_after(pause):
+                    await self._owed.wait()
                 pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
             else:
                 pause = FIRST_PAUSE_SECONDS
 
     async def catch_up(self, progress: Progress | None = None, *, names: Collection[str] | None = None) -> int:
         """Embed every live skill that lacks a vector, or those of these names; gives how many were."""
-        async with self._catching_up:
+        async with self._catching_up if names is None else nullcontext():
+            if names is None:
+                self._is_owed = False  # before the look: what comes during it is owed again
             keys = [
                 key
                 for key, row in (await self._catalog.glance()).items()
                 if row.state == "live" and row.embedder != self.signature and (names is None or row.name in names)
             ]
-            self._is_owed = names is not None and self._is_owed
             done = 0
             for start in range(0, len(keys), BATCH):
                 batch = keys[start : start + BATCH]

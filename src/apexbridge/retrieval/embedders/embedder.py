@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from apexbridge.retrieval.documents import Document
+from apexbridge.retrieval.embedders.endpoint import EndpointModel
 from apexbridge.retrieval.embedders.model import Floats, Model, Scale
 from apexbridge.retrieval.glossary import english_gist
 from apexbridge.retrieval.text import clauses, is_mostly_ascii
@@ -41,6 +42,11 @@ class Embedder:
         self._lock = threading.Lock()
 
     @property
+    def is_remote(self) -> bool:
+        """Whether another machine may say something else next time."""
+        return any(isinstance(model, EndpointModel) for model in self.models)
+
+    @property
     def part_dimensions(self) -> tuple[int, ...]:
         """Length of each model's part."""
         return tuple(model.dimensions for model in self.models)
@@ -52,8 +58,18 @@ class Embedder:
 
     def expect(self, stored: tuple[str, int] | None) -> None:
         """Take from the store how long the vectors are, where they are this model's and it did not say so itself."""
-        if stored and stored[0] == self.id and len(self.models) == 1:
-            self.models[0].dimensions = stored[1]
+        for model in self.models:
+            if isinstance(model, EndpointModel) and stored and stored[0] == self.id:
+                model.assume(stored[1])
+
+    def probe(self) -> None:
+        """Ask the model once, so that the length of its vectors is known where it can be.
+
+        Raises:
+            EmbeddingError: it cannot be used.
+        """
+        for model in self.models:
+            model.scale()
 
     def embed_documents(self, documents: Sequence[Document]) -> list[Floats]:
         """A vector a skill: its text, and its name as far as that has weight.

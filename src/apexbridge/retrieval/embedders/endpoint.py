@@ -1,5 +1,6 @@
 """Vectors from any OpenAI-compatible `/embeddings` endpoint."""
 
+import logging
 import threading
 import time
 from collections.abc import Sequence
@@ -13,7 +14,9 @@ from apexbridge.retrieval.embedders.model import EmbeddingError, Floats, Scale, 
 
 MAX_BATCH = 100
 """Texts a request."""
-TIMEOUT_SECONDS, CONNECT_SECONDS = 30.0, 5.0
+TIMEOUT_SECONDS, CONNECT_SECONDS = 30.0, 3.0
+FEW_TEXTS_SECONDS = 5.0
+"""Somebody waits for a search; nobody waits for a hundred skills."""
 REST_SECONDS = 10.0
 """How long an endpoint that failed is left alone; until then every call fails at once."""
 ATTEMPTS = 3
@@ -21,6 +24,14 @@ FIRST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 5.0
 AGAIN = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 """Answers after which another try can help."""
+REFUSED = frozenset({400, 413, 422})
+"""Answers that blame the text."""
+FEW_TEXTS = 10
+logger = logging.getLogger(__name__)
+
+
+class RefusedTextError(EmbeddingError):
+    """Not the endpoint is at fault but what it was asked."""
 
 
 class EndpointModel:
@@ -34,7 +45,8 @@ class EndpointModel:
         self._model = model
         self._url = f"{base_url.rstrip('/')}/embeddings"
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        self._client = httpx.Client(timeout=httpx.Timeout(TIMEOUT_SECONDS, connect=CONNECT_SECONDS), headers=headers)
+        self._client = httpx.Client(headers=headers)
+        self._is_assumed = False
         self._problem = ""
         self._rests_until = 0.0
         self._scale: Scale | None = None
@@ -49,8 +61,23 @@ class EndpointModel:
 
     def embed(self, texts: Sequence[str]) -> Floats:
         """One vector of length 1 a text."""
-        batches = [self._ask(texts[start : start + MAX_BATCH]) for start in range(0, len(texts), MAX_BATCH)]
+        if len(texts) == 1:
+            return normalised(self._ask(texts))
+        batches = [self._read(texts[start : start + MAX_BATCH]) for start in range(0, len(texts), MAX_BATCH)]
         return normalised(np.concatenate(batches)) if batches else np.zeros((0, self.dimensions), np.float32)
+
+    def _read(self, texts: Sequence[str]) -> Floats:
+        """Vectors of many; a single text that the endpoint refuses means nothing and spoils none of the others."""
+        try:
+            return self._ask(texts)
+        except RefusedTextError:
+            if len(texts) == 1:
+                if not self.dimensions:
+                    raise
+                logger.warning("the embedding endpoint refused a text of %d characters", len(texts[0]))
+                return np.zeros((1, self.dimensions), np.float32)
+            half = len(texts) // 2
+            return np.concatenate([self._read(texts[:half]), self._read(texts[half:])])
 
     def _ask(self, texts: Sequence[str]) -> Floats:
         if time.monotonic() < self._rests_until:
@@ -58,7 +85,11 @@ class EndpointModel:
         pause = FIRST_PAUSE_SECONDS
         for left in reversed(range(ATTEMPTS)):
             try:
-                response = self._client.post(self._url, json={"model": self._model, "input": list(texts)})
+                response = self._client.post(
+                    self._url,
+                    json={"model": self._model, "input": list(texts)},
+                    timeout=_timeout(len(texts)),
+                )
             except (httpx.HTTPError, httpx.InvalidURL) as error:
                 problem, wait = f"is not reachable ({type(error).__name__})", pause
                 if isinstance(error, httpx.TimeoutException):
@@ -66,6 +97,8 @@ class EndpointModel:
             else:
                 if response.is_success:
                     return self._vectors(response, len(texts))
+                if response.status_code in REFUSED:
+                    raise RefusedTextError(f"The embedding endpoint refused a text ({response.status_code}).")
                 problem, wait = f"answered {response.status_code}", _told_pause(response, pause)
                 if response.status_code not in AGAIN:
                     break
@@ -80,20 +113,33 @@ class EndpointModel:
         try:
             data: list[dict[str, Any]] = sorted(response.json()["data"], key=lambda item: int(item["index"]))
             vectors = np.array([item["embedding"] for item in data], np.float32)
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise EmbeddingError("The embedding endpoint's answer is not of the form {data: [{embedding}]}.") from error
-        if vectors.ndim != 2 or len(vectors) != count or not vectors.shape[1] or not np.isfinite(vectors).all():
+        if vectors.ndim != 2 or len(vectors) != count or not _are_proper(vectors):
             raise EmbeddingError(f"The embedding endpoint did not answer with {count} proper vectors.")
-        if self.dimensions and vectors.shape[1] != self.dimensions:
+        if self.dimensions and vectors.shape[1] != self.dimensions and not self._is_assumed:
             raise EmbeddingError(
                 f"The embedding endpoint answered vectors of {vectors.shape[1]} dimensions "
                 f"where {self.dimensions} were expected."
             )
-        self.dimensions = vectors.shape[1]
+        self.dimensions, self._is_assumed = vectors.shape[1], False
         return vectors
+
+    def assume(self, dimensions: int) -> None:
+        """Vectors are of this length until the endpoint says otherwise."""
+        self.dimensions, self._is_assumed = dimensions, True
 
 
 def _told_pause(response: httpx.Response, pause: float) -> float:
     """How long the endpoint asks to be left alone, where it says so in seconds."""
     told = response.headers.get("retry-after", "")
-    return float(told) if told.isdigit() else pause
+    return float(told) if told.isascii() and told.isdigit() else pause
+
+
+def _timeout(texts: int) -> httpx.Timeout:
+    return httpx.Timeout(FEW_TEXTS_SECONDS if texts <= FEW_TEXTS else TIMEOUT_SECONDS, connect=CONNECT_SECONDS)
+
+
+def _are_proper(vectors: Floats) -> bool:
+    """Finite, and each of them pointing somewhere."""
+    return bool(vectors.shape[1]) and bool(np.isfinite(vectors).all()) and bool(vectors.any(axis=1).all())

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -28,7 +28,7 @@ Result = TypeVar("Result")
 
 
 class IndexKeeper:
-    """Writes behind: what is asked of it is done soon, and again until it is done."""
+    """Writes behind: what is asked of it is done soon, and again until it is done. It is asked on the event loop."""
 
     def __init__(
         self,
@@ -46,6 +46,8 @@ class IndexKeeper:
         self._contents = contents
         self._skills: dict[str, IndexedSkill | None] = {}
         self._pairs: dict[Pair, Floats | None] = {}
+        self._forgotten: set[str] = set()
+        self._purge = False
         self._write_everything = False
         self._writing = False
         self._signature: str | None = None
@@ -62,9 +64,14 @@ class IndexKeeper:
         self._changed.set()
 
     def drop_skills(self, names: Iterable[str]) -> None:
-        """To be removed."""
+        """To be removed; what past requests taught of them stays."""
         self._skills |= dict.fromkeys(names)
         self._changed.set()
+
+    def forget_skills(self, names: Collection[str]) -> None:
+        """To be removed with everything that past requests taught of them."""
+        self.drop_skills(names)
+        self._forgotten |= set(names)
 
     def put_pair(self, pair: Pair, vector: Floats) -> None:
         """To be remembered."""
@@ -95,10 +102,30 @@ class IndexKeeper:
             self._changed = anyio.Event()
             with anyio.move_on_after(GROUP_SECONDS):
                 await self._stop.wait()
-            await self._keep_up()
+            await self._keep_up_whatever_happens()
             pause = min(max(pause * 2, FIRST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS) if self.problem else 0.0
-        if self._snapshot_due is not None and not self.problem:
-            await self._write_snapshot()
+        if self.is_behind:  # told to stop in the middle of a round
+            await self._keep_up_whatever_happens()
+        if not self.problem and self._signature is not None:
+            await self._tidy()
+
+    async def _keep_up_whatever_happens(self) -> None:
+        try:
+            await self._keep_up()
+        except Exception as error:  # whatever it is, search goes on from memory and the next round tries again
+            logger.exception("the index on disk could not be kept in step")
+            self.problem = type(error).__name__
+            self._write_everything = True
+
+    async def _tidy(self) -> None:
+        try:
+            if self._commits or self._purge:
+                await self._blocking(lambda: self._store.optimize(at_once=self._purge))
+                self._signature = self._store.signature()
+            if self._snapshot_due is not None:
+                await self._write_snapshot()
+        except StoreError as error:
+            logger.warning("the index on disk could not be tidied up: %s", error)
 
     def stop(self) -> None:
         """End `run` soon."""
@@ -126,14 +153,15 @@ class IndexKeeper:
         whole, self._write_everything = self._write_everything, False
         skills, self._skills = self._skills, {}
         pairs, self._pairs = self._pairs, {}
+        forgotten, self._forgotten = self._forgotten, set()
         try:
             if whole:
-                contents = self._contents()
-                await self._blocking(lambda: self._store.replace(self._model()[0], contents))
+                await self._blocking(self._write_all)
             else:
-                await self._blocking(lambda: self._write_changes(skills, pairs))
+                await self._blocking(lambda: self._write_changes(skills, pairs, forgotten))
         except StoreError as error:
             self._skills, self._pairs = {**skills, **self._skills}, {**pairs, **self._pairs}
+            self._forgotten |= forgotten
             self._write_everything = whole or error.is_damage
             if self.problem != str(error):
                 logger.warning("the index on disk cannot be written (%s); search goes on from memory", error)
@@ -144,7 +172,13 @@ class IndexKeeper:
         if self._signature:
             self._snapshot_due = time.monotonic() + SNAPSHOT_AFTER_SECONDS
 
-    def _write_changes(self, skills: dict[str, IndexedSkill | None], pairs: dict[Pair, Floats | None]) -> None:
+    def _write_all(self) -> None:
+        self._snapshot.unlink(missing_ok=True)  # commits are counted from one again: it could match a later one
+        self._store.replace(self._model()[0], self._contents())
+
+    def _write_changes(
+        self, skills: dict[str, IndexedSkill | None], pairs: dict[Pair, Floats | None], gone: set[str]
+    ) -> None:
         embedder, _ = self._model()
         puts = [skill for skill in skills.values() if skill is not None]
         drops = [name for name, skill in skills.items() if skill is None]
@@ -152,19 +186,21 @@ class IndexKeeper:
             self._store.write_skills(embedder, puts, drops)
         remembered = [(pair, vector) for pair, vector in pairs.items() if vector is not None]
         forgotten: Sequence[Pair] = [pair for pair, vector in pairs.items() if vector is None]
+        if gone:
+            self._store.forget_skills(sorted(gone))
         if remembered or forgotten:
             self._store.write_pairs(embedder, remembered, forgotten)
+        self._purge = self._purge or bool(gone or forgotten)  # what was forgotten must not stay in old versions
         self._commits += 1
         if self._commits % COMMITS_BEFORE_OPTIMIZE == 0:
             self._store.optimize()
 
     async def _write_snapshot(self) -> None:
         self._snapshot_due = None
-        signature = self._signature or ""
-        contents, (embedder, dimensions) = self._contents(), self._model()
+        signature, (embedder, dimensions) = self._signature or "", self._model()
         await self._blocking(
             lambda: write_snapshot(
-                self._snapshot, contents, signature=signature, embedder=embedder, dimensions=dimensions
+                self._snapshot, self._contents(), signature=signature, embedder=embedder, dimensions=dimensions
             )
         )
 

@@ -3,8 +3,12 @@
 The import alone costs more than a second of CPU, so it waits for the first call that needs it.
 """
 
+import errno
+import hashlib
 import os
+import re
 import shutil
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +27,7 @@ SKILLS, USAGE = "skills", "usage"
 KEEP_OLD_VERSIONS = timedelta(minutes=1)
 """Longer than any reader needs to read one through."""
 NAMES_A_DELETE = 500
+_OS_ERROR = re.compile(r"(?P<words>[A-Z][\w -]+) \(os error (?P<number>\d+)\)")
 
 
 class StoreError(Exception):
@@ -109,7 +114,7 @@ class LanceStore:
 
     def _rows(self, name: str, embedder: str, dimensions: int) -> Iterator[tuple[dict[str, Any], Floats]]:
         table = self._open(name)
-        if table is None or table.schema.field("vector").type.list_size != dimensions:
+        if table is None or not _fits(table, name, dimensions):
             return
         table.checkout_latest()
         found = table.to_arrow()
@@ -133,6 +138,17 @@ class LanceStore:
             if drops and table is not None:
                 _delete(table, "name", drops)
 
+    def forget_skills(self, names: Sequence[str]) -> None:
+        """Remove every past request that led to these, whichever model read it.
+
+        Raises:
+            StoreError: it could not be done.
+        """
+        with _faults():
+            table = self._open(USAGE)
+            if table is not None:
+                _delete(table, "skill", names)
+
     def write_pairs(self, embedder: str, puts: Sequence[tuple[Pair, Floats]], drops: Sequence[Pair]) -> None:
         """Remember these pairs, and forget others.
 
@@ -148,40 +164,47 @@ class LanceStore:
                 _delete(table, "key", [_key(pair) for pair in drops])
 
     def replace(self, embedder: str, contents: Contents) -> None:
-        """Begin anew with exactly this.
+        """Begin anew with exactly this: written beside first, so that a failure costs nothing that was there.
 
         Raises:
             StoreError: it could not be written.
         """
+        beside = LanceStore(self.path.with_name(f"{self.path.name}.new"))
         with _faults():
-            self.discard()
+            shutil.rmtree(beside.path, ignore_errors=True)
             if contents.skills:
-                self.write_skills(embedder, contents.skills, [])
+                beside.write_skills(embedder, contents.skills, [])
             if contents.pairs:
-                self.write_pairs(embedder, contents.pairs, [])
+                beside.write_pairs(embedder, contents.pairs, [])
+            self.set_aside()
+            if beside.path.exists():
+                beside.path.rename(self.path)
 
-    def discard(self) -> None:
-        """Remove a damaged index; what stands at its place and is none of ours stays.
+    def set_aside(self) -> None:
+        """Put a damaged index out of the way, under another name; what stands there and is none of ours stays.
 
         Raises:
-            StoreError: there is no directory at the place, or it cannot be removed.
+            StoreError: there is no directory at the place, or it cannot be moved.
         """
         self._database, self._tables = None, {}
         with _faults():
             if self.path.is_dir() and not self.path.is_symlink():
-                shutil.rmtree(self.path)
+                aside = self.path.with_name(f"{self.path.name}.damaged")
+                shutil.rmtree(aside, ignore_errors=True)
+                self.path.rename(aside)
             elif self.is_there():
                 raise StoreError("something else stands at its place")
 
-    def optimize(self) -> None:
-        """Join the fragments that single commits leave and remove old versions.
+    def optimize(self, *, at_once: bool = False) -> None:
+        """Join the fragments that single commits leave and remove old versions; `at_once` even the newest of those.
 
         Raises:
             StoreError: it could not be done now.
         """
-        with _faults():
+        with _faults(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # that readers of old versions fail, which is the point
             for table in self._tables.values():
-                table.optimize(cleanup_older_than=KEEP_OLD_VERSIONS)
+                table.optimize(cleanup_older_than=timedelta(0) if at_once else KEEP_OLD_VERSIONS)
 
     # ------------------------------------------------------------------------------------------------- details
     def _connected(self) -> Any:
@@ -205,7 +228,7 @@ class LanceStore:
     def _writable(self, name: str, dimensions: int) -> Any:
         """A table for vectors of this length; one for another length is of no use any more."""
         table = self._open(name)
-        if table is None or table.schema.field("vector").type.list_size != dimensions:
+        if table is None or not _fits(table, name, dimensions):
             table = self._connected().create_table(name, schema=_schema(name, dimensions), mode="overwrite")
             self._tables[name] = table
         return table
@@ -220,11 +243,18 @@ def _faults() -> Iterator[None]:
         raise
     except OSError as error:
         raise StoreError(error.strerror or type(error).__name__) from error
+    except ImportError as error:
+        raise StoreError("LanceDB is not properly installed") from error
     except Exception as error:  # LanceDB raises RuntimeError and ValueError for faults of every kind
-        for sign in ("No space left on device", "Permission denied", "Read-only file system"):
-            if sign in str(error):
-                raise StoreError(sign) from error
+        told = _OS_ERROR.search(str(error))
+        if told and int(told["number"]) != errno.ENOENT:  # a full disk, too many files: that may pass by itself
+            raise StoreError(told["words"]) from error
         raise StoreError("its files are damaged or missing", is_damage=True) from error
+
+
+def _fits(table: Any, name: str, dimensions: int) -> bool:
+    """Whether a table has today's columns, for vectors of this length."""
+    return bool(table.schema.equals(_schema(name, dimensions)))
 
 
 def _schema(name: str, dimensions: int) -> Any:
@@ -303,7 +333,8 @@ def _document(row: dict[str, Any]) -> Document:
 
 
 def _key(pair: Pair) -> str:
-    return "\x1f".join((pair.caller, pair.skill, pair.request))
+    """A hash: what is deleted is named in LanceDB's journal, and a forgotten request must not stay there."""
+    return hashlib.sha256("\x1f".join((pair.caller, pair.skill, pair.request)).encode()).hexdigest()
 
 
 def _delete(table: Any, column: str, values: Sequence[str]) -> None:

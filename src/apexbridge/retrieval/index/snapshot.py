@@ -5,6 +5,7 @@ It says which commit of the tables it was made of; beside any other commit it co
 
 import json
 import logging
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,8 @@ def write_snapshot(path: Path, contents: Contents, *, signature: str, embedder: 
             )
         beside.replace(path)
     except OSError as error:
-        beside.unlink(missing_ok=True)
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
         logger.warning("the copy of the index could not be written: %s", error.strerror)
 
 

@@ -5,8 +5,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Path, Query
 from pydantic import Field
 
+from apexbridge.bridge import Bridge
+from apexbridge.errors import SkillNotFoundError
 from apexbridge.retrieval.matches import SearchAnswer, SearchMode
-from apexbridge.skills.models import Receipt
+from apexbridge.skills.models import NAME_PATTERN, Receipt
 from apexbridge.surfaces.http.context import ServedBridge
 from apexbridge.wire import WireInput, WireModel
 
@@ -64,6 +66,11 @@ class EditReceipt(Receipt):
     ranks: list[RankChange] | None = Field(default=None, description="For the requests that were given.")
 
 
+async def _check_there(bridge: Bridge, name: str) -> None:
+    if not NAME_PATTERN.match(name) or name not in await bridge.skills.facts([name]):
+        raise SkillNotFoundError(name)
+
+
 @router.post("/search")
 async def search_skills(bridge: ServedBridge, wanted: SearchInput) -> SearchAnswer:
     """The skills that fit a request, best first, each with its confidence and the reasons."""
@@ -77,7 +84,7 @@ async def search_skills(bridge: ServedBridge, wanted: SearchInput) -> SearchAnsw
 async def remember(bridge: ServedBridge, lesson: RememberInput) -> Remembered:
     """Confirm that a skill answered a request, so that it is found the sooner next time."""
     await bridge.prepare_search()
-    await bridge.skills.get_skill(lesson.name)
+    await _check_there(bridge, lesson.name)
     return Remembered(remembered=await bridge.retrieval.remember(lesson.request, lesson.name, succeeded=True))
 
 
@@ -87,7 +94,7 @@ async def forget(bridge: ServedBridge, lesson: ForgetInput | None = None) -> For
     name = lesson.name if lesson else None
     await bridge.prepare_search()
     if name is not None:
-        await bridge.skills.get_skill(name)
+        await _check_there(bridge, name)
     return Forgotten(forgotten=await bridge.retrieval.forget(name))
 
 
