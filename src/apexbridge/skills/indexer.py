@@ -2,8 +2,8 @@
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -121,26 +121,36 @@ class Indexer:
                 pause = FIRST_PAUSE_SECONDS
 
     async def catch_up(self, progress: Progress | None = None, *, names: Collection[str] | None = None) -> int:
-        """Embed every live skill that lacks a vector, or those of these names; gives how many were."""
-        async with self._catching_up if names is None else nullcontext():
-            if names is None:
-                self._is_owed = False  # before the look: what comes during it is owed again
-            keys = [
-                key
-                for key, row in (await self._catalog.glance()).items()
-                if row.state == "live" and row.embedder != self.signature and (names is None or row.name in names)
-            ]
-            done = 0
-            for start in range(0, len(keys), BATCH):
-                batch = keys[start : start + BATCH]
-                count = await self._embed(await self._catalog.at(batch))
-                if count is None:
-                    self.owe()
-                    break
-                done += count
-                if progress:
-                    progress(min(start + BATCH, len(keys)), len(keys))
-            return done
+        """Embed every live skill that lacks a vector, or those of these names at once; gives how many were."""
+        if names is not None:
+            return await self._catch_up(progress, names)
+        async with self.alone() as catch_up:
+            return await catch_up(progress)
+
+    @asynccontextmanager
+    async def alone(self) -> AsyncIterator[Callable[[Progress | None], Awaitable[int]]]:
+        """Nobody else embeds what the block finds; gives how to do it."""
+        async with self._catching_up:
+            yield self._catch_up
+
+    async def _catch_up(self, progress: Progress | None, names: Collection[str] | None = None) -> int:
+        if names is None:
+            self._is_owed = False  # before the look: what comes during it is owed again
+        keys = [
+            key
+            for key, row in (await self._catalog.glance()).items()
+            if row.state == "live" and row.embedder != self.signature and (names is None or row.name in names)
+        ]
+        done = 0
+        for start in range(0, len(keys), BATCH):
+            count = await self._embed(await self._catalog.at(keys[start : start + BATCH]))
+            if count is None:
+                self.owe()
+                break
+            done += count
+            if progress:
+                progress(min(start + BATCH, len(keys)), len(keys))
+        return done
 
     def owe(self) -> None:
         """Some live skill of the catalog lacks its vector; `keep_up` sees to it."""

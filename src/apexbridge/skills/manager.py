@@ -113,20 +113,17 @@ class SkillManager(SkillViews):
             await anyio.to_thread.run_sync(self._home.tidy)
             report = await self._scanner.reconcile(None if index else progress)
             if index:
-                report = await self._catch_up(report, progress)
+                report = _with_indexed(report, await self._scanner.indexer.catch_up(progress))
         await self.register_all_skill_tools()
         return report
 
     async def reconcile(self, progress: Progress | None = None) -> ScanReport:
         """Look at every root again, and index what is not."""
         with storage_faults():
-            async with self._gate.working():
-                report = await self._scanner.reconcile()
-            return await self._catch_up(report, progress)
-
-    async def _catch_up(self, report: ScanReport, progress: Progress | None) -> ScanReport:
-        indexed = await self._scanner.indexer.catch_up(progress)
-        return report.model_copy(update={"indexed": report.indexed + indexed, "skipped": report.skipped - indexed})
+            async with self._scanner.indexer.alone() as catch_up:
+                async with self._gate.working():
+                    report = await self._scanner.reconcile()
+                return _with_indexed(report, await catch_up(progress))
 
     async def index_in_background(self) -> None:
         """Index by meaning what a change on disk brought, whenever one does; until cancelled."""
@@ -391,3 +388,8 @@ class SkillManager(SkillViews):
     def _write_skill_file(self, path: Path, data: bytes) -> None:
         beside = self._home.library.place_beside(path)
         replace_file(path, data, beside=beside, mode=path.stat().st_mode & 0o777, durable=True)
+
+
+def _with_indexed(report: ScanReport, indexed: int) -> ScanReport:
+    """Skills that were embedded after the look count as indexed, not as skipped."""
+    return report.model_copy(update={"indexed": report.indexed + indexed, "skipped": report.skipped - indexed})
