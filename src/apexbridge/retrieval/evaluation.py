@@ -12,7 +12,7 @@ from pydantic import Field
 
 from apexbridge.errors import InvalidInputError
 from apexbridge.retrieval.documents import Document
-from apexbridge.retrieval.embedders.embedder import Embedder
+from apexbridge.retrieval.embedders.embedder import Embedder, RequestVectors
 from apexbridge.retrieval.index.memory import MemoryIndex
 from apexbridge.retrieval.ranking import Request, rank
 from apexbridge.retrieval.text import visible
@@ -75,6 +75,7 @@ class Arena:
         self._embedder = embedder
         self._memory: MemoryIndex | None = None
         self._ids: list[str] = []
+        self._requests: dict[str, RequestVectors] = {}
         self._usage = UsageMemory()
 
     def fill(self, entries: Sequence[tuple[str, Document]], progress: Progress | None = None) -> None:
@@ -97,11 +98,17 @@ class Arena:
         """The ids of the best, best first."""
         if self._memory is None:
             return []
-        text = visible(request)
-        vectors = self._embedder.embed_request(text)
+        text, vectors = self._read(request)
         past = self._usage.recall(vectors, caller="", shared=True)
         found = rank(self._memory, self._embedder.models, Request.of(text, vectors, past), count=RANKED)
         return [self._ids[candidate.slot] for candidate in found]
+
+    def _read(self, request: str) -> tuple[str, RequestVectors]:
+        """Each request is embedded once, however often it is asked."""
+        text = visible(request)
+        if text not in self._requests:
+            self._requests[text] = self._embedder.embed_request(text)
+        return text, self._requests[text]
 
     def forget(self) -> None:
         """Begin anew with what past requests taught."""
@@ -111,7 +118,7 @@ class Arena:
         """Learn that these skills answered this request."""
         if self._memory is None:
             return
-        vectors = self._embedder.embed_request(visible(question.request))
+        _, vectors = self._read(question.request)
         vector = request_vector(vectors, self._embedder.part_dimensions)
         for slot, key in enumerate(self._ids):
             if key in question.gold:

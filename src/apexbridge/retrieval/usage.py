@@ -125,18 +125,21 @@ def request_vector(vectors: RequestVectors, dimensions: Sequence[int]) -> Floats
 
 
 def _cosines(matrix: Floats, vectors: RequestVectors) -> Floats:
-    """The mean over the models that read both this request and the past one."""
-    total = np.zeros(len(matrix), np.float32)
-    readers = np.zeros(len(matrix), np.float32)
+    """Of each past request: its likeness to this one or to the likest of its clauses.
+
+    It is the mean over the models that read both.
+    """
+    readers = [own for own in vectors if own is not None and not own.is_gist]
+    total = np.zeros((len(matrix), 1 + len(readers[0].clauses)), np.float32)
+    read = np.zeros((len(matrix), 1), np.float32)
     start = 0
-    for own in vectors:
-        if own is None or own.is_gist:
-            continue  # only the last model may be missing, so no later part is misplaced
+    for own in readers:  # only the last model may be missing, so no part is misplaced
         part = matrix[:, start : start + len(own.whole)]
         start += len(own.whole)
-        total += part @ own.whole
-        readers += part.any(axis=1)
-    return (total / np.maximum(readers, 1)).astype(np.float32)
+        total += part @ np.vstack((own.whole, own.clauses)).T
+        read += part.any(axis=1, keepdims=True)
+    likeness: Floats = (total / np.maximum(read, 1)).max(axis=1).astype(np.float32)
+    return likeness
 
 
 def _key(pair: Pair) -> Key:
