@@ -7,7 +7,7 @@ it knows.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,7 @@ CLAUSE_WEIGHT, CLAUSE_WEIGHT_CJK = 0.1, 0.35
 LEXICAL_WEIGHT, MOST_LEXICAL_WEIGHT = 0.3, 0.7
 LEXICAL_GROWTH, LEXICAL_GROWTH_FROM = 0.4, 4000
 """In a large library many skills mean nearly the same and the words decide; the weight grows by decades of size."""
-KNOWN_LITTLE, KNOWN_ENOUGH = 0.1, 0.3
+KNOWN_LITTLE, KNOWN_ENOUGH, KNOWN_WELL = 0.1, 0.3, 0.7
 """Share of the request's words that the index knows. Below, it is in another language than the skills."""
 LEAST_REACH = 1e-9
 """Where everything is equally near, nothing is nearer."""
@@ -90,6 +90,7 @@ def rank(
     """The best candidates, best first; the caller holds the index."""
     if not len(memory):
         return []
+    request = _in_the_librarys_words(memory, request)
     score, likeness, words = _scores(memory, models, request, lexical=lexical)
     if allowed is not None:
         score = np.where(allowed, score, -np.inf)
@@ -102,7 +103,17 @@ def rank(
 
 def place_of(memory: MemoryIndex, models: Sequence[Model], request: Request, slot: int) -> int:
     """The place of one skill among all, 1 being the first; the caller holds the index."""
-    return _place(_scores(memory, models, request, lexical=True)[0], slot)
+    return _place(_scores(memory, models, _in_the_librarys_words(memory, request), lexical=True)[0], slot)
+
+
+def _in_the_librarys_words(memory: MemoryIndex, request: Request) -> Request:
+    """Without Chinese words for an English request that the library understands as it is.
+
+    The other way round they are kept: skills described in Chinese mostly have English names.
+    """
+    if has_cjk(request.text) or memory.keywords.coverage(request.words) < KNOWN_WELL:
+        return request
+    return replace(request, translated=[])
 
 
 def _scores(
