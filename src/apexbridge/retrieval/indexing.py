@@ -21,7 +21,7 @@ from apexbridge.retrieval.usage import UsageMemory
 
 STORE = "skills.lance"
 SNAPSHOT = "skills.snapshot"
-BATCH = 50
+BATCH = 100
 """Skills embedded at a time."""
 ASKING_THREADS = 8
 """For models and what waits for them; a model that hangs must not take the threads of everything else."""

@@ -25,7 +25,7 @@ from apexbridge.retrieval.usage import Pair, request_vector
 MAX_REQUEST_CHARACTERS = 4_000
 MOST_RAW_CHARACTERS = 2 * MAX_REQUEST_CHARACTERS
 """Before white space and what cannot be seen is taken out."""
-SPARE_CANDIDATES = 20
+SPARE_CANDIDATES = 5
 """Ranked beyond the limit, in case some are switched off."""
 CACHED_RANKINGS = 1000
 

@@ -21,7 +21,7 @@ from apexbridge.skills.ports import IndexDocument, SkillIndex
 from apexbridge.skills.roots import FoundFolder
 from apexbridge.storage.faults import storage_faults
 
-BATCH = 50
+BATCH = 100
 """Skills embedded at a time: enough for a model to be quick, few enough for a progress bar to move."""
 FIRST_PAUSE_SECONDS = 5.0
 LONGEST_PAUSE_SECONDS = 40.0
