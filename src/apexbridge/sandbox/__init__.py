@@ -1,0 +1,1 @@
+"""Where strangers' scripts run: walls, limits, a supervisor, and results that say what held."""

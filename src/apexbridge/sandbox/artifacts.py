@@ -1,0 +1,104 @@
+"""Artifacts: what a run leaves in `output/`, carried out of its workspace and nothing else with it."""
+
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from apexbridge.sandbox.models import RunFile
+
+MAX_FILES = 1000
+MAX_DEPTH = 32
+MAX_BYTES = 256 * 1024 * 1024
+"""However large a workspace may be, a run's artifacts take no more of the server's disk."""
+_PIECE = 1024 * 1024
+_OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+def carry_out(workspace: int, target: Path, *, secrets: Sequence[str] = ()) -> tuple[list[RunFile], list[str]]:
+    """Copy regular files from the workspace's `output/`; gives them, sorted, and a word on each that was left.
+
+    Nothing is followed and nothing is trusted: names are checked, sizes are counted while copying, pipes, links and
+    devices stay behind. What the run left is frozen by now, since nothing of it is alive.
+    """
+    try:
+        output = os.open("output", _OPEN_FOLDER, dir_fd=workspace)
+    except OSError:
+        return [], []
+    files: list[RunFile] = []
+    left: list[str] = []
+    room = MAX_BYTES
+    try:
+        for folder, name, path in _walk(output, "", 0, left):
+            if len(files) >= MAX_FILES:
+                left.append(f"output/ holds more than {MAX_FILES} files; the rest was left")
+                break
+            size = _copy(folder, name, target / path, room, secrets)
+            if isinstance(size, str):
+                left.append(f"output/{path} was left: {size}")
+                continue
+            room -= size
+            files.append(RunFile(path=path, size=size))
+    finally:
+        os.close(output)
+    return sorted(files, key=lambda file: file.path), left
+
+
+def _walk(folder: int, prefix: str, depth: int, left: list[str]) -> Iterator[tuple[int, str, str]]:
+    """Every file below an open folder, with the folder it is in and its path."""
+    for name in sorted(os.listdir(folder)):
+        path = f"{prefix}{name}"
+        if not _is_plain(name):
+            left.append("a file with an odd name was left")
+            continue
+        with suppress(OSError):
+            if not stat.S_ISDIR(os.lstat(name, dir_fd=folder).st_mode):
+                yield folder, name, path
+                continue
+        if depth >= MAX_DEPTH:
+            left.append(f"output/{path} was left: too deep")
+            continue
+        try:
+            below = os.open(name, _OPEN_FOLDER, dir_fd=folder)
+        except OSError as error:
+            left.append(f"output/{path} was left: {error.strerror}")
+            continue
+        try:
+            yield from _walk(below, f"{path}/", depth + 1, left)
+        finally:
+            os.close(below)
+
+
+def _copy(folder: int, name: str, target: Path, room: int, secrets: Sequence[str]) -> int | str:
+    """Copy one file; gives its size, or why it was left."""
+    try:
+        descriptor = os.open(name, _OPEN_FILE, dir_fd=folder)
+    except OSError as error:
+        return str(error.strerror)
+    with os.fdopen(descriptor, "rb") as source:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            return "no regular file"
+        if found.st_size > room:
+            return f"the artifacts of a run are at most {MAX_BYTES // 1024 // 1024} MB"
+        data = source.read(room + 1)
+    if len(data) > room:
+        return f"the artifacts of a run are at most {MAX_BYTES // 1024 // 1024} MB"
+    if any(secret.encode("utf-8", "surrogateescape") in data for secret in secrets if secret):
+        return "it holds a secret"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    copy = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    with os.fdopen(copy, "wb") as file:
+        file.write(data)
+    return len(data)
+
+
+def _is_plain(name: str) -> bool:
+    """Whether a name can be shown, sent and stored: text, no control characters, not too long."""
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        return False
+    return name.isprintable() and size <= 255  # noqa: PLR2004

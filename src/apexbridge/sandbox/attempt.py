@@ -1,0 +1,175 @@
+"""One job in one cell: started cold, or given to a cell that was waiting for one."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio.to_thread
+
+from apexbridge.sandbox.artifacts import carry_out
+from apexbridge.sandbox.backends.backend import Backend
+from apexbridge.sandbox.config import SandboxLimits
+from apexbridge.sandbox.environment import arguments, base_environment, environment, input_json
+from apexbridge.sandbox.inputs import copy_in
+from apexbridge.sandbox.launch import Cell, Launcher
+from apexbridge.sandbox.masking import masks
+from apexbridge.sandbox.models import Job, RunFile
+from apexbridge.sandbox.outcome import Ending
+from apexbridge.sandbox.output import Listener, Output
+from apexbridge.sandbox.proxy import GrantedHosts
+from apexbridge.sandbox.run import Pipes, Supervisor, packed
+from apexbridge.sandbox.runtimes import Runtime, shell_of
+
+Cancel = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """What a job came to."""
+
+    ending: Ending
+    stdout: str
+    stderr: str
+    peak: int
+    is_truncated: bool
+    files: list[RunFile]
+    warnings: list[str]
+
+
+@dataclass(slots=True, kw_only=True)
+class Waiting:
+    """A cell with an interpreter in it that has no job yet."""
+
+    cell: Cell
+    pipes: Pipes
+    runtime: Runtime
+    workspace: str
+
+    async def discard(self) -> None:
+        """Nobody needs it."""
+        self.pipes.close()
+        await self.cell.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workbench:
+    """Where jobs are done: a launcher with its walls, and what every run may use."""
+
+    launcher: Launcher
+    backend: Backend
+    limits: SandboxLimits
+    path: str
+
+    async def prepare(self, runtime: Runtime) -> Waiting:
+        """Start an interpreter that waits for a job."""
+        cell = await self.launcher.open_cell()
+        pipes = Pipes.make()
+        try:
+            workspace = self._workspace(cell)
+            command = runtime.waiting_command(self.backend.loaders, memory_bytes=self.limits.memory_bytes)
+            variables = base_environment(workspace, self.path)
+            await cell.start({"command": command, "environment": variables, "workspace": workspace}, pipes.theirs)
+        except BaseException:
+            pipes.close()
+            await cell.close()
+            raise
+        pipes.hand_over()
+        return Waiting(cell=cell, pipes=pipes, runtime=runtime, workspace=workspace)
+
+    async def do(
+        self,
+        job: Job,
+        runtime: Runtime,
+        *,
+        begun: float,
+        waiting: Waiting | None = None,
+        artifacts: Path | None = None,
+        listener: Listener | None = None,
+        started: Callable[[Cancel], None] | None = None,
+    ) -> Finished:
+        """Run a job to its end; `begun` is when its clock started, `started` is told how to cancel it."""
+        loop = asyncio.get_running_loop()
+        cell = waiting.cell if waiting else await self.launcher.open_cell(with_input=bool(job.files))
+        pipes = waiting.pipes if waiting else Pipes.make()
+        output = Output(self.limits.output_bytes, secrets=masks(job.grants.secrets), listener=listener)
+        supervisor = Supervisor(cell, pipes, output)
+        try:
+            if started is not None:
+                started(lambda: supervisor.end_for("cancelled"))
+            text = input_json(job)
+            packet = await (self._give(job, waiting, text) if waiting else self._start(job, runtime, cell, pipes, text))
+            supervisor.begin(stdin=text.encode("utf-8", "surrogatepass"), job=packet)
+            async with GrantedHosts.of(job.grants, cell):
+                ending, peak = await supervisor.wait(begun + job.timeout_ms / 1000 - loop.time())
+            stdout, stderr = output.finish()
+            files, warnings = await self._carry_out(cell, artifacts, job)
+            return Finished(
+                ending=ending,
+                stdout=stdout,
+                stderr=stderr,
+                peak=peak,
+                is_truncated=output.is_over,
+                files=files,
+                warnings=warnings,
+            )
+        finally:
+            pipes.close()
+            self.launcher.clear(cell)
+
+    async def _give(self, job: Job, waiting: Waiting, text: str) -> bytes:
+        """Show the skill to a waiting cell; gives the packet that sets it going."""
+        await waiting.cell.attach(str(job.folder), {name: str(path) for name, path in job.layers.items()})
+        return self._packet(job, waiting.workspace, text)
+
+    async def _start(self, job: Job, runtime: Runtime, cell: Cell, pipes: Pipes, text: str) -> bytes | None:
+        """Start a cell with its job."""
+        workspace, script = self._workspace(cell), self._script(job)
+        if job.files:
+            _, folder = await asyncio.shield(cell.opened)
+            await anyio.to_thread.run_sync(copy_in, folder, job.files)
+        variables = environment(
+            job, workspace=workspace, skill_path=self._skill_path(job), path=self.path, input_text=text
+        )
+        packet = None
+        if runtime.name == "python":
+            command = runtime.waiting_command(self.backend.loaders, memory_bytes=self.limits.memory_bytes)
+            packet = self._packet(job, workspace, text)
+        else:
+            command = runtime.command(script, arguments(job), memory_bytes=self.limits.memory_bytes)
+            if runtime.name == "shell":
+                command[0] = await anyio.to_thread.run_sync(shell_of, job.folder / job.script)
+        order = {
+            "command": command,
+            "environment": variables,
+            "workspace": workspace,
+            "skill": str(job.folder),
+            "layers": {name: str(path) for name, path in job.layers.items()},
+            "paths": list(job.grants.paths),
+            "hosts": GrantedHosts.addresses(job.grants),
+        }
+        await cell.start(order, pipes.theirs)
+        return packet
+
+    def _packet(self, job: Job, workspace: str, text: str) -> bytes:
+        variables = environment(
+            job, workspace=workspace, skill_path=self._skill_path(job), path=self.path, input_text=text
+        )
+        layer = self.backend.layer_paths.get("python", "") if "python" in job.layers else ""
+        return packed(self._script(job), layer, arguments(job), variables)
+
+    def _workspace(self, cell: Cell) -> str:
+        return f"{self.backend.temporary}/skill-workspace-{cell.identity}"
+
+    def _skill_path(self, job: Job) -> str:
+        return self.backend.skill_path or str(job.folder)
+
+    def _script(self, job: Job) -> str:
+        return f"{self._skill_path(job)}/{job.script}"
+
+    async def _carry_out(self, cell: Cell, artifacts: Path | None, job: Job) -> tuple[list[RunFile], list[str]]:
+        if artifacts is None or not cell.opened.done() or cell.opened.exception() is not None:
+            return [], []
+        return await anyio.to_thread.run_sync(
+            lambda: carry_out(cell.opened.result()[0], artifacts, secrets=list(job.grants.secrets.values()))
+        )

@@ -1,0 +1,1 @@
+"""Kinds of walls: what each needs, and what each holds by which means."""

@@ -1,0 +1,55 @@
+"""Walls without namespaces: Landlock with seccomp, or nothing but limits."""
+
+import os
+import tempfile
+
+from apexbridge.sandbox.backends.backend import Backend
+from apexbridge.sandbox.config import BackendName, Guarantee, SandboxLimits
+from apexbridge.sandbox.launch import LaunchError, Walls
+from apexbridge.sandbox.launcher import kernel
+from apexbridge.sandbox.runtimes import Runtimes
+from apexbridge.sandbox.seccomp import program
+
+_LIMITS_ONLY: dict[Guarantee, str | None] = {
+    "fs": None,
+    "net": None,
+    "tree_kill": "keeper process",
+    "memory": "rlimit and watchdog",
+    "pids": "watchdog",
+    "disk": "watchdog",
+    "env": "clean environment",
+    "fds": "rlimit",
+    "syscalls": None,
+}
+
+
+def backend(name: BackendName) -> Backend:
+    """What holds without namespaces."""
+    enforcement = dict(_LIMITS_ONLY)
+    if os.getuid() == 0:
+        enforcement["pids"] = "rlimit of its own user"
+    if name == "landlock":
+        enforcement |= {"fs": "landlock", "net": "seccomp and landlock", "syscalls": "seccomp"}
+    return Backend(
+        name=name,
+        enforcement=enforcement,
+        temporary=tempfile.gettempdir(),
+        skill_path=None,
+        loaders="",
+        layer_paths={},
+        can_wait=False,
+        can_reach_hosts=False,
+    )
+
+
+def walls(name: BackendName, runtimes: Runtimes, limits: SandboxLimits) -> Walls:
+    """What a launcher has to know to build them.
+
+    Raises:
+        LaunchError: the kernel has no Landlock.
+    """
+    if name == "landlock" and not kernel.landlock_version():
+        raise LaunchError("this kernel has no Landlock")
+    # Unix sockets would reach the host's: no namespace is between.
+    filters = (program(unix_sockets=False), program(unix_sockets=False, network=True))
+    return Walls(backend=name, limits=limits, filters=filters, interpreters=tuple(runtimes.prefixes()))

@@ -1,0 +1,54 @@
+"""What an operator can set about the sandbox."""
+
+import os
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+BackendName = Literal["bubblewrap", "landlock", "plain"]
+BackendChoice = Literal["auto", "bubblewrap", "landlock", "plain"]
+Guarantee = Literal["fs", "net", "tree_kill", "memory", "pids", "disk", "env", "fds", "syscalls"]
+GUARANTEES: tuple[Guarantee, ...] = ("fs", "net", "tree_kill", "memory", "pids", "disk", "env", "fds", "syscalls")
+MB = 1024 * 1024
+
+
+def default_concurrency() -> int:
+    """As many runs at once as there are cores, and at least two."""
+    return max(2, os.cpu_count() or 2)
+
+
+class SandboxLimits(BaseModel):
+    """What one run may use."""
+
+    model_config = ConfigDict(frozen=True)
+
+    output_bytes: int = 10 * MB
+    """stdout and stderr together."""
+    memory_bytes: int = 512 * MB
+    """All processes of the run together."""
+    processes: int = 64
+    """Threads count."""
+    disk_bytes: int = 64 * MB
+    inodes: int = 4096
+    files: int = 256
+    """Open at once, in each process."""
+
+
+class SandboxSettings(BaseModel):
+    """The room's own settings."""
+
+    model_config = ConfigDict(frozen=True)
+
+    backend: BackendChoice = "auto"
+    require: tuple[Guarantee, ...] = GUARANTEES
+    """Without these, nothing runs."""
+    max_concurrency: int = default_concurrency()
+    queue: int = 100
+    """How many may wait for their turn."""
+    warm: int = 1
+    """Sandboxes that wait for a job, for each runtime."""
+    timeout_ms: int = 60_000
+    max_timeout_ms: int = 300_000
+    limits: SandboxLimits = SandboxLimits()
+    path: str = os.defpath
+    """The server's PATH, the one variable of its environment that a run sees."""

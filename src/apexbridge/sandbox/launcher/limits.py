@@ -1,0 +1,49 @@
+"""Limits that a process takes upon itself before it becomes a stranger's."""
+
+import os
+import resource
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What one run may use."""
+
+    memory: int
+    processes: int
+    disk: int
+    inodes: int
+    files: int
+    slack: int = 64 * 1024 * 1024
+    """Room between the limit of the whole tree, which is watched, and the one of each process, which the kernel keeps:
+    an interpreter reserves more than it uses."""
+
+    @classmethod
+    def read(cls, told: dict[str, Any]) -> "Limits":
+        """From a message."""
+        return cls(**{key: int(value) for key, value in told.items()})
+
+    def apply(self, niceness: int) -> None:
+        """Take the limits that a process can set for itself; the number of processes is set from outside, later."""
+        for kind, value in (
+            (resource.RLIMIT_CORE, 0),
+            (resource.RLIMIT_NOFILE, self.files),
+            (resource.RLIMIT_DATA, self.memory + self.slack),
+            (resource.RLIMIT_FSIZE, self.disk),
+            (resource.RLIMIT_MEMLOCK, 0),
+            (resource.RLIMIT_MSGQUEUE, 0),
+            (resource.RLIMIT_RTPRIO, 0),
+            (resource.RLIMIT_NICE, 0),
+        ):
+            _, hard = resource.getrlimit(kind)
+            allowed = value if hard == resource.RLIM_INFINITY else min(value, hard)
+            resource.setrlimit(kind, (allowed, allowed))
+        os.nice(niceness)
+        with open("/proc/self/oom_score_adj", "w") as file:  # where memory runs out, a skill goes before the server
+            file.write("1000")
+
+
+def limit_processes(pid: int, most: int) -> None:
+    """How many processes and threads the user of a process may have (0 is this one)."""
+    resource.prlimit(pid, resource.RLIMIT_NPROC, (most, most))

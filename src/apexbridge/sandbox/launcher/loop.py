@@ -1,0 +1,224 @@
+"""The launcher's loop: orders come in, processes end, limits are watched; news goes back."""
+
+import os
+import selectors
+import signal
+import socket
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from apexbridge.sandbox.launcher import bubblewrap, channel, confined, kernel, tree
+from apexbridge.sandbox.launcher.cells import Cell, Order, end
+from apexbridge.sandbox.launcher.limits import Limits
+
+WATCH_SECONDS = 0.05
+PREPARE_SECONDS = 0.02
+"""How long nothing must have happened before the next process is prepared: a start goes first."""
+
+
+class Launcher:
+    """Builds cells for the server at the other end of the link."""
+
+    def __init__(self, link: socket.socket) -> None:
+        self._link = link
+        self._cells: dict[str, Cell] = {}
+        self._by_pid: dict[int, Cell] = {}
+        self._selector = selectors.DefaultSelector()
+        self._registered: set[int] = set()
+        self._told: dict[str, Any] = {}
+        self._house: bubblewrap.House | None = None
+        self._next_watch = 0.0
+
+    def run(self) -> None:
+        """Serve until the server is gone; everything that was started goes with it."""
+        kernel.adopt_orphans()
+        kernel.hide_memory()
+        os.umask(0o022)
+        os.chdir("/")
+        wake, waker = os.pipe()
+        for descriptor in (wake, waker):
+            os.set_blocking(descriptor, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the server decides
+        signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+        self._selector.register(self._link, selectors.EVENT_READ)
+        self._selector.register(wake, selectors.EVENT_READ)
+        try:
+            while self._step(wake):
+                pass
+        finally:
+            self._end_everything()
+
+    def _step(self, wake: int) -> bool:
+        self._register_wakes()
+        is_watching = any(cell.is_watched for cell in self._cells.values())
+        is_ready = self._house is None or self._house.next is not None
+        happened = self._selector.select(PREPARE_SECONDS if not is_ready else WATCH_SECONDS if is_watching else None)
+        if not happened and self._house is not None:
+            self._house.prepare(Limits.read(self._told["limits"]))
+        for key, _ in happened:
+            if key.fileobj is self._link:
+                try:
+                    received = channel.receive(self._link)
+                except OSError:
+                    received = None
+                if received is None:
+                    return False
+                self._obey(*received)
+            elif key.fd == wake:
+                with suppress(BlockingIOError):
+                    os.read(wake, 4096)
+                self._reap()
+            else:
+                key.data()
+        if is_watching and (now := time.monotonic()) >= self._next_watch:
+            self._next_watch = now + WATCH_SECONDS
+            self._watch()
+        return True
+
+    def _register_wakes(self) -> None:
+        wanted = {number: action for cell in self._cells.values() for number, action in cell.wakes.items()}
+        for number in self._registered - wanted.keys():
+            with suppress(KeyError, ValueError):
+                self._selector.unregister(number)
+        for number in wanted.keys() - self._registered:
+            self._selector.register(number, selectors.EVENT_READ, wanted[number])
+        self._registered = set(wanted)
+
+    # --------------------------------------------------------------------------------------------------- orders
+    def _obey(self, told: dict[str, Any], files: list[int]) -> None:
+        identity = told.get("id", "")
+        try:
+            getattr(self, f"_do_{told['do']}")(identity, told, files)
+        except Exception as error:
+            self._tell({"event": "failed", "id": identity, "do": told["do"], "error": str(error)})
+        finally:
+            for file in files:
+                os.close(file)
+
+    def _do_begin(self, _: str, told: dict[str, Any], __: list[int]) -> None:
+        self._told = told
+        if told["walls"] == "bubblewrap":
+            self._house = bubblewrap.build(told, is_root=os.getuid() == 0)
+        self._tell({"event": "ready", "pid": os.getpid()})
+
+    def _do_open(self, identity: str, told: dict[str, Any], _: list[int]) -> None:
+        cell = self._new_cell(identity, Limits.read(self._told["limits"]))
+        self._cells[identity] = cell
+        opened = cell.open(with_input=bool(told.get("input")))
+        try:
+            self._tell({"event": "opened", "id": identity}, opened)
+        finally:
+            for descriptor in opened:
+                os.close(descriptor)
+
+    def _do_start(self, identity: str, told: dict[str, Any], files: list[int]) -> None:
+        cell = self._cells[identity]
+        cell.start(Order.read(told["order"]), files)
+        if cell.pid is not None:
+            self._by_pid[cell.pid] = cell
+
+    def _do_attach(self, identity: str, told: dict[str, Any], _: list[int]) -> None:
+        self._cells[identity].attach(told["skill"], told["layers"])
+        self._tell({"event": "attached", "id": identity})
+
+    def _do_kill(self, identity: str, _: dict[str, Any], __: list[int]) -> None:
+        if cell := self._cells.get(identity):
+            cell.kill()
+
+    def _do_close(self, identity: str, _: dict[str, Any], __: list[int]) -> None:
+        if cell := self._cells.get(identity):
+            cell.is_closing = True
+            if cell.pid is None:
+                self._drop(cell)
+            else:
+                cell.kill()
+
+    def _new_cell(self, identity: str, limits: Limits) -> Cell:
+        uid = self._free_uid()
+        if self._house is not None:
+            return bubblewrap.BubblewrapCell(identity, self._house, limits=limits, uid=uid, tell=self._tell)
+        return confined.ConfinedCell(identity, self._told, limits=limits, uid=uid, tell=self._tell)
+
+    def _free_uid(self) -> int | None:
+        """A user that no other cell has; only root can give one."""
+        if os.getuid() != 0:
+            return None
+        taken = {cell.uid for cell in self._cells.values()}
+        return next(uid for uid in range(self._told["firstUid"], 2**31) if uid not in taken)
+
+    # ----------------------------------------------------------------------------------------------------- ends
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                break
+            cell = self._by_pid.pop(pid, None)
+            if cell is None:
+                continue  # an orphan that was ended a moment ago
+            cell.ended(status)
+            cell.is_watched = False
+            self._tell(
+                {
+                    "event": "exited",
+                    "id": cell.identity,
+                    "code": cell.exit_code,
+                    "verdict": cell.verdict,
+                    "peak": cell.peak,
+                }
+            )
+            if cell.is_closing:
+                self._drop(cell)
+        self._end_orphans()
+
+    def _end_orphans(self) -> None:
+        """Whatever has become our child without being started by us has outlived its run."""
+        for pid in tree.children(os.getpid()):
+            if pid not in self._by_pid and not self._is_next(pid):
+                end(pid)
+
+    def _is_next(self, pid: int) -> bool:
+        return self._house is not None and self._house.next is not None and self._house.next.pid == pid
+
+    def _drop(self, cell: Cell) -> None:
+        self._cells.pop(cell.identity, None)
+        self._unregister(cell)
+        cell.close()
+        self._tell({"event": "closed", "id": cell.identity})
+
+    def _unregister(self, cell: Cell) -> None:
+        for number in cell.wakes:
+            with suppress(KeyError, ValueError):
+                self._selector.unregister(number)
+            self._registered.discard(number)
+
+    def _watch(self) -> None:
+        for cell in list(self._cells.values()):
+            if cell.is_watched:
+                cell.watch()
+
+    def _end_everything(self) -> None:
+        for cell in self._cells.values():
+            cell.kill()
+        deadline = time.monotonic() + 2
+        while self._by_pid and time.monotonic() < deadline:
+            self._end_orphans()
+            try:
+                pid, _ = os.waitpid(-1, 0)
+            except ChildProcessError:
+                break
+            self._by_pid.pop(pid, None)
+        for cell in self._cells.values():
+            with suppress(OSError):
+                cell.close()
+
+    def _tell(self, news: dict[str, Any], files: Sequence[int] = ()) -> None:
+        try:
+            channel.send(self._link, news, files)
+        except OSError:  # the server is gone; the loop will notice
+            return

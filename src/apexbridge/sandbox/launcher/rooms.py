@@ -1,0 +1,126 @@
+"""The root folder that a run sees: one furnished model for all, and a copy of its mounts for each.
+
+Everything is mounted once, read-only, on a model. A cell gets a copy of those mounts in one call of the kernel and adds
+its own: that is cheaper by far than to have bubblewrap mount each part anew.
+"""
+
+import os
+import shutil
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from apexbridge.sandbox.launcher import kernel
+
+SKILL_PLACE = "/skill"
+LOADER_PLACE = "/loaders"
+LAYER_PLACES = {"python": "/layers/python", "node_modules": "/node_modules"}
+_EMPTY = ("proc", "tmp", "skill", "layers/python", "node_modules", "dev/pts", "dev/shm")
+_SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+_DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+_DEVICE_LINKS = {
+    "fd": "/proc/self/fd",
+    "stdin": "/proc/self/fd/0",
+    "stdout": "/proc/self/fd/1",
+    "stderr": "/proc/self/fd/2",
+    "ptmx": "pts/ptmx",
+}
+_ETC = (
+    "alternatives",  # where Debian's `awk` and its like lead
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "localtime",
+    "mime.types",
+    "ssl/openssl.cnf",
+    "ssl/certs/ca-certificates.crt",
+    "pki/tls/certs/ca-bundle.crt",
+    "fonts",
+)
+_ETC_FILES = {
+    "passwd": "root:x:0:0:root:/:/usr/sbin/nologin\nskill:x:1000:1000:skill:/:/bin/sh\n",
+    "group": "root:x:0:\nskill:x:1000:\n",
+    "hosts": "127.0.0.1 localhost\n",
+    "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
+}
+_MAX_ETC_BYTES = 4 * 1024 * 1024
+_ROOM_OPTIONS = "size=16m,mode=755"
+
+
+def furnish(
+    room: Path, *, loaders: str, interpreters: Sequence[str], hidden: Sequence[str], paths: Sequence[str] = ()
+) -> None:
+    """Make a root folder: the host's programs, an /etc without secrets, a few devices, and places for the rest."""
+    room.mkdir()
+    kernel.mount("room", str(room), "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, _ROOM_OPTIONS)
+    kernel.mount(None, str(room), None, kernel.MS_PRIVATE)
+    for name in _EMPTY:
+        (room / name).mkdir(parents=True)
+    _make_etc(room / "etc")
+    shutil.copytree(loaders, room / LOADER_PLACE[1:], ignore=shutil.ignore_patterns("__pycache__"))
+    _make_readable(room / LOADER_PLACE[1:])
+    _show(room, "/usr")
+    for name in _SYSTEM:
+        path = Path("/") / name
+        if path.is_symlink():
+            (room / name).symlink_to(os.readlink(path))
+        elif path.is_dir():
+            _show(room, str(path))
+    _make_devices(room / "dev")
+    for path in (*interpreters, *paths):
+        _show(room, path)
+    nothing = room / "layers" / "nothing"
+    nothing.mkdir()
+    for folder in hidden:
+        kernel.attach(kernel.view(str(nothing)), f"{room}{folder}")
+    kernel.make_read_only(str(room))
+
+
+def copy_of(model: Path, room: Path) -> None:
+    """The same mounts at another place; what is attached to them later shows wherever they were bound to."""
+    room.mkdir()
+    kernel.attach(kernel.view(str(model), read_only=False, propagation=kernel.MS_SHARED), str(room))
+
+
+def _show(room: Path, path: str) -> None:
+    """Show a path of the host, read-only. Folders on the way can be passed, not listed: the rest is nobody's business."""
+    target = Path(f"{room}{path}")
+    for parent in reversed(target.relative_to(room).parents[:-1]):
+        with suppress(FileExistsError):
+            (room / parent).mkdir(mode=0o111)
+    with suppress(FileExistsError):
+        target.mkdir() if os.path.isdir(path) else target.touch()
+    kernel.attach(kernel.view(path), str(target))
+
+
+def _make_devices(folder: Path) -> None:
+    for name in _DEVICES:
+        (folder / name).touch()
+        kernel.mount(f"/dev/{name}", str(folder / name), None, kernel.MS_BIND)
+    for name, target in _DEVICE_LINKS.items():
+        (folder / name).symlink_to(target)
+
+
+def _make_etc(target: Path) -> None:
+    """Copy the harmless part of the host's /etc, and write the rest."""
+    target.mkdir()
+    for name in _ETC:
+        source, copy = Path("/etc") / name, target / name
+        with suppress(OSError, shutil.Error):
+            if source.is_dir():
+                shutil.copytree(source, copy, symlinks=True)
+            elif source.is_file() and source.stat().st_size <= _MAX_ETC_BYTES:
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(source, copy)
+    for name, text in _ETC_FILES.items():
+        (target / name).write_text(text)
+    _make_readable(target)
+
+
+def _make_readable(folder: Path) -> None:
+    for parent, _, files in os.walk(folder):
+        os.chmod(parent, 0o755)
+        for name in files:
+            path = Path(parent) / name
+            if not path.is_symlink():
+                path.chmod(0o644)

@@ -1,0 +1,1 @@
+// Loaded once, so that loading a module has been done before.

@@ -1,0 +1,114 @@
+"""From how a process ended to a result: which limit it was, and what to call the error."""
+
+import re
+from dataclasses import dataclass
+
+from apexbridge.sandbox.models import EXIT_KILLED, EXIT_TIMEOUT, ErrorCode
+
+MAX_ERROR_CHARACTERS = 2000
+_TAIL_CHARACTERS = 64 * 1024
+"""Enough of stderr to find the last error in; what comes before belongs to earlier ones."""
+_OUT_OF_MEMORY = (
+    "heap out of memory",
+    "Fatal process OOM",
+    "Array buffer allocation failed",
+    "MemoryError",
+    "Cannot allocate memory",
+    "ENOMEM",
+    "std::bad_alloc",
+    "Fatal process out of memory",
+)
+_NO_PROCESSES = ("Cannot fork", "can't start new thread", "fork: retry", "fork: Resource temporarily unavailable")
+_NO_PROCESSES_EITHER = ("Resource temporarily unavailable", "EAGAIN")
+_NO_SPACE = ("No space left on device", "ENOSPC", "File too large", "EFBIG")
+_PYTHON_TRACE = re.compile(r"^Traceback \(most recent call last\):$", re.M)
+_PYTHON_ERROR = re.compile(r"^(?!Traceback |During handling|The above exception)[^\s:(\[][^\s:]*: (.*)", re.M | re.S)
+_NODE_ERROR = re.compile(r"^(?:Uncaught )?[A-Za-z_$][\w.$]*(?: \[\w+\])?: (.*?)(?=^ {4}at |\Z)", re.M | re.S)
+_NODE_STACK = re.compile(r"^ {4}at ", re.M)
+_NODE_BARE = re.compile(r"^(.+)\n\(Use `node --trace-uncaught", re.M)
+_NODE_VERSION = re.compile(r"^Node\.js v\d")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How a process tree ended, as the supervisor saw it."""
+
+    code: int | None
+    """None where nothing was started."""
+    verdict: str | None = None
+    """timeout, output, memory, processes, disk, cancelled, or lost; None where it ended by itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """What went wrong."""
+
+    code: ErrorCode
+    message: str
+    exit_code: int | None
+
+
+def failure_of(ending: Ending, stderr: str, *, output_limit: int) -> Failure | None:
+    """What went wrong with a run; None where nothing did."""
+    by_verdict: dict[str, tuple[ErrorCode, str]] = {
+        "timeout": ("TIMEOUT", "Execution timeout"),
+        "output": ("OUTPUT_LIMIT", f"Output size exceeded {output_limit // (1024 * 1024)}MB limit"),
+        "memory": ("OUT_OF_MEMORY", "Out of memory"),
+        "processes": ("PROCESS_LIMIT", "Too many processes"),
+        "disk": ("DISK_LIMIT", "Disk limit exceeded"),
+        "cancelled": ("CANCELLED", "Execution cancelled"),
+        "lost": ("KILLED", "The sandbox was ended from outside"),
+    }
+    if ending.verdict is not None:
+        code, message = by_verdict[ending.verdict]
+        return Failure(code=code, message=message, exit_code=EXIT_TIMEOUT if code == "TIMEOUT" else EXIT_KILLED)
+    if ending.code is None:
+        return Failure(code="SPAWN_FAILED", message=f"Failed to spawn process: {_cause(stderr)}", exit_code=None)
+    if ending.code == 0:
+        return None
+    return _explained(ending.code, stderr[-_TAIL_CHARACTERS:])
+
+
+def _explained(exit_code: int, stderr: str) -> Failure:
+    """A script that failed by itself: a limit that it ran into, or its own error."""
+    last_words = stderr[-2000:]
+    if any(sign in last_words for sign in _OUT_OF_MEMORY):
+        return Failure(code="OUT_OF_MEMORY", message="Out of memory", exit_code=EXIT_KILLED)
+    message = error_message(stderr) or f"Exit code {exit_code}"
+    code: ErrorCode = "KILLED" if exit_code == EXIT_KILLED else "EXIT_NONZERO"
+    if any(sign in last_words for sign in _NO_SPACE):
+        code = "DISK_LIMIT"
+    elif any(sign in last_words for sign in _NO_PROCESSES) or any(sign in message for sign in _NO_PROCESSES_EITHER):
+        code = "PROCESS_LIMIT"
+    return Failure(code=code, message=message, exit_code=exit_code)
+
+
+def error_message(stderr: str) -> str:
+    """What an uncaught error says, without its class; else the last line that says anything."""
+    found = _python_message(stderr) or _node_message(stderr) or _last_line(stderr)
+    return found.strip()[:MAX_ERROR_CHARACTERS]
+
+
+def _python_message(stderr: str) -> str:
+    traces = list(_PYTHON_TRACE.finditer(stderr))
+    if not traces:
+        return ""
+    found = _PYTHON_ERROR.search(stderr, traces[-1].end())
+    return found[1] if found else ""
+
+
+def _node_message(stderr: str) -> str:
+    if bare := _NODE_BARE.search(stderr):
+        return bare[1]
+    if not _NODE_STACK.search(stderr):
+        return ""
+    return next((found[1] for found in _NODE_ERROR.finditer(stderr)), "")
+
+
+def _last_line(stderr: str) -> str:
+    lines = [line for line in stderr.splitlines() if line.strip() and not _NODE_VERSION.match(line)]
+    return lines[-1] if lines else ""
+
+
+def _cause(stderr: str) -> str:
+    return _last_line(stderr).removeprefix("bwrap: ") or "the sandbox could not be set up"

@@ -1,0 +1,131 @@
+"""Granted hosts: whoever connects inside is connected by the server, to that host and no other."""
+
+import asyncio
+import ipaddress
+import logging
+import socket
+from contextlib import suppress
+from types import TracebackType
+from typing import Any
+
+from apexbridge.sandbox.launch import Cell, LaunchError
+from apexbridge.sandbox.models import Grants
+
+CONNECT_SECONDS = 15
+PIECE_BYTES = 64 * 1024
+MAX_CONNECTIONS = 64
+"""At once, for one run."""
+logger = logging.getLogger(__name__)
+
+
+class GrantedHosts:
+    """Answers on the sockets of one run for as long as it lasts."""
+
+    def __init__(self, hosts: tuple[tuple[str, int], ...], cell: Cell) -> None:
+        self._hosts = hosts
+        self._cell = cell
+        self._servers: list[asyncio.Server] = []
+        self._connections: set[asyncio.Task[None]] = set()
+        self._opening: asyncio.Task[None] | None = None
+
+    @classmethod
+    def of(cls, grants: Grants, cell: Cell) -> "GrantedHosts":
+        """For the hosts of these grants."""
+        return cls(grants.hosts, cell)
+
+    @staticmethod
+    def addresses(grants: Grants) -> list[list[Any]]:
+        """Where each host is found inside: its own number, or one of loopback's; the port; the name."""
+        found: list[list[Any]] = []
+        numbers: dict[str, str] = {}
+        for host, port in grants.hosts:
+            address = "127.0.0.1" if host == "localhost" else host
+            if not _is_address(address):
+                address = numbers.setdefault(host, f"127.83.{len(numbers) // 250}.{len(numbers) % 250 + 1}")
+            found.append([address, port, host])
+        return found
+
+    async def __aenter__(self) -> "GrantedHosts":
+        if self._hosts:
+            self._opening = asyncio.create_task(self._open())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.wait([self._opening])
+        for server in self._servers:
+            server.close()
+        for task in self._connections:
+            task.cancel()
+        if self._connections:
+            await asyncio.wait(self._connections)
+
+    async def _open(self) -> None:
+        try:
+            descriptors = await asyncio.shield(self._cell.listening)
+        except LaunchError as error:
+            logger.warning("granted hosts cannot be reached: %s", error)
+            return
+        for descriptor, (host, port) in zip(descriptors, self._hosts, strict=True):
+            listener = socket.socket(fileno=descriptor)
+            listener.setblocking(False)
+
+            async def answer(
+                reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str = host, port: int = port
+            ) -> None:
+                await self._answer(reader, writer, host, port)
+
+            self._servers.append(await asyncio.start_server(answer, sock=listener))
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str, port: int) -> None:
+        task = asyncio.current_task()
+        if task is None or len(self._connections) >= MAX_CONNECTIONS:
+            writer.close()
+            return
+        self._connections.add(task)
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                address = await _resolve(host, port)
+                far_reader, far_writer = await asyncio.open_connection(*address)
+            try:
+                await asyncio.gather(_pour(reader, far_writer), _pour(far_reader, writer))
+            finally:
+                far_writer.close()
+        except (OSError, TimeoutError) as error:
+            logger.info("%s:%s cannot be reached for a run: %s", host, port, error)
+        finally:
+            self._connections.discard(task)
+            writer.close()
+
+
+async def _resolve(host: str, port: int) -> tuple[str, int]:
+    """The address to connect to. A name must not lead into the operator's own network: that is granted by number."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    addresses = [str(entry[4][0]) for entry in found]
+    if host == "localhost" or _is_address(host):
+        return addresses[0], port
+    outside = [address for address in addresses if ipaddress.ip_address(address.partition("%")[0]).is_global]
+    if not outside:
+        raise OSError(f"{host} leads to {', '.join(addresses)}, which has to be granted by its number")
+    return outside[0], port
+
+
+async def _pour(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+    """One direction; its end is passed on, so that protocols which wait for it work."""
+    with suppress(ConnectionError):
+        while piece := await source.read(PIECE_BYTES):
+            target.write(piece)
+            await target.drain()
+        if target.can_write_eof():
+            target.write_eof()
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.IPv4Address(host)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,195 @@
+"""Which system calls a run may make: a seccomp filter, assembled here for x86-64 and arm64.
+
+Everything is allowed but what reaches around the other walls: the kernel's own management, other processes, memory that
+no limit counts, sockets to the outside, and namespaces of one's own. Calls that a program can do without answer
+"no such call", so that it takes its second choice; the others answer "not permitted".
+"""
+
+import errno
+import platform
+import struct
+from collections.abc import Iterable
+
+# (x86-64, arm64); None where an architecture never had the call.
+_FORBIDDEN: dict[str, tuple[int | None, int | None]] = {
+    "acct": (163, 89),
+    "add_key": (248, 217),
+    "adjtimex": (159, 171),
+    "bpf": (321, 280),
+    "chroot": (161, 51),
+    "clock_adjtime": (305, 266),
+    "clock_settime": (227, 112),
+    "create_module": (174, None),
+    "delete_module": (176, 106),
+    "fanotify_init": (300, 262),
+    "finit_module": (313, 273),
+    "fsconfig": (431, 431),
+    "fsmount": (432, 432),
+    "fsopen": (430, 430),
+    "fspick": (433, 433),
+    "init_module": (175, 105),
+    "ioperm": (173, None),
+    "iopl": (172, None),
+    "kcmp": (312, 272),
+    "kexec_file_load": (320, 294),
+    "kexec_load": (246, 104),
+    "keyctl": (250, 219),
+    "lookup_dcookie": (212, 18),
+    "migrate_pages": (256, 238),
+    "mount": (165, 40),
+    "mount_setattr": (442, 442),
+    "move_mount": (429, 429),
+    "move_pages": (279, 239),
+    "name_to_handle_at": (303, 264),
+    "nfsservctl": (180, 42),
+    "open_by_handle_at": (304, 265),
+    "open_tree": (428, 428),
+    "open_tree_attr": (467, 467),
+    "perf_event_open": (298, 241),
+    "pidfd_getfd": (438, 438),
+    "pivot_root": (155, 41),
+    "process_madvise": (440, 440),
+    "process_vm_readv": (310, 270),
+    "process_vm_writev": (311, 271),
+    "ptrace": (101, 117),
+    "query_module": (178, None),
+    "quotactl": (179, 60),
+    "quotactl_fd": (443, 443),
+    "reboot": (169, 142),
+    "request_key": (249, 218),
+    "setdomainname": (171, 162),
+    "sethostname": (170, 161),
+    "setns": (308, 268),
+    "settimeofday": (164, 170),
+    "swapoff": (168, 225),
+    "swapon": (167, 224),
+    "sysfs": (139, None),
+    "syslog": (103, 116),
+    "umount2": (166, 39),
+    "unshare": (272, 97),
+    "userfaultfd": (323, 282),
+    "uselib": (134, None),
+    "vhangup": (153, 58),
+}
+_MISSING: dict[str, tuple[int | None, int | None]] = {
+    "clone3": (435, 435),  # its flags lie in memory, where a filter cannot look; libc then uses clone
+    "io_uring_setup": (425, 425),
+    "io_uring_enter": (426, 426),
+    "io_uring_register": (427, 427),
+    "listmount": (458, 458),
+    "statmount": (457, 457),
+    "memfd_create": (319, 279),
+    "memfd_secret": (447, 447),
+    "modify_ldt": (154, None),
+    "mq_open": (240, 180),
+    "msgctl": (71, 187),
+    "msgget": (68, 186),
+    "msgrcv": (70, 188),
+    "msgsnd": (69, 189),
+    "remap_file_pages": (216, 234),
+    "semctl": (66, 191),
+    "semget": (64, 190),
+    "semop": (65, 193),
+    "semtimedop": (220, 192),
+    "shmat": (30, 196),
+    "shmctl": (31, 195),
+    "shmdt": (67, 197),
+    "shmget": (29, 194),
+    "vmsplice": (278, 75),
+}
+_CLONE = (56, 220)
+_IOCTL = (16, 29)
+_PERSONALITY = (135, 92)
+_SOCKET = (41, 198)
+_SOCKETPAIR = (53, 199)
+
+_NAMESPACE_FLAGS = 0x7E02_0080
+"""Every CLONE_NEW… that clone takes."""
+_TERMINAL_INJECTION = (0x5412, 0x541C)
+"""TIOCSTI and TIOCLINUX: typing into somebody's terminal."""
+_PERSONALITIES = (0, 0xFFFF_FFFF)
+_AF_UNIX, _AF_INET, _AF_INET6 = 1, 2, 10
+
+_AUDIT_ARCH = {"x86_64": 0xC000_003E, "aarch64": 0xC000_00B7}
+_X32_BIT = 0x4000_0000
+
+_NUMBER_OFFSET, _ARCH_OFFSET, _ARGUMENTS_OFFSET, _ARGUMENT_SIZE = 0, 4, 16, 8
+_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_KILL_PROCESS, _ALLOW, _ERRNO = 0x8000_0000, 0x7FFF_0000, 0x0005_0000
+
+Instruction = tuple[int, int, int, int]
+
+
+def program(*, network: bool = False, unix_sockets: bool = True, machine: str | None = None) -> bytes:
+    """The filter as the kernel reads it; with `network`, sockets of the internet are allowed.
+
+    Without `unix_sockets` a run still gets socket pairs, which reach nobody else.
+
+    Raises:
+        NotImplementedError: there is no table for this kind of machine.
+    """
+    machine = machine or platform.machine()
+    if machine not in _AUDIT_ARCH:
+        raise NotImplementedError(f"no system call table for {machine}")
+    column = 0 if machine == "x86_64" else 1
+    families = [_AF_UNIX] if unix_sockets else []
+    if network:
+        families += [_AF_INET, _AF_INET6]
+    code: list[Instruction] = [
+        (_LOAD, 0, 0, _ARCH_OFFSET),
+        (_EQUAL, 1, 0, _AUDIT_ARCH[machine]),
+        (_RETURN, 0, 0, _KILL_PROCESS),
+        (_LOAD, 0, 0, _NUMBER_OFFSET),
+    ]
+    if machine == "x86_64":
+        code += [(_AT_LEAST, 0, 1, _X32_BIT), (_RETURN, 0, 0, _KILL_PROCESS)]
+    code += _answer(_numbers(_FORBIDDEN, column), errno.EPERM)
+    code += _answer(_numbers(_MISSING, column), errno.ENOSYS)
+    code += _when_argument(_CLONE[column], 0, any_bit=_NAMESPACE_FLAGS, answer=errno.EPERM)
+    code += _when_argument(_IOCTL[column], 1, one_of=_TERMINAL_INJECTION, answer=errno.EPERM)
+    code += _unless_argument(_PERSONALITY[column], 0, one_of=_PERSONALITIES, answer=errno.EPERM)
+    code += _unless_argument(_SOCKET[column], 0, one_of=families, answer=errno.EAFNOSUPPORT)
+    code += _unless_argument(_SOCKETPAIR[column], 0, one_of=[_AF_UNIX], answer=errno.EAFNOSUPPORT)
+    code.append((_RETURN, 0, 0, _ALLOW))
+    return b"".join(struct.pack("=HBBI", *instruction) for instruction in code)
+
+
+def refused_numbers(machine: str | None = None) -> dict[str, int]:
+    """The calls that are refused whatever their arguments, and their numbers on this machine."""
+    column = 0 if (machine or platform.machine()) == "x86_64" else 1
+    return {name: number for name, row in (_FORBIDDEN | _MISSING).items() if (number := row[column]) is not None}
+
+
+def _numbers(table: dict[str, tuple[int | None, int | None]], column: int) -> list[int]:
+    return [number for row in table.values() if (number := row[column]) is not None]
+
+
+def _answer(numbers: Iterable[int], error: int) -> list[Instruction]:
+    """These calls fail with this error."""
+    return [step for number in numbers for step in ((_EQUAL, 0, 1, number), (_RETURN, 0, 0, _ERRNO | error))]
+
+
+def _when_argument(
+    number: int, argument: int, *, answer: int, any_bit: int = 0, one_of: Iterable[int] = ()
+) -> list[Instruction]:
+    """This call fails where its argument has one of the bits or values. The number is loaded again for what follows."""
+    values = list(one_of)
+    tests: list[Instruction] = [(_ANY_BIT, 0, 1, any_bit)] if any_bit else []
+    for position, value in enumerate(values):
+        last = position == len(values) - 1
+        tests.append((_EQUAL, len(values) - 1 - position, 1 if last else 0, value))
+    return _checked(number, argument, [*tests, (_RETURN, 0, 0, _ERRNO | answer)])
+
+
+def _unless_argument(number: int, argument: int, *, one_of: Iterable[int], answer: int) -> list[Instruction]:
+    """This call fails where its argument has none of the values."""
+    values = list(one_of)
+    tests = [(_EQUAL, len(values) - position, 0, value) for position, value in enumerate(values)]
+    return _checked(number, argument, [*tests, (_RETURN, 0, 0, _ERRNO | answer)])
+
+
+def _checked(number: int, argument: int, tests: list[Instruction]) -> list[Instruction]:
+    """Run the tests on one argument of one call; its lower half, which is where flags and families are."""
+    load = (_LOAD, 0, 0, _ARGUMENTS_OFFSET + argument * _ARGUMENT_SIZE)
+    reload = (_LOAD, 0, 0, _NUMBER_OFFSET)
+    return [(_EQUAL, 0, len(tests) + 2, number), load, *tests, reload]
