@@ -11,16 +11,23 @@ from typing import Literal
 import anyio
 import anyio.to_thread
 
+from apexbridge.errors import ApexBridgeError
 from apexbridge.retrieval.embedders.choose import choose_embedder
 from apexbridge.retrieval.embedders.embedder import Embedder
 from apexbridge.retrieval.service import ToolRetrievalService
+from apexbridge.sandbox.engine import Sandbox
 from apexbridge.settings import Settings
 from apexbridge.skills.indexer import Progress
+from apexbridge.skills.inputs import InputFiles
 from apexbridge.skills.manager import SkillManager
+from apexbridge.skills.runs import Runs
+from apexbridge.skills.uploads import UploadStore
 from apexbridge.skills.watcher import watch as watch_skills
 from apexbridge.storage.database import Database
 from apexbridge.storage.directory import owned
 from apexbridge.storage.faults import storage_faults
+from apexbridge.storage.runs import RunStore
+from apexbridge.storage.statistics import CallStatisticsStore
 
 DATABASE_FILE = "apex.sqlite3"
 Indexing = Literal["wait", "background", "on-demand"]
@@ -44,6 +51,8 @@ class Bridge:
         settings: Settings,
         skills: SkillManager,
         retrieval: ToolRetrievalService,
+        runs: Runs,
+        sandbox: Sandbox,
         *,
         indexing: Indexing = "wait",
         progress: Progress | None = None,
@@ -51,6 +60,8 @@ class Bridge:
         self.settings = settings
         self.skills = skills
         self.retrieval = retrieval
+        self.runs = runs
+        self.sandbox = sandbox
         self.instance = uuid.uuid4().hex
         """Tells this opened directory apart from any other one, so that nobody talks to the wrong server."""
         self.is_indexed = False
@@ -85,13 +96,22 @@ class Bridge:
             database = await anyio.to_thread.run_sync(_open_database, settings.data_dir)
             try:
                 retrieval = ToolRetrievalService(settings.data_dir, embedder, settings.retrieval)
+                sandbox = Sandbox(settings.sandbox)
+                runs = _runs(settings, database, sandbox)
                 skills = SkillManager(
-                    data_dir=settings.data_dir, database=database, settings=settings.skills, index=retrieval
+                    data_dir=settings.data_dir,
+                    database=database,
+                    settings=settings.skills,
+                    index=retrieval,
+                    runner=runs,
                 )
                 retrieval.facts = skills.facts
-                bridge = cls(settings, skills, retrieval, indexing=indexing, progress=index_progress)
+                bridge = cls(settings, skills, retrieval, runs, sandbox, indexing=indexing, progress=index_progress)
                 async with AsyncExitStack() as stack:
                     await stack.enter_async_context(retrieval.running())
+                    await stack.enter_async_context(sandbox.running())
+                    stack.push_async_callback(runs.close)
+                    await runs.recover()
                     if not embedder.dimensions:  # what it is not known to be, it must not be taken to have changed from
                         await retrieval.wake()
                     await skills.initialize(progress, index=False)
@@ -101,9 +121,17 @@ class Bridge:
                         _background(bridge._keep_indexed() if indexing != "on-demand" else None)
                     )
                     await stack.enter_async_context(_background(watch_skills(skills) if watch else None))
+                    await stack.enter_async_context(_background(runs.keep_tidy() if watch else None))
                     yield bridge
             finally:
                 await anyio.to_thread.run_sync(database.close, abandon_on_cancel=False)
+
+    async def prepare_sandbox(self) -> None:
+        """Build the walls and start the first interpreters, so that the first run need not wait for them."""
+        try:
+            await self.sandbox.warm_up()
+        except ApexBridgeError as error:
+            logger.warning("%s", error.message)
 
     async def prepare_search(self) -> None:
         """Where the index is filled on demand, fill it now; elsewhere search answers with what there is."""
@@ -140,6 +168,21 @@ async def _background(work: Coroutine[None, None, None] | None) -> AsyncIterator
             await asyncio.wait([task])
             if not task.cancelled() and (error := task.exception()):
                 logger.error("something in the background had ended early", exc_info=error)
+
+
+def _runs(settings: Settings, database: Database, sandbox: Sandbox) -> Runs:
+    folder = settings.data_dir / "runs"
+    uploads = UploadStore(settings.data_dir / "uploads")
+    return Runs(
+        sandbox,
+        store=RunStore(database),
+        statistics=CallStatisticsStore(database),
+        folder=folder,
+        inputs=InputFiles(workspace=settings.workspace, runs=folder, uploads=uploads),
+        uploads=uploads,
+        record_input=settings.record_input,
+        retention_days=settings.run_retention_days,
+    )
 
 
 def _open_database(data_dir: Path) -> Database:

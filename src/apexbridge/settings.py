@@ -1,5 +1,6 @@
 """Settings: flags win, then the environment (`APEX_…`), then `apex.toml`, then the defaults."""
 
+import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -20,6 +21,15 @@ from apexbridge.retrieval.config import (
     MAX_LIMIT,
     EmbeddingKind,
     RetrievalSettings,
+)
+from apexbridge.sandbox.config import (
+    GUARANTEES,
+    MB,
+    BackendChoice,
+    Guarantee,
+    SandboxLimits,
+    SandboxSettings,
+    default_concurrency,
 )
 from apexbridge.skills.config import SkillsSettings
 from apexbridge.skills.models import DefaultMode, Profile
@@ -46,9 +56,36 @@ class Settings(BaseSettings):
     enable_direct_mode: bool = Field(default=True, description="Whether direct skills may return their instructions.")
     default_profile: Profile = Field(default="seed", description="How archives are read: seed, lenient or strict.")
     require_entry_script: bool = Field(default=False, description="Refuse packages whose scripts/ has no entry script.")
+    workspace_root: Path | None = Field(
+        default=None, description="Folder that file tools and input files are taken from; `<data-dir>/workspace`."
+    )
+    sandbox_backend: BackendChoice = Field(
+        default="auto", description="Walls: auto, bubblewrap, landlock, or plain, which is none."
+    )
+    sandbox_require: Annotated[tuple[Guarantee, ...], NoDecode] = Field(
+        default=GUARANTEES, description="What must hold or nothing runs, separated by commas; `all` is everything."
+    )
+    sandbox_max_concurrency: int = Field(
+        default_factory=default_concurrency, ge=1, le=1000, description="Runs at once; as many as there are cores."
+    )
+    sandbox_queue: int = Field(default=100, ge=0, le=100_000, description="How many runs may wait for their turn.")
+    sandbox_warm: int = Field(
+        default=1, ge=0, le=64, description="Sandboxes that are started beforehand, for each runtime; 0 is none."
+    )
     sandbox_timeout_seconds: int = Field(
         default=60, gt=0, description="How long a run may take unless the skill says so."
     )
+    sandbox_max_timeout_seconds: int = Field(
+        default=300, gt=0, description="How long a run may take, whatever a skill or a caller says."
+    )
+    sandbox_memory_mb: int = Field(default=512, ge=32, description="Memory of a run, all its processes together.")
+    sandbox_output_mb: int = Field(default=10, ge=1, le=1024, description="Output of a run, both streams together.")
+    sandbox_processes: int = Field(default=64, ge=16, description="Processes and threads of a run.")
+    sandbox_disk_mb: int = Field(default=64, ge=1, description="Disk of a run's workspace.")
+    sandbox_inodes: int = Field(default=4096, ge=64, description="Files in a run's workspace.")
+    sandbox_fds: int = Field(default=256, ge=32, description="Files that each process of a run may have open.")
+    run_retention_days: int = Field(default=30, ge=0, description="How long records and artifacts of runs are kept.")
+    record_input: bool = Field(default=False, description="Whether the input of a run is kept with its record.")
     embedding: EmbeddingKind = Field(
         default="bundled", description="Where vectors come from: bundled, or openai for an endpoint of that kind."
     )
@@ -67,6 +104,14 @@ class Settings(BaseSettings):
     usage_memory_shared: bool = Field(
         default=False, description="Whether requests of one API key may help requests of another."
     )
+
+    @field_validator("sandbox_require", mode="before")
+    @classmethod
+    def _split_guarantees(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        words = [word.strip() for word in value.split(",") if word.strip()]
+        return GUARANTEES if words == ["all"] else words
 
     @field_validator("skill_roots", mode="before")
     @classmethod
@@ -110,6 +155,31 @@ class Settings(BaseSettings):
         )
 
     @property
+    def sandbox(self) -> SandboxSettings:
+        """The part that is about running scripts."""
+        return SandboxSettings(
+            backend=self.sandbox_backend,
+            require=self.sandbox_require,
+            max_concurrency=self.sandbox_max_concurrency,
+            queue=self.sandbox_queue,
+            warm=self.sandbox_warm,
+            limits=SandboxLimits(
+                output_bytes=self.sandbox_output_mb * MB,
+                memory_bytes=self.sandbox_memory_mb * MB,
+                processes=self.sandbox_processes,
+                disk_bytes=self.sandbox_disk_mb * MB,
+                inodes=self.sandbox_inodes,
+                files=self.sandbox_fds,
+            ),
+            path=os.environ.get("PATH", os.defpath),
+        )
+
+    @property
+    def workspace(self) -> Path:
+        """Where file tools work and input files are taken from."""
+        return (self.workspace_root or self.data_dir / "workspace").expanduser().absolute()
+
+    @property
     def skills(self) -> SkillsSettings:
         """The part that is about skills."""
         return SkillsSettings(
@@ -118,7 +188,8 @@ class Settings(BaseSettings):
             enable_direct_mode=self.enable_direct_mode,
             default_profile=self.default_profile,
             require_entry_script=self.require_entry_script,
-            sandbox_timeout_ms=self.sandbox_timeout_seconds * 1000,
+            sandbox_timeout_ms=min(self.sandbox_timeout_seconds, self.sandbox_max_timeout_seconds) * 1000,
+            max_sandbox_timeout_ms=self.sandbox_max_timeout_seconds * 1000,
         )
 
 

@@ -101,4 +101,4 @@ def _is_plain(name: str) -> bool:
         size = len(name.encode())
     except UnicodeEncodeError:
         return False
-    return name.isprintable() and size <= 255  # noqa: PLR2004
+    return name.isprintable() and size <= 255

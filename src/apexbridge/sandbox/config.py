@@ -47,8 +47,6 @@ class SandboxSettings(BaseModel):
     """How many may wait for their turn."""
     warm: int = 1
     """Sandboxes that wait for a job, for each runtime."""
-    timeout_ms: int = 60_000
-    max_timeout_ms: int = 300_000
     limits: SandboxLimits = SandboxLimits()
     path: str = os.defpath
     """The server's PATH, the one variable of its environment that a run sees."""

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
+import anyio.to_thread
 
 from apexbridge.errors import ServerError, SkillPermissionError
 from apexbridge.sandbox.attempt import Cancel, Finished, Waiting
@@ -60,6 +61,7 @@ class Sandbox:
                 raise ServerError("The server is stopping.", code="SANDBOX_UNAVAILABLE")
             if self._choice is None or not self._choice.workbench.launcher.is_alive:
                 await self._stop()
+                await anyio.to_thread.run_sync(self._runtimes.discover)
                 self._choice = await choose(self.settings, self._runtimes)
                 self._pool = WarmPool(self._choice.workbench, self._runtimes, self.settings.warm)
             return self._choice
@@ -69,6 +71,19 @@ class Sandbox:
         await self.ready()
         if self._pool is not None:
             await self._pool.filled()
+
+    async def check(self, job: Job) -> None:
+        """Refuse what cannot be run, before anybody is told that it will be.
+
+        Raises:
+            ServerError: SANDBOX_UNAVAILABLE, or QUEUE_FULL.
+            SkillPermissionError: the script cannot be read.
+            InvalidInputError: the arguments cannot be passed on.
+        """
+        self.slots.refuse_when_full()
+        await self.ready()
+        _check_readable(job)
+        arguments(job)
 
     async def run(
         self,
@@ -85,14 +100,9 @@ class Sandbox:
 
         Raises:
             ServerError: SANDBOX_UNAVAILABLE, or QUEUE_FULL.
-            SkillPermissionError: the script cannot be read.
-            InvalidInputError: the arguments cannot be passed on.
         """
-        self.slots.refuse_when_full()
-        choice = await self.ready()
-        _check_readable(job)
-        arguments(job)
         async with self.slots.turn():
+            choice = await self.ready()
             try:
                 return await self._run(choice, job, identity or uuid.uuid4().hex, artifacts, listener, started)
             finally:
@@ -152,7 +162,7 @@ class Sandbox:
             truncated=finished.is_truncated,
             files=finished.files,
             peak_memory=finished.peak or None,
-            enforcement=dict(choice.backend.enforcement) if has_started else {},
+            enforcement=choice.backend.told if has_started else {},
             warnings=finished.warnings,
         )
 
@@ -174,6 +184,4 @@ def _check_readable(job: Job) -> None:
 
 
 def _not_started(why: str) -> Finished:
-    return Finished(
-        ending=Ending(code=None), stdout="", stderr=why, peak=0, is_truncated=False, files=[], warnings=[]
-    )
+    return Finished(ending=Ending(code=None), stdout="", stderr=why, peak=0, is_truncated=False, files=[], warnings=[])

@@ -24,7 +24,7 @@ def input_json(job: Job) -> str:
 
 def base_environment(workspace: str, path: str) -> dict[str, str]:
     """What is known before the skill is."""
-    return {"PATH": path, "HOME": workspace, "TMPDIR": f"{workspace}/tmp"}
+    return {"PATH": path, "HOME": workspace, "TMPDIR": f"{workspace}/tmp"}  # noqa: S108
 
 
 def environment(job: Job, *, workspace: str, skill_path: str, path: str, input_text: str) -> dict[str, str]:

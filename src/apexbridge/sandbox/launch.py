@@ -20,6 +20,8 @@ from apexbridge.errors import ServerError
 from apexbridge.sandbox.config import BackendName, SandboxLimits
 from apexbridge.sandbox.launcher import channel
 
+SLACK_BYTES = 64 * 1024 * 1024
+"""Room between the limit of the whole tree, which is watched, and the one of each process, which the kernel keeps."""
 START_SECONDS = 20
 STOP_SECONDS = 5
 FIRST_UID = 62_000
@@ -39,6 +41,8 @@ class Walls:
     """Seccomp programs: without and with network."""
     interpreters: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
+    reserved_bytes: int = 0
+    """What an interpreter takes of a process's limit without using it."""
     program: str | None = None
     """bubblewrap's path."""
 
@@ -139,7 +143,7 @@ class Launcher:
         ours.setblocking(False)
         # Empty on disk: the launcher mounts its own over it, where nobody else looks.
         self._base = tempfile.TemporaryDirectory(prefix="apexbridge-", ignore_cleanup_errors=True)
-        Path(self._base.name).chmod(0o711)
+        os.chmod(self._base.name, 0o711)  # noqa: PTH101, S103  # passed through by the users of runs
         with theirs:
             try:
                 self._process = _spawn(theirs.fileno())
@@ -194,8 +198,8 @@ class Launcher:
                 channel.send(self._link, message, files)
                 return
             except BlockingIOError:
-                writable = loop.create_future()
-                loop.add_writer(self._link, lambda: writable.done() or writable.set_result(None))
+                writable: asyncio.Future[None] = loop.create_future()
+                loop.add_writer(self._link, _settle, writable, None)
                 try:
                     await writable
                 finally:
@@ -236,6 +240,7 @@ class Launcher:
                 "disk": limits.disk_bytes,
                 "inodes": limits.inodes,
                 "files": limits.files,
+                "slack": walls.reserved_bytes + SLACK_BYTES,
             },
         }
 
@@ -281,7 +286,12 @@ class Launcher:
             if self._ready is not None:
                 _fail(self._ready, error)
             return
-        waiting = {"open": cell.opened, "attach": cell.attached, "start": cell.exited, "listen": cell.listening}
+        waiting: dict[str, asyncio.Future[Any]] = {
+            "open": cell.opened,
+            "attach": cell.attached,
+            "start": cell.exited,
+            "listen": cell.listening,
+        }
         _fail(waiting.get(told["do"], cell.exited), error)
 
     def _lose(self) -> None:

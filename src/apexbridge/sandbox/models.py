@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, computed_field, model_serializer
 
@@ -32,7 +32,8 @@ class InputFile:
 
     name: str
     """As it is called in `input/`."""
-    path: Path
+    file: BinaryIO
+    """Open; whoever made this closes it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,10 +85,10 @@ class ExecutionResult(WireModel):
     error: str | None = None
     error_code: ErrorCode | None = None
     truncated: bool = False
-    files: list[RunFile] = []
+    files: list[RunFile] = Field(default_factory=list)
     peak_memory: int | None = Field(default=None, description="Bytes.")
     enforcement: dict[str, str | None] = Field(default_factory=dict, description="What held, by which mechanism.")
-    warnings: list[str] = []
+    warnings: list[str] = Field(default_factory=list)
 
     @computed_field
     def output(self) -> str:

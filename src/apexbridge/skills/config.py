@@ -23,6 +23,8 @@ class SkillsSettings(BaseModel):
     """For archives; folders are read leniently."""
     require_entry_script: bool = False
     sandbox_timeout_ms: int = 60_000
+    max_sandbox_timeout_ms: int = 300_000
+    """No run may take longer, whatever a skill or a caller says."""
 
 
 class SkillManagerConfig(WireModel):
@@ -49,8 +51,10 @@ class SkillManagerConfig(WireModel):
         """Every place that skills are looked for."""
         return (*self.custom_paths, self.skills_path)
 
-    def changed(self, changes: Mapping[str, Any]) -> "SkillManagerConfig":
+    def changed(self, changes: Mapping[str, Any], *, max_timeout: int) -> "SkillManagerConfig":
         """A copy with these fields changed; all of them fit, or none counts.
+
+        `max_timeout` is the operator's cap, which is not changed while running.
 
         Raises:
             InvalidInputError: naming each field that does not fit.
@@ -73,6 +77,8 @@ class SkillManagerConfig(WireModel):
         ]
         if len({path.resolve() for path in wanted.paths}) < len(wanted.paths):
             problems.append({"path": "customPaths", "message": "a folder is named twice"})
+        if wanted.sandbox_timeout > max_timeout:
+            problems.append({"path": "sandboxTimeout", "message": f"above the operator's cap of {max_timeout} ms"})
         if problems:
             raise _refused(problems)
         return wanted

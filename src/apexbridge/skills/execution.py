@@ -4,6 +4,7 @@ import logging
 import sqlite3
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,55 +24,58 @@ from apexbridge.skills.entrypoint import runnable_scripts
 from apexbridge.skills.fingerprint import look
 from apexbridge.skills.frontmatter import parse_leniently
 from apexbridge.skills.models import DirectSkillResult, Mode, effective_mode
-from apexbridge.skills.ports import RunRequest, RunResult, SkillRunner
+from apexbridge.skills.ports import RunRequest, SkillRunner, StartedRun
 from apexbridge.storage.statistics import CallStatisticsStore
 
 logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """What a caller asked for."""
+
+    input: Mapping[str, Any] = field(default_factory=dict)
+    mode: Mode | None = None
+    script: str | None = None
+    args: Sequence[str] = ()
+    files: Sequence[str] = ()
+    timeout: int | None = None
+    """Milliseconds."""
+
+    def mode_for(self, row: Row, config: SkillManagerConfig) -> Mode:
+        """The mode it was asked for in; one that names a script or its arguments means to run it."""
+        if self.mode is not None:
+            return self.mode
+        if self.script is not None or self.args:
+            return "sandbox"
+        return effective_mode(row.declared_mode, row.entry, config.default_mode)
+
+
 class SkillExecution:
     """Decides what a call means and has it done."""
 
-    def __init__(self, *, runner: SkillRunner, statistics: CallStatisticsStore) -> None:
+    def __init__(self, *, runner: SkillRunner, statistics: CallStatisticsStore, max_timeout_ms: int) -> None:
         self._runner = runner
         self._statistics = statistics
+        self._max_timeout_ms = max_timeout_ms
 
-    async def execute(
-        self,
-        row: Row,
-        folder: Path,
-        config: SkillManagerConfig,
-        *,
-        input: Mapping[str, Any],
-        mode: Mode | None,
-        script: str | None,
-        args: Sequence[str],
-        files: Sequence[str],
-        timeout: int | None,
-    ) -> RunResult | DirectSkillResult:
-        """Run the skill, or one of its scripts, or render its instructions."""
-        names_a_script = script is not None or bool(args)
-        chosen = mode or (
-            "sandbox" if names_a_script else effective_mode(row.declared_mode, row.entry, config.default_mode)
-        )
-        if chosen == "direct":
-            return await self.execute_direct(row, folder, config, input)
+    async def start(self, row: Row, folder: Path, config: SkillManagerConfig, call: Call) -> StartedRun:
+        """Begin a run of the skill, or of one of its scripts."""
         _refuse_disabled(row)
-        target = await anyio.to_thread.run_sync(_script, row, folder, script)
+        target = await anyio.to_thread.run_sync(_script, row, folder, call.script)
+        wanted = call.timeout or row.metadata.timeout_ms or config.sandbox_timeout
         request = RunRequest(
             skill=row.name,
             folder=folder,
             script=target,
             content_hash=row.content_hash,
-            input=input,
-            args=tuple(args),
-            files=tuple(files),
-            timeout_ms=timeout or row.metadata.timeout_ms or config.sandbox_timeout,
+            input=call.input,
+            args=tuple(call.args),
+            files=tuple(call.files),
+            timeout_ms=min(wanted, self._max_timeout_ms),
             is_entry=target == row.entry,
         )
-        result = await self._runner.run(request)
-        await self._count(row.name, success=result.success, duration_ms=result.duration)
-        return result
+        return await self._runner.start(request)
 
     async def execute_direct(
         self, row: Row, folder: Path, config: SkillManagerConfig, input: Mapping[str, Any]

@@ -15,10 +15,11 @@ from apexbridge.errors import (
     SkillParseError,
     SkillReadOnlyError,
 )
+from apexbridge.sandbox.models import ExecutionResult
 from apexbridge.skills.catalog import INSTALLED_ROOT, Catalog, Row, derived_tags_of
 from apexbridge.skills.config import SkillManagerConfig, SkillsSettings
 from apexbridge.skills.editing import checked_description, with_description
-from apexbridge.skills.execution import SkillExecution
+from apexbridge.skills.execution import Call, SkillExecution
 from apexbridge.skills.files import replace_file
 from apexbridge.skills.finishing import finish
 from apexbridge.skills.home import SkillHome
@@ -41,10 +42,10 @@ from apexbridge.skills.ports import (
     IndexDocument,
     NoIndex,
     NoRunner,
-    RunResult,
     SkillIndex,
     SkillRunner,
     SkillToolSource,
+    StartedRun,
     ToolRegistrar,
 )
 from apexbridge.skills.roots import SkillRoot
@@ -86,7 +87,11 @@ class SkillManager(SkillViews):
             sandbox_timeout=settings.sandbox_timeout_ms,
             enable_direct_mode=settings.enable_direct_mode,
         )
-        self._execution = SkillExecution(runner=runner or NoRunner(), statistics=self._statistics)
+        self._execution = SkillExecution(
+            runner=runner or NoRunner(),
+            statistics=self._statistics,
+            max_timeout_ms=settings.max_sandbox_timeout_ms,
+        )
         self.roots_changed = anyio.Event()
         """Set when skills are looked for in other places than before; whoever waits for it asks again."""
         self._home = self._home_at(self._config)
@@ -285,7 +290,7 @@ class SkillManager(SkillViews):
         args: Sequence[str] = (),
         files: Sequence[str] = (),
         timeout: int | None = None,
-    ) -> RunResult | DirectSkillResult:
+    ) -> ExecutionResult | DirectSkillResult:
         """Run a skill in the sandbox, or return its instructions in direct mode.
 
         Raises:
@@ -293,18 +298,26 @@ class SkillManager(SkillViews):
             DirectModeDisabledError: the skill is a direct one and the operator switched that off.
         """
         async with self._gate.working():
-            row = await self._live(name, code="ENOENT")
-            return await self._execution.execute(
-                row,
-                self._folder(row),
-                self._config,
-                input=input or {},
-                mode=mode,
-                script=script,
-                args=args,
-                files=files,
-                timeout=timeout,
-            )
+            started = await self.start_skill(name, input, mode, script=script, args=args, files=files, timeout=timeout)
+            return started if isinstance(started, DirectSkillResult) else await started.result()
+
+    async def start_skill(
+        self,
+        name: str,
+        input: Mapping[str, Any] | None = None,
+        mode: Mode | None = None,
+        *,
+        script: str | None = None,
+        args: Sequence[str] = (),
+        files: Sequence[str] = (),
+        timeout: int | None = None,
+    ) -> StartedRun | DirectSkillResult:
+        """As `execute_skill`, without waiting for the end of a run."""
+        row = await self._live(name, code="ENOENT")
+        call = Call(input=input or {}, mode=mode, script=script, args=args, files=files, timeout=timeout)
+        if call.mode_for(row, self._config) == "direct":
+            return await self._execution.execute_direct(row, self._folder(row), self._config, call.input)
+        return await self._execution.start(row, self._folder(row), self._config, call)
 
     async def execute_skill_direct(self, name: str, input: Mapping[str, Any] | None = None) -> DirectSkillResult:
         """A skill's instructions, whatever its mode."""
@@ -343,7 +356,8 @@ class SkillManager(SkillViews):
             InvalidInputError: a field or value that does not fit.
             ServerError: BUSY, a path cannot change while a run or an install is active.
         """
-        before, wanted = self._config, await anyio.to_thread.run_sync(self._config.changed, changes)
+        before, cap = self._config, self._settings.max_sandbox_timeout_ms
+        wanted = await anyio.to_thread.run_sync(lambda: before.changed(changes, max_timeout=cap))
         if wanted.paths == before.paths:
             self._config = wanted
         else:

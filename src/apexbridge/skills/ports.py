@@ -1,11 +1,12 @@
 """What a skill's life needs from other rooms, said as small protocols; the bridge hands the real things over."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from apexbridge.errors import SkillError
+from apexbridge.sandbox.models import ExecutionResult, Grants
 from apexbridge.skills.models import SkillMetadata
 
 
@@ -127,26 +128,36 @@ class RunRequest:
     timeout_ms: int
     is_entry: bool
     """False for a helper script run by name: its input arrives as `--key value`."""
+    grants: Grants = field(default_factory=Grants)
+    layers: Mapping[str, Path] = field(default_factory=dict)
+    """Installed dependencies."""
 
 
-class RunResult(Protocol):
-    """What the lifecycle looks at in a result; the sandbox's own type has more."""
+class StartedRun(Protocol):
+    """A run that waits for its turn or has it."""
 
-    success: bool
-    duration: int
+    @property
+    def id(self) -> str:
+        """Its name everywhere."""
+
+    async def result(self) -> ExecutionResult:
+        """Wait for its end; whoever is cancelled while waiting takes the run with them."""
+
+    def cancel(self) -> None:
+        """End it, wherever it is."""
 
 
 class SkillRunner(Protocol):
     """Where scripts run."""
 
-    async def run(self, request: RunRequest) -> RunResult:
-        """Run it inside the walls; what the script does wrong is in the result."""
+    async def start(self, request: RunRequest) -> StartedRun:
+        """Begin a run inside the walls; what the script does wrong is in the result."""
 
 
 class NoRunner:
     """Stands where no sandbox is set up: nothing runs outside one."""
 
-    async def run(self, request: RunRequest) -> RunResult:
+    async def start(self, request: RunRequest) -> StartedRun:
         """Refuse."""
         raise SkillError(
             "No sandbox is available, so scripts are not run; the skill's instructions can be read.",

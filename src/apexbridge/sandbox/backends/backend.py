@@ -24,3 +24,8 @@ class Backend:
     """Whether a cell can be started before its skill is known."""
     can_reach_hosts: bool
     """Whether granted hosts can be reached."""
+
+    @property
+    def told(self) -> dict[str, str | None]:
+        """As a result tells it."""
+        return dict[str, str | None](self.enforcement.items())

@@ -50,7 +50,8 @@ def walls(bwrap: str, runtimes: Runtimes, limits: SandboxLimits) -> Walls:
         backend="bubblewrap",
         limits=limits,
         filters=(program(), program(network=True)),
-        interpreters=tuple(runtimes.prefixes()),
-        hidden=tuple(runtimes.hidden()),
+        interpreters=tuple(runtimes.prefixes),
+        hidden=tuple(runtimes.hidden),
+        reserved_bytes=runtimes.reserved_bytes,
         program=bwrap,
     )

@@ -95,5 +95,3 @@ def _plan(name: BackendName, settings: SandboxSettings, runtimes: Runtimes) -> t
             raise LaunchError("bubblewrap is not installed")
         return bubblewrap.BACKEND, bubblewrap.walls(program, runtimes, settings.limits)
     return confined.backend(name), confined.walls(name, runtimes, settings.limits)
-
-

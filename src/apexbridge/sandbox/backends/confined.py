@@ -52,4 +52,10 @@ def walls(name: BackendName, runtimes: Runtimes, limits: SandboxLimits) -> Walls
         raise LaunchError("this kernel has no Landlock")
     # Unix sockets would reach the host's: no namespace is between.
     filters = (program(unix_sockets=False), program(unix_sockets=False, network=True))
-    return Walls(backend=name, limits=limits, filters=filters, interpreters=tuple(runtimes.prefixes()))
+    return Walls(
+        backend=name,
+        limits=limits,
+        filters=filters,
+        interpreters=tuple(runtimes.prefixes),
+        reserved_bytes=runtimes.reserved_bytes,
+    )

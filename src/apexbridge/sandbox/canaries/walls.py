@@ -6,13 +6,14 @@ import json
 import os
 import resource
 import socket
+from collections.abc import Callable
 
 GIVEN = json.loads(os.environ["INPUT_JSON"])
 EXPECTED = {"PATH", "HOME", "TMPDIR", "SKILL_NAME", "SKILL_PATH", "INPUT_JSON", "TIMEOUT", "PWD", "LC_CTYPE"}
 MAX_FORKS = 2000
 
 
-def files():
+def files() -> tuple[list[str], str]:
     reached = []
     for path in (GIVEN["secret"], "/etc/shadow", "/proc/1/root" + GIVEN["secret"]):
         try:
@@ -32,7 +33,7 @@ def files():
     return reached, "the host's files are out of reach"
 
 
-def network():
+def network() -> tuple[list[str], str]:
     reached = []
     targets = [(socket.AF_INET, ("127.0.0.1", GIVEN["port"])), (socket.AF_UNIX, "\0" + GIVEN["abstract"])]
     for family, address in targets:
@@ -52,14 +53,14 @@ def network():
     return reached, "no listener of the host and no route can be reached"
 
 
-def variables():
+def variables() -> tuple[list[str], str]:
     found = sorted(set(os.environ) - EXPECTED)
     return found, "only the documented variables are set"
 
 
-def descriptors():
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    opened = []
+def descriptors() -> tuple[list[str], str]:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    opened: list[int] = []
     try:
         while len(opened) <= GIVEN["files"]:
             opened.append(os.open("/dev/null", os.O_RDONLY))
@@ -72,7 +73,7 @@ def descriptors():
     return [f"{count} files were opened"] if too_many else [], f"no more than {hard} files can be open"
 
 
-def processes():
+def processes() -> tuple[list[str], str]:
     children = []
     refused = False
     for _ in range(min(MAX_FORKS, GIVEN["processes"] + 20)):
@@ -91,7 +92,7 @@ def processes():
     return [] if refused else [f"{len(children)} processes were started"], f"refused after {len(children)} processes"
 
 
-def syscalls():
+def syscalls() -> tuple[list[str], str]:
     numbers = GIVEN["syscalls"]
     libc = ctypes.CDLL(None, use_errno=True)
     reached = []
@@ -103,7 +104,7 @@ def syscalls():
     return reached, f"{len(numbers)} dangerous calls are refused"
 
 
-def judge(check):
+def judge(check: "Callable[[], tuple[list[str], str]]") -> dict[str, object]:
     reached, proof = check()
     return {"held": not reached, "proof": proof if not reached else "; ".join(reached)}
 

@@ -23,7 +23,7 @@ from apexbridge.sandbox.launcher.rooms import LAYER_PLACES, SKILL_PLACE, copy_of
 
 INSIDE_ID = "1000"
 """User and group as the run sees itself."""
-STATUS_FILE, GATE_FILE, FILTER_FILE = 10, 11, 12
+STATUS_FILE, GATE_FILE, FILTER_FILE, OPTIONS_FILE = 10, 11, 12, 13
 OWN_PROCESSES = 2
 """bubblewrap outside, and as the first process inside."""
 INPUT_BYTES = 52 * 1024 * 1024
@@ -137,27 +137,28 @@ class BubblewrapCell(Cell):
         self._furnish(order)
         if order.skill is not None:
             self.attach(order.skill, order.layers)
-        has_gate = self.uid is None
         status, status_inside = os.pipe()
         gate_inside, gate = os.pipe()
+        rules = os.open(self._house.filter(network=bool(order.hosts)), os.O_RDONLY)
+        inside = {STATUS_FILE: status_inside, GATE_FILE: gate_inside, FILTER_FILE: rules}
+        inside[OPTIONS_FILE] = _written([*self._walls(order.workspace), *_variables(order.environment)])
         told = {
-            "command": [*self._walls(order.workspace, has_gate=has_gate), "--", *order.command],
-            "environment": order.environment,
+            "command": [self._house.program, "--args", str(OPTIONS_FILE), "--", *order.command],
             "hosts": order.hosts,
-            "filter": str(self._house.filter(network=bool(order.hosts))),
             "uid": self.uid,
             "processes": self.limits.processes + OWN_PROCESSES,
-            "status": STATUS_FILE,
-            "gate": GATE_FILE,
-            "rules": FILTER_FILE,
+            "numbers": list(inside),
         }
+        if self.uid is not None:
+            for file in files:  # a pipe that root made cannot be opened as /dev/stdout by anybody else
+                os.fchown(file, self.uid, self.uid)
         process = self._house.embryo(self.limits)
         self.pid = process.pid
         try:
-            listeners = process.become(told, [*files, status_inside, gate_inside])
+            listeners = process.become(told, [*inside.values(), *files])
         finally:
-            os.close(status_inside)
-            os.close(gate_inside)
+            for descriptor in inside.values():
+                os.close(descriptor)
         if listeners:
             self._tell({"event": "listening", "id": self.identity}, listeners)
             for listener in listeners:
@@ -229,13 +230,14 @@ class BubblewrapCell(Cell):
             hosts.write_text(network.hosts_file(order.hosts))
             kernel.attach(kernel.view(str(hosts)), f"{self._room}/etc/hosts")
 
-    def _walls(self, workspace: str, *, has_gate: bool) -> list[str]:
-        """bubblewrap's command line; nothing secret is in it, `ps` shows it to everybody."""
-        walls = [self._house.program, "--unshare-user", "--unshare-pid", "--disable-userns", "--uid", INSIDE_ID]
-        walls += ["--gid", INSIDE_ID, "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
+    def _walls(self, workspace: str) -> list[str]:
+        """bubblewrap's options; the namespaces that are not among them are the embryo's."""
+        walls = ["--unshare-user", "--unshare-pid", "--disable-userns", "--uid", INSIDE_ID, "--gid", INSIDE_ID]
+        walls += ["--die-with-parent", "--new-session", "--cap-drop", "ALL"]
         walls += ["--dev-bind", str(self._room), "/", "--proc", "/proc", "--chdir", workspace]
         walls += ["--seccomp", str(FILTER_FILE), "--json-status-fd", str(STATUS_FILE)]
-        return [*walls, "--block-fd", str(GATE_FILE)] if has_gate else walls
+        # Where processes are counted by user namespace, it must wait until that limit is set.
+        return [*walls, "--block-fd", str(GATE_FILE)] if self.uid is None else walls
 
     def _read_status(self) -> None:
         """bubblewrap says which process is the first inside, and later what the run ended with."""
@@ -273,6 +275,20 @@ class BubblewrapCell(Cell):
         if self._status is not None:
             os.close(self._status)
             self._status = None
+
+
+def _variables(environment: dict[str, str]) -> list[str]:
+    """The run's environment as options; bubblewrap's own stays empty, since the run can read that of process 1."""
+    return [word for name, value in environment.items() for word in ("--setenv", name, value)]
+
+
+def _written(options: list[str]) -> int:
+    """Options in a file of memory: on a command line, `ps` would show them to everybody."""
+    memory = os.memfd_create("options", os.MFD_CLOEXEC)
+    with open(memory, "wb", closefd=False) as file:
+        file.write(b"".join(os.fsencode(word) + b"\0" for word in options))
+    os.lseek(memory, 0, os.SEEK_SET)
+    return memory
 
 
 def _own_user_namespace() -> None:

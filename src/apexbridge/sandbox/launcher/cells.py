@@ -110,9 +110,7 @@ class Cell(ABC):
             self.kill()
 
 
-def become(
-    files: Sequence[int], keep: dict[int, int], *, uid: int | None, limits: Limits, niceness: int
-) -> None:
+def become(files: Sequence[int], keep: dict[int, int], *, uid: int | None, limits: Limits, niceness: int) -> None:
     """Turn a fresh child into nobody in particular: new session, its own files, no privileges, its limits.
 
     `keep` maps descriptors to the numbers they shall have; everything else but the standard files is closed.

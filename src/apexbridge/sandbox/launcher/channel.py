@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 MAX_PACKET = 64 * 1024
-MAX_FILES = 8
+MAX_FILES = 64
 LARGE = 32 * 1024
 """What is larger travels in a file of memory instead of the packet."""
 

@@ -39,9 +39,7 @@ _MAX_LOOKED_AT = 50_000
 class ConfinedCell(Cell):
     """A cell on the host's own process table and disk."""
 
-    def __init__(
-        self, identity: str, told: dict[str, Any], *, limits: Limits, uid: int | None, tell: Tell
-    ) -> None:
+    def __init__(self, identity: str, told: dict[str, Any], *, limits: Limits, uid: int | None, tell: Tell) -> None:
         super().__init__(identity, limits=limits, uid=uid, tell=tell)
         self._told = told
         self.niceness: int = told["niceness"]

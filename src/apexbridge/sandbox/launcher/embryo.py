@@ -65,11 +65,9 @@ def _wait(link: socket.socket, limits: Limits, niceness: int) -> None:
     if told["hosts"]:
         listeners = [network.listener(str(address), int(port)) for address, port, _ in told["hosts"]]
         channel.send(link, {}, [item.fileno() for item in listeners])
-    rules = os.open(told["filter"], os.O_RDONLY)
-    *standard, status, gate = files
-    kept = {status: told["status"], gate: told["gate"], rules: told["rules"]}
-    uid = told["uid"]
-    become(standard, kept, uid=uid, limits=limits, niceness=niceness)
+    numbers, uid = told["numbers"], told["uid"]
+    kept = dict(zip(files, numbers, strict=False))
+    become(files[len(numbers) :], kept, uid=uid, limits=limits, niceness=niceness)
     if uid is not None:  # nobody else has this user, so everything that counts is this run's
         limit_processes(0, told["processes"])
-    os.execve(told["command"][0], told["command"], told["environment"])
+    os.execve(told["command"][0], told["command"], {})

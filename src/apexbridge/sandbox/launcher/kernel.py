@@ -168,9 +168,7 @@ def filter_syscalls(program: bytes) -> None:
     """Install a seccomp filter."""
     spec = _Filter(length=len(program) // 8, program=program)
     _checked(
-        _LIBC.prctl(
-            ctypes.c_int(_PR_SET_SECCOMP), ctypes.c_ulong(_SECCOMP_MODE_FILTER), ctypes.byref(spec), 0, 0
-        ),
+        _LIBC.prctl(ctypes.c_int(_PR_SET_SECCOMP), ctypes.c_ulong(_SECCOMP_MODE_FILTER), ctypes.byref(spec), 0, 0),
         "seccomp",
     )
 
@@ -188,7 +186,7 @@ def landlock(files: int, network: int, scopes: int, rules: "list[tuple[str, int]
     """
     ruleset = _Ruleset(files=files, network=network, scopes=scopes)
     version = landlock_version()
-    size = 8 if version < 4 else 16 if version < 6 else 24  # noqa: PLR2004  # the structure grew with these versions
+    size = 8 if version < 4 else 16 if version < 6 else 24  # the structure grew with these versions
     handle = _checked(
         _syscall(_SYS_LANDLOCK_CREATE_RULESET, ctypes.byref(ruleset), ctypes.c_size_t(size), ctypes.c_uint(0)),
         "landlock_create_ruleset",

@@ -3,6 +3,7 @@
 import os
 import resource
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 
@@ -15,7 +16,7 @@ class Limits:
     disk: int
     inodes: int
     files: int
-    slack: int = 64 * 1024 * 1024
+    slack: int
     """Room between the limit of the whole tree, which is watched, and the one of each process, which the kernel keeps:
     an interpreter reserves more than it uses."""
 
@@ -40,8 +41,7 @@ class Limits:
             allowed = value if hard == resource.RLIM_INFINITY else min(value, hard)
             resource.setrlimit(kind, (allowed, allowed))
         os.nice(niceness)
-        with open("/proc/self/oom_score_adj", "w") as file:  # where memory runs out, a skill goes before the server
-            file.write("1000")
+        Path("/proc/self/oom_score_adj").write_text("1000")  # where memory runs out, a skill goes before the server
 
 
 def limit_processes(pid: int, most: int) -> None:

@@ -1,7 +1,7 @@
 """Granted hosts inside a network namespace: an address for each, where a listener waits that the server answers.
 
-The namespace has nothing but loopback. A granted host gets a loopback address of its own in /etc/hosts, or, where it was
-granted as a number, that very number on the loopback device; the listening socket belongs to the namespace and its
+The namespace has nothing but loopback. A granted host gets a loopback address of its own in /etc/hosts, or, where it
+was granted as a number, that very number on the loopback device; the listening socket belongs to the namespace and its
 descriptor to the server, which connects to the real host for whoever comes.
 """
 

@@ -67,8 +67,8 @@ def furnish(
         elif path.is_dir():
             _show(room, str(path))
     _make_devices(room / "dev")
-    for path in (*interpreters, *paths):
-        _show(room, path)
+    for shown in (*interpreters, *paths):
+        _show(room, shown)
     nothing = room / "layers" / "nothing"
     nothing.mkdir()
     for folder in hidden:
@@ -83,7 +83,7 @@ def copy_of(model: Path, room: Path) -> None:
 
 
 def _show(room: Path, path: str) -> None:
-    """Show a path of the host, read-only. Folders on the way can be passed, not listed: the rest is nobody's business."""
+    """Show a path of the host, read-only; folders on the way can be passed, not listed."""
     target = Path(f"{room}{path}")
     for parent in reversed(target.relative_to(room).parents[:-1]):
         with suppress(FileExistsError):

@@ -7,9 +7,7 @@ The job is one packet on descriptor 3: strings, each ended by a NUL.
 import _sitebuiltins
 import builtins
 import gc
-import json
 import os
-import pathlib
 import sys
 
 gc.freeze()  # what is here by now stays until the end; nobody need look through it again, least of all when leaving
@@ -18,7 +16,7 @@ JOB = 3
 PIECE = 65536
 
 
-def receive():
+def receive() -> tuple[str, str, list[str], list[str]]:
     pieces = []
     while piece := os.read(JOB, PIECE):
         pieces.append(piece)
@@ -30,7 +28,7 @@ def receive():
     return script, layer, words[3 : 3 + count], words[3 + count :]
 
 
-def forget_shadowed(folder):
+def forget_shadowed(folder: str) -> None:
     """A module of the script's own comes before one of the library, also where the library's was imported already."""
     for name in os.listdir(folder):
         stem = name.partition(".")[0]
@@ -38,7 +36,7 @@ def forget_shadowed(folder):
             del sys.modules[stem]
 
 
-def main():
+def main() -> None:
     """A function, so that none of its names are left behind in the script's module."""
     script, layer, arguments, variables = receive()
     folder = os.path.dirname(script)

@@ -38,6 +38,8 @@ def serve(
 async def _serve(settings: "Settings", examples: Path | None, json: bool) -> None:
     from contextlib import AsyncExitStack
 
+    import anyio
+
     from apexbridge.bridge import DATABASE_FILE, Bridge
     from apexbridge.surfaces.cli.progress import progress_bar
     from apexbridge.surfaces.http.serve import bind, serve
@@ -64,7 +66,10 @@ async def _serve(settings: "Settings", examples: Path | None, json: bool) -> Non
             show(data, json=json, people=lambda: _greet(url, settings, total, broken))
             sys.stdout.flush()
 
-        await serve(bridge, listener, announce)
+        async with anyio.create_task_group() as background:
+            background.start_soon(bridge.prepare_sandbox)
+            await serve(bridge, listener, announce)
+            background.cancel_scope.cancel()
 
 
 async def _install_examples(bridge: "Bridge", folder: Path) -> None:

@@ -46,7 +46,8 @@ async def _known(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApexBridgeError)  # noqa: S101  # starlette hands over what we registered for
     if error.status >= 500:
         logger.warning("%s %s: %s", request.method, request.url.path, error.message)
-    return error_response(error)
+    wait = error.details.get("retryAfter")
+    return error_response(error, {"Retry-After": str(wait)} if wait is not None else None)
 
 
 async def _invalid(request: Request, error: Exception) -> Response:

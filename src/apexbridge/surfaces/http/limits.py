@@ -6,7 +6,7 @@ from apexbridge.errors import RequestError
 from apexbridge.surfaces.http.errors import error_response
 
 MAX_BODY_BYTES = 8 * 1024 * 1024
-_OWN_LIMIT = {"/api/skills", "/api/skills/install", "/api/skills/validate"}
+_OWN_LIMIT = {"/api/skills", "/api/skills/install", "/api/skills/validate", "/api/uploads"}
 """Uploads count for themselves and go to disk."""
 
 

@@ -1,15 +1,13 @@
 """Skills over HTTP."""
 
 import json
-from collections.abc import AsyncIterator
-from typing import IO, Annotated, Any, Literal
-from urllib.parse import quote
+from typing import Annotated, Any, Literal
 
-import anyio.to_thread
 from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import Field, field_validator
 
+from apexbridge.sandbox.models import ExecutionResult
 from apexbridge.skills.models import (
     CallStatistics,
     DirectSkillResult,
@@ -24,19 +22,16 @@ from apexbridge.skills.models import (
     SkillStatistics,
     ValidationReport,
 )
-from apexbridge.skills.ports import RunResult
+from apexbridge.surfaces.http.answers import json_response, result_response
 from apexbridge.surfaces.http.context import Skills
+from apexbridge.surfaces.http.downloads import download
+from apexbridge.surfaces.http.executions import Accepted
+from apexbridge.surfaces.http.leaving import result_unless_left
 from apexbridge.surfaces.http.uploads import receive_upload
 from apexbridge.wire import WireInput
 
 DEFAULT_LIMIT = 50
 MAX_LIMIT = 500
-SEND_BYTES = 256 * 1024
-DOWNLOAD_HEADERS = {
-    "X-Content-Type-Options": "nosniff",
-    "Content-Security-Policy": "sandbox; default-src 'none'",
-}
-"""A skill's files are a stranger's: a browser keeps them, it does not show them."""
 _ARCHIVE_BODY: dict[str, Any] = {
     "requestBody": {
         "required": True,
@@ -179,11 +174,19 @@ async def disable_skill(name: Name, skills: Skills) -> SkillDetail:
     return await skills.set_enabled(name, False)
 
 
-@router.post("/{name}/execute", response_model=None, responses={200: {"model": DirectSkillResult}})
-async def execute_skill(name: Name, skills: Skills, call: ExecuteInput | None = None) -> RunResult | DirectSkillResult:
-    """Run a skill, or return a direct skill's instructions with the input filled in."""
+@router.post(
+    "/{name}/execute",
+    response_model=None,
+    responses={200: {"model": ExecutionResult | DirectSkillResult}, 202: {"model": Accepted}},
+)
+async def execute_skill(name: Name, request: Request, skills: Skills, call: ExecuteInput | None = None) -> Response:
+    """Run a skill, or return a direct skill's instructions with the input filled in.
+
+    With `wait: false` a run goes on by itself: follow it under `/api/executions`. Otherwise it ends with the
+    connection that asked for it.
+    """
     call = call or ExecuteInput()
-    return await skills.execute_skill(
+    started = await skills.start_skill(
         name,
         call.input,
         call.mode,
@@ -192,6 +195,13 @@ async def execute_skill(name: Name, skills: Skills, call: ExecuteInput | None = 
         files=call.files,
         timeout=call.timeout,
     )
+    if isinstance(started, DirectSkillResult):
+        return json_response(started)
+    headers = {"x-execution-id": started.id}
+    if not call.wait:
+        return json_response(Accepted(id=started.id), status_code=202, headers=headers)
+    result = await result_unless_left(request, started)
+    return await result_response(result, headers=headers)
 
 
 @router.get("/{name}/stats")
@@ -204,21 +214,10 @@ async def skill_statistics(name: Name, skills: Skills) -> CallStatistics:
 async def download_file(name: Name, path: str, skills: Skills) -> StreamingResponse:
     """One of the skill's files, as a download."""
     file = await skills.open_skill_file(name, path)
-    return _download(file, path.rsplit("/", 1)[-1], "application/octet-stream")
+    return download(file, path.rsplit("/", 1)[-1], "application/octet-stream")
 
 
 @router.get("/{name}/export", response_class=StreamingResponse)
 async def export_skill(name: Name, skills: Skills) -> StreamingResponse:
     """The skill as a ZIP."""
-    return _download(await skills.export_skill(name), f"{name}.zip", "application/zip")
-
-
-def _download(file: IO[bytes], filename: str, media_type: str) -> StreamingResponse:
-    async def pieces() -> AsyncIterator[bytes]:
-        with file:
-            while piece := await anyio.to_thread.run_sync(file.read, SEND_BYTES):
-                yield piece
-
-    disposition = f"attachment; filename*=UTF-8''{quote(filename, safe='')}"
-    headers = {**DOWNLOAD_HEADERS, "Content-Disposition": disposition}
-    return StreamingResponse(pieces(), media_type=media_type, headers=headers)
+    return download(await skills.export_skill(name), f"{name}.zip", "application/zip")

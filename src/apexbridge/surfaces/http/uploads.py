@@ -68,8 +68,10 @@ class Upload:
 
 
 @asynccontextmanager
-async def receive_upload(request: Request, folder: Path) -> AsyncIterator[Upload]:
+async def receive_upload(request: Request, folder: Path, *, any_type: bool = False) -> AsyncIterator[Upload]:
     """Receive a form with a `file`, or a bare archive whose options stand in the query.
+
+    With `any_type`, a file of any kind in a form.
 
     Raises:
         InvalidArchiveError: ARCHIVE_TOO_LARGE.
@@ -78,11 +80,9 @@ async def receive_upload(request: Request, folder: Path) -> AsyncIterator[Upload
     """
     content_type, options = parse_options_header(request.headers.get("content-type", ""))
     kind = content_type.decode("latin-1").lower()
-    if kind != "multipart/form-data" and kind not in _ARCHIVE_TYPES:
-        raise RequestError(
-            "Send the archive as application/zip, or as the field `file` of multipart/form-data",
-            code="UNSUPPORTED_MEDIA_TYPE",
-        )
+    if kind != "multipart/form-data" and (any_type or kind not in _ARCHIVE_TYPES):
+        way = "the file as" if any_type else "the archive as application/zip, or as"
+        raise RequestError(f"Send {way} the field `file` of multipart/form-data", code="UNSUPPORTED_MEDIA_TYPE")
     with storage_faults():
         target = await anyio.to_thread.run_sync(_unnamed_file, folder)
     with storage_faults(), target:

@@ -1,0 +1,63 @@
+"""The files of a call: from the workspace, from an upload, or from what an earlier run left."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO
+
+from apexbridge.errors import InvalidInputError
+from apexbridge.sandbox.models import InputFile
+from apexbridge.skills.files import open_beneath
+from apexbridge.skills.uploads import UploadStore, safe_name
+
+RUNS_PREFIX = "runs/"
+
+
+class InputFiles:
+    """Finds what a call's `files` name."""
+
+    def __init__(self, *, workspace: Path, runs: Path, uploads: UploadStore) -> None:
+        self._workspace = workspace
+        self._runs = runs
+        self._uploads = uploads
+
+    @contextmanager
+    def opened(self, names: Sequence[str]) -> Iterator[tuple[InputFile, ...]]:
+        """All of them open, each under a name of its own.
+
+        Raises:
+            InvalidInputError: one of them is not there, or is no file.
+        """
+        taken: set[str] = set()
+        with ExitStack() as stack:
+            found = []
+            for wanted in names:
+                name, file = self._open(wanted)
+                stack.enter_context(file)
+                found.append(InputFile(name=_free(name, taken), file=file))
+            yield tuple(found)
+
+    def _open(self, wanted: str) -> tuple[str, BinaryIO]:
+        if self._uploads.is_id(wanted):
+            return self._uploads.open(wanted)
+        folder, path = self._workspace, wanted.removeprefix("./")
+        if path.startswith(RUNS_PREFIX):
+            identity, _, rest = path.removeprefix(RUNS_PREFIX).partition("/")
+            folder, path = self._runs, f"{identity}/files/{rest}"
+        try:
+            return safe_name(wanted), open_beneath(folder, path)
+        except (OSError, ValueError) as error:
+            raise InvalidInputError(
+                f"There is no file {wanted}. Name a path below the workspace, an upload's id, or runs/ID/PATH.",
+                file=wanted,
+            ) from error
+
+
+def _free(name: str, taken: set[str]) -> str:
+    """The name, or one like it that is not taken."""
+    path, number, free = PurePosixPath(name), 1, name
+    while free in taken:
+        number += 1
+        free = f"{path.stem}-{number}{path.suffix}"
+    taken.add(free)
+    return free

@@ -1,0 +1,435 @@
+"""Runs of skills: those under way, the records of those that ended, and what they left."""
+
+import asyncio
+import hashlib
+import json
+import logging
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import anyio
+import anyio.to_thread
+
+from apexbridge.errors import RequestError
+from apexbridge.sandbox.engine import Sandbox
+from apexbridge.sandbox.models import ErrorCode, ExecutionResult, InputFile, Job
+from apexbridge.skills.files import open_beneath, remove_tree
+from apexbridge.skills.inputs import InputFiles
+from apexbridge.skills.ports import RunRequest
+from apexbridge.skills.runlog import RunEvent, RunLog
+from apexbridge.skills.uploads import UploadStore
+from apexbridge.storage.faults import storage_faults
+from apexbridge.storage.runs import RunFilter, RunRow, RunState, RunStore
+from apexbridge.storage.statistics import CallStatisticsStore
+from apexbridge.wire import WireModel
+
+INLINE_CHARACTERS = 32 * 1024
+"""Output up to this length is kept in the record; more of it in a file beside the artifacts."""
+REMEMBERED = 32
+"""Runs whose events are kept for a while after their end, for listeners who come back."""
+SWEEP_SECONDS = 3600
+SWEEP_RUNS = 500
+MS_PER_DAY = 24 * 3600 * 1000
+_STREAMS = ("stdout", "stderr")
+logger = logging.getLogger(__name__)
+
+
+class RunSummary(WireModel):
+    """A run, in a list."""
+
+    id: str
+    skill: str
+    script: str
+    content_hash: str
+    state: RunState
+    status: str | None
+    created_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+    input_digest: str
+
+
+class RunDetail(RunSummary):
+    """A run with everything that is known of it."""
+
+    input: dict[str, Any] | None = None
+    """Only where the operator has inputs recorded."""
+    result: ExecutionResult | None = None
+
+
+class RunPage(WireModel):
+    """A page of runs, the newest first."""
+
+    executions: list[RunSummary]
+    total: int
+    page: int
+    limit: int
+
+
+class Run:
+    """A run that is waiting or under way."""
+
+    def __init__(self, row: RunRow) -> None:
+        self.row = row
+        self.log = RunLog()
+        self._task: asyncio.Task[ExecutionResult] | None = None
+        self._cancel: Callable[[], None] | None = None
+        self.is_cancelled = False
+        self.log.add("state", "pending")
+
+    @property
+    def id(self) -> str:
+        """Its name everywhere."""
+        return self.row.id
+
+    def go(self, task: "asyncio.Task[ExecutionResult]") -> None:
+        """It is carried by this task."""
+        self._task = task
+
+    def begin(self, cancel: Callable[[], None]) -> None:
+        """Its turn has come."""
+        self._cancel = cancel
+        self.row = replace(self.row, state="running", started_at=_now())
+        self.log.add("state", "running")
+        if self.is_cancelled:
+            cancel()
+
+    def cancel(self) -> None:
+        """End it, wherever it is."""
+        self.is_cancelled = True
+        if self._cancel is not None:
+            self._cancel()
+        elif self._task is not None:
+            self._task.cancel()
+
+    async def result(self) -> ExecutionResult:
+        """Wait for its end; whoever is cancelled while waiting takes the run with them."""
+        assert self._task is not None  # noqa: S101  # a run is given out once it goes
+        try:
+            return await asyncio.shield(self._task)
+        except asyncio.CancelledError:
+            if not self._task.done():
+                self.cancel()
+                with anyio.CancelScope(shield=True):
+                    await asyncio.wait([self._task])
+            raise
+
+
+class Runs:
+    """Starts runs, follows them, and remembers them."""
+
+    def __init__(
+        self,
+        sandbox: Sandbox,
+        *,
+        store: RunStore,
+        statistics: CallStatisticsStore,
+        folder: Path,
+        inputs: InputFiles,
+        uploads: UploadStore,
+        record_input: bool = False,
+        retention_days: int = 30,
+    ) -> None:
+        self._sandbox = sandbox
+        self._store = store
+        self._statistics = statistics
+        self._folder = folder
+        self._inputs = inputs
+        self.uploads = uploads
+        self._record_input = record_input
+        self._retention_days = retention_days
+        self._live: dict[str, Run] = {}
+        self._ended: dict[str, Run] = {}
+        self._notes: set[asyncio.Task[None]] = set()
+
+    # ------------------------------------------------------------------------------------------------- starting
+    async def start(self, request: RunRequest) -> Run:
+        """Begin a run; it waits for its turn, and goes on whether anybody waits for it or not.
+
+        Raises:
+            ServerError: SANDBOX_UNAVAILABLE, or QUEUE_FULL.
+            SkillPermissionError: the script cannot be read.
+            InvalidInputError: arguments or files do not fit.
+        """
+        with ExitStack() as stack:
+            files: tuple[InputFile, ...] = await anyio.to_thread.run_sync(
+                stack.enter_context, self._inputs.opened(request.files)
+            )
+            job = Job(
+                skill=request.skill,
+                folder=request.folder,
+                script=request.script,
+                input=request.input,
+                args=request.args,
+                is_entry=request.is_entry,
+                files=files,
+                timeout_ms=request.timeout_ms,
+                grants=request.grants,
+                layers=request.layers,
+            )
+            await self._sandbox.check(job)
+            run = Run(self._row(request))
+            run.go(asyncio.get_running_loop().create_task(self._carry(run, job, stack.pop_all())))
+        self._live[run.id] = run
+        return run
+
+    def _row(self, request: RunRequest) -> RunRow:
+        text = json.dumps(request.input, sort_keys=True, ensure_ascii=False)
+        told = json.dumps([text, request.args, request.files], ensure_ascii=False)
+        return RunRow(
+            id=uuid.uuid4().hex,
+            skill=request.skill,
+            script=request.script,
+            content_hash=request.content_hash,
+            state="pending",
+            created_at=_now(),
+            input_digest=hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest(),
+            input=text if self._record_input else None,
+        )
+
+    async def _carry(self, run: Run, job: Job, files: ExitStack) -> ExecutionResult:
+        """The whole of a run: its turn, its record, its count, its last event."""
+        try:
+            with files:
+                result = await self._sandbox.run(
+                    job,
+                    identity=run.id,
+                    artifacts=self._folder / run.id / "files",
+                    listener=run.log.add,
+                    started=lambda cancel: self._begin(run, cancel),
+                )
+        except asyncio.CancelledError:
+            if not run.is_cancelled:
+                raise
+            result = _failed(run.id, "Execution cancelled", "CANCELLED")
+        finally:
+            self._live.pop(run.id, None)
+        await self._end(run, result)
+        return result
+
+    def _begin(self, run: Run, cancel: Callable[[], None]) -> None:
+        """Its turn has come: that is written down, so that a crash does not hide it, but nobody waits for that."""
+        run.begin(cancel)
+        task = asyncio.get_running_loop().create_task(self._note(run.row))
+        self._notes.add(task)
+        task.add_done_callback(self._notes.discard)
+
+    async def _note(self, row: RunRow) -> None:
+        try:
+            await self._store.put(row)
+        except Exception:
+            logger.exception("the start of the run %s could not be recorded", row.id)
+
+    async def _end(self, run: Run, result: ExecutionResult) -> None:
+        state: RunState = "completed" if result.success else "error"
+        run.row = replace(run.row, state=state, status=result.status, ended_at=_now())
+        run.log.add("state", state)
+        run.log.add("result", result)
+        run.log.end()
+        self._remember(run)
+        try:
+            kept = await self._kept(result)
+            await self._store.put(replace(run.row, result=kept))
+            if run.row.started_at is not None:
+                await self._statistics.record(run.row.skill, success=result.success, duration_ms=result.duration)
+        except Exception:  # the answer is there, and is not lost to a record that cannot be written
+            logger.exception("the run %s of %s could not be recorded", run.id, run.row.skill)
+
+    def _remember(self, run: Run) -> None:
+        self._ended[run.id] = run
+        while len(self._ended) > REMEMBERED:
+            self._ended.pop(next(iter(self._ended)))
+
+    async def _kept(self, result: ExecutionResult) -> str:
+        """The result as the record holds it; long output goes to files."""
+        long = {name: text for name in _STREAMS if len(text := getattr(result, name)) > INLINE_CHARACTERS}
+        if long:
+            await anyio.to_thread.run_sync(self._write_output, result.id, long)
+        return result.model_copy(update=dict.fromkeys(long, "")).model_dump_json(exclude={"output"})
+
+    def _write_output(self, identity: str, long: dict[str, str]) -> None:
+        folder = self._folder / identity
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in long.items():
+            (folder / name).write_text(text, "utf-8", "replace")
+
+    # -------------------------------------------------------------------------------------------------- looking
+    async def page(self, wanted: RunFilter, *, page: int, limit: int) -> RunPage:
+        """Runs, the newest first; those that wait or go on come before all others."""
+        live = [run.row for run in reversed(self._live.values()) if _fits(run.row, wanted)]
+        offset = (page - 1) * limit
+        shown = live[offset : offset + limit]
+        rest, total = await self._store.page(
+            wanted, offset=max(0, offset - len(live)), limit=max(0, limit - len(shown))
+        )
+        rows = [*shown, *(row for row in rest if row.id not in self._live)]
+        return RunPage(
+            executions=[RunSummary(**_told(row)) for row in rows], total=total + len(live), page=page, limit=limit
+        )
+
+    async def get(self, identity: str) -> RunDetail:
+        """Everything about one run.
+
+        Raises:
+            RequestError: EXECUTION_NOT_FOUND.
+        """
+        if run := self._live.get(identity):
+            return RunDetail(**_told(run.row))
+        row = await self._row_of(identity)
+        result = await anyio.to_thread.run_sync(self._result, row)
+        return RunDetail(**_told(row), input=json.loads(row.input) if row.input else None, result=result)
+
+    async def events(self, identity: str, after: int = 0) -> AsyncIterator[RunEvent]:
+        """What happens in a run from that number on, to its end; one that ended long ago is told from its record."""
+        run = self._live.get(identity) or self._ended.get(identity)
+        log = run.log if run else _replay(await self.get(identity))
+        async for event in log.follow(after):
+            yield event
+
+    async def open_file(self, identity: str, path: str) -> BinaryIO:
+        """A file that a run left, open.
+
+        Raises:
+            RequestError: EXECUTION_NOT_FOUND, or FILE_NOT_FOUND.
+        """
+        await self._row_of(identity)
+        try:
+            return await anyio.to_thread.run_sync(open_beneath, self._folder / identity / "files", path)
+        except (OSError, ValueError) as error:
+            raise RequestError(f"The run left no file {path}", code="FILE_NOT_FOUND") from error
+
+    def _result(self, row: RunRow) -> ExecutionResult | None:
+        if row.result is None:
+            return None
+        told = json.loads(row.result)
+        for name in _STREAMS:
+            path = self._folder / row.id / name
+            if not told[name] and path.is_file():
+                told[name] = path.read_text("utf-8", "replace")
+        return ExecutionResult.model_validate(told)
+
+    async def _row_of(self, identity: str) -> RunRow:
+        row = await self._store.get(identity)
+        if row is None:
+            raise RequestError(f"There is no execution {identity[:64]}", code="EXECUTION_NOT_FOUND")
+        return row
+
+    # --------------------------------------------------------------------------------------------------- ending
+    async def cancel(self, identity: str) -> None:
+        """End a run; one that has ended already stays as it is.
+
+        Raises:
+            RequestError: EXECUTION_NOT_FOUND.
+        """
+        if run := self._live.get(identity):
+            run.cancel()
+        else:
+            await self._row_of(identity)
+
+    async def delete(self, identity: str) -> None:
+        """End a run if need be, and forget it with all it left.
+
+        Raises:
+            RequestError: EXECUTION_NOT_FOUND.
+        """
+        if run := self._live.get(identity):
+            run.cancel()
+            await run.result()
+        await self._row_of(identity)
+        await self._forget(identity)
+
+    async def _forget(self, identity: str) -> None:
+        self._ended.pop(identity, None)
+        with storage_faults():
+            await anyio.to_thread.run_sync(remove_tree, self._folder / identity)
+            await self._store.delete(identity)
+
+    async def recover(self) -> None:
+        """Say of runs that were under way when the server went away how they ended: with it."""
+        for row in await self._store.unfinished():
+            result = _failed(row.id, "The server stopped during the run", "KILLED")
+            ended = replace(row, state="error", status="error", ended_at=_now(), result=result.model_dump_json())
+            await self._store.put(ended)
+
+    async def keep_tidy(self) -> None:
+        """Forget what is older than the operator wants, again and again; until cancelled."""
+        while True:
+            try:
+                await self.sweep()
+            except Exception:
+                logger.exception("old runs could not be removed; trying again later")
+            await anyio.sleep(SWEEP_SECONDS)
+
+    async def sweep(self) -> None:
+        """Forget runs that ended too long ago."""
+        moment = _now() - self._retention_days * MS_PER_DAY
+        while old := await self._store.ended_before(moment, limit=SWEEP_RUNS):
+            for identity in old:
+                await self._forget(identity)
+
+    async def close(self) -> None:
+        """End everything that is under way."""
+        running = list(self._live.values())
+        for run in running:
+            run.cancel()
+        for run in running:
+            with anyio.move_on_after(10):
+                await asyncio.wait([asyncio.ensure_future(run.result())])
+
+
+def _fits(row: RunRow, wanted: RunFilter) -> bool:
+    return all(
+        value is None or value == getattr(row, name)
+        for name, value in (("skill", wanted.skill), ("state", wanted.state), ("status", wanted.status))
+    )
+
+
+def _told(row: RunRow) -> dict[str, Any]:
+    return {
+        "id": row.id,
+        "skill": row.skill,
+        "script": row.script,
+        "content_hash": row.content_hash,
+        "state": row.state,
+        "status": row.status,
+        "created_at": _moment(row.created_at),
+        "started_at": _moment(row.started_at),
+        "ended_at": _moment(row.ended_at),
+        "input_digest": row.input_digest,
+    }
+
+
+def _replay(detail: RunDetail) -> RunLog:
+    """The events of a run whose own are forgotten."""
+    log = RunLog()
+    for state in ("pending", "running"):
+        log.add("state", state)
+    if detail.result is not None:
+        for name in _STREAMS:
+            if text := getattr(detail.result, name):
+                log.add("stdout" if name == "stdout" else "stderr", text)
+        log.add("state", detail.state)
+        log.add("result", detail.result)
+    log.end()
+    return log
+
+
+def _failed(identity: str, error: str, code: ErrorCode) -> ExecutionResult:
+    """The result of a run that did not come to have one of its own."""
+    return ExecutionResult(
+        id=identity, success=False, status="error", exit_code=None, duration=0, error=error, error_code=code
+    )
+
+
+def _now() -> int:
+    return int(time.time() * 1000)
+
+
+def _moment(milliseconds: int | None) -> datetime | None:
+    return None if milliseconds is None else datetime.fromtimestamp(milliseconds / 1000, UTC)

@@ -1,0 +1,96 @@
+"""Files that a caller sent ahead for a run: kept for an hour, named by a number that nobody guesses."""
+
+import os
+import re
+import time
+from pathlib import Path
+from typing import BinaryIO
+
+import anyio.to_thread
+
+from apexbridge.errors import InvalidInputError, RequestError
+from apexbridge.skills.files import remove_tree
+from apexbridge.wire import WireModel
+
+LIFETIME_SECONDS = 3600
+MAX_UPLOADS = 1000
+MAX_NAME_BYTES = 200
+_ID = re.compile(r"upload-[0-9a-f]{32}\Z")
+
+
+class Upload(WireModel):
+    """A file that can be named in `files` of a call."""
+
+    id: str
+    name: str
+    size: int
+
+
+class UploadStore:
+    """Keeps uploads in a folder, each in one of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @staticmethod
+    def is_id(text: str) -> bool:
+        """Whether this names an upload."""
+        return _ID.match(text) is not None
+
+    async def add(self, file: BinaryIO, name: str | None) -> Upload:
+        """Keep a copy of an open file.
+
+        Raises:
+            RequestError: QUEUE_FULL, when too many are kept already.
+        """
+        return await anyio.to_thread.run_sync(self._add, file, safe_name(name or "upload"))
+
+    def _add(self, file: BinaryIO, name: str) -> Upload:
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.sweep()
+        if sum(1 for _ in self._folder.iterdir()) >= MAX_UPLOADS:
+            raise RequestError("Too many uploads wait for their runs; try again later.", code="QUEUE_FULL")
+        identity = f"upload-{os.urandom(16).hex()}"
+        place = self._folder / identity
+        place.mkdir(mode=0o700)
+        try:
+            size = 0
+            with (place / name).open("xb") as copy:
+                while piece := file.read(1024 * 1024):
+                    size += copy.write(piece)
+        except BaseException:
+            remove_tree(place)
+            raise
+        return Upload(id=identity, name=name, size=size)
+
+    def open(self, identity: str) -> tuple[str, BinaryIO]:
+        """An upload's name and the open file.
+
+        Raises:
+            InvalidInputError: there is none, or no more.
+        """
+        try:
+            (path,) = (self._folder / identity).iterdir()
+            return path.name, path.open("rb")
+        except (OSError, ValueError) as error:
+            raise InvalidInputError(
+                f"There is no {identity}; uploads are kept for {LIFETIME_SECONDS // 60} minutes"
+            ) from error
+
+    def sweep(self) -> None:
+        """Remove what is too old."""
+        if not self._folder.is_dir():
+            return
+        oldest = time.time() - LIFETIME_SECONDS
+        for place in self._folder.iterdir():
+            if place.lstat().st_mtime < oldest:
+                remove_tree(place)
+
+
+def safe_name(name: str) -> str:
+    """A file name from a stranger as one that is only a name."""
+    last = re.split(r"[/\\]", name)[-1].strip()
+    plain = "".join(character if character.isprintable() else "_" for character in last).lstrip(".") or "file"
+    while len(plain.encode("utf-8", "replace")) > MAX_NAME_BYTES:
+        plain = plain[1:]  # the end is kept: it says what kind of file it is
+    return plain.encode("utf-8", "replace").decode()

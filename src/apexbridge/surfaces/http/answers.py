@@ -1,0 +1,27 @@
+"""Answers as JSON; large ones are made beside the event loop."""
+
+import anyio.to_thread
+from fastapi import Response
+
+from apexbridge.sandbox.models import ExecutionResult
+from apexbridge.wire import WireModel
+
+LARGE_CHARACTERS = 64 * 1024
+
+
+def json_response(answer: WireModel, *, status_code: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """An answer of ours, as it is on the wire."""
+    return _response(answer.model_dump_json(), status_code, headers)
+
+
+async def result_response(result: ExecutionResult, *, headers: dict[str, str] | None = None) -> Response:
+    """A result; megabytes of output would keep the event loop busy for too long."""
+    if len(result.stdout) + len(result.stderr) <= LARGE_CHARACTERS:
+        return json_response(result, headers=headers)
+    return _response(await anyio.to_thread.run_sync(result.model_dump_json), 200, headers)
+
+
+def _response(body: str, status_code: int, headers: dict[str, str] | None) -> Response:
+    return Response(
+        body.encode("utf-8", "replace"), status_code=status_code, media_type="application/json", headers=headers
+    )

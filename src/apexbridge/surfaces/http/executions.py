@@ -1,0 +1,103 @@
+"""Runs over HTTP: what goes on, what came of it, what was left."""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Path, Query, Request
+from fastapi.responses import StreamingResponse
+
+from apexbridge.skills.runlog import RunEvent
+from apexbridge.skills.runs import RunDetail, RunPage
+from apexbridge.skills.uploads import Upload
+from apexbridge.storage.runs import RunFilter, RunState
+from apexbridge.surfaces.http.context import ServedBridge
+from apexbridge.surfaces.http.downloads import download
+from apexbridge.surfaces.http.uploads import receive_upload
+from apexbridge.wire import WireModel
+
+DEFAULT_LIMIT = 50
+MAX_LIMIT = 500
+
+router = APIRouter(tags=["executions"])
+Identity = Annotated[str, Path(alias="id", description="The run's id.")]
+
+
+class Accepted(WireModel):
+    """A run that goes on by itself."""
+
+    id: str
+
+
+@router.get("/api/executions")
+async def list_executions(
+    bridge: ServedBridge,
+    skill: Annotated[str | None, Query(description="Only runs of this skill.")] = None,
+    state: Annotated[RunState | None, Query(description="pending, running, completed or error.")] = None,
+    status: Annotated[str | None, Query(description="success, error or timeout.")] = None,
+    page: Annotated[int, Query(ge=1, le=1_000_000)] = 1,
+    limit: Annotated[int, Query(ge=1, le=MAX_LIMIT)] = DEFAULT_LIMIT,
+) -> RunPage:
+    """Runs, the newest first."""
+    return await bridge.runs.page(RunFilter(skill=skill, state=state, status=status), page=page, limit=limit)
+
+
+@router.get("/api/executions/{id}", response_model_exclude_none=False)
+async def show_execution(identity: Identity, bridge: ServedBridge) -> RunDetail:
+    """Everything about one run; `result` is there when it has ended."""
+    return await bridge.runs.get(identity)
+
+
+@router.get("/api/executions/{id}/events", response_class=StreamingResponse)
+async def follow_execution(
+    identity: Identity,
+    bridge: ServedBridge,
+    last_event_id: Annotated[str | None, Header(description="Begin after this event.")] = None,
+) -> StreamingResponse:
+    """What happens, as server-sent events: `state`, `stdout`, `stderr`, and `result` at the end."""
+    after = int(last_event_id) if last_event_id and last_event_id.isdigit() else 0
+    events = bridge.runs.events(identity, after)
+    first = await anext(events, None)  # so that a run that is not there is a 404 and no empty stream
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", "X-Content-Type-Options": "nosniff"}
+    return StreamingResponse(_stream(first, events), media_type="text/event-stream", headers=headers)
+
+
+@router.get("/api/executions/{id}/files/{path:path}", response_class=StreamingResponse)
+async def download_artifact(identity: Identity, path: str, bridge: ServedBridge) -> StreamingResponse:
+    """A file that the run left, as a download."""
+    file = await bridge.runs.open_file(identity, path)
+    return download(file, path.rsplit("/", 1)[-1], "application/octet-stream")
+
+
+@router.post("/api/executions/{id}/cancel", status_code=202)
+async def cancel_execution(identity: Identity, bridge: ServedBridge) -> Accepted:
+    """End a run; its record then says so."""
+    await bridge.runs.cancel(identity)
+    return Accepted(id=identity)
+
+
+@router.delete("/api/executions/{id}")
+async def delete_execution(identity: Identity, bridge: ServedBridge) -> dict[str, Any]:
+    """Forget a run with everything it left; one that goes on is ended first."""
+    await bridge.runs.delete(identity)
+    return {"success": True, "id": identity}
+
+
+@router.post("/api/uploads", status_code=201)
+async def upload_file(request: Request, bridge: ServedBridge) -> Upload:
+    """Send a file ahead, to be named in `files` of a run."""
+    async with receive_upload(request, bridge.skills.staging, any_type=True) as upload:
+        return await bridge.runs.uploads.add(upload.file, upload.filename)
+
+
+async def _stream(first: RunEvent | None, events: AsyncIterator[RunEvent]) -> AsyncIterator[bytes]:
+    if first is not None:
+        yield _sent(first)
+    async for event in events:
+        yield _sent(event)
+
+
+def _sent(event: RunEvent) -> bytes:
+    """One event as it goes over the wire; JSON, so that no line end in it ends anything."""
+    data = event.data.model_dump_json() if isinstance(event.data, WireModel) else json.dumps(event.data)
+    return f"id: {event.number}\nevent: {event.kind}\ndata: {data}\n\n".encode("utf-8", "replace")
