@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from apexbridge.sandbox.models import ExecutionResult
 from apexbridge.skills.ports import IndexDocument, RunRequest, SkillToolSource
 
 MEGABYTE = 1024 * 1024
@@ -199,12 +200,19 @@ class WatchedTools:
         return self.tools.pop(name, None) is not None
 
 
-class Outcome:
-    """What a run gave."""
+class StartedOutcome:
+    """A run that has ended already."""
 
-    def __init__(self, success: bool, duration: int) -> None:
-        self.success = success
-        self.duration = duration
+    id = "0" * 32
+
+    def __init__(self, outcome: ExecutionResult) -> None:
+        self._outcome = outcome
+
+    async def result(self) -> ExecutionResult:
+        return self._outcome
+
+    def cancel(self) -> None:
+        """Too late."""
 
 
 class WatchedRunner:
@@ -212,8 +220,8 @@ class WatchedRunner:
 
     def __init__(self) -> None:
         self.requests: list[RunRequest] = []
-        self.outcome = Outcome(success=True, duration=150)
+        self.outcome = ExecutionResult(id="0" * 32, success=True, status="success", exit_code=0, duration=150)
 
-    async def run(self, request: RunRequest) -> Outcome:
+    async def start(self, request: RunRequest) -> StartedOutcome:
         self.requests.append(request)
-        return self.outcome
+        return StartedOutcome(self.outcome)

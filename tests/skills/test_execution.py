@@ -13,7 +13,7 @@ from apexbridge.skills.manager import SkillManager
 from apexbridge.skills.models import DirectSkillResult
 from apexbridge.skills.ports import IndexDocument, NoIndex, NoRunner
 from tests.conftest import Workshop
-from tests.making import Outcome, skill_zip, write_skill
+from tests.making import StartedOutcome, skill_zip, write_skill
 
 pytestmark = pytest.mark.anyio
 
@@ -194,12 +194,12 @@ async def test_paths_do_not_change_under_a_run_or_an_install(
         await try_to_move()
         return [[0.0]] * len(documents)
 
-    async def run(_: object) -> Outcome:
+    async def start(_: object) -> StartedOutcome:
         await try_to_move()
-        return workshop.runner.outcome
+        return StartedOutcome(workshop.runner.outcome)
 
     monkeypatch.setattr(workshop.index, "embed", embed)
-    monkeypatch.setattr(workshop.runner, "run", run)
+    monkeypatch.setattr(workshop.runner, "start", start)
     await skills.install_skill(skill_zip(files={"scripts/execute.js": ""}))
     await skills.update_skill_description("git-commit", "A new one for it.")
     await skills.execute_skill("git-commit")

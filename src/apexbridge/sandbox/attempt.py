@@ -12,14 +12,14 @@ from apexbridge.sandbox.backends.backend import Backend
 from apexbridge.sandbox.config import SandboxLimits
 from apexbridge.sandbox.environment import arguments, base_environment, environment, input_json
 from apexbridge.sandbox.inputs import copy_in
-from apexbridge.sandbox.launch import Cell, Launcher
+from apexbridge.sandbox.launch import Cell, Launcher, LaunchError
 from apexbridge.sandbox.masking import masks
 from apexbridge.sandbox.models import Job, RunFile
 from apexbridge.sandbox.outcome import Ending
 from apexbridge.sandbox.output import Listener, Output
 from apexbridge.sandbox.proxy import GrantedHosts
 from apexbridge.sandbox.run import Pipes, Supervisor, packed
-from apexbridge.sandbox.runtimes import Runtime, shell_of
+from apexbridge.sandbox.runtimes import Runtime, Runtimes, shell_of
 
 Cancel = Callable[[], None]
 
@@ -58,6 +58,7 @@ class Workbench:
 
     launcher: Launcher
     backend: Backend
+    runtimes: Runtimes
     limits: SandboxLimits
     path: str
 
@@ -67,7 +68,7 @@ class Workbench:
         pipes = Pipes.make()
         try:
             workspace = self._workspace(cell)
-            command = runtime.waiting_command(self.backend.loaders, memory_bytes=self.limits.memory_bytes)
+            command = self._waiting_command(runtime, cell)
             variables = base_environment(workspace, self.path)
             await cell.start({"command": command, "environment": variables, "workspace": workspace}, pipes.theirs)
         except BaseException:
@@ -90,6 +91,7 @@ class Workbench:
     ) -> Finished:
         """Run a job to its end; `begun` is when its clock started, `started` is told how to cancel it."""
         loop = asyncio.get_running_loop()
+        self._refuse_the_impossible(job)
         cell = waiting.cell if waiting else await self.launcher.open_cell(with_input=bool(job.files))
         pipes = waiting.pipes if waiting else Pipes.make()
         output = Output(self.limits.output_bytes, secrets=masks(job.grants.secrets), listener=listener)
@@ -117,32 +119,35 @@ class Workbench:
             pipes.close()
             self.launcher.clear(cell)
 
+    def _refuse_the_impossible(self, job: Job) -> None:
+        """What was granted or installed and cannot be had behind these walls is not left out in silence."""
+        missing = [kind for kind in job.layers if kind not in self.backend.layer_paths]
+        missing += ["granted hosts"] if job.grants.hosts and not self.backend.can_reach_hosts else []
+        if missing:
+            raise LaunchError(f"the {self.backend.name} sandbox cannot provide: {', '.join(missing)}")
+
     async def _give(self, job: Job, waiting: Waiting, text: str) -> bytes:
         """Show the skill to a waiting cell; gives the packet that sets it going."""
         await waiting.cell.attach(str(job.folder), {name: str(path) for name, path in job.layers.items()})
-        return self._packet(job, waiting.workspace, text)
+        return self._packet(job, waiting.cell, text)
 
     async def _start(self, job: Job, runtime: Runtime, cell: Cell, pipes: Pipes, text: str) -> bytes | None:
         """Start a cell with its job."""
-        workspace, script = self._workspace(cell), self._script(job)
         if job.files:
             _, folder = await asyncio.shield(cell.opened)
             await anyio.to_thread.run_sync(copy_in, folder, job.files)
-        variables = environment(
-            job, workspace=workspace, skill_path=self._skill_path(job), path=self.path, input_text=text
-        )
         packet = None
         if runtime.name == "python":
-            command = runtime.waiting_command(self.backend.loaders, memory_bytes=self.limits.memory_bytes)
-            packet = self._packet(job, workspace, text)
+            command, packet = self._waiting_command(runtime, cell), self._packet(job, cell, text)
         else:
+            script = f"{self._skill_path(cell)}/{job.script}"
             command = runtime.command(script, arguments(job), memory_bytes=self.limits.memory_bytes)
             if runtime.name == "shell":
                 command[0] = await anyio.to_thread.run_sync(shell_of, job.folder / job.script)
         order = {
             "command": command,
-            "environment": variables,
-            "workspace": workspace,
+            "environment": self._variables(job, cell, text),
+            "workspace": self._workspace(cell),
             "skill": str(job.folder),
             "layers": {name: str(path) for name, path in job.layers.items()},
             "paths": list(job.grants.paths),
@@ -151,21 +156,32 @@ class Workbench:
         await cell.start(order, pipes.theirs)
         return packet
 
-    def _packet(self, job: Job, workspace: str, text: str) -> bytes:
-        variables = environment(
-            job, workspace=workspace, skill_path=self._skill_path(job), path=self.path, input_text=text
+    def _packet(self, job: Job, cell: Cell, text: str) -> bytes:
+        """A job as the loaders read it."""
+        layer = str(self.backend.layer_paths["python"] or job.layers["python"]) if "python" in job.layers else ""
+        script = f"{self._skill_path(cell)}/{job.script}"
+        return packed(script, layer, arguments(job), self._variables(job, cell, text))
+
+    def _variables(self, job: Job, cell: Cell, text: str) -> dict[str, str]:
+        return environment(
+            job,
+            workspace=self._workspace(cell),
+            skill_path=self._skill_path(cell),
+            path=self.path,
+            input_text=text,
         )
-        layer = self.backend.layer_paths.get("python", "") if "python" in job.layers else ""
-        return packed(self._script(job), layer, arguments(job), variables)
+
+    def _waiting_command(self, runtime: Runtime, cell: Cell) -> list[str]:
+        return runtime.waiting_command(self._place(self.backend.loaders, cell), memory_bytes=self.limits.memory_bytes)
 
     def _workspace(self, cell: Cell) -> str:
         return f"{self.backend.temporary}/skill-workspace-{cell.identity}"
 
-    def _skill_path(self, job: Job) -> str:
-        return self.backend.skill_path or str(job.folder)
+    def _skill_path(self, cell: Cell) -> str:
+        return self._place(self.backend.skill_path, cell)
 
-    def _script(self, job: Job) -> str:
-        return f"{self._skill_path(job)}/{job.script}"
+    def _place(self, pattern: str, cell: Cell) -> str:
+        return pattern.format(base=self.launcher.base, cell=cell.identity)
 
     async def _carry_out(self, cell: Cell, artifacts: Path | None, job: Job) -> tuple[list[RunFile], list[str]]:
         if artifacts is None or not cell.opened.done() or cell.opened.exception() is not None:

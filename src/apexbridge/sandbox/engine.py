@@ -63,7 +63,7 @@ class Sandbox:
                 await self._stop()
                 await anyio.to_thread.run_sync(self._runtimes.discover)
                 self._choice = await choose(self.settings, self._runtimes)
-                self._pool = WarmPool(self._choice.workbench, self._runtimes, self.settings.warm)
+                self._pool = WarmPool(self._choice.workbench, self.settings.warm)
             return self._choice
 
     async def warm_up(self) -> None:
@@ -121,7 +121,7 @@ class Sandbox:
         begun = asyncio.get_running_loop().time()
         measured = time.monotonic()
         name = self._runtimes.of(job.script)
-        runtime = self._runtimes.get(name)
+        runtime = choice.workbench.runtimes.get(name)
         if runtime is None:
             finished = _not_started(f"there is no {name} on this host")
         else:

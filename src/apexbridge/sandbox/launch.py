@@ -16,6 +16,7 @@ from typing import Any
 
 import anyio.to_thread
 
+import apexbridge
 from apexbridge.errors import ServerError
 from apexbridge.sandbox.config import BackendName, SandboxLimits
 from apexbridge.sandbox.launcher import channel
@@ -127,6 +128,11 @@ class Launcher:
         return self._link is not None
 
     @property
+    def base(self) -> str:
+        """The launcher's own folder; what is mounted there, only it sees."""
+        return self._base.name if self._base else ""
+
+    @property
     def pid(self) -> int | None:
         """The launcher's process."""
         return self._process.pid if self._process else None
@@ -225,7 +231,7 @@ class Launcher:
         return {
             "do": "begin",
             "walls": walls.backend,
-            "base": self._base.name if self._base else "",
+            "base": self.base,
             "temporary": tempfile.gettempdir(),
             "program": walls.program,
             "loaders": str(Path(__file__).parent / "loaders"),
@@ -315,9 +321,11 @@ class Launcher:
 
 
 def _spawn(link: int) -> subprocess.Popen[bytes]:
-    """Start the launcher with nothing of ours but the socket: no environment, no files, no terminal."""
+    """Start the launcher with nothing of ours but the socket: no environment, no packages, no files, no terminal."""
+    home = Path(apexbridge.__file__).parent.parent
+    begin = "import sys; sys.path.append(sys.argv[1]); from apexbridge.sandbox.launcher.loop import main; main()"
     return subprocess.Popen(  # noqa: S603
-        [sys.executable, "-I", "-m", "apexbridge.sandbox.launcher", str(link)],
+        [sys.executable, "-I", "-S", "-B", "-c", begin, str(home), str(link)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         pass_fds=[link],

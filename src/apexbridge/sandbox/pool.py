@@ -6,7 +6,7 @@ from collections import deque
 
 from apexbridge.sandbox.attempt import Waiting, Workbench
 from apexbridge.sandbox.launch import LaunchError
-from apexbridge.sandbox.runtimes import WARM_RUNTIMES, RuntimeName, Runtimes
+from apexbridge.sandbox.runtimes import WARM_RUNTIMES, RuntimeName
 
 logger = logging.getLogger(__name__)
 
@@ -14,9 +14,8 @@ logger = logging.getLogger(__name__)
 class WarmPool:
     """Keeps so many of each runtime ready."""
 
-    def __init__(self, workbench: Workbench, runtimes: Runtimes, size: int) -> None:
+    def __init__(self, workbench: Workbench, size: int) -> None:
         self._workbench = workbench
-        self._runtimes = runtimes
         self._size = size if workbench.backend.can_wait else 0
         self._waiting: dict[RuntimeName, deque[Waiting]] = {name: deque() for name in WARM_RUNTIMES}
         self._filling: asyncio.Task[None] | None = None
@@ -56,7 +55,7 @@ class WarmPool:
     async def _fill(self) -> None:
         try:
             for name, ready in self._waiting.items():
-                runtime = self._runtimes.get(name)
+                runtime = self._workbench.runtimes.get(name)
                 while runtime is not None and len(ready) < self._size:
                     ready.append(await self._workbench.prepare(runtime))
         except (LaunchError, OSError) as error:

@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from apexbridge.sandbox.config import MB
+from apexbridge.sandbox.launcher.confined import is_reachable
 
 RuntimeName = Literal["node", "python", "shell"]
 WARM_RUNTIMES: tuple[RuntimeName, ...] = ("node", "python")
@@ -107,6 +108,21 @@ class Runtimes:
             return None
         prefix = _prefix(chosen.program)
         return Runtime(name="node", program=chosen.program, prefix=prefix, reserved_bytes=chosen.reserved_bytes)
+
+    def for_everybody(self) -> "Runtimes":
+        """The same for runs of any user of this host: an interpreter in somebody's home is no use to them."""
+        found = Runtimes(self._path)
+        found._found, found._is_known = dict(self._found), True
+        python = found.get("python")
+        system = shutil.which("python3", path="/usr/bin:/bin")
+        if python and python.prefix and not is_reachable(python.prefix):
+            del found._found["python"]
+            if system:
+                found._found["python"] = Runtime(name="python", program=os.path.realpath(system))
+        node = found.get("node")
+        if node and node.prefix and not is_reachable(node.prefix):
+            del found._found["node"]
+        return found
 
     def _python(self) -> Runtime:
         """The server's own interpreter without its virtual environment: installed dependencies fit its version."""

@@ -14,7 +14,6 @@ from apexbridge.sandbox.attempt import Workbench
 from apexbridge.sandbox.config import Guarantee
 from apexbridge.sandbox.launch import LaunchError
 from apexbridge.sandbox.models import Job
-from apexbridge.sandbox.runtimes import Runtimes
 from apexbridge.sandbox.seccomp import refused_numbers
 
 CANARIES = Path(__file__).parent / "canaries"
@@ -30,7 +29,7 @@ class Proof:
     told: str
 
 
-async def try_walls(workbench: Workbench, runtimes: Runtimes, checks: Sequence[Guarantee] = QUICK) -> dict[str, Proof]:
+async def try_walls(workbench: Workbench, checks: Sequence[Guarantee] = QUICK) -> dict[str, Proof]:
     """Run the canary against those walls that it can try quickly.
 
     Raises:
@@ -40,17 +39,17 @@ async def try_walls(workbench: Workbench, runtimes: Runtimes, checks: Sequence[G
         limits = workbench.limits
         given |= {"files": limits.files, "processes": limits.processes, "checks": list(checks)}
         given["syscalls"] = refused_numbers()
-        told = await run_canary(workbench, runtimes, "walls.py", given)
+        told = await run_canary(workbench, "walls.py", given)
     return {name: Proof(held=proof["held"], told=proof["proof"]) for name, proof in json.loads(told).items()}
 
 
-async def run_canary(workbench: Workbench, runtimes: Runtimes, script: str, given: dict[str, Any]) -> str:
+async def run_canary(workbench: Workbench, script: str, given: dict[str, Any]) -> str:
     """Run one canary; gives what it printed.
 
     Raises:
         LaunchError: it did not end well.
     """
-    runtime = runtimes.get("python")
+    runtime = workbench.runtimes.get("python")
     if runtime is None:
         raise LaunchError("there is no Python to try the walls with")
     job = Job(skill="canary", folder=CANARIES, script=script, input=given, timeout_ms=TIMEOUT_MS)

@@ -15,11 +15,12 @@ class Backend:
     """What holds, by which means; None where nothing does."""
     temporary: str
     """The folder that workspaces are in, as a run sees it."""
-    skill_path: str | None
-    """Where a run finds its skill; None where it is the folder on the host."""
+    skill_path: str
+    """Where a run finds its skill; `{base}` and `{cell}` stand for the launcher's folder and the cell's name."""
     loaders: str
-    """Where the loaders are, as a run sees them."""
-    layer_paths: Mapping[str, str]
+    """Where the loaders are, likewise."""
+    layer_paths: Mapping[str, str | None]
+    """Where installed dependencies show, by their kind; None where it is the folder on the host."""
     can_wait: bool
     """Whether a cell can be started before its skill is known."""
     can_reach_hosts: bool

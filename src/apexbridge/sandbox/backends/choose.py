@@ -1,6 +1,7 @@
 """Which walls this host can have: the best that prove themselves, and none rather than worse than required."""
 
 import logging
+import os
 from dataclasses import dataclass
 
 from apexbridge.errors import ServerError
@@ -66,15 +67,19 @@ async def build(name: BackendName, settings: SandboxSettings, runtimes: Runtimes
     Raises:
         LaunchError: this host refuses, or a required wall does not hold.
     """
+    if name != "bubblewrap" and os.getuid() == 0:
+        runtimes = runtimes.for_everybody()
     backend, walls = _plan(name, settings, runtimes)
     missing = [guarantee for guarantee in settings.require if backend.enforcement[guarantee] is None]
     if missing:
         raise LaunchError(f"it does not hold what is required: {', '.join(missing)}")
     launcher = Launcher(walls)
     await launcher.start()
-    workbench = Workbench(launcher=launcher, backend=backend, limits=settings.limits, path=settings.path)
+    workbench = Workbench(
+        launcher=launcher, backend=backend, runtimes=runtimes, limits=settings.limits, path=settings.path
+    )
     try:
-        proofs = await try_walls(workbench, runtimes)
+        proofs = await try_walls(workbench)
         broken = [
             f"{guarantee}: {proof.told}"
             for guarantee, proof in proofs.items()

@@ -149,9 +149,6 @@ class BubblewrapCell(Cell):
             "processes": self.limits.processes + OWN_PROCESSES,
             "numbers": list(inside),
         }
-        if self.uid is not None:
-            for file in files:  # a pipe that root made cannot be opened as /dev/stdout by anybody else
-                os.fchown(file, self.uid, self.uid)
         process = self._house.embryo(self.limits)
         self.pid = process.pid
         try:

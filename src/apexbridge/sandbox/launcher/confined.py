@@ -5,7 +5,6 @@ namespaces and a mounted workspace do elsewhere is done here by a keeper process
 """
 
 import os
-import resource
 import select
 import shutil
 import signal
@@ -18,7 +17,8 @@ from typing import Any
 from apexbridge.sandbox.launcher import kernel, tree
 from apexbridge.sandbox.launcher.cells import Cell, Order, Tell, become, close_all_but, end
 from apexbridge.sandbox.launcher.clearing import remove_tree
-from apexbridge.sandbox.launcher.limits import Limits
+from apexbridge.sandbox.launcher.limits import Limits, limit_processes
+from apexbridge.sandbox.launcher.rooms import make_readable
 
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_FOLDER = 1, 2, 4, 8
 _ALL_RIGHTS = {1: 0x1FFF, 2: 0x3FFF, 3: 0x7FFF, 4: 0x7FFF, 5: 0xFFFF}
@@ -36,6 +36,18 @@ _DISK_EVERY = 5
 _MAX_LOOKED_AT = 50_000
 
 
+def prepare(told: dict[str, Any]) -> None:
+    """Put the loaders where any user can read them."""
+    target = Path(told["base"]) / "loaders"
+    shutil.copytree(told["loaders"], target, ignore=shutil.ignore_patterns("__pycache__"))
+    make_readable(target)
+
+
+def is_reachable(path: str) -> bool:
+    """Whether everybody can get to a folder."""
+    return all(os.stat(parent).st_mode & stat.S_IXOTH for parent in (Path(path), *Path(path).parents))
+
+
 class ConfinedCell(Cell):
     """A cell on the host's own process table and disk."""
 
@@ -44,7 +56,8 @@ class ConfinedCell(Cell):
         self._told = told
         self.niceness: int = told["niceness"]
         self._workspace = Path(told["temporary"]) / f"skill-workspace-{identity}"
-        self._copies = Path(told["base"]) / identity
+        self._place = Path(told["base"]) / identity
+        self._shown: list[str] = [f"{told['base']}/loaders"]
         self._status: int | None = None
         self._looks = 0
 
@@ -64,8 +77,8 @@ class ConfinedCell(Cell):
         """Start a keeper, which starts the run and outlives it."""
         if order.skill is None:
             raise OSError("a run without namespaces cannot wait for its skill")
-        loaders = self._ready_loaders()
-        rules = self._rules([order.skill, loaders, *order.layers.values(), *order.paths])
+        self._show(order.skill)
+        rules = self._rules([*self._shown, *order.layers.values(), *order.paths])
         status, status_inside = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
@@ -100,6 +113,7 @@ class ConfinedCell(Cell):
             os.close(self._status)
             self._status = None
         remove_tree(str(self._workspace))
+        remove_tree(str(self._place))
 
     def inside(self) -> list[int]:
         """Everything below the keeper."""
@@ -121,9 +135,9 @@ class ConfinedCell(Cell):
 
     def confine(self, rules: list[tuple[str, int]]) -> None:
         """Put up what walls this host has; called in the child that becomes the run."""
-        if self.uid is not None:
-            most = self.limits.processes
-            resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
+        # A user that others share has theirs already; what they start or end meanwhile, the watching makes up for.
+        others = 0 if self.uid is not None else tree.tasks_of_user(os.getuid())
+        limit_processes(0, others + self.limits.processes)
         if self._told["walls"] == "landlock":
             version = kernel.landlock_version()
             kernel.landlock(
@@ -142,14 +156,17 @@ class ConfinedCell(Cell):
         rules.append((str(self._workspace), _ALL_RIGHTS[5]))
         return rules
 
-    def _ready_loaders(self) -> str:
-        """The waiting programs where any user can read them."""
-        target = Path(self._told["base"]) / "loaders"
-        if not target.exists():
-            shutil.copytree(self._told["loaders"], target, ignore=shutil.ignore_patterns("__pycache__"))
-            for path in (target, *target.iterdir()):
-                path.chmod(0o755 if path.is_dir() else 0o644)
-        return str(target)
+    def _show(self, skill: str) -> None:
+        """Put the skill where the run looks for it: by a link, or as a copy where its user could not follow one."""
+        self._place.mkdir(mode=0o755)
+        target = self._place / "skill"
+        if self.uid is None or is_reachable(skill):
+            target.symlink_to(skill)
+            self._shown.append(skill)
+        else:
+            shutil.copytree(skill, target, symlinks=True)
+            make_readable(target)
+            self._shown.append(str(target))
 
     def _is_too_large(self) -> bool:
         size = count = 0

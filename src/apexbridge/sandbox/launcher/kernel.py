@@ -23,7 +23,6 @@ MS_SHARED = 1 << 20
 MNT_DETACH = 2
 
 _PR_SET_PDEATHSIG = 1
-_PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NO_NEW_PRIVS = 38
 _PR_SET_SECCOMP = 22
@@ -157,11 +156,6 @@ def adopt_orphans() -> None:
 def renounce_privileges() -> None:
     """Whatever is executed from here on gains nothing by it."""
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
-
-
-def hide_memory() -> None:
-    """No process of the same user may look into this one."""
-    _prctl(_PR_SET_DUMPABLE, 0)
 
 
 def filter_syscalls(program: bytes) -> None:

@@ -4,6 +4,7 @@ import os
 import selectors
 import signal
 import socket
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -34,7 +35,6 @@ class Launcher:
     def run(self) -> None:
         """Serve until the server is gone; everything that was started goes with it."""
         kernel.adopt_orphans()
-        kernel.hide_memory()
         os.umask(0o022)
         os.chdir("/")
         wake, waker = os.pipe()
@@ -102,6 +102,8 @@ class Launcher:
         self._told = told
         if told["walls"] == "bubblewrap":
             self._house = bubblewrap.build(told, is_root=os.getuid() == 0)
+        else:
+            confined.prepare(told)
         self._tell({"event": "ready", "pid": os.getpid()})
 
     def _do_open(self, identity: str, told: dict[str, Any], _: list[int]) -> None:
@@ -116,6 +118,9 @@ class Launcher:
 
     def _do_start(self, identity: str, told: dict[str, Any], files: list[int]) -> None:
         cell = self._cells[identity]
+        if cell.uid is not None:
+            for file in files:  # a pipe that root made cannot be opened as /dev/stdout by anybody else
+                os.fchown(file, cell.uid, cell.uid)
         cell.start(Order.read(told["order"]), files)
         if cell.pid is not None:
             self._by_pid[cell.pid] = cell
@@ -222,3 +227,8 @@ class Launcher:
             channel.send(self._link, news, files)
         except OSError:  # the server is gone; the loop will notice
             return
+
+
+def main() -> None:
+    """Serve the server on the socket whose number it gave as the last word of the command line."""
+    Launcher(socket.socket(fileno=int(sys.argv[-1]))).run()

@@ -58,7 +58,7 @@ def furnish(
         (room / name).mkdir(parents=True)
     _make_etc(room / "etc")
     shutil.copytree(loaders, room / LOADER_PLACE[1:], ignore=shutil.ignore_patterns("__pycache__"))
-    _make_readable(room / LOADER_PLACE[1:])
+    make_readable(room / LOADER_PLACE[1:])
     _show(room, "/usr")
     for name in _SYSTEM:
         path = Path("/") / name
@@ -114,13 +114,14 @@ def _make_etc(target: Path) -> None:
                 shutil.copyfile(source, copy)
     for name, text in _ETC_FILES.items():
         (target / name).write_text(text)
-    _make_readable(target)
+    make_readable(target)
 
 
-def _make_readable(folder: Path) -> None:
+def make_readable(folder: Path) -> None:
+    """Let everybody read a folder with all that is in it; what can be executed stays so."""
     for parent, _, files in os.walk(folder):
         os.chmod(parent, 0o755)
         for name in files:
             path = Path(parent) / name
             if not path.is_symlink():
-                path.chmod(0o644)
+                path.chmod(0o755 if path.stat().st_mode & 0o100 else 0o644)

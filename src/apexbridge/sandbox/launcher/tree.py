@@ -59,6 +59,19 @@ def tasks_of(pids: list[int]) -> int:
     return total
 
 
+def tasks_of_user(uid: int) -> int:
+    """Processes and threads of a user on the whole host."""
+    pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    return tasks_of([pid for pid in pids if _owner(pid) == uid])
+
+
+def _owner(pid: int) -> int | None:
+    try:
+        return os.stat(f"/proc/{pid}").st_uid
+    except OSError:
+        return None
+
+
 def _sum(text: bytes, names: tuple[bytes, ...]) -> int:
     return sum(int(line.split()[1]) * _KB for line in text.splitlines() if line.startswith(names))
 
