@@ -16,7 +16,6 @@ from typing import Any
 
 import anyio.to_thread
 
-import apexbridge
 from apexbridge.errors import ServerError
 from apexbridge.sandbox.config import BackendName, SandboxLimits
 from apexbridge.sandbox.launcher import channel
@@ -322,7 +321,7 @@ class Launcher:
 
 def _spawn(link: int) -> subprocess.Popen[bytes]:
     """Start the launcher with nothing of ours but the socket: no environment, no packages, no files, no terminal."""
-    home = Path(apexbridge.__file__).parent.parent
+    home = Path(__file__).parents[2]
     begin = "import sys; sys.path.append(sys.argv[1]); from apexbridge.sandbox.launcher.loop import main; main()"
     return subprocess.Popen(  # noqa: S603
         [sys.executable, "-I", "-S", "-B", "-c", begin, str(home), str(link)],
