@@ -138,7 +138,7 @@ class Sandbox:
                 )
             except LaunchError as error:
                 finished = _not_started(str(error))
-        return self._result(identity, finished, choice, round((time.monotonic() - measured) * 1000))
+        return self._result(identity, job, finished, choice, round((time.monotonic() - measured) * 1000))
 
     def _take(self, job: Job, runtime: RuntimeName) -> Waiting | None:
         """A waiting cell, for jobs that need nothing that has to be there from the start."""
@@ -146,7 +146,7 @@ class Sandbox:
             return None
         return self._pool.take(runtime)
 
-    def _result(self, identity: str, finished: Finished, choice: Choice, duration: int) -> ExecutionResult:
+    def _result(self, identity: str, job: Job, finished: Finished, choice: Choice, duration: int) -> ExecutionResult:
         failure = failure_of(finished.ending, finished.stderr, output_limit=self.settings.limits.output_bytes)
         has_started = finished.ending.code is not None or finished.ending.verdict is not None
         return ExecutionResult(
@@ -162,8 +162,8 @@ class Sandbox:
             truncated=finished.is_truncated,
             files=finished.files,
             peak_memory=finished.peak or None,
-            enforcement=choice.backend.told if has_started else {},
-            warnings=finished.warnings,
+            enforcement=choice.backend.told_for(job.grants) if has_started else {},
+            warnings=[*job.warnings, *finished.warnings],
         )
 
     async def _stop(self) -> None:

@@ -63,6 +63,8 @@ class Job:
     grants: Grants = Grants()
     layers: Mapping[str, Path] = field(default_factory=dict)
     """Installed dependencies: `python`, `node_modules`."""
+    warnings: tuple[str, ...] = ()
+    """What the result shall mention."""
 
 
 class RunFile(WireModel):

@@ -9,7 +9,7 @@ from apexbridge.skills.paths import is_text
 from apexbridge.skills.roots import FoundFolder
 
 
-def describe(row: Row, found: FoundFolder, default_mode: DefaultMode) -> SkillDetail:
+def describe(row: Row, found: FoundFolder, default_mode: DefaultMode, granted: list[str]) -> SkillDetail:
     """The skill as the disk has it now.
 
     Raises:
@@ -32,7 +32,7 @@ def describe(row: Row, found: FoundFolder, default_mode: DefaultMode) -> SkillDe
         warnings=row.warnings,
         parameters=metadata.parameters,
         permissions=list(metadata.permissions),
-        grants=[],
+        grants=granted,
         allowed_tools=list(metadata.allowed_tools),
         timeout=metadata.timeout_ms,
         confirm=metadata.confirm,

@@ -23,7 +23,9 @@ from apexbridge.skills.direct import render
 from apexbridge.skills.entrypoint import runnable_scripts
 from apexbridge.skills.fingerprint import look
 from apexbridge.skills.frontmatter import parse_leniently
+from apexbridge.skills.grants import SkillGrants
 from apexbridge.skills.models import DirectSkillResult, Mode, effective_mode
+from apexbridge.skills.needs import SkillNeeds
 from apexbridge.skills.ports import RunRequest, SkillRunner, StartedRun
 from apexbridge.storage.statistics import CallStatisticsStore
 
@@ -54,15 +56,28 @@ class Call:
 class SkillExecution:
     """Decides what a call means and has it done."""
 
-    def __init__(self, *, runner: SkillRunner, statistics: CallStatisticsStore, max_timeout_ms: int) -> None:
+    def __init__(
+        self,
+        *,
+        runner: SkillRunner,
+        statistics: CallStatisticsStore,
+        grants: SkillGrants,
+        needs: SkillNeeds,
+        max_timeout_ms: int,
+    ) -> None:
         self._runner = runner
+        self._grants = grants
+        self._needs = needs
         self._statistics = statistics
         self._max_timeout_ms = max_timeout_ms
 
     async def start(self, row: Row, folder: Path, config: SkillManagerConfig, call: Call) -> StartedRun:
         """Begin a run of the skill, or of one of its scripts."""
         _refuse_disabled(row)
-        target = await anyio.to_thread.run_sync(_script, row, folder, call.script)
+        target = row.entry
+        if call.script is not None or target is None:
+            target = await anyio.to_thread.run_sync(_script, row, folder, call.script)
+        layers, warnings = await self._needs.for_run(row, folder)
         wanted = call.timeout or row.metadata.timeout_ms or config.sandbox_timeout
         request = RunRequest(
             skill=row.name,
@@ -74,6 +89,9 @@ class SkillExecution:
             files=tuple(call.files),
             timeout_ms=min(wanted, self._max_timeout_ms),
             is_entry=target == row.entry,
+            grants=await self._grants.for_run(row, folder),
+            layers=layers,
+            warnings=tuple(warnings),
         )
         return await self._runner.start(request)
 
@@ -124,8 +142,6 @@ def _script(row: Row, folder: Path, wanted: str | None) -> str:
         raise InvalidInputError(
             f"{row.name} has no script {wanted}", skillName=row.name, scripts=runnable_scripts(available)
         )
-    if row.entry is not None:
-        return row.entry
     scripts = runnable_scripts(available)
     if len(scripts) == 1:
         return scripts[0]

@@ -1,7 +1,7 @@
 """SkillManager: the whole life of a skill, for every door and for Python."""
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +15,7 @@ from apexbridge.errors import (
     SkillParseError,
     SkillReadOnlyError,
 )
+from apexbridge.sandbox.layers import LayerStore
 from apexbridge.sandbox.models import ExecutionResult
 from apexbridge.skills.catalog import INSTALLED_ROOT, Catalog, Row, derived_tags_of
 from apexbridge.skills.config import SkillManagerConfig, SkillsSettings
@@ -22,6 +23,7 @@ from apexbridge.skills.editing import checked_description, with_description
 from apexbridge.skills.execution import Call, SkillExecution
 from apexbridge.skills.files import replace_file
 from apexbridge.skills.finishing import finish
+from apexbridge.skills.grants import GrantView, SkillGrants
 from apexbridge.skills.home import SkillHome
 from apexbridge.skills.indexer import Progress
 from apexbridge.skills.locks import Gate, NameLocks
@@ -37,6 +39,7 @@ from apexbridge.skills.models import (
     ValidationReport,
     effective_mode,
 )
+from apexbridge.skills.needs import NeedsView, SkillNeeds
 from apexbridge.skills.package import open_package, validate_package
 from apexbridge.skills.ports import (
     IndexDocument,
@@ -49,11 +52,13 @@ from apexbridge.skills.ports import (
     ToolRegistrar,
 )
 from apexbridge.skills.roots import SkillRoot
+from apexbridge.skills.secrets import SecretStore
 from apexbridge.skills.sources import SkillSource, default_profile_of, open_source
 from apexbridge.skills.toolkeeper import ToolKeeper
 from apexbridge.skills.views import SkillViews
 from apexbridge.storage.database import Database
 from apexbridge.storage.faults import storage_faults
+from apexbridge.storage.grants import GrantStore
 from apexbridge.storage.statistics import CallStatisticsStore
 
 
@@ -87,9 +92,13 @@ class SkillManager(SkillViews):
             sandbox_timeout=settings.sandbox_timeout_ms,
             enable_direct_mode=settings.enable_direct_mode,
         )
+        self.grants = SkillGrants(GrantStore(database), SecretStore(data_dir / "secrets.json"), data_dir=data_dir)
+        self.needs = SkillNeeds(LayerStore(data_dir / "layers"))
         self._execution = SkillExecution(
             runner=runner or NoRunner(),
             statistics=self._statistics,
+            grants=self.grants,
+            needs=self.needs,
             max_timeout_ms=settings.max_sandbox_timeout_ms,
         )
         self.roots_changed = anyio.Event()
@@ -212,6 +221,7 @@ class SkillManager(SkillViews):
             folder = self._writable_folder(row)
             with storage_faults():
                 await finish(self._home.installer.uninstall(name, folder))
+                await self.grants.forget(name)
         return Receipt(name=name, message="Skill uninstalled successfully")
 
     # ----------------------------------------------------------------------------------------------------- edit
@@ -323,6 +333,30 @@ class SkillManager(SkillViews):
         """A skill's instructions, whatever its mode."""
         row = await self._live(name, code="ENOENT")
         return await self._execution.execute_direct(row, self._folder(row), self._config, input or {})
+
+    # ---------------------------------------------------------------------------------- grants and dependencies
+    async def grant(self, name: str, permission: str) -> GrantView:
+        """Allow a skill something that it asks for, for as long as its content stays the same."""
+        row = await self._live(name)
+        return await self.grants.grant(row, self._folder(row), permission)
+
+    async def revoke(self, name: str, permission: str) -> None:
+        """Take a permission back."""
+        await self.grants.revoke(await self._live(name), permission)
+
+    async def grants_of(self, name: str) -> list[GrantView]:
+        """What a skill asks for and what it was given."""
+        return await self.grants.views(await self._live(name))
+
+    async def dependencies_of(self, name: str) -> NeedsView:
+        """What a skill declares to need, and whether it is installed."""
+        row = await self._live(name)
+        return await self.needs.view(row, self._folder(row))
+
+    async def install_dependencies(self, name: str, progress: Callable[[str], None] | None = None) -> NeedsView:
+        """Install what a skill declares; a run never does."""
+        row = await self._live(name)
+        return await self.needs.install(row, self._folder(row), progress)
 
     # ---------------------------------------------------------------------------------------------------- tools
     async def register_skill_tool(self, name: str) -> Any:

@@ -131,6 +131,8 @@ class RunRequest:
     grants: Grants = field(default_factory=Grants)
     layers: Mapping[str, Path] = field(default_factory=dict)
     """Installed dependencies."""
+    warnings: tuple[str, ...] = ()
+    """What the result shall mention."""
 
 
 class StartedRun(Protocol):

@@ -158,9 +158,9 @@ class Runs:
             InvalidInputError: arguments or files do not fit.
         """
         with ExitStack() as stack:
-            files: tuple[InputFile, ...] = await anyio.to_thread.run_sync(
-                stack.enter_context, self._inputs.opened(request.files)
-            )
+            files: tuple[InputFile, ...] = ()
+            if request.files:
+                files = await anyio.to_thread.run_sync(stack.enter_context, self._inputs.opened(request.files))
             job = Job(
                 skill=request.skill,
                 folder=request.folder,
@@ -172,6 +172,7 @@ class Runs:
                 timeout_ms=request.timeout_ms,
                 grants=request.grants,
                 layers=request.layers,
+                warnings=request.warnings,
             )
             await self._sandbox.check(job)
             run = Run(self._row(request))

@@ -13,6 +13,7 @@ from apexbridge.skills.catalog import Catalog, Row
 from apexbridge.skills.config import SkillManagerConfig
 from apexbridge.skills.details import describe
 from apexbridge.skills.files import open_beneath
+from apexbridge.skills.grants import SkillGrants
 from apexbridge.skills.home import SkillHome
 from apexbridge.skills.locks import NameLocks
 from apexbridge.skills.models import (
@@ -41,6 +42,7 @@ class SkillViews:
     _home: SkillHome
     _commits: NameLocks
     """Held around a commit, and by whoever must not see two versions at once."""
+    grants: SkillGrants
 
     async def list_skills(
         self,
@@ -68,8 +70,9 @@ class SkillViews:
             SkillNotFoundError: there is none of that name.
         """
         async with self._reading(name) as row:
+            granted = await self.grants.granted(row)
             return await anyio.to_thread.run_sync(
-                describe, row, self._scanner.folder_of(row.key), self._config.default_mode
+                describe, row, self._scanner.folder_of(row.key), self._config.default_mode, granted
             )
 
     async def open_skill_file(self, name: str, path: str) -> BinaryIO:

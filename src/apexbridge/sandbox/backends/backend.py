@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from apexbridge.sandbox.config import BackendName, Guarantee
+from apexbridge.sandbox.models import Grants
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +27,12 @@ class Backend:
     can_reach_hosts: bool
     """Whether granted hosts can be reached."""
 
-    @property
-    def told(self) -> dict[str, str | None]:
-        """As a result tells it."""
-        return dict[str, str | None](self.enforcement.items())
+    def told_for(self, grants: Grants) -> dict[str, str | None]:
+        """As a result tells it, with what was let through."""
+        told = dict[str, str | None](self.enforcement.items())
+        if grants.hosts:
+            hosts = ", ".join(f"{host}:{port}" for host, port in grants.hosts)
+            told["net"] = f"{told['net']}, proxy to {hosts}"
+        if grants.paths:
+            told["fs"] = f"{told['fs']}, read-only: {', '.join(grants.paths)}"
+        return told

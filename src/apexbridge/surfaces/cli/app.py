@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import apexbridge
-from apexbridge.surfaces.cli import config, evaluation, plugins, search, serve, skills
+from apexbridge.surfaces.cli import config, doctor, evaluation, permits, plugins, run, search, serve, skills
 from apexbridge.surfaces.cli.printable import printable
 
 if TYPE_CHECKING:
@@ -21,12 +21,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # plain help: importing rich would double the time that it takes
 )
-search.add_commands(skills.app)
+for part in (search, run, permits):
+    part.add_commands(skills.app)
 app.add_typer(skills.app, name="skills")
 app.add_typer(plugins.app, name="plugins")
+app.add_typer(permits.secrets, name="secrets")
 app.add_typer(config.app, name="config")
 app.add_typer(evaluation.app, name="eval")
 app.command()(serve.serve)
+app.command()(doctor.doctor)
 
 INTERRUPTED = 130
 
@@ -91,5 +94,6 @@ _HINTS = {
     "SKILL_NOT_FOUND": "See what is installed with: apex skills list",
     "PLUGIN_NOT_FOUND": "See what is installed with: apex plugins list",
     "SKILL_ALREADY_EXISTS": "On the command line that is: --overwrite",
+    "SANDBOX_UNAVAILABLE": "For what is missing on this host: apex doctor",
     "SKILL_PARSE_ERROR": "For line numbers and repairs: apex skills doctor FOLDER",
 }

@@ -12,7 +12,7 @@ from urllib.parse import quote
 import anyio
 import httpx
 
-from apexbridge.errors import ApexBridgeError, ServerError, SkillNotFoundError
+from apexbridge.errors import ApexBridgeError, InvalidInputError, ServerError, SkillNotFoundError
 from apexbridge.settings import Settings, load_settings
 from apexbridge.skills.models import NAME_PATTERN, RESERVED_NAMES
 from apexbridge.storage.directory import SERVER_FILE, is_owned
@@ -63,6 +63,29 @@ class Api:
         given = {key: value for key, value in query.items() if value is not None}
         headers = {"content-type": "application/zip"}
         return _checked(await self._send("POST", path, content=pieces(), params=given, headers=headers))
+
+    async def send_file(self, path: str, source: Path) -> Any:
+        """Send a file of any kind in a form."""
+        try:
+            with source.open("rb") as file:
+                return _checked(await self._send("POST", path, files={"file": (source.name, file)}))
+        except OSError as error:
+            raise InvalidInputError(f"{source} cannot be read: {error.strerror}") from error
+
+    async def events(self, path: str) -> AsyncIterator[tuple[str, Any]]:
+        """Server-sent events, each with its kind and its data."""
+        with self._reachable():
+            async with self._client.stream("GET", path) as response:
+                if response.is_error:
+                    await response.aread()
+                    _checked(response)
+                kind = ""
+                async for line in response.aiter_lines():
+                    field, _, value = line.partition(": ")
+                    if field == "event":
+                        kind = value
+                    elif field == "data":
+                        yield kind, json.loads(value)
 
     async def download(self, path: str, target: BinaryIO) -> None:
         """Receive a file."""

@@ -7,7 +7,7 @@ from fastapi_offline import FastAPIOffline
 
 import apexbridge
 from apexbridge.bridge import Bridge
-from apexbridge.surfaces.http import executions, plugins, search, service, skills
+from apexbridge.surfaces.http import executions, permits, plugins, search, service, skills
 from apexbridge.surfaces.http.errors import CatchAll, ErrorAnswer, add_error_handlers
 from apexbridge.surfaces.http.limits import BodyLimit
 from apexbridge.surfaces.http.origin import OriginGuard
@@ -29,7 +29,7 @@ def create_app(bridge: Bridge) -> FastAPI:
         responses=_ERRORS,
     )
     app.state.bridge = bridge
-    for part in (search, skills, executions, plugins, service):
+    for part in (search, permits, skills, executions, plugins, service):
         app.include_router(part.router)
     add_error_handlers(app)
     app.add_middleware(BodyLimit)

@@ -1,0 +1,2 @@
+# Says that a shell is there.
+echo "sh"

@@ -1,0 +1,154 @@
+"""Grants: what an operator allows one skill, as it is now; a change of its content takes it all back."""
+
+import os
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+import anyio.to_thread
+
+from apexbridge.errors import InvalidInputError, SkillError
+from apexbridge.sandbox.models import Grants
+from apexbridge.skills.catalog import Row
+from apexbridge.skills.fingerprint import hash_folder, look
+from apexbridge.skills.permissions import Permission, parse
+from apexbridge.skills.secrets import SecretStore
+from apexbridge.storage.grants import GrantRow, GrantStore
+from apexbridge.wire import WireModel
+
+GrantState = Literal["requested", "granted", "void"]
+
+
+class GrantView(WireModel):
+    """A permission that a skill asks for or was given."""
+
+    permission: str
+    state: GrantState
+    """`void`: it was granted to other content, and has to be granted again."""
+    granted_at: datetime | None = None
+
+
+class SkillGrants:
+    """Gives, takes back, and tells what a run may have."""
+
+    def __init__(
+        self, store: GrantStore, secrets: SecretStore, *, data_dir: Path, environment: Mapping[str, str] | None = None
+    ) -> None:
+        self._store = store
+        self._data_dir = data_dir
+        self._environment = os.environ if environment is None else environment
+        self.secrets = secrets
+
+    async def grant(self, row: Row, folder: Path, permission: str) -> GrantView:
+        """Allow a skill what it asks for.
+
+        Raises:
+            InvalidInputError: it does not ask for that, or that cannot be given.
+        """
+        wanted = parse(permission)
+        if permission not in row.metadata.permissions:
+            asked = ", ".join(row.metadata.permissions) or "nothing"
+            raise InvalidInputError(f"{row.name} does not ask for {permission}; it asks for {asked}")
+        self._check(wanted, permission)
+        await self._same_content(row, folder)
+        now = int(time.time() * 1000)
+        await self._store.put(row.name, GrantRow(permission=permission, content_hash=row.content_hash, granted_at=now))
+        return GrantView(permission=permission, state="granted", granted_at=_moment(now))
+
+    async def revoke(self, row: Row, permission: str) -> None:
+        """Take a permission back.
+
+        Raises:
+            InvalidInputError: it was not given.
+        """
+        if not await self._store.remove(row.name, permission):
+            raise InvalidInputError(f"{row.name} was not granted {permission[:200]}")
+
+    async def forget(self, skill: str) -> None:
+        """The skill is gone, and what it was allowed with it."""
+        await self._store.remove(skill)
+
+    async def views(self, row: Row) -> list[GrantView]:
+        """Every permission that the skill asks for or was given."""
+        given = {grant.permission: grant for grant in await self._store.of(row.name)}
+        views = []
+        for permission in dict.fromkeys((*row.metadata.permissions, *given)):
+            grant = given.get(permission)
+            if grant is None:
+                views.append(GrantView(permission=permission, state="requested"))
+                continue
+            state: GrantState = "granted" if _holds(grant, row) else "void"
+            views.append(GrantView(permission=permission, state=state, granted_at=_moment(grant.granted_at)))
+        return views
+
+    async def granted(self, row: Row) -> list[str]:
+        """The permissions that hold now."""
+        return [grant.permission for grant in await self._store.of(row.name) if _holds(grant, row)]
+
+    async def for_run(self, row: Row, folder: Path) -> Grants:
+        """What a run of the skill may have.
+
+        Raises:
+            SkillError: PERMISSION_DENIED, where a granted thing is not there to be given.
+        """
+        if not row.metadata.permissions or not (held := await self.granted(row)):
+            return Grants()
+        if await anyio.to_thread.run_sync(_content_of, folder) != row.content_hash:
+            return Grants()  # it changed a moment ago, and nobody has looked at it since
+        wanted = [parse(permission) for permission in held]
+        secrets = await anyio.to_thread.run_sync(
+            lambda: {item.name: self._secret(row, item) for item in wanted if item.kind == "secret"}
+        )
+        return Grants(
+            hosts=tuple((item.name, item.port) for item in wanted if item.kind == "net"),
+            variables={item.name: self._variable(row, item) for item in wanted if item.kind == "env"},
+            secrets=secrets,
+            paths=tuple(item.path for item in wanted if item.kind == "fs"),
+        )
+
+    def _check(self, wanted: Permission, permission: str) -> None:
+        if wanted.kind != "fs":
+            return
+        path = Path(wanted.path)
+        if not path.exists():
+            raise InvalidInputError(f"{permission}: there is no {wanted.path}")
+        resolved, data_dir = path.resolve(), self._data_dir.resolve()
+        if resolved.is_relative_to(data_dir) or data_dir.is_relative_to(resolved):
+            raise InvalidInputError(f"{permission}: the server's own data are never shown to a skill")
+
+    async def _same_content(self, row: Row, folder: Path) -> None:
+        """What is granted is what the operator could look at, not what was put in its place a moment ago."""
+        if await anyio.to_thread.run_sync(_content_of, folder) != row.content_hash:
+            raise InvalidInputError(f"{row.name} changed a moment ago; look at it, then grant again")
+
+    def _variable(self, row: Row, wanted: Permission) -> str:
+        value = self._environment.get(wanted.name)
+        if value is None:
+            raise _not_there(row, f"env:{wanted.name} is granted, but the server has no variable {wanted.name}")
+        return value
+
+    def _secret(self, row: Row, wanted: Permission) -> str:
+        value = self.secrets.get(wanted.name)
+        if value is None:
+            raise _not_there(
+                row, f"secret:{wanted.name} is granted, but not set. Set it with: apex secrets set {wanted.name}"
+            )
+        return value
+
+
+def _holds(grant: GrantRow, row: Row) -> bool:
+    return grant.content_hash == row.content_hash and grant.permission in row.metadata.permissions
+
+
+def _content_of(folder: Path) -> str:
+    return hash_folder(folder, look(folder).files)
+
+
+def _not_there(row: Row, message: str) -> SkillError:
+    return SkillError(message, skill=row.name, code="PERMISSION_DENIED", mode="sandbox")
+
+
+def _moment(milliseconds: int) -> datetime:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC)

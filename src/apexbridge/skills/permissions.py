@@ -1,0 +1,73 @@
+"""What a skill can ask for beyond its walls, and how such a wish is read."""
+
+import ipaddress
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from apexbridge.errors import InvalidInputError
+
+Kind = Literal["net", "env", "secret", "fs"]
+FORMS = "net:HOST:PORT, env:NAME, secret:NAME or fs:ro:PATH"
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}\Z")
+_HOST = re.compile(
+    r"(?=.{1,253}\Z)[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*\Z"
+)
+_OURS = {"PATH", "HOME", "TMPDIR", "INPUT_JSON", "TIMEOUT", "SKILL_NAME", "SKILL_PATH"}
+_NEVER_SHOWN = ("/proc", "/sys", "/dev")
+_MAX_PORT = 65_535
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Permission:
+    """One wish."""
+
+    kind: Kind
+    name: str = ""
+    """A variable's or a secret's name, or a host."""
+    port: int = 0
+    path: str = ""
+
+
+def parse(text: str) -> Permission:
+    """Read a permission.
+
+    Raises:
+        InvalidInputError: it is none, and why.
+    """
+    kind, _, rest = text.partition(":")
+    if kind == "net":
+        return _net(text, rest)
+    if kind in ("env", "secret") and _NAME.match(rest):
+        if rest in _OURS:
+            raise InvalidInputError(f"{text}: {rest} is set by the sandbox itself")
+        return Permission(kind="env" if kind == "env" else "secret", name=rest)
+    if kind == "fs" and rest.startswith("ro:"):
+        return _path(text, rest.removeprefix("ro:"))
+    raise InvalidInputError(f"{text[:200]} is no permission; write {FORMS}")
+
+
+def _net(text: str, rest: str) -> Permission:
+    host, _, port = rest.rpartition(":")
+    if not port.isdigit() or not 0 < int(port) <= _MAX_PORT:
+        raise InvalidInputError(f"{text[:200]}: name one port, 1 to {_MAX_PORT}")
+    if ":" in host:
+        raise InvalidInputError(f"{text[:200]}: addresses of IPv6 cannot be granted; use a name or an IPv4 address")
+    if not _HOST.match(host):
+        raise InvalidInputError(f"{text[:200]}: name one host, without wildcards")
+    if re.fullmatch(r"[0-9.]+", host):
+        try:
+            ipaddress.IPv4Address(host)
+        except ValueError as error:
+            raise InvalidInputError(f"{text[:200]}: {host} is no address") from error
+    return Permission(kind="net", name=host.lower(), port=int(port))
+
+
+def _path(text: str, path: str) -> Permission:
+    plain = Path(path)
+    if not plain.is_absolute() or ".." in plain.parts or len(plain.parts) < 2:
+        raise InvalidInputError(f"{text[:200]}: name an absolute path, and not the root itself")
+    if str(plain).startswith(_NEVER_SHOWN):
+        raise InvalidInputError(f"{text[:200]}: {plain.parts[1]} belongs to the kernel and is never shown")
+    return Permission(kind="fs", path=str(plain))

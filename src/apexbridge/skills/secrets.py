@@ -1,0 +1,59 @@
+"""Named secrets that an operator keeps here for skills; only their names are ever told."""
+
+import json
+from pathlib import Path
+
+from apexbridge.errors import InvalidInputError, RequestError
+from apexbridge.skills.files import replace_file
+from apexbridge.skills.permissions import parse
+
+MAX_BYTES = 32 * 1024
+
+
+class SecretStore:
+    """One file that nobody but the server's user can read."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def names(self) -> list[str]:
+        """What there is."""
+        return sorted(self._read())
+
+    def get(self, name: str) -> str | None:
+        """A secret's value."""
+        return self._read().get(name)
+
+    def set(self, name: str, value: str) -> None:
+        """Keep a secret, in place of an earlier one of that name.
+
+        Raises:
+            InvalidInputError: the name or the value cannot be a variable's.
+        """
+        parse(f"secret:{name}")
+        if "\0" in value or not value or len(value.encode("utf-8", "surrogatepass")) > MAX_BYTES:
+            raise InvalidInputError(f"A secret is a text of 1 to {MAX_BYTES} bytes without NUL characters")
+        self._write({**self._read(), name: value})
+
+    def remove(self, name: str) -> None:
+        """Forget a secret.
+
+        Raises:
+            RequestError: NOT_FOUND.
+        """
+        known = self._read()
+        if name not in known:
+            raise RequestError(f"There is no secret {name[:128]}", code="NOT_FOUND")
+        del known[name]
+        self._write(known)
+
+    def _read(self) -> dict[str, str]:
+        try:
+            found: dict[str, str] = json.loads(self._path.read_bytes())
+        except FileNotFoundError:
+            return {}
+        return found
+
+    def _write(self, secrets: dict[str, str]) -> None:
+        data = json.dumps(secrets, indent=2, sort_keys=True).encode()
+        replace_file(self._path, data, beside=self._path.parent, mode=0o600, durable=True)

@@ -1,0 +1,151 @@
+"""`apex skills run`: a skill's output as it comes, its files where they are wanted, its success as the exit code."""
+
+import sys
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from apexbridge.surfaces.cli.options import DataDir, Json, SkillName, Url, call, show
+
+if TYPE_CHECKING:
+    from apexbridge.surfaces.cli.connect import Api
+
+
+class ModeChoice(StrEnum):
+    """How a skill answers."""
+
+    SANDBOX = "sandbox"
+    DIRECT = "direct"
+
+
+def add_commands(app: typer.Typer) -> None:
+    """Add what is here to `apex skills`."""
+    app.command("run")(run)
+
+
+def run(
+    name: SkillName,
+    args: Annotated[list[str] | None, typer.Argument(metavar="[-- ARG…]", help="The script's arguments.")] = None,
+    input: Annotated[
+        str | None, typer.Option("--input", metavar="JSON|@FILE|-", help="The input: JSON, a file, or stdin.")
+    ] = None,
+    script: Annotated[str | None, typer.Option("--script", help="A bundled script, such as scripts/x.py.")] = None,
+    file: Annotated[list[Path] | None, typer.Option("--file", help="A file for the run; may be repeated.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Put the files that the run leaves here.")
+    ] = None,
+    timeout: Annotated[int | None, typer.Option("--timeout", metavar="MS", help="End the run after this time.")] = None,
+    mode: Annotated[ModeChoice | None, typer.Option("--mode", help="Run it, or return its instructions.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Confirm what needs a confirmation.")] = False,
+    json: Json = False,
+    data_dir: DataDir = None,
+    url: Url = None,
+) -> None:
+    """Run a skill, or one of its scripts, in the sandbox; a direct skill returns its instructions."""
+    body: dict[str, Any] = {"input": _read_input(input)}
+    body |= {"args": args or []} | ({"script": script} if script else {}) | ({"timeout": timeout} if timeout else {})
+    body |= {"mode": mode.value} if mode else {}
+
+    async def work(api: "Api") -> Any:
+        body["files"] = [(await api.send_file("/api/uploads", path))["id"] for path in file or []]
+        answer = await (_wait(api, name, body) if json else _follow(api, name, body))
+        if out is not None:
+            await _fetch(api, answer, out)
+        return answer
+
+    answer = call(work, data_dir=data_dir, url=url)
+    show(answer, json=json, people=lambda: _tell(answer, out))
+    if answer.get("success") is False:
+        raise typer.Exit(1)
+
+
+def _read_input(given: str | None) -> dict[str, Any]:
+    import json
+
+    from apexbridge.errors import InvalidInputError
+
+    if given is None:
+        return {}
+    text = sys.stdin.read() if given == "-" else Path(given[1:]).read_text("utf-8") if given.startswith("@") else given
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise InvalidInputError(f"--input is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise InvalidInputError('--input must be a JSON object, such as {"text": "hello"}')
+    return value
+
+
+async def _wait(api: "Api", name: str, body: dict[str, Any]) -> dict[str, Any]:
+    from apexbridge.surfaces.cli.connect import skill_path
+
+    answer: dict[str, Any] = await api.ask("POST", skill_path(name, "execute"), json=body)
+    return answer
+
+
+async def _follow(api: "Api", name: str, body: dict[str, Any]) -> dict[str, Any]:
+    """Start the run and print what it prints, while it does; who stops this command stops the run."""
+    import anyio
+
+    started = await _wait(api, name, {**body, "wait": False})
+    if "id" not in started:  # instructions, not a run
+        return started
+    path = f"/api/executions/{started['id']}"
+    result: dict[str, Any] = {}
+    try:
+        async for kind, data in api.events(f"{path}/events"):
+            if kind == "result":
+                result = data
+            elif kind in ("stdout", "stderr"):
+                stream = sys.stdout if kind == "stdout" else sys.stderr
+                stream.write(data)
+                stream.flush()
+    except BaseException:
+        with anyio.CancelScope(shield=True):
+            await api.ask("POST", f"{path}/cancel")
+        raise
+    return result
+
+
+async def _fetch(api: "Api", result: dict[str, Any], folder: Path) -> None:
+    """Bring the run's files here; their names were checked when they were carried out."""
+    from urllib.parse import quote
+
+    for item in result.get("files", []):
+        target = folder / item["path"]
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with target.open("wb") as file:
+            await api.download(f"/api/executions/{result['id']}/files/{quote(item['path'])}", file)
+
+
+def _tell(answer: dict[str, Any], out: Path | None) -> None:
+    from apexbridge.surfaces.cli.output import line, say, warn
+
+    if answer.get("mode") == "direct":
+        warn(answer["warnings"])
+        line(answer["content"])
+        return
+    warn(answer["warnings"])
+    if not answer["success"]:
+        say(
+            f"{answer['error']} ({answer['errorCode']}, exit code {_code(answer)}, {answer['duration']} ms)",
+            style="red",
+        )
+    if answer["files"]:
+        _tell_files(answer["files"], answer["id"], out)
+
+
+def _tell_files(files: Sequence[dict[str, Any]], identity: str, out: Path | None) -> None:
+    from apexbridge.surfaces.cli.output import say
+
+    where = f"in {out}" if out else f"kept as runs/{identity}/…; fetch them with --out DIR next time"
+    say(f"{len(files)} file{'' if len(files) == 1 else 's'} {where}:")
+    for item in files:
+        say(f"  {item['path']}  {item['size']} bytes")
+
+
+def _code(answer: dict[str, Any]) -> str:
+    return "none" if answer["exitCode"] is None else str(answer["exitCode"])
