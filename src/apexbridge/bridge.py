@@ -17,6 +17,7 @@ from apexbridge.retrieval.embedders.embedder import Embedder
 from apexbridge.retrieval.service import ToolRetrievalService
 from apexbridge.sandbox.engine import Sandbox
 from apexbridge.settings import Settings
+from apexbridge.skills.executor import SkillsSandboxExecutor
 from apexbridge.skills.indexer import Progress
 from apexbridge.skills.inputs import InputFiles
 from apexbridge.skills.manager import SkillManager
@@ -62,6 +63,7 @@ class Bridge:
         self.retrieval = retrieval
         self.runs = runs
         self.sandbox = sandbox
+        self.executor = SkillsSandboxExecutor(skills, sandbox)
         self.instance = uuid.uuid4().hex
         """Tells this opened directory apart from any other one, so that nobody talks to the wrong server."""
         self.is_indexed = False

@@ -17,7 +17,7 @@ from apexbridge.sandbox.masking import masks
 from apexbridge.sandbox.models import Job, RunFile
 from apexbridge.sandbox.outcome import Ending
 from apexbridge.sandbox.output import Listener, Output
-from apexbridge.sandbox.proxy import GrantedHosts
+from apexbridge.sandbox.proxy import GrantedHosts, places
 from apexbridge.sandbox.run import Pipes, Supervisor, packed
 from apexbridge.sandbox.runtimes import Runtime, Runtimes, shell_of
 
@@ -102,7 +102,7 @@ class Workbench:
             text = input_json(job)
             packet = await (self._give(job, waiting, text) if waiting else self._start(job, runtime, cell, pipes, text))
             supervisor.begin(stdin=text.encode("utf-8", "surrogatepass"), job=packet)
-            async with GrantedHosts.of(job.grants, cell):
+            async with GrantedHosts(job.grants, cell):
                 ending, peak = await supervisor.wait(begun + job.timeout_ms / 1000 - loop.time())
             stdout, stderr = output.finish()
             files, warnings = await self._carry_out(cell, artifacts, job)
@@ -151,7 +151,7 @@ class Workbench:
             "skill": str(job.folder),
             "layers": {name: str(path) for name, path in job.layers.items()},
             "paths": list(job.grants.paths),
-            "hosts": GrantedHosts.addresses(job.grants),
+            "hosts": places(job.grants),
         }
         await cell.start(order, pipes.theirs)
         return packet

@@ -6,7 +6,6 @@ import logging
 import socket
 from contextlib import suppress
 from types import TracebackType
-from typing import Any
 
 from apexbridge.sandbox.launch import Cell, LaunchError
 from apexbridge.sandbox.models import Grants
@@ -18,35 +17,34 @@ MAX_CONNECTIONS = 64
 logger = logging.getLogger(__name__)
 
 
+Place = tuple[str, int, str]
+"""Where a granted host is found inside: an address, a port, and the name that leads there."""
+
+
+def places(grants: Grants) -> list[Place]:
+    """A place for each granted host and port: its own number, or one of loopback's."""
+    found: dict[tuple[str, int], Place] = {}
+    numbers: dict[str, str] = {}
+    for host, port in grants.hosts:
+        address = "127.0.0.1" if host == "localhost" else host
+        if not _is_address(address):
+            address = numbers.setdefault(host, f"127.83.{len(numbers) // 250}.{len(numbers) % 250 + 1}")
+        found.setdefault((address, port), (address, port, host))
+    return list(found.values())
+
+
 class GrantedHosts:
     """Answers on the sockets of one run for as long as it lasts."""
 
-    def __init__(self, hosts: tuple[tuple[str, int], ...], cell: Cell) -> None:
-        self._hosts = hosts
+    def __init__(self, grants: Grants, cell: Cell) -> None:
+        self._places = places(grants)
         self._cell = cell
         self._servers: list[asyncio.Server] = []
         self._connections: set[asyncio.Task[None]] = set()
         self._opening: asyncio.Task[None] | None = None
 
-    @classmethod
-    def of(cls, grants: Grants, cell: Cell) -> "GrantedHosts":
-        """For the hosts of these grants."""
-        return cls(grants.hosts, cell)
-
-    @staticmethod
-    def addresses(grants: Grants) -> list[list[Any]]:
-        """Where each host is found inside: its own number, or one of loopback's; the port; the name."""
-        found: list[list[Any]] = []
-        numbers: dict[str, str] = {}
-        for host, port in grants.hosts:
-            address = "127.0.0.1" if host == "localhost" else host
-            if not _is_address(address):
-                address = numbers.setdefault(host, f"127.83.{len(numbers) // 250}.{len(numbers) % 250 + 1}")
-            found.append([address, port, host])
-        return found
-
     async def __aenter__(self) -> "GrantedHosts":
-        if self._hosts:
+        if self._places:
             self._opening = asyncio.create_task(self._open())
         return self
 
@@ -69,7 +67,7 @@ class GrantedHosts:
         except LaunchError as error:
             logger.warning("granted hosts cannot be reached: %s", error)
             return
-        for descriptor, (host, port) in zip(descriptors, self._hosts, strict=True):
+        for descriptor, (_, port, host) in zip(descriptors, self._places, strict=True):
             listener = socket.socket(fileno=descriptor)
             listener.setblocking(False)
 

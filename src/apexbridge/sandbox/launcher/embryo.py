@@ -42,32 +42,37 @@ def fork(limits: Limits, niceness: int) -> Embryo:
     pid = os.fork()
     if pid == 0:
         try:
-            _wait(theirs, limits, niceness)
-        except BaseException as error:  # whatever it is, this copy of the launcher must not go on
-            os.write(2, f"bwrap: {error}\n".encode())
+            _prepare(theirs)
+            received = channel.receive(theirs)
+            if received is not None:
+                _start(theirs, *received, limits=limits, niceness=niceness)
         finally:
-            os._exit(1)
+            os._exit(1)  # whatever it was, this copy of the launcher must not go on
     theirs.close()
     return Embryo(pid=pid, link=ours)
 
 
-def _wait(link: socket.socket, limits: Limits, niceness: int) -> None:
+def _prepare(link: socket.socket) -> None:
     signal.set_wakeup_fd(-1)
     close_all_but({0, 1, 2, link.fileno()})
     kernel.die_with_parent(signal.SIGKILL)
     kernel.unshare(_NAMESPACES)
     socket.sethostname(HOST_NAME)
     network.raise_loopback()
-    received = channel.receive(link)
-    if received is None:
-        return
-    told, files = received
-    if told["hosts"]:
-        listeners = [network.listener(str(address), int(port)) for address, port, _ in told["hosts"]]
-        channel.send(link, {}, [item.fileno() for item in listeners])
+
+
+def _start(link: socket.socket, told: dict[str, Any], files: list[int], *, limits: Limits, niceness: int) -> None:
     numbers, uid = told["numbers"], told["uid"]
-    kept = dict(zip(files, numbers, strict=False))
-    become(files[len(numbers) :], kept, uid=uid, limits=limits, niceness=niceness)
-    if uid is not None:  # nobody else has this user, so everything that counts is this run's
-        limit_processes(0, told["processes"])
-    os.execve(told["command"][0], told["command"], {})
+    kept, standard = dict(zip(files, numbers, strict=False)), files[len(numbers) :]
+    stderr = standard[2]
+    try:
+        if told["hosts"]:
+            listeners = [network.listener(str(address), int(port)) for address, port, _ in told["hosts"]]
+            channel.send(link, {}, [item.fileno() for item in listeners])
+        become(standard, kept, uid=uid, limits=limits, niceness=niceness)
+        stderr = 2
+        if uid is not None:  # nobody else has this user, so everything that counts is this run's
+            limit_processes(0, told["processes"])
+        os.execve(told["command"][0], told["command"], {})
+    except Exception as error:
+        os.write(stderr, f"bwrap: {error}\n".encode())  # said where bubblewrap itself would say it

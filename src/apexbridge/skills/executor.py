@@ -1,0 +1,94 @@
+"""SkillsSandboxExecutor: running skills by name, for Python users who want nothing else."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import SchemaError
+
+from apexbridge.sandbox.doctor import Diagnosis, diagnose
+from apexbridge.sandbox.engine import Sandbox
+from apexbridge.sandbox.models import ExecutionResult
+from apexbridge.skills.manager import SkillManager
+from apexbridge.skills.models import CallStatistics, DirectSkillResult
+from apexbridge.wire import WireModel
+
+
+class InputProblem(WireModel):
+    """What does not fit, and where."""
+
+    path: str
+    message: str
+
+
+class InputVerdict(WireModel):
+    """Whether an input fits a skill's parameters."""
+
+    valid: bool
+    errors: list[InputProblem]
+
+
+class SkillsSandboxExecutor:
+    """Runs skills inside the walls and tells how they did."""
+
+    def __init__(self, skills: SkillManager, sandbox: Sandbox) -> None:
+        self._skills = skills
+        self._sandbox = sandbox
+
+    async def execute(
+        self,
+        name: str,
+        input: Mapping[str, Any] | None = None,
+        *,
+        script: str | None = None,
+        args: Sequence[str] = (),
+        files: Sequence[str] = (),
+        timeout: int | None = None,
+    ) -> ExecutionResult:
+        """Run a skill's script, whatever the skill's mode; what the script does wrong is in the result.
+
+        Raises:
+            SkillNotFoundError: with code ENOENT.
+            SkillPermissionError: the script cannot be read.
+        """
+        started = await self._skills.start_skill(
+            name, input, "sandbox", script=script, args=args, files=files, timeout=timeout
+        )
+        assert not isinstance(started, DirectSkillResult)  # noqa: S101  # the mode was asked for
+        return await started.result()
+
+    async def execute_direct(self, name: str, input: Mapping[str, Any] | None = None) -> DirectSkillResult:
+        """A skill's instructions with the input filled in."""
+        return await self._skills.execute_skill_direct(name, input)
+
+    async def validate_input(self, name: str, input: Mapping[str, Any]) -> InputVerdict:
+        """Say whether an input fits the skill's parameters; nothing is run."""
+        schema = (await self._skills.get_skill(name)).parameters
+        if schema is None:
+            return InputVerdict(valid=True, errors=[])
+        try:
+            Draft202012Validator.check_schema(schema)
+        except SchemaError as error:
+            return InputVerdict(valid=False, errors=[InputProblem(path="parameters", message=error.message)])
+        found = sorted(Draft202012Validator(schema).iter_errors(dict(input)), key=lambda error: error.json_path)
+        problems = [
+            InputProblem(path=".".join(str(part) for part in error.absolute_path), message=error.message)
+            for error in found
+        ]
+        return InputVerdict(valid=not problems, errors=problems)
+
+    async def set_timeout(self, milliseconds: int) -> None:
+        """Change how long a run may take where neither skill nor call says so, until the next start.
+
+        Raises:
+            InvalidInputError: it is not above 0, or above the operator's cap.
+        """
+        await self._skills.update_config({"sandbox_timeout": milliseconds})
+
+    async def get_stats(self, name: str) -> CallStatistics:
+        """How often a skill was called and how it went."""
+        return await self._skills.skill_statistics(name)
+
+    async def doctor(self) -> Diagnosis:
+        """Prove what this host enforces."""
+        return await diagnose(self._sandbox.settings)
