@@ -6,9 +6,17 @@ from pathlib import Path
 
 import anyio
 
-from benchmarks import corpus, help, install, listing, search, start
+from benchmarks import attack, corpus, help, install, listing, sandbox, search, start
 
-TIMED = {"help": help, "install": install, "listing": listing, "search": search, "start": start}
+TIMED = {
+    "attack": attack,
+    "help": help,
+    "install": install,
+    "listing": listing,
+    "sandbox": sandbox,
+    "search": search,
+    "start": start,
+}
 
 
 def main() -> None:

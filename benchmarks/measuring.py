@@ -34,9 +34,19 @@ class Comparison:
 
 
 async def compare(
-    what: str, ours: Timed, baseline_name: str, baseline: Timed, *, goal: float, rounds: int
+    what: str,
+    ours: Timed,
+    baseline_name: str,
+    baseline: Timed,
+    *,
+    goal: float,
+    rounds: int,
+    between: Timed | None = None,
 ) -> Comparison:
-    """Run both in turn and compare their medians; the first round of each warms caches and does not count."""
+    """Run both in turn and compare their medians; the first round of each warms caches and does not count.
+
+    `between` is awaited after each and not timed.
+    """
     times: tuple[list[float], list[float]] = ([], [])
     for number in range(rounds + 1):
         for side, work in zip(times, (ours, baseline), strict=True):
@@ -44,6 +54,8 @@ async def compare(
             await work()
             if number:
                 side.append((time.perf_counter() - begun) * 1000)
+            if between is not None:
+                await between()
     own, other = statistics.median(times[0]), statistics.median(times[1])
     spread = max(times[0]) / own
     return Comparison(what=what, ours_ms=own, baseline=baseline_name, baseline_ms=other, goal=goal, spread=spread)

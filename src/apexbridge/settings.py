@@ -56,6 +56,7 @@ class Settings(BaseSettings):
     enable_direct_mode: bool = Field(default=True, description="Whether direct skills may return their instructions.")
     default_profile: Profile = Field(default="seed", description="How archives are read: seed, lenient or strict.")
     require_entry_script: bool = Field(default=False, description="Refuse packages whose scripts/ has no entry script.")
+    confirm_dangerous: bool = Field(default=True, description="Whether dangerous skills need a confirmation to run.")
     workspace_root: Path | None = Field(
         default=None, description="Folder that file tools and input files are taken from; `<data-dir>/workspace`."
     )
@@ -190,6 +191,7 @@ class Settings(BaseSettings):
             require_entry_script=self.require_entry_script,
             sandbox_timeout_ms=min(self.sandbox_timeout_seconds, self.sandbox_max_timeout_seconds) * 1000,
             max_sandbox_timeout_ms=self.sandbox_max_timeout_seconds * 1000,
+            confirm_dangerous=self.confirm_dangerous,
         )
 
 

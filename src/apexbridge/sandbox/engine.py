@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import stat
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable
@@ -138,6 +139,10 @@ class Sandbox:
                 )
             except LaunchError as error:
                 finished = _not_started(str(error))
+            except OSError as error:  # no descriptors or no memory for pipes: nothing of the job's doing
+                raise ServerError(
+                    f"The run could not be started: {error.strerror}. Try again later.", code="SANDBOX_UNAVAILABLE"
+                ) from error
         return self._result(identity, job, finished, choice, round((time.monotonic() - measured) * 1000))
 
     def _take(self, job: Job, runtime: RuntimeName) -> Waiting | None:
@@ -176,10 +181,17 @@ class Sandbox:
 
 
 def _check_readable(job: Job) -> None:
-    """An entry script that cannot be read is the installer's mistake, and no run."""
+    """A script that cannot be read by the user it would run as is the installer's mistake, and no run."""
     path = job.folder / job.script
-    if not os.access(path, os.R_OK):
-        reason = "it is not there" if not path.exists() else "permission denied"
+    if not path.is_file():
+        reason: str | None = "it is not there"
+    elif os.getuid() == 0:  # which may read everything; the run is another user
+        passed = [path.parent, *path.parent.parents[: len(Path(job.script).parents) - 1]]
+        is_closed = any(not folder.stat().st_mode & stat.S_IXOTH for folder in passed)
+        reason = "permission denied" if is_closed or not path.stat().st_mode & stat.S_IROTH else None
+    else:
+        reason = None if os.access(path, os.R_OK) else "permission denied"
+    if reason is not None:
         raise SkillPermissionError(f"{job.script} cannot be read: {reason}", skill=job.skill, cause=reason)
 
 

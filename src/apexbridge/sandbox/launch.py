@@ -298,6 +298,8 @@ class Launcher:
             "listen": cell.listening,
         }
         _fail(waiting.get(told["do"], cell.exited), error)
+        if told["do"] == "open":  # what was not opened does not start either, and this is the reason
+            _fail(cell.exited, error)
 
     def _lose(self) -> None:
         """The launcher is gone, and the kernel has ended everything it had started."""

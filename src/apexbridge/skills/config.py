@@ -25,6 +25,8 @@ class SkillsSettings(BaseModel):
     sandbox_timeout_ms: int = 60_000
     max_sandbox_timeout_ms: int = 300_000
     """No run may take longer, whatever a skill or a caller says."""
+    confirm_dangerous: bool = True
+    """Whether skills that call themselves dangerous are refused without a confirmation."""
 
 
 class SkillManagerConfig(WireModel):

@@ -14,11 +14,12 @@ from apexbridge.errors import (
     DirectModeDisabledError,
     InvalidInputError,
     SkillDisabledError,
+    SkillError,
     SkillNotFoundError,
     SkillPermissionError,
 )
 from apexbridge.skills.catalog import Row
-from apexbridge.skills.config import SkillManagerConfig
+from apexbridge.skills.config import SkillManagerConfig, SkillsSettings
 from apexbridge.skills.direct import render
 from apexbridge.skills.entrypoint import runnable_scripts
 from apexbridge.skills.fingerprint import look
@@ -63,17 +64,18 @@ class SkillExecution:
         statistics: CallStatisticsStore,
         grants: SkillGrants,
         needs: SkillNeeds,
-        max_timeout_ms: int,
+        settings: SkillsSettings,
     ) -> None:
         self._runner = runner
         self._grants = grants
         self._needs = needs
         self._statistics = statistics
-        self._max_timeout_ms = max_timeout_ms
+        self._settings = settings
 
     async def start(self, row: Row, folder: Path, config: SkillManagerConfig, call: Call) -> StartedRun:
         """Begin a run of the skill, or of one of its scripts."""
         _refuse_disabled(row)
+        self._refuse_unconfirmed(row)
         target = row.entry
         if call.script is not None or target is None:
             target = await anyio.to_thread.run_sync(_script, row, folder, call.script)
@@ -87,13 +89,23 @@ class SkillExecution:
             input=call.input,
             args=tuple(call.args),
             files=tuple(call.files),
-            timeout_ms=min(wanted, self._max_timeout_ms),
+            timeout_ms=min(wanted, self._settings.max_sandbox_timeout_ms),
             is_entry=target == row.entry,
             grants=await self._grants.for_run(row, folder),
             layers=layers,
             warnings=tuple(warnings),
         )
         return await self._runner.start(request)
+
+    def _refuse_unconfirmed(self, row: Row) -> None:
+        if row.dangerous and self._settings.confirm_dangerous:
+            raise SkillError(
+                f"{row.name} calls itself dangerous and runs only with a confirmation.",
+                skill=row.name,
+                code="CONFIRMATION_REQUIRED",
+                mode="sandbox",
+                confirm=row.metadata.confirm,
+            )
 
     async def execute_direct(
         self, row: Row, folder: Path, config: SkillManagerConfig, input: Mapping[str, Any]

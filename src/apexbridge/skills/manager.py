@@ -99,7 +99,7 @@ class SkillManager(SkillViews):
             statistics=self._statistics,
             grants=self.grants,
             needs=self.needs,
-            max_timeout_ms=settings.max_sandbox_timeout_ms,
+            settings=settings,
         )
         self.roots_changed = anyio.Event()
         """Set when skills are looked for in other places than before; whoever waits for it asks again."""

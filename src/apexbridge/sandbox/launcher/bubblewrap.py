@@ -177,18 +177,22 @@ class BubblewrapCell(Cell):
         end(self.pid)
         self._open_gate()
 
-    def ended(self, status: int) -> None:
+    def ended(self, pid: int) -> int | None:
         """bubblewrap ended; it said before what the run ended with, if it got that far.
 
-        The first process inside is ours now, if it is still there: only when it is gone are all the others.
+        The first process inside has become ours, if it is still there: only when it is gone are all the others.
         """
         self._read_status()
         self.pid = None
-        if self._init is not None:
-            end(self._init)
-            with suppress(ChildProcessError):
-                os.waitpid(self._init, 0)
-            self._init = None
+        init, self._init = self._init, None
+        if init is None or init == pid:
+            return None
+        end(init)
+        try:
+            os.waitid(os.P_PID, init, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return None
+        return init
 
     def close(self) -> None:
         """Take the mounts away."""

@@ -77,8 +77,8 @@ class Cell(ABC):
         """End everything inside."""
 
     @abstractmethod
-    def ended(self, status: int) -> None:
-        """The process this launcher is the parent of ended with this wait status."""
+    def ended(self, pid: int) -> int | None:
+        """A process of this cell that was ours ended; gives another one that has to end before the run is over."""
 
     @abstractmethod
     def close(self) -> None:

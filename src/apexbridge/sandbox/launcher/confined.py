@@ -100,12 +100,13 @@ class ConfinedCell(Cell):
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGTERM)
 
-    def ended(self, status: int) -> None:
+    def ended(self, pid: int) -> int | None:
         """The keeper ended, and nothing of the run is left; it wrote down what the run ended with."""
         self.pid = None
         if self._status is not None:
             told = os.read(self._status, 64)
             self.exit_code = int(told) if told else None
+        return None
 
     def close(self) -> None:
         """Remove the workspace."""

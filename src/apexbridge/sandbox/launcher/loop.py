@@ -136,10 +136,10 @@ class Launcher:
     def _do_close(self, identity: str, _: dict[str, Any], __: list[int]) -> None:
         if cell := self._cells.get(identity):
             cell.is_closing = True
-            if cell.pid is None:
-                self._drop(cell)
-            else:
+            if cell in self._by_pid.values():
                 cell.kill()
+            else:
+                self._drop(cell)
 
     def _new_cell(self, identity: str, limits: Limits) -> Cell:
         uid = self._free_uid()
@@ -158,7 +158,7 @@ class Launcher:
     def _reap(self) -> None:
         while True:
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                pid, _ = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
                 return
             if pid == 0:
@@ -166,20 +166,18 @@ class Launcher:
             cell = self._by_pid.pop(pid, None)
             if cell is None:
                 continue  # an orphan that was ended a moment ago
-            cell.ended(status)
-            cell.is_watched = False
-            self._tell(
-                {
-                    "event": "exited",
-                    "id": cell.identity,
-                    "code": cell.exit_code,
-                    "verdict": cell.verdict,
-                    "peak": cell.peak,
-                }
-            )
-            if cell.is_closing:
-                self._drop(cell)
+            if (last := cell.ended(pid)) is not None:
+                self._by_pid[last] = cell
+            else:
+                self._tell_end(cell)
         self._end_orphans()
+
+    def _tell_end(self, cell: Cell) -> None:
+        cell.is_watched = False
+        news = {"event": "exited", "id": cell.identity, "code": cell.exit_code}
+        self._tell({**news, "verdict": cell.verdict, "peak": cell.peak})
+        if cell.is_closing:
+            self._drop(cell)
 
     def _end_orphans(self) -> None:
         """Whatever has become our child without being started by us has outlived its run."""

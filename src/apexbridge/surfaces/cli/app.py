@@ -31,11 +31,12 @@ app.add_typer(evaluation.app, name="eval")
 app.command()(serve.serve)
 app.command()(doctor.doctor)
 
+CONFIRMATION_NEEDED = 3
 INTERRUPTED = 130
 
 
 def main() -> None:
-    """Run the command line: 0 good, 1 refused or failed, 2 wrong usage, 130 interrupted."""
+    """Run the command line: 0 good, 1 refused or failed, 2 wrong usage, 3 confirmation needed, 130 interrupted."""
     logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(name)s: %(message)s")
     try:
         app()
@@ -76,7 +77,7 @@ def _refused(error: Exception) -> int:
         sys.stderr.write(f"{printable(error.message)}\n")
         if hint := _hint(error):
             sys.stderr.write(f"{hint}\n")
-    return 1
+    return CONFIRMATION_NEEDED if error.code == "CONFIRMATION_REQUIRED" else 1
 
 
 def _hint(error: "ApexBridgeError") -> str | None:

@@ -170,7 +170,7 @@ async def _in_process(settings: Settings) -> AsyncIterator[Api]:
         with progress_bar("reading skills") as progress:
             bridge = await stack.enter_async_context(
                 Bridge.open(
-                    settings,
+                    settings.model_copy(update={"sandbox_warm": 0}),  # nobody would be there for the next run
                     watch=False,
                     indexing="on-demand",
                     progress=progress,

@@ -14,11 +14,18 @@ def json_response(answer: WireModel, *, status_code: int = 200, headers: dict[st
     return _response(answer.model_dump_json(), status_code, headers)
 
 
-async def result_response(result: ExecutionResult, *, headers: dict[str, str] | None = None) -> Response:
-    """A result; megabytes of output would keep the event loop busy for too long."""
-    if len(result.stdout) + len(result.stderr) <= LARGE_CHARACTERS:
-        return json_response(result, headers=headers)
-    return _response(await anyio.to_thread.run_sync(result.model_dump_json), 200, headers)
+async def result_response(
+    answer: WireModel, result: ExecutionResult | None, *, headers: dict[str, str] | None = None
+) -> Response:
+    """An answer that holds a result, or is one."""
+    return _response(await told(answer, result), 200, headers)
+
+
+async def told(answer: WireModel, result: ExecutionResult | None) -> str:
+    """An answer as JSON; megabytes of output would keep the event loop busy for too long."""
+    if result is None or len(result.stdout) + len(result.stderr) <= LARGE_CHARACTERS:
+        return answer.model_dump_json()
+    return await anyio.to_thread.run_sync(answer.model_dump_json)
 
 
 def _response(body: str, status_code: int, headers: dict[str, str] | None) -> Response:

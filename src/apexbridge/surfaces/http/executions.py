@@ -4,13 +4,15 @@ import json
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Path, Query, Request
+from fastapi import APIRouter, Header, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
+from apexbridge.sandbox.models import ExecutionResult
 from apexbridge.skills.runlog import RunEvent
 from apexbridge.skills.runs import RunDetail, RunPage
 from apexbridge.skills.uploads import Upload
 from apexbridge.storage.runs import RunFilter, RunState
+from apexbridge.surfaces.http.answers import result_response, told
 from apexbridge.surfaces.http.context import ServedBridge
 from apexbridge.surfaces.http.downloads import download
 from apexbridge.surfaces.http.uploads import receive_upload
@@ -42,10 +44,11 @@ async def list_executions(
     return await bridge.runs.page(RunFilter(skill=skill, state=state, status=status), page=page, limit=limit)
 
 
-@router.get("/api/executions/{id}", response_model_exclude_none=False)
-async def show_execution(identity: Identity, bridge: ServedBridge) -> RunDetail:
+@router.get("/api/executions/{id}", response_model=None, responses={200: {"model": RunDetail}})
+async def show_execution(identity: Identity, bridge: ServedBridge) -> Response:
     """Everything about one run; `result` is there when it has ended."""
-    return await bridge.runs.get(identity)
+    detail = await bridge.runs.get(identity)
+    return await result_response(detail, detail.result)
 
 
 @router.get("/api/executions/{id}/events", response_class=StreamingResponse)
@@ -92,12 +95,13 @@ async def upload_file(request: Request, bridge: ServedBridge) -> Upload:
 
 async def _stream(first: RunEvent | None, events: AsyncIterator[RunEvent]) -> AsyncIterator[bytes]:
     if first is not None:
-        yield _sent(first)
+        yield await _sent(first)
     async for event in events:
-        yield _sent(event)
+        yield await _sent(event)
 
 
-def _sent(event: RunEvent) -> bytes:
+async def _sent(event: RunEvent) -> bytes:
     """One event as it goes over the wire; JSON, so that no line end in it ends anything."""
-    data = event.data.model_dump_json() if isinstance(event.data, WireModel) else json.dumps(event.data)
+    is_result = isinstance(event.data, ExecutionResult)
+    data = await told(event.data, event.data) if is_result else json.dumps(event.data, ensure_ascii=False)
     return f"id: {event.number}\nevent: {event.kind}\ndata: {data}\n\n".encode("utf-8", "replace")

@@ -201,7 +201,7 @@ async def execute_skill(name: Name, request: Request, skills: Skills, call: Exec
     if not call.wait:
         return json_response(Accepted(id=started.id), status_code=202, headers=headers)
     result = await result_unless_left(request, started)
-    return await result_response(result, headers=headers)
+    return await result_response(result, result, headers=headers)
 
 
 @router.get("/{name}/stats")

@@ -1,0 +1,113 @@
+"""A server's pulse while four skills do their worst at once for half a minute."""
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+
+from benchmarks.measuring import Comparison
+
+IDLE_SECONDS, ATTACK_SECONDS = 5, 30
+ATTACKERS = {
+    "fork-bomb": (
+        "execute.py",
+        "import os, time\nwhile True:\n    try:\n        os.fork()\n    except OSError:\n        time.sleep(0.001)\n",
+    ),
+    "memory-hog": ("execute.py", "taken = []\nwhile True:\n    taken.append(bytearray(b'x' * (8 << 20)))\n"),
+    "output-flood": ("execute.sh", "while :; do head -c 65536 /dev/zero; done\n"),
+    "disk-filler": (
+        "execute.py",
+        "import os\n"
+        "while True:\n"
+        "    try:\n"
+        "        for number in range(10**6):\n"
+        "            with open(f'f{number}', 'wb') as file:\n"
+        "                file.write(b'x' * 65536)\n"
+        "    except OSError:\n"
+        "        for name in [name for name in os.listdir('.') if name.startswith('f')]:\n"
+        "            os.unlink(name)\n",
+    ),
+}
+
+
+async def run() -> list[Comparison]:
+    """The 99th percentile of /healthz, idle and under attack; a call that fails is a failure of the whole."""
+    with tempfile.TemporaryDirectory() as place, _served(Path(place) / "data") as address:
+        async with httpx.AsyncClient(base_url=address, timeout=60, trust_env=False) as client:
+            for name in ATTACKERS:
+                archive = await asyncio.to_thread(_packed, Path(place), name)
+                headers = {"content-type": "application/zip"}
+                (await client.post("/api/skills/install", content=archive, headers=headers)).raise_for_status()
+            idle = await _pulse(client, IDLE_SECONDS)
+            attack = asyncio.gather(*(_keep_attacking(client, name) for name in ATTACKERS))
+            under = await _pulse(client, ATTACK_SECONDS)
+            ended = await attack
+    return [
+        Comparison(
+            what=f"/healthz p99 under attack, {len(under)} calls and none failed, {sum(ended)} attacks ended",
+            ours_ms=_percentile(under),
+            baseline="idle",
+            baseline_ms=_percentile(idle),
+            goal=10,
+            spread=max(under) / _percentile(under),
+        )
+    ]
+
+
+def _packed(folder: Path, name: str) -> bytes:
+    script, text = ATTACKERS[name]
+    skill = folder / name
+    (skill / "scripts").mkdir(parents=True)
+    (skill / "SKILL.md").write_text(f"---\nname: {name}\ndescription: Does its worst, again and again.\n---\n")
+    (skill / "scripts" / script).write_text(text)
+    return Path(shutil.make_archive(str(folder / f"{name}-package"), "zip", skill)).read_bytes()
+
+
+async def _keep_attacking(client: httpx.AsyncClient, name: str) -> int:
+    """Start it anew whenever it was ended; gives how often that was."""
+    until, ended = time.monotonic() + ATTACK_SECONDS, 0
+    while (left := until - time.monotonic()) > 1:
+        await client.post(f"/api/skills/{name}/execute", json={"timeout": int(left * 1000)})
+        ended += 1
+    return ended
+
+
+async def _pulse(client: httpx.AsyncClient, seconds: float) -> list[float]:
+    times, until = [], time.monotonic() + seconds
+    while time.monotonic() < until:
+        begun = time.perf_counter()
+        (await client.get("/healthz")).raise_for_status()
+        times.append((time.perf_counter() - begun) * 1000)
+        await asyncio.sleep(0.01)
+    return times
+
+
+def _percentile(times: list[float]) -> float:
+    return sorted(times)[int(len(times) * 0.99)]
+
+
+@contextmanager
+def _served(data: Path) -> Iterator[str]:
+    """A server in a process of its own, with room for all attackers at once."""
+    command = [str(Path(sys.executable).with_name("apex")), "serve", "--port", "0", "--json", "--data-dir", str(data)]
+    environment = {**os.environ, "APEX_SANDBOX_MAX_CONCURRENCY": str(len(ATTACKERS))}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as process:
+        try:
+            told = ""
+            while process.stdout is not None and not told.rstrip().endswith("}"):
+                told += process.stdout.readline()
+            address: str = json.loads(told)["url"]
+            while httpx.get(f"{address}/readyz", trust_env=False).status_code != httpx.codes.OK:
+                time.sleep(0.1)
+            yield address
+        finally:
+            process.terminate()
