@@ -37,6 +37,21 @@ ATTACKERS = {
         "            os.unlink(name)\n",
     ),
 }
+PULSE = """
+import http.client, json, sys, time, urllib.parse
+place = urllib.parse.urlsplit(sys.argv[1])
+link = http.client.HTTPConnection(place.hostname, place.port, timeout=60)
+times, until = [], time.monotonic() + float(sys.argv[2])
+while time.monotonic() < until:
+    begun = time.perf_counter()
+    link.request("GET", "/healthz")
+    answer = link.getresponse()
+    answer.read()
+    assert answer.status == 200
+    times.append((time.perf_counter() - begun) * 1000)
+    time.sleep(0.01)
+print(json.dumps(times))
+"""
 
 
 async def run() -> list[Comparison]:
@@ -47,9 +62,9 @@ async def run() -> list[Comparison]:
                 archive = await asyncio.to_thread(_packed, Path(place), name)
                 headers = {"content-type": "application/zip"}
                 (await client.post("/api/skills/install", content=archive, headers=headers)).raise_for_status()
-            idle = await _pulse(client, IDLE_SECONDS)
+            idle = await asyncio.to_thread(_pulse, address, IDLE_SECONDS)
             attack = asyncio.gather(*(_keep_attacking(client, name) for name in ATTACKERS))
-            under = await _pulse(client, ATTACK_SECONDS)
+            under = await asyncio.to_thread(_pulse, address, ATTACK_SECONDS)
             ended = await attack
     return [
         Comparison(
@@ -69,25 +84,31 @@ def _packed(folder: Path, name: str) -> bytes:
     (skill / "scripts").mkdir(parents=True)
     (skill / "SKILL.md").write_text(f"---\nname: {name}\ndescription: Does its worst, again and again.\n---\n")
     (skill / "scripts" / script).write_text(text)
-    return Path(shutil.make_archive(str(folder / f"{name}-package"), "zip", skill)).read_bytes()
+    return Path(shutil.make_archive(str(folder / f"{name}-package"), "zip", folder, name)).read_bytes()
 
 
 async def _keep_attacking(client: httpx.AsyncClient, name: str) -> int:
-    """Start it anew whenever it was ended; gives how often that was."""
+    """Start it anew whenever it was ended; gives how often that was. Its output stays where it is."""
     until, ended = time.monotonic() + ATTACK_SECONDS, 0
     while (left := until - time.monotonic()) > 1:
-        await client.post(f"/api/skills/{name}/execute", json={"timeout": int(left * 1000)})
+        call = {"timeout": int(left * 1000), "wait": False}
+        identity = (await client.post(f"/api/skills/{name}/execute", json=call)).json()["id"]
+        while True:
+            await asyncio.sleep(0.25)
+            state = {"skill": name, "state": "running", "limit": 1}
+            if not (await client.get("/api/executions", params=state)).json()["total"]:
+                break
+        await client.delete(f"/api/executions/{identity}")
         ended += 1
     return ended
 
 
-async def _pulse(client: httpx.AsyncClient, seconds: float) -> list[float]:
-    times, until = [], time.monotonic() + seconds
-    while time.monotonic() < until:
-        begun = time.perf_counter()
-        (await client.get("/healthz")).raise_for_status()
-        times.append((time.perf_counter() - begun) * 1000)
-        await asyncio.sleep(0.01)
+def _pulse(address: str, seconds: float) -> list[float]:
+    """How long each call took. In a process of its own, or this program's other work would be measured as well."""
+    told = subprocess.run(
+        [sys.executable, "-c", PULSE, address, str(seconds)], stdout=subprocess.PIPE, check=True, text=True
+    )
+    times: list[float] = json.loads(told.stdout)
     return times
 
 

@@ -38,11 +38,16 @@ Work = Callable[[], Awaitable[None]]
 async def run() -> list[Comparison]:
     """Everything that the walls promise about speed."""
     with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
-        for name, text in SCRIPTS.items():
-            (folder / name).write_text(text)
+        folder = _scripts(Path(place) / "skill")
         starts = [await _start(folder, kind, script, goal) for kind, script, goal in GOALS]
         return [*starts, *await _many_at_once(folder)]
+
+
+def _scripts(folder: Path) -> Path:
+    folder.mkdir()
+    for name, text in SCRIPTS.items():
+        (folder / name).write_text(text)
+    return folder
 
 
 async def _start(folder: Path, kind: str, script: str, goal: float) -> Comparison:

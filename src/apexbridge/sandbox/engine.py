@@ -101,8 +101,11 @@ class Sandbox:
 
         Raises:
             ServerError: SANDBOX_UNAVAILABLE, or QUEUE_FULL.
+            SkillPermissionError: the script cannot be read.
+            InvalidInputError: the arguments cannot be passed on.
         """
         async with self.slots.turn():
+            _check_readable(job)
             choice = await self.ready()
             try:
                 return await self._run(choice, job, identity or uuid.uuid4().hex, artifacts, listener, started)

@@ -120,6 +120,8 @@ class Launcher:
         self._base: tempfile.TemporaryDirectory[str] | None = None
         self._ready: asyncio.Future[None] | None = None
         self._clearing: set[asyncio.Task[None]] = set()
+        self.counted: frozenset[str] = frozenset()
+        """What control groups count, on top of everything else: memory, pids, cpu."""
 
     @property
     def is_alive(self) -> bool:
@@ -267,6 +269,7 @@ class Launcher:
     def _handle(self, told: dict[str, Any], files: list[int]) -> None:
         event, cell = told["event"], self._cells.get(told.get("id", ""))
         if event == "ready" and self._ready is not None:
+            self.counted = frozenset(told["counted"])
             _settle(self._ready, None)
         elif event == "failed":
             self._failed(told, cell)

@@ -1,7 +1,7 @@
 """What a kind of walls is, for the sandbox that uses it."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 
 from apexbridge.sandbox.config import BackendName, Guarantee
 from apexbridge.sandbox.models import Grants
@@ -26,6 +26,11 @@ class Backend:
     """Whether a cell can be started before its skill is known."""
     can_reach_hosts: bool
     """Whether granted hosts can be reached."""
+
+    def counting(self, controllers: Collection[str]) -> "Backend":
+        """The same with control groups for these on top."""
+        counted = {name: f"cgroup, {how}" for name, how in self.enforcement.items() if name in controllers}
+        return replace(self, enforcement={**self.enforcement, **counted})
 
     def told_for(self, grants: Grants) -> dict[str, str | None]:
         """As a result tells it, with what was let through."""

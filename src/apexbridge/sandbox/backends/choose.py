@@ -76,7 +76,11 @@ async def build(name: BackendName, settings: SandboxSettings, runtimes: Runtimes
     launcher = Launcher(walls)
     await launcher.start()
     workbench = Workbench(
-        launcher=launcher, backend=backend, runtimes=runtimes, limits=settings.limits, path=settings.path
+        launcher=launcher,
+        backend=backend.counting(launcher.counted),
+        runtimes=runtimes,
+        limits=settings.limits,
+        path=settings.path,
     )
     try:
         proofs = await try_walls(workbench)

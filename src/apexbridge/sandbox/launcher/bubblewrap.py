@@ -17,6 +17,7 @@ from typing import Any
 
 from apexbridge.sandbox.launcher import embryo, kernel, network
 from apexbridge.sandbox.launcher.cells import Cell, Order, Tell, end
+from apexbridge.sandbox.launcher.cgroups import Cgroups, Group
 from apexbridge.sandbox.launcher.embryo import Embryo
 from apexbridge.sandbox.launcher.limits import Limits, limit_processes
 from apexbridge.sandbox.launcher.rooms import LAYER_PLACES, SKILL_PLACE, copy_of, furnish
@@ -39,6 +40,7 @@ class House:
     """Where this launcher mounts everything; nobody else sees it."""
     program: str
     told: dict[str, Any]
+    cgroups: Cgroups
     next: Embryo | None = None
     """The process that will be the next run."""
 
@@ -59,7 +61,7 @@ class House:
     def prepare(self, limits: Limits) -> None:
         """Have the next process ready."""
         if self.next is None:
-            self.next = embryo.fork(limits, self.niceness)
+            self.next = embryo.fork(limits, self.niceness, self.cgroups.new(limits))
 
     def embryo(self, limits: Limits) -> Embryo:
         """The process that becomes the run which starts now."""
@@ -67,6 +69,15 @@ class House:
         taken, self.next = self.next, None
         assert taken is not None  # noqa: S101  # made just above
         return taken
+
+    def close(self) -> None:
+        """Let the next process go, and leave no groups behind."""
+        if self.next is not None:
+            end(self.next.pid)
+            with suppress(ChildProcessError):
+                os.waitpid(self.next.pid, 0)
+            self.next.group.remove()
+        self.cgroups.close()
 
     def furnish(self, room: Path, paths: Sequence[str] = ()) -> None:
         """Make a root folder."""
@@ -90,7 +101,7 @@ def build(told: dict[str, Any], *, is_root: bool) -> House:
     kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_SLAVE)
     kernel.mount("apexbridge", str(base), "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "size=32m,mode=711")
     kernel.mount(None, str(base), None, kernel.MS_PRIVATE)
-    house = House(base=base, program=_reachable_program(told["program"], base), told=told)
+    house = House(base=base, program=_reachable_program(told["program"], base), told=told, cgroups=Cgroups())
     for is_network in (False, True):
         house.filter(network=is_network).write_bytes(bytes.fromhex(told["filters"][is_network]))
     house.furnish(house.model)
@@ -111,6 +122,7 @@ class BubblewrapCell(Cell):
         self._status: int | None = None
         self._told = b""
         self._gate: int | None = None
+        self._group = Group()
 
     @property
     def _workspace(self) -> Path:
@@ -151,6 +163,7 @@ class BubblewrapCell(Cell):
         }
         process = self._house.embryo(self.limits)
         self.pid = process.pid
+        self._group = process.group
         try:
             listeners = process.become(told, [*inside.values(), *files])
         finally:
@@ -184,6 +197,8 @@ class BubblewrapCell(Cell):
         """
         self._read_status()
         self.pid = None
+        if self.verdict is None and self.exit_code and self._group.oom_kills():
+            self.verdict = "memory"
         init, self._init = self._init, None
         if init is None or init == pid:
             return None
@@ -198,6 +213,7 @@ class BubblewrapCell(Cell):
         """Take the mounts away."""
         self._open_gate()
         self._close_status()
+        self._group.remove()
         for place in (self._room, self._disk, self._input):
             with suppress(OSError):
                 kernel.unmount(str(place))

@@ -13,6 +13,7 @@ from typing import Any
 
 from apexbridge.sandbox.launcher import channel, kernel, network
 from apexbridge.sandbox.launcher.cells import become, close_all_but
+from apexbridge.sandbox.launcher.cgroups import Group
 from apexbridge.sandbox.launcher.limits import Limits, limit_processes
 
 HOST_NAME = "sandbox"
@@ -25,6 +26,7 @@ class Embryo:
 
     pid: int
     link: socket.socket
+    group: Group
 
     def become(self, told: dict[str, Any], files: Sequence[int]) -> list[int]:
         """Tell it what to become; gives the sockets for granted hosts, where there are any."""
@@ -36,26 +38,27 @@ class Embryo:
         return answer[1] if answer else []
 
 
-def fork(limits: Limits, niceness: int) -> Embryo:
+def fork(limits: Limits, niceness: int, group: Group) -> Embryo:
     """Make one."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     pid = os.fork()
     if pid == 0:
         try:
-            _prepare(theirs)
+            _prepare(theirs, group)
             received = channel.receive(theirs)
             if received is not None:
                 _start(theirs, *received, limits=limits, niceness=niceness)
         finally:
             os._exit(1)  # whatever it was, this copy of the launcher must not go on
     theirs.close()
-    return Embryo(pid=pid, link=ours)
+    return Embryo(pid=pid, link=ours, group=group)
 
 
-def _prepare(link: socket.socket) -> None:
+def _prepare(link: socket.socket, group: Group) -> None:
     signal.set_wakeup_fd(-1)
     close_all_but({0, 1, 2, link.fileno()})
     kernel.die_with_parent(signal.SIGKILL)
+    group.join()  # now: the kernel may take its time over it, and the namespace of groups begins where we are
     kernel.unshare(_NAMESPACES)
     socket.sethostname(HOST_NAME)
     network.raise_loopback()

@@ -2,6 +2,7 @@
 
 import os
 import resource
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,8 @@ class Limits:
             allowed = value if hard == resource.RLIM_INFINITY else min(value, hard)
             resource.setrlimit(kind, (allowed, allowed))
         os.nice(niceness)
+        with suppress(OSError):  # where the kernel groups sessions, it is the group that has to step back
+            Path("/proc/self/autogroup").write_text(str(niceness))
         Path("/proc/self/oom_score_adj").write_text("1000")  # where memory runs out, a skill goes before the server
 
 

@@ -13,8 +13,11 @@ from typing import Any
 from apexbridge.sandbox.launcher import bubblewrap, channel, confined, kernel, tree
 from apexbridge.sandbox.launcher.cells import Cell, Order, end
 from apexbridge.sandbox.launcher.limits import Limits
+from apexbridge.sandbox.launcher.users import Users
 
 WATCH_SECONDS = 0.05
+USERS = 2000
+"""How many runs of a host can have a user of their own."""
 PREPARE_SECONDS = 0.02
 """How long nothing must have happened before the next process is prepared: a start goes first."""
 
@@ -30,6 +33,7 @@ class Launcher:
         self._registered: set[int] = set()
         self._told: dict[str, Any] = {}
         self._house: bubblewrap.House | None = None
+        self._users = Users(0, 0)
         self._next_watch = 0.0
 
     def run(self) -> None:
@@ -100,11 +104,12 @@ class Launcher:
 
     def _do_begin(self, _: str, told: dict[str, Any], __: list[int]) -> None:
         self._told = told
+        self._users = Users(told["firstUid"], USERS)
         if told["walls"] == "bubblewrap":
             self._house = bubblewrap.build(told, is_root=os.getuid() == 0)
         else:
             confined.prepare(told)
-        self._tell({"event": "ready", "pid": os.getpid()})
+        self._tell({"event": "ready", "counted": self._house.cgroups.controllers if self._house else []})
 
     def _do_open(self, identity: str, told: dict[str, Any], _: list[int]) -> None:
         cell = self._new_cell(identity, Limits.read(self._told["limits"]))
@@ -142,17 +147,10 @@ class Launcher:
                 self._drop(cell)
 
     def _new_cell(self, identity: str, limits: Limits) -> Cell:
-        uid = self._free_uid()
+        uid = self._users.take()
         if self._house is not None:
             return bubblewrap.BubblewrapCell(identity, self._house, limits=limits, uid=uid, tell=self._tell)
         return confined.ConfinedCell(identity, self._told, limits=limits, uid=uid, tell=self._tell)
-
-    def _free_uid(self) -> int | None:
-        """A user that no other cell has; only root can give one."""
-        if os.getuid() != 0:
-            return None
-        taken = {cell.uid for cell in self._cells.values()}
-        return next(uid for uid in range(self._told["firstUid"], 2**31) if uid not in taken)
 
     # ----------------------------------------------------------------------------------------------------- ends
     def _reap(self) -> None:
@@ -190,6 +188,7 @@ class Launcher:
 
     def _drop(self, cell: Cell) -> None:
         self._cells.pop(cell.identity, None)
+        self._users.give_back(cell.uid)
         self._unregister(cell)
         cell.close()
         self._tell({"event": "closed", "id": cell.identity})
@@ -219,6 +218,8 @@ class Launcher:
         for cell in self._cells.values():
             with suppress(OSError):
                 cell.close()
+        if self._house is not None:
+            self._house.close()
 
     def _tell(self, news: dict[str, Any], files: Sequence[int] = ()) -> None:
         try:
