@@ -95,8 +95,8 @@ async def _keep_attacking(client: httpx.AsyncClient, name: str) -> int:
         identity = (await client.post(f"/api/skills/{name}/execute", json=call)).json()["id"]
         while True:
             await asyncio.sleep(0.25)
-            state = {"skill": name, "state": "running", "limit": 1}
-            if not (await client.get("/api/executions", params=state)).json()["total"]:
+            going_on = await client.get(f"/api/executions?skill={name}&state=running&limit=1")
+            if not going_on.json()["total"]:
                 break
         await client.delete(f"/api/executions/{identity}")
         ended += 1

@@ -92,7 +92,8 @@ class ExecutionResult(WireModel):
     enforcement: dict[str, str | None] = Field(default_factory=dict, description="What held, by which mechanism.")
     warnings: list[str] = Field(default_factory=list)
 
-    @computed_field
+    @computed_field  # type: ignore[prop-decorator]  # pydantic wants both
+    @property
     def output(self) -> str:
         """The same as stdout."""
         return self.stdout

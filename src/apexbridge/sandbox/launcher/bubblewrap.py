@@ -20,7 +20,7 @@ from apexbridge.sandbox.launcher.cells import Cell, Order, Tell, end
 from apexbridge.sandbox.launcher.cgroups import Cgroups, Group
 from apexbridge.sandbox.launcher.embryo import Embryo
 from apexbridge.sandbox.launcher.limits import Limits, limit_processes
-from apexbridge.sandbox.launcher.rooms import LAYER_PLACES, SKILL_PLACE, copy_of, furnish
+from apexbridge.sandbox.launcher.rooms import LAYER_PLACES, SKILL_PLACE, copy_of, furnish, make_place
 
 INSIDE_ID = "1000"
 """User and group as the run sees itself."""
@@ -227,15 +227,19 @@ class BubblewrapCell(Cell):
 
     def _furnish(self, order: Order) -> None:
         """The run's own root folder: the model's mounts, and its workspace on top."""
-        if order.paths:
+        temporary = [path for path in order.paths if path.startswith("/tmp/")]  # covered by the run's own, below
+        if elsewhere := [path for path in order.paths if path not in temporary]:
             own = self._house.base / f"{self.identity}-model"
-            self._house.furnish(own, order.paths)
+            self._house.furnish(own, elsewhere)
             copy_of(own, self._room)
             kernel.unmount(str(own))
             own.rmdir()
         else:
             copy_of(self._house.model, self._room)
         kernel.attach(kernel.view(str(self._disk / "tmp")), f"{self._room}/tmp")
+        for path in temporary:
+            make_place(self._disk, path)
+            kernel.attach(kernel.view(path), f"{self._room}{path}")
         inside = f"{self._room}{order.workspace}"
         kernel.attach(kernel.view(str(self._workspace), read_only=False), inside)
         kernel.attach(kernel.view(str(self._disk / "shm"), read_only=False), f"{self._room}/dev/shm")

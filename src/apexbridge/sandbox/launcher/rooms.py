@@ -82,15 +82,20 @@ def copy_of(model: Path, room: Path) -> None:
     kernel.attach(kernel.view(str(model), read_only=False, propagation=kernel.MS_SHARED), str(room))
 
 
-def _show(room: Path, path: str) -> None:
-    """Show a path of the host, read-only; folders on the way can be passed, not listed."""
+def make_place(room: Path, path: str) -> None:
+    """An empty place for a path of the host; folders on the way can be passed, not listed."""
     target = Path(f"{room}{path}")
     for parent in reversed(target.relative_to(room).parents[:-1]):
         with suppress(FileExistsError):
             (room / parent).mkdir(mode=0o111)
     with suppress(FileExistsError):
         target.mkdir() if os.path.isdir(path) else target.touch()
-    kernel.attach(kernel.view(path), str(target))
+
+
+def _show(room: Path, path: str) -> None:
+    """Show a path of the host, read-only."""
+    make_place(room, path)
+    kernel.attach(kernel.view(path), f"{room}{path}")
 
 
 def _make_devices(folder: Path) -> None:

@@ -1,0 +1,251 @@
+"""Grants: nothing is given that was not asked for and granted, to this content, and secrets stay secret."""
+
+import json
+import socketserver
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apexbridge.bridge import Bridge
+from apexbridge.errors import ApexBridgeError, InvalidInputError
+from apexbridge.sandbox.models import ExecutionResult
+from apexbridge.skills.permissions import parse
+from tests.making import skill_zip
+
+pytestmark = [pytest.mark.anyio, pytest.mark.requirement("B20")]
+SECRET = "s3cr3t+/value with spaces"
+LOOKS = """
+import json, os, socket, sys
+given = json.loads(os.environ['INPUT_JSON'])
+found = {'env': {name: os.environ.get(name) for name in ('GREETING', 'TOKEN')}}
+for host, port in given.get('hosts', []):
+    try:
+        with socket.create_connection((host, port), timeout=5) as link:
+            link.sendall(b'ping')
+            link.shutdown(socket.SHUT_WR)
+            found[f'{host}:{port}'] = link.makefile().read()
+    except OSError as error:
+        found[f'{host}:{port}'] = 'refused'
+for path in given.get('paths', []):
+    try:
+        found[path] = open(path).read()
+    except OSError:
+        found[path] = 'refused'
+print(json.dumps(found))
+"""
+
+
+class Answers(socketserver.StreamRequestHandler):
+    """Says back what it hears."""
+
+    def handle(self) -> None:
+        self.wfile.write(b"pong " + self.rfile.read())
+
+
+@pytest.fixture
+def listener() -> Iterator[int]:
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Answers) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_address[1]
+        server.shutdown()
+
+
+async def install(bridge: Bridge, permissions: list[str], script: str = LOOKS) -> None:
+    package = skill_zip("wants", files={"scripts/execute.py": script}, permissions=permissions)
+    await bridge.skills.install_skill(package, overwrite=True)
+
+
+async def looked(bridge: Bridge, **given: Any) -> dict[str, Any]:
+    result = await bridge.skills.execute_skill("wants", given)
+    assert isinstance(result, ExecutionResult)
+    assert result.success, result.stderr
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+async def test_a_granted_host_is_reached_and_no_other(bridge: Bridge, listener: int) -> None:
+    wanted = f"net:127.0.0.1:{listener}"
+    await install(bridge, [wanted, f"net:localhost:{listener}"])
+    hosts = [["127.0.0.1", listener], ["localhost", listener], ["127.0.0.1", listener + 1], ["192.0.2.1", 80]]
+    before = await looked(bridge, hosts=hosts)
+    assert {value for key, value in before.items() if key != "env"} == {"refused"}
+    await bridge.skills.grant("wants", wanted)
+    after = await looked(bridge, hosts=hosts)
+    assert after[f"127.0.0.1:{listener}"] == "pong ping"
+    assert (after[f"127.0.0.1:{listener + 1}"], after["192.0.2.1:80"]) == ("refused", "refused")
+    await bridge.skills.grant("wants", f"net:localhost:{listener}")
+    assert (await looked(bridge, hosts=hosts))[f"localhost:{listener}"] == "pong ping"
+    result = await bridge.skills.execute_skill("wants")
+    assert isinstance(result, ExecutionResult)
+    assert str(listener) in str(result.enforcement["net"]), "the result says what was let through"
+    await bridge.skills.revoke("wants", wanted)
+    await bridge.skills.revoke("wants", f"net:localhost:{listener}")
+    assert (await looked(bridge, hosts=hosts))[f"127.0.0.1:{listener}"] == "refused"
+
+
+async def test_a_granted_address_that_is_not_of_this_host_leads_to_the_proxy(bridge: Bridge) -> None:
+    await install(bridge, ["net:192.0.2.7:80"])
+    await bridge.skills.grant("wants", "net:192.0.2.7:80")
+    found = await looked(bridge, hosts=[["192.0.2.7", 80], ["192.0.2.8", 80]])
+    assert found["192.0.2.8:80"] == "refused"
+    assert found["192.0.2.7:80"] in ("", "refused"), "connected inside, and nobody answers from outside"
+
+
+async def test_a_name_does_not_lead_into_the_operators_own_network(
+    bridge: Bridge, listener: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import asyncio
+
+    loop = asyncio.get_running_loop()
+
+    async def lie(host: str, port: int, **_: Any) -> list[Any]:
+        return [(2, 1, 6, "", ("127.0.0.1", port))]
+
+    monkeypatch.setattr(loop, "getaddrinfo", lie)
+    await install(bridge, [f"net:rebinding.example:{listener}"])
+    await bridge.skills.grant("wants", f"net:rebinding.example:{listener}")
+    found = await looked(bridge, hosts=[["rebinding.example", listener]])
+    assert "pong" not in found[f"rebinding.example:{listener}"]
+
+
+async def test_variables_and_paths_are_given_when_granted(
+    bridge: Bridge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GREETING", "hello")
+    shown = tmp_path / "shown"
+    shown.mkdir()
+    (shown / "a.txt").write_text("read me")
+    for folder in (tmp_path, *tmp_path.parents):
+        if folder.stat().st_uid == 0 and folder.name:
+            folder.chmod(folder.stat().st_mode | 0o011)
+    (tmp_path / "beside.txt").write_text("not me")
+    await install(bridge, ["env:GREETING", f"fs:ro:{shown}"])
+    paths = [str(shown / "a.txt"), str(tmp_path / "beside.txt")]
+    before = await looked(bridge, paths=paths)
+    assert (before["env"]["GREETING"], before[paths[0]]) == (None, "refused")
+    for permission in ("env:GREETING", f"fs:ro:{shown}"):
+        await bridge.skills.grant("wants", permission)
+    after = await looked(bridge, paths=paths)
+    assert (after["env"]["GREETING"], after[paths[0]], after[paths[1]]) == ("hello", "read me", "refused")
+    monkeypatch.delenv("GREETING")
+    with pytest.raises(ApexBridgeError) as caught:
+        await looked(bridge)
+    assert caught.value.code == "PERMISSION_DENIED"
+
+
+async def test_secrets_reach_the_skill_and_nobody_else(bridge: Bridge, data_dir: Path) -> None:
+    script = """
+import base64, os, sys, urllib.parse
+token = os.environ.get('TOKEN', 'none')
+print(token)
+print(token, file=sys.stderr)
+print(base64.b64encode(token.encode()).decode(), urllib.parse.quote(token), repr(token))
+for character in token:
+    sys.stdout.write(character); sys.stdout.flush()
+open('output/safe.txt', 'w').write('nothing here')
+open('output/leak.txt', 'w').write('token=' + token)
+raise SystemExit(token)
+"""
+    await install(bridge, ["secret:TOKEN"], script)
+    await bridge.skills.grant("wants", "secret:TOKEN")
+    with pytest.raises(ApexBridgeError) as caught:
+        await bridge.skills.execute_skill("wants")
+    assert (caught.value.code, "apex secrets set TOKEN" in caught.value.message) == ("PERMISSION_DENIED", True)
+    bridge.skills.grants.secrets.set("TOKEN", SECRET)
+    assert bridge.skills.grants.secrets.names() == ["TOKEN"]
+    assert (data_dir / "secrets.json").stat().st_mode & 0o777 == 0o600
+    result = await bridge.skills.execute_skill("wants")
+    assert isinstance(result, ExecutionResult)
+    told = result.model_dump_json() + json.dumps(
+        [event.data async for event in bridge.runs.events(result.id)], default=str
+    )
+    assert SECRET not in told
+    assert result.stdout.startswith("***\n")
+    assert result.error == "***"
+    assert [file.path for file in result.files] == ["safe.txt"]
+    assert any("leak.txt" in warning for warning in result.warnings)
+    written = b"".join(
+        path.read_bytes() for path in data_dir.rglob("*") if path.is_file() and path.name != "secrets.json"
+    )
+    assert SECRET.encode() not in written
+    bridge.skills.grants.secrets.remove("TOKEN")
+    with pytest.raises(ApexBridgeError):
+        bridge.skills.grants.secrets.remove("TOKEN")
+
+
+async def test_a_change_of_content_takes_every_grant_away(bridge: Bridge, data_dir: Path, listener: int) -> None:
+    wanted = f"net:127.0.0.1:{listener}"
+    await install(bridge, [wanted])
+    await bridge.skills.grant("wants", wanted)
+    assert (await bridge.skills.get_skill("wants")).grants == [wanted]
+    script = data_dir / "skills/wants/scripts/execute.py"
+    script.write_text(LOOKS + "# changed by hand, and nobody has noticed yet\n")
+    assert (await looked(bridge, hosts=[["127.0.0.1", listener]]))[f"127.0.0.1:{listener}"] == "refused"
+    with pytest.raises(InvalidInputError, match="changed"):
+        await bridge.skills.grant("wants", wanted)
+    await bridge.skills.reload_skill("wants")
+    (view,) = await bridge.skills.grants_of("wants")
+    assert (view.permission, view.state) == (wanted, "void")
+    assert (await bridge.skills.get_skill("wants")).grants == []
+    await bridge.skills.grant("wants", wanted)
+    await bridge.skills.uninstall_skill("wants")
+    await install(bridge, [wanted])
+    assert [view.state for view in await bridge.skills.grants_of("wants")] == ["requested"]
+
+
+async def test_only_what_is_asked_for_can_be_granted_and_revoked(bridge: Bridge, data_dir: Path) -> None:
+    await install(bridge, ["env:GREETING", f"fs:ro:{data_dir}", "fs:ro:/no/such/path", "net:*:443"])
+    with pytest.raises(InvalidInputError, match="does not ask"):
+        await bridge.skills.grant("wants", "env:OTHER")
+    with pytest.raises(InvalidInputError, match="server's own data"):
+        await bridge.skills.grant("wants", f"fs:ro:{data_dir}")
+    with pytest.raises(InvalidInputError, match="there is no"):
+        await bridge.skills.grant("wants", "fs:ro:/no/such/path")
+    with pytest.raises(InvalidInputError, match="wildcards"):
+        await bridge.skills.grant("wants", "net:*:443")
+    with pytest.raises(InvalidInputError, match="was not granted"):
+        await bridge.skills.revoke("wants", "env:GREETING")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "",
+        "net",
+        "net:host",
+        "net:host:0",
+        "net:host:65536",
+        "net:host:80:90",
+        "net:*.example.com:80",
+        "net:[::1]:80",
+        "net:::1:80",
+        "net:1.2.3:80",
+        "net:999.1.1.1:80",
+        "net:-bad:80",
+        "env:",
+        "env:A B",
+        "env:PATH",
+        "env:INPUT_JSON",
+        "secret:a-b",
+        "secret:HOME",
+        "fs:rw:/x",
+        "fs:ro:relative",
+        "fs:ro:/",
+        "fs:ro:/a/../b",
+        "fs:ro:/proc/1",
+        "fs:ro:/dev/mem",
+        "all",
+    ],
+)
+def test_what_is_no_permission_is_refused(wrong: str) -> None:
+    with pytest.raises(InvalidInputError):
+        parse(wrong)
+
+
+@pytest.mark.parametrize("bad", ["", "a\0b", "x" * 40_000])
+async def test_a_secret_is_a_text_of_some_length(bridge: Bridge, bad: str) -> None:
+    with pytest.raises(InvalidInputError):
+        bridge.skills.grants.secrets.set("TOKEN", bad)
