@@ -69,9 +69,15 @@ def _read_input(given: str | None) -> dict[str, Any]:
 
     if given is None:
         return {}
-    text = sys.stdin.read() if given == "-" else Path(given[1:]).read_text("utf-8") if given.startswith("@") else given
     try:
+        text = given
+        if given == "-":
+            text = sys.stdin.read()
+        elif given.startswith("@"):
+            text = Path(given[1:]).read_text("utf-8")
         value = json.loads(text)
+    except OSError as error:
+        raise InvalidInputError(f"{given[1:]} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise InvalidInputError(f"--input is not JSON: {error}") from error
     if not isinstance(value, dict):
