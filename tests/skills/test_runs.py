@@ -150,6 +150,23 @@ async def test_a_dangerous_skill_is_refused_until_confirmations_are_off(data_dir
         assert (await execute(bridge, "danger")).stdout == "done\n"
 
 
+async def test_without_the_required_walls_nothing_runs_and_everything_else_works(
+    data_dir: Path, embedder: Embedder
+) -> None:
+    settings = Settings(data_dir=data_dir, sandbox_backend="plain")
+    async with Bridge.open(settings, watch=False, embedder=embedder) as bridge:
+        await install(bridge, "echo", ECHO)
+        await bridge.prepare_sandbox()
+        for _ in range(2):
+            with pytest.raises(ApexBridgeError) as caught:
+                await execute(bridge, "echo")
+            assert caught.value.code == "SANDBOX_UNAVAILABLE"
+            assert "fs, net, syscalls" in caught.value.message
+        assert (await bridge.skills.skill_statistics("echo")).call_count == 0
+        assert (await bridge.runs.page(RunFilter(), page=1, limit=10)).total == 0
+        assert isinstance(await bridge.skills.execute_skill("echo", mode="direct"), DirectSkillResult)
+
+
 # ------------------------------------------------------------------------------------------------------ queue, cancel
 @pytest.mark.requirement("B13")
 async def test_runs_take_turns_and_a_full_waiting_room_says_so(serial: Bridge) -> None:

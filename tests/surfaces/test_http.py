@@ -315,9 +315,6 @@ async def test_a_direct_skill_answers_with_its_instructions(client: httpx.AsyncC
     body = response.json()
     assert (response.status_code, body["mode"], body["content"]) == (200, "direct", "Say 嗨.\n")
     assert body["metadata"]["skillName"] == "git-commit"
-    await install(client, skill_zip("runs", files={"scripts/execute.js": ""}))
-    refused = await client.post("/api/skills/runs/execute", json={})
-    assert shape(refused) == (503, "SkillError", "SANDBOX_UNAVAILABLE")
     for bad in ('{"input": {"a": "\\ud800"}}', '{"input": []}', '{"unknown": 1}', '{"timeout": 0}', '{"mode": "odd"}'):
         refused = await client.post(
             "/api/skills/git-commit/execute", content=bad, headers={"content-type": "application/json"}
