@@ -23,8 +23,8 @@ import anyio.abc
 import pytest
 
 from apexbridge.errors import ApexBridgeError, RequestError, ServerError
-from apexbridge.sandbox import layers
-from apexbridge.sandbox.layers import LayerStore
+from apexbridge.sandbox.layers import build
+from apexbridge.sandbox.layers.store import Kind, LayerStore
 from apexbridge.skills.dependencies import read_dependencies
 
 pytestmark = pytest.mark.anyio
@@ -175,7 +175,7 @@ def names(process: Path, folder: Path) -> bool:
         return False
 
 
-async def refusal(store: LayerStore, kind: layers.Kind, *requirements: str) -> ApexBridgeError:
+async def refusal(store: LayerStore, kind: Kind, *requirements: str) -> ApexBridgeError:
     with pytest.raises(ApexBridgeError) as caught, anyio.fail_after(SECONDS):
         await store.install(kind, KEY, requirements)
     assert caught.value.status  # a code that every door knows
@@ -432,9 +432,7 @@ async def test_what_an_older_npm_would_let_through_is_refused(
         ("node", "-g@1"),
     ],
 )
-async def test_the_store_takes_nothing_but_names_and_versions(
-    store: LayerStore, kind: layers.Kind, requirement: str
-) -> None:
+async def test_the_store_takes_nothing_but_names_and_versions(store: LayerStore, kind: Kind, requirement: str) -> None:
     with pytest.raises(RequestError) as caught:
         await store.install(kind, KEY, [requirement])
     assert caught.value.code == "INVALID_INPUT"
@@ -456,7 +454,7 @@ async def test_a_package_that_is_too_large_is_refused(tmp_path: Path, wheels: Pa
 async def test_what_grows_too_large_is_stopped_while_it_grows(
     tmp_path: Path, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(layers, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(build, "LOOK_SECONDS", 0.02)
     stand_in("head -c 300000 /dev/zero > big; exec sleep 1000")
     error = await refusal(LayerStore(tmp_path / "layers", max_bytes=100_000), "node", "a@1")
     assert "larger" in error.message
@@ -560,7 +558,7 @@ async def test_an_installer_sees_no_secret_of_the_server(
 async def test_what_an_installer_prints_is_bounded_and_fit_for_a_terminal(
     store: LayerStore, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(layers, "MAX_TOLD_BYTES", 10_000)
+    monkeypatch.setattr(build, "MAX_TOLD_BYTES", 10_000)
     stand_in(
         r"yes x | head -c 3000000 | tr -d '\n'; echo; yes line | head -n 9000"
         "\n"

@@ -329,7 +329,7 @@ def _spawn(link: int) -> subprocess.Popen[bytes]:
     home = Path(__file__).parents[2]
     begin = "import sys; sys.path.append(sys.argv[1]); from apexbridge.sandbox.launcher.loop import main; main()"
     return subprocess.Popen(  # noqa: S603
-        [sys.executable, "-I", "-S", "-B", "-c", begin, str(home), str(link)],
+        [sys.executable, "-I", "-S", "-c", begin, str(home), str(link)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         pass_fds=[link],

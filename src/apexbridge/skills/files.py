@@ -4,9 +4,10 @@ import ctypes
 import errno
 import os
 import stat
-from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
+
+from apexbridge.sandbox.launcher.clearing import remove_tree as clear
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
@@ -83,29 +84,8 @@ def sync_folder(folder: Path) -> None:
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove a folder with everything in it, of any depth and mode; what resists stays for another time.
-
-    Not `shutil.rmtree`: it recurses, and a folder made by hand may be deeper than Python's stack.
-    """
-    if not folder.is_dir() or folder.is_symlink():
-        with suppress(OSError):
-            folder.unlink()
-        return
-    waiting, folders = [str(folder)], []
-    while waiting:
-        place = waiting.pop()
-        folders.append(place)
-        with suppress(OSError):
-            os.chmod(place, 0o700)  # noqa: PTH101  # paths by the thousand: plain strings are enough
-            with os.scandir(place) as entries:
-                for entry in entries:
-                    if entry.is_dir(follow_symlinks=False):
-                        waiting.append(entry.path)
-                    else:
-                        os.unlink(entry.path)  # noqa: PTH108
-    for place in reversed(folders):
-        with suppress(OSError):
-            os.rmdir(place)  # noqa: PTH106
+    """Remove a folder with everything in it, of any depth and mode; what resists stays for another time."""
+    clear(str(folder))
 
 
 def _renameat2(one: Path, other: Path, flags: int) -> None:

@@ -1,5 +1,6 @@
 """The launcher's loop: orders come in, processes end, limits are watched; news goes back."""
 
+import gc
 import os
 import selectors
 import signal
@@ -39,6 +40,8 @@ class Launcher:
     def run(self) -> None:
         """Serve until the server is gone; everything that was started goes with it."""
         kernel.adopt_orphans()
+        gc.disable()  # there is little to collect, and a collection in a fork would copy every page it looks at
+        gc.freeze()
         os.umask(0o022)
         os.chdir("/")
         wake, waker = os.pipe()

@@ -1,0 +1,206 @@
+"""The store of layers: found by their key, installed one at a time, removed, listed."""
+
+import fcntl
+import os
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+import anyio
+import anyio.to_thread
+from pydantic import ValidationError
+
+from apexbridge.errors import RequestError, ServerError
+from apexbridge.sandbox.launcher.clearing import remove_tree
+from apexbridge.sandbox.layers.build import LAYER_FOLDER, Build, Progress
+from apexbridge.sandbox.layers.npm import install_node
+from apexbridge.sandbox.layers.pip import install_python
+from apexbridge.sandbox.layers.tree import freeze
+from apexbridge.sandbox.layers.words import readable, too_large
+from apexbridge.wire import WireModel
+
+Kind = Literal["python", "node"]
+MAX_LAYER_BYTES = 1024 * 1024 * 1024
+TIMEOUT_SECONDS = 600.0
+LOCK_PAUSE_SECONDS = 0.1
+RECORD_FILE = "layer.json"
+STAGING_FOLDER = "staging"
+LOCK_FILE = ".lock"
+
+_KEY = re.compile(r"[0-9a-f]{8,64}\Z")
+_REQUIREMENTS: Mapping[Kind, re.Pattern[str]] = {
+    "python": re.compile(r"[A-Za-z0-9][A-Za-z0-9._,\[\]<>=!~*+-]*\Z"),
+    "node": re.compile(
+        r"(?:@[\w~-][\w.~-]*/)?[A-Za-z0-9~][\w.~-]*@(?!\.)[\w.*+<>=~^| -]+(?<!\.tgz|\.tar)(?<!\.tar\.gz)\Z", re.A
+    ),
+}
+"""What a requirement may look like: with no colon, slash or leading dash it can be neither option, URL nor path."""
+
+
+class Layer(WireModel):
+    """What is known of an installed layer, kept beside it."""
+
+    kind: Kind
+    key: str
+    requirements: tuple[str, ...]
+    packages: tuple[tuple[str, str], ...]
+    """Name and version of everything that came with it."""
+    size_bytes: int
+    installed_at: datetime
+
+
+class LayerStore:
+    """Finds, installs, lists and removes layers below one folder; any number of processes may share it."""
+
+    def __init__(
+        self, root: Path, *, max_bytes: int = MAX_LAYER_BYTES, timeout_seconds: float = TIMEOUT_SECONDS
+    ) -> None:
+        self.root = root
+        self._max_bytes = max_bytes
+        self._timeout_seconds = timeout_seconds
+
+    def find(self, kind: Kind, key: str) -> Path | None:
+        """The layer's folder: for Python what goes onto `sys.path`, for Node what holds `node_modules`."""
+        folder = self._place(kind, key) / LAYER_FOLDER
+        return folder if folder.is_dir() else None
+
+    def list(self) -> tuple[Layer, ...]:
+        """All layers, in the order of their kind and key."""
+        layers: dict[tuple[str, str], Layer] = {}
+        for record in self.root.glob(f"*/*/{RECORD_FILE}"):
+            with suppress(OSError, ValidationError):  # removed at this moment, or not ours
+                layer = Layer.model_validate_json(record.read_bytes())
+                if self.find(layer.kind, layer.key) == record.with_name(LAYER_FOLDER):
+                    layers[layer.kind, layer.key] = layer
+        return tuple(layers[key] for key in sorted(layers))
+
+    def remove(self, kind: Kind, key: str) -> bool:
+        """Remove a layer; False where there is none. A run that still uses it loses its packages."""
+        trash = self._staging() / _unique(key)
+        try:
+            self._place(kind, key).rename(trash)
+        except FileNotFoundError:
+            return False
+        remove_tree(str(trash))
+        return True
+
+    async def install(
+        self, kind: Kind, key: str, requirements: Sequence[str], progress: Progress | None = None
+    ) -> Path:
+        """Install packages as a layer of this key and give its folder; where there is one, nothing is done.
+
+        Installs happen one at a time, in all processes: who comes second finds what the first one made.
+
+        Args:
+            kind: The installer: pip or npm.
+            key: The layer's name, a hash in hexadecimal digits.
+            requirements: For Python `name>=1`, for Node `name@range`.
+            progress: Is told each line that the installer prints.
+
+        Raises:
+            RequestError: INVALID_INPUT, a requirement is more than a name and a version.
+            ServerError: NOT_READY without an installer, TIMEOUT, or EXECUTION_ERROR with the installer's last words.
+        """
+        _check(kind, requirements)
+        tell = progress or (lambda line: None)
+        async with self._alone(tell):
+            if found := self.find(kind, key):
+                return found
+            build = await anyio.to_thread.run_sync(self._prepare, key)
+            try:
+                install = install_python if kind == "python" else install_node
+                with anyio.fail_after(self._timeout_seconds):
+                    packages = await install(Build(folder=build, max_bytes=self._max_bytes, tell=tell), requirements)
+                await anyio.to_thread.run_sync(self._finish, kind, key, build, requirements, packages)
+            except TimeoutError as error:
+                raise ServerError(
+                    f"The installer took longer than {self._timeout_seconds:g} seconds and was stopped.", code="TIMEOUT"
+                ) from error
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await anyio.to_thread.run_sync(remove_tree, str(build))
+        return self._place(kind, key) / LAYER_FOLDER
+
+    @asynccontextmanager
+    async def _alone(self, tell: Progress) -> AsyncIterator[None]:
+        """Hold the store; the kernel lets go of it for whoever dies."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self.root / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            is_told = False
+            while not _is_locked(descriptor):
+                if not is_told:
+                    tell("waiting for another install to end")
+                    is_told = True
+                await anyio.sleep(LOCK_PAUSE_SECONDS)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _place(self, kind: Kind, key: str) -> Path:
+        if not _KEY.match(key):
+            raise ValueError(f"not the key of a layer: {key!r}")
+        return self.root / kind / key
+
+    def _staging(self) -> Path:
+        folder = self.root / STAGING_FOLDER
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def _prepare(self, key: str) -> Path:
+        """A fresh folder to build in; what others left there was left by a crash, for the store is ours."""
+        staging = self._staging()
+        for leftover in staging.iterdir():
+            remove_tree(str(leftover))
+        build = staging / _unique(key)
+        for name in ("work", "temporary", f"done/{LAYER_FOLDER}"):
+            (build / name).mkdir(parents=True)
+        return build
+
+    def _finish(
+        self, kind: Kind, key: str, build: Path, requirements: Sequence[str], packages: Sequence[tuple[str, str]]
+    ) -> None:
+        """Make the layer read-only, write its record, and let it appear."""
+        done = build / "done"
+        size = freeze(done / LAYER_FOLDER, within=done / LAYER_FOLDER / ("node_modules" if kind == "node" else ""))
+        if size > self._max_bytes:
+            raise too_large(self._max_bytes)
+        layer = Layer(
+            kind=kind,
+            key=key,
+            requirements=tuple(requirements),
+            packages=tuple(packages),
+            size_bytes=size,
+            installed_at=datetime.now(UTC),
+        )
+        (done / RECORD_FILE).write_text(layer.model_dump_json(indent=2) + "\n", "utf-8")
+        done.chmod(0o755)  # whatever the umask: the sandbox is another user
+        os.sync()  # thousands of files: one call before the rename, so that no power cut leaves a layer half empty
+        place = self._place(kind, key)
+        place.parent.mkdir(exist_ok=True)
+        done.rename(place)
+
+
+def _check(kind: Kind, requirements: Sequence[str]) -> None:
+    for requirement in requirements:
+        if not _REQUIREMENTS[kind].match(requirement):
+            raise RequestError(
+                f"{readable(requirement)} is not the name and version of a package", code="INVALID_INPUT"
+            )
+    if not requirements:
+        raise RequestError("There is nothing to install", code="INVALID_INPUT")
+
+
+def _is_locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _unique(key: str) -> str:
+    return f"{key}-{os.urandom(4).hex()}"
