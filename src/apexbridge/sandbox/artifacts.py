@@ -12,7 +12,8 @@ MAX_FILES = 1000
 MAX_DEPTH = 32
 MAX_BYTES = 256 * 1024 * 1024
 """However large a workspace may be, a run's artifacts take no more of the server's disk."""
-_PIECE = 1024 * 1024
+MIN_FREE_BYTES = 256 * 1024 * 1024
+"""The server needs the rest of its disk more than any artifact."""
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -29,8 +30,8 @@ def carry_out(workspace: int, target: Path, *, secrets: Sequence[str] = ()) -> t
         return [], []
     files: list[RunFile] = []
     left: list[str] = []
-    room = MAX_BYTES
     try:
+        room = min(MAX_BYTES, max(0, _free_bytes(target) - MIN_FREE_BYTES))
         for folder, name, path in _walk(output, "", 0, left):
             if len(files) >= MAX_FILES:
                 left.append(f"output/ holds more than {MAX_FILES} files; the rest was left")
@@ -81,11 +82,9 @@ def _copy(folder: int, name: str, target: Path, room: int, secrets: Sequence[str
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
             return "no regular file"
-        if found.st_size > room:
-            return f"the artifacts of a run are at most {MAX_BYTES // 1024 // 1024} MB"
-        data = source.read(room + 1)
-    if len(data) > room:
-        return f"the artifacts of a run are at most {MAX_BYTES // 1024 // 1024} MB"
+        data = source.read(room + 1) if found.st_size <= room else b""
+    if found.st_size > room or len(data) > room:
+        return "there is no room for it"
     if any(secret.encode("utf-8", "surrogateescape") in data for secret in secrets if secret):
         return "it holds a secret"
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -93,6 +92,12 @@ def _copy(folder: int, name: str, target: Path, room: int, secrets: Sequence[str
     with os.fdopen(copy, "wb") as file:
         file.write(data)
     return len(data)
+
+
+def _free_bytes(target: Path) -> int:
+    place = next(parent for parent in target.parents if parent.exists())
+    found = os.statvfs(place)
+    return found.f_bavail * found.f_frsize
 
 
 def _is_plain(name: str) -> bool:

@@ -24,10 +24,13 @@ class RunLog:
     def __init__(self) -> None:
         self.events: list[RunEvent] = []
         self.is_over = False
+        self.characters = 0
+        """How much was printed."""
         self._changed = anyio.Event()
 
     def add(self, kind: EventKind, data: Any) -> None:
         """Something happened."""
+        self.characters += len(data) if isinstance(data, str) else 0
         self.events.append(RunEvent(number=len(self.events) + 1, kind=kind, data=data))
         self._wake()
 

@@ -31,8 +31,9 @@ from apexbridge.wire import WireModel
 
 INLINE_CHARACTERS = 32 * 1024
 """Output up to this length is kept in the record; more of it in a file beside the artifacts."""
-REMEMBERED = 32
-"""Runs whose events are kept for a while after their end, for listeners who come back."""
+REMEMBERED_RUNS = 100
+REMEMBERED_CHARACTERS = 16 * 1024 * 1024
+"""How much of what ended runs said is kept for listeners who come back; the rest is told from the records."""
 SWEEP_SECONDS = 3600
 SWEEP_RUNS = 500
 MS_PER_DAY = 24 * 3600 * 1000
@@ -244,7 +245,10 @@ class Runs:
 
     def _remember(self, run: Run) -> None:
         self._ended[run.id] = run
-        while len(self._ended) > REMEMBERED:
+        while (
+            len(self._ended) > REMEMBERED_RUNS
+            or sum(ended.log.characters for ended in self._ended.values()) > REMEMBERED_CHARACTERS
+        ):
             self._ended.pop(next(iter(self._ended)))
 
     async def _kept(self, result: ExecutionResult) -> str:

@@ -14,6 +14,8 @@ from apexbridge.wire import WireModel
 
 LIFETIME_SECONDS = 3600
 MAX_UPLOADS = 1000
+MAX_BYTES = 1024 * 1024 * 1024
+"""All that wait together."""
 MAX_NAME_BYTES = 200
 _ID = re.compile(r"upload-[0-9a-f]{32}\Z")
 
@@ -48,7 +50,8 @@ class UploadStore:
     def _add(self, file: BinaryIO, name: str) -> Upload:
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.sweep()
-        if sum(1 for _ in self._folder.iterdir()) >= MAX_UPLOADS:
+        sizes = [file.stat().st_size for file in self._folder.glob("*/*")]
+        if len(sizes) >= MAX_UPLOADS or sum(sizes) >= MAX_BYTES:
             raise RequestError("Too many uploads wait for their runs; try again later.", code="QUEUE_FULL")
         identity = f"upload-{os.urandom(16).hex()}"
         place = self._folder / identity

@@ -71,13 +71,16 @@ class House:
         return taken
 
     def close(self) -> None:
-        """Let the next process go, and leave no groups behind."""
+        """Let the next process go, and leave neither groups nor a folder behind."""
         if self.next is not None:
             end(self.next.pid)
             with suppress(ChildProcessError):
                 os.waitpid(self.next.pid, 0)
             self.next.group.remove()
         self.cgroups.close()
+        with suppress(OSError):  # the folder on the host, below: the server removes it too, unless it was killed
+            kernel.unmount(str(self.base))
+            self.base.rmdir()
 
     def furnish(self, room: Path, paths: Sequence[str] = ()) -> None:
         """Make a root folder."""

@@ -13,6 +13,7 @@ from typing import Any
 
 from apexbridge.sandbox.launcher import bubblewrap, channel, confined, kernel, tree
 from apexbridge.sandbox.launcher.cells import Cell, Order, end
+from apexbridge.sandbox.launcher.clearing import remove_tree
 from apexbridge.sandbox.launcher.limits import Limits
 from apexbridge.sandbox.launcher.users import Users
 
@@ -223,6 +224,8 @@ class Launcher:
                 cell.close()
         if self._house is not None:
             self._house.close()
+        elif base := self._told.get("base"):
+            remove_tree(base)
 
     def _tell(self, news: dict[str, Any], files: Sequence[int] = ()) -> None:
         try:
