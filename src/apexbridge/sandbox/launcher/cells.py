@@ -110,19 +110,23 @@ class Cell(ABC):
             self.kill()
 
 
-def become(files: Sequence[int], keep: dict[int, int], *, uid: int | None, limits: Limits, niceness: int) -> None:
-    """Turn a fresh child into nobody in particular: new session, its own files, no privileges, its limits.
-
-    `keep` maps descriptors to the numbers they shall have; everything else but the standard files is closed.
-    """
+def settle(*, limits: Limits, niceness: int) -> None:
+    """Turn a fresh child into nobody in particular: a session of its own, ordinary signals, its limits."""
     os.setsid()
     for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)  # Python ignores some of these, and a child would inherit that
     signal.set_wakeup_fd(-1)
-    _arrange({**dict(enumerate(files)), **{target: source for source, target in keep.items()}})
     os.umask(0o022)
     os.chdir("/")  # a shell or bubblewrap would tell the old folder as OLDPWD
     limits.apply(niceness)
+
+
+def become(files: Sequence[int], keep: dict[int, int], *, uid: int | None) -> None:
+    """Take the run's files and give up everything else: other files, other users' rights, more privileges.
+
+    `keep` maps descriptors to the numbers they shall have.
+    """
+    _arrange({**dict(enumerate(files)), **{target: source for source, target in keep.items()}})
     if uid is not None:
         os.setgroups([])
         os.setresgid(uid, uid, uid)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from apexbridge.sandbox.launcher import kernel, tree
-from apexbridge.sandbox.launcher.cells import Cell, Order, Tell, become, close_all_but, end
+from apexbridge.sandbox.launcher.cells import Cell, Order, Tell, become, close_all_but, end, settle
 from apexbridge.sandbox.launcher.clearing import remove_tree
 from apexbridge.sandbox.launcher.limits import Limits, limit_processes
 from apexbridge.sandbox.launcher.rooms import make_readable
@@ -199,7 +199,8 @@ def _keep(cell: ConfinedCell, order: Order, files: Sequence[int], status: int, r
     run = os.fork()
     if run == 0:
         try:
-            become(files, {not_started_inside: ERROR_FILE}, uid=cell.uid, limits=cell.limits, niceness=cell.niceness)
+            settle(limits=cell.limits, niceness=cell.niceness)
+            become(files, {not_started_inside: ERROR_FILE}, uid=cell.uid)
             os.set_inheritable(ERROR_FILE, False)  # closed by a successful start
             cell.confine(rules)
             os.chdir(order.workspace)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from apexbridge.sandbox.launcher import channel, kernel, network
-from apexbridge.sandbox.launcher.cells import become, close_all_but
+from apexbridge.sandbox.launcher.cells import become, close_all_but, settle
 from apexbridge.sandbox.launcher.cgroups import Group
 from apexbridge.sandbox.launcher.limits import Limits, limit_processes
 
@@ -45,9 +45,10 @@ def fork(limits: Limits, niceness: int, group: Group) -> Embryo:
     if pid == 0:
         try:
             _prepare(theirs, group)
+            settle(limits=limits, niceness=niceness)
             received = channel.receive(theirs)
             if received is not None:
-                _start(theirs, *received, limits=limits, niceness=niceness)
+                _start(theirs, *received)
         finally:
             os._exit(1)  # whatever it was, this copy of the launcher must not go on
     theirs.close()
@@ -55,7 +56,6 @@ def fork(limits: Limits, niceness: int, group: Group) -> Embryo:
 
 
 def _prepare(link: socket.socket, group: Group) -> None:
-    signal.set_wakeup_fd(-1)
     close_all_but({0, 1, 2, link.fileno()})
     kernel.die_with_parent(signal.SIGKILL)
     group.join()  # now: the kernel may take its time over it, and the namespace of groups begins where we are
@@ -64,7 +64,7 @@ def _prepare(link: socket.socket, group: Group) -> None:
     network.raise_loopback()
 
 
-def _start(link: socket.socket, told: dict[str, Any], files: list[int], *, limits: Limits, niceness: int) -> None:
+def _start(link: socket.socket, told: dict[str, Any], files: list[int]) -> None:
     numbers, uid = told["numbers"], told["uid"]
     kept, standard = dict(zip(files, numbers, strict=False)), files[len(numbers) :]
     stderr = standard[2]
@@ -72,7 +72,7 @@ def _start(link: socket.socket, told: dict[str, Any], files: list[int], *, limit
         if told["hosts"]:
             listeners = [network.listener(str(address), int(port)) for address, port, _ in told["hosts"]]
             channel.send(link, {}, [item.fileno() for item in listeners])
-        become(standard, kept, uid=uid, limits=limits, niceness=niceness)
+        become(standard, kept, uid=uid)
         stderr = 2
         if uid is not None:  # nobody else has this user, so everything that counts is this run's
             limit_processes(0, told["processes"])

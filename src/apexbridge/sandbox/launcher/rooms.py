@@ -6,6 +6,7 @@ its own: that is cheaper by far than to have bubblewrap mount each part anew.
 
 import os
 import shutil
+import stat
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -52,7 +53,7 @@ def furnish(
 ) -> None:
     """Make a root folder: the host's programs, an /etc without secrets, a few devices, and places for the rest."""
     room.mkdir()
-    kernel.mount("room", str(room), "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, _ROOM_OPTIONS)
+    kernel.mount("room", str(room), "tmpfs", kernel.MS_NOSUID, _ROOM_OPTIONS)
     kernel.mount(None, str(room), None, kernel.MS_PRIVATE)
     for name in _EMPTY:
         (room / name).mkdir(parents=True)
@@ -99,9 +100,15 @@ def _show(room: Path, path: str) -> None:
 
 
 def _make_devices(folder: Path) -> None:
+    """A few harmless devices: nodes of our own where root makes them, else the host's, each mounted by itself."""
     for name in _DEVICES:
-        (folder / name).touch()
-        kernel.mount(f"/dev/{name}", str(folder / name), None, kernel.MS_BIND)
+        device, path = os.stat(f"/dev/{name}"), folder / name
+        try:
+            os.mknod(path, stat.S_IFCHR, device.st_rdev)
+            path.chmod(0o666)
+        except PermissionError:
+            path.touch()
+            kernel.mount(f"/dev/{name}", str(path), None, kernel.MS_BIND)
     for name, target in _DEVICE_LINKS.items():
         (folder / name).symlink_to(target)
 
