@@ -45,7 +45,7 @@ async def readyz(bridge: ServedBridge, skills: Skills) -> Health:
 
 
 @router.get("/metrics", response_class=Response)
-async def metrics(skills: Skills) -> Response:
+async def metrics(bridge: ServedBridge, skills: Skills) -> Response:
     """Counters for Prometheus."""
     statistics = await skills.statistics()
     registry = CollectorRegistry()
@@ -55,6 +55,8 @@ async def metrics(skills: Skills) -> Response:
                 "apex_skills": ("Skills that are served.", float(statistics.total)),
                 "apex_skill_problems": ("Folders that are not served.", float(len(await skills.problems()))),
                 "apex_skill_calls": ("Calls of installed skills.", float(statistics.calls)),
+                "apex_runs_running": ("Runs that have their turn.", float(bridge.sandbox.slots.running)),
+                "apex_runs_waiting": ("Runs that wait for theirs.", float(bridge.sandbox.slots.waiting)),
             }
         )
     )
