@@ -13,7 +13,7 @@ import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import httpx
 import pytest
@@ -23,8 +23,16 @@ import apexbridge
 from apexbridge import errors
 from apexbridge.bridge import Bridge
 from apexbridge.errors import STATUS_OF_CODE
+from apexbridge.retrieval.matches import SearchAnswer
+from apexbridge.sandbox.config import GUARANTEES
+from apexbridge.sandbox.launch import FIRST_UID
+from apexbridge.sandbox.launcher.loop import USERS
+from apexbridge.sandbox.models import ErrorCode, ExecutionResult
+from apexbridge.sandbox.seccomp import refused_numbers
 from apexbridge.settings import SETTINGS_FILE, Settings, load_settings
+from apexbridge.skills.executor import SkillsSandboxExecutor
 from apexbridge.skills.manager import SkillManager
+from apexbridge.skills.runs import Runs
 from apexbridge.surfaces.cli.app import app as cli
 from apexbridge.surfaces.cli.app import main as apex
 from apexbridge.surfaces.http.app import create_app
@@ -34,6 +42,14 @@ REFERENCE = ROOT / "docs/reference"
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("README.md")])
 LANGUAGES = {"console", "python", "text", "sh", "json", "toml", "markdown"}
 SERVER_SECONDS = 20
+FIELDS_WITHOUT_SCHEMA = {
+    model.__name__: [field.alias or name for name, field in model.model_fields.items()]
+    + list(model.model_computed_fields)
+    for model in (ExecutionResult, SearchAnswer)
+}
+"""Models that serialize themselves: their OpenAPI schema is an object with no word on its fields."""
+OF_INSTANCES: dict[type, set[str]] = {SkillsSandboxExecutor: set(), Runs: {"uploads"}}
+"""Public attributes that only an instance has."""
 
 
 def name_of(page: Path) -> str:
@@ -84,9 +100,16 @@ def anchors_of(page: Path) -> set[str]:
 @pytest.mark.parametrize("name", list(Settings.model_fields))
 def test_every_setting_stands_in_the_reference_with_its_default(name: str) -> None:
     (row,) = re.findall(rf"^\| `APEX_{name.upper()}` \|.*$", text_of("settings.md"), re.MULTILINE)
-    default = Settings.model_fields[name].default
-    shown = {None: "none", (): "none", True: "true", False: "false"}.get(default, str(default))
-    assert row.split("|")[2].strip().strip("`") == shown
+    field, told = Settings.model_fields[name], row.split("|")[2].strip()
+    if field.default_factory is not None:  # it depends on the machine, so words say it, and no value
+        assert told
+        assert "`" not in told
+    elif isinstance(field.default, tuple) and field.default:  # written as it is set
+        assert getattr(Settings(**{name: told.strip("`")}), name) == field.default
+    elif isinstance(field.default, bool):
+        assert told.strip("`") == str(field.default).lower()
+    else:
+        assert told.strip("`") == {None: "none", (): "none"}.get(field.default, str(field.default))
 
 
 @pytest.mark.requirement("H2")
@@ -158,8 +181,8 @@ async def test_every_route_has_a_section_with_its_parameters(bridge: Bridge) -> 
 async def test_every_field_that_travels_over_http_is_told(bridge: Bridge) -> None:
     sections = sections_of(text_of("http.md"))
     for name, schema in create_app(bridge).openapi()["components"]["schemas"].items():
-        inherited = sections["SkillSummary"] if name == "SkillDetail" else ""
-        for field in schema.get("properties", {}):
+        inherited = sections.get({"SkillDetail": "SkillSummary", "RunDetail": "RunSummary"}.get(name, ""), "")
+        for field in schema.get("properties") or FIELDS_WITHOUT_SCHEMA[name]:
             assert f"`{field}`" in sections[name] + inherited, f"{name}.{field}"
 
 
@@ -168,6 +191,40 @@ def test_every_error_code_is_told_with_its_status_and_no_other() -> None:
     rows = re.findall(r"^\| `([A-Z_]+)` \| (\d{3}) \| \S.* \| \S.* \|$", text_of("errors.md"), re.MULTILINE)
     assert {code: int(status) for code, status in rows} == STATUS_OF_CODE
     assert len(rows) == len(STATUS_OF_CODE)
+
+
+@pytest.mark.requirement("H2")
+def test_every_way_a_run_can_fail_is_told_and_no_other() -> None:
+    section = sections_of(text_of("errors.md"))["A run that failed"]
+    assert re.findall(r"^\| `([A-Z_]+)` \| \S.* \| \S.* \|$", section, re.MULTILINE) == list(get_args(ErrorCode))
+
+
+@pytest.mark.requirement("H2")
+def test_the_security_page_tells_every_guarantee_for_every_backend() -> None:
+    section = sections_of((ROOT / "docs/security.md").read_text("utf-8"))["What each backend holds"]
+    rows = re.findall(r"^\| `(\w+)` \| \S.* \| \S.* \| \S.* \|$", section, re.MULTILINE)
+    assert tuple(rows) == GUARANTEES
+
+
+@pytest.mark.requirement("H2")
+def test_the_numbers_of_the_security_page_are_those_of_the_code() -> None:
+    sections = sections_of((ROOT / "docs/security.md").read_text("utf-8"))
+    defaults = {name: field.default for name, field in Settings.model_fields.items() if name.startswith("sandbox_")}
+    limits = {name: value for name, value in defaults.items() if isinstance(value, int) and name != "sandbox_warm"}
+    rows = [row for row in sections["Limits"].splitlines() if "APEX_" in row]
+    for name, value in limits.items():
+        (row,) = [row for row in rows if f"`APEX_{name.upper()}`" in row]
+        assert re.search(rf"\b{value:,}\b", row), name
+    calls = f"{len(refused_numbers('x86_64'))} system calls ({len(refused_numbers('aarch64'))} on arm64)"
+    assert calls in sections["What a run cannot do"]
+    assert f"a number from {FIRST_UID} to {FIRST_UID + USERS - 1}" in sections["Root and normal users"]
+
+
+@pytest.mark.requirement("H2")
+@pytest.mark.parametrize("owner", [SkillsSandboxExecutor, Runs], ids=lambda owner: owner.__name__)
+def test_the_python_reference_tells_every_method_about_runs(owner: type) -> None:
+    told = re.findall(r"^\| `(\w+)(?:\(.*\))?` \|", sections_of(text_of("python.md"))[owner.__name__], re.MULTILINE)
+    assert set(told) == {name for name in dir(owner) if not name.startswith("_")} | OF_INSTANCES[owner]
 
 
 @pytest.mark.requirement("H2")
@@ -255,15 +312,26 @@ class Terminal:
     def __init__(self, environment: pytest.MonkeyPatch, server: Callable[[], str]) -> None:
         self._environment = environment
         self._server = server
+        self._values: dict[str, str] = {}
         self.code = 0
 
     def run(self, line: str) -> str:
         if line == "echo $?":
             return str(self.code)
+        for name, value in self._values.items():
+            line = line.replace(f"${name}", value)
+        if match := re.fullmatch(r"(\w+)=\$\((.+)\)", line, re.DOTALL):
+            self._values[match[1]] = self.run(match[2]).strip()
+            return ""
         if match := re.fullmatch(r"export (\w+)=(\S+)", line):
             self._environment.setenv(match[1], match[2])
             self.code = 0
             return ""
+        before, pipe, after = line.partition(" | apex ")
+        if pipe:
+            _, typed = run_shell(before)
+            self.code, output = run_apex(f"apex {after}", typed)
+            return output
         program = line.split()[0]
         self.code, output = {"apex": run_apex, "curl": self._curl}.get(program, run_shell)(line)
         return output
@@ -273,13 +341,15 @@ class Terminal:
         address = self._server()
         output, code = curl(request.replace("http://127.0.0.1:8420", address)), 0
         for stage in pipe:
-            program, *query = shlex.split(stage)
+            program, *words = shlex.split(stage)
             assert program == "jq", line
+            query = [word for word in words if word != "-r"]
             output = jq(output, query[0] if query else ".")
+            output = str(json.loads(output)) if "-r" in words else output
         return code, output.replace(address, "http://127.0.0.1:8420")
 
 
-def run_apex(line: str) -> tuple[int, str]:
+def run_apex(line: str, typed: str = "") -> tuple[int, str]:
     printed = io.StringIO()
     code: Any = 0
     root = logging.getLogger()
@@ -290,6 +360,7 @@ def run_apex(line: str) -> tuple[int, str]:
         contextlib.redirect_stderr(printed),
     ):
         patch.setattr(sys, "argv", shlex.split(line))
+        patch.setattr(sys, "stdin", io.StringIO(typed))
         patch.setattr(root, "handlers", [])  # the command sets up its own, as in a process of its own
         try:
             apex()
@@ -351,10 +422,12 @@ def agrees(expected: str, printed: str) -> bool:
 def plain(text: str) -> str:
     """Without what differs from run to run and from terminal to terminal."""
     text = re.sub(r"\b[0-9a-f]{64}\b", "HASH", text)
+    text = re.sub(r"\b[0-9a-f]{32}\b", "ID", text)
     text = re.sub(r"\b\d{4}-\d\d-\d\dT[\d:.]+Z", "MOMENT", text)
     text = re.sub(r"\b\d{4}-\d\d-\d\d\b", "DATE", text)
     text = re.sub(r"\b1\d{12}\b", "MILLISECONDS", text)
-    text = re.sub(r"\b\d+ ms\b|(?<=\"duration\":)\d+", "DURATION", text)
+    text = re.sub(r"\b\d+ ms\b|(?<=\"duration\":)\d+|(?<=\"duration\": )\d+", "DURATION", text)
+    text = re.sub(r"(?<=\"peakMemory\":)\d+|(?<=\"peakMemory\": )\d+", "SIZE", text)
     text = re.sub(r"\b\d+ bytes\b", "SIZE", text)
     return " ".join(text.split())
 

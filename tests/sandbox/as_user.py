@@ -1,0 +1,113 @@
+"""A server of a user without privileges: tries hostile scripts behind one kind of walls and prints what came of it.
+
+`test_normal_user.py` starts it as root, `python -m tests.sandbox.as_user KIND USER FOLDER`; it becomes that user first.
+"""
+
+import json
+import os
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from apexbridge.errors import SkillPermissionError
+from apexbridge.sandbox.config import SandboxSettings
+from apexbridge.sandbox.engine import Sandbox
+from apexbridge.sandbox.launcher import kernel
+from apexbridge.sandbox.launcher.confined import is_reachable
+from tests.sandbox.bench import Bench, descendants, named, put_up
+from tests.sandbox.hostile import EVERYWHERE, IN_NAMESPACES, bait, script
+
+SETTINGS = {
+    "cold": SandboxSettings(backend="bubblewrap", warm=0),
+    "warm": SandboxSettings(backend="bubblewrap", warm=1),
+    "landlock": SandboxSettings(backend="landlock", warm=0),
+}
+ORDINARY = {
+    "python": ("py", "import json, os, sys; print(json.dumps([json.load(sys.stdin), os.listdir('.')]))"),
+    "node": ("js", "console.log(JSON.stringify(JSON.parse(require('fs').readFileSync(0, 'utf8'))))"),
+    "shell": ("sh", "cat > output/kept; chmod 0 tmp; mkdir locked; touch locked/f; chmod 0 locked; cat output/kept"),
+    "memory": ("py", "taken = []\nwhile True: taken.append(bytearray(8 << 20))"),
+    "memory of children": (
+        "py",
+        "import os, time\nfor _ in range(6):\n    if os.fork() == 0: taken = bytearray(b'x') * (120 << 20); break\n"
+        "time.sleep(1000)",
+    ),
+    "time": ("sh", "setsid sh -c 'sleep 1000; true' $1 & sleep 1000"),
+    "output": ("sh", "yes"),
+    "daemon": ("sh", "(setsid sh -c 'sleep 1000; true' $1 > /dev/null 2>&1 &); echo left"),
+    "bomb": ("py", "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass"),
+}
+
+
+async def main(kind: str) -> dict[str, Any]:
+    """Everything that is tried, by its name."""
+    told: dict[str, Any] = {"user": os.getuid()}
+    sandbox = Sandbox(SETTINGS[kind])
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        async with sandbox.running():
+            bench = Bench(sandbox, root)
+            await put_up(sandbox)
+            with bait(root) as given:
+                harms = EVERYWHERE if kind == "landlock" else EVERYWHERE | IN_NAMESPACES
+                for harm, text in harms.items():
+                    result = await bench.run(script(text), input=given)
+                    told[harm] = [result.error_code, result.stdout or result.stderr]
+                    await sandbox.warm_up()
+            for name, (suffix, text) in ORDINARY.items():
+                mark = f"mark-{os.getpid()}-{name}"
+                result = await bench.run(
+                    text, suffix, input={"a": 1}, args=(mark,), artifacts=root / f"kept-{name}", timeout_ms=1500
+                )
+                told[name] = [result.error_code, result.stdout[:100] if result.success else result.error]
+                told[f"left of {name}"] = named(mark)
+            job = bench.job("print(1)")
+            (job.folder / job.script).chmod(0)
+            try:
+                await sandbox.check(job)
+            except SkillPermissionError as error:
+                told["unreadable"] = error.code
+    told["processes"] = len(descendants(os.getpid()))
+    told["files"] = sorted(path.name for path in Path(tempfile.gettempdir()).iterdir())
+    return told
+
+
+def become(user: int, folder: Path, kind: str) -> None:
+    """Start this again as another user, for whom whatever it needs is within reach."""
+    checkout, packages = Path(__file__).parents[2], Path(sysconfig.get_paths()["purelib"])
+    kernel.unshare(kernel.CLONE_NEWNS)
+    kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_SLAVE)
+    os.umask(0o022)
+    _put_within_reach([Path(sys.base_prefix), checkout, packages])
+    os.chown(folder, user, user)
+    os.setgroups([])
+    os.setresgid(user, user, user)
+    os.setresuid(user, user, user)
+    os.chdir(checkout)
+    path = f"{checkout / 'src'}:{checkout}:{packages}"
+    program = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
+    command = [program, "-B", "-m", "tests.sandbox.as_user", kind]
+    os.execve(program, command, {"PATH": os.defpath, "TMPDIR": str(folder), "PYTHONPATH": path})
+
+
+def _put_within_reach(sources: list[Path]) -> None:
+    """Show folders that stand in somebody's home at the same place, in this mount namespace, without the home."""
+    closed = [source for source in sources if not is_reachable(str(source))]
+    views = [kernel.view(str(source), read_only=False) for source in closed]
+    for source, view in zip(closed, views, strict=True):
+        for folder in (*reversed(source.parents), source):
+            if folder.exists() and not is_reachable(str(folder)):
+                kernel.mount("shown", str(folder), "tmpfs", 0, "mode=755")
+                break
+        source.mkdir(parents=True, exist_ok=True)
+        kernel.attach(view, str(source))
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 2:
+        become(int(sys.argv[2]), Path(sys.argv[3]), sys.argv[1])
+    print(json.dumps(anyio.run(main, sys.argv[1])))

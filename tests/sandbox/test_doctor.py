@@ -1,0 +1,33 @@
+"""The doctor tries every guarantee on this host, and says how it came to its findings."""
+
+import pytest
+
+from apexbridge.sandbox.config import GUARANTEES, BackendChoice, SandboxSettings
+from apexbridge.sandbox.doctor import diagnose
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.parametrize("backend", ["bubblewrap", "landlock"])
+async def test_walls_that_stand_are_found_healthy_with_a_proof_for_each(backend: BackendChoice) -> None:
+    found = await diagnose(SandboxSettings(backend=backend))
+    assert (found.ok, found.status, found.backend) == (True, "healthy", backend), found
+    assert [finding.guarantee for finding in found.guarantees] == list(GUARANTEES)
+    assert all(finding.held and finding.mechanism and finding.proof for finding in found.guarantees)
+    assert {runtime.runtime for runtime in found.runtimes if runtime.works} == {"node", "python", "shell"}
+
+
+async def test_missing_walls_are_found_missing_with_a_remedy_for_each() -> None:
+    found = await diagnose(SandboxSettings(backend="plain"))
+    assert (found.ok, found.status, found.backend) == (False, "unavailable", "plain")
+    missing = {finding.guarantee: finding for finding in found.guarantees if not finding.held}
+    assert {"fs", "net", "syscalls"} <= set(missing)
+    assert all(finding.remedy for finding in missing.values())
+
+
+async def test_without_bubblewrap_the_doctor_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("apexbridge.sandbox.backends.bubblewrap.find_bubblewrap", lambda path: None)
+    found = await diagnose(SandboxSettings(backend="bubblewrap"))
+    assert (found.ok, found.status, found.backend) == (False, "unavailable", None)
+    assert "install bubblewrap" in (found.backends[0].remedy or "")
+    assert [finding.held for finding in found.guarantees] == [False] * len(GUARANTEES)

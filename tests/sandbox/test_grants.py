@@ -1,0 +1,214 @@
+"""What an operator has granted, and not a step further: hosts, variables, secrets, paths."""
+
+import base64
+import json
+import os
+import socket
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import anyio
+import anyio.abc
+import pytest
+
+from apexbridge.sandbox.models import Grants
+from apexbridge.sandbox.proxy import MAX_CONNECTIONS, places
+from tests.sandbox.bench import Bench, Words
+
+pytestmark = [pytest.mark.anyio, pytest.mark.requirement("B20")]
+
+
+@pytest.fixture
+async def echo(anyio_backend: str) -> AsyncIterator[int]:
+    """A server on this host that says back what it is sent; gives its port."""
+
+    async def answer(stream: anyio.abc.SocketStream) -> None:
+        async with stream:
+            async for piece in stream:
+                await stream.send(piece)
+
+    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, answer)
+        yield listener.extra(anyio.abc.SocketAttribute.local_port)
+        tasks.cancel_scope.cancel()
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as made:
+        path = Path(made)
+        path.chmod(0o755)
+        for name in ("shown/inner.txt", "beside.txt"):
+            (path / name).parent.mkdir(exist_ok=True)
+            (path / name).write_text(name)
+        yield path
+
+
+TALKS = """
+import json, os, socket
+given = json.loads(os.environ["INPUT_JSON"])
+with socket.create_connection((given["host"], given["port"]), 10) as link:
+    for piece in (b"hello ", b"x" * 500_000): link.sendall(piece)
+    link.shutdown(socket.SHUT_WR)
+    got = b""
+    while data := link.recv(65536): got += data
+print(json.dumps([got[:6].decode(), len(got)]))
+"""
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+async def test_a_granted_host_answers(bench: Bench, echo: int, host: str) -> None:
+    grants = Grants(hosts=((host, echo),))
+    assert await bench.told(TALKS, grants=grants, input={"host": host, "port": echo}) == ["hello ", 500_006]
+
+
+async def test_with_one_host_granted_no_other_can_be_reached(bench: Bench, echo: int) -> None:
+    text = """
+import json, os, socket
+given, reached = json.loads(os.environ["INPUT_JSON"]), []
+def attempt(name, action):
+    try: action(); reached.append(name)
+    except OSError: pass
+for address in [["127.0.0.1", given["closed"]], ["127.0.0.2", given["echo"]], ["192.0.2.1", 80], ["8.8.8.8", 53]]:
+    attempt(address, lambda: socket.create_connection(tuple(address), 2).close())
+for name in ("example.com", "localhost.localdomain", given["host"]):
+    attempt(name, lambda: socket.getaddrinfo(name, 80))
+attempt("abstract", lambda: socket.socket(socket.AF_UNIX).connect("\\0" + given["abstract"]))
+attempt("udp", lambda: socket.create_connection(("192.0.2.1", 53), 2))
+for family, kind in ((16, 3), (17, 3), (38, 5), (40, 1), (2, 3)):
+    attempt(f"family {family}", lambda: socket.socket(family, kind).close())
+print(json.dumps(reached))
+"""
+    with ExitStack() as stack:
+        closed = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        abstract = stack.enter_context(socket.socket(socket.AF_UNIX))
+        name = f"apexbridge-test-{os.getpid()}"
+        abstract.bind(f"\0{name}")
+        abstract.listen()
+        given = {"closed": closed.getsockname()[1], "echo": echo, "abstract": name, "host": socket.gethostname()}
+        assert await bench.told(text, grants=Grants(hosts=(("127.0.0.1", echo),)), input=given) == []
+
+
+async def test_no_run_has_more_than_so_many_connections_at_once(cold: Bench, echo: int) -> None:
+    text = """
+import json, os, socket
+port, links, answered = json.loads(os.environ["INPUT_JSON"])["port"], [], 0
+for _ in range(100):
+    link = socket.create_connection(("127.0.0.1", port), 10)
+    links.append(link)
+    link.settimeout(10)
+    try: link.sendall(b"x"); answered += link.recv(1) == b"x"
+    except OSError: pass
+print(json.dumps(answered))
+"""
+    answered = await cold.told(text, grants=Grants(hosts=(("127.0.0.1", echo),)), input={"port": echo})
+    assert answered == MAX_CONNECTIONS
+
+
+async def test_a_host_that_does_not_answer_is_an_end_of_the_connection_alone(cold: Bench) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    text = f"""
+import json, socket
+with socket.create_connection(("127.0.0.1", {port}), 10) as link: print(json.dumps(link.recv(1).decode()))
+"""
+    assert await cold.told(text, grants=Grants(hosts=(("127.0.0.1", port),))) == ""
+
+
+async def test_a_run_ends_though_its_connections_are_open(bench: Bench, echo: int) -> None:
+    words = Words()
+    text = f"""
+import os, socket, time
+link = socket.create_connection(("127.0.0.1", {echo}), 10)
+print("begun", flush=True)
+time.sleep(1000)
+"""
+    result = await bench.run(text, grants=Grants(hosts=(("127.0.0.1", echo),)), listener=words, timeout_ms=800)
+    assert (result.status, words.text) == ("timeout", "begun\n")
+
+
+def test_every_granted_name_has_an_address_of_its_own() -> None:
+    hosts = (("a.example", 80), ("b.example", 80), ("a.example", 443), ("192.0.2.7", 80), ("localhost", 80))
+    found = places(Grants(hosts=(*hosts, *hosts)))
+    assert [(port, name) for _, port, name in found] == [(port, name) for name, port in hosts]
+    addresses = {name: address for address, _, name in found}
+    assert len(set(addresses.values())) == 4
+    assert (addresses["192.0.2.7"], addresses["localhost"]) == ("192.0.2.7", "127.0.0.1")
+
+
+async def test_granted_variables_are_there_and_the_rest_is_not(bench: Bench) -> None:
+    grants = Grants(variables={"REGION": "日本"})
+    text = "import json, os; print(json.dumps(dict(os.environ)))"
+    found = await bench.told(text, grants=grants)
+    assert found["REGION"] == "日本"
+    assert "REGION" not in await bench.told(text)
+
+
+@pytest.mark.parametrize("suffix", ["py", "js", "sh"])
+async def test_a_secret_reaches_the_script_and_neither_output_nor_listener_nor_files(
+    bench: Bench, suffix: str, tmp_path: Path
+) -> None:
+    secret = 'key "with/odd+letters"=='
+    text = {
+        "py": "import os, time\nfor letter in os.environ['TOKEN']: os.write(1, letter.encode()); time.sleep(0.002)",
+        "js": "process.stdout.write(JSON.stringify(process.env.TOKEN)); console.error(process.env.TOKEN)",
+        "sh": 'printf %s "$TOKEN" | tee output/leak; printf %s "$TOKEN" | base64 >&2',
+    }[suffix]
+    words = Words()
+    result = await bench.run(
+        text, suffix, grants=Grants(secrets={"TOKEN": secret}), listener=words, artifacts=tmp_path / "kept"
+    )
+    assert result.success, result.error
+    everything = result.model_dump_json() + words.text + json.dumps(result.warnings)
+    for shape in (secret, json.dumps(secret)[1:-1], base64.b64encode(secret.encode()).decode()):
+        assert shape not in everything
+        assert json.dumps(shape)[1:-1] not in everything
+    assert "***" in result.stdout
+    assert result.files == []
+
+
+async def test_a_secret_in_an_error_is_masked(bench: Bench) -> None:
+    result = await bench.run(
+        "import os; raise ValueError(os.environ['TOKEN'])", grants=Grants(secrets={"TOKEN": "hunter2"})
+    )
+    assert (result.error, "hunter2" in result.stderr) == ("***", False)
+
+
+async def test_a_granted_path_can_be_read_and_nothing_beside_it(bench: Bench, folder: Path) -> None:
+    text = """
+import json, os
+given, told = json.loads(os.environ["INPUT_JSON"]), {}
+def attempt(name, action):
+    try: action(); told[name] = True
+    except OSError: told[name] = False
+attempt("read", lambda: open(given["shown"] + "/inner.txt").read())
+attempt("write", lambda: open(given["shown"] + "/inner.txt", "a"))
+attempt("create", lambda: open(given["shown"] + "/new", "w"))
+attempt("beside", lambda: open(given["beside"]))
+attempt("list above", lambda: os.listdir(os.path.dirname(given["beside"])))
+print(json.dumps(told))
+"""
+    shown, beside = str(folder / "shown"), str(folder / "beside.txt")
+    given = {"shown": shown, "beside": beside}
+    told = await bench.told(text, grants=Grants(paths=(shown,)), input=given)
+    assert told == {"read": True, "write": False, "create": False, "beside": False, "list above": False}
+    assert not (await bench.told(text, input=given))["read"]
+
+
+async def test_a_result_tells_what_was_let_through(bench: Bench, folder: Path) -> None:
+    grants = Grants(hosts=(("192.0.2.1", 443),), paths=(str(folder / "shown"),))
+    result = await bench.run("pass", grants=grants)
+    assert str(result.enforcement["net"]).endswith("192.0.2.1:443")
+    assert str(folder / "shown") in str(result.enforcement["fs"])
+
+
+async def test_what_cannot_be_given_behind_these_walls_is_said(walls: Bench) -> None:
+    backend = (await walls.sandbox.ready()).backend
+    result = await walls.run("print('ran')", grants=Grants(hosts=(("192.0.2.1", 443),)))
+    if backend.can_reach_hosts:
+        assert result.stdout == "ran\n"
+    else:
+        assert (result.error_code, result.stdout) == ("SPAWN_FAILED", "")
+        assert "granted hosts" in (result.error or "")

@@ -1,0 +1,225 @@
+"""What reaches a script, and by which way: variables, stdin, argv, files. And what does not."""
+
+import base64
+import io
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apexbridge.errors import InvalidInputError
+from apexbridge.sandbox import inputs
+from apexbridge.sandbox.models import InputFile
+from tests.sandbox.bench import Bench
+
+pytestmark = pytest.mark.anyio
+DOCUMENTED = {"PATH", "HOME", "TMPDIR", "SKILL_NAME", "SKILL_PATH", "INPUT_JSON", "TIMEOUT"}
+MAY_BE_THERE = {"PWD", "LC_CTYPE"}
+"""A shell says where it is, and Python which letters it understands."""
+SHOWS_VARIABLES = {
+    "py": "import json, os; print(json.dumps(dict(os.environ)))",
+    "js": "console.log(JSON.stringify(process.env))",
+    "sh": "exec python3 -I -c 'import json, os; print(json.dumps(dict(os.environ)))'",
+}
+ECHOES_VARIABLE = {
+    "py": "import os, sys; sys.stdout.buffer.write(os.environb[b'INPUT_JSON'])",
+    "js": "process.stdout.write(process.env.INPUT_JSON)",
+    "sh": 'printf %s "$INPUT_JSON"',
+}
+ECHOES_STDIN = {
+    "py": "import sys; sys.stdout.buffer.write(sys.stdin.buffer.read())",
+    "js": "process.stdin.pipe(process.stdout)",
+    "sh": "cat",
+}
+SHOWS_ARGUMENTS = {
+    "py": "import json, sys; print(json.dumps(sys.argv[1:]))",
+    "js": "console.log(JSON.stringify(process.argv.slice(2)))",
+    "sh": "exec python3 -I -c 'import json, sys; print(json.dumps(sys.argv[1:]))' \"$@\"",
+}
+HOSTILE: dict[str, Any] = {
+    "quotes": "'; touch pwned; $(touch pwned) `touch pwned` \" \\ \\\\",
+    "lines": "one\ntwo\r\nthree\ttab\u2028\u2029\x00\x1b[31m\x7f",
+    "letters": "日本語 emoji 🐛👩‍👩‍👧 ẞ \ufeff \u202e",
+    "options": "--help -rf --",
+    "__proto__": {"polluted": True},
+    "numbers": [0, -1, 1.5, 2**53, -(2**63), 1e300],
+    "nothing": [None, True, False, "", [], {}],
+    "${PATH}": "%s %n {0} {}",
+}
+suffixes = pytest.mark.parametrize("suffix", list(ECHOES_STDIN))
+
+
+# --------------------------------------------------------------------------------------------------------- variables
+@pytest.mark.requirement("B8")
+@suffixes
+async def test_a_script_sees_the_documented_variables_and_none_of_the_servers(
+    bench: Bench, suffix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "of the server")
+    monkeypatch.setenv("LANG", "de_DE.UTF-8")
+    found = await bench.told(SHOWS_VARIABLES[suffix], suffix, input={"a": 1}, timeout_ms=15_000)
+    assert found.keys() - MAY_BE_THERE == DOCUMENTED
+    assert (found["SKILL_NAME"], found["INPUT_JSON"], found["TIMEOUT"]) == ("tried", '{"a":1}', "15000")
+    assert found["PATH"] == os.defpath
+    assert found["HOME"].rpartition("/")[2].startswith("skill-workspace-")
+    assert found["TMPDIR"] == f"{found['HOME']}/tmp"
+    assert found.get("PWD", found["HOME"]) == found["HOME"]
+
+
+@pytest.mark.requirement("B8")
+@pytest.mark.parametrize("process", ["self", "1"])
+async def test_what_the_kernel_shows_of_the_environment_holds_nothing_else(bench: Bench, process: str) -> None:
+    text = f"import json; print(json.dumps(open('/proc/{process}/environ').read()))"
+    told = await bench.told(text)
+    names = {entry.partition("=")[0] for entry in told.split("\0") if entry}
+    assert names <= DOCUMENTED | MAY_BE_THERE
+
+
+@pytest.mark.requirement("B8")
+@suffixes
+async def test_hostile_input_arrives_unchanged_by_variable_and_by_stdin(bench: Bench, suffix: str) -> None:
+    for text in (ECHOES_VARIABLE[suffix], ECHOES_STDIN[suffix]):
+        result = await bench.run(text, suffix, input=HOSTILE)
+        assert json.loads(result.stdout) == HOSTILE
+        assert result.files == []
+
+
+@pytest.mark.requirement("B8")
+@suffixes
+async def test_large_input_arrives_on_stdin_alone(bench: Bench, suffix: str) -> None:
+    given = {"text": "é" * 700_000}
+    result = await bench.run(ECHOES_STDIN[suffix], suffix, input=given)
+    assert json.loads(result.stdout) == given
+    assert "INPUT_JSON" not in await bench.told(SHOWS_VARIABLES[suffix], suffix, input=given)
+
+
+@pytest.mark.requirement("B8")
+@suffixes
+async def test_the_largest_input_that_fits_a_variable_reaches_children_as_well(bench: Bench, suffix: str) -> None:
+    given = {"text": "x" * (128 * 1024 - len('INPUT_JSON={"text":""}') - 1)}
+    child = {
+        "py": "import subprocess; subprocess.run(['sh', '-c', 'printf %s \"$INPUT_JSON\"'], check=True)",
+        "js": "process.stdout.write(require('child_process').execFileSync('sh', ['-c', 'printf %s \"$INPUT_JSON\"']))",
+        "sh": "sh -c 'printf %s \"$INPUT_JSON\"'",
+    }[suffix]
+    assert json.loads((await bench.run(child, suffix, input=given)).stdout) == given
+
+
+@suffixes
+async def test_whoever_does_not_read_its_input_is_not_held_up_by_it(bench: Bench, suffix: str) -> None:
+    text = {"py": "print('done')", "js": "console.log('done')", "sh": "echo done"}[suffix]
+    result = await bench.run(text, suffix, input={"text": "x" * 2_000_000})
+    assert (result.success, result.stdout) == (True, "done\n")
+
+
+@suffixes
+async def test_stdin_ends_after_the_input(bench: Bench, suffix: str) -> None:
+    assert (await bench.run(ECHOES_STDIN[suffix], suffix)).stdout == "{}"
+
+
+@suffixes
+async def test_no_file_of_the_server_is_open_inside(walls: Bench, suffix: str) -> None:
+    """Besides the standard files there may be pipes that can only be read."""
+    text = """
+import fcntl, json, os, stat
+found = []
+for number in range(3, 64):
+    try: mode = os.fstat(number).st_mode
+    except OSError: continue
+    is_read_only = fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
+    if not stat.S_ISFIFO(mode) or not is_read_only: found.append(number)
+print(json.dumps(found))
+"""
+    child = f"execFileSync('python3', ['-I', '-c', {json.dumps(text)}])"
+    starts = {
+        "py": text,
+        "sh": f"exec python3 -I -c '{text}'",
+        "js": f"process.stdout.write(require('child_process').{child})",
+    }
+    assert await walls.told(starts[suffix], suffix) == []
+
+
+# --------------------------------------------------------------------------------------------------------- arguments
+@pytest.mark.requirement("B18")
+@suffixes
+async def test_arguments_arrive_as_they_are(bench: Bench, suffix: str) -> None:
+    words = ["", "-x", "--", "--version", "a b", "日本🐛", "$(id)", "'\"\\\n\t", "*", "x" * 100_000]
+    assert await bench.told(SHOWS_ARGUMENTS[suffix], suffix, args=tuple(words)) == words
+
+
+@pytest.mark.requirement("B18")
+@suffixes
+async def test_a_helper_gets_its_input_as_options_and_the_old_ways(bench: Bench, suffix: str) -> None:
+    given = {"message": "feat: x", "all": True, "quiet": False, "each": ["a", "-b"], "level": -2}
+    words = ["--message", "feat: x", "--all", "--each", "a", "--each=-b", "--level=-2"]
+    assert await bench.told(SHOWS_ARGUMENTS[suffix], suffix, input=given, is_entry=False) == words
+    assert await bench.told(ECHOES_STDIN[suffix], suffix, input=given, is_entry=False) == given
+    assert await bench.told(ECHOES_VARIABLE[suffix], suffix, input=given, is_entry=False) == given
+
+
+@pytest.mark.requirement("B18")
+async def test_arguments_that_cannot_be_passed_on_are_refused(cold: Bench) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        await cold.sandbox.check(cold.job("", args=("a\0b",)))
+    assert caught.value.code == "INVALID_INPUT"
+
+
+# -------------------------------------------------------------------------------------------------------------- files
+def file(name: str, data: bytes) -> InputFile:
+    return InputFile(name=name, file=io.BytesIO(data))
+
+
+READS_FILES = """
+import base64, json, os
+told = json.loads(os.environ["INPUT_JSON"])
+print(json.dumps({path: base64.b64encode(open(path, "rb").read()).decode() for path in told["files"]}))
+"""
+
+
+@pytest.mark.requirement("B19")
+async def test_input_files_are_there_and_named(walls: Bench) -> None:
+    given = {"a.txt": b"text", "b.bin": bytes(range(256)), "日 本.txt": b"", "large": b"x" * 3_000_000}
+    told = await walls.told(READS_FILES, files=tuple(file(name, data) for name, data in given.items()), input={"k": 1})
+    assert {path: base64.b64decode(data) for path, data in told.items()} == {
+        f"input/{name}": data for name, data in given.items()
+    }
+
+
+@pytest.mark.requirement("B19")
+async def test_input_files_cannot_be_changed_and_leave_the_workspace_its_room(bench: Bench, tmp_path: Path) -> None:
+    text = """
+import json, os
+done = []
+def attempt(name, action):
+    try: action(); done.append(name)
+    except OSError: pass
+attempt("write", lambda: open("input/a", "w"))
+attempt("append", lambda: open("input/a", "a"))
+attempt("create", lambda: open("input/new", "w"))
+attempt("remove", lambda: os.unlink("input/a"))
+attempt("rename", lambda: os.rename("input/a", "b"))
+attempt("rename folder", lambda: os.rename("input", "other"))
+attempt("chmod", lambda: os.chmod("input/a", 0o777))
+attempt("chmod folder", lambda: os.chmod("input", 0o777))
+attempt("link", lambda: os.link("input/a", "linked"))
+with open("mine", "wb") as mine: mine.write(bytes(60 << 20))
+print(json.dumps([done, open("input/a").read()]))
+"""
+    files = (file("a", b"as it was"), file("filler", bytes(20 << 20)))
+    assert await bench.told(text, files=files, artifacts=tmp_path / "kept") == [[], "as it was"]
+
+
+@pytest.mark.requirement("B19")
+@pytest.mark.parametrize("what", ["too large", "too many"])
+async def test_more_input_files_than_allowed_are_refused(
+    cold: Bench, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inputs, "MAX_INPUT_BYTES", 1000)
+    monkeypatch.setattr(inputs, "MAX_INPUT_FILES", 5)
+    sizes = [600, 401] if what == "too large" else [1] * 6
+    with pytest.raises(InvalidInputError) as caught:
+        await cold.run("", files=tuple(file(str(number), b"x" * size) for number, size in enumerate(sizes)))
+    assert caught.value.code == "INVALID_INPUT"
+    assert (await cold.run("", files=(file("a", b"x" * 600), file("b", b"x" * 400)))).success

@@ -1,0 +1,158 @@
+"""Parts of the launcher that can be tried alone: clearing folders, sending messages, looking at processes."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from apexbridge.sandbox.launcher import channel, network, tree
+from apexbridge.sandbox.launcher.clearing import remove_tree
+from apexbridge.sandbox.launcher.confined import is_reachable
+from tests.making import walk
+from tests.sandbox.properties import unhurried
+
+
+# ---------------------------------------------------------------------------------------------------------- clearing
+def locked(folder: Path) -> None:
+    (folder / "a/b/c").mkdir(parents=True)
+    (folder / "a/b/c/f").touch()
+    for path in (folder / "a/b/c", folder / "a/b", folder / "a", folder):
+        path.chmod(0)
+
+
+def deep(folder: Path) -> None:
+    here = os.open(folder, os.O_RDONLY)
+    for _ in range(3000):
+        os.mkdir("d", dir_fd=here)
+        below = os.open("d", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = below
+    os.close(here)
+
+
+def odd_names(folder: Path) -> None:
+    for name in (b"\xff", b"a\nb", b"-rf", b" ", b"x" * 255, b".removing-0-1", b"..."):
+        (folder / os.fsdecode(name)).mkdir()
+        (folder / os.fsdecode(name) / "f").touch()
+
+
+def links(folder: Path) -> None:
+    (folder / "out").symlink_to(folder.parent / "kept")
+    (folder / "loop").symlink_to("loop")
+    (folder / "sub").mkdir()
+    (folder / "sub/out").symlink_to(folder.parent / "kept")
+    os.mkfifo(folder / "pipe")
+
+
+@pytest.mark.requirement("B9")
+@pytest.mark.parametrize("trap", [locked, deep, odd_names, links], ids=lambda trap: trap.__name__)
+def test_a_folder_is_removed_whatever_is_in_it(tmp_path: Path, trap: Callable[[Path], None]) -> None:
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept/file").write_text("stays")
+    before = walk(tmp_path)
+    (tmp_path / "folder").mkdir()
+    trap(tmp_path / "folder")
+    remove_tree(str(tmp_path / "folder"))
+    assert walk(tmp_path) == before
+
+
+def test_removing_what_is_not_there_is_no_mistake(tmp_path: Path) -> None:
+    remove_tree(str(tmp_path / "nothing"))
+
+
+# ---------------------------------------------------------------------------------------------------------- messages
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    yield ours, theirs
+    ours.close()
+    theirs.close()
+
+
+@pytest.mark.parametrize("size", [0, channel.LARGE, channel.LARGE * 30])
+def test_a_message_arrives_with_its_files_whatever_its_size(
+    pair: tuple[socket.socket, socket.socket], tmp_path: Path, size: int
+) -> None:
+    files = []
+    for number in range(3):
+        (tmp_path / str(number)).write_text(str(number))
+        files.append(os.open(tmp_path / str(number), os.O_RDONLY))
+    message = {"do": "start", "text": "é\0" * (size // 2)}
+    channel.send(pair[0], message, files)
+    received = channel.receive(pair[1])
+    assert received is not None
+    assert received[0] == message
+    assert [os.read(file, 10) for file in received[1]] == [b"0", b"1", b"2"]
+    assert not any(os.get_inheritable(file) for file in received[1])
+    for file in (*files, *received[1]):
+        os.close(file)
+
+
+@given(st.lists(st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), st.integers()), max_size=5))
+@unhurried
+def test_messages_arrive_one_by_one(messages: list[dict[str, int]]) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        for message in messages:
+            channel.send(ours, message)
+        ours.close()
+        found = []
+        while (received := channel.receive(theirs)) is not None:
+            found.append(received[0])
+    assert found == messages
+
+
+def test_the_end_of_the_other_side_is_seen(pair: tuple[socket.socket, socket.socket]) -> None:
+    pair[0].close()
+    assert channel.receive(pair[1]) is None
+    with pytest.raises(OSError, match="Broken pipe"):
+        channel.send(pair[1], {})
+
+
+# ---------------------------------------------------------------------------------------------------------- processes
+TREE = """
+import os, sys
+taken = bytearray(b"x") * (30 << 20)
+if os.fork() == 0:
+    if os.fork() == 0: taken[:] = bytearray(b"y") * (30 << 20)
+    print(os.getpid(), flush=True)
+    sys.stdin.read()
+    os._exit(0)
+sys.stdin.read()
+"""
+
+
+def test_every_process_below_is_found_and_shared_pages_count_once_where_it_matters() -> None:
+    with subprocess.Popen([sys.executable, "-c", TREE], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        below = {int(process.stdout.readline()) for _ in range(2)}
+        assert set(tree.descendants(process.pid)) == below
+        pids = [process.pid, *below]
+        assert tree.tasks_of(pids) == 3
+        quick, exact = tree.memory_of(pids), tree.exact_memory_of(pids)
+        assert quick >= 90 << 20
+        assert 60 << 20 <= exact < quick
+        process.communicate()
+    assert (tree.descendants(process.pid), tree.memory_of(pids), tree.exact_memory_of(pids)) == ([], 0, 0)
+
+
+# ------------------------------------------------------------------------------------------------------------- others
+def test_a_folder_is_reachable_when_everybody_may_pass_all_above_it(tmp_path: Path) -> None:
+    folder = tmp_path / "open/closed/open"
+    folder.mkdir(parents=True)
+    (tmp_path / "open/closed").chmod(0o700)
+    assert not is_reachable(str(folder))
+    assert is_reachable("/usr/bin")
+
+
+def test_granted_hosts_are_named_in_a_file_of_hosts() -> None:
+    granted = [["127.83.0.1", 443, "example.com"], ["127.83.0.1", 80, "example.com"], ["192.0.2.1", 80, "192.0.2.1"]]
+    assert network.hosts_file(granted) == "127.0.0.1 localhost\n127.83.0.1 example.com\n"
+    assert json.dumps(network.hosts_file([])) == '"127.0.0.1 localhost\\n"'

@@ -1,0 +1,208 @@
+"""Two runs at once: neither sees, signals or hears the other, and nobody on the host overhears what they were told."""
+
+import json
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from pathlib import Path
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from apexbridge.sandbox.engine import Sandbox
+from tests.sandbox.bench import Bench, Words, command_line, marker, named, processes, until
+
+pytestmark = pytest.mark.anyio
+FIRST = """
+import json, os, socket, sys, time
+mark = json.loads(os.environ["INPUT_JSON"])["mark"]
+open(mark, "w").write("of the first")
+open("output/" + mark, "w").write("of the first")
+os.chmod(".", 0o777)
+for place in ("/dev/shm/", "/tmp/"):
+    try: open(place + mark, "w").write("of the first")
+    except OSError: pass
+try:
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind("\\0" + mark)
+    listener.listen()
+except OSError: pass
+if os.fork() == 0: os.execv("/bin/sh", ["sh", "-c", "sleep 1000; true", mark])
+print("begun", os.getcwd(), flush=True)
+time.sleep(1000)
+"""
+SECOND = """
+import json, os, signal, socket
+given = json.loads(os.environ["INPUT_JSON"])
+mark, reached = given["mark"], []
+def attempt(name, action):
+    try:
+        if action() is not False: reached.append(name)
+    except OSError: pass
+for place in ("/dev/shm", "/tmp", given["workspace"], given["workspace"] + "/output"):
+    attempt("read in " + place, lambda: open(place + "/" + mark))
+    attempt("write in " + place, lambda: open(place + "/" + mark, "r+"))
+    attempt("list " + place, lambda: mark in os.listdir(place))
+attempt("connect", lambda: socket.socket(socket.AF_UNIX).connect("\\0" + mark))
+def sees():
+    for name in os.listdir("/proc"):
+        if name.isdigit() and name != str(os.getpid()) and mark in open(f"/proc/{name}/cmdline").read(): return True
+    return False
+attempt("see", sees)
+for pid in given["pids"]:
+    attempt("signal", lambda: os.kill(pid, 0))
+    attempt("environment", lambda: open(f"/proc/{pid}/environ").read(1))
+    attempt("memory", lambda: open(f"/proc/{pid}/mem"))
+print(json.dumps(reached))
+"""
+
+
+@asynccontextmanager
+async def going(bench: Bench, mark: str) -> AsyncIterator[str]:
+    """A run that goes on for as long as the block; gives its workspace as it sees it."""
+    words = Words()
+    cancels: list[Callable[[], None]] = []
+
+    async def run() -> None:
+        await bench.run(FIRST, input={"mark": mark}, listener=words, started=cancels.append)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(run)
+        await words.wait_for("begun")
+        await words.wait_for("\n")
+        yield words.text.split()[1]
+        cancels[0]()
+
+
+@pytest.mark.requirement("B9")
+async def test_two_runs_at_once_do_not_meet(walls: Bench) -> None:
+    mark = marker()
+    async with going(walls, mark) as workspace:
+        await until(lambda: bool(named(mark)))
+        pids = named(mark)
+        found = await walls.told(SECOND, input={"mark": mark, "workspace": workspace, "pids": pids})
+        assert found == []
+        assert named(mark)
+
+
+@pytest.mark.requirement("B8")
+@pytest.mark.parametrize("suffix", ["py", "js", "sh"])
+async def test_no_command_line_of_the_host_shows_the_input(walls: Bench, suffix: str) -> None:
+    mark, words = marker(), Words()
+    cancels: list[Callable[[], None]] = []
+    text = {
+        "py": "print('begun', flush=True); import time; time.sleep(1000)",
+        "js": "console.log('begun'); setTimeout(() => {}, 1e6)",
+        "sh": "echo begun; sleep 1000",
+    }[suffix]
+
+    async def run() -> None:
+        await walls.run(text, suffix, input={"secret": mark}, listener=words, started=cancels.append)
+
+    seen: list[str] = []
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(run)
+        while "begun" not in words.text:
+            seen += [line for pid in processes() if mark in (line := command_line(pid))]
+            await anyio.lowlevel.checkpoint()
+        seen += [line for pid in processes() if mark in (line := command_line(pid))]
+        cancels[0]()
+    assert seen == []
+
+
+@pytest.mark.requirement("B9")
+async def test_a_waiting_sandbox_sees_the_one_skill_that_it_is_for(bench: Bench, tmp_path: Path) -> None:
+    first = bench.write("print('one')", files={"data/private.txt": "of the first skill"})
+    assert (await bench.run("", folder=first)).stdout == "one\n"
+    await bench.sandbox.warm_up()
+    text = """
+import json, os
+found = []
+for folder, names, files in os.walk("/"):
+    if folder in ("/proc", "/usr", "/sys"): names.clear()
+    found += [folder + "/" + name for name in files if name in ("private.txt", "mine.txt")]
+print(json.dumps([sorted(os.listdir("/skill")), found, open("/proc/self/mountinfo").read()]))
+"""
+    second = bench.write(text, files={"data/mine.txt": "of the second skill"})
+    skill, found, mounts = await bench.told("", folder=second)
+    assert (skill, found) == (["data", "scripts"], ["/skill/data/mine.txt"])
+    assert first.name not in mounts
+
+
+@pytest.mark.requirement("B9")
+async def test_what_one_run_leaves_the_next_does_not_find(walls: Bench) -> None:
+    mark = marker()
+    leave = f"""
+import os
+for place in (".", "tmp", "output", "/dev/shm", "/tmp"):
+    try: open(place + "/{mark}", "w").close()
+    except OSError: pass
+"""
+    look = f"""
+import json, os
+found = []
+for folder, names, files in os.walk("/"):
+    if folder in ("/proc", "/usr", "/sys"): names.clear()
+    found += [folder for name in files if name == "{mark}"]
+print(json.dumps(found))
+"""
+    assert (await walls.run(leave)).success
+    assert await walls.told(look) == []
+
+
+async def test_every_run_of_root_is_a_user_of_its_own_even_of_two_servers(walls: Bench, tmp_path: Path) -> None:
+    mark, count = marker(), 3 if os.getuid() == 0 else 1
+    text = f"print('begun', flush=True); import os; os.execv('/bin/sh', ['sh', '-c', 'sleep 1000; true', '{mark}'])"
+    cancels: list[Callable[[], None]] = []
+    another = Sandbox(walls.sandbox.settings)
+    async with another.running(), anyio.create_task_group() as tasks:
+        for bench in (walls, walls, Bench(another, tmp_path)):
+            words = Words()
+            tasks.start_soon(partial(bench.run, text, listener=words, started=cancels.append))
+            await words.wait_for("begun")
+        await until(lambda: len(owners(mark)) >= count)
+        found = owners(mark)
+        for cancel in cancels:
+            cancel()
+    assert len(found) == count
+    assert 0 not in found
+
+
+def owners(mark: str) -> set[int]:
+    """The users of the processes that are a run's own."""
+    found = set()
+    for pid in named(mark):
+        with suppress(OSError):
+            if command_line(pid).startswith("sh "):
+                found.add(Path(f"/proc/{pid}").stat().st_uid)
+    return found
+
+
+async def test_processes_of_two_runs_do_not_count_against_each_other(walls: Bench) -> None:
+    text = """
+import os, signal, sys, time
+children = []
+for _ in range(45):
+    child = os.fork()
+    if child == 0: signal.pause()
+    children.append(child)
+print("begun", flush=True)
+time.sleep(1000)
+"""
+    cancels: list[Callable[[], None]] = []
+    async with anyio.create_task_group() as tasks:
+        for _ in range(3):
+            words = Words()
+            tasks.start_soon(partial(walls.run, text, listener=words, started=cancels.append))
+            await words.wait_for("begun")
+        for cancel in cancels:
+            cancel()
+
+
+async def test_what_held_a_run_is_told_with_its_result(walls: Bench) -> None:
+    result = await walls.run("pass")
+    told = json.loads(result.model_dump_json(by_alias=True))["enforcement"]
+    assert set(told) == {"fs", "net", "tree_kill", "memory", "pids", "disk", "env", "fds", "syscalls"}
+    assert all(isinstance(mechanism, str) and mechanism for mechanism in told.values())

@@ -1,0 +1,321 @@
+"""What a run comes to: its own process, its runtime, its output while it goes on, its end."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from apexbridge.errors import SkillPermissionError
+from apexbridge.sandbox.config import GUARANTEES, SandboxSettings
+from apexbridge.sandbox.engine import Sandbox
+from apexbridge.sandbox.models import ExecutionResult
+from tests.sandbox.bench import SECONDS, Bench, Words, marker, named, until
+
+pytestmark = pytest.mark.anyio
+HELLO = {
+    "js": "console.log('hello')",
+    "mjs": "import fs from 'node:fs'; await null; console.log(typeof fs.readFileSync === 'function' && 'hello')",
+    "cjs": "const { join } = require('path'); console.log(join('hello', '.'))",
+    "py": "print('hello')",
+    "sh": "echo hello",
+}
+FOREVER = {
+    "py": "print('begun', flush=True)\nwhile True: pass",
+    "js": "console.log('begun'); setTimeout(() => { for (;;); }, 20)",
+    "sh": "echo begun; while :; do :; done",
+}
+suffixes = pytest.mark.parametrize("suffix", list(FOREVER))
+
+
+class Ongoing:
+    """A run that goes on in the background until it is told to end."""
+
+    def __init__(self) -> None:
+        self.words = Words()
+        self.cancel: Callable[[], None] = lambda: None
+        self.result: ExecutionResult | None = None
+
+    def started(self, cancel: Callable[[], None]) -> None:
+        self.cancel = cancel
+
+    async def go(self, bench: Bench, text: str, suffix: str, args: tuple[str, ...] = ()) -> None:
+        self.result = await bench.run(text, suffix, args=args, listener=self.words, started=self.started)
+
+
+# ----------------------------------------------------------------------------------------------------- own process
+@pytest.mark.requirement("B1")
+@suffixes
+async def test_the_event_loop_goes_on_while_a_script_is_busy(bench: Bench, suffix: str) -> None:
+    ongoing = Ongoing()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(ongoing.go, bench, FOREVER[suffix], suffix)
+        await ongoing.words.wait_for("begun")
+        with anyio.fail_after(SECONDS):
+            for _ in range(200):
+                await anyio.sleep(0.001)
+        assert ongoing.result is None
+        ongoing.cancel()
+    assert ongoing.result is not None
+    assert (ongoing.result.error_code, ongoing.result.stdout) == ("CANCELLED", "begun\n")
+
+
+@pytest.mark.requirement("B1")
+async def test_a_script_is_a_process_of_its_own_and_not_a_child_of_the_server(cold: Bench) -> None:
+    ongoing, mark = Ongoing(), marker()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(ongoing.go, cold, FOREVER["sh"], "sh", (mark,))
+        await ongoing.words.wait_for("begun")
+        found = named(mark)
+        assert found
+        assert os.getpid() not in found
+        ongoing.cancel()
+    assert named(mark) == []
+
+
+# --------------------------------------------------------------------------------------------------------- runtimes
+@pytest.mark.requirement("B2")
+@pytest.mark.requirement("B3")
+@pytest.mark.parametrize("suffix", list(HELLO))
+async def test_each_kind_of_script_has_its_runtime(bench: Bench, suffix: str) -> None:
+    result = await bench.run(HELLO[suffix], suffix)
+    assert (result.success, result.status, result.stdout, result.stderr) == (True, "success", "hello\n", "")
+    assert (result.exit_code, result.error, result.error_code, result.truncated) == (0, None, None, False)
+    assert 0 < result.duration < SECONDS * 1000
+    assert set(result.enforcement) == set(GUARANTEES)
+    assert None not in result.enforcement.values()
+
+
+@pytest.mark.requirement("B2")
+async def test_a_script_in_the_root_of_a_skill_runs_as_well(bench: Bench) -> None:
+    text = "console.log(require('./lib/words.js') + ' ' + (require.main === module) + ' ' + __filename)"
+    result = await bench.run("", "js", script="index.js", files_beside={"index.js": text, "lib/words.js": WORDS})
+    assert result.stdout.split()[:2] == ["hello", "true"]
+
+
+WORDS = "module.exports = 'hello'"
+
+
+@pytest.mark.requirement("B2")
+async def test_python_has_none_of_the_servers_packages(bench: Bench) -> None:
+    text = """
+import importlib.util, json, sys
+names = ["fastapi", "pydantic", "anyio", "apexbridge", "pytest", "pip", "numpy"]
+print(json.dumps([[name for name in names if importlib.util.find_spec(name)], sys.path]))
+"""
+    found, path = await bench.told(text)
+    assert found == []
+    assert not [entry for entry in path if "site-packages" in entry or "dist-packages" in entry]
+
+
+@pytest.mark.requirement("B2")
+async def test_python_is_started_as_if_with_the_script(bench: Bench) -> None:
+    text = """
+import json, os, sys, __main__
+from helper import WORD
+print(json.dumps([__name__, __file__, sys.argv, WORD, sorted(vars(__main__))]))
+sys.exit
+"""
+    told = await bench.told(text, args=("a", ""), files_beside={"scripts/helper.py": "WORD = 'found'"})
+    name, file, argv, word, names = told
+    assert (name, word, argv) == ("__main__", "found", [file, "a", ""])
+    assert file.endswith("/scripts/execute.py")
+    assert {each for each in names if not each.startswith("__")} == {"WORD", "json", "os", "sys"}
+
+
+@pytest.mark.requirement("B2")
+async def test_a_module_of_the_skill_comes_before_one_of_the_library(bench: Bench) -> None:
+    beside = {"scripts/json.py": "MINE = True", "scripts/typing.py": "MINE = True"}
+    result = await bench.run("import json, typing; print(json.MINE, typing.MINE)", files_beside=beside)
+    assert result.stdout == "True True\n", result.stderr
+
+
+@pytest.mark.requirement("B2")
+@pytest.mark.parametrize("first", ["#!/bin/bash", "#!/usr/bin/env bash", "#! /usr/bin/bash"])
+async def test_a_shell_script_that_asks_for_bash_gets_it_where_there_is_one(cold: Bench, first: str) -> None:
+    expected = "bash\n" if shutil.which("bash", path="/bin") else "\n"
+    assert (await cold.run(f"{first}\necho ${{BASH_VERSION:+bash}}", "sh")).stdout == expected
+
+
+@pytest.mark.requirement("B2")
+async def test_a_shell_script_is_run_by_sh_whatever_else_it_asks_for(cold: Bench) -> None:
+    assert (await cold.run("#!/usr/bin/env python3\necho plain", "sh")).stdout == "plain\n"
+
+
+@pytest.mark.parametrize(
+    ("suffix", "text"),
+    [
+        ("py", "import subprocess; print(subprocess.run(['echo', 'child'], capture_output=True, text=True).stdout)"),
+        ("py", "import threading; t = threading.Thread(target=print, args=('child',)); t.start(); t.join()"),
+        ("py", "import multiprocessing as m; p = m.Process(target=print, args=('child',)); p.start(); p.join()"),
+        ("js", "process.stdout.write(require('child_process').execFileSync(process.execPath, ['-p', '\"child\"']))"),
+        ("js", "new (require('worker_threads').Worker)('console.log(\"child\")', { eval: true })"),
+        ("js", "new WebAssembly.Memory({ initial: 1 }); console.log('child')"),
+        ("sh", "(echo child) | cat"),
+    ],
+)
+async def test_children_threads_and_workers_are_a_scripts_own_business(bench: Bench, suffix: str, text: str) -> None:
+    result = await bench.run(text, suffix)
+    assert (result.stdout.strip(), result.success) == ("child", True), result.stderr
+
+
+# ----------------------------------------------------------------------------------------------------------- failing
+@pytest.mark.requirement("B4")
+@pytest.mark.parametrize(
+    ("suffix", "text", "error", "exit_code"),
+    [
+        ("js", "throw new Error('boom')", "boom", 1),
+        ("mjs", "throw new Error('boom')", "boom", 1),
+        ("js", "class Mine extends Error { name = 'Mine' }; throw new Mine('boom: twice')", "boom: twice", 1),
+        ("js", "class Plain extends Error {}; throw new Plain('boom')", "boom", 1),
+        ("js", "throw new Error('one\\ntwo')", "one\ntwo", 1),
+        ("js", "Promise.reject(new TypeError('later'))", "later", 1),
+        ("js", "throw new Error('outer', { cause: new Error('inner') })", "outer", 1),
+        ("js", "throw 'a string'", "a string", 1),
+        ("js", "throw { a: 1 }", "{ a: 1 }", 1),
+        ("js", "null.x", "Cannot read properties of null (reading 'x')", 1),
+        ("js", "console.error('last words'); process.exit(3)", "last words", 3),
+        ("js", "process.exitCode = 5", "Exit code 5", 5),
+        ("py", "raise ValueError('boom')", "boom", 1),
+        ("py", "class Mine(Exception): pass\nraise Mine('boom: twice')", "boom: twice", 1),
+        ("py", "raise ValueError('one\\ntwo')", "one\ntwo", 1),
+        ("py", "try: 1 / 0\nexcept ZeroDivisionError as e: raise KeyError('k') from e", "'k'", 1),
+        ("py", "try: 1 / 0\nexcept ZeroDivisionError: raise KeyError('k')", "'k'", 1),
+        ("py", "raise ValueError", "ValueError", 1),
+        ("py", "import sys; sys.exit('last words')", "last words", 1),
+        ("py", "import sys; sys.exit(7)", "Exit code 7", 7),
+        ("py", "raise KeyboardInterrupt", "KeyboardInterrupt", 130),
+        ("sh", "echo first >&2; echo last >&2; echo >&2; exit 4", "last", 4),
+        ("sh", "exit 9", "Exit code 9", 9),
+    ],
+)
+async def test_a_script_that_fails_says_why(bench: Bench, suffix: str, text: str, error: str, exit_code: int) -> None:
+    result = await bench.run(text, suffix)
+    assert (result.success, result.status, result.error_code) == (False, "error", "EXIT_NONZERO")
+    assert (result.error, result.exit_code) == (error, exit_code)
+    assert 0 < result.duration < SECONDS * 1000
+
+
+@pytest.mark.requirement("B4")
+async def test_what_was_printed_before_a_failure_is_kept(bench: Bench) -> None:
+    result = await bench.run("import sys; print('so far'); print('and so', file=sys.stderr); raise OSError('no more')")
+    assert result.stdout == "so far\n"
+    assert result.stderr.startswith("and so\n")
+    assert "loaders" not in result.stderr
+
+
+async def test_a_script_that_kills_itself_was_killed(cold: Bench) -> None:
+    result = await cold.run("kill -9 $$", "sh")
+    assert (result.error_code, result.exit_code) == ("KILLED", 137)
+
+
+# -------------------------------------------------------------------------------------------------------- not started
+@pytest.mark.requirement("B10")
+async def test_a_script_that_is_not_there_is_refused_before_it_runs(cold: Bench) -> None:
+    with pytest.raises(SkillPermissionError) as caught:
+        await cold.sandbox.check(cold.job("", script="scripts/other.py"))
+    assert caught.value.code == "EACCES"
+
+
+@pytest.mark.requirement("B10")
+async def test_a_script_that_cannot_be_read_is_refused_before_it_runs(cold: Bench) -> None:
+    job = cold.job("print(1)")
+    (job.folder / job.script).chmod(0)
+    for refused in (cold.sandbox.check(job), cold.sandbox.run(job)):
+        with pytest.raises(SkillPermissionError) as caught:
+            await refused
+        assert caught.value.code == "EACCES"
+    (job.folder / job.script).chmod(0o644)
+    assert (await cold.sandbox.run(job)).success
+
+
+@pytest.mark.requirement("B11")
+@pytest.mark.parametrize("warm", [0, 1])
+async def test_a_runtime_that_cannot_start_says_so_and_others_still_do(tmp_path: Path, warm: int) -> None:
+    """A Node that answers on the host and cannot be executed inside: its own interpreter is out of reach there."""
+    beyond, program = tmp_path / "beyond", tmp_path / "broken/bin/node"
+    program.parent.mkdir(parents=True)
+    beyond.write_text("#!/bin/sh\necho 99.0.0 1000\n")
+    program.write_text(f"#!{beyond}\n")
+    for path in (beyond, program):
+        path.chmod(0o755)
+    search = f"{program.parent}:{os.defpath}"
+    sandbox = Sandbox(SandboxSettings(backend="bubblewrap", warm=warm, path=search))
+    async with sandbox.running():
+        await sandbox.warm_up()
+        bench = Bench(sandbox, tmp_path)
+        result = await bench.run("console.log(1)", "js")
+        assert (result.success, result.status, result.error_code) == (False, "error", "SPAWN_FAILED")
+        assert result.error is not None
+        assert result.error.startswith("Failed to spawn process: ")
+        assert result.error.endswith("No such file or directory")
+        assert (result.exit_code, result.enforcement) == (None, {})
+        assert json.loads(result.model_dump_json(by_alias=True))["exitCode"] is None
+        assert (await bench.run(HELLO["py"])).success
+
+
+# ------------------------------------------------------------------------------------------------------- live, cancel
+@suffixes
+async def test_output_is_told_while_the_script_goes_on(bench: Bench, suffix: str) -> None:
+    ongoing = Ongoing()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(ongoing.go, bench, FOREVER[suffix], suffix)
+        await ongoing.words.wait_for("begun")
+        assert ongoing.result is None
+        ongoing.cancel()
+    assert ongoing.words.told == [("stdout", "begun\n")]
+
+
+async def test_both_streams_are_told_apart(bench: Bench) -> None:
+    words = Words()
+    result = await bench.run("import sys; print('one'); print('two', file=sys.stderr)", listener=words)
+    assert sorted(words.told) == [("stderr", "two\n"), ("stdout", "one\n")]
+    assert (result.stdout, result.stderr) == ("one\n", "two\n")
+
+
+async def test_a_character_written_in_halves_is_whole(bench: Bench) -> None:
+    text = "import os, time\nfor byte in '日本🐛'.encode(): os.write(1, bytes([byte])); time.sleep(0.001)"
+    words = Words()
+    assert (await bench.run(text, listener=words)).stdout == "日本🐛"
+    assert words.text == "日本🐛"
+
+
+async def test_what_is_no_text_is_replaced(bench: Bench) -> None:
+    assert (await bench.run("import os; os.write(1, b'a\\xff\\xfeb')")).stdout == "a\ufffd\ufffdb"
+
+
+@suffixes
+async def test_a_cancelled_run_ends_with_all_its_children(bench: Bench, suffix: str) -> None:
+    ongoing, mark = Ongoing(), marker()
+    child = f"['-c', 'sleep 1000; true', '{mark}']"
+    text = {
+        "py": f"import subprocess; c = subprocess.Popen(['sh', *{child}]); print('begun', flush=True); c.wait()",
+        "js": f"require('child_process').spawn('sh', {child}); console.log('begun')",
+        "sh": f"sh -c 'sleep 1000; true' {mark} & echo begun; wait",
+    }[suffix]
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(ongoing.go, bench, text, suffix)
+        await ongoing.words.wait_for("begun")
+        await until(lambda: bool(named(mark)))
+        ongoing.cancel()
+        ongoing.cancel()
+    assert ongoing.result is not None
+    assert (ongoing.result.status, ongoing.result.error_code) == ("error", "CANCELLED")
+    assert (ongoing.result.exit_code, ongoing.result.stdout) == (137, "begun\n")
+    assert named(mark) == []
+    ongoing.cancel()  # too late, and no harm
+
+
+async def test_whoever_gives_up_waiting_for_a_run_ends_it(bench: Bench) -> None:
+    ongoing, mark = Ongoing(), marker()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(ongoing.go, bench, f"sh -c 'sleep 1000; true' {mark} & echo begun; wait", "sh")
+        await ongoing.words.wait_for("begun")
+        await until(lambda: bool(named(mark)))
+        tasks.cancel_scope.cancel()
+    await until(lambda: not named(mark))
+    assert (await bench.run(HELLO["sh"], "sh")).success

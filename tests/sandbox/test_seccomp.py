@@ -1,0 +1,208 @@
+"""The filter of system calls, read as the kernel reads it: a small interpreter runs the program for any call."""
+
+import errno
+import platform
+import struct
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from apexbridge.sandbox.seccomp import program, refused_numbers
+from tests.sandbox.properties import unhurried
+
+ARCHITECTURE = {"x86_64": 0xC000_003E, "aarch64": 0xC000_00B7}
+FOREIGN = {"i386": 0x4000_0003, "arm": 0x4000_0028, "x86_64": 0xC000_003E, "aarch64": 0xC000_00B7, "riscv": 0xC000_00F3}
+KILLED, ALLOWED = "killed", "allowed"
+MAX_INSTRUCTIONS = 4096
+"""The kernel takes no longer program."""
+X32 = 0x4000_0000
+LOAD, EQUAL, AT_LEAST, ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+CLONE = {"x86_64": 56, "aarch64": 220}
+SOCKET = {"x86_64": 41, "aarch64": 198}
+SOCKETPAIR = {"x86_64": 53, "aarch64": 199}
+IOCTL = {"x86_64": 16, "aarch64": 29}
+PERSONALITY = {"x86_64": 135, "aarch64": 92}
+CHECKED = (CLONE, SOCKET, SOCKETPAIR, IOCTL, PERSONALITY)
+AF_UNIX, AF_INET, AF_INET6, AF_NETLINK, AF_PACKET, AF_ALG, AF_VSOCK = 1, 2, 10, 16, 17, 38, 40
+EVERY_NAMESPACE = {
+    "time": 0x80,
+    "mount": 0x0002_0000,
+    "cgroup": 0x0200_0000,
+    "uts": 0x0400_0000,
+    "ipc": 0x0800_0000,
+    "user": 0x1000_0000,
+    "pid": 0x2000_0000,
+    "net": 0x4000_0000,
+}
+THREAD = 0x003D_0F00
+"""What libc asks for when it starts a thread."""
+machines = pytest.mark.parametrize("machine", list(ARCHITECTURE))
+any_machine = st.sampled_from(list(ARCHITECTURE))
+word = st.integers(min_value=0, max_value=2**64 - 1)
+arguments = st.lists(word, min_size=6, max_size=6)
+
+Instruction = tuple[int, int, int, int]
+
+
+def read(code: bytes) -> list[Instruction]:
+    return list(struct.iter_unpack("=HBBI", code))
+
+
+def answer(
+    code: bytes, machine: str, number: int, given: Sequence[int] = (), *, architecture: int | None = None
+) -> str:
+    """What the kernel would do with this call."""
+    words = (*given, *[0] * (6 - len(given)))
+    arch = ARCHITECTURE[machine] if architecture is None else architecture
+    seen = struct.pack("<iIQ6Q", number - (1 << 32) if number >= 1 << 31 else number, arch, 0, *words)
+    instructions, position, held = read(code), 0, 0
+    while True:
+        kind, if_true, if_false, value = instructions[position]
+        position += 1
+        if kind == LOAD:
+            held = struct.unpack_from("<I", seen, value)[0]
+        elif kind == EQUAL:
+            position += if_true if held == value else if_false
+        elif kind == AT_LEAST:
+            position += if_true if held >= value else if_false
+        elif kind == ANY_BIT:
+            position += if_true if held & value else if_false
+        elif kind == RETURN:
+            break
+        else:
+            raise AssertionError(f"the kernel knows no instruction {kind:#x}")
+    action, data = value & 0xFFFF_0000, value & 0xFFFF
+    return {0x8000_0000: KILLED, 0x7FFF_0000: ALLOWED, 0x0005_0000: errno.errorcode.get(data, "?")}[action]
+
+
+@machines
+@pytest.mark.parametrize("network", [False, True])
+@pytest.mark.parametrize("unix_sockets", [False, True])
+def test_the_kernel_would_take_the_program(machine: str, network: bool, unix_sockets: bool) -> None:
+    instructions = read(program(machine=machine, network=network, unix_sockets=unix_sockets))
+    assert len(instructions) <= MAX_INSTRUCTIONS
+    for position, (kind, if_true, if_false, value) in enumerate(instructions):
+        if kind == LOAD:
+            assert value % 4 == 0
+            assert value < 64
+        elif kind in (EQUAL, AT_LEAST, ANY_BIT):
+            assert position + 1 + max(if_true, if_false) < len(instructions)
+        else:
+            assert kind == RETURN
+    assert instructions[-1][0] == RETURN
+
+
+@machines
+def test_every_call_on_the_list_is_refused_whatever_its_arguments(machine: str) -> None:
+    code = program(machine=machine)
+    answers = {name: answer(code, machine, number) for name, number in refused_numbers(machine).items()}
+    assert set(answers.values()) == {"EPERM", "ENOSYS"}
+    assert {name for name in answers if name.startswith(("io_uring", "memfd", "clone3", "shm", "mq_"))} <= {
+        name for name, told in answers.items() if told == "ENOSYS"
+    }
+    for name in ("mount", "unshare", "setns", "bpf", "keyctl", "ptrace", "process_vm_readv", "userfaultfd"):
+        assert answers[name] == "EPERM", name
+
+
+@given(any_machine, arguments)
+@unhurried
+def test_no_argument_makes_a_refused_call_pass(machine: str, given: list[int]) -> None:
+    code = program(machine=machine, network=True)
+    assert ALLOWED not in {answer(code, machine, number, given) for number in refused_numbers(machine).values()}
+
+
+@given(any_machine, st.integers(min_value=0, max_value=1000), arguments)
+@unhurried
+def test_every_other_call_is_allowed_whatever_its_arguments(machine: str, number: int, given: list[int]) -> None:
+    special = {*refused_numbers(machine).values(), *(table[machine] for table in CHECKED)}
+    if number not in special:
+        assert answer(program(machine=machine), machine, number, given) == ALLOWED
+
+
+@given(st.integers(min_value=0, max_value=X32 * 3 - 1), arguments)
+@unhurried
+def test_calls_of_the_x32_kind_are_the_end_of_a_process(number: int, given: list[int]) -> None:
+    assert answer(program(machine="x86_64"), "x86_64", X32 + number, given) == KILLED
+
+
+@given(any_machine, st.sampled_from(list(FOREIGN)), st.integers(min_value=0, max_value=2**32 - 1))
+@unhurried
+def test_calls_of_a_foreign_architecture_are_the_end_of_a_process(machine: str, foreign: str, number: int) -> None:
+    if FOREIGN[foreign] != ARCHITECTURE[machine]:
+        code = program(machine=machine, network=True)
+        assert answer(code, machine, number, architecture=FOREIGN[foreign]) == KILLED
+
+
+# ------------------------------------------------------------------------------------------ calls by their arguments
+@machines
+@pytest.mark.parametrize("namespace", list(EVERY_NAMESPACE))
+def test_no_clone_makes_a_namespace(machine: str, namespace: str) -> None:
+    code, number, flag = program(machine=machine, network=True), CLONE[machine], EVERY_NAMESPACE[namespace]
+    assert answer(code, machine, number, [flag]) == "EPERM"
+    assert answer(code, machine, number, [flag | 17]) == "EPERM"
+    assert answer(code, machine, number, [2**63 | flag | THREAD]) == "EPERM"
+
+
+@given(any_machine, word | word.map(lambda flags: flags & ~sum(EVERY_NAMESPACE.values())))
+@unhurried
+def test_a_clone_passes_exactly_when_it_makes_no_namespace(machine: str, flags: int) -> None:
+    makes_one = any(flags & flag for flag in EVERY_NAMESPACE.values())
+    assert (answer(program(machine=machine), machine, CLONE[machine], [flags]) == ALLOWED) == (not makes_one)
+
+
+@machines
+@pytest.mark.parametrize("flags", [17, THREAD, 0x0120_0011, 0x4111])
+def test_processes_and_threads_can_be_started(machine: str, flags: int) -> None:
+    assert answer(program(machine=machine), machine, CLONE[machine], [flags]) == ALLOWED
+
+
+@given(any_machine, st.booleans(), st.booleans(), word, word)
+@unhurried
+def test_sockets_are_of_the_families_that_were_allowed(
+    machine: str, network: bool, unix_sockets: bool, family: int, kind: int
+) -> None:
+    code = program(machine=machine, network=network, unix_sockets=unix_sockets)
+    allowed = {AF_UNIX} if unix_sockets else set()
+    allowed |= {AF_INET, AF_INET6} if network else set()
+    for each in (family, *allowed, AF_UNIX, AF_INET, AF_INET6, AF_NETLINK, AF_PACKET, AF_ALG, AF_VSOCK):
+        expected = ALLOWED if each & 0xFFFF_FFFF in allowed else "EAFNOSUPPORT"
+        assert answer(code, machine, SOCKET[machine], [each, kind]) == expected
+
+
+@given(any_machine, st.booleans(), st.booleans(), word)
+@unhurried
+def test_pairs_of_sockets_are_of_the_one_family_that_stays_inside(
+    machine: str, network: bool, unix_sockets: bool, family: int
+) -> None:
+    code = program(machine=machine, network=network, unix_sockets=unix_sockets)
+    assert answer(code, machine, SOCKETPAIR[machine], [AF_UNIX]) == ALLOWED
+    if family & 0xFFFF_FFFF != AF_UNIX:
+        assert answer(code, machine, SOCKETPAIR[machine], [family]) == "EAFNOSUPPORT"
+
+
+@given(any_machine, word, word)
+@unhurried
+def test_nobody_types_into_a_terminal(machine: str, file: int, request: int) -> None:
+    code = program(machine=machine)
+    for forbidden in (0x5412, 0x541C, 2**32 | 0x5412):
+        assert answer(code, machine, IOCTL[machine], [file, forbidden]) == "EPERM"
+    if request & 0xFFFF_FFFF not in (0x5412, 0x541C):
+        assert answer(code, machine, IOCTL[machine], [file, request]) == ALLOWED
+
+
+@given(any_machine, word)
+@unhurried
+def test_a_personality_can_be_asked_for_and_not_changed(machine: str, persona: int) -> None:
+    code = program(machine=machine)
+    for harmless in (0, 0xFFFF_FFFF):
+        assert answer(code, machine, PERSONALITY[machine], [harmless]) == ALLOWED
+    if persona & 0xFFFF_FFFF not in (0, 0xFFFF_FFFF):
+        assert answer(code, machine, PERSONALITY[machine], [persona]) == "EPERM"
+
+
+def test_without_a_table_for_a_machine_there_is_no_filter_that_could_be_wrong() -> None:
+    with pytest.raises(NotImplementedError):
+        program(machine="riscv64")
+    assert program() == program(machine=platform.machine())

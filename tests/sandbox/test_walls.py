@@ -1,0 +1,37 @@
+"""Hostile scripts against every kind of walls: none of them reaches anything."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.sandbox.bench import Bench
+from tests.sandbox.hostile import EVERYWHERE, IN_NAMESPACES, bait, script
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def given(tmp_path: Path) -> Iterator[dict[str, Any]]:
+    with bait(tmp_path) as found:
+        yield found
+
+
+@pytest.mark.requirement("B9")
+@pytest.mark.parametrize("harm", list(EVERYWHERE))
+async def test_nothing_of_the_host_is_within_reach(walls: Bench, given: dict[str, Any], harm: str) -> None:
+    result = await walls.run(script(EVERYWHERE[harm]), input=given)
+    if result.error_code == "PROCESS_LIMIT" and harm.startswith("start too many"):
+        return  # ended for it, where the kernel does not count for us
+    assert result.success, (result.error, result.stderr)
+    assert json.loads(result.stdout) == []
+
+
+@pytest.mark.requirement("B9")
+@pytest.mark.parametrize("harm", list(IN_NAMESPACES))
+async def test_inside_namespaces_the_host_cannot_even_be_seen(bench: Bench, given: dict[str, Any], harm: str) -> None:
+    result = await bench.run(script(IN_NAMESPACES[harm]), input=given)
+    assert result.success, (result.error, result.stderr)
+    assert json.loads(result.stdout) == []

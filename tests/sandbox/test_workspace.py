@@ -1,0 +1,223 @@
+"""The one place a run may write to: fresh, its own, bounded, carried out of where asked, and gone afterwards."""
+
+import json
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from apexbridge.sandbox.config import MB
+from tests.making import walk
+from tests.sandbox.bench import Bench, descriptors, until
+
+pytestmark = pytest.mark.anyio
+
+
+def workspaces() -> list[Path]:
+    return list(Path(tempfile.gettempdir()).glob("skill-workspace-*"))
+
+
+@pytest.mark.requirement("B9")
+async def test_a_run_stands_in_a_fresh_workspace_that_is_its_home(walls: Bench) -> None:
+    text = """
+import json, os
+open("mark", "w").close()
+open(os.environ["TMPDIR"] + "/mark", "w").close()
+print(json.dumps([os.getcwd(), os.environ["HOME"], os.environ["TMPDIR"], sorted(os.listdir("."))]))
+"""
+    first, second = [await walls.told(text) for _ in range(2)]
+    for here, home, temporary, found in (first, second):
+        assert here == home
+        assert here.rpartition("/")[2].startswith("skill-workspace-")
+        assert temporary == f"{here}/tmp"
+        assert found == ["mark", "output", "tmp"]
+    assert first[0] != second[0]
+
+
+@pytest.mark.requirement("B9")
+async def test_a_run_reads_its_skill_and_cannot_change_it(walls: Bench) -> None:
+    text = """
+import json, os
+here = os.environ["SKILL_PATH"]
+read = open(here + "/reference/words.txt").read()
+done = []
+def attempt(name, action):
+    try: action(); done.append(name)
+    except OSError: pass
+attempt("write", lambda: open(here + "/reference/words.txt", "w"))
+attempt("create", lambda: open(here + "/new", "w"))
+attempt("remove", lambda: os.unlink(here + "/reference/words.txt"))
+attempt("rename", lambda: os.rename(here + "/reference", here + "/other"))
+attempt("mkdir", lambda: os.mkdir(here + "/folder"))
+attempt("link", lambda: os.link(here + "/reference/words.txt", "linked"))
+attempt("truncate", lambda: os.truncate(here + "/reference/words.txt", 0))
+attempt("cache", lambda: os.mkdir(here + "/scripts/__pycache__"))
+print(json.dumps([read, done, sorted(os.listdir(here))]))
+"""
+    folder = walls.write(text, files={"reference/words.txt": "hello"})
+    before = walk(folder)
+    assert await walls.told(text, folder=folder) == ["hello", [], ["reference", "scripts"]]
+    assert walk(folder) == before
+
+
+@pytest.mark.requirement("B9")
+async def test_nothing_but_the_workspace_can_be_written_to(bench: Bench) -> None:
+    text = """
+import json, os
+home, written = os.environ["HOME"], []
+for folder, names, files in os.walk("/"):
+    if folder.startswith((home, "/proc")): names.clear(); continue
+    path = folder + "/written"
+    try: open(path, "w").close(); written.append(folder)
+    except OSError: pass
+    for name in files[:20]:
+        try: os.close(os.open(folder + "/" + name, os.O_WRONLY | os.O_APPEND)); written.append(folder + "/" + name)
+        except OSError: pass
+    if folder.count("/") > 3: names.clear()
+print(json.dumps(sorted(written)))
+"""
+    found = await bench.told(text)
+    allowed = {"/dev/shm", "/dev/full", "/dev/null", "/dev/random", "/dev/urandom", "/dev/zero"}
+    assert [path for path in found if path not in allowed and not path.startswith("/dev/std")] == []
+
+
+@pytest.mark.requirement("B9")
+async def test_the_host_has_no_trace_of_a_workspace(bench: Bench) -> None:
+    before = workspaces()
+    assert (await bench.run("open('left', 'w').write('x'); open('/dev/shm/left', 'w').write('x')")).success
+    assert workspaces() == before
+    assert not Path("/dev/shm/left").exists()
+
+
+TRAPS = {
+    "a locked folder": "import os; os.mkdir('l'); open('l/f', 'w'); os.chmod('l', 0)",
+    "a locked workspace": "import os; open('f', 'w'); os.chmod('.', 0)",
+    "very deep": "import os\nfor _ in range(1500): os.mkdir('d'); os.chdir('d')",
+    "odd names": "import os\nfor n in (b'\\xff', b'a\\nb', b'-rf', b' ', b'x' * 255): open(n, 'w')",
+    "many files": "for n in range(3000): open(str(n), 'w')",
+    "links out": "import os; os.symlink('/', 'root'); os.symlink('/etc/passwd', 'output/p'); os.symlink('s', 's')",
+    "a pipe": "import os; os.mkfifo('output/pipe'); os.mkfifo('pipe')",
+    "a sparse file": "open('sparse', 'wb').truncate(60 << 20)",
+    "an open file": "import os\nif os.fork() == 0: f = open('f', 'w'); os.setsid(); import time; time.sleep(1000)",
+    "somebody in it": "import os, time\nif os.fork() == 0: os.setsid(); os.chdir('tmp'); time.sleep(1000)",
+    "nothing left": "import shutil; shutil.rmtree('.', ignore_errors=True)",
+}
+
+
+@pytest.mark.requirement("B9")
+@pytest.mark.parametrize("trap", list(TRAPS))
+async def test_a_workspace_is_gone_whatever_was_done_to_it(walls: Bench, trap: str, tmp_path: Path) -> None:
+    before, opened = workspaces(), descriptors()
+    result = await walls.run(TRAPS[trap], artifacts=tmp_path / "kept")
+    assert result.success, result.error
+    assert result.files == []
+    await until(lambda: workspaces() == before)
+    await until(lambda: descriptors() <= opened)
+
+
+# ---------------------------------------------------------------------------------------------------------- artifacts
+@pytest.mark.requirement("B14")
+async def test_what_is_left_in_output_is_kept_and_listed(walls: Bench, tmp_path: Path) -> None:
+    text = """
+import os
+os.makedirs("output/deep/er")
+open("output/report.md", "w").write("hello")
+open("output/deep/er/data.bin", "wb").write(bytes(2_000_000))
+os.symlink("/etc/passwd", "output/link")
+os.mkfifo("output/pipe")
+open(b"output/odd\\n", "w")
+open("beside", "w").write("not an artifact")
+"""
+    result = await walls.run(text, artifacts=tmp_path / "kept")
+    assert result.success, result.error
+    assert [(file.path, file.size) for file in result.files] == [("deep/er/data.bin", 2_000_000), ("report.md", 5)]
+    assert json.loads(result.model_dump_json(by_alias=True))["files"][1] == {"path": "report.md", "size": 5}
+    kept = {path: told for path, told in walk(tmp_path / "kept").items() if told != "folder"}
+    assert sorted(kept) == ["deep/er/data.bin", "report.md"]
+    assert (tmp_path / "kept/report.md").read_text() == "hello"
+    assert len(result.warnings) == 3
+
+
+@pytest.mark.requirement("B14")
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("echo half > output/half; exit 3", "EXIT_NONZERO"),
+        ("echo half > output/half; echo begun; sleep 1000", "TIMEOUT"),
+        ("echo half > output/half; kill -9 $$", "KILLED"),
+    ],
+)
+async def test_what_a_failed_run_left_is_kept_too(walls: Bench, tmp_path: Path, text: str, code: str) -> None:
+    result = await walls.run(text, "sh", artifacts=tmp_path / "kept", timeout_ms=400)
+    assert result.error_code == code
+    assert [file.path for file in result.files] == ["half"]
+
+
+@pytest.mark.requirement("B14")
+async def test_output_that_leads_elsewhere_leads_nowhere(walls: Bench, tmp_path: Path) -> None:
+    for target in ("/etc", "/skill", str(tmp_path), "tmp"):
+        result = await walls.run(
+            f"rm -rf output; ln -s {target} output; echo x > tmp/x", "sh", artifacts=tmp_path / "kept"
+        )
+        assert (result.success, result.files) == (True, [])
+    assert not (tmp_path / "kept").exists()
+
+
+# --------------------------------------------------------------------------------------------------------------- disk
+FILLS = """
+import json, os
+written = made = 0
+try:
+    with open("{place}/large", "wb", 0) as file:
+        while written < 400 << 20: written += file.write(bytes(1 << 20))
+except OSError: pass
+try: os.unlink("{place}/large")
+except OSError: pass
+try:
+    while made < 20_000: os.close(os.open(f"{place}/{{made}}", os.O_CREAT | os.O_WRONLY)); made += 1
+except OSError: pass
+print(json.dumps([written, made]))
+"""
+
+
+@pytest.mark.parametrize("place", [".", "tmp", "output", "/dev/shm"])
+async def test_a_workspace_holds_so_many_bytes_and_so_many_files(small: Bench, place: str) -> None:
+    limits = small.sandbox.settings.limits
+    written, made = await small.told(FILLS.format(place=place))
+    assert limits.disk_bytes - MB <= written <= limits.disk_bytes
+    assert limits.inodes - 20 <= made <= limits.inodes
+
+
+async def test_all_places_together_hold_no_more(small: Bench) -> None:
+    text = """
+import json
+total = 0
+for place in (".", "tmp", "output", "/dev/shm"):
+    try:
+        with open(place + "/large", "wb", 0) as file:
+            while total < 100 << 20: total += file.write(bytes(1 << 18))
+    except OSError: pass
+print(json.dumps(total))
+"""
+    assert await small.told(text) <= small.sandbox.settings.limits.disk_bytes
+
+
+async def test_the_promised_workspace_holds_64_megabytes_and_4096_files(bench: Bench) -> None:
+    written, made = await bench.told(FILLS.format(place="."))
+    assert 63 * MB <= written <= 64 * MB
+    assert 4000 <= made <= 4096
+
+
+@pytest.mark.parametrize("kind", ["bytes", "files"])
+async def test_without_a_workspace_of_a_size_filling_it_is_the_end(landlock: Bench, kind: str) -> None:
+    text = {
+        "bytes": "n = 0\nwhile True: open(str(n), 'wb').write(bytes(8 << 20)); n += 1",
+        "files": "n = 0\nwhile True: open(str(n), 'w'); n += 1",
+    }[kind]
+    result = await landlock.run(text)
+    assert (result.error_code, result.error, result.exit_code) == ("DISK_LIMIT", "Disk limit exceeded", 137)
+
+
+async def test_a_full_workspace_is_named_as_the_reason(small: Bench) -> None:
+    result = await small.run("open('large', 'wb').write(bytes(100 << 20))")
+    assert (result.success, result.error_code, result.exit_code) == (False, "DISK_LIMIT", 1)
