@@ -72,7 +72,8 @@ async def put_up(sandbox: Sandbox) -> None:
     """
     for left in range(9, -1, -1):
         try:
-            return await sandbox.warm_up()
+            await sandbox.warm_up()
+            return
         except ServerError:
             if not left or sandbox.settings.backend != "landlock" or os.getuid() == 0:
                 raise

@@ -4,30 +4,28 @@ import asyncio
 import hashlib
 import json
 import logging
-import time
 import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import anyio
 import anyio.to_thread
 
 from apexbridge.errors import RequestError
 from apexbridge.sandbox.engine import Sandbox
-from apexbridge.sandbox.models import ErrorCode, ExecutionResult, InputFile, Job
+from apexbridge.sandbox.models import ExecutionResult, InputFile, Job
 from apexbridge.skills.files import open_beneath, remove_tree
 from apexbridge.skills.inputs import InputFiles
 from apexbridge.skills.ports import RunRequest
 from apexbridge.skills.runlog import RunEvent, RunLog
+from apexbridge.skills.runrecords import STREAMS, RunDetail, RunPage, RunSummary, failed, fits, now, replay, told
 from apexbridge.skills.uploads import UploadStore
 from apexbridge.storage.faults import storage_faults
 from apexbridge.storage.runs import RunFilter, RunRow, RunState, RunStore
 from apexbridge.storage.statistics import CallStatisticsStore
-from apexbridge.wire import WireModel
 
 INLINE_CHARACTERS = 32 * 1024
 """Output up to this length is kept in the record; more of it in a file beside the artifacts."""
@@ -37,40 +35,7 @@ REMEMBERED_CHARACTERS = 16 * 1024 * 1024
 SWEEP_SECONDS = 3600
 SWEEP_RUNS = 500
 MS_PER_DAY = 24 * 3600 * 1000
-_STREAMS = ("stdout", "stderr")
 logger = logging.getLogger(__name__)
-
-
-class RunSummary(WireModel):
-    """A run, in a list."""
-
-    id: str
-    skill: str
-    script: str
-    content_hash: str
-    state: RunState
-    status: str | None
-    created_at: datetime
-    started_at: datetime | None
-    ended_at: datetime | None
-    input_digest: str
-
-
-class RunDetail(RunSummary):
-    """A run with everything that is known of it."""
-
-    input: dict[str, Any] | None = None
-    """Only where the operator has inputs recorded."""
-    result: ExecutionResult | None = None
-
-
-class RunPage(WireModel):
-    """A page of runs, the newest first."""
-
-    executions: list[RunSummary]
-    total: int
-    page: int
-    limit: int
 
 
 class Run:
@@ -96,7 +61,7 @@ class Run:
     def begin(self, cancel: Callable[[], None]) -> None:
         """Its turn has come."""
         self._cancel = cancel
-        self.row = replace(self.row, state="running", started_at=_now())
+        self.row = replace(self.row, state="running", started_at=now())
         self.log.add("state", "running")
         if self.is_cancelled:
             cancel()
@@ -190,7 +155,7 @@ class Runs:
             script=request.script,
             content_hash=request.content_hash,
             state="pending",
-            created_at=_now(),
+            created_at=now(),
             input_digest=hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest(),
             input=text if self._record_input else None,
         )
@@ -209,7 +174,7 @@ class Runs:
         except asyncio.CancelledError:
             if not run.is_cancelled:
                 raise
-            result = _failed(run.id, "Execution cancelled", "CANCELLED")
+            result = failed(run.id, "Execution cancelled", "CANCELLED")
         finally:
             self._live.pop(run.id, None)
         await self._end(run, result)
@@ -230,7 +195,7 @@ class Runs:
 
     async def _end(self, run: Run, result: ExecutionResult) -> None:
         state: RunState = "completed" if result.success else "error"
-        run.row = replace(run.row, state=state, status=result.status, ended_at=_now())
+        run.row = replace(run.row, state=state, status=result.status, ended_at=now())
         run.log.add("state", state)
         run.log.add("result", result)
         run.log.end()
@@ -253,7 +218,7 @@ class Runs:
 
     async def _kept(self, result: ExecutionResult) -> str:
         """The result as the record holds it; long output goes to files."""
-        long = {name: text for name in _STREAMS if len(text := getattr(result, name)) > INLINE_CHARACTERS}
+        long = {name: text for name in STREAMS if len(text := getattr(result, name)) > INLINE_CHARACTERS}
         if long:
             await anyio.to_thread.run_sync(self._write_output, result.id, long)
         return result.model_copy(update=dict.fromkeys(long, "")).model_dump_json(exclude={"output"})
@@ -267,7 +232,7 @@ class Runs:
     # -------------------------------------------------------------------------------------------------- looking
     async def page(self, wanted: RunFilter, *, page: int, limit: int) -> RunPage:
         """Runs, the newest first; those that wait or go on come before all others."""
-        live = [run.row for run in reversed(self._live.values()) if _fits(run.row, wanted)]
+        live = [run.row for run in reversed(self._live.values()) if fits(run.row, wanted)]
         offset = (page - 1) * limit
         shown = live[offset : offset + limit]
         rest, total = await self._store.page(
@@ -275,7 +240,7 @@ class Runs:
         )
         rows = [*shown, *(row for row in rest if row.id not in self._live)]
         return RunPage(
-            executions=[RunSummary(**_told(row)) for row in rows], total=total + len(live), page=page, limit=limit
+            executions=[RunSummary(**told(row)) for row in rows], total=total + len(live), page=page, limit=limit
         )
 
     async def get(self, identity: str) -> RunDetail:
@@ -285,15 +250,15 @@ class Runs:
             RequestError: EXECUTION_NOT_FOUND.
         """
         if run := self._live.get(identity):
-            return RunDetail(**_told(run.row))
+            return RunDetail(**told(run.row))
         row = await self._row_of(identity)
         result = await anyio.to_thread.run_sync(self._result, row)
-        return RunDetail(**_told(row), input=json.loads(row.input) if row.input else None, result=result)
+        return RunDetail(**told(row), input=json.loads(row.input) if row.input else None, result=result)
 
     async def events(self, identity: str, after: int = 0) -> AsyncIterator[RunEvent]:
         """What happens in a run from that number on, to its end; one that ended long ago is told from its record."""
         run = self._live.get(identity) or self._ended.get(identity)
-        log = run.log if run else _replay(await self.get(identity))
+        log = run.log if run else replay(await self.get(identity))
         async for event in log.follow(after):
             yield event
 
@@ -313,7 +278,7 @@ class Runs:
         if row.result is None:
             return None
         told = json.loads(row.result)
-        for name in _STREAMS:
+        for name in STREAMS:
             path = self._folder / row.id / name
             if not told[name] and path.is_file():
                 told[name] = path.read_text("utf-8", "replace")
@@ -358,8 +323,8 @@ class Runs:
     async def recover(self) -> None:
         """Say of runs that were under way when the server went away how they ended: with it."""
         for row in await self._store.unfinished():
-            result = _failed(row.id, "The server stopped during the run", "KILLED")
-            ended = replace(row, state="error", status="error", ended_at=_now(), result=result.model_dump_json())
+            result = failed(row.id, "The server stopped during the run", "KILLED")
+            ended = replace(row, state="error", status="error", ended_at=now(), result=result.model_dump_json())
             await self._store.put(ended)
 
     async def keep_tidy(self) -> None:
@@ -373,7 +338,7 @@ class Runs:
 
     async def sweep(self) -> None:
         """Forget runs that ended too long ago."""
-        moment = _now() - self._retention_days * MS_PER_DAY
+        moment = now() - self._retention_days * MS_PER_DAY
         while old := await self._store.ended_before(moment, limit=SWEEP_RUNS):
             for identity in old:
                 await self._forget(identity)
@@ -386,55 +351,3 @@ class Runs:
         for run in running:
             with anyio.move_on_after(10):
                 await asyncio.wait([asyncio.ensure_future(run.result())])
-
-
-def _fits(row: RunRow, wanted: RunFilter) -> bool:
-    return all(
-        value is None or value == getattr(row, name)
-        for name, value in (("skill", wanted.skill), ("state", wanted.state), ("status", wanted.status))
-    )
-
-
-def _told(row: RunRow) -> dict[str, Any]:
-    return {
-        "id": row.id,
-        "skill": row.skill,
-        "script": row.script,
-        "content_hash": row.content_hash,
-        "state": row.state,
-        "status": row.status,
-        "created_at": _moment(row.created_at),
-        "started_at": _moment(row.started_at),
-        "ended_at": _moment(row.ended_at),
-        "input_digest": row.input_digest,
-    }
-
-
-def _replay(detail: RunDetail) -> RunLog:
-    """The events of a run whose own are forgotten."""
-    log = RunLog()
-    for state in ("pending", "running"):
-        log.add("state", state)
-    if detail.result is not None:
-        for name in _STREAMS:
-            if text := getattr(detail.result, name):
-                log.add("stdout" if name == "stdout" else "stderr", text)
-        log.add("state", detail.state)
-        log.add("result", detail.result)
-    log.end()
-    return log
-
-
-def _failed(identity: str, error: str, code: ErrorCode) -> ExecutionResult:
-    """The result of a run that did not come to have one of its own."""
-    return ExecutionResult(
-        id=identity, success=False, status="error", exit_code=None, duration=0, error=error, error_code=code
-    )
-
-
-def _now() -> int:
-    return int(time.time() * 1000)
-
-
-def _moment(milliseconds: int | None) -> datetime | None:
-    return None if milliseconds is None else datetime.fromtimestamp(milliseconds / 1000, UTC)

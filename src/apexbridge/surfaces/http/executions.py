@@ -9,7 +9,7 @@ from fastapi.responses import StreamingResponse
 
 from apexbridge.sandbox.models import ExecutionResult
 from apexbridge.skills.runlog import RunEvent
-from apexbridge.skills.runs import RunDetail, RunPage
+from apexbridge.skills.runrecords import RunDetail, RunPage
 from apexbridge.skills.uploads import Upload
 from apexbridge.storage.runs import RunFilter, RunState
 from apexbridge.surfaces.http.answers import result_response, told

@@ -1,0 +1,99 @@
+"""What is told of a run: in a list, by itself, and as events when its own are forgotten."""
+
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+from apexbridge.sandbox.models import ErrorCode, ExecutionResult
+from apexbridge.skills.runlog import RunLog
+from apexbridge.storage.runs import RunFilter, RunRow, RunState
+from apexbridge.wire import WireModel
+
+STREAMS = ("stdout", "stderr")
+
+
+class RunSummary(WireModel):
+    """A run, in a list."""
+
+    id: str
+    skill: str
+    script: str
+    content_hash: str
+    state: RunState
+    status: str | None
+    created_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+    input_digest: str
+
+
+class RunDetail(RunSummary):
+    """A run with everything that is known of it."""
+
+    input: dict[str, Any] | None = None
+    """Only where the operator has inputs recorded."""
+    result: ExecutionResult | None = None
+
+
+class RunPage(WireModel):
+    """A page of runs, the newest first."""
+
+    executions: list[RunSummary]
+    total: int
+    page: int
+    limit: int
+
+
+def fits(row: RunRow, wanted: RunFilter) -> bool:
+    """Whether a run is among those that are wanted."""
+    return all(
+        value is None or value == getattr(row, name)
+        for name, value in (("skill", wanted.skill), ("state", wanted.state), ("status", wanted.status))
+    )
+
+
+def told(row: RunRow) -> dict[str, Any]:
+    """A row as a summary tells it."""
+    return {
+        "id": row.id,
+        "skill": row.skill,
+        "script": row.script,
+        "content_hash": row.content_hash,
+        "state": row.state,
+        "status": row.status,
+        "created_at": _moment(row.created_at),
+        "started_at": _moment(row.started_at),
+        "ended_at": _moment(row.ended_at),
+        "input_digest": row.input_digest,
+    }
+
+
+def replay(detail: RunDetail) -> RunLog:
+    """The events of a run whose own are forgotten."""
+    log = RunLog()
+    for state in ("pending", "running"):
+        log.add("state", state)
+    if detail.result is not None:
+        for name in STREAMS:
+            if text := getattr(detail.result, name):
+                log.add("stdout" if name == "stdout" else "stderr", text)
+        log.add("state", detail.state)
+        log.add("result", detail.result)
+    log.end()
+    return log
+
+
+def failed(identity: str, error: str, code: ErrorCode) -> ExecutionResult:
+    """The result of a run that did not come to have one of its own."""
+    return ExecutionResult(
+        id=identity, success=False, status="error", exit_code=None, duration=0, error=error, error_code=code
+    )
+
+
+def now() -> int:
+    """Milliseconds since 1970."""
+    return int(time.time() * 1000)
+
+
+def _moment(milliseconds: int | None) -> datetime | None:
+    return None if milliseconds is None else datetime.fromtimestamp(milliseconds / 1000, UTC)
