@@ -67,6 +67,16 @@ async def test_what_takes_too_long_is_ended(walls: Bench, how: str) -> None:
 
 
 @pytest.mark.requirement("B5")
+@pytest.mark.parametrize("milliseconds", [0, 1, 4, 9])
+@pytest.mark.parametrize("suffix", ["py", "js", "sh"])
+async def test_a_time_that_is_over_before_anything_began_is_a_timeout_too(
+    walls: Bench, suffix: str, milliseconds: int
+) -> None:
+    text = {"py": "import time; time.sleep(1000)", "js": "setTimeout(() => {}, 1e6)", "sh": "sleep 1000"}[suffix]
+    assert is_timeout(await walls.run(text, suffix, timeout_ms=milliseconds))
+
+
+@pytest.mark.requirement("B5")
 async def test_a_timeout_leaves_neither_children_nor_their_remains(walls: Bench) -> None:
     mark = marker()
     text = f"set -- {mark}; for i in 1 2 3; do sh -c 'sleep 1000; true' $1 & done; echo begun; wait"
