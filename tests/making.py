@@ -7,7 +7,7 @@ import stat
 import struct
 import zipfile
 import zlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -213,6 +213,9 @@ class StartedOutcome:
 
     def cancel(self) -> None:
         """Too late."""
+
+    def when_over(self, call: Callable[[], None]) -> None:
+        call()
 
 
 class WatchedRunner:

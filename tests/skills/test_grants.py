@@ -147,6 +147,8 @@ for character in token:
     sys.stdout.write(character); sys.stdout.flush()
 open('output/safe.txt', 'w').write('nothing here')
 open('output/leak.txt', 'w').write('token=' + token)
+open('output/coded.txt', 'w').write(base64.b64encode(token.encode()).decode())
+open('output/' + urllib.parse.quote(token, safe='') + '.txt', 'w').write('')
 raise SystemExit(token)
 """
     await install(bridge, ["secret:TOKEN"], script)
@@ -208,6 +210,24 @@ async def test_only_what_is_asked_for_can_be_granted_and_revoked(bridge: Bridge,
         await bridge.skills.grant("wants", "net:*:443")
     with pytest.raises(InvalidInputError, match="was not granted"):
         await bridge.skills.revoke("wants", "env:GREETING")
+
+
+async def test_a_grant_goes_with_its_skill_however_that_went(bridge: Bridge, data_dir: Path, tmp_path: Path) -> None:
+    await install(bridge, ["env:GREETING"])
+    await bridge.skills.grant("wants", "env:GREETING")
+    (data_dir / "skills/wants").rename(tmp_path / "away")
+    await bridge.skills.reconcile()
+    (tmp_path / "away").rename(data_dir / "skills/wants")
+    await bridge.skills.reconcile()
+    assert [view.state for view in await bridge.skills.grants_of("wants")] == ["requested"]
+
+
+async def test_the_server_itself_is_never_granted(bridge: Bridge, data_dir: Path) -> None:
+    (data_dir / "server.json").write_text(json.dumps({"url": "http://127.0.0.1:8420"}))
+    await install(bridge, ["net:127.0.0.1:8420", "net:localhost:8420"])
+    for permission in ("net:127.0.0.1:8420", "net:localhost:8420"):
+        with pytest.raises(InvalidInputError, match="this server"):
+            await bridge.skills.grant("wants", permission)
 
 
 @pytest.mark.parametrize(

@@ -203,6 +203,20 @@ async def test_a_run_that_waits_can_be_cancelled_and_does_not_count(serial: Brid
     assert (await serial.runs.get(second.id)).state == "error"
 
 
+async def test_paths_do_not_change_under_a_run_nobody_waits_for(bridge: Bridge, tmp_path: Path) -> None:
+    await install(bridge, "waits", WAITS)
+    run = await start(bridge, "waits")
+    await until_begun(run)
+    with pytest.raises(ApexBridgeError) as caught:
+        await bridge.skills.update_config({"customPaths": [str(tmp_path)]})
+    assert caught.value.code == "BUSY"
+    assert (await bridge.runs.page(RunFilter(), page=1, limit=5)).total == 1, "a run under way counts once"
+    run.cancel()
+    with anyio.fail_after(PATIENCE):
+        await run.result()
+    await bridge.skills.update_config({"customPaths": [str(tmp_path)]})
+
+
 async def test_who_stops_waiting_takes_the_run_with_them(bridge: Bridge) -> None:
     await install(bridge, "waits", WAITS)
     run = await start(bridge, "waits")

@@ -33,6 +33,9 @@ def carry_out(workspace: int, target: Path, *, secrets: Sequence[str] = ()) -> t
     try:
         room = min(MAX_BYTES, max(0, _free_bytes(target) - MIN_FREE_BYTES))
         for folder, name, path in _walk(output, "", 0, left):
+            if any(secret in path for secret in secrets):
+                left.append("a file with a secret in its name was left")
+                continue
             if len(files) >= MAX_FILES:
                 left.append(f"output/ holds more than {MAX_FILES} files; the rest was left")
                 break
@@ -59,12 +62,12 @@ def _walk(folder: int, prefix: str, depth: int, left: list[str]) -> Iterator[tup
                 yield folder, name, path
                 continue
         if depth >= MAX_DEPTH:
-            left.append(f"output/{path} was left: too deep")
+            left.append("a folder was left: too deep")
             continue
         try:
             below = os.open(name, _OPEN_FOLDER, dir_fd=folder)
         except OSError as error:
-            left.append(f"output/{path} was left: {error.strerror}")
+            left.append(f"a folder was left: {error.strerror}")
             continue
         try:
             yield from _walk(below, f"{path}/", depth + 1, left)

@@ -187,5 +187,5 @@ class Workbench:
         if artifacts is None or not cell.opened.done() or cell.opened.exception() is not None:
             return [], []
         return await anyio.to_thread.run_sync(
-            lambda: carry_out(cell.opened.result()[0], artifacts, secrets=list(job.grants.secrets.values()))
+            lambda: carry_out(cell.opened.result()[0], artifacts, secrets=masks(job.grants.secrets))
         )

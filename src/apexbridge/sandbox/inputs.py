@@ -11,14 +11,24 @@ MAX_INPUT_FILES = 500
 _PIECE = 1024 * 1024
 
 
+def check_size(sizes: Sequence[int]) -> None:
+    """Refuse files that are too many or too large before anything is copied.
+
+    Raises:
+        InvalidInputError: and which of the two.
+    """
+    if len(sizes) > MAX_INPUT_FILES:
+        raise InvalidInputError(f"{len(sizes)} input files are too many; at most {MAX_INPUT_FILES}")
+    if sum(sizes) > MAX_INPUT_BYTES:
+        raise _too_large()
+
+
 def copy_in(folder: int, files: Sequence[InputFile]) -> None:
     """Copy the files to an open folder.
 
     Raises:
-        InvalidInputError: there are too many, or together they are too large.
+        InvalidInputError: they grew, and together they are too large.
     """
-    if len(files) > MAX_INPUT_FILES:
-        raise InvalidInputError(f"{len(files)} input files are too many; at most {MAX_INPUT_FILES}")
     room = MAX_INPUT_BYTES
     for file in files:
         target = os.open(file.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o444, dir_fd=folder)
@@ -26,6 +36,10 @@ def copy_in(folder: int, files: Sequence[InputFile]) -> None:
             while piece := file.file.read(_PIECE):
                 room -= len(piece)
                 if room < 0:
-                    raise InvalidInputError(f"The input files are larger than {MAX_INPUT_BYTES // 1024 // 1024} MB")
+                    raise _too_large()
                 copy.write(piece)
     os.chmod(folder, 0o555)  # noqa: S103  # to be read by the run, whatever user that is
+
+
+def _too_large() -> InvalidInputError:
+    return InvalidInputError(f"The input files are larger than {MAX_INPUT_BYTES // 1024 // 1024} MB")

@@ -97,6 +97,30 @@ _MISSING: dict[str, tuple[int | None, int | None]] = {
     "shmget": (29, 194),
     "vmsplice": (278, 75),
 }
+_METADATA: dict[str, tuple[int | None, int | None]] = {
+    "chmod": (90, None),
+    "fchmod": (91, 52),
+    "fchmodat": (268, 53),
+    "fchmodat2": (452, 452),
+    "futimesat": (261, None),
+    "utime": (132, None),
+    "utimensat": (280, 88),
+    "utimes": (235, None),
+}
+_OWNERSHIP: dict[str, tuple[int | None, int | None]] = {
+    "chown": (92, None),
+    "fchown": (93, 55),
+    "fchownat": (260, 54),
+    "fremovexattr": (199, 16),
+    "fsetxattr": (190, 7),
+    "lchown": (94, None),
+    "lremovexattr": (198, 15),
+    "lsetxattr": (189, 6),
+    "removexattr": (197, 14),
+    "removexattrat": (466, 466),
+    "setxattr": (188, 5),
+    "setxattrat": (463, 463),
+}
 _CLONE = (56, 220)
 _IOCTL = (16, 29)
 _PERSONALITY = (135, 92)
@@ -120,10 +144,14 @@ _KILL_PROCESS, _ALLOW, _ERRNO = 0x8000_0000, 0x7FFF_0000, 0x0005_0000
 Instruction = tuple[int, int, int, int]
 
 
-def program(*, network: bool = False, unix_sockets: bool = True, machine: str | None = None) -> bytes:
+def program(
+    *, network: bool = False, unix_sockets: bool = True, metadata: bool = True, machine: str | None = None
+) -> bytes:
     """The filter as the kernel reads it; with `network`, sockets of the internet are allowed.
 
-    Without `unix_sockets` a run still gets socket pairs, which reach nobody else.
+    Without `unix_sockets` a run still gets socket pairs, which reach nobody else. Without `metadata` a change of modes
+    and times does nothing and says that it did: Landlock does not look at those, and a run that is the same user as the
+    server could open the server's files to everybody.
 
     Raises:
         NotImplementedError: there is no table for this kind of machine.
@@ -145,6 +173,9 @@ def program(*, network: bool = False, unix_sockets: bool = True, machine: str | 
         code += [(_AT_LEAST, 0, 1, _X32_BIT), (_RETURN, 0, 0, _KILL_PROCESS)]
     code += _answer(_numbers(_FORBIDDEN, column), errno.EPERM)
     code += _answer(_numbers(_MISSING, column), errno.ENOSYS)
+    if not metadata:
+        code += _answer(_numbers(_METADATA, column), 0)
+        code += _answer(_numbers(_OWNERSHIP, column), errno.EPERM)
     code += _when_argument(_CLONE[column], 0, any_bit=_NAMESPACE_FLAGS, answer=errno.EPERM)
     code += _when_argument(_IOCTL[column], 1, one_of=_TERMINAL_INJECTION, answer=errno.EPERM)
     code += _unless_argument(_PERSONALITY[column], 0, one_of=_PERSONALITIES, answer=errno.EPERM)

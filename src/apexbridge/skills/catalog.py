@@ -249,6 +249,8 @@ class Catalog:
             # Losers first: a name has at most one live row at any moment.
             for row in sorted(keep, key=lambda row: row.state == "live"):
                 _upsert(connection, row)
+            if gone:  # what a skill was allowed goes with it, however it went
+                connection.execute("DELETE FROM grants WHERE skill NOT IN (SELECT name FROM skills)")
 
         await self._database.write(job)
 

@@ -1,11 +1,13 @@
 """Grants: what an operator allows one skill, as it is now; a change of its content takes it all back."""
 
+import json
 import os
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
 
 import anyio.to_thread
 
@@ -15,6 +17,7 @@ from apexbridge.skills.catalog import Row
 from apexbridge.skills.fingerprint import hash_folder, look
 from apexbridge.skills.permissions import Permission, parse
 from apexbridge.skills.secrets import SecretStore
+from apexbridge.storage.directory import SERVER_FILE
 from apexbridge.storage.grants import GrantRow, GrantStore
 from apexbridge.wire import WireModel
 
@@ -98,6 +101,8 @@ class SkillGrants:
         if await anyio.to_thread.run_sync(_content_of, folder) != row.content_hash:
             return Grants()  # it changed a moment ago, and nobody has looked at it since
         wanted = [parse(permission) for permission in held]
+        for item, permission in zip(wanted, held, strict=True):
+            self._check(item, permission)
         secrets = await anyio.to_thread.run_sync(
             lambda: {item.name: self._secret(row, item) for item in wanted if item.kind == "secret"}
         )
@@ -109,6 +114,9 @@ class SkillGrants:
         )
 
     def _check(self, wanted: Permission, permission: str) -> None:
+        """Refuse what nobody should have, whatever an operator says."""
+        if wanted.kind == "net" and wanted.port == self._own_port() and _is_here(wanted.name):
+            raise InvalidInputError(f"{permission}: that is this server, which would do for a skill whatever it asks")
         if wanted.kind != "fs":
             return
         path = Path(wanted.path)
@@ -117,6 +125,14 @@ class SkillGrants:
         resolved, data_dir = path.resolve(), self._data_dir.resolve()
         if resolved.is_relative_to(data_dir) or data_dir.is_relative_to(resolved):
             raise InvalidInputError(f"{permission}: the server's own data are never shown to a skill")
+
+    def _own_port(self) -> int | None:
+        """Where this server listens, if it does."""
+        try:
+            told = json.loads((self._data_dir / SERVER_FILE).read_bytes())
+            return urlsplit(str(told["url"])).port
+        except (OSError, ValueError, KeyError):
+            return None
 
     async def _same_content(self, row: Row, folder: Path) -> None:
         """What is granted is what the operator could look at, not what was put in its place a moment ago."""
@@ -136,6 +152,10 @@ class SkillGrants:
                 row, f"secret:{wanted.name} is granted, but not set. Set it with: apex secrets set {wanted.name}"
             )
         return value
+
+
+def _is_here(host: str) -> bool:
+    return host in ("localhost", "0.0.0.0") or host.startswith("127.")  # noqa: S104
 
 
 def _holds(grant: GrantRow, row: Row) -> bool:

@@ -1,11 +1,13 @@
 """The files of a call: from the workspace, from an upload, or from what an earlier run left."""
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from apexbridge.errors import InvalidInputError
+from apexbridge.sandbox.inputs import check_size
 from apexbridge.sandbox.models import InputFile
 from apexbridge.skills.files import open_beneath
 from apexbridge.skills.uploads import UploadStore, safe_name
@@ -26,7 +28,7 @@ class InputFiles:
         """All of them open, each under a name of its own.
 
         Raises:
-            InvalidInputError: one of them is not there, or is no file.
+            InvalidInputError: one of them is not there or is no file, or they are too many or too large.
         """
         taken: set[str] = set()
         with ExitStack() as stack:
@@ -35,6 +37,7 @@ class InputFiles:
                 name, file = self._open(wanted)
                 stack.enter_context(file)
                 found.append(InputFile(name=_free(name, taken), file=file))
+            check_size([os.fstat(item.file.fileno()).st_size for item in found])
             yield tuple(found)
 
     def _open(self, wanted: str) -> tuple[str, BinaryIO]:

@@ -46,13 +46,21 @@ class Gate:
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
         """Work, once the gate is open."""
-        while self._reopened is not None:
-            await self._reopened.wait()
-        self._working += 1
+        await self.enter()
         try:
             yield
         finally:
-            self._working -= 1
+            self.leave()
+
+    async def enter(self) -> None:
+        """Begin to work, once the gate is open; for work that outlasts whoever began it."""
+        while self._reopened is not None:
+            await self._reopened.wait()
+        self._working += 1
+
+    def leave(self) -> None:
+        """The work is done."""
+        self._working -= 1
 
     @asynccontextmanager
     async def closed(self) -> AsyncIterator[None]:

@@ -307,9 +307,8 @@ class SkillManager(SkillViews):
             SkillNotFoundError: with code ENOENT.
             DirectModeDisabledError: the skill is a direct one and the operator switched that off.
         """
-        async with self._gate.working():
-            started = await self.start_skill(name, input, mode, script=script, args=args, files=files, timeout=timeout)
-            return started if isinstance(started, DirectSkillResult) else await started.result()
+        started = await self.start_skill(name, input, mode, script=script, args=args, files=files, timeout=timeout)
+        return started if isinstance(started, DirectSkillResult) else await started.result()
 
     async def start_skill(
         self,
@@ -323,11 +322,20 @@ class SkillManager(SkillViews):
         timeout: int | None = None,
     ) -> StartedRun | DirectSkillResult:
         """As `execute_skill`, without waiting for the end of a run."""
-        row = await self._live(name, code="ENOENT")
         call = Call(input=input or {}, mode=mode, script=script, args=args, files=files, timeout=timeout)
-        if call.mode_for(row, self._config) == "direct":
-            return await self._execution.execute_direct(row, self._folder(row), self._config, call.input)
-        return await self._execution.start(row, self._folder(row), self._config, call)
+        await self._gate.enter()  # until the run is over, its skill stays where it is
+        try:
+            row = await self._live(name, code="ENOENT")
+            if call.mode_for(row, self._config) == "direct":
+                rendered = await self._execution.execute_direct(row, self._folder(row), self._config, call.input)
+                self._gate.leave()
+                return rendered
+            started = await self._execution.start(row, self._folder(row), self._config, call)
+        except BaseException:
+            self._gate.leave()
+            raise
+        started.when_over(self._gate.leave)
+        return started
 
     async def execute_skill_direct(self, name: str, input: Mapping[str, Any] | None = None) -> DirectSkillResult:
         """A skill's instructions, whatever its mode."""

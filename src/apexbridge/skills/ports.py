@@ -1,6 +1,6 @@
 """What a skill's life needs from other rooms, said as small protocols; the bridge hands the real things over."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -147,6 +147,9 @@ class StartedRun(Protocol):
 
     def cancel(self) -> None:
         """End it, wherever it is."""
+
+    def when_over(self, call: Callable[[], None]) -> None:
+        """Call this once it has ended, in whatever way."""
 
 
 class SkillRunner(Protocol):

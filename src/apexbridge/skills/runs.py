@@ -14,7 +14,7 @@ from typing import BinaryIO
 import anyio
 import anyio.to_thread
 
-from apexbridge.errors import RequestError
+from apexbridge.errors import ApexBridgeError, RequestError
 from apexbridge.sandbox.engine import Sandbox
 from apexbridge.sandbox.models import ExecutionResult, InputFile, Job
 from apexbridge.skills.files import open_beneath, remove_tree
@@ -73,6 +73,11 @@ class Run:
             self._cancel()
         elif self._task is not None:
             self._task.cancel()
+
+    def when_over(self, call: Callable[[], None]) -> None:
+        """Call this once it has ended, in whatever way."""
+        assert self._task is not None  # noqa: S101  # a run is given out once it goes
+        self._task.add_done_callback(lambda _: call())
 
     async def result(self) -> ExecutionResult:
         """Wait for its end; whoever is cancelled while waiting takes the run with them."""
@@ -175,8 +180,10 @@ class Runs:
             if not run.is_cancelled:
                 raise
             result = failed(run.id, "Execution cancelled", "CANCELLED")
-        finally:
-            self._live.pop(run.id, None)
+        except Exception as error:  # whoever waits hears of it, and whoever only follows or looks it up later does too
+            reason = error.message if isinstance(error, ApexBridgeError) else "Something went wrong in the server"
+            await self._end(run, failed(run.id, reason, "SPAWN_FAILED"))
+            raise
         await self._end(run, result)
         return result
 
@@ -194,6 +201,7 @@ class Runs:
             logger.exception("the start of the run %s could not be recorded", row.id)
 
     async def _end(self, run: Run, result: ExecutionResult) -> None:
+        self._live.pop(run.id, None)
         state: RunState = "completed" if result.success else "error"
         run.row = replace(run.row, state=state, status=result.status, ended_at=now())
         run.log.add("state", state)
@@ -236,9 +244,9 @@ class Runs:
         offset = (page - 1) * limit
         shown = live[offset : offset + limit]
         rest, total = await self._store.page(
-            wanted, offset=max(0, offset - len(live)), limit=max(0, limit - len(shown))
+            wanted, besides=list(self._live), offset=max(0, offset - len(live)), limit=max(0, limit - len(shown))
         )
-        rows = [*shown, *(row for row in rest if row.id not in self._live)]
+        rows = [*shown, *rest]
         return RunPage(
             executions=[RunSummary(**told(row)) for row in rows], total=total + len(live), page=page, limit=limit
         )

@@ -1,6 +1,7 @@
 """Records of runs; they survive restarts."""
 
 import sqlite3
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -56,12 +57,15 @@ class RunStore:
         rows = await self._database.read(lambda connection: connection.execute(query, (identity,)).fetchall())
         return _row(rows[0]) if rows else None
 
-    async def page(self, wanted: RunFilter, *, offset: int, limit: int) -> tuple[list[RunRow], int]:
-        """The newest first, and how many there are."""
+    async def page(
+        self, wanted: RunFilter, *, besides: Sequence[str] = (), offset: int, limit: int
+    ) -> tuple[list[RunRow], int]:
+        """The newest first, and how many there are, leaving some out."""
         given = {"skill": wanted.skill, "state": wanted.state, "status": wanted.status}
         used = {column: value for column, value in given.items() if value is not None}
-        where = " AND ".join(f"{column} = ?" for column in used) or "1"
-        values = list(used.values())
+        left_out = f"id NOT IN ({', '.join('?' * len(besides))})"
+        where = " AND ".join([*(f"{column} = ?" for column in used), left_out])
+        values = [*used.values(), *besides]
 
         def job(connection: sqlite3.Connection) -> tuple[list[RunRow], int]:
             (total,) = connection.execute(f"SELECT count(*) FROM runs WHERE {where}", values).fetchone()  # noqa: S608

@@ -36,7 +36,7 @@ def backend(name: BackendName) -> Backend:
         temporary=tempfile.gettempdir(),
         skill_path="{base}/{cell}/skill",
         loaders="{base}/loaders",
-        layer_paths={"python": None},
+        layer_paths={"python": None} if os.getuid() != 0 else {},  # root's runs may have another Python than the server
         can_wait=False,
         can_reach_hosts=False,
     )
@@ -50,12 +50,12 @@ def walls(name: BackendName, runtimes: Runtimes, limits: SandboxLimits) -> Walls
     """
     if name == "landlock" and not kernel.landlock_version():
         raise LaunchError("this kernel has no Landlock")
-    # Unix sockets would reach the host's: no namespace is between.
-    filters = (program(unix_sockets=False), program(unix_sockets=False, network=True))
+    # Unix sockets would reach the host's: no namespace is between. Nor is there another user, unless root gives one.
+    rules = program(unix_sockets=False, metadata=os.getuid() == 0)
     return Walls(
         backend=name,
         limits=limits,
-        filters=filters,
+        filters=(rules, rules),
         interpreters=tuple(runtimes.prefixes),
         reserved_bytes=runtimes.reserved_bytes,
     )

@@ -75,6 +75,8 @@ class BubblewrapCell(Cell):
         gate_inside, gate = os.pipe()
         rules = os.open(self._house.filter(network=bool(order.hosts)), os.O_RDONLY)
         inside = {STATUS_FILE: status_inside, GATE_FILE: gate_inside, FILTER_FILE: rules}
+        if not self._needs_gate:  # bubblewrap would pass on what it was not told of
+            os.close(inside.pop(GATE_FILE))
         inside[OPTIONS_FILE] = _written([*self._walls(order.workspace), *_variables(order.environment)])
         told = {
             "command": [self._house.program, "--args", str(OPTIONS_FILE), "--", *order.command],
@@ -173,14 +175,18 @@ class BubblewrapCell(Cell):
             hosts.write_text(network.hosts_file(order.hosts))
             kernel.attach(kernel.view(str(hosts)), f"{self._room}/etc/hosts")
 
+    @property
+    def _needs_gate(self) -> bool:
+        """Where processes are counted by user namespace, bubblewrap must wait until that limit is set."""
+        return self.uid is None
+
     def _walls(self, workspace: str) -> list[str]:
         """bubblewrap's options; the namespaces that are not among them are the embryo's."""
         walls = ["--unshare-user", "--unshare-pid", "--disable-userns", "--uid", INSIDE_ID, "--gid", INSIDE_ID]
         walls += ["--die-with-parent", "--new-session", "--cap-drop", "ALL"]
         walls += ["--dev-bind", str(self._room), "/", "--proc", "/proc", "--chdir", workspace]
         walls += ["--seccomp", str(FILTER_FILE), "--json-status-fd", str(STATUS_FILE)]
-        # Where processes are counted by user namespace, it must wait until that limit is set.
-        return [*walls, "--block-fd", str(GATE_FILE)] if self.uid is None else walls
+        return [*walls, "--block-fd", str(GATE_FILE)] if self._needs_gate else walls
 
     def _read_status(self) -> None:
         """bubblewrap says which process is the first inside, and later what the run ended with."""
@@ -199,7 +205,7 @@ class BubblewrapCell(Cell):
     def _hear(self, told: dict[str, Any]) -> None:
         if "child-pid" in told:
             self._init = told["child-pid"]
-            if self.uid is None:
+            if self._needs_gate:
                 # Set now that it counts in a user namespace of its own: before, other runs' would count as well.
                 with suppress(ProcessLookupError):
                     limit_processes(told["child-pid"], self.limits.processes + OWN_PROCESSES)

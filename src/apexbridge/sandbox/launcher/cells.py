@@ -158,3 +158,8 @@ def end(pid: int | None) -> None:
     if pid is not None and pid > 1:
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
+
+
+def words_of(error: BaseException) -> str:
+    """What went wrong, without the path of the host that an error of the system may name."""
+    return error.strerror if isinstance(error, OSError) and error.strerror else str(error)

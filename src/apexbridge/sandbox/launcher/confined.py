@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from apexbridge.sandbox.launcher import kernel, tree
-from apexbridge.sandbox.launcher.cells import Cell, Order, Tell, become, close_all_but, end, settle
+from apexbridge.sandbox.launcher.cells import Cell, Order, Tell, become, close_all_but, end, settle, words_of
 from apexbridge.sandbox.launcher.clearing import remove_tree
 from apexbridge.sandbox.launcher.limits import Limits, limit_processes
 from apexbridge.sandbox.launcher.rooms import make_readable
@@ -31,7 +31,7 @@ _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _ETC = ("alternatives", "ld.so.cache", "localtime", "ssl/openssl.cnf", "ssl/certs", "pki", "mime.types", "fonts")
 ERROR_FILE = 10
 SIGNAL_BASE = 128
-_DISK_EVERY = 5
+_DISK_EVERY = 2
 """Looks at the workspace's size are dearer than looks at memory, so there are fewer."""
 _MAX_LOOKED_AT = 50_000
 
@@ -206,7 +206,7 @@ def _keep(cell: ConfinedCell, order: Order, files: Sequence[int], status: int, r
             os.chdir(order.workspace)
             os.execve(order.command[0], order.command, order.environment)
         except BaseException as error:  # whatever it is, this copy of the launcher must not go on
-            os.write(2, f"{error}\n".encode())
+            os.write(2, f"{words_of(error)}\n".encode())
             os.write(ERROR_FILE, b"failed")
         finally:
             os._exit(127)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from apexbridge.sandbox.launcher import channel, kernel, network
-from apexbridge.sandbox.launcher.cells import become, close_all_but, settle
+from apexbridge.sandbox.launcher.cells import become, close_all_but, settle, words_of
 from apexbridge.sandbox.launcher.cgroups import Group
 from apexbridge.sandbox.launcher.limits import Limits, limit_processes
 
@@ -78,4 +78,4 @@ def _start(link: socket.socket, told: dict[str, Any], files: list[int]) -> None:
             limit_processes(0, told["processes"])
         os.execve(told["command"][0], told["command"], {})
     except Exception as error:
-        os.write(stderr, f"bwrap: {error}\n".encode())  # said where bubblewrap itself would say it
+        os.write(stderr, f"bwrap: {words_of(error)}\n".encode())  # said where bubblewrap itself would say it

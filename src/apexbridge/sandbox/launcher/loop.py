@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from apexbridge.sandbox.launcher import bubblewrap, channel, confined, kernel, tree
-from apexbridge.sandbox.launcher.cells import Cell, Order, end
+from apexbridge.sandbox.launcher.cells import Cell, Order, end, words_of
 from apexbridge.sandbox.launcher.clearing import remove_tree
 from apexbridge.sandbox.launcher.house import House, build
 from apexbridge.sandbox.launcher.limits import Limits
@@ -102,7 +102,7 @@ class Launcher:
         try:
             getattr(self, f"_do_{told['do']}")(identity, told, files)
         except Exception as error:
-            self._tell({"event": "failed", "id": identity, "do": told["do"], "error": str(error)})
+            self._tell({"event": "failed", "id": identity, "do": told["do"], "error": words_of(error)})
         finally:
             for file in files:
                 os.close(file)

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
@@ -106,14 +106,22 @@ async def _follow(api: "Api", name: str, body: dict[str, Any]) -> dict[str, Any]
             if kind == "result":
                 result = data
             elif kind in ("stdout", "stderr"):
-                stream = sys.stdout if kind == "stdout" else sys.stderr
-                stream.write(data)
-                stream.flush()
+                _print(sys.stdout if kind == "stdout" else sys.stderr, data)
     except BaseException:
         with anyio.CancelScope(shield=True):
             await api.ask("POST", f"{path}/cancel")
         raise
     return result
+
+
+def _print(stream: TextIO, text: str) -> None:
+    """A stranger's words as they are for a program, and without what could steer a terminal for a person."""
+    if stream.isatty():
+        from apexbridge.surfaces.cli.printable import printable
+
+        text = printable(text)
+    stream.write(text)
+    stream.flush()
 
 
 async def _fetch(api: "Api", result: dict[str, Any], folder: Path) -> None:
