@@ -109,6 +109,14 @@ async def until(is_so: Callable[[], bool]) -> None:
             await anyio.sleep(0.01)
 
 
+async def quiet() -> None:
+    """Wait until what is prepared or cleared away in the background is done."""
+    seen: tuple[int, set[int]] | None = None
+    with anyio.fail_after(SECONDS):
+        while seen != (seen := (descriptors(), descendants(os.getpid()))):
+            await anyio.sleep(0.2)
+
+
 def processes() -> Iterator[int]:
     """Every process of this host."""
     return (int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit())

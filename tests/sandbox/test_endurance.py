@@ -13,7 +13,7 @@ import pytest
 from apexbridge.sandbox.config import SandboxSettings
 from apexbridge.sandbox.engine import Sandbox
 from apexbridge.sandbox.models import Job
-from tests.sandbox.bench import Bench, descendants, descriptors, marker, named, until
+from tests.sandbox.bench import Bench, descendants, descriptors, marker, named, quiet, until
 
 pytestmark = pytest.mark.anyio
 RUNS, CANCELLED, AT_ONCE, SEED = 1000, 100, 4, 20_260
@@ -111,11 +111,3 @@ async def test_a_thousand_runs_leave_no_process_no_file_and_no_descriptor(tmp_pa
         environ = await bench.told("import json; print(json.dumps(open('/proc/self/environ').read()))")
         assert "SKILL_NAME" not in environ  # it was waiting when it was not yet known for whom
     assert list(temporary.iterdir()) == []
-
-
-async def quiet() -> None:
-    """Wait until what is prepared in the background is there."""
-    count = -1
-    while (found := len(descendants(os.getpid()))) != count:
-        count = found
-        await anyio.sleep(0.2)

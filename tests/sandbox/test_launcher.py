@@ -14,7 +14,7 @@ from apexbridge.errors import ServerError
 from apexbridge.sandbox.config import SandboxSettings
 from apexbridge.sandbox.engine import Sandbox
 from apexbridge.sandbox.models import ExecutionResult
-from tests.sandbox.bench import SECONDS, Bench, Words, descendants, descriptors, marker, named, until
+from tests.sandbox.bench import SECONDS, Bench, Words, descendants, descriptors, marker, named, quiet, until
 from tests.sandbox.conftest import KINDS
 
 pytestmark = pytest.mark.anyio
@@ -114,6 +114,7 @@ async def test_when_the_server_dies_everything_goes_with_it(kind: str, tmp_path:
 
 @kinds
 async def test_a_closed_sandbox_leaves_nothing(kind: str, tmp_path: Path, temporary: Path) -> None:
+    await quiet()
     before, opened = descendants(os.getpid()), descriptors()
     sandbox = Sandbox(KINDS[kind])
     async with sandbox.running():
@@ -149,6 +150,7 @@ async def test_closing_ends_what_still_runs(kind: str, tmp_path: Path) -> None:
 
 
 async def test_nothing_is_started_before_the_first_job(tmp_path: Path) -> None:
+    await quiet()
     before = descendants(os.getpid())
     sandbox = Sandbox(SandboxSettings(backend="bubblewrap"))
     async with sandbox.running():
