@@ -11,6 +11,7 @@ import pytest
 
 from apexbridge.errors import InvalidInputError
 from apexbridge.sandbox import inputs
+from apexbridge.sandbox.inputs import MAX_INPUT_BYTES, MAX_INPUT_FILES, check_size
 from apexbridge.sandbox.models import InputFile
 from tests.sandbox.bench import Bench
 
@@ -212,14 +213,20 @@ print(json.dumps([done, open("input/a").read()]))
 
 
 @pytest.mark.requirement("B19")
-@pytest.mark.parametrize("what", ["too large", "too many"])
-async def test_more_input_files_than_allowed_are_refused(
-    cold: Bench, what: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("sizes", [[MAX_INPUT_BYTES + 1], [MAX_INPUT_BYTES, 1], [0] * (MAX_INPUT_FILES + 1)])
+def test_more_input_files_than_allowed_are_refused(sizes: list[int]) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        check_size(sizes)
+    assert caught.value.code == "INVALID_INPUT"
+    check_size([MAX_INPUT_BYTES, *[0] * (MAX_INPUT_FILES - 1)])
+
+
+@pytest.mark.requirement("B19")
+async def test_input_files_that_grow_while_they_are_copied_are_refused(
+    cold: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inputs, "MAX_INPUT_BYTES", 1000)
-    monkeypatch.setattr(inputs, "MAX_INPUT_FILES", 5)
-    sizes = [600, 401] if what == "too large" else [1] * 6
     with pytest.raises(InvalidInputError) as caught:
-        await cold.run("", files=tuple(file(str(number), b"x" * size) for number, size in enumerate(sizes)))
+        await cold.run("", files=(file("a", b"x" * 600), file("b", b"x" * 401)))
     assert caught.value.code == "INVALID_INPUT"
     assert (await cold.run("", files=(file("a", b"x" * 600), file("b", b"x" * 400)))).success

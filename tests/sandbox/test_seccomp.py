@@ -14,7 +14,7 @@ from tests.sandbox.properties import unhurried
 
 ARCHITECTURE = {"x86_64": 0xC000_003E, "aarch64": 0xC000_00B7}
 FOREIGN = {"i386": 0x4000_0003, "arm": 0x4000_0028, "x86_64": 0xC000_003E, "aarch64": 0xC000_00B7, "riscv": 0xC000_00F3}
-KILLED, ALLOWED = "killed", "allowed"
+KILLED, ALLOWED, PRETENDED = "killed", "allowed", "pretended"
 MAX_INSTRUCTIONS = 4096
 """The kernel takes no longer program."""
 X32 = 0x4000_0000
@@ -74,7 +74,8 @@ def answer(
         else:
             raise AssertionError(f"the kernel knows no instruction {kind:#x}")
     action, data = value & 0xFFFF_0000, value & 0xFFFF
-    return {0x8000_0000: KILLED, 0x7FFF_0000: ALLOWED, 0x0005_0000: errno.errorcode.get(data, "?")}[action]
+    error = errno.errorcode[data] if data else PRETENDED
+    return {0x8000_0000: KILLED, 0x7FFF_0000: ALLOWED, 0x0005_0000: error}[action]
 
 
 @machines
@@ -200,6 +201,22 @@ def test_a_personality_can_be_asked_for_and_not_changed(machine: str, persona: i
         assert answer(code, machine, PERSONALITY[machine], [harmless]) == ALLOWED
     if persona & 0xFFFF_FFFF not in (0, 0xFFFF_FFFF):
         assert answer(code, machine, PERSONALITY[machine], [persona]) == "EPERM"
+
+
+MODES_AND_TIMES = {"x86_64": [90, 91, 268, 452, 132, 235, 261, 280], "aarch64": [52, 53, 452, 88]}
+OWNERS_AND_ATTRIBUTES = {
+    "x86_64": [92, 93, 94, 260, 188, 189, 190, 197, 198, 199, 463, 466],
+    "aarch64": [55, 54, 5, 6, 7, 14, 15, 16, 463, 466],
+}
+
+
+@machines
+def test_where_files_have_the_servers_owner_nothing_about_them_changes(machine: str) -> None:
+    usual, careful = program(machine=machine), program(machine=machine, metadata=False)
+    for number in MODES_AND_TIMES[machine]:
+        assert (answer(usual, machine, number), answer(careful, machine, number)) == (ALLOWED, PRETENDED)
+    for number in OWNERS_AND_ATTRIBUTES[machine]:
+        assert (answer(usual, machine, number), answer(careful, machine, number)) == (ALLOWED, "EPERM")
 
 
 def test_without_a_table_for_a_machine_there_is_no_filter_that_could_be_wrong() -> None:

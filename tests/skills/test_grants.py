@@ -7,12 +7,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import anyio
+import anyio.to_thread
 import pytest
 
 from apexbridge.bridge import Bridge
 from apexbridge.errors import ApexBridgeError, InvalidInputError
+from apexbridge.retrieval.embedders.embedder import Embedder
 from apexbridge.sandbox.models import ExecutionResult
+from apexbridge.settings import Settings
 from apexbridge.skills.permissions import parse
+from apexbridge.skills.runs import Run
 from tests.making import skill_zip
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("B20")]
@@ -178,6 +183,13 @@ raise SystemExit(token)
         bridge.skills.grants.secrets.remove("TOKEN")
 
 
+async def test_secrets_kept_at_once_are_all_kept(bridge: Bridge) -> None:
+    async with anyio.create_task_group() as tasks:
+        for number in range(30):
+            tasks.start_soon(anyio.to_thread.run_sync, bridge.skills.grants.secrets.set, f"S{number}", "value")
+    assert len(bridge.skills.grants.secrets.names()) == 30
+
+
 async def test_a_change_of_content_takes_every_grant_away(bridge: Bridge, data_dir: Path, listener: int) -> None:
     wanted = f"net:127.0.0.1:{listener}"
     await install(bridge, [wanted])
@@ -196,6 +208,23 @@ async def test_a_change_of_content_takes_every_grant_away(bridge: Bridge, data_d
     await bridge.skills.uninstall_skill("wants")
     await install(bridge, [wanted])
     assert [view.state for view in await bridge.skills.grants_of("wants")] == ["requested"]
+
+
+async def test_content_that_came_while_a_run_waited_gets_nothing(data_dir: Path, embedder: Embedder) -> None:
+    settings = Settings(data_dir=data_dir, sandbox_max_concurrency=1)
+    async with Bridge.open(settings, watch=False, embedder=embedder) as bridge:
+        bridge.skills.grants.secrets.set("TOKEN", SECRET)
+        await bridge.skills.install_skill(skill_zip("waits", files={"scripts/execute.sh": "sleep 60"}))
+        await install(bridge, ["secret:TOKEN"])
+        await bridge.skills.grant("wants", "secret:TOKEN")
+        blocking = await bridge.skills.start_skill("waits")
+        waiting = await bridge.skills.start_skill("wants")
+        assert isinstance(blocking, Run)
+        assert isinstance(waiting, Run)
+        await install(bridge, ["secret:TOKEN"], "import os\nprint(os.environ.get('TOKEN', 'nothing')[::-1])")
+        blocking.cancel()
+        result = await waiting.result()
+    assert result.stdout == "gnihton\n"
 
 
 async def test_only_what_is_asked_for_can_be_granted_and_revoked(bridge: Bridge, data_dir: Path) -> None:
@@ -257,6 +286,9 @@ async def test_the_server_itself_is_never_granted(bridge: Bridge, data_dir: Path
         "fs:ro:/a/../b",
         "fs:ro:/proc/1",
         "fs:ro:/dev/mem",
+        "fs:ro://sys",
+        "fs:ro:///proc/1",
+        "net:a.b:²",
         "all",
     ],
 )
@@ -265,7 +297,7 @@ def test_what_is_no_permission_is_refused(wrong: str) -> None:
         parse(wrong)
 
 
-@pytest.mark.parametrize("bad", ["", "a\0b", "x" * 40_000])
+@pytest.mark.parametrize("bad", ["", "a\0b", "x" * 40_000, "\ud800"])
 async def test_a_secret_is_a_text_of_some_length(bridge: Bridge, bad: str) -> None:
     with pytest.raises(InvalidInputError):
         bridge.skills.grants.secrets.set("TOKEN", bad)

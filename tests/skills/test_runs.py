@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from apexbridge.bridge import DATABASE_FILE, Bridge
@@ -215,6 +216,70 @@ async def test_paths_do_not_change_under_a_run_nobody_waits_for(bridge: Bridge, 
     with anyio.fail_after(PATIENCE):
         await run.result()
     await bridge.skills.update_config({"customPaths": [str(tmp_path)]})
+
+
+async def test_a_cancel_at_any_moment_of_the_start_ends_the_run(serial: Bridge) -> None:
+    await install(serial, "sleeps", "sleep 1000", suffix="sh")
+    for steps in range(40):
+        run = await start(serial, "sleeps")
+        for _ in range(steps):
+            await anyio.lowlevel.checkpoint()
+        run.cancel()
+        with anyio.fail_after(PATIENCE):
+            assert (await run.result()).error_code == "CANCELLED"
+    (serial.settings.workspace).mkdir()
+    (serial.settings.workspace / "large").write_bytes(b"x" * (20 << 20))
+    run = await start(serial, "sleeps", files=["large"], timeout=1)
+    with anyio.fail_after(PATIENCE):
+        assert (await run.result()).error_code == "TIMEOUT", "the clock goes while files are copied"
+
+
+async def test_a_run_that_fails_in_the_server_is_recorded_and_followed_to_its_end(serial: Bridge) -> None:
+    await install(serial, "waits", WAITS)
+    await install(serial, "gone", ECHO)
+    first, second = await start(serial, "waits"), await start(serial, "gone")
+    await until_begun(first)
+    await serial.skills.uninstall_skill("gone")
+    first.cancel()
+    with anyio.fail_after(PATIENCE):
+        with pytest.raises(ApexBridgeError):
+            await second.result()
+        events = [event async for event in serial.runs.events(second.id)]
+    assert events[-1].kind == "result"
+    detail = await serial.runs.get(second.id)
+    assert detail.result is not None
+    assert (detail.state, detail.result.error_code) == ("error", "SPAWN_FAILED")
+
+
+async def test_many_starts_at_once_are_accepted_or_refused_and_nothing_between(serial: Bridge) -> None:
+    await install(serial, "waits", WAITS)
+    started: list[Run] = []
+    refused: list[str] = []
+
+    async def one() -> None:
+        try:
+            started.append(await start(serial, "waits"))
+        except ApexBridgeError as error:
+            refused.append(error.code)
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(20):
+            tasks.start_soon(one)
+    assert (len(started), refused) == (2, ["QUEUE_FULL"] * 18)
+    for run in started:
+        run.cancel()
+    with anyio.fail_after(PATIENCE):
+        assert {(await run.result()).error_code for run in started} == {"CANCELLED"}
+
+
+async def test_artifacts_that_cannot_be_kept_do_not_cost_the_result(bridge: Bridge) -> None:
+    steps = ["import os", "os.chdir('output')", "for _ in range(20):", "    os.mkdir('a' * 250); os.chdir('a' * 250)"]
+    deep = "\n".join([*steps, "open('x', 'w')"])
+    await install(bridge, "deep", deep)
+    await install(bridge, "pipes", "import os\nfor n in range(500):\n    os.mkfifo(f'output/{n}')\n")
+    result = await execute(bridge, "deep")
+    assert (result.success, result.files, len(result.warnings)) == (True, [], 1)
+    assert len((await execute(bridge, "pipes")).warnings) == 21
 
 
 async def test_who_stops_waiting_takes_the_run_with_them(bridge: Bridge) -> None:

@@ -10,6 +10,8 @@ from apexbridge.sandbox.models import RunFile
 
 MAX_FILES = 1000
 MAX_DEPTH = 32
+MAX_WARNINGS = 20
+MAX_SHOWN_CHARACTERS = 200
 MAX_BYTES = 256 * 1024 * 1024
 """However large a workspace may be, a run's artifacts take no more of the server's disk."""
 MIN_FREE_BYTES = 256 * 1024 * 1024
@@ -41,12 +43,14 @@ def carry_out(workspace: int, target: Path, *, secrets: Sequence[str] = ()) -> t
                 break
             size = _copy(folder, name, target / path, room, secrets)
             if isinstance(size, str):
-                left.append(f"output/{path} was left: {size}")
+                left.append(f"output/{path[:MAX_SHOWN_CHARACTERS]} was left: {size}")
                 continue
             room -= size
             files.append(RunFile(path=path, size=size))
     finally:
         os.close(output)
+    if len(left) > MAX_WARNINGS:
+        left[MAX_WARNINGS:] = [f"and {len(left) - MAX_WARNINGS} more were left"]
     return sorted(files, key=lambda file: file.path), left
 
 
@@ -90,10 +94,15 @@ def _copy(folder: int, name: str, target: Path, room: int, secrets: Sequence[str
         return "there is no room for it"
     if any(secret.encode("utf-8", "surrogateescape") in data for secret in secrets if secret):
         return "it holds a secret"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    copy = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-    with os.fdopen(copy, "wb") as file:
-        file.write(data)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        copy = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        with os.fdopen(copy, "wb") as file:
+            file.write(data)
+    except OSError as error:  # a path that is too long for this disk, or no room on it
+        with suppress(OSError):
+            target.unlink()
+        return str(error.strerror)
     return len(data)
 
 

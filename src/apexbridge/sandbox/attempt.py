@@ -97,13 +97,14 @@ class Workbench:
         output = Output(self.limits.output_bytes, secrets=masks(job.grants.secrets), listener=listener)
         supervisor = Supervisor(cell, pipes, output)
         try:
+            supervisor.start_clock(begun + job.timeout_ms / 1000 - loop.time())
             if started is not None:
                 started(lambda: supervisor.end_for("cancelled"))
             text = input_json(job)
             packet = await (self._give(job, waiting, text) if waiting else self._start(job, runtime, cell, pipes, text))
             supervisor.begin(stdin=text.encode("utf-8", "surrogatepass"), job=packet)
             async with GrantedHosts(job.grants, cell):
-                ending, peak = await supervisor.wait(begun + job.timeout_ms / 1000 - loop.time())
+                ending, peak = await supervisor.wait()
             stdout, stderr = output.finish()
             files, warnings = await self._carry_out(cell, artifacts, job)
             return Finished(
@@ -116,7 +117,7 @@ class Workbench:
                 warnings=warnings,
             )
         finally:
-            pipes.close()
+            supervisor.stop()
             self.launcher.clear(cell)
 
     def _refuse_the_impossible(self, job: Job) -> None:
@@ -128,7 +129,8 @@ class Workbench:
 
     async def _give(self, job: Job, waiting: Waiting, text: str) -> bytes:
         """Show the skill to a waiting cell; gives the packet that sets it going."""
-        await waiting.cell.attach(str(job.folder), {name: str(path) for name, path in job.layers.items()})
+        layers = {name: str(path) for name, path in job.layers.items()}
+        await waiting.cell.attach(str(job.folder), layers, job.grants.folder)
         return self._packet(job, waiting.cell, text)
 
     async def _start(self, job: Job, runtime: Runtime, cell: Cell, pipes: Pipes, text: str) -> bytes | None:
@@ -149,11 +151,12 @@ class Workbench:
             "environment": self._variables(job, cell, text),
             "workspace": self._workspace(cell),
             "skill": str(job.folder),
+            "folder": job.grants.folder,
             "layers": {name: str(path) for name, path in job.layers.items()},
             "paths": list(job.grants.paths),
             "hosts": places(job.grants),
         }
-        await cell.start(order, pipes.theirs)
+        await cell.start(order, pipes.theirs if packet is not None else pipes.theirs[:3])
         return packet
 
     def _packet(self, job: Job, cell: Cell, text: str) -> bytes:

@@ -6,8 +6,9 @@ import os
 import stat
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -19,7 +20,7 @@ from apexbridge.sandbox.backends.choose import Choice, choose
 from apexbridge.sandbox.config import SandboxSettings
 from apexbridge.sandbox.environment import arguments
 from apexbridge.sandbox.launch import LaunchError
-from apexbridge.sandbox.models import ExecutionResult, Job
+from apexbridge.sandbox.models import ExecutionResult, Grants, Job
 from apexbridge.sandbox.outcome import Ending, failure_of
 from apexbridge.sandbox.output import Listener
 from apexbridge.sandbox.pool import WarmPool
@@ -90,6 +91,8 @@ class Sandbox:
         self,
         job: Job,
         *,
+        is_reserved: bool = False,
+        grants: Callable[[], Awaitable[Grants]] | None = None,
         identity: str | None = None,
         artifacts: Path | None = None,
         listener: Listener | None = None,
@@ -97,15 +100,18 @@ class Sandbox:
     ) -> ExecutionResult:
         """Wait for a turn and run a job; what it does wrong is in the result.
 
-        `started` is told when the job's turn has come, and how to cancel it from then on.
+        `started` is told when the job's turn has come, and how to cancel it from then on; `grants` is asked then what
+        the job may have.
 
         Raises:
             ServerError: SANDBOX_UNAVAILABLE, or QUEUE_FULL.
             SkillPermissionError: the script cannot be read.
             InvalidInputError: the arguments cannot be passed on.
         """
-        async with self.slots.turn():
+        async with self.slots.turn(is_reserved=is_reserved):
             _check_readable(job)
+            if grants is not None:
+                job = replace(job, grants=await grants())
             choice = await self.ready()
             try:
                 return await self._run(choice, job, identity or uuid.uuid4().hex, artifacts, listener, started)

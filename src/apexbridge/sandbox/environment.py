@@ -9,6 +9,8 @@ from apexbridge.sandbox.models import Job
 
 MAX_VARIABLE_BYTES = 128 * 1024 - 1
 """The kernel's limit for one string, its NUL included."""
+MAX_ARGUMENTS = 4000
+"""bubblewrap takes a few thousand more, its own included."""
 MAX_ARGUMENT_BYTES = 1024 * 1024
 """All arguments together; the kernel takes twice as much with the environment."""
 INPUT_VARIABLE = "INPUT_JSON"
@@ -46,12 +48,17 @@ def arguments(job: Job) -> list[str]:
     """The script's argv; a helper run by name takes an object as options.
 
     Raises:
-        InvalidInputError: an argument holds a NUL, or all together are too long.
+        InvalidInputError: an argument is no text, or they are too many or too long.
     """
     words = list(job.args)
     if not job.is_entry and not words:
         words = [word for key, value in job.input.items() for word in _option(key, value)]
-    sizes = [len(word.encode("utf-8", "surrogatepass")) for word in words]
+    if len(words) > MAX_ARGUMENTS:
+        raise InvalidInputError(f"{len(words)} arguments are too many; at most {MAX_ARGUMENTS}", skillName=job.skill)
+    try:
+        sizes = [len(word.encode()) for word in words]
+    except UnicodeEncodeError as error:
+        raise InvalidInputError("An argument holds half a character (a lone surrogate)", skillName=job.skill) from error
     if any("\0" in word for word in words):
         raise InvalidInputError("An argument holds a NUL character, which no argument can", skillName=job.skill)
     if sum(sizes) > MAX_ARGUMENT_BYTES or max(sizes, default=0) > MAX_VARIABLE_BYTES:

@@ -11,14 +11,22 @@ MAX_INPUT_FILES = 500
 _PIECE = 1024 * 1024
 
 
-def check_size(sizes: Sequence[int]) -> None:
-    """Refuse files that are too many or too large before anything is copied.
+def check_count(count: int) -> None:
+    """Refuse too many files before one is opened.
 
     Raises:
-        InvalidInputError: and which of the two.
+        InvalidInputError: there are too many.
     """
-    if len(sizes) > MAX_INPUT_FILES:
-        raise InvalidInputError(f"{len(sizes)} input files are too many; at most {MAX_INPUT_FILES}")
+    if count > MAX_INPUT_FILES:
+        raise InvalidInputError(f"{count} input files are too many; at most {MAX_INPUT_FILES}")
+
+
+def check_size(sizes: Sequence[int]) -> None:
+    """Refuse files that are too large before one is copied.
+
+    Raises:
+        InvalidInputError: together they are too large.
+    """
     if sum(sizes) > MAX_INPUT_BYTES:
         raise _too_large()
 

@@ -79,13 +79,15 @@ class Cell:
         """Start what runs inside."""
         await self._client.send({"do": "start", "id": self.identity, "order": order}, files)
 
-    async def attach(self, skill: str, layers: Mapping[str, str]) -> None:
-        """Show the skill to what is waiting inside.
+    async def attach(self, skill: str, layers: Mapping[str, str], folder: tuple[int, int] | None = None) -> None:
+        """Show the skill to what is waiting inside; where `folder` is given, only if it still is that very one.
 
         Raises:
             LaunchError: it cannot be shown.
         """
-        await self._client.send({"do": "attach", "id": self.identity, "skill": skill, "layers": layers})
+        await self._client.send(
+            {"do": "attach", "id": self.identity, "skill": skill, "layers": layers, "folder": folder}
+        )
         await asyncio.shield(self.attached)
 
     def kill(self) -> None:

@@ -44,6 +44,8 @@ class Grants:
     variables: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict)
     paths: tuple[str, ...] = ()
+    folder: tuple[int, int] | None = None
+    """Device and number of the skill's folder that all this was granted to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,6 @@ import asyncio
 import ipaddress
 import logging
 import socket
-from contextlib import suppress
 from types import TracebackType
 
 from apexbridge.sandbox.launch import Cell, LaunchError
@@ -42,6 +41,7 @@ class GrantedHosts:
         self._servers: list[asyncio.Server] = []
         self._connections: set[asyncio.Task[None]] = set()
         self._opening: asyncio.Task[None] | None = None
+        self._is_closing = False
 
     async def __aenter__(self) -> "GrantedHosts":
         if self._places:
@@ -51,6 +51,7 @@ class GrantedHosts:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._is_closing = True
         if self._opening is not None:
             self._opening.cancel()
             await asyncio.wait([self._opening])
@@ -89,11 +90,19 @@ class GrantedHosts:
                 address = await _resolve(host, port)
                 far_reader, far_writer = await asyncio.open_connection(*address)
             try:
-                await asyncio.gather(_pour(reader, far_writer), _pour(far_reader, writer))
-            finally:
+                async with asyncio.TaskGroup() as both:
+                    both.create_task(_pour(reader, far_writer))
+                    both.create_task(_pour(far_reader, writer))
                 far_writer.close()
-        except (OSError, TimeoutError) as error:
-            logger.info("%s:%s cannot be reached for a run: %s", host, port, error)
+            except BaseException:
+                far_writer.transport.abort()
+                raise
+        except* (OSError, TimeoutError) as error:
+            logger.info("%s:%s could not be reached for a run, or broke off: %s", host, port, error.exceptions[0])
+            writer.transport.abort()  # what broke off there breaks off here
+        except* asyncio.CancelledError:
+            if not self._is_closing:
+                raise
         finally:
             self._connections.discard(task)
             writer.close()
@@ -113,12 +122,11 @@ async def _resolve(host: str, port: int) -> tuple[str, int]:
 
 async def _pour(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
     """One direction; its end is passed on, so that protocols which wait for it work."""
-    with suppress(ConnectionError):
-        while piece := await source.read(PIECE_BYTES):
-            target.write(piece)
-            await target.drain()
-        if target.can_write_eof():
-            target.write_eof()
+    while piece := await source.read(PIECE_BYTES):
+        target.write(piece)
+        await target.drain()
+    if target.can_write_eof():
+        target.write_eof()
 
 
 def _is_address(host: str) -> bool:

@@ -69,12 +69,15 @@ class Supervisor:
         self._output = output
         self._loop = asyncio.get_running_loop()
         self._verdict: str | None = None
+        self._clock: asyncio.TimerHandle | None = None
         self._open_streams = 0
         self._drained = self._loop.create_future()
         self._writers: dict[int, memoryview] = {}
 
     def begin(self, *, stdin: bytes, job: bytes | None) -> None:
         """Send the input and listen to the output; the run has its ends of the pipes."""
+        if self._verdict is not None:  # decided while it was being started: say it again, now that there is something
+            self._cell.kill()
         self._pipes.hand_over()
         streams: list[tuple[Stream, int]] = [("stdout", self._pipes.stdout), ("stderr", self._pipes.stderr)]
         for stream, descriptor in streams:
@@ -83,18 +86,21 @@ class Supervisor:
         self._write("stdin", stdin)
         self._write("job", job or b"")
 
+    def start_clock(self, timeout: float) -> None:
+        """From now on the run has this much time, whether it was started by then or not."""
+        self._clock = self._loop.call_later(max(timeout, 0), self.end_for, "timeout")
+
     def end_for(self, verdict: str) -> None:
         """End the run because of this; the first reason is the one that counts."""
-        if self._verdict is None and not self._cell.exited.done():
-            self._verdict = verdict
+        if not self._cell.exited.done():
+            self._verdict = self._verdict or verdict
             self._cell.kill()
 
-    async def wait(self, timeout: float) -> tuple[Ending, int]:
+    async def wait(self) -> tuple[Ending, int]:
         """Wait for the end, or make one; gives how it ended and the most memory it had.
 
         Cancelling this ends the run first.
         """
-        clock = self._loop.call_later(max(timeout, 0), self.end_for, "timeout")
         try:
             try:
                 ended = await asyncio.shield(self._cell.exited)
@@ -108,11 +114,10 @@ class Supervisor:
             self._output.add("stderr", f"{error}\n".encode())
             return Ending(code=None), 0
         finally:
-            clock.cancel()
-            self._stop()
+            self.stop()
 
     def _ending(self, ended: Exit) -> Ending:
-        """Our own reason counts where it ended the run; not where the run had ended by itself in that moment."""
+        """Why and how it ended; a limit that the launcher saw comes before a reason of ours."""
         verdict = ended.verdict or self._verdict
         return Ending(code=ended.code, verdict=verdict)
 
@@ -156,7 +161,10 @@ class Supervisor:
         setattr(self._pipes, name, -1)
         os.close(descriptor)
 
-    def _stop(self) -> None:
+    def stop(self) -> None:
+        """Let go of clock and pipes."""
+        if self._clock is not None:
+            self._clock.cancel()
         for descriptor in (self._pipes.stdout, self._pipes.stderr):
             if descriptor >= 0:
                 self._loop.remove_reader(descriptor)

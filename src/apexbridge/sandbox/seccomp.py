@@ -126,12 +126,15 @@ _IOCTL = (16, 29)
 _PERSONALITY = (135, 92)
 _SOCKET = (41, 198)
 _SOCKETPAIR = (53, 199)
+_SETSOCKOPT = (54, 208)
 
 _NAMESPACE_FLAGS = 0x7E02_0080
 """Every CLONE_NEW… that clone takes."""
 _TERMINAL_INJECTION = (0x5412, 0x541C)
 """TIOCSTI and TIOCLINUX: typing into somebody's terminal."""
 _PERSONALITIES = (0, 0xFFFF_FFFF)
+_BUFFER_SIZES = (7, 8, 32, 33)
+"""SO_SNDBUF and its kin: buffers are memory that only a control group counts, so they stay as small as they are."""
 _AF_UNIX, _AF_INET, _AF_INET6 = 1, 2, 10
 
 _AUDIT_ARCH = {"x86_64": 0xC000_003E, "aarch64": 0xC000_00B7}
@@ -178,6 +181,7 @@ def program(
         code += _answer(_numbers(_OWNERSHIP, column), errno.EPERM)
     code += _when_argument(_CLONE[column], 0, any_bit=_NAMESPACE_FLAGS, answer=errno.EPERM)
     code += _when_argument(_IOCTL[column], 1, one_of=_TERMINAL_INJECTION, answer=errno.EPERM)
+    code += _when_argument(_SETSOCKOPT[column], 2, one_of=_BUFFER_SIZES, answer=0)
     code += _unless_argument(_PERSONALITY[column], 0, one_of=_PERSONALITIES, answer=errno.EPERM)
     code += _unless_argument(_SOCKET[column], 0, one_of=families, answer=errno.EAFNOSUPPORT)
     code += _unless_argument(_SOCKETPAIR[column], 0, one_of=[_AF_UNIX], answer=errno.EAFNOSUPPORT)

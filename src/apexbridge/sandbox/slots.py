@@ -18,6 +18,7 @@ class Slots:
         self._running = 0
         self._waiting: deque[anyio.Event] = deque()
         self._average_seconds = 1.0
+        self._reserved = 0
 
     @property
     def running(self) -> int:
@@ -35,7 +36,7 @@ class Slots:
         Raises:
             ServerError: QUEUE_FULL; `details.retryAfter` says in how many seconds to try again.
         """
-        if self._running >= self._limit and len(self._waiting) >= self._room:
+        if self._running + len(self._waiting) + self._reserved >= self._limit + self._room:
             wait = max(1, round(len(self._waiting) * self._average_seconds / self._limit))
             raise ServerError(
                 f"{self._running} runs are under way and {len(self._waiting)} are waiting. Try again in {wait} s.",
@@ -43,10 +44,22 @@ class Slots:
                 retryAfter=wait,
             )
 
-    @asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
-        """Wait for a turn, and have it for as long as the block lasts."""
+    def reserve(self) -> None:
+        """Take a place now, for a turn that is asked for in a moment.
+
+        Raises:
+            ServerError: QUEUE_FULL.
+        """
         self.refuse_when_full()
+        self._reserved += 1
+
+    @asynccontextmanager
+    async def turn(self, *, is_reserved: bool = False) -> AsyncIterator[None]:
+        """Wait for a turn, and have it for as long as the block lasts."""
+        if is_reserved:
+            self._reserved -= 1
+        else:
+            self.refuse_when_full()
         await self._take()
         begun = anyio.current_time()
         try:

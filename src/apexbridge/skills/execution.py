@@ -79,6 +79,7 @@ class SkillExecution:
         target = row.entry
         if call.script is not None or target is None:
             target = await anyio.to_thread.run_sync(_script, row, folder, call.script)
+        await self._grants.for_run(row, folder)  # what is missing is said now; what is given is decided at its turn
         layers, warnings = await self._needs.for_run(row, folder)
         wanted = call.timeout or row.metadata.timeout_ms or config.sandbox_timeout
         request = RunRequest(
@@ -91,7 +92,7 @@ class SkillExecution:
             files=tuple(call.files),
             timeout_ms=min(wanted, self._settings.max_sandbox_timeout_ms),
             is_entry=target == row.entry,
-            grants=await self._grants.for_run(row, folder),
+            grants=lambda: self._grants.for_run(row, folder),
             layers=layers,
             warnings=tuple(warnings),
         )

@@ -21,6 +21,7 @@ from apexbridge.storage.directory import SERVER_FILE
 from apexbridge.storage.grants import GrantRow, GrantStore
 from apexbridge.wire import WireModel
 
+MAX_GRANTS = 32
 GrantState = Literal["requested", "granted", "void"]
 
 
@@ -55,6 +56,8 @@ class SkillGrants:
             asked = ", ".join(row.metadata.permissions) or "nothing"
             raise InvalidInputError(f"{row.name} does not ask for {permission}; it asks for {asked}")
         self._check(wanted, permission)
+        if wanted.kind == "net" and len(await self.granted(row)) >= MAX_GRANTS:
+            raise InvalidInputError(f"{row.name} has {MAX_GRANTS} grants already; revoke some first")
         await self._same_content(row, folder)
         now = int(time.time() * 1000)
         await self._store.put(row.name, GrantRow(permission=permission, content_hash=row.content_hash, granted_at=now))
@@ -98,7 +101,8 @@ class SkillGrants:
         """
         if not row.metadata.permissions or not (held := await self.granted(row)):
             return Grants()
-        if await anyio.to_thread.run_sync(_content_of, folder) != row.content_hash:
+        content, identity = await anyio.to_thread.run_sync(_looked_at, folder)
+        if content != row.content_hash:
             return Grants()  # it changed a moment ago, and nobody has looked at it since
         wanted = [parse(permission) for permission in held]
         for item, permission in zip(wanted, held, strict=True):
@@ -111,6 +115,7 @@ class SkillGrants:
             variables={item.name: self._variable(row, item) for item in wanted if item.kind == "env"},
             secrets=secrets,
             paths=tuple(item.path for item in wanted if item.kind == "fs"),
+            folder=identity,
         )
 
     def _check(self, wanted: Permission, permission: str) -> None:
@@ -123,6 +128,7 @@ class SkillGrants:
         if not path.exists():
             raise InvalidInputError(f"{permission}: there is no {wanted.path}")
         resolved, data_dir = path.resolve(), self._data_dir.resolve()
+        parse(f"fs:ro:{resolved}")  # a link to what is never shown is not shown either
         if resolved.is_relative_to(data_dir) or data_dir.is_relative_to(resolved):
             raise InvalidInputError(f"{permission}: the server's own data are never shown to a skill")
 
@@ -136,7 +142,8 @@ class SkillGrants:
 
     async def _same_content(self, row: Row, folder: Path) -> None:
         """What is granted is what the operator could look at, not what was put in its place a moment ago."""
-        if await anyio.to_thread.run_sync(_content_of, folder) != row.content_hash:
+        content, _ = await anyio.to_thread.run_sync(_looked_at, folder)
+        if content != row.content_hash:
             raise InvalidInputError(f"{row.name} changed a moment ago; look at it, then grant again")
 
     def _variable(self, row: Row, wanted: Permission) -> str:
@@ -162,8 +169,14 @@ def _holds(grant: GrantRow, row: Row) -> bool:
     return grant.content_hash == row.content_hash and grant.permission in row.metadata.permissions
 
 
-def _content_of(folder: Path) -> str:
-    return hash_folder(folder, look(folder).files)
+def _looked_at(folder: Path) -> tuple[str, tuple[int, int]]:
+    """The content of a folder, and which folder that is; both of the same one, whatever is put in its place."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        found, place = os.fstat(descriptor), Path(f"/proc/self/fd/{descriptor}")
+        return hash_folder(place, look(place).files), (found.st_dev, found.st_ino)
+    finally:
+        os.close(descriptor)
 
 
 def _not_there(row: Row, message: str) -> SkillError:

@@ -1,13 +1,14 @@
 """The files of a call: from the workspace, from an upload, or from what an earlier run left."""
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from apexbridge.errors import InvalidInputError
-from apexbridge.sandbox.inputs import check_size
+from apexbridge.sandbox.inputs import check_count, check_size
 from apexbridge.sandbox.models import InputFile
 from apexbridge.skills.files import open_beneath
 from apexbridge.skills.uploads import UploadStore, safe_name
@@ -30,7 +31,8 @@ class InputFiles:
         Raises:
             InvalidInputError: one of them is not there or is no file, or they are too many or too large.
         """
-        taken: set[str] = set()
+        taken: Counter[str] = Counter()
+        check_count(len(names))
         with ExitStack() as stack:
             found = []
             for wanted in names:
@@ -56,11 +58,11 @@ class InputFiles:
             ) from error
 
 
-def _free(name: str, taken: set[str]) -> str:
+def _free(name: str, taken: "Counter[str]") -> str:
     """The name, or one like it that is not taken."""
-    path, number, free = PurePosixPath(name), 1, name
-    while free in taken:
-        number += 1
-        free = f"{path.stem}-{number}{path.suffix}"
-    taken.add(free)
+    path, free = PurePosixPath(name), name
+    while taken[free]:
+        taken[name] += 1
+        free = f"{path.stem}-{taken[name]}{path.suffix}"
+    taken[free] += 1
     return free

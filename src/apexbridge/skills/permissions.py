@@ -15,7 +15,7 @@ _HOST = re.compile(
     r"(?=.{1,253}\Z)[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*\Z"
 )
 _OURS = {"PATH", "HOME", "TMPDIR", "INPUT_JSON", "TIMEOUT", "SKILL_NAME", "SKILL_PATH"}
-_NEVER_SHOWN = ("/proc", "/sys", "/dev")
+_NEVER_SHOWN = ("proc", "sys", "dev")
 _MAX_PORT = 65_535
 
 
@@ -50,7 +50,7 @@ def parse(text: str) -> Permission:
 
 def _net(text: str, rest: str) -> Permission:
     host, _, port = rest.rpartition(":")
-    if not port.isdigit() or not 0 < int(port) <= _MAX_PORT:
+    if not (port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) <= _MAX_PORT):
         raise InvalidInputError(f"{text[:200]}: name one port, 1 to {_MAX_PORT}")
     if ":" in host:
         raise InvalidInputError(f"{text[:200]}: addresses of IPv6 cannot be granted; use a name or an IPv4 address")
@@ -65,9 +65,9 @@ def _net(text: str, rest: str) -> Permission:
 
 
 def _path(text: str, path: str) -> Permission:
-    plain = Path(path)
-    if not plain.is_absolute() or ".." in plain.parts or len(plain.parts) < 2:
+    plain = Path(f"/{path.lstrip('/')}")  # two slashes at the beginning would be a root of their own
+    if not path.startswith("/") or ".." in plain.parts or len(plain.parts) < 2 or "\0" in path:
         raise InvalidInputError(f"{text[:200]}: name an absolute path, and not the root itself")
-    if str(plain).startswith(_NEVER_SHOWN):
+    if plain.parts[1] in _NEVER_SHOWN:
         raise InvalidInputError(f"{text[:200]}: {plain.parts[1]} belongs to the kernel and is never shown")
     return Permission(kind="fs", path=str(plain))

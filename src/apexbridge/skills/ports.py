@@ -1,6 +1,6 @@
 """What a skill's life needs from other rooms, said as small protocols; the bridge hands the real things over."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -128,7 +128,8 @@ class RunRequest:
     timeout_ms: int
     is_entry: bool
     """False for a helper script run by name: its input arrives as `--key value`."""
-    grants: Grants = field(default_factory=Grants)
+    grants: Callable[[], Awaitable[Grants]]
+    """What the skill may have, asked when the run's turn has come: it may have changed while it waited."""
     layers: Mapping[str, Path] = field(default_factory=dict)
     """Installed dependencies."""
     warnings: tuple[str, ...] = ()

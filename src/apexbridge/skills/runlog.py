@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 import anyio
 
+EVENT_CHARACTERS = 150
+"""What an event takes of the memory besides its text."""
 EventKind = Literal["state", "stdout", "stderr", "result"]
 
 
@@ -25,12 +27,12 @@ class RunLog:
         self.events: list[RunEvent] = []
         self.is_over = False
         self.characters = 0
-        """How much was printed."""
+        """How much is kept."""
         self._changed = anyio.Event()
 
     def add(self, kind: EventKind, data: Any) -> None:
         """Something happened."""
-        self.characters += len(data) if isinstance(data, str) else 0
+        self.characters += EVENT_CHARACTERS + (len(data) if isinstance(data, str) else 0)
         self.events.append(RunEvent(number=len(self.events) + 1, kind=kind, data=data))
         self._wake()
 

@@ -72,7 +72,8 @@ class Run:
         if self._cancel is not None:
             self._cancel()
         elif self._task is not None:
-            self._task.cancel()
+            # Not at once: a task that is cancelled before its first step never gets to say how it ended.
+            self._task.get_loop().call_soon(self._task.cancel)
 
     def when_over(self, call: Callable[[], None]) -> None:
         """Call this once it has ended, in whatever way."""
@@ -141,13 +142,13 @@ class Runs:
                 is_entry=request.is_entry,
                 files=files,
                 timeout_ms=request.timeout_ms,
-                grants=request.grants,
                 layers=request.layers,
                 warnings=request.warnings,
             )
             await self._sandbox.check(job)
+            self._sandbox.slots.reserve()
             run = Run(self._row(request))
-            run.go(asyncio.get_running_loop().create_task(self._carry(run, job, stack.pop_all())))
+            run.go(asyncio.get_running_loop().create_task(self._carry(run, job, request, stack.pop_all())))
         self._live[run.id] = run
         return run
 
@@ -165,12 +166,14 @@ class Runs:
             input=text if self._record_input else None,
         )
 
-    async def _carry(self, run: Run, job: Job, files: ExitStack) -> ExecutionResult:
+    async def _carry(self, run: Run, job: Job, request: RunRequest, files: ExitStack) -> ExecutionResult:
         """The whole of a run: its turn, its record, its count, its last event."""
         try:
             with files:
                 result = await self._sandbox.run(
                     job,
+                    is_reserved=True,
+                    grants=request.grants,
                     identity=run.id,
                     artifacts=self._folder / run.id / "files",
                     listener=run.log.add,
@@ -201,13 +204,8 @@ class Runs:
             logger.exception("the start of the run %s could not be recorded", row.id)
 
     async def _end(self, run: Run, result: ExecutionResult) -> None:
-        self._live.pop(run.id, None)
         state: RunState = "completed" if result.success else "error"
         run.row = replace(run.row, state=state, status=result.status, ended_at=now())
-        run.log.add("state", state)
-        run.log.add("result", result)
-        run.log.end()
-        self._remember(run)
         try:
             kept = await self._kept(result)
             await self._store.put(replace(run.row, result=kept))
@@ -215,6 +213,12 @@ class Runs:
                 await self._statistics.record(run.row.skill, success=result.success, duration_ms=result.duration)
         except Exception:  # the answer is there, and is not lost to a record that cannot be written
             logger.exception("the run %s of %s could not be recorded", run.id, run.row.skill)
+        # After the record: whoever hears of the end finds it there.
+        self._live.pop(run.id, None)
+        self._remember(run)
+        run.log.add("state", state)
+        run.log.add("result", result)
+        run.log.end()
 
     def _remember(self, run: Run) -> None:
         self._ended[run.id] = run
@@ -351,11 +355,15 @@ class Runs:
             for identity in old:
                 await self._forget(identity)
 
-    async def close(self) -> None:
+    def cancel_all(self) -> None:
         """End everything that is under way."""
-        running = list(self._live.values())
-        for run in running:
+        for run in self._live.values():
             run.cancel()
+
+    async def close(self) -> None:
+        """End everything that is under way, and wait for it."""
+        running = list(self._live.values())
+        self.cancel_all()
         for run in running:
             with anyio.move_on_after(10):
                 await asyncio.wait([asyncio.ensure_future(run.result())])

@@ -1,6 +1,7 @@
 """Named secrets that an operator keeps here for skills; only their names are ever told."""
 
 import json
+import threading
 from pathlib import Path
 
 from apexbridge.errors import InvalidInputError, RequestError
@@ -15,6 +16,7 @@ class SecretStore:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._lock = threading.Lock()  # two changes at once would each write what it had read before the other
 
     def names(self) -> list[str]:
         """What there is."""
@@ -31,9 +33,14 @@ class SecretStore:
             InvalidInputError: the name or the value cannot be a variable's.
         """
         parse(f"secret:{name}")
-        if "\0" in value or not value or len(value.encode("utf-8", "surrogatepass")) > MAX_BYTES:
+        try:
+            size = len(value.encode())
+        except UnicodeEncodeError:
+            size = 0  # half a character is no text
+        if "\0" in value or not 0 < size <= MAX_BYTES:
             raise InvalidInputError(f"A secret is a text of 1 to {MAX_BYTES} bytes without NUL characters")
-        self._write({**self._read(), name: value})
+        with self._lock:
+            self._write({**self._read(), name: value})
 
     def remove(self, name: str) -> None:
         """Forget a secret.
@@ -41,11 +48,12 @@ class SecretStore:
         Raises:
             RequestError: NOT_FOUND.
         """
-        known = self._read()
-        if name not in known:
-            raise RequestError(f"There is no secret {name[:128]}", code="NOT_FOUND")
-        del known[name]
-        self._write(known)
+        with self._lock:
+            known = self._read()
+            if name not in known:
+                raise RequestError(f"There is no secret {name[:128]}", code="NOT_FOUND")
+            del known[name]
+            self._write(known)
 
     def _read(self) -> dict[str, str]:
         try:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from apexbridge.sandbox.launcher import kernel, network
-from apexbridge.sandbox.launcher.cells import Cell, Order, Tell, end
+from apexbridge.sandbox.launcher.cells import Cell, Order, Tell, end, refuse_another
 from apexbridge.sandbox.launcher.cgroups import Group
 from apexbridge.sandbox.launcher.house import House
 from apexbridge.sandbox.launcher.limits import Limits, limit_processes
@@ -70,7 +70,7 @@ class BubblewrapCell(Cell):
         """Start bubblewrap."""
         self._furnish(order)
         if order.skill is not None:
-            self.attach(order.skill, order.layers)
+            self.attach(order.skill, order.layers, order.folder)
         status, status_inside = os.pipe()
         gate_inside, gate = os.pipe()
         rules = os.open(self._house.filter(network=bool(order.hosts)), os.O_RDONLY)
@@ -101,11 +101,13 @@ class BubblewrapCell(Cell):
         self._status, self._gate = status, gate
         self.is_watched = order.skill is not None
 
-    def attach(self, skill: str, layers: dict[str, str]) -> None:
+    def attach(self, skill: str, layers: dict[str, str], folder: list[int] | None) -> None:
         """Mount the skill, and what it needs, where the inside already looks."""
-        kernel.attach(kernel.view(skill), f"{self._room}{SKILL_PLACE}")
-        for name, folder in layers.items():
-            kernel.attach(kernel.view(folder), f"{self._room}{LAYER_PLACES[name]}")
+        view = kernel.view(skill)
+        refuse_another(view, folder)
+        kernel.attach(view, f"{self._room}{SKILL_PLACE}")
+        for name, layer in layers.items():
+            kernel.attach(kernel.view(layer), f"{self._room}{LAYER_PLACES[name]}")
         self.is_watched = True
 
     def kill(self) -> None:
@@ -154,10 +156,13 @@ class BubblewrapCell(Cell):
         temporary = [path for path in order.paths if path.startswith("/tmp/")]  # covered by the run's own, below
         if elsewhere := [path for path in order.paths if path not in temporary]:
             own = self._house.base / f"{self.identity}-model"
-            self._house.furnish(own, elsewhere)
-            copy_of(own, self._room)
-            kernel.unmount(str(own))
-            own.rmdir()
+            try:
+                self._house.furnish(own, elsewhere)
+                copy_of(own, self._room)
+            finally:
+                with suppress(OSError):
+                    kernel.unmount(str(own))
+                    own.rmdir()
         else:
             copy_of(self._house.model, self._room)
         kernel.attach(kernel.view(str(self._disk / "tmp")), f"{self._room}/tmp")

@@ -26,6 +26,8 @@ class Order:
     workspace: str
     """Its path as the run sees it."""
     skill: str | None = None
+    folder: list[int] | None = None
+    """The device and number that the skill's folder must have, where it matters which one it is."""
     layers: dict[str, str] = field(default_factory=dict)
     """Folders of installed dependencies, by the name of the place where they show."""
     paths: list[str] = field(default_factory=list)
@@ -52,6 +54,8 @@ class Cell(ABC):
         """The process that this launcher is the parent of."""
         self.is_watched = False
         self.is_closing = False
+        self.is_killed = False
+        """Whether it was ended; what was ended before it began does not begin."""
         self.peak = 0
         self.verdict: str | None = None
         """Which limit it was ended for, if one."""
@@ -67,8 +71,8 @@ class Cell(ABC):
         """Start what runs inside, with these as its standard files (and the fourth as where its job comes from)."""
 
     @abstractmethod
-    def attach(self, skill: str, layers: dict[str, str]) -> None:
-        """Show a skill to what is waiting inside."""
+    def attach(self, skill: str, layers: dict[str, str], folder: list[int] | None) -> None:
+        """Show a skill to what is waiting inside; where `folder` is given, only if it still is that very one."""
 
     @abstractmethod
     def kill(self) -> None:
@@ -151,6 +155,14 @@ def close_all_but(kept: Iterable[int]) -> None:
         if first < number:
             os.closerange(first, number)
         first = number + 1
+
+
+def refuse_another(descriptor: int, folder: list[int] | None) -> None:
+    """Fail where an open folder is not the one that was meant: it was replaced in the meantime."""
+    found = os.fstat(descriptor)
+    if folder is not None and [found.st_dev, found.st_ino] != folder:
+        os.close(descriptor)
+        raise OSError("the skill was replaced a moment ago; run it again")
 
 
 def end(pid: int | None) -> None:

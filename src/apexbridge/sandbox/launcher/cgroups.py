@@ -14,6 +14,8 @@ from apexbridge.sandbox.launcher.limits import Limits
 _ROOT = Path("/sys/fs/cgroup")
 _CONTROLLERS = ("memory", "pids", "cpu")
 _PREFIX = "apexbridge-"
+_KERNEL_BYTES = 64 * 1024 * 1024
+"""For what the kernel needs on a run's behalf; its workspace counts as well."""
 _SHARES = {"cpu.shares": "512", "cpu.weight": "50"}
 """All runs together get half of what one busy process outside has, when both want the processor."""
 
@@ -65,8 +67,8 @@ class Cgroups:
         """Groups for one run."""
         self._count += 1
         wanted = {
-            "memory.limit_in_bytes": limits.memory + limits.disk + limits.slack,
-            "memory.max": limits.memory + limits.disk + limits.slack,
+            "memory.limit_in_bytes": limits.memory + limits.disk + _KERNEL_BYTES,
+            "memory.max": limits.memory + limits.disk + _KERNEL_BYTES,
             "memory.swap.max": 0,
             "pids.max": limits.processes + 8,  # the sandbox's own are among them
         }

@@ -9,13 +9,23 @@ import select
 import shutil
 import signal
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from apexbridge.sandbox.launcher import kernel, tree
-from apexbridge.sandbox.launcher.cells import Cell, Order, Tell, become, close_all_but, end, settle, words_of
+from apexbridge.sandbox.launcher.cells import (
+    Cell,
+    Order,
+    Tell,
+    become,
+    close_all_but,
+    end,
+    refuse_another,
+    settle,
+    words_of,
+)
 from apexbridge.sandbox.launcher.clearing import remove_tree
 from apexbridge.sandbox.launcher.limits import Limits, limit_processes
 from apexbridge.sandbox.launcher.rooms import make_readable
@@ -77,6 +87,9 @@ class ConfinedCell(Cell):
         """Start a keeper, which starts the run and outlives it."""
         if order.skill is None:
             raise OSError("a run without namespaces cannot wait for its skill")
+        descriptor = os.open(order.skill, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        refuse_another(descriptor, order.folder)
+        os.close(descriptor)
         self._show(order.skill)
         rules = self._rules([*self._shown, *order.layers.values(), *order.paths])
         status, status_inside = os.pipe()
@@ -90,7 +103,7 @@ class ConfinedCell(Cell):
         self._status = status
         self.is_watched = True
 
-    def attach(self, skill: str, layers: dict[str, str]) -> None:
+    def attach(self, skill: str, layers: dict[str, str], folder: list[int] | None) -> None:
         """Not here: what runs was told its skill when it was started."""
         raise OSError("a run without namespaces cannot be shown a skill later")
 
@@ -116,10 +129,6 @@ class ConfinedCell(Cell):
         remove_tree(str(self._workspace))
         remove_tree(str(self._place))
 
-    def inside(self) -> list[int]:
-        """Everything below the keeper."""
-        return tree.descendants(self.pid) if self.pid is not None else []
-
     def watch(self) -> None:
         """Memory, and here also processes and disk, which no kernel limit of ours counts for the whole run."""
         super().watch()
@@ -128,11 +137,6 @@ class ConfinedCell(Cell):
         self._looks += 1
         if self._looks % _DISK_EVERY == 0 and self._is_too_large():
             self.end_for("disk")
-
-    @property
-    def wakes(self) -> dict[int, Callable[[], None]]:
-        """Nothing: the keeper's end is news enough."""
-        return {}
 
     def confine(self, rules: list[tuple[str, int]]) -> None:
         """Put up what walls this host has; called in the child that becomes the run."""

@@ -54,6 +54,13 @@ class House:
         assert taken is not None  # noqa: S101  # made just above
         return taken
 
+    def lose_next(self) -> None:
+        """The next process has ended before it was needed; another will be made."""
+        if self.next is not None:
+            self.next.link.close()
+            self.next.group.remove()
+            self.next = None
+
     def close(self) -> None:
         """Let the next process go, and leave neither groups nor a folder behind."""
         if self.next is not None:

@@ -19,6 +19,7 @@ from apexbridge.sandbox.launcher.limits import Limits
 from apexbridge.sandbox.launcher.users import Users
 
 WATCH_SECONDS = 0.05
+MAX_WATCH_SECONDS = 0.5
 USERS = 2000
 """How many runs of a host can have a user of their own."""
 PREPARE_SECONDS = 0.02
@@ -82,9 +83,10 @@ class Launcher:
                 self._reap()
             else:
                 key.data()
-        if is_watching and (now := time.monotonic()) >= self._next_watch:
-            self._next_watch = now + WATCH_SECONDS
+        if is_watching and (begun := time.monotonic()) >= self._next_watch:
             self._watch()
+            took = time.monotonic() - begun  # a run whose looks are slow must not take the others' time
+            self._next_watch = begun + min(max(WATCH_SECONDS, took * 5), MAX_WATCH_SECONDS)
         return True
 
     def _register_wakes(self) -> None:
@@ -131,16 +133,20 @@ class Launcher:
         if cell.uid is not None:
             for file in files:  # a pipe that root made cannot be opened as /dev/stdout by anybody else
                 os.fchown(file, cell.uid, cell.uid)
+        if cell.is_killed:
+            self._tell_end(cell)
+            return
         cell.start(Order.read(told["order"]), files)
         if cell.pid is not None:
             self._by_pid[cell.pid] = cell
 
     def _do_attach(self, identity: str, told: dict[str, Any], _: list[int]) -> None:
-        self._cells[identity].attach(told["skill"], told["layers"])
+        self._cells[identity].attach(told["skill"], told["layers"], told["folder"])
         self._tell({"event": "attached", "id": identity})
 
     def _do_kill(self, identity: str, _: dict[str, Any], __: list[int]) -> None:
         if cell := self._cells.get(identity):
+            cell.is_killed = True
             cell.kill()
 
     def _do_close(self, identity: str, _: dict[str, Any], __: list[int]) -> None:
@@ -166,6 +172,8 @@ class Launcher:
                 return
             if pid == 0:
                 break
+            if self._house is not None and self._is_next(pid):
+                self._house.lose_next()
             cell = self._by_pid.pop(pid, None)
             if cell is None:
                 continue  # an orphan that was ended a moment ago

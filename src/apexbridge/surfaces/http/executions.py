@@ -20,6 +20,8 @@ from apexbridge.wire import WireModel
 
 DEFAULT_LIMIT = 50
 MAX_LIMIT = 500
+MAX_DIGITS = 12
+"""No run has more events than fit into this many."""
 
 router = APIRouter(tags=["executions"])
 Identity = Annotated[str, Path(alias="id", description="The run's id.")]
@@ -58,7 +60,8 @@ async def follow_execution(
     last_event_id: Annotated[str | None, Header(description="Begin after this event.")] = None,
 ) -> StreamingResponse:
     """What happens, as server-sent events: `state`, `stdout`, `stderr`, and `result` at the end."""
-    after = int(last_event_id) if last_event_id and last_event_id.isdigit() else 0
+    last = last_event_id or ""
+    after = int(last) if last.isascii() and last.isdigit() and len(last) <= MAX_DIGITS else 0
     events = bridge.runs.events(identity, after)
     first = await anext(events, None)  # so that a run that is not there is a 404 and no empty stream
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", "X-Content-Type-Options": "nosniff"}

@@ -1,5 +1,6 @@
 """Run the HTTP application: bind, tell where, serve, leave nothing behind."""
 
+import asyncio
 import ipaddress
 import json
 import os
@@ -16,6 +17,8 @@ from apexbridge.storage.directory import SERVER_FILE
 from apexbridge.surfaces.http.app import create_app
 
 DRAIN_SECONDS = 30
+RUN_SECONDS = 10
+"""How long runs may go on after the signal to stop."""
 
 
 def check_host(host: str) -> None:
@@ -51,7 +54,7 @@ async def serve(bridge: Bridge, listener: socket.socket, announce: Callable[[str
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     with _announced(bridge, url):
         announce(url)
-        await _Server(config).serve(sockets=[listener])
+        await _Server(config, bridge.runs.cancel_all).serve(sockets=[listener])
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -93,7 +96,14 @@ def _announced(bridge: Bridge, url: str) -> Iterator[None]:
 class _Server(uvicorn.Server):
     """Drains on the first signal, ends at once on the second, and lets the caller clean up after either."""
 
+    def __init__(self, config: uvicorn.Config, end_runs: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._end_runs = end_runs
+        self._loop = asyncio.get_running_loop()
+
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Not recorded, because uvicorn would raise it again afterwards and end the process in mid-cleanup."""
         self.force_exit = self.should_exit
         self.should_exit = True
+        # Runs that are not done by then are ended while there still is time to answer whoever waits for them.
+        self._loop.call_soon_threadsafe(self._loop.call_later, RUN_SECONDS, self._end_runs)

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import Field, field_validator
 
+from apexbridge.sandbox.inputs import MAX_INPUT_FILES
 from apexbridge.sandbox.models import ExecutionResult
 from apexbridge.skills.models import (
     CallStatistics,
@@ -72,7 +73,7 @@ class ExecuteInput(WireInput):
     input: dict[str, Any] = Field(default_factory=dict)
     args: list[str] = Field(default_factory=list)
     script: str | None = None
-    files: list[str] = Field(default_factory=list)
+    files: list[str] = Field(default_factory=list, max_length=MAX_INPUT_FILES)
     mode: Mode | None = None
     timeout: int | None = Field(default=None, gt=0, description="Milliseconds.")
     approval: str | None = Field(default=None, description="The id of a confirmation, for dangerous skills.")
