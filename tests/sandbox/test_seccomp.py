@@ -178,9 +178,30 @@ def test_pairs_of_sockets_are_of_the_one_family_that_stays_inside(
     machine: str, network: bool, unix_sockets: bool, family: int
 ) -> None:
     code = program(machine=machine, network=network, unix_sockets=unix_sockets)
-    assert answer(code, machine, SOCKETPAIR[machine], [AF_UNIX]) == ALLOWED
+    for connected in (1, 5, 1 | 0x800, 5 | 0x80000, 1 | 0x80800):
+        assert answer(code, machine, SOCKETPAIR[machine], [AF_UNIX, connected]) == ALLOWED
+    datagrams = answer(code, machine, SOCKETPAIR[machine], [AF_UNIX, 2])
+    assert datagrams == (ALLOWED if unix_sockets else "EPROTONOSUPPORT"), "they could be sent to a socket of the host"
     if family & 0xFFFF_FFFF != AF_UNIX:
         assert answer(code, machine, SOCKETPAIR[machine], [family]) == "EAFNOSUPPORT"
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_a_run_of_the_servers_own_user_changes_neither_files_nor_processes_of_that_user(machine: str) -> None:
+    column = 0 if machine == "x86_64" else 1
+    code, usual = program(machine=machine, metadata=False), program(machine=machine)
+    for number in ((91, 52), (268, 53), (280, 88)):
+        assert answer(code, machine, number[column], [3]) == "pretended", (
+            "fchmod, fchmodat, utimensat: it only looks done"
+        )
+        assert answer(usual, machine, number[column], [3]) == ALLOWED
+    for number in ((93, 55), (260, 54), (188, 5)):
+        assert answer(code, machine, number[column], [3]) == "EPERM", "fchown, fchownat, setxattr"
+    for number, position in (((302, 261), 0), ((141, 140), 1), ((203, 122), 0)):
+        for process, expected in ((0, ALLOWED), (1234, "EPERM")):
+            arguments = [0, 0]
+            arguments[position] = process
+            assert answer(code, machine, number[column], arguments) == expected
 
 
 @given(any_machine, word, word)

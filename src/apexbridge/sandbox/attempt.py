@@ -91,9 +91,12 @@ class Workbench:
     ) -> Finished:
         """Run a job to its end; `begun` is when its clock started, `started` is told how to cancel it."""
         loop = asyncio.get_running_loop()
-        self._refuse_the_impossible(job)
-        cell = waiting.cell if waiting else await self.launcher.open_cell(with_input=bool(job.files))
         pipes = waiting.pipes if waiting else Pipes.make()
+        try:
+            cell = waiting.cell if waiting else await self.launcher.open_cell(with_input=bool(job.files))
+        except BaseException:
+            pipes.close()
+            raise
         output = Output(self.limits.output_bytes, secrets=masks(job.grants.secrets), listener=listener)
         supervisor = Supervisor(cell, pipes, output)
         try:
@@ -120,8 +123,12 @@ class Workbench:
             supervisor.stop()
             self.launcher.clear(cell)
 
-    def _refuse_the_impossible(self, job: Job) -> None:
-        """What was granted or installed and cannot be had behind these walls is not left out in silence."""
+    def refuse_the_impossible(self, job: Job) -> None:
+        """What was granted or installed and cannot be had behind these walls is not left out in silence.
+
+        Raises:
+            LaunchError: naming it.
+        """
         missing = [kind for kind in job.layers if kind not in self.backend.layer_paths]
         missing += ["granted hosts"] if job.grants.hosts and not self.backend.can_reach_hosts else []
         if missing:

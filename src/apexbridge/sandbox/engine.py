@@ -18,7 +18,7 @@ from apexbridge.errors import ServerError, SkillPermissionError
 from apexbridge.sandbox.attempt import Cancel, Finished, Waiting
 from apexbridge.sandbox.backends.choose import Choice, choose
 from apexbridge.sandbox.config import SandboxSettings
-from apexbridge.sandbox.environment import arguments
+from apexbridge.sandbox.environment import arguments, input_json
 from apexbridge.sandbox.launch import LaunchError
 from apexbridge.sandbox.models import ExecutionResult, Grants, Job
 from apexbridge.sandbox.outcome import Ending, failure_of
@@ -86,6 +86,7 @@ class Sandbox:
         await self.ready()
         _check_readable(job)
         arguments(job)
+        input_json(job)
 
     async def run(
         self,
@@ -135,8 +136,9 @@ class Sandbox:
         if runtime is None:
             finished = _not_started(f"there is no {name} on this host")
         else:
-            waiting = self._take(job, name)
             try:
+                choice.workbench.refuse_the_impossible(job)
+                waiting = self._take(job, name)
                 finished = await choice.workbench.do(
                     job,
                     runtime,
@@ -191,17 +193,22 @@ class Sandbox:
 
 def _check_readable(job: Job) -> None:
     """A script that cannot be read by the user it would run as is the installer's mistake, and no run."""
-    path = job.folder / job.script
-    if not path.is_file():
-        reason: str | None = "it is not there"
-    elif os.getuid() == 0:  # which may read everything; the run is another user
-        passed = [path.parent, *path.parent.parents[: len(Path(job.script).parents) - 1]]
-        is_closed = any(not folder.stat().st_mode & stat.S_IXOTH for folder in passed)
-        reason = "permission denied" if is_closed or not path.stat().st_mode & stat.S_IROTH else None
-    else:
-        reason = None if os.access(path, os.R_OK) else "permission denied"
+    try:
+        reason = _reason_against(job.folder / job.script, len(Path(job.script).parents))
+    except OSError as error:
+        reason = str(error.strerror).lower()
     if reason is not None:
         raise SkillPermissionError(f"{job.script} cannot be read: {reason}", skill=job.skill, cause=reason)
+
+
+def _reason_against(path: Path, depth: int) -> str | None:
+    if not path.is_file():
+        return "it is not there"
+    if os.getuid() != 0:
+        return None if os.access(path, os.R_OK) else "permission denied"
+    # Root may read everything; the run is another user.
+    is_open = all(folder.stat().st_mode & stat.S_IXOTH for folder in path.parents[:depth])
+    return None if is_open and path.stat().st_mode & stat.S_IROTH else "permission denied"
 
 
 def _not_started(why: str) -> Finished:

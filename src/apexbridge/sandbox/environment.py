@@ -17,11 +17,22 @@ INPUT_VARIABLE = "INPUT_JSON"
 
 
 def input_json(job: Job) -> str:
-    """The input as the script reads it; names of input files are in it."""
+    """The input as the script reads it; names of input files are in it.
+
+    Raises:
+        InvalidInputError: it cannot be JSON.
+    """
     told = dict(job.input)
     if job.files:
         told["files"] = [f"input/{file.name}" for file in job.files]
-    return json.dumps(told, ensure_ascii=False, separators=(",", ":"))
+    try:
+        text = json.dumps(told, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        text.encode()
+    except UnicodeEncodeError:  # half a character can be written down, but not sent
+        return json.dumps(told, separators=(",", ":"))
+    except ValueError as error:
+        raise InvalidInputError("The input holds a number that JSON does not have", skillName=job.skill) from error
+    return text
 
 
 def base_environment(workspace: str, path: str) -> dict[str, str]:

@@ -80,16 +80,22 @@ class _Text:
 
     def _masked(self, text: str, *, final: bool) -> str:
         """Mask, and hold back an end that may be the beginning of a secret."""
+        split = len(text)
+        if not final:
+            split -= max((_overlap(text, secret) for secret in self._secrets), default=0)
+            split = min([split, *(_crossing(text, secret, split) for secret in self._secrets)])
+        text, self._held = text[:split], text[split:]
         for secret in self._secrets:
             text = text.replace(secret, "***")
-        self._held = ""
-        if not final:
-            held = max((_overlap(text, secret) for secret in self._secrets), default=0)
-            if held:
-                text, self._held = text[:-held], text[-held:]
         return text
 
 
 def _overlap(text: str, secret: str) -> int:
     """How much of the text's end is a beginning of the secret."""
     return next((size for size in range(min(len(text), len(secret) - 1), 0, -1) if secret.startswith(text[-size:])), 0)
+
+
+def _crossing(text: str, secret: str, split: int) -> int:
+    """Where a secret begins that a split would cut in two; the split itself where there is none."""
+    found = text.find(secret, max(0, split - len(secret) + 1), split + len(secret) - 1)
+    return found if 0 <= found < split < found + len(secret) else split

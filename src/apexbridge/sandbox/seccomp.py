@@ -127,6 +127,15 @@ _PERSONALITY = (135, 92)
 _SOCKET = (41, 198)
 _SOCKETPAIR = (53, 199)
 _SETSOCKOPT = (54, 208)
+_OTHER_PROCESSES = (
+    ((302, 261), 0),  # prlimit64
+    ((141, 140), 1),  # setpriority
+    ((203, 122), 0),  # sched_setaffinity
+    ((142, 118), 0),  # sched_setparam
+    ((144, 119), 0),  # sched_setscheduler
+    ((314, 274), 0),  # sched_setattr
+)
+"""Calls that change a process, and which argument names it; 0 is the caller itself."""
 
 _NAMESPACE_FLAGS = 0x7E02_0080
 """Every CLONE_NEW… that clone takes."""
@@ -135,6 +144,8 @@ _TERMINAL_INJECTION = (0x5412, 0x541C)
 _PERSONALITIES = (0, 0xFFFF_FFFF)
 _BUFFER_SIZES = (7, 8, 32, 33)
 """SO_SNDBUF and its kin: buffers are memory that only a control group counts, so they stay as small as they are."""
+_CONNECTED = [kind | flags for kind in (1, 5) for flags in (0, 0x800, 0x8_0000, 0x8_0800)]
+"""Streams and sequenced packets, with or without the flags for closing and not blocking."""
 _AF_UNIX, _AF_INET, _AF_INET6 = 1, 2, 10
 
 _AUDIT_ARCH = {"x86_64": 0xC000_003E, "aarch64": 0xC000_00B7}
@@ -153,8 +164,8 @@ def program(
     """The filter as the kernel reads it; with `network`, sockets of the internet are allowed.
 
     Without `unix_sockets` a run still gets socket pairs, which reach nobody else. Without `metadata` a change of modes
-    and times does nothing and says that it did: Landlock does not look at those, and a run that is the same user as the
-    server could open the server's files to everybody.
+    and times does nothing and says that it did, and no other process is slowed or limited: Landlock does not look at
+    those, and a run that is the same user as the server could open the server's files to everybody.
 
     Raises:
         NotImplementedError: there is no table for this kind of machine.
@@ -179,12 +190,16 @@ def program(
     if not metadata:
         code += _answer(_numbers(_METADATA, column), 0)
         code += _answer(_numbers(_OWNERSHIP, column), errno.EPERM)
+        for numbers, argument in _OTHER_PROCESSES:
+            code += _unless_argument(numbers[column], argument, one_of=[0], answer=errno.EPERM)
     code += _when_argument(_CLONE[column], 0, any_bit=_NAMESPACE_FLAGS, answer=errno.EPERM)
     code += _when_argument(_IOCTL[column], 1, one_of=_TERMINAL_INJECTION, answer=errno.EPERM)
     code += _when_argument(_SETSOCKOPT[column], 2, one_of=_BUFFER_SIZES, answer=0)
     code += _unless_argument(_PERSONALITY[column], 0, one_of=_PERSONALITIES, answer=errno.EPERM)
     code += _unless_argument(_SOCKET[column], 0, one_of=families, answer=errno.EAFNOSUPPORT)
     code += _unless_argument(_SOCKETPAIR[column], 0, one_of=[_AF_UNIX], answer=errno.EAFNOSUPPORT)
+    if not unix_sockets:  # one that sends datagrams can send them to any socket of the host
+        code += _unless_argument(_SOCKETPAIR[column], 1, one_of=_CONNECTED, answer=errno.EPROTONOSUPPORT)
     code.append((_RETURN, 0, 0, _ALLOW))
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in code)
 

@@ -116,7 +116,7 @@ class BubblewrapCell(Cell):
         end(self.pid)
         self._open_gate()
 
-    def ended(self, pid: int) -> int | None:
+    def ended(self, pid: int, status: int) -> int | None:
         """bubblewrap ended; it said before what the run ended with, if it got that far.
 
         The first process inside has become ours, if it is still there: only when it is gone are all the others.
@@ -125,6 +125,8 @@ class BubblewrapCell(Cell):
         self.pid = None
         if self.verdict is None and self.exit_code and self._group.oom_kills():
             self.verdict = "memory"
+        if os.WIFSIGNALED(status) and not self.is_killed and self.verdict is None and self.exit_code is None:
+            self.verdict = "lost"  # somebody else ended it
         init, self._init = self._init, None
         if init is None or init == pid:
             return None

@@ -79,8 +79,8 @@ class Cell(ABC):
         """End everything inside."""
 
     @abstractmethod
-    def ended(self, pid: int) -> int | None:
-        """A process of this cell that was ours ended; gives another one that has to end before the run is over."""
+    def ended(self, pid: int, status: int) -> int | None:
+        """A process of this cell that was ours ended so; gives another one that has to end before the run is over."""
 
     @abstractmethod
     def close(self) -> None:
@@ -115,6 +115,7 @@ class Cell(ABC):
 def settle(*, limits: Limits, niceness: int) -> None:
     """Turn a fresh child into nobody in particular: a session of its own, ordinary signals, its limits."""
     os.setsid()
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)  # Python ignores some of these, and a child would inherit that
     signal.set_wakeup_fd(-1)

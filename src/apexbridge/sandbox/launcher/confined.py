@@ -93,12 +93,15 @@ class ConfinedCell(Cell):
         self._show(order.skill)
         rules = self._rules([*self._shown, *order.layers.values(), *order.paths])
         status, status_inside = os.pipe()
+        # The word to stop must not come while the keeper cannot hear it yet.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         self.pid = os.fork()
         if self.pid == 0:
             try:
                 _keep(self, order, files, status_inside, rules)
             finally:
                 os._exit(1)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         os.close(status_inside)
         self._status = status
         self.is_watched = True
@@ -113,7 +116,7 @@ class ConfinedCell(Cell):
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGTERM)
 
-    def ended(self, pid: int) -> int | None:
+    def ended(self, pid: int, status: int) -> int | None:
         """The keeper ended, and nothing of the run is left; it wrote down what the run ended with."""
         self.pid = None
         if self._status is not None:
@@ -141,7 +144,7 @@ class ConfinedCell(Cell):
     def confine(self, rules: list[tuple[str, int]]) -> None:
         """Put up what walls this host has; called in the child that becomes the run."""
         # A user that others share has theirs already; what they start or end meanwhile, the watching makes up for.
-        others = 0 if self.uid is not None else tree.tasks_of_user(os.getuid())
+        others = 0 if self.uid is not None else tree.tasks_of_user(os.getuid()) - 1
         limit_processes(0, others + self.limits.processes)
         if self._told["walls"] == "landlock":
             version = kernel.landlock_version()
@@ -195,8 +198,9 @@ def _keep(cell: ConfinedCell, order: Order, files: Sequence[int], status: int, r
     """The keeper: starts the run, adopts whatever the run lets go of, and ends it all."""
     stop, stopper = os.pipe()
     os.set_blocking(stopper, False)
-    signal.signal(signal.SIGTERM, lambda *_: None)
     signal.set_wakeup_fd(stopper, warn_on_full_buffer=False)
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     kernel.adopt_orphans()
     kernel.die_with_parent(signal.SIGTERM)
     not_started, not_started_inside = os.pipe()

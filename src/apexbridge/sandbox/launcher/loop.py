@@ -7,7 +7,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -34,7 +34,7 @@ class Launcher:
         self._cells: dict[str, Cell] = {}
         self._by_pid: dict[int, Cell] = {}
         self._selector = selectors.DefaultSelector()
-        self._registered: set[int] = set()
+        self._registered: dict[int, Callable[[], None]] = {}
         self._told: dict[str, Any] = {}
         self._house: House | None = None
         self._users = Users(0, 0)
@@ -90,13 +90,16 @@ class Launcher:
         return True
 
     def _register_wakes(self) -> None:
+        """A number that was closed may already be another cell's: what belongs to it tells them apart."""
         wanted = {number: action for cell in self._cells.values() for number, action in cell.wakes.items()}
-        for number in self._registered - wanted.keys():
-            with suppress(KeyError, ValueError):
-                self._selector.unregister(number)
-        for number in wanted.keys() - self._registered:
-            self._selector.register(number, selectors.EVENT_READ, wanted[number])
-        self._registered = set(wanted)
+        for number, action in self._registered.items():
+            if wanted.get(number) != action:
+                with suppress(KeyError, ValueError, OSError):
+                    self._selector.unregister(number)
+        for number, action in wanted.items():
+            if self._registered.get(number) != action:
+                self._selector.register(number, selectors.EVENT_READ, action)
+        self._registered = wanted
 
     # --------------------------------------------------------------------------------------------------- orders
     def _obey(self, told: dict[str, Any], files: list[int]) -> None:
@@ -167,7 +170,7 @@ class Launcher:
     def _reap(self) -> None:
         while True:
             try:
-                pid, _ = os.waitpid(-1, os.WNOHANG)
+                pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
                 return
             if pid == 0:
@@ -177,7 +180,7 @@ class Launcher:
             cell = self._by_pid.pop(pid, None)
             if cell is None:
                 continue  # an orphan that was ended a moment ago
-            if (last := cell.ended(pid)) is not None:
+            if (last := cell.ended(pid, status)) is not None:
                 self._by_pid[last] = cell
             else:
                 self._tell_end(cell)
@@ -210,7 +213,7 @@ class Launcher:
         for number in cell.wakes:
             with suppress(KeyError, ValueError):
                 self._selector.unregister(number)
-            self._registered.discard(number)
+            self._registered.pop(number, None)
 
     def _watch(self) -> None:
         for cell in list(self._cells.values()):
