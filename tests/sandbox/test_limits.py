@@ -269,3 +269,19 @@ async def test_what_a_run_took_at_most_is_told(cold: Bench) -> None:
 @pytest.mark.requirement("B7")
 async def test_node_is_told_how_large_its_heap_may_be(bench: Bench) -> None:
     assert "--max-old-space-size=512" in await bench.told("console.log(JSON.stringify(process.execArgv))", "js")
+
+
+@pytest.mark.requirement("B7")
+async def test_shared_memory_counts_also_when_nobody_has_its_pages_any_more(walls: Bench) -> None:
+    text = """
+import mmap, time
+size = 64 << 20
+shared = mmap.mmap(-1, size * 12)
+for start in range(0, size * 12, size):
+    shared[start : start + size] = b"x" * size
+    shared.madvise(mmap.MADV_DONTNEED, start, size)
+time.sleep(5)
+print("kept")
+"""
+    result = await walls.run(text, "py")
+    assert (result.error, result.exit_code) == ("Out of memory", 137)

@@ -19,6 +19,7 @@ import anyio.to_thread
 from apexbridge.errors import ServerError
 from apexbridge.sandbox.config import BackendName, SandboxLimits
 from apexbridge.sandbox.launcher import channel
+from apexbridge.sandbox.launcher.clearing import remove_tree
 
 SLACK_BYTES = 64 * 1024 * 1024
 """Room between the limit of the whole tree, which is watched, and the one of each process, which the kernel keeps."""
@@ -306,6 +307,12 @@ class Launcher:
         if told["do"] == "open":  # what was not opened does not start either, and this is the reason
             _fail(cell.exited, error)
 
+    def _clear_workspaces(self) -> None:
+        """What stood on the host's own disk is not gone by itself."""
+        if self.walls.backend != "bubblewrap" and self._cells:
+            places = [f"{tempfile.gettempdir()}/skill-workspace-{identity}" for identity in self._cells]
+            asyncio.get_running_loop().run_in_executor(None, _remove_all, places)
+
     def _lose(self) -> None:
         """The launcher is gone, and the kernel has ended everything it had started."""
         link, self._link = self._link, None
@@ -318,12 +325,18 @@ class Launcher:
         error = LaunchError("the launcher has ended")
         if self._ready is not None:
             _fail(self._ready, error)
+        self._clear_workspaces()
         for cell in list(self._cells.values()):
             _settle(cell.exited, Exit(code=None, verdict="lost", peak=0))
             _settle(cell.closed, None)
             for future in cell.futures:
                 _fail(future, error)
         self._cells.clear()
+
+
+def _remove_all(folders: list[str]) -> None:
+    for folder in folders:
+        remove_tree(folder)
 
 
 def _spawn(link: int) -> subprocess.Popen[bytes]:

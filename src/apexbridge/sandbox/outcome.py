@@ -24,7 +24,10 @@ _NO_PROCESSES_EITHER = ("Resource temporarily unavailable", "EAGAIN")
 _NO_SPACE = ("No space left on device", "ENOSPC", "File too large", "EFBIG")
 _PYTHON_TRACE = re.compile(r"^Traceback \(most recent call last\):$", re.M)
 _PYTHON_ERROR = re.compile(r"^(?!Traceback |During handling|The above exception)[^\s:(\[][^\s:]*: (.*)", re.M | re.S)
-_NODE_ERROR = re.compile(r"^(?:Uncaught )?[A-Za-z_$][\w.$]*(?: \[\w+\])?: (.*?)(?=^ {4}at |\Z)", re.M | re.S)
+_PYTHON_SYNTAX = re.compile(r"^(?:SyntaxError|IndentationError|TabError): (.*)", re.M | re.S)
+_PYTHON_GROUP = re.compile(r"^ *\| \w*ExceptionGroup: (.*)$", re.M)
+_NODE_HEAD = re.compile(r"^(?:Uncaught )?[A-Za-z_$][\w.$]*(?: \[\w+\])?: ", re.M)
+_NODE_POINTER = re.compile(r"^\s*\^+\n\n", re.M)
 _NODE_STACK = re.compile(r"^ {4}at ", re.M)
 _NODE_BARE = re.compile(r"^(.+)\n\(Use `node --trace-uncaught", re.M)
 _NODE_VERSION = re.compile(r"^Node\.js v\d")
@@ -91,19 +94,25 @@ def error_message(stderr: str) -> str:
 
 
 def _python_message(stderr: str) -> str:
+    if group := _PYTHON_GROUP.search(stderr):
+        return group[1]
     traces = list(_PYTHON_TRACE.finditer(stderr))
-    if not traces:
-        return ""
-    found = _PYTHON_ERROR.search(stderr, traces[-1].end())
+    found = _PYTHON_ERROR.search(stderr, traces[-1].end()) if traces else None
+    found = found or _PYTHON_SYNTAX.search(stderr)  # which has no trace where the script itself cannot be read
     return found[1] if found else ""
 
 
 def _node_message(stderr: str) -> str:
     if bare := _NODE_BARE.search(stderr):
         return bare[1]
-    if not _NODE_STACK.search(stderr):
+    stack = _NODE_STACK.search(stderr)
+    if stack is None:
         return ""
-    return next((found[1] for found in _NODE_ERROR.finditer(stderr)), "")
+    # The first head after the line that points at the place, else the last: what was printed before may look like one.
+    pointers = list(_NODE_POINTER.finditer(stderr, 0, stack.start()))
+    heads = list(_NODE_HEAD.finditer(stderr, pointers[-1].end() if pointers else 0, stack.start()))
+    head = (heads[0] if pointers else heads[-1]) if heads else None
+    return stderr[head.end() : stack.start()] if head else ""
 
 
 def _last_line(stderr: str) -> str:

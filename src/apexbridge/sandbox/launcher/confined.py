@@ -69,7 +69,6 @@ class ConfinedCell(Cell):
         self._place = Path(told["base"]) / identity
         self._shown: list[str] = [f"{told['base']}/loaders"]
         self._status: int | None = None
-        self._looks = 0
 
     def open(self, *, with_input: bool) -> list[int]:
         """Make the workspace in the host's temporary folder."""
@@ -137,7 +136,6 @@ class ConfinedCell(Cell):
         super().watch()
         if tree.tasks_of(self.inside()) > self.limits.processes:
             self.end_for("processes")
-        self._looks += 1
         if self._looks % _DISK_EVERY == 0 and self._is_too_large():
             self.end_for("disk")
 

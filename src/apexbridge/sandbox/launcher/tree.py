@@ -6,6 +6,9 @@ from collections.abc import Iterator
 _COUNTED = (b"RssAnon:", b"RssShmem:", b"VmSwap:", b"VmPTE:")
 """What a process has taken for itself. Mapped files do not count; page tables do: they grow without any page."""
 _EXACT = (b"Pss_Anon:", b"Pss_Shmem:", b"SwapPss:")
+_SHARED = b"/dev/zero (deleted)"
+"""What the kernel calls such memory."""
+MAPS_BYTES = 1 << 20
 _KB = 1024
 
 
@@ -48,6 +51,22 @@ def exact_memory_of(pids: list[int]) -> int:
     return total
 
 
+def shared_memory_of(pids: list[int]) -> int:
+    """Bytes of memory that processes share and no file holds, as large as it was asked for.
+
+    What was written there stays until the last of them lets go of it, also when nobody has it mapped into its own pages
+    any more: then none of the figures above show it.
+    """
+    found: dict[bytes, int] = {}
+    for pid in pids:
+        for line in _read(f"/proc/{pid}/maps", MAPS_BYTES).splitlines():
+            if line.endswith(_SHARED):
+                addresses, _, _, _, inode, *_ = line.split(None, 5)
+                first, last = addresses.split(b"-")
+                found[inode] = max(found.get(inode, 0), int(last, 16) - int(first, 16))
+    return sum(found.values())
+
+
 def tasks_of(pids: list[int]) -> int:
     """Processes and threads together."""
     total = 0
@@ -76,13 +95,17 @@ def _sum(text: bytes, names: tuple[bytes, ...]) -> int:
     return sum(int(line.split()[1]) * _KB for line in text.splitlines() if line.startswith(names))
 
 
-def _read(path: str) -> bytes:
+def _read(path: str, size: int = 1 << 16) -> bytes:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return b""
     try:
-        return os.read(descriptor, 1 << 16)
+        pieces = []
+        while size > 0 and (piece := os.read(descriptor, size)):
+            pieces.append(piece)
+            size -= len(piece)
+        return b"".join(pieces)
     except OSError:
         return b""
     finally:
