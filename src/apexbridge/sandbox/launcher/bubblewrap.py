@@ -18,7 +18,7 @@ from apexbridge.sandbox.launcher.cells import Cell, Order, Tell, end, refuse_ano
 from apexbridge.sandbox.launcher.cgroups import Group
 from apexbridge.sandbox.launcher.house import House
 from apexbridge.sandbox.launcher.limits import Limits, limit_processes
-from apexbridge.sandbox.launcher.rooms import LAYER_PLACES, SKILL_PLACE, copy_of, make_place
+from apexbridge.sandbox.launcher.rooms import LAYER_PLACES, SKILL_PLACE, copy_of, is_temporary, make_place
 
 INSIDE_ID = "1000"
 """User and group as the run sees itself."""
@@ -155,8 +155,7 @@ class BubblewrapCell(Cell):
 
     def _furnish(self, order: Order) -> None:
         """The run's own root folder: the model's mounts, and its workspace on top."""
-        temporary = [path for path in order.paths if path.startswith("/tmp/")]  # covered by the run's own, below
-        if elsewhere := [path for path in order.paths if path not in temporary]:
+        if elsewhere := [path for path in order.paths if not is_temporary(path)]:
             own = self._house.base / f"{self.identity}-model"
             try:
                 self._house.furnish(own, elsewhere)
@@ -168,7 +167,7 @@ class BubblewrapCell(Cell):
         else:
             copy_of(self._house.model, self._room)
         kernel.attach(kernel.view(str(self._disk / "tmp")), f"{self._room}/tmp")
-        for path in temporary:
+        for path in (*self._house.temporary, *filter(is_temporary, order.paths)):
             make_place(self._disk, path)
             kernel.attach(kernel.view(path), f"{self._room}{path}")
         inside = f"{self._room}{order.workspace}"

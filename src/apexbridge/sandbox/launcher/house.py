@@ -13,7 +13,7 @@ from apexbridge.sandbox.launcher.cells import end
 from apexbridge.sandbox.launcher.cgroups import Cgroups
 from apexbridge.sandbox.launcher.embryo import Embryo
 from apexbridge.sandbox.launcher.limits import Limits
-from apexbridge.sandbox.launcher.rooms import furnish
+from apexbridge.sandbox.launcher.rooms import furnish, is_temporary
 
 
 @dataclass(slots=True, kw_only=True)
@@ -37,6 +37,11 @@ class House:
     def niceness(self) -> int:
         """How far runs step back."""
         return int(self.told["niceness"])
+
+    @property
+    def temporary(self) -> list[str]:
+        """Interpreters that stand in the host's temporary folder, in whose place every run has its own."""
+        return [path for path in self.told["interpreters"] if is_temporary(path)]
 
     def filter(self, *, network: bool) -> Path:
         """The seccomp program, with or without sockets."""
@@ -79,8 +84,8 @@ class House:
         furnish(
             room,
             loaders=told["loaders"],
-            interpreters=told["interpreters"],
-            hidden=told["hidden"],
+            interpreters=[path for path in told["interpreters"] if not is_temporary(path)],
+            hidden=[path for path in told["hidden"] if not is_temporary(path)],
             paths=paths,
         )
 

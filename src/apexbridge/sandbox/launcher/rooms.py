@@ -77,6 +77,11 @@ def furnish(
     kernel.make_read_only(str(room))
 
 
+def is_temporary(path: str) -> bool:
+    """Whether a path is below the folder that every run has one of its own for."""
+    return path.startswith("/tmp/")
+
+
 def copy_of(model: Path, room: Path) -> None:
     """The same mounts at another place; what is attached to them later shows wherever they were bound to."""
     room.mkdir()
