@@ -262,7 +262,8 @@ for name in os.listdir("/dev"):
                     "pts", "shm"}: reached.append("/dev/" + name)
 for name in ("shadow", "gshadow", "sudoers", "ssh", "hostname", "machine-id", "resolv.conf", "environment", "fstab"):
     if os.path.lexists("/etc/" + name): reached.append("/etc/" + name)
-if os.listdir("/tmp") != [os.path.basename(os.environ["HOME"])]: reached.append("/tmp")
+for name in os.listdir("/tmp"):  # on the way to an interpreter of the host there may be folders that can be passed
+    if name != os.path.basename(os.environ["HOME"]): attempt("list /tmp/" + name, lambda: os.listdir("/tmp/" + name))
 for place in ("/node_modules", "/layers/python", "/dev/shm", "/dev/pts"):
     if os.listdir(place): reached.append(place)
 """,
