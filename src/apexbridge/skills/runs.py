@@ -205,15 +205,16 @@ class Runs:
 
     async def _end(self, run: Run, result: ExecutionResult) -> None:
         state: RunState = "completed" if result.success else "error"
-        run.row = replace(run.row, state=state, status=result.status, ended_at=now())
+        ended = replace(run.row, state=state, status=result.status, ended_at=now())
         try:
             kept = await self._kept(result)
-            await self._store.put(replace(run.row, result=kept))
+            await self._store.put(replace(ended, result=kept))
             if run.row.started_at is not None:
                 await self._statistics.record(run.row.skill, success=result.success, duration_ms=result.duration)
         except Exception:  # the answer is there, and is not lost to a record that cannot be written
             logger.exception("the run %s of %s could not be recorded", run.id, run.row.skill)
         # After the record: whoever hears of the end finds it there.
+        run.row = ended
         self._live.pop(run.id, None)
         self._remember(run)
         run.log.add("state", state)

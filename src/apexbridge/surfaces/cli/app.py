@@ -93,6 +93,7 @@ def _hint(error: "ApexBridgeError") -> str | None:
 
 _HINTS = {
     "SKILL_NOT_FOUND": "See what is installed with: apex skills list",
+    "ENOENT": "See what is installed with: apex skills list",
     "PLUGIN_NOT_FOUND": "See what is installed with: apex plugins list",
     "SKILL_ALREADY_EXISTS": "On the command line that is: --overwrite",
     "SANDBOX_UNAVAILABLE": "For what is missing on this host: apex doctor",
