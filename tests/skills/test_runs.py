@@ -17,6 +17,7 @@ from apexbridge.errors import ApexBridgeError, InvalidInputError, SkillExecution
 from apexbridge.retrieval.embedders.embedder import Embedder
 from apexbridge.sandbox.models import ExecutionResult
 from apexbridge.settings import Settings
+from apexbridge.skills.execution import Call
 from apexbridge.skills.models import DirectSkillResult
 from apexbridge.skills.runs import Run
 from apexbridge.storage.database import Database
@@ -34,7 +35,7 @@ async def install(bridge: Bridge, name: str, script: str, *, suffix: str = "py",
 
 
 async def start(bridge: Bridge, name: str, **call: Any) -> Run:
-    started = await bridge.skills.start_skill(name, **call)
+    started = await bridge.skills.start_skill(name, Call(**call))
     assert isinstance(started, Run)
     return started
 

@@ -10,6 +10,8 @@ import platform
 import struct
 from collections.abc import Iterable
 
+from apexbridge.sandbox.launch import LaunchError
+
 # (x86-64, arm64); None where an architecture never had the call.
 _FORBIDDEN: dict[str, tuple[int | None, int | None]] = {
     "acct": (163, 89),
@@ -168,11 +170,11 @@ def program(
     those, and a run that is the same user as the server could open the server's files to everybody.
 
     Raises:
-        NotImplementedError: there is no table for this kind of machine.
+        LaunchError: there is no table for this kind of machine.
     """
     machine = machine or platform.machine()
     if machine not in _AUDIT_ARCH:
-        raise NotImplementedError(f"no system call table for {machine}")
+        raise LaunchError(f"there is no table of system calls for {machine}")
     column = 0 if machine == "x86_64" else 1
     families = [_AF_UNIX] if unix_sockets else []
     if network:

@@ -51,11 +51,11 @@ class SkillsSandboxExecutor:
             SkillNotFoundError: with code ENOENT.
             SkillPermissionError: the script cannot be read.
         """
-        started = await self._skills.start_skill(
+        result = await self._skills.execute_skill(
             name, input, "sandbox", script=script, args=args, files=files, timeout=timeout
         )
-        assert not isinstance(started, DirectSkillResult)  # noqa: S101  # the mode was asked for
-        return await started.result()
+        assert isinstance(result, ExecutionResult)  # noqa: S101  # the mode was asked for
+        return result
 
     async def execute_direct(self, name: str, input: Mapping[str, Any] | None = None) -> DirectSkillResult:
         """A skill's instructions with the input filled in."""

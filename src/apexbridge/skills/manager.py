@@ -1,7 +1,7 @@
 """SkillManager: the whole life of a skill, for every door and for Python."""
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -16,22 +16,19 @@ from apexbridge.errors import (
     SkillReadOnlyError,
 )
 from apexbridge.sandbox.layers.store import LayerStore
-from apexbridge.sandbox.models import ExecutionResult
 from apexbridge.skills.catalog import INSTALLED_ROOT, Catalog, Row, derived_tags_of
 from apexbridge.skills.config import SkillManagerConfig, SkillsSettings
 from apexbridge.skills.editing import checked_description, with_description
-from apexbridge.skills.execution import Call, SkillExecution
+from apexbridge.skills.execution import SkillExecution
 from apexbridge.skills.files import replace_file
 from apexbridge.skills.finishing import finish
-from apexbridge.skills.grants import GrantView, SkillGrants
+from apexbridge.skills.grants import SkillGrants
 from apexbridge.skills.home import SkillHome
 from apexbridge.skills.indexer import Progress
 from apexbridge.skills.locks import Gate, NameLocks
 from apexbridge.skills.models import (
     NAME_PATTERN,
-    DirectSkillResult,
     InstallReceipt,
-    Mode,
     Profile,
     Receipt,
     ScanReport,
@@ -39,7 +36,7 @@ from apexbridge.skills.models import (
     ValidationReport,
     effective_mode,
 )
-from apexbridge.skills.needs import NeedsView, SkillNeeds
+from apexbridge.skills.needs import SkillNeeds
 from apexbridge.skills.package import open_package, validate_package
 from apexbridge.skills.ports import (
     IndexDocument,
@@ -48,21 +45,20 @@ from apexbridge.skills.ports import (
     SkillIndex,
     SkillRunner,
     SkillToolSource,
-    StartedRun,
     ToolRegistrar,
 )
 from apexbridge.skills.roots import SkillRoot
+from apexbridge.skills.running import SkillRunning
 from apexbridge.skills.secrets import SecretStore
 from apexbridge.skills.sources import SkillSource, default_profile_of, open_source
 from apexbridge.skills.toolkeeper import ToolKeeper
-from apexbridge.skills.views import SkillViews
 from apexbridge.storage.database import Database
 from apexbridge.storage.faults import storage_faults
 from apexbridge.storage.grants import GrantStore
 from apexbridge.storage.statistics import CallStatisticsStore
 
 
-class SkillManager(SkillViews):
+class SkillManager(SkillRunning):
     """Installs, lists, shows, edits, reloads, counts, runs and uninstalls skills."""
 
     def __init__(
@@ -288,83 +284,6 @@ class SkillManager(SkillViews):
             async with self._gate.working():
                 await finish(self._home.plugins.uninstall(name))
         return Receipt(name=name, message="Plugin uninstalled successfully")
-
-    # -------------------------------------------------------------------------------------------------- running
-    async def execute_skill(
-        self,
-        name: str,
-        input: Mapping[str, Any] | None = None,
-        mode: Mode | None = None,
-        *,
-        script: str | None = None,
-        args: Sequence[str] = (),
-        files: Sequence[str] = (),
-        timeout: int | None = None,
-    ) -> ExecutionResult | DirectSkillResult:
-        """Run a skill in the sandbox, or return its instructions in direct mode.
-
-        Raises:
-            SkillNotFoundError: with code ENOENT.
-            DirectModeDisabledError: the skill is a direct one and the operator switched that off.
-        """
-        started = await self.start_skill(name, input, mode, script=script, args=args, files=files, timeout=timeout)
-        return started if isinstance(started, DirectSkillResult) else await started.result()
-
-    async def start_skill(
-        self,
-        name: str,
-        input: Mapping[str, Any] | None = None,
-        mode: Mode | None = None,
-        *,
-        script: str | None = None,
-        args: Sequence[str] = (),
-        files: Sequence[str] = (),
-        timeout: int | None = None,
-    ) -> StartedRun | DirectSkillResult:
-        """As `execute_skill`, without waiting for the end of a run."""
-        call = Call(input=input or {}, mode=mode, script=script, args=args, files=files, timeout=timeout)
-        await self._gate.enter()  # until the run is over, its skill stays where it is
-        try:
-            row = await self._live(name, code="ENOENT")
-            if call.mode_for(row, self._config) == "direct":
-                rendered = await self._execution.execute_direct(row, self._folder(row), self._config, call.input)
-                self._gate.leave()
-                return rendered
-            started = await self._execution.start(row, self._folder(row), self._config, call)
-        except BaseException:
-            self._gate.leave()
-            raise
-        started.when_over(self._gate.leave)
-        return started
-
-    async def execute_skill_direct(self, name: str, input: Mapping[str, Any] | None = None) -> DirectSkillResult:
-        """A skill's instructions, whatever its mode."""
-        row = await self._live(name, code="ENOENT")
-        return await self._execution.execute_direct(row, self._folder(row), self._config, input or {})
-
-    # ---------------------------------------------------------------------------------- grants and dependencies
-    async def grant(self, name: str, permission: str) -> GrantView:
-        """Allow a skill something that it asks for, for as long as its content stays the same."""
-        row = await self._live(name)
-        return await self.grants.grant(row, self._folder(row), permission)
-
-    async def revoke(self, name: str, permission: str) -> None:
-        """Take a permission back."""
-        await self.grants.revoke(await self._live(name), permission)
-
-    async def grants_of(self, name: str) -> list[GrantView]:
-        """What a skill asks for and what it was given."""
-        return await self.grants.views(await self._live(name))
-
-    async def dependencies_of(self, name: str) -> NeedsView:
-        """What a skill declares to need, and whether it is installed."""
-        row = await self._live(name)
-        return await self.needs.view(row, self._folder(row))
-
-    async def install_dependencies(self, name: str, progress: Callable[[str], None] | None = None) -> NeedsView:
-        """Install what a skill declares; a run never does."""
-        row = await self._live(name)
-        return await self.needs.install(row, self._folder(row), progress)
 
     # ---------------------------------------------------------------------------------------------------- tools
     async def register_skill_tool(self, name: str) -> Any:

@@ -9,6 +9,7 @@ from pydantic import Field, field_validator
 
 from apexbridge.sandbox.inputs import MAX_INPUT_FILES
 from apexbridge.sandbox.models import ExecutionResult
+from apexbridge.skills.execution import Call
 from apexbridge.skills.models import (
     CallStatistics,
     DirectSkillResult,
@@ -189,12 +190,14 @@ async def execute_skill(name: Name, request: Request, skills: Skills, call: Exec
     call = call or ExecuteInput()
     started = await skills.start_skill(
         name,
-        call.input,
-        call.mode,
-        script=call.script,
-        args=call.args,
-        files=call.files,
-        timeout=call.timeout,
+        Call(
+            input=call.input,
+            mode=call.mode,
+            script=call.script,
+            args=call.args,
+            files=call.files,
+            timeout=call.timeout,
+        ),
     )
     if isinstance(started, DirectSkillResult):
         return json_response(started)
