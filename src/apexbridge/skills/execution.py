@@ -30,6 +30,7 @@ from apexbridge.skills.needs import SkillNeeds
 from apexbridge.skills.ports import RunRequest, SkillRunner, StartedRun
 from apexbridge.storage.statistics import CallStatisticsStore
 
+SHOWN_SCRIPTS = 10
 logger = logging.getLogger(__name__)
 
 
@@ -152,9 +153,9 @@ def _script(row: Row, folder: Path, wanted: str | None) -> str:
         wanted = wanted.removeprefix("./")
         if wanted == row.entry or wanted in runnable_scripts(available):
             return wanted
-        raise InvalidInputError(
-            f"{row.name} has no script {wanted}", skillName=row.name, scripts=runnable_scripts(available)
-        )
+        known = runnable_scripts(available)
+        told = f"; it has {', '.join(known[:SHOWN_SCRIPTS])}" if known else ""
+        raise InvalidInputError(f"{row.name} has no script {wanted[:200]}{told}", skillName=row.name, scripts=known)
     scripts = runnable_scripts(available)
     if len(scripts) == 1:
         return scripts[0]
