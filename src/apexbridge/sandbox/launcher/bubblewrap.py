@@ -18,7 +18,7 @@ from apexbridge.sandbox.launcher.cells import Cell, Order, Tell, end, refuse_ano
 from apexbridge.sandbox.launcher.cgroups import Group
 from apexbridge.sandbox.launcher.house import House
 from apexbridge.sandbox.launcher.limits import Limits, limit_processes
-from apexbridge.sandbox.launcher.rooms import LAYER_PLACES, SKILL_PLACE, copy_of, is_temporary, make_place
+from apexbridge.sandbox.launcher.rooms import LAYER_PLACES, SKILL_PLACE, copy_of, hide, is_temporary, make_place
 
 INSIDE_ID = "1000"
 """User and group as the run sees itself."""
@@ -122,10 +122,11 @@ class BubblewrapCell(Cell):
         The first process inside has become ours, if it is still there: only when it is gone are all the others.
         """
         self._read_status()
-        self.pid = None
+        is_bubblewrap, self.pid = pid == self.pid, None
         if self.verdict is None and self.exit_code and self._group.oom_kills():
             self.verdict = "memory"
-        if os.WIFSIGNALED(status) and not self.is_killed and self.verdict is None and self.exit_code is None:
+        is_over = self.is_killed or self.verdict is not None or self.exit_code is not None
+        if is_bubblewrap and os.WIFSIGNALED(status) and not is_over:
             self.verdict = "lost"  # somebody else ended it
         init, self._init = self._init, None
         if init is None or init == pid:
@@ -170,6 +171,8 @@ class BubblewrapCell(Cell):
         for path in (*self._house.temporary, *filter(is_temporary, order.paths)):
             make_place(self._disk, path)
             kernel.attach(kernel.view(path), f"{self._room}{path}")
+        for folder in self._house.hidden:
+            hide(self._room, folder)
         inside = f"{self._room}{order.workspace}"
         kernel.attach(kernel.view(str(self._workspace), read_only=False), inside)
         kernel.attach(kernel.view(str(self._disk / "shm"), read_only=False), f"{self._room}/dev/shm")
@@ -190,7 +193,9 @@ class BubblewrapCell(Cell):
         """bubblewrap's options; the namespaces that are not among them are the embryo's."""
         walls = ["--unshare-user", "--unshare-pid", "--disable-userns", "--uid", INSIDE_ID, "--gid", INSIDE_ID]
         walls += ["--die-with-parent", "--new-session", "--cap-drop", "ALL"]
-        walls += ["--dev-bind", str(self._room), "/", "--proc", "/proc", "--chdir", workspace]
+        # Read-only, or a run of a normal user could make itself as dear to the kernel as the server (`oom_score_adj`).
+        walls += ["--dev-bind", str(self._room), "/", "--proc", "/proc", "--remount-ro", "/proc"]
+        walls += ["--chdir", workspace]
         walls += ["--seccomp", str(FILTER_FILE), "--json-status-fd", str(STATUS_FILE)]
         return [*walls, "--block-fd", str(GATE_FILE)] if self._needs_gate else walls
 
