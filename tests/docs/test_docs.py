@@ -24,9 +24,12 @@ from apexbridge import errors
 from apexbridge.bridge import Bridge
 from apexbridge.errors import STATUS_OF_CODE
 from apexbridge.retrieval.matches import SearchAnswer
-from apexbridge.sandbox.config import GUARANTEES
-from apexbridge.sandbox.launch import FIRST_UID
-from apexbridge.sandbox.launcher.loop import USERS
+from apexbridge.sandbox.artifacts import MAX_BYTES, MAX_DEPTH, MAX_FILES, MIN_FREE_BYTES
+from apexbridge.sandbox.config import GUARANTEES, MB
+from apexbridge.sandbox.inputs import MAX_INPUT_BYTES, MAX_INPUT_FILES
+from apexbridge.sandbox.launch import FIRST_UID, NICENESS, SLACK_BYTES
+from apexbridge.sandbox.launcher.loop import USERS, WATCH_SECONDS
+from apexbridge.sandbox.layers.store import MAX_LAYER_BYTES
 from apexbridge.sandbox.models import ErrorCode, ExecutionResult
 from apexbridge.sandbox.seccomp import refused_numbers
 from apexbridge.settings import SETTINGS_FILE, Settings, load_settings
@@ -218,6 +221,23 @@ def test_the_numbers_of_the_security_page_are_those_of_the_code() -> None:
     calls = f"{len(refused_numbers('x86_64'))} system calls ({len(refused_numbers('aarch64'))} on arm64)"
     assert calls in sections["What a run cannot do"]
     assert f"a number from {FIRST_UID} to {FIRST_UID + USERS - 1}" in sections["Root and normal users"]
+    words = {
+        "What a run cannot do": (
+            f"looks every {WATCH_SECONDS * 1000:g} ms",
+            f"the limit, {SLACK_BYTES // MB} MB, and what the host's Node reserves",
+            f"At most {MAX_FILES:,} files, {MAX_BYTES // MB} MB together and {MAX_DEPTH} folders deep",
+            f"would have less than {MIN_FREE_BYTES // MB} MB free",
+        ),
+        "Limits": (f"{MAX_INPUT_FILES} files, {MAX_INPUT_BYTES // MB} MB",),
+        "Dependencies": (f"at most {MAX_LAYER_BYTES // MB // 1024} GB",),
+        "What is left": (
+            f"niceness {NICENESS}",
+            f"kept for {Settings.model_fields['run_retention_days'].default} days",
+        ),
+    }
+    for title, told in words.items():
+        section = " ".join(sections[title].split())
+        assert [text for text in told if text not in section] == [], title
 
 
 @pytest.mark.requirement("H2")

@@ -76,8 +76,8 @@ async def main(kind: str) -> dict[str, Any]:
     return told
 
 
-def become(user: int, folder: Path, kind: str) -> None:
-    """Start this again as another user, for whom whatever it needs is within reach."""
+def become(user: int, folder: Path, module: str, *words: str) -> None:
+    """Start a module with these words as another user, for whom whatever it needs is within reach."""
     checkout, packages = Path(__file__).parents[2], Path(sysconfig.get_paths()["purelib"])
     kernel.unshare(kernel.CLONE_NEWNS)
     kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_SLAVE)
@@ -90,7 +90,7 @@ def become(user: int, folder: Path, kind: str) -> None:
     os.chdir(checkout)
     path = f"{checkout / 'src'}:{checkout}:{packages}"
     program = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
-    command = [program, "-B", "-m", "tests.sandbox.as_user", kind]
+    command = [program, "-B", "-m", module, *words]
     os.execve(program, command, {"PATH": os.defpath, "TMPDIR": str(folder), "PYTHONPATH": path})
 
 
@@ -109,5 +109,5 @@ def _put_within_reach(sources: list[Path]) -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) > 2:
-        become(int(sys.argv[2]), Path(sys.argv[3]), sys.argv[1])
+        become(int(sys.argv[2]), Path(sys.argv[3]), "tests.sandbox.as_user", sys.argv[1])
     print(json.dumps(anyio.run(main, sys.argv[1])))

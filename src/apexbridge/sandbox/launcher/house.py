@@ -43,6 +43,11 @@ class House:
         """Interpreters that stand in the host's temporary folder, in whose place every run has its own."""
         return [path for path in self.told["interpreters"] if is_temporary(path)]
 
+    @property
+    def hidden(self) -> list[str]:
+        """Folders below those that no run gets to see."""
+        return [path for path in self.told["hidden"] if is_temporary(path)]
+
     def filter(self, *, network: bool) -> Path:
         """The seccomp program, with or without sockets."""
         return self.base / ("filter-network" if network else "filter")

@@ -16,6 +16,8 @@ from apexbridge.sandbox.launcher import kernel
 SKILL_PLACE = "/skill"
 LOADER_PLACE = "/loaders"
 LAYER_PLACES = {"python": "/layers/python", "node_modules": "/node_modules"}
+NOTHING_PLACE = "/layers/nothing"
+"""An empty folder, shown in the place of what is hidden."""
 _EMPTY = ("proc", "tmp", "skill", "layers/python", "node_modules", "dev/pts", "dev/shm")
 _SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
@@ -70,10 +72,9 @@ def furnish(
     _make_devices(room / "dev")
     for shown in (*interpreters, *paths):
         _show(room, shown)
-    nothing = room / "layers" / "nothing"
-    nothing.mkdir()
+    (room / NOTHING_PLACE[1:]).mkdir()
     for folder in hidden:
-        kernel.attach(kernel.view(str(nothing)), f"{room}{folder}")
+        hide(room, folder)
     kernel.make_read_only(str(room))
 
 
@@ -86,6 +87,11 @@ def copy_of(model: Path, room: Path) -> None:
     """The same mounts at another place; what is attached to them later shows wherever they were bound to."""
     room.mkdir()
     kernel.attach(kernel.view(str(model), read_only=False, propagation=kernel.MS_SHARED), str(room))
+
+
+def hide(room: Path, folder: str) -> None:
+    """Show nothing in the place of a folder."""
+    kernel.attach(kernel.view(f"{room}{NOTHING_PLACE}"), f"{room}{folder}")
 
 
 def make_place(room: Path, path: str) -> None:
