@@ -10,15 +10,28 @@ import gc
 import os
 import sys
 
-gc.freeze()  # what is here by now stays until the end; nobody need look through it again, least of all when leaving
-
 JOB = 3
 PIECE = 65536
+OFTEN_IMPORTED = ("json", "re", "pathlib", "argparse", "datetime", "csv")
+
+
+def first_piece() -> bytes:
+    """The beginning of the job; as long as there is none, import what most scripts begin with."""
+    os.set_blocking(JOB, False)
+    for name in OFTEN_IMPORTED:
+        try:
+            return os.read(JOB, PIECE)
+        except BlockingIOError:
+            __import__(name)
+    os.set_blocking(JOB, True)
+    return os.read(JOB, PIECE)
 
 
 def receive() -> tuple[str, str, list[str], list[str]]:
-    pieces = []
-    while piece := os.read(JOB, PIECE):
+    pieces = [piece := first_piece()]
+    os.set_blocking(JOB, True)
+    while piece:
+        piece = os.read(JOB, PIECE)
         pieces.append(piece)
     os.close(JOB)
     words = [word.decode("utf-8", "surrogateescape") for word in b"".join(pieces).split(b"\0")[:-1]]
@@ -39,6 +52,7 @@ def forget_shadowed(folder: str) -> None:
 def main() -> None:
     """A function, so that none of its names are left behind in the script's module."""
     script, layer, arguments, variables = receive()
+    gc.freeze()  # what is here by now stays until the end; nobody need look through it again, least of all when leaving
     folder = os.path.dirname(script)
     for name in list(os.environ):
         del os.environ[name]
