@@ -6,10 +6,12 @@ from pathlib import Path
 
 import anyio
 
-from benchmarks import attack, corpus, help, install, listing, sandbox, search, start
+from benchmarks import attack, calculate, corpus, file_read, help, install, listing, sandbox, search, start
 
 TIMED = {
     "attack": attack,
+    "calculate": calculate,
+    "file_read": file_read,
     "help": help,
     "install": install,
     "listing": listing,

@@ -18,7 +18,9 @@ from apexbridge.skills.config import SkillsSettings
 from apexbridge.skills.manager import SkillManager
 from apexbridge.storage.database import Database
 from apexbridge.surfaces.http.app import create_app
-from tests.making import WatchedIndex, WatchedRunner, WatchedTools
+from apexbridge.tools.naming import SKILL_PREFIX
+from apexbridge.tools.registry import ToolRegistry
+from tests.making import WatchedIndex, WatchedRunner
 
 
 @pytest.fixture
@@ -45,8 +47,14 @@ class Workshop:
     def __init__(self, data_dir: Path) -> None:
         self.data_dir = data_dir
         self.index = WatchedIndex()
-        self.tools = WatchedTools()
+        self.tools = ToolRegistry()
         self.runner = WatchedRunner()
+
+    @property
+    def tool_names(self) -> list[str]:
+        """The skills that can be called as tools."""
+        ids = [tool.id for tool in self.tools.list() if self.tools.is_enabled(tool.id)]
+        return [id.removeprefix(SKILL_PREFIX) for id in ids]
 
     @asynccontextmanager
     async def open(self, **settings: Any) -> AsyncIterator[SkillManager]:
@@ -59,9 +67,9 @@ class Workshop:
                 database=database,
                 settings=SkillsSettings(**settings),
                 index=self.index,
-                tools=self.tools,
                 runner=self.runner,
             )
+            self.tools = manager.tools
             await manager.initialize()
             yield manager
         finally:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from apexbridge.sandbox.models import ExecutionResult
-from apexbridge.skills.ports import IndexDocument, RunRequest, SkillToolSource
+from apexbridge.skills.ports import IndexDocument, RunRequest
 
 MEGABYTE = 1024 * 1024
 DESCRIPTION = "Writes commit messages out of a diff. 自动生成提交信息"
@@ -186,20 +186,6 @@ class WatchedIndex:
         return len(gone)
 
 
-class WatchedTools:
-    """A registrar that keeps what it was given."""
-
-    def __init__(self) -> None:
-        self.tools: dict[str, SkillToolSource] = {}
-
-    def register(self, source: SkillToolSource) -> str:
-        self.tools[source.metadata.name] = source
-        return f"skill:{source.metadata.name}"
-
-    def unregister(self, name: str) -> bool:
-        return self.tools.pop(name, None) is not None
-
-
 class StartedOutcome:
     """A run that has ended already."""
 
@@ -214,8 +200,8 @@ class StartedOutcome:
     def cancel(self) -> None:
         """Too late."""
 
-    def when_over(self, call: Callable[[], None]) -> None:
-        call()
+    def when_over(self, call: Callable[[ExecutionResult | None], None]) -> None:
+        call(self._outcome)
 
 
 class WatchedRunner:

@@ -6,14 +6,22 @@ The names below are the public surface; what is heavy is imported when it is fir
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["ApexBridgeError", "Bridge", "Settings", "__version__"]
+__all__ = ["ApexBridgeError", "Bridge", "Settings", "Tool", "ToolContext", "ToolResult", "__version__"]
 
 if TYPE_CHECKING:
     from apexbridge.bridge import Bridge
     from apexbridge.errors import ApexBridgeError
     from apexbridge.settings import Settings
+    from apexbridge.tools.tool import Tool, ToolContext, ToolResult
 
-_HOMES = {"Bridge": "bridge", "Settings": "settings", "ApexBridgeError": "errors"}
+_HOMES = {
+    "Bridge": "bridge",
+    "Settings": "settings",
+    "ApexBridgeError": "errors",
+    "Tool": "tools.tool",
+    "ToolContext": "tools.tool",
+    "ToolResult": "tools.tool",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -11,12 +11,15 @@ from typing import Literal
 import anyio
 import anyio.to_thread
 
+import apexbridge
 from apexbridge.errors import ApexBridgeError
 from apexbridge.retrieval.embedders.choose import choose_embedder
 from apexbridge.retrieval.embedders.embedder import Embedder
+from apexbridge.retrieval.matches import SearchAnswer
 from apexbridge.retrieval.service import ToolRetrievalService
 from apexbridge.sandbox.engine import Sandbox
 from apexbridge.settings import Settings
+from apexbridge.skills.desk import SkillDesk
 from apexbridge.skills.executor import SkillsSandboxExecutor
 from apexbridge.skills.indexer import Progress
 from apexbridge.skills.inputs import InputFiles
@@ -24,17 +27,36 @@ from apexbridge.skills.manager import SkillManager
 from apexbridge.skills.runs import Runs
 from apexbridge.skills.uploads import UploadStore
 from apexbridge.skills.watcher import watch as watch_skills
+from apexbridge.storage.approvals import SqliteApprovals
 from apexbridge.storage.database import Database
 from apexbridge.storage.directory import owned
 from apexbridge.storage.faults import storage_faults
 from apexbridge.storage.runs import RunStore
-from apexbridge.storage.statistics import CallStatisticsStore
+from apexbridge.storage.statistics import CallCounts, CallStatisticsStore, CallTally
+from apexbridge.tools.builtin.calculate import calculate
+from apexbridge.tools.builtin.file_read import file_read
+from apexbridge.tools.builtin.file_write import file_write
+from apexbridge.tools.builtin.list_files import list_files
+from apexbridge.tools.builtin.moments import datetime_tool
+from apexbridge.tools.builtin.platform_detect import platform_detect
+from apexbridge.tools.builtin.read_skill import read_skill
+from apexbridge.tools.builtin.registry import BuiltInExecutor
+from apexbridge.tools.builtin.run_skill import run_skill
+from apexbridge.tools.builtin.vector_search import vector_search
+from apexbridge.tools.builtin.workspace import Workspace
+from apexbridge.tools.confirmation import Confirmation
+from apexbridge.tools.conversation import Conversations
+from apexbridge.tools.naming import SKILL_PREFIX, skill_tool_id
+from apexbridge.tools.packages import register_packages
+from apexbridge.tools.registry import ToolRegistry
 
 DATABASE_FILE = "apex.sqlite3"
 Indexing = Literal["wait", "background", "on-demand"]
 """When skills are brought into the index: before anything else, while everything else goes on, or for a search."""
 
 RETRY_SECONDS = 10
+TOOL_KEY = "tool:"
+"""Sets the counters of other tools apart from those of skills, which go by the skill's bare name."""
 logger = logging.getLogger(__name__)
 
 
@@ -45,6 +67,7 @@ class Bridge:
         async with Bridge.open(Settings(data_dir="data")) as bridge:
             receipt = await bridge.skills.install_skill(Path("git-commit.zip"))
             hits = await bridge.retrieval.find_relevant_skills("commit my work")
+            value = await bridge.builtins.execute("calculate", {"expression": "sqrt(144) + 10"})
     """
 
     def __init__(
@@ -54,6 +77,7 @@ class Bridge:
         retrieval: ToolRetrievalService,
         runs: Runs,
         sandbox: Sandbox,
+        tally: CallTally,
         *,
         indexing: Indexing = "wait",
         progress: Progress | None = None,
@@ -64,6 +88,11 @@ class Bridge:
         self.runs = runs
         self.sandbox = sandbox
         self.executor = SkillsSandboxExecutor(skills, sandbox)
+        self.tools = skills.tools
+        self.builtins = BuiltInExecutor(self.tools)
+        self.confirmation = skills.confirmation
+        self.conversations = Conversations()
+        self._tally = tally
         self.instance = uuid.uuid4().hex
         """Tells this opened directory apart from any other one, so that nobody talks to the wrong server."""
         self.is_indexed = False
@@ -100,16 +129,24 @@ class Bridge:
                 retrieval = ToolRetrievalService(settings.data_dir, embedder, settings.retrieval)
                 sandbox = Sandbox(settings.sandbox)
                 runs = _runs(settings, database, sandbox)
+                tally = CallTally(CallStatisticsStore(database))
+                confirmation = Confirmation(SqliteApprovals(database), enabled=settings.skills.confirm_dangerous)
                 skills = SkillManager(
                     data_dir=settings.data_dir,
                     database=database,
                     settings=settings.skills,
                     index=retrieval,
+                    tools=ToolRegistry(confirmation=confirmation, counter=lambda *call: _count(tally, *call)),
+                    confirmation=confirmation,
                     runner=runs,
                 )
                 retrieval.facts = skills.facts
-                bridge = cls(settings, skills, retrieval, runs, sandbox, indexing=indexing, progress=index_progress)
+                bridge = cls(
+                    settings, skills, retrieval, runs, sandbox, tally, indexing=indexing, progress=index_progress
+                )
+                bridge._register_tools()
                 async with AsyncExitStack() as stack:
+                    stack.push_async_callback(tally.close)
                     await stack.enter_async_context(retrieval.running())
                     await stack.enter_async_context(sandbox.running())
                     stack.push_async_callback(runs.close)
@@ -127,6 +164,45 @@ class Bridge:
                     yield bridge
             finally:
                 await anyio.to_thread.run_sync(database.close, abandon_on_cancel=False)
+
+    def _register_tools(self) -> None:
+        """The built-ins, and what other packages bring along."""
+        workspace = Workspace(self.settings.workspace, lambda id, _: self.settings.data_dir / "runs" / id)
+        desk = SkillDesk(self.skills)
+        for tool in (
+            file_read(workspace),
+            file_write(workspace),
+            list_files(workspace),
+            calculate,
+            datetime_tool,
+            platform_detect(lambda: self.sandbox.node_version, own_version=apexbridge.__version__),
+            vector_search(self._search),
+            read_skill(desk),
+            run_skill(desk),
+        ):
+            self.builtins.tools.register(tool)
+        register_packages(self.tools)
+
+    async def _search(self, query: str, *, limit: int | None, for_model: bool, caller: str) -> SearchAnswer:
+        await self.prepare_search()
+        return await self.retrieval.search(query, limit=limit, for_model=for_model, caller=caller)
+
+    async def switch_tool(self, id: str, *, enabled: bool) -> None:
+        """Switch a tool on or off: a skill's with the skill and for good, any other until the next start."""
+        if id.startswith(SKILL_PREFIX):
+            await self.skills.set_enabled(id.removeprefix(SKILL_PREFIX), enabled)
+        elif enabled:
+            self.tools.enable(id)
+        else:
+            self.tools.disable(id)
+
+    async def tool_counts(self) -> dict[str, CallCounts]:
+        """How often each tool was called and how it went, by its id."""
+        counts = await self._tally.all()
+        return {
+            key.removeprefix(TOOL_KEY) if key.startswith(TOOL_KEY) else skill_tool_id(key): own
+            for key, own in counts.items()
+        }
 
     async def prepare_sandbox(self) -> None:
         """Build the walls and start the first interpreters, so that the first run need not wait for them."""
@@ -170,6 +246,12 @@ async def _background(work: Coroutine[None, None, None] | None) -> AsyncIterator
             await asyncio.wait([task])
             if not task.cancelled() and (error := task.exception()):
                 logger.error("something in the background had ended early", exc_info=error)
+
+
+def _count(tally: CallTally, tool: str, success: bool, duration_ms: int) -> None:
+    """Count a call, unless it is a skill's: runs count themselves, whoever started them."""
+    if not tool.startswith(SKILL_PREFIX):
+        tally.count(f"{TOOL_KEY}{tool}", success, duration_ms)
 
 
 def _runs(settings: Settings, database: Database, sandbox: Sandbox) -> Runs:

@@ -14,7 +14,7 @@ ApexBridgeError
 │   ├── SkillPermissionError         EACCES
 │   ├── SkillExecutionError          EXIT_NONZERO and its kin
 │   └── SkillTimeoutError            TIMEOUT
-├── ToolError                    a tool is concerned
+├── ToolError                    a tool is concerned; also CONFIRMATION_REQUIRED, APPROVAL_INVALID
 │   ├── ToolNotFoundError            TOOL_NOT_FOUND
 │   ├── InvalidInputError            INVALID_INPUT
 │   ├── ToolDisabledError            TOOL_DISABLED
@@ -37,12 +37,14 @@ STATUS_OF_CODE: Mapping[str, int] = {
     "PERMISSION_DENIED": 403,
     "EACCES": 403,
     "FORBIDDEN": 403,
+    "APPROVAL_INVALID": 403,
     "SKILL_NOT_FOUND": 404,
     "ENOENT": 404,
     "PLUGIN_NOT_FOUND": 404,
     "TOOL_NOT_FOUND": 404,
     "FILE_NOT_FOUND": 404,
     "EXECUTION_NOT_FOUND": 404,
+    "APPROVAL_NOT_FOUND": 404,
     "NOT_FOUND": 404,
     "METHOD_NOT_ALLOWED": 405,
     "SKILL_ALREADY_EXISTS": 409,
@@ -69,6 +71,10 @@ STATUS_OF_CODE: Mapping[str, int] = {
     "STORAGE_FULL": 507,
 }
 """Every code the product answers with, and the HTTP status that belongs to it."""
+RETRYABLE_CODES = frozenset(
+    {"BUSY", "QUEUE_FULL", "TIMEOUT", "SANDBOX_UNAVAILABLE", "LANCE_SEARCH_ERROR", "NOT_READY", "STORAGE_FULL"}
+)
+"""Where the same call may go well another time; everywhere else it has to be another call."""
 
 
 class ApexBridgeError(Exception):
@@ -88,6 +94,11 @@ class ApexBridgeError(Exception):
     def status(self) -> int:
         """The HTTP status that belongs to the code."""
         return STATUS_OF_CODE[self.code]
+
+    @property
+    def is_retryable(self) -> bool:
+        """Whether trying the same again can help."""
+        return self.code in RETRYABLE_CODES
 
     def to_json(self) -> dict[str, Any]:
         """The one shape in which every door shows an error."""
@@ -195,9 +206,13 @@ class SkillTimeoutError(SkillExecutionError):
 
 
 class ToolError(ApexBridgeError):
-    """A tool is concerned."""
+    """A tool is concerned; `details.retryable` says whether trying the same again can help."""
 
     name = "ToolError"
+
+    def __init__(self, message: str, *, code: str | None = None, **details: Any) -> None:
+        super().__init__(message, code=code, **details)
+        self.details.setdefault("retryable", self.is_retryable)
 
 
 class ToolNotFoundError(ToolError):

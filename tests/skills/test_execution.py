@@ -70,10 +70,10 @@ async def test_without_a_sandbox_nothing_runs(workshop: Workshop) -> None:
 
 async def test_without_an_index_everything_else_works(workshop: Workshop) -> None:
     workshop.index = NoIndex()  # type: ignore[assignment]
-    workshop.tools = None  # type: ignore[assignment]
     async with workshop.open() as skills:
         await skills.install_skill(skill_zip())
-        assert await skills.register_skill_tool("git-commit") is None
+        assert (await skills.register_skill_tool("git-commit")).id == "skill:git-commit"
+        assert skills.unregister_skill_tool("git-commit")
         assert not skills.unregister_skill_tool("git-commit")
         assert (await skills.reconcile()).skipped == 1
         await skills.uninstall_skill("git-commit")
@@ -129,7 +129,8 @@ async def test_the_configuration_can_be_read_and_changed(skills: SkillManager, w
     changed = await skills.update_config({"default_mode": "sandbox", "sandboxTimeout": 5000})
     assert (changed.default_mode, changed.sandbox_timeout) == ("sandbox", 5000)
     assert (await skills.get_skill("git-commit")).mode == "sandbox"
-    assert workshop.tools.tools["git-commit"].mode == "sandbox"
+    with pytest.raises(InvalidInputError, match="no script to run"):
+        await workshop.tools.execute("skill:git-commit")
 
 
 @pytest.mark.requirement("D14")

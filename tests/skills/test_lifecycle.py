@@ -41,7 +41,7 @@ async def test_an_install_extracts_indexes_marks_and_registers(
     assert (data_dir / "skills/git-commit/reference.md").read_text() == "r"
     assert "git-commit" in workshop.index.vectors
     assert (data_dir / "skills/git-commit/.vectorized").is_file()
-    assert workshop.tools.tools["git-commit"].entry == "scripts/execute.js"
+    assert workshop.tool_names == ["git-commit"]
     assert not list((data_dir / "staging").iterdir()), "the uploaded archive is not kept"
 
 
@@ -129,7 +129,7 @@ async def test_an_overwrite_replaces_everything_and_indexes_anew(
     assert receipt.replaced
     assert not (data_dir / "skills/git-commit/old.md").exists()
     assert workshop.index.vectors["git-commit"] != before
-    assert workshop.tools.tools["git-commit"].metadata.description == "Another one entirely."
+    assert workshop.tools.get("skill:git-commit").description == "Another one entirely."
     second = await skills.get_skill("git-commit")
     assert second.installed_at == first.installed_at
     assert second.updated_at > first.updated_at
@@ -224,7 +224,7 @@ async def test_an_uninstall_takes_folder_vectors_row_and_tool(
     assert not (data_dir / "skills/git-commit").exists()
     assert not list((data_dir / "trash").iterdir())
     assert workshop.index.vectors == {}
-    assert workshop.tools.tools == {}
+    assert workshop.tool_names == []
     assert (await skills.list_skills()).total == 0
     with pytest.raises(SkillNotFoundError):
         await skills.get_skill("git-commit")
@@ -264,7 +264,7 @@ async def test_an_edit_rewrites_the_description_and_indexes_anew(
     assert after["indexedAt"] >= before["indexedAt"]
     assert marker.stat().st_mtime_ns > written.st_mtime_ns
     assert after["skillHash"] != before["skillHash"]
-    assert workshop.tools.tools["git-commit"].metadata.description == new
+    assert workshop.tools.get("skill:git-commit").description == new
     assert (await skills.get_skill("git-commit")).description == new
 
 
@@ -615,13 +615,13 @@ async def test_a_reload_reads_the_disk_and_updates_the_tool(
     path.write_text(skill_markdown(description="Changed by hand, on disk.", dangerous=True))
     detail = await skills.reload_skill("git-commit")
     assert (detail.description, detail.dangerous) == ("Changed by hand, on disk.", True)
-    assert workshop.tools.tools["git-commit"].metadata.dangerous
+    assert workshop.tools.get("skill:git-commit").description == "Changed by hand, on disk."
     assert workshop.index.vectors["git-commit"] == workshop.index.vector_of("git-commit", "Changed by hand, on disk.")
     path.write_text("")
     with pytest.raises(SkillParseError) as caught:
         await skills.reload_skill("git-commit")
     assert caught.value.code == "SKILL_PARSE_ERROR"
-    assert workshop.tools.tools == {}
+    assert workshop.tool_names == []
     path.write_text(skill_markdown())
     assert (await skills.reload_skill("git-commit")).description == DESCRIPTION
     with pytest.raises(SkillNotFoundError):
@@ -631,14 +631,14 @@ async def test_a_reload_reads_the_disk_and_updates_the_tool(
 async def test_a_disabled_skill_is_listed_and_not_run(skills: SkillManager, workshop: Workshop) -> None:
     await skills.install_skill(skill_zip())
     assert not (await skills.set_enabled("git-commit", False)).enabled
-    assert workshop.tools.tools == {}
+    assert workshop.tool_names == []
     with pytest.raises(SkillError) as caught:
         await skills.execute_skill("git-commit")
     assert caught.value.code == "TOOL_DISABLED"
     await skills.update_skill_description("git-commit", "Still disabled after an edit.")
-    assert workshop.tools.tools == {}
+    assert workshop.tool_names == []
     assert (await skills.set_enabled("git-commit", True)).enabled
-    assert "git-commit" in workshop.tools.tools
+    assert "git-commit" in workshop.tool_names
 
 
 # ---------------------------------------------------------------------------------------------------- cancellation
@@ -676,5 +676,5 @@ async def test_a_caller_that_gives_up_early_leaves_the_old_state_or_the_new_one(
                 await skills.uninstall_skill("git-commit")
         listed = [skill.name for skill in await skills.list_skills()]
         assert listed == [path.name for path in (data_dir / "skills").iterdir()]
-        assert list(workshop.tools.tools) == listed
+        assert workshop.tool_names == listed
         assert list((data_dir / "staging").iterdir()) == []

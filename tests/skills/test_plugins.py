@@ -42,7 +42,7 @@ async def test_a_plugin_installs_all_its_skills_and_is_remembered(skills: SkillM
         ["alpha", "beta"],
     )
     assert set(workshop.index.vectors) == {"alpha", "beta"}
-    assert set(workshop.tools.tools) == {"alpha", "beta"}
+    assert set(workshop.tool_names) == {"alpha", "beta"}
 
 
 @pytest.mark.requirement("D9")

@@ -136,17 +136,25 @@ async def test_the_executor_runs_renders_validates_and_raises_on_demand(bridge: 
     assert (await bridge.executor.validate_input("words", {"any": "thing"})).valid
     assert (await bridge.executor.execute_direct("words", {"x": "hello"})).content == "Say hello."
     with pytest.raises(SkillTimeoutError):
-        (await bridge.executor.execute("typed", timeout=200)).raise_for_status()
+        (await bridge.executor.execute("typed", {"n": 1}, timeout=200)).raise_for_status()
     with pytest.raises(SkillExecutionError):
         (await bridge.executor.execute("fails")).raise_for_status()
 
 
-async def test_a_dangerous_skill_is_refused_until_confirmations_are_off(data_dir: Path, embedder: Embedder) -> None:
+@pytest.mark.requirement("B16")
+async def test_a_dangerous_skill_runs_with_a_confirmation_or_where_nobody_asks_for_one(
+    data_dir: Path, embedder: Embedder
+) -> None:
     async with Bridge.open(Settings(data_dir=data_dir), watch=False, embedder=embedder) as bridge:
         await install(bridge, "danger", "print('done')", dangerous=True, confirm="Really?")
         with pytest.raises(ApexBridgeError) as caught:
             await execute(bridge, "danger")
         assert (caught.value.code, caught.value.details["confirm"]) == ("CONFIRMATION_REQUIRED", "Really?")
+        id = caught.value.details["approvalId"]
+        await bridge.confirmation.decide(id, approve=True)
+        result = await bridge.skills.execute_skill("danger", approval=id)
+        assert isinstance(result, ExecutionResult)
+        assert result.stdout == "done\n"
     settings = Settings(data_dir=data_dir, confirm_dangerous=False)
     async with Bridge.open(settings, watch=False, embedder=embedder) as bridge:
         assert (await execute(bridge, "danger")).stdout == "done\n"

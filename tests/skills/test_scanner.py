@@ -80,7 +80,7 @@ async def test_a_start_removes_the_vectors_of_folders_that_are_gone(workshop: Wo
         assert await names(skills) == ["two"]
         assert (await skills.reconcile()).model_dump() == {"indexed": 0, "skipped": 1, "removed": 0}
     assert set(workshop.index.vectors) == {"two"}
-    assert set(workshop.tools.tools) == {"two"}
+    assert set(workshop.tool_names) == {"two"}
 
 
 @pytest.mark.requirement("E2")
@@ -286,7 +286,7 @@ async def test_a_later_root_overrides_an_earlier_one_and_an_installed_skill_wins
         assert (await skills.get_skill("shared")).description == "The one of the second root."
         await skills.reconcile()
         assert workshop.index.vectors["shared"] == workshop.index.vector_of("shared", "The one of the second root.")
-        assert workshop.tools.tools["shared"].metadata.description == "The one of the second root."
+        assert workshop.tools.get("skill:shared").description == "The one of the second root."
 
 
 @pytest.mark.requirement("D11")

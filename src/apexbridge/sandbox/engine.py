@@ -68,6 +68,12 @@ class Sandbox:
                 self._pool = WarmPool(self._choice.workbench, self.settings.warm)
             return self._choice
 
+    @property
+    def node_version(self) -> str | None:
+        """The Node that runs skills; None where there is none, or none was looked for yet."""
+        node = self._runtimes.get("node")
+        return node.version if node else None
+
     async def warm_up(self) -> None:
         """Build the walls and fill the pool before the first job comes."""
         await self.ready()

@@ -40,6 +40,8 @@ class Runtime:
     """What has to be shown inside besides the system's own folders."""
     hidden: str | None = None
     """A folder below the prefix that is not a skill's business: the packages of whoever owns the interpreter."""
+    version: str = ""
+    """As it says itself, where it was asked."""
     reserved_bytes: int = 0
     """What it reserves for data when it starts. Newer V8s reserve half a gigabyte for code and use little of it."""
 
@@ -107,7 +109,13 @@ class Runtimes:
         if chosen is None:
             return None
         prefix = _prefix(chosen.program)
-        return Runtime(name="node", program=chosen.program, prefix=prefix, reserved_bytes=chosen.reserved_bytes)
+        return Runtime(
+            name="node",
+            program=chosen.program,
+            prefix=prefix,
+            version=chosen.version,
+            reserved_bytes=chosen.reserved_bytes,
+        )
 
     def for_everybody(self) -> "Runtimes":
         """The same for runs of any user of this host: an interpreter in somebody's home is no use to them."""
@@ -141,8 +149,13 @@ class _Node:
     """What a Node says of itself."""
 
     program: str
-    major: int
+    version: str
     reserved_bytes: int
+
+    @property
+    def major(self) -> int:
+        """The part that tells whether it is still supported."""
+        return int(self.version.partition(".")[0])
 
 
 def _bundled_node() -> str | None:
@@ -159,7 +172,8 @@ def _examined(program: str) -> _Node | None:
             [resolved, "-p", question], capture_output=True, timeout=EXAMINE_SECONDS, check=True, env={}
         )
         version, kilobytes = told.stdout.decode().split()
-        return _Node(program=resolved, major=int(version.partition(".")[0]), reserved_bytes=int(kilobytes) * 1024)
+        int(version.partition(".")[0])
+        return _Node(program=resolved, version=version, reserved_bytes=int(kilobytes) * 1024)
     except (OSError, ValueError, subprocess.SubprocessError):
         return None
 

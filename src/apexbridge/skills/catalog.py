@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
 
 from apexbridge.retrieval.tags import derive_tags
+from apexbridge.skills.arguments.model import ScriptArguments
 from apexbridge.skills.models import (
     DefaultMode,
     GrowthPoint,
@@ -93,6 +94,18 @@ class Row:
         """What was found at the last look."""
         return list(self.record["warnings"])
 
+    @property
+    def arguments(self) -> dict[str, ScriptArguments]:
+        """What its scripts were seen to read from their command lines."""
+        return {path: ScriptArguments.from_json(told) for path, told in self.record.get("arguments", {}).items()}
+
+    @property
+    def parameters(self) -> dict[str, Any] | None:
+        """The schema of its input: as declared, else as derived from the entry script; None where nothing is known."""
+        declared: dict[str, Any] | None = self.record["metadata"]["parameters"]
+        derived = self.arguments.get(self.entry) if self.entry else None
+        return declared if declared is not None else derived.schema() if derived else None
+
     def to_summary(self, default_mode: DefaultMode, label: str) -> SkillSummary:
         """The row as one line of the list."""
         return SkillSummary.model_construct(
@@ -128,7 +141,12 @@ def columns_of(skill: Skill) -> dict[str, Any]:
         "dangerous": metadata.dangerous,
         "tags": metadata.tags,
         "derived_tags": derived_tags_of(metadata),
-        "record": {"metadata": asdict(metadata), "summary": skill.summary, "warnings": list(skill.warnings)},
+        "record": {
+            "metadata": asdict(metadata),
+            "summary": skill.summary,
+            "warnings": list(skill.warnings),
+            "arguments": {path: own.to_json() for path, own in skill.arguments.items()},
+        },
         "size": skill.size,
         "content_hash": skill.content_hash,
     }

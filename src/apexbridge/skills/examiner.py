@@ -1,13 +1,20 @@
 """One folder on disk, looked at: a skill, or the reason why it is none."""
 
+from contextlib import suppress
 from pathlib import Path
 
+from apexbridge.skills.arguments.derive import MAX_SOURCE_BYTES, derive
+from apexbridge.skills.arguments.model import ScriptArguments
+from apexbridge.skills.entrypoint import runnable_scripts
 from apexbridge.skills.fingerprint import Sight, hash_folder
 from apexbridge.skills.layout import is_skill_file
 from apexbridge.skills.models import SKILL_FILE, Skill
 from apexbridge.skills.paths import is_text
 from apexbridge.skills.reader import MAX_SKILL_FILE_BYTES
 from apexbridge.skills.validator import assess
+
+MAX_SCRIPTS = 20
+"""Scripts whose arguments are looked for; a package may bundle hundreds."""
 
 
 class BrokenFolderError(Exception):
@@ -47,7 +54,19 @@ def examine(path: Path, sight: Sight, *, require_entry_script: bool) -> Skill:
         content_hash=hash_folder(path, files),
         summary=verdict.summary,
         warnings=tuple(str(warning) for warning in verdict.warnings),
+        arguments=_arguments(path, verdict.entry, [file.path for file in files]),
     )
+
+
+def _arguments(folder: Path, entry: str | None, paths: list[str]) -> dict[str, ScriptArguments]:
+    """What the scripts take, as far as their sources tell; one that cannot be read now tells nothing."""
+    scripts = dict.fromkeys([*([entry] if entry else []), *runnable_scripts(paths)])
+    found: dict[str, ScriptArguments] = {}
+    for script in list(scripts)[:MAX_SCRIPTS]:
+        with suppress(OSError), (folder / script).open("rb") as file:
+            if arguments := derive(script, file.read(MAX_SOURCE_BYTES + 1)):
+                found[script] = arguments
+    return found
 
 
 def skill_file_among(paths: list[str]) -> str | None:

@@ -14,7 +14,6 @@ from apexbridge.errors import (
     DirectModeDisabledError,
     InvalidInputError,
     SkillDisabledError,
-    SkillError,
     SkillNotFoundError,
     SkillPermissionError,
 )
@@ -54,6 +53,15 @@ class Call:
             return "sandbox"
         return effective_mode(row.declared_mode, row.entry, config.default_mode)
 
+    def is_plain(self, row: Row) -> bool:
+        """Whether it is the skill itself that is called, with nothing but an input: its schema is about that."""
+        return self.script in (None, row.entry) and row.entry is not None and not self.args
+
+    @property
+    def besides_input(self) -> dict[str, Any]:
+        """What else decides what the call does."""
+        return {"script": self.script, "args": list(self.args), "files": list(self.files)}
+
 
 class SkillExecution:
     """Decides what a call means and has it done."""
@@ -73,10 +81,8 @@ class SkillExecution:
         self._statistics = statistics
         self._settings = settings
 
-    async def start(self, row: Row, folder: Path, config: SkillManagerConfig, call: Call) -> StartedRun:
-        """Begin a run of the skill, or of one of its scripts."""
-        _refuse_disabled(row)
-        self._refuse_unconfirmed(row)
+    async def start(self, row: Row, folder: Path, config: SkillManagerConfig, call: Call, *, id: str) -> StartedRun:
+        """Begin a run of the skill, or of one of its scripts, under this id."""
         target = row.entry
         if call.script is not None or target is None:
             target = await anyio.to_thread.run_sync(_script, row, folder, call.script)
@@ -84,12 +90,13 @@ class SkillExecution:
         layers, warnings = await self._needs.for_run(row, folder)
         wanted = call.timeout or row.metadata.timeout_ms or config.sandbox_timeout
         request = RunRequest(
+            id=id,
             skill=row.name,
             folder=folder,
             script=target,
             content_hash=row.content_hash,
             input=call.input,
-            args=tuple(call.args),
+            args=tuple(call.args) or _argv(row, target, call.input),
             files=tuple(call.files),
             timeout_ms=min(wanted, self._settings.max_sandbox_timeout_ms),
             is_entry=target == row.entry,
@@ -99,21 +106,10 @@ class SkillExecution:
         )
         return await self._runner.start(request)
 
-    def _refuse_unconfirmed(self, row: Row) -> None:
-        if row.dangerous and self._settings.confirm_dangerous:
-            raise SkillError(
-                f"{row.name} calls itself dangerous and runs only with a confirmation.",
-                skill=row.name,
-                code="CONFIRMATION_REQUIRED",
-                mode="sandbox",
-                confirm=row.metadata.confirm,
-            )
-
     async def execute_direct(
         self, row: Row, folder: Path, config: SkillManagerConfig, input: Mapping[str, Any]
     ) -> DirectSkillResult:
         """Render the instructions."""
-        _refuse_disabled(row)
         if not config.enable_direct_mode:
             raise DirectModeDisabledError(
                 "Direct mode is switched off; only sandboxed skills answer.", skill=row.name, mode="direct"
@@ -141,7 +137,24 @@ class SkillExecution:
             logger.warning("a call of %s could not be counted", name, exc_info=True)
 
 
-def _refuse_disabled(row: Row) -> None:
+def _argv(row: Row, target: str, input: Mapping[str, Any]) -> tuple[str, ...]:
+    """The input as the arguments that a script was seen to take.
+
+    An entry script reads its input elsewhere, and gets as arguments only what it has names for.
+    """
+    known = row.arguments.get(target)
+    if known is None:
+        return ()
+    names = {argument.name for argument in (*known.options, *known.positionals)}
+    return tuple(known.argv({key: value for key, value in input.items() if target != row.entry or key in names}))
+
+
+def refuse_disabled(row: Row) -> None:
+    """A skill that is switched off answers nobody.
+
+    Raises:
+        SkillDisabledError: it is.
+    """
     if not row.enabled:
         raise SkillDisabledError(f"{row.name} is disabled; enable it first.", skill=row.name)
 

@@ -3,22 +3,14 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import SchemaError
-
 from apexbridge.sandbox.doctor import Diagnosis, diagnose
 from apexbridge.sandbox.engine import Sandbox
 from apexbridge.sandbox.models import ExecutionResult
 from apexbridge.skills.manager import SkillManager
 from apexbridge.skills.models import CallStatistics, DirectSkillResult
+from apexbridge.tools.naming import skill_tool_id
+from apexbridge.tools.schema import InputProblem
 from apexbridge.wire import WireModel
-
-
-class InputProblem(WireModel):
-    """What does not fit, and where."""
-
-    path: str
-    message: str
 
 
 class InputVerdict(WireModel):
@@ -63,18 +55,8 @@ class SkillsSandboxExecutor:
 
     async def validate_input(self, name: str, input: Mapping[str, Any]) -> InputVerdict:
         """Say whether an input fits the skill's parameters; nothing is run."""
-        schema = (await self._skills.get_skill(name)).parameters
-        if schema is None:
-            return InputVerdict(valid=True, errors=[])
-        try:
-            Draft202012Validator.check_schema(schema)
-        except SchemaError as error:
-            return InputVerdict(valid=False, errors=[InputProblem(path="parameters", message=error.message)])
-        found = sorted(Draft202012Validator(schema).iter_errors(dict(input)), key=lambda error: error.json_path)
-        problems = [
-            InputProblem(path=".".join(str(part) for part in error.absolute_path), message=error.message)
-            for error in found
-        ]
+        await self._skills.get_skill(name)
+        _, problems = self._skills.tools.get(skill_tool_id(name)).parameters.read(input)
         return InputVerdict(valid=not problems, errors=problems)
 
     async def set_timeout(self, milliseconds: int) -> None:

@@ -45,17 +45,22 @@ from apexbridge.skills.ports import (
     SkillIndex,
     SkillRunner,
     SkillToolSource,
-    ToolRegistrar,
 )
 from apexbridge.skills.roots import SkillRoot
 from apexbridge.skills.running import SkillRunning
 from apexbridge.skills.secrets import SecretStore
 from apexbridge.skills.sources import SkillSource, default_profile_of, open_source
+from apexbridge.skills.tool_factory import SkillToolFactory
 from apexbridge.skills.toolkeeper import ToolKeeper
+from apexbridge.storage.approvals import SqliteApprovals
 from apexbridge.storage.database import Database
 from apexbridge.storage.faults import storage_faults
 from apexbridge.storage.grants import GrantStore
 from apexbridge.storage.statistics import CallStatisticsStore
+from apexbridge.tools.confirmation import Confirmation
+from apexbridge.tools.naming import skill_tool_id
+from apexbridge.tools.registry import ToolRegistry
+from apexbridge.tools.tool import Tool
 
 
 class SkillManager(SkillRunning):
@@ -68,14 +73,18 @@ class SkillManager(SkillRunning):
         database: Database,
         settings: SkillsSettings | None = None,
         index: SkillIndex | None = None,
-        tools: ToolRegistrar | None = None,
+        tools: ToolRegistry | None = None,
+        confirmation: Confirmation | None = None,
         runner: SkillRunner | None = None,
     ) -> None:
         settings = settings or SkillsSettings()
+        self.confirmation = confirmation or Confirmation(SqliteApprovals(database), enabled=settings.confirm_dangerous)
+        self.tools = tools or ToolRegistry(confirmation=self.confirmation)
+        self._factory = SkillToolFactory(self.call_as_tool)
         self._data_dir = data_dir
         self._settings = settings
         self._index = index or NoIndex()
-        self._tools = ToolKeeper(tools, self._tool_source)
+        self._keeper = ToolKeeper(self.tools, lambda row: self._factory.create_tool(self._tool_source(row)))
         self._catalog = Catalog(database)
         self._statistics = CallStatisticsStore(database)
         self._locks = NameLocks()
@@ -107,7 +116,7 @@ class SkillManager(SkillRunning):
             config,
             catalog=self._catalog,
             index=self._index,
-            listener=self._tools,
+            listener=self._keeper,
             locks=self._locks,
             commits=self._commits,
             require_entry_script=self._settings.require_entry_script,
@@ -218,6 +227,7 @@ class SkillManager(SkillRunning):
             with storage_faults():
                 await finish(self._home.installer.uninstall(name, folder))
                 await self.grants.forget(name)
+                await self.confirmation.forget(skill_tool_id(name))
         return Receipt(name=name, message="Skill uninstalled successfully")
 
     # ----------------------------------------------------------------------------------------------------- edit
@@ -265,7 +275,7 @@ class SkillManager(SkillRunning):
             if broken := next((row for row in rows if row.state == "broken"), None):
                 raise SkillParseError(f"{name} cannot be loaded: {broken.reason}", skill=name)
             raise SkillNotFoundError(name)
-        self._tools.skill_is_live(live)
+        self._keeper.skill_is_live(live)
         return await self.get_skill(name)
 
     async def set_enabled(self, name: str, enabled: bool) -> SkillDetail:
@@ -274,7 +284,7 @@ class SkillManager(SkillRunning):
             await self._live(name)
             with storage_faults():
                 await self._catalog.set_enabled(name, enabled)
-            self._tools.skill_is_live(await self._live(name))
+            self._keeper.skill_is_live(await self._live(name))
         return await self.get_skill(name)
 
     # -------------------------------------------------------------------------------------------------- plugins
@@ -286,27 +296,26 @@ class SkillManager(SkillRunning):
         return Receipt(name=name, message="Plugin uninstalled successfully")
 
     # ---------------------------------------------------------------------------------------------------- tools
-    async def register_skill_tool(self, name: str) -> Any:
-        """Register a skill as `skill:{name}`; gives the tool's definition."""
-        return self._tools.register(await self._live(name))
+    async def register_skill_tool(self, name: str) -> Tool:
+        """Register a skill as `skill:{name}`; gives its tool."""
+        return self._keeper.register(await self._live(name))
 
     async def register_all_skill_tools(self) -> None:
-        """Register every enabled skill."""
-        if self._tools.is_needed:
-            for row in await self._catalog.all_live():
-                self._tools.skill_is_live(row)
+        """Register every skill; those that are switched off are tools that are."""
+        for row in await self._catalog.all_live():
+            self._keeper.register(row)
 
     def unregister_skill_tool(self, name: str) -> bool:
         """Take a skill's tool away; False where there was none."""
-        return self._tools.unregister(name)
+        return self._keeper.unregister(name)
 
     def _tool_source(self, row: Row) -> SkillToolSource:
         return SkillToolSource(
             metadata=row.metadata,
             mode=effective_mode(row.declared_mode, row.entry, self._config.default_mode),
             entry=row.entry,
-            folder=self._folder(row),
             content_hash=row.content_hash,
+            schema=row.parameters,
         )
 
     # --------------------------------------------------------------------------------------------------- config

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from apexbridge.skills.arguments.model import ScriptArguments
 from apexbridge.wire import WireModel
 
 Profile = Literal["seed", "lenient", "strict"]
@@ -93,6 +94,8 @@ class Skill:
     content_hash: str
     summary: str
     warnings: tuple[str, ...] = ()
+    arguments: dict[str, ScriptArguments] = field(default_factory=dict)
+    """What its scripts take, by their paths, where that could be told."""
 
     @property
     def name(self) -> str:
@@ -154,6 +157,9 @@ class SkillDetail(SkillSummary):
     size: int
     warnings: list[str]
     parameters: dict[str, Any] | None
+    """JSON Schema of the input: as declared, else as derived from the entry script."""
+    script_parameters: dict[str, dict[str, Any]]
+    """What scripts were seen to take, by their paths."""
     permissions: list[str]
     grants: list[str]
     allowed_tools: list[str]

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from apexbridge.errors import SkillError
 from apexbridge.sandbox.models import ExecutionResult, Grants
-from apexbridge.skills.models import SkillMetadata
+from apexbridge.skills.models import Mode, SkillMetadata
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,29 +95,22 @@ class NoIndex:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkillToolSource:
-    """What a tool is made of: the skill's words and where it stands."""
+    """What a tool is made of: the skill's words, and what it takes."""
 
     metadata: SkillMetadata
-    mode: str
+    mode: Mode
     entry: str | None
-    folder: Path
     content_hash: str
-
-
-class ToolRegistrar(Protocol):
-    """Where skills become tools, as `skill:{name}`."""
-
-    def register(self, source: SkillToolSource) -> Any:
-        """Add the tool, or replace it; gives its definition."""
-
-    def unregister(self, name: str) -> bool:
-        """Remove the tool; False where there was none."""
+    schema: Mapping[str, Any] | None = None
+    """Of its input; None where nothing is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
     """One run of a skill's script."""
 
+    id: str
+    """The call's, under which the run is known everywhere."""
     skill: str
     folder: Path
     script: str
@@ -149,8 +142,8 @@ class StartedRun(Protocol):
     def cancel(self) -> None:
         """End it, wherever it is."""
 
-    def when_over(self, call: Callable[[], None]) -> None:
-        """Call this once it has ended, in whatever way."""
+    def when_over(self, call: Callable[[ExecutionResult | None], None]) -> None:
+        """Call this once it has ended, with its result where it came to have one."""
 
 
 class SkillRunner(Protocol):

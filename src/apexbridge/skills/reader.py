@@ -19,6 +19,7 @@ from apexbridge.skills.models import (
     SkillMetadata,
 )
 from apexbridge.skills.names import lenient_name, name_problem
+from apexbridge.skills.parameters import declared_schema
 from apexbridge.skills.yamlblock import FrontmatterError
 
 MAX_SKILL_FILE_BYTES = 1024 * 1024
@@ -189,10 +190,11 @@ class _Reader:
 
     def parameters(self) -> dict[str, Any] | None:
         for value in (self.apex("parameters"), self.document.value("input_schema")):
-            if isinstance(value, dict):
-                return value
-            if value is not None:
-                self.warn("parameters must be a mapping (JSON Schema); ignored", self.line("parameters"))
+            schema, warnings = declared_schema(value)
+            for warning in warnings:
+                self.warn(warning, self.line("parameters"))
+            if schema is not None:
+                return schema
         return None
 
     def permissions(self) -> tuple[str, ...]:

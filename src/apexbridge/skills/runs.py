@@ -4,7 +4,6 @@ import asyncio
 import hashlib
 import json
 import logging
-import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack
 from dataclasses import replace
@@ -27,8 +26,9 @@ from apexbridge.storage.faults import storage_faults
 from apexbridge.storage.runs import RunFilter, RunRow, RunState, RunStore
 from apexbridge.storage.statistics import CallStatisticsStore
 
-INLINE_CHARACTERS = 32 * 1024
-"""Output up to this length is kept in the record; more of it in a file beside the artifacts."""
+INLINE_CHARACTERS = 8 * 1024
+"""Output up to this length is kept in the record; more of it in a file beside the artifacts, which can be read on its
+own: whatever is too long for a model to be told, in any script, is longer than this."""
 REMEMBERED_RUNS = 100
 REMEMBERED_CHARACTERS = 16 * 1024 * 1024
 """How much of what ended runs said is kept for listeners who come back; the rest is told from the records."""
@@ -75,10 +75,12 @@ class Run:
             # Not at once: a task that is cancelled before its first step never gets to say how it ended.
             self._task.get_loop().call_soon(self._task.cancel)
 
-    def when_over(self, call: Callable[[], None]) -> None:
-        """Call this once it has ended, in whatever way."""
+    def when_over(self, call: Callable[[ExecutionResult | None], None]) -> None:
+        """Call this once it has ended, with its result where it came to have one."""
         assert self._task is not None  # noqa: S101  # a run is given out once it goes
-        self._task.add_done_callback(lambda _: call())
+        self._task.add_done_callback(
+            lambda task: call(None if task.cancelled() or task.exception() is not None else task.result())
+        )
 
     async def result(self) -> ExecutionResult:
         """Wait for its end; whoever is cancelled while waiting takes the run with them."""
@@ -156,7 +158,7 @@ class Runs:
         text = json.dumps(request.input, sort_keys=True, ensure_ascii=False)
         told = json.dumps([text, request.args, request.files], ensure_ascii=False)
         return RunRow(
-            id=uuid.uuid4().hex,
+            id=request.id,
             skill=request.skill,
             script=request.script,
             content_hash=request.content_hash,

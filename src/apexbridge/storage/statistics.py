@@ -1,9 +1,20 @@
 """Counters of calls, one row a tool; they survive restarts."""
 
+import asyncio
+import logging
 import sqlite3
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from apexbridge.storage.database import Database
+
+FLUSH_SECONDS = 1.0
+_ADD = """INSERT INTO call_statistics VALUES (?, ?, ?, ?) ON CONFLICT (tool) DO UPDATE SET
+          call_count = call_count + excluded.call_count,
+          success_count = success_count + excluded.success_count,
+          total_duration = total_duration + excluded.total_duration"""
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +35,13 @@ class CallCounts:
         """Share of calls that went well, two decimals."""
         return round(self.successes / self.calls, 2) if self.calls else 0.0
 
+    def __add__(self, other: "CallCounts") -> "CallCounts":
+        return CallCounts(
+            calls=self.calls + other.calls,
+            successes=self.successes + other.successes,
+            duration_ms=self.duration_ms + other.duration_ms,
+        )
+
 
 class CallStatisticsStore:
     """Counts calls and tells the counts."""
@@ -33,17 +51,18 @@ class CallStatisticsStore:
 
     async def record(self, tool: str, *, success: bool, duration_ms: int) -> None:
         """Count one call that began to run."""
+        await self.add({tool: CallCounts(calls=1, successes=int(success), duration_ms=duration_ms)})
 
-        def job(connection: sqlite3.Connection) -> None:
-            connection.execute(
-                """INSERT INTO call_statistics VALUES (?, 1, ?, ?) ON CONFLICT (tool) DO UPDATE SET
-                   call_count = call_count + 1,
-                   success_count = success_count + excluded.success_count,
-                   total_duration = total_duration + excluded.total_duration""",
-                (tool, int(success), duration_ms),
-            )
+    async def add(self, tallies: Mapping[str, CallCounts]) -> None:
+        """Count many calls at once."""
+        rows = [(tool, own.calls, own.successes, own.duration_ms) for tool, own in tallies.items()]
+        await self._database.write(lambda connection: connection.executemany(_ADD, rows))
 
-        await self._database.write(job)
+    async def all(self) -> dict[str, CallCounts]:
+        """The counts of everything that was ever called."""
+        query = "SELECT tool, call_count, success_count, total_duration FROM call_statistics"
+        rows = await self._database.read(lambda connection: connection.execute(query).fetchall())
+        return {tool: CallCounts(calls=calls, successes=good, duration_ms=ms) for tool, calls, good, ms in rows}
 
     async def of(self, tool: str) -> CallCounts:
         """The counts of one tool; zeros where it was never called."""
@@ -55,3 +74,50 @@ class CallStatisticsStore:
             return CallCounts(calls=row[0], successes=row[1], duration_ms=row[2]) if row else CallCounts()
 
         return await self._database.read(job)
+
+
+class CallTally:
+    """Counts calls that take microseconds: in memory at once, in the database a moment later, many together."""
+
+    def __init__(self, store: CallStatisticsStore) -> None:
+        self._store = store
+        self._waiting: dict[str, CallCounts] = {}
+        self._flushing: asyncio.Task[None] | None = None
+        self._closing = asyncio.Event()
+
+    def count(self, tool: str, success: bool, duration_ms: int) -> None:
+        """Count one call."""
+        one = CallCounts(calls=1, successes=int(success), duration_ms=duration_ms)
+        self._waiting[tool] = self._waiting.get(tool, CallCounts()) + one
+        if self._flushing is None or self._flushing.done():
+            self._flushing = asyncio.get_running_loop().create_task(self._flush_soon())
+
+    async def all(self) -> dict[str, CallCounts]:
+        """The counts of everything, with what is not written yet."""
+        known = await self._store.all()
+        for tool, own in self._waiting.items():
+            known[tool] = known.get(tool, CallCounts()) + own
+        return known
+
+    async def close(self) -> None:
+        """Write what is waiting."""
+        self._closing.set()
+        if self._flushing is not None:
+            await asyncio.wait([self._flushing])
+        await self._flush()
+
+    async def _flush_soon(self) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._closing.wait(), FLUSH_SECONDS)
+        await self._flush()
+
+    async def _flush(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        if not waiting:
+            return
+        try:
+            await self._store.add(waiting)
+        except sqlite3.Error:  # a count is not worth a failure; what cannot be written now may be later
+            logger.warning("calls of %s could not be counted yet", ", ".join(waiting), exc_info=True)
+            for tool, own in waiting.items():
+                self._waiting[tool] = self._waiting.get(tool, CallCounts()) + own

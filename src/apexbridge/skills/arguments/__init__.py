@@ -1,0 +1,1 @@
+"""What arguments a script takes, read from its source; nothing of it is ever run."""

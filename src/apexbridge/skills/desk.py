@@ -1,0 +1,62 @@
+"""What the built-in tools ask of the skills: their words, their files, their runs."""
+
+from typing import BinaryIO
+
+from apexbridge.errors import DirectModeDisabledError
+from apexbridge.skills.execution import Call
+from apexbridge.skills.manager import SkillManager
+from apexbridge.skills.models import DirectSkillResult, SkillDetail
+from apexbridge.skills.tool_factory import told
+from apexbridge.tools.builtin.disclosure import told_arguments
+from apexbridge.tools.builtin.ports import Instructions, SkillCall
+from apexbridge.tools.tool import ToolContext, ToolResult
+
+
+class SkillDesk:
+    """Serves the tools that read and run skills."""
+
+    def __init__(self, skills: SkillManager) -> None:
+        self._skills = skills
+
+    async def instructions(self, name: str) -> Instructions:
+        """What a skill says.
+
+        Raises:
+            SkillNotFoundError: there is none of that name.
+            DirectModeDisabledError: it is nothing but instructions, and the operator has those switched off.
+        """
+        detail = await self._skills.get_skill(name)
+        if detail.mode == "direct" and not self._skills.get_config().enable_direct_mode:
+            raise DirectModeDisabledError(
+                "Direct mode is switched off; only sandboxed skills answer.", skill=name, mode="direct"
+            )
+        return Instructions(
+            name=detail.name,
+            mode=detail.mode,
+            content=detail.content,
+            files=[file.path for file in detail.files],
+            scripts=[_told_script(detail, path) for path in detail.scripts],
+            allowed_tools=detail.allowed_tools,
+        )
+
+    async def open_file(self, name: str, path: str) -> BinaryIO:
+        """One of its files, open.
+
+        Raises:
+            SkillError: FILE_NOT_FOUND.
+        """
+        return await self._skills.open_skill_file(name, path)
+
+    async def run(self, name: str, call: SkillCall, context: ToolContext) -> ToolResult:
+        """Run it, or one of its scripts, as whoever called the tool."""
+        wanted = Call(input=call.input, script=call.script, args=call.args, files=call.files)
+        started = await self._skills.start_skill(
+            name, wanted, conversation=context.conversation, approval=context.approval
+        )
+        return told(started if isinstance(started, DirectSkillResult) else await started.result())
+
+
+def _told_script(detail: SkillDetail, path: str) -> str:
+    """A script, and what it takes where that is known."""
+    schema = detail.script_parameters.get(path)
+    return f"{path} ({told_arguments(schema)})" if schema and told_arguments(schema) else path

@@ -1,0 +1,253 @@
+"""What a skill's frontmatter says of its parameters, in whichever way it is written, as a JSON Schema."""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from apexbridge.tools.schema import SchemaParameters, SchemaProblem
+
+MAX_PARAMETERS = 100
+MAX_NAME_CHARACTERS = 64
+MAX_DESCRIPTION_CHARACTERS = 1024
+MAX_DEPTH = 16
+NAME_PROPERTY = "name"
+ANYTHING: Mapping[str, Any] = {"type": "object", "properties": {}}
+"""The schema of a skill that does not say what it takes."""
+_TYPES = {
+    **dict.fromkeys(["string", "str", "text", "char", "enum", "choice"], "string"),
+    **dict.fromkeys(["file", "filename", "path", "filepath", "directory", "folder", "dir"], "string"),
+    **dict.fromkeys(["url", "uri", "email", "date", "datetime", "time", "uuid"], "string"),
+    **dict.fromkeys(["integer", "int", "long"], "integer"),
+    **dict.fromkeys(["number", "float", "double", "decimal"], "number"),
+    **dict.fromkeys(["boolean", "bool", "flag"], "boolean"),
+    **dict.fromkeys(["array", "list", "tuple", "set"], "array"),
+    **dict.fromkeys(["object", "dict", "map", "mapping", "json"], "object"),
+    "null": "null",
+    "none": "null",
+}
+_LIST_OF = re.compile(r"(?:list|array)[\[<](\w{1,20})[\]>]|(\w{1,20})\[\]")
+_BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
+_SIZES = ("minLength", "maxLength", "minItems", "maxItems", "uniqueItems")
+_COMBINATIONS = ("anyOf", "oneOf", "allOf", "const")
+_WORDS = ("description", "default", "examples", "format", "pattern", "additionalProperties")
+_KEPT_KEYWORDS = (*_WORDS, *_BOUNDS, *_SIZES, *_COMBINATIONS)
+_SCHEMA_KEYWORDS = {
+    *_KEPT_KEYWORDS,
+    "$schema",
+    "$id",
+    "$defs",
+    "title",
+    "type",
+    "properties",
+    "required",
+    "items",
+    "enum",
+}
+_YES = (True, "true", "yes", "True")
+
+
+class _Refused(ValueError):
+    """A parameter that cannot be one, with the reason."""
+
+
+def declared_schema(parameters: Any) -> tuple[dict[str, Any] | None, list[str]]:
+    """Read what stands under `parameters` or `input_schema`.
+
+    It may be a JSON Schema, a mapping of names to descriptions, types or details, or a list with a `name` in each
+    entry. What cannot be understood is set aside.
+
+    Returns:
+        A JSON Schema of an object, or None where there is none that could be used, and a warning for each thing that
+        was set aside.
+    """
+    if parameters is None:
+        return None, []
+    warnings: list[str] = []
+    try:
+        given = json.loads(json.dumps(parameters, default=str, allow_nan=False))
+    except (ValueError, TypeError, RecursionError):
+        return None, ["parameters cannot be written as JSON; they are ignored"]
+    if isinstance(given, dict) and _is_schema(given):
+        return _usable_schema(given, warnings)
+    if isinstance(given, dict):
+        entries = list(given.items())
+    elif isinstance(given, list):
+        entries = _named_entries(given, warnings)
+    else:
+        return None, ["parameters must be a mapping or a list; they are ignored"]
+    return _checked(_from_entries(entries, warnings), warnings)
+
+
+def tool_schema(schema: Mapping[str, Any] | None, skill_name: str) -> dict[str, Any]:
+    """The schema of a skill's tool: its own parameters, and an optional `name` unless one of them is called so."""
+    whole = {"type": "object", **(schema or ANYTHING)}
+    properties = dict(whole.get("properties") or {})
+    if NAME_PROPERTY not in properties and NAME_PROPERTY not in (whole.get("required") or []):
+        properties[NAME_PROPERTY] = {"type": "string", "description": f"The skill's identifier: {skill_name}"}
+    return {**whole, "properties": properties}
+
+
+# ---------------------------------------------------------------------------------------------- a JSON Schema
+def _is_schema(given: dict[str, Any]) -> bool:
+    """Whether a mapping is a schema, and not a mapping of names one of which happens to be a keyword."""
+    kind = given.get("type")
+    if kind == "object" or "$ref" in given:
+        return True
+    if kind is not None and not isinstance(kind, dict):
+        return set(given) <= _SCHEMA_KEYWORDS
+    properties = given.get("properties")
+    return isinstance(properties, dict) and not isinstance(properties.get("type"), str)
+
+
+def _usable_schema(given: dict[str, Any], warnings: list[str]) -> tuple[dict[str, Any] | None, list[str]]:
+    """The schema as it is; where it breaks the rules, what its properties are meant to say."""
+    schema = {"type": "object", **given}
+    try:
+        SchemaParameters(schema)
+    except SchemaProblem as problem:
+        properties = given.get("properties")
+        if schema["type"] != "object" or not isinstance(properties, dict):
+            return None, [*warnings, f"parameters are no usable JSON Schema: {problem}; they are ignored"]
+        repaired = _from_entries(list(properties.items()), warnings)
+        required = given.get("required")
+        named = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
+        known = repaired["properties"]
+        wanted = dict.fromkeys([*repaired.get("required", []), *(name for name in named if name in known)])
+        if wanted:
+            repaired["required"] = list(wanted)
+        warnings.append(f"parameters break the rules of JSON Schema ({problem}); they were read as far as possible")
+        return _checked(repaired, warnings)
+    return schema, warnings
+
+
+def _checked(schema: dict[str, Any], warnings: list[str]) -> tuple[dict[str, Any] | None, list[str]]:
+    if not schema["properties"]:
+        return None, warnings
+    try:
+        SchemaParameters(schema)
+    except SchemaProblem as problem:
+        return None, [*warnings, f"parameters give no usable JSON Schema: {problem}; they are ignored"]
+    return schema, warnings
+
+
+# ------------------------------------------------------------------------------------------------ our own words
+def _named_entries(given: list[Any], warnings: list[str]) -> list[tuple[str, Any]]:
+    """The entries of a list: `{name: …, type: …}`, `{the-name: …}`, or the name alone."""
+    entries: list[tuple[str, Any]] = []
+    for entry in given:
+        if isinstance(entry, str):
+            entries.append((entry, {}))
+        elif isinstance(entry, dict) and isinstance(entry.get("name"), str):
+            entries.append((entry["name"], {key: value for key, value in entry.items() if key != "name"}))
+        elif isinstance(entry, dict) and len(entry) == 1:
+            entries += entry.items()
+        else:
+            warnings.append("a parameter without a name was set aside")
+    return entries
+
+
+def _from_entries(entries: list[tuple[str, Any]], warnings: list[str]) -> dict[str, Any]:
+    properties: dict[str, Any] = {}
+    required: list[str] = []
+    for name, told in entries:
+        try:
+            if len(properties) >= MAX_PARAMETERS:
+                raise _Refused(f"there are more than {MAX_PARAMETERS}")
+            if not 0 < len(name) <= MAX_NAME_CHARACTERS or not name.isprintable():
+                raise _Refused(f"a name has 1 to {MAX_NAME_CHARACTERS} printable characters")
+            if name in properties:
+                raise _Refused("it is there twice")
+            schema = _property(told, f'parameter "{name}"', warnings)
+            SchemaParameters({"properties": {name: schema}})
+        except (_Refused, SchemaProblem) as problem:
+            warnings.append(f'parameter "{name[:MAX_NAME_CHARACTERS]}" was set aside: {problem}')
+            continue
+        properties[name] = schema
+        if isinstance(told, dict) and _is_required(told):
+            required.append(name)
+    return {"type": "object", "properties": properties, **({"required": required} if required else {})}
+
+
+def _is_required(told: dict[str, Any]) -> bool:
+    return told.get("required") in _YES or told.get("optional") in (False, "false")
+
+
+def _property(told: Any, where: str, warnings: list[str], depth: int = 0) -> dict[str, Any]:
+    """One parameter's schema, from its details, its type, or its description."""
+    if depth > MAX_DEPTH:
+        raise _Refused("it is nested too deeply")
+    if told is None:
+        return {"type": "string"}
+    if isinstance(told, str):
+        kind = _type_schema(told)
+        return {"type": "string", "description": told[:MAX_DESCRIPTION_CHARACTERS]} if kind is None else kind
+    if not isinstance(told, dict):
+        raise _Refused("write its type, its description, or a mapping of both")
+    if "$ref" in told:
+        raise _Refused("a reference cannot be followed here")
+    schema = _kind(told, where, warnings)
+    schema |= {key: told[key] for key in _KEPT_KEYWORDS if told.get(key) is not None}
+    if "description" in schema:
+        schema["description"] = str(schema["description"])[:MAX_DESCRIPTION_CHARACTERS]
+    if choices := _choices(told):
+        schema["enum"] = choices
+    if told.get("items") is not None:
+        schema["items"] = _property(told["items"], where, warnings, depth + 1)
+    if isinstance(told.get("properties"), dict):
+        inner = {key: _property(value, where, warnings, depth + 1) for key, value in told["properties"].items()}
+        schema["properties"] = inner
+        required = told.get("required")
+        names = required if isinstance(required, list) else []
+        named = [key for key in inner if key in names or _says_required(told["properties"][key])]
+        if named:
+            schema["required"] = named
+    return schema
+
+
+def _choices(told: dict[str, Any]) -> list[Any] | None:
+    return next((told[key] for key in ("enum", "choices", "options") if isinstance(told.get(key), list)), None)
+
+
+def _says_required(told: Any) -> bool:
+    return isinstance(told, dict) and _is_required(told)
+
+
+def _kind(told: dict[str, Any], where: str, warnings: list[str]) -> dict[str, Any]:
+    """`{"type": …}` from the type as it is written; nothing, with a warning, for a type that nobody knows."""
+    written = told.get("type")
+    if written is None and (_choices(told) or any(key in told for key in _COMBINATIONS)):
+        return {}
+    if written is None:
+        shape = "object" if "properties" in told else "array" if "items" in told else _type_of(told.get("default"))
+        return {"type": shape}
+    words = written if isinstance(written, list) else [written]
+    known = [_type_schema(word) if isinstance(word, str) else None for word in words]
+    if not known or any(schema is None for schema in known):
+        warnings.append(f"{where} has the unknown type {str(written)[:40]!r}; any value is taken")
+        return {}
+    schemas = [schema for schema in known if schema is not None]
+    if len(schemas) == 1:
+        return schemas[0]
+    return {"type": list(dict.fromkeys(schema["type"] for schema in schemas))}
+
+
+def _type_schema(word: str) -> dict[str, Any] | None:
+    """The schema of a type by its name: `int`, `path`, `list[str]`, `string[]`."""
+    plain = word.strip().lower()
+    if listed := _LIST_OF.fullmatch(plain):
+        item = _TYPES.get(listed[1] or listed[2])
+        return {"type": "array", "items": {"type": item}} if item else None
+    if plain == "any":
+        return {"type": ["string", "number", "boolean", "array", "object", "null"]}
+    return {"type": _TYPES[plain]} if plain in _TYPES else None
+
+
+def _type_of(default: Any) -> str:
+    if isinstance(default, bool):
+        return "boolean"
+    if isinstance(default, int):
+        return "integer"
+    if isinstance(default, float):
+        return "number"
+    return "array" if isinstance(default, list) else "object" if isinstance(default, dict) else "string"

@@ -1,0 +1,141 @@
+"""From a skill to a tool: its words, its schema, and what a call of it does."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from functools import cached_property
+from typing import Any
+
+from apexbridge.errors import InvalidSkillStructureError
+from apexbridge.sandbox.models import ExecutionResult
+from apexbridge.skills.direct import render
+from apexbridge.skills.frontmatter import parse_leniently
+from apexbridge.skills.models import SKILL_FILE, DirectSkillResult
+from apexbridge.skills.parameters import tool_schema
+from apexbridge.skills.ports import SkillToolSource
+from apexbridge.skills.reader import read_skill_markdown
+from apexbridge.tools.naming import skill_tool_id
+from apexbridge.tools.schema import InputProblem, SchemaParameters, SchemaProblem
+from apexbridge.tools.tool import Tool, ToolContext, ToolMetadata, ToolResult
+
+CATEGORY = "skill"
+STDERR_CHARACTERS = 2000
+"""Of what a failed run said, from its end."""
+SkillCall = Callable[[SkillToolSource, Mapping[str, Any], ToolContext], Awaitable[ExecutionResult | DirectSkillResult]]
+"""Runs a skill, or renders it."""
+
+
+class SkillToolFactory:
+    """Makes tools of skills."""
+
+    def __init__(self, call: SkillCall) -> None:
+        self._call = call
+
+    def create_tool(self, source: SkillToolSource) -> Tool:
+        """The tool of a skill, in the skill's own mode."""
+        return self.create_sandbox_tool(source) if source.mode == "sandbox" else self.create_direct_tool(source)
+
+    def create_sandbox_tool(self, source: SkillToolSource) -> Tool:
+        """A tool that runs the skill's entry script."""
+        return self._tool(source, self._call, asks=source.metadata.dangerous)
+
+    def create_direct_tool(self, source: SkillToolSource) -> Tool:
+        """A tool that gives the skill's instructions; reading them does nothing that would need a confirmation."""
+        return self._tool(source, self._call, asks=False)
+
+    def from_skill_markdown(self, markdown: str, *, entry: str | None = None) -> Tool:
+        """A tool from the text of a SKILL.md; without an entry script, a call renders this very text.
+
+        Raises:
+            InvalidSkillStructureError: it is no proper SKILL.md; all reasons are named.
+        """
+        data = markdown.encode("utf-8", "replace")
+        reading = read_skill_markdown(data, folder=str(parse_leniently(markdown).value("name")), profile="seed")
+        metadata = reading.metadata
+        if metadata is None:
+            raise InvalidSkillStructureError([str(error) for error in reading.errors])
+        mode = metadata.mode or ("sandbox" if entry else "direct")
+        source = SkillToolSource(metadata=metadata, mode=mode, entry=entry, content_hash="", schema=metadata.parameters)
+        if mode == "sandbox":
+            return self.create_sandbox_tool(source)
+
+        async def rendered(_: SkillToolSource, input: Mapping[str, Any], __: ToolContext) -> DirectSkillResult:
+            path = f"{metadata.name}/{SKILL_FILE}"
+            return render(name=metadata.name, body=reading.body, source_path=path, input=input)
+
+        return self._tool(source, rendered, asks=False)
+
+    def _tool(self, source: SkillToolSource, call: SkillCall, *, asks: bool) -> Tool:
+        metadata = source.metadata
+
+        async def execute(input: Mapping[str, Any], context: ToolContext) -> ToolResult:
+            return told(await call(source, own_input(source, input), context))
+
+        return Tool(
+            id=skill_tool_id(metadata.name),
+            description=metadata.description,
+            parameters=SkillParameters(source),
+            execute=execute,
+            metadata=ToolMetadata(
+                category=CATEGORY,
+                permissions=metadata.permissions,
+                dangerous=asks,
+                confirm=metadata.confirm,
+                tags=metadata.tags,
+                content_hash=source.content_hash,
+            ),
+        )
+
+
+class SkillParameters:
+    """A skill's schema, made when it is first asked for: a thousand skills at a start have no time for theirs."""
+
+    def __init__(self, source: SkillToolSource) -> None:
+        self._source = source
+
+    @property
+    def schema(self) -> Mapping[str, Any]:
+        """As JSON Schema."""
+        return self._checked.schema
+
+    def read(self, input: Mapping[str, Any]) -> tuple[Any, list[InputProblem]]:
+        """The input itself, or what is wrong with it."""
+        return self._checked.read(input)
+
+    @cached_property
+    def _checked(self) -> SchemaParameters:
+        source = self._source
+        own = source.schema
+        if source.mode == "direct" and own is not None:  # an input that is missing is only warned of
+            own = {key: value for key, value in own.items() if key != "required"}
+        try:
+            return SchemaParameters(tool_schema(own, source.metadata.name))
+        except SchemaProblem:  # told as a warning when the skill was read; what cannot be checked is let through
+            return SchemaParameters(tool_schema(None, source.metadata.name))
+
+
+def own_input(source: SkillToolSource, input: Mapping[str, Any]) -> dict[str, Any]:
+    """The input without the skill's identifier, unless the skill has a `name` of its own."""
+    declared = (source.schema or {}).get("properties", {})
+    is_identifier = "name" not in declared and input.get("name") == source.metadata.name
+    return {key: value for key, value in input.items() if key != "name" or not is_identifier}
+
+
+def told(result: ExecutionResult | DirectSkillResult) -> ToolResult:
+    """What a skill did, for the model and for programs."""
+    data = result.model_dump(mode="json")
+    if isinstance(result, DirectSkillResult):
+        return ToolResult(output=result.content, data=data, notices=tuple(result.warnings))
+    files = tuple(f"runs/{result.id}/{file.path}" for file in result.files)
+    parts = [result.stdout.rstrip("\n")]
+    if not result.success:
+        parts = [f"Failed: {result.error} ({result.error_code}, exit code {result.exit_code})", *parts]
+        parts += [f"stderr: {result.stderr[-STDERR_CHARACTERS:].strip()}"] if result.stderr.strip() else []
+    if files:
+        parts.append(f"Files: {', '.join(files)}")
+    return ToolResult(
+        output="\n".join(part for part in parts if part) or "(the script ended well and said nothing)",
+        data=data,
+        files=files,
+        whole=f"runs/{result.id}/stdout" if result.stdout else None,
+        notices=tuple(result.warnings),
+        is_error=not result.success,
+    )

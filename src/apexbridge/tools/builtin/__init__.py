@@ -1,0 +1,1 @@
+"""The tools that come with the product; each runs in the server's own process."""

@@ -1,0 +1,77 @@
+"""How found skills are told to a model: enough to choose and to call, in few words."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from apexbridge.tools.builtin.ports import FoundSkill
+from apexbridge.tools.naming import SKILL_IDENTIFIER
+
+DESCRIPTION_TOKENS = 85
+ARGUMENT_TOKENS = 45
+"""With the name and the score, a hit stays below 150 tokens and five of them below 800."""
+CUT = "…"
+_CJK = (("⺀", "鿿"), ("豈", "﫿"), ("가", "힣"), ("！", "￦"))
+
+
+def tokens(text: str) -> float:
+    """What a text costs, roughly: bytes by four, and one for each character of a script that is not spelled."""
+    wide = sum(any(first <= letter <= last for first, last in _CJK) for letter in text)
+    narrow = sum(len(letter.encode("utf-8", "replace")) for letter in text if not _is_wide(letter))
+    return wide + narrow / 4
+
+
+def cut(text: str, limit: float) -> str:
+    """As much of a text as fits, with a mark where there was more; on one line."""
+    text = " ".join(text.split())
+    if tokens(text) <= limit:
+        return text
+    used, kept = tokens(CUT), []
+    for letter in text:
+        used += 1 if _is_wide(letter) else len(letter.encode("utf-8", "replace")) / 4
+        if used > limit:
+            break
+        kept.append(letter)
+    return "".join(kept).rstrip() + CUT
+
+
+def told_hit(place: int, match: FoundSkill, schema: Mapping[str, Any] | None) -> str:
+    """One hit: what it is, how sure, and what it takes."""
+    kind = "instructions" if match.mode == "direct" else "runs"
+    lines = [f"{place}. {match.name} ({match.score:.2f}, {kind}): {cut(match.description, DESCRIPTION_TOKENS)}"]
+    if told := told_arguments(schema or {}):
+        lines.append(f"   input: {cut(told, ARGUMENT_TOKENS)}")
+    return "\n".join(lines)
+
+
+def told_arguments(schema: Mapping[str, Any]) -> str:
+    """A schema as a signature: `message: string, scope?: "api"|"cli"`."""
+    properties = schema.get("properties")
+    if not isinstance(properties, Mapping):
+        return ""
+    required = schema.get("required") or ()
+    return ", ".join(
+        f"{name}{'' if name in required else '?'}: {_kind(own)}"
+        for name, own in properties.items()
+        if name != "name" or not _is_identifier(own)
+    )
+
+
+def _kind(schema: Any) -> str:
+    if not isinstance(schema, Mapping):
+        return "any"
+    if isinstance(choices := schema.get("enum"), list):
+        return "|".join(json.dumps(choice, ensure_ascii=False) for choice in choices[:8])
+    kind = schema.get("type", "any")
+    if isinstance(kind, list):
+        return "|".join(map(str, kind))
+    return f"{_kind(schema.get('items', {}))}[]" if kind == "array" else str(kind)
+
+
+def _is_identifier(schema: Any) -> bool:
+    """Whether a `name` is not the skill's own but the one that every skill's tool takes."""
+    return isinstance(schema, Mapping) and str(schema.get("description")).startswith(SKILL_IDENTIFIER)
+
+
+def _is_wide(letter: str) -> bool:
+    return any(first <= letter <= last for first, last in _CJK)

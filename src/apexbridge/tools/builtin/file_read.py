@@ -1,0 +1,48 @@
+"""The tool `file-read`: a text file of the workspace, or a stretch of it."""
+
+import os
+
+import anyio.to_thread
+from pydantic import Field
+
+from apexbridge.tools.builtin.paths import shown
+from apexbridge.tools.builtin.stretches import Unit, Wanted, read_stretch, told_to_model, told_to_programs
+from apexbridge.tools.builtin.workspace import Workspace
+from apexbridge.tools.tool import Tool, ToolContext, ToolResult
+from apexbridge.wire import WireInput
+
+INLINE_BYTES = 64 * 1024
+"""A file up to this size is read quicker than a thread is asked to."""
+
+
+class FileReadInput(WireInput):
+    """What to read."""
+
+    path: str = Field(description="Relative to the workspace, or runs/ID/PATH.")
+    offset: int = Field(default=0, ge=0, description="Units to skip.")
+    limit: int | None = Field(default=None, ge=1, description="Units to read.")
+    unit: Unit = "lines"
+    encoding: str | None = None
+
+
+def file_read(workspace: Workspace) -> Tool:
+    """The tool, for files of this workspace."""
+
+    async def execute(args: FileReadInput, context: ToolContext) -> ToolResult:
+        wanted = Wanted(
+            name=shown(args.path), offset=args.offset, limit=args.limit, unit=args.unit, encoding=args.encoding
+        )
+        with workspace.open_file(args.path, caller=context.caller) as file:
+            if os.fstat(file.fileno()).st_size <= INLINE_BYTES:
+                stretch = read_stretch(file, wanted)
+            else:
+                stretch = await anyio.to_thread.run_sync(read_stretch, file, wanted)
+        return ToolResult(output=told_to_model(stretch), data=told_to_programs(stretch))
+
+    return Tool.define(
+        "file-read",
+        description="Read a text file; where it is truncated, go on at nextOffset.",
+        parameters=FileReadInput,
+        execute=execute,
+        metadata={"category": "builtin"},
+    )

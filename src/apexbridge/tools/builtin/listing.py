@@ -1,0 +1,95 @@
+"""Lists what is below an open folder: bounded, sorted, and without following a link."""
+
+import os
+import stat
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Literal
+
+from apexbridge.tools.builtin.beneath import OPEN_FOLDER, Opener
+from apexbridge.tools.builtin.globs import Glob
+
+MAX_LOOKED_AT = 10_000
+_LAST_SECOND = 253_402_300_799  # of the year 9999, which is as far as a date goes
+
+EntryType = Literal["file", "folder", "link", "other"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """Something in a folder."""
+
+    path: str
+    type: EntryType
+    size: int
+    """Bytes of a file; 0 for anything else."""
+    modified: datetime
+
+
+def entry_of(path: str, status: os.stat_result) -> Entry:
+    """An entry from what the system says of it."""
+    mode = status.st_mode
+    kind: EntryType = (
+        "file" if stat.S_ISREG(mode) else "folder" if stat.S_ISDIR(mode) else "link" if stat.S_ISLNK(mode) else "other"
+    )
+    return Entry(
+        path=path,
+        type=kind,
+        size=status.st_size if kind == "file" else 0,
+        modified=datetime.fromtimestamp(min(max(status.st_mtime, 0), _LAST_SECOND), UTC),
+    )
+
+
+def list_entries(
+    folder: int, opener: Opener, *, glob: Glob | None = None, deep: bool = False, most: int = MAX_LOOKED_AT
+) -> tuple[list[Entry], bool]:
+    """Everything that matches, sorted by path, and whether something may be missing.
+
+    Folders near the top are looked at first, so that a single large one does not hide all others.
+    """
+    found: list[Entry] = []
+    left = most
+    waiting = deque([("", "", glob.start if glob else 1)])
+    while waiting:
+        place, shown, state = waiting.popleft()
+        below = []
+        for name, status in _looked_at(folder, opener, place.removesuffix("/")):
+            if left == 0:
+                return sorted(found, key=_path), True
+            left -= 1
+            readable = _readable(name)
+            reached = glob.advance(state, readable) if glob else 1
+            if glob is None or glob.accepts(reached):
+                found.append(entry_of(f"{shown}{readable}", status))
+            if deep and stat.S_ISDIR(status.st_mode):
+                reached = glob.advance(reached, "/") if glob else 1
+                below.append((f"{place}{name}/", f"{shown}{readable}/", reached))
+        waiting.extend(entry for entry in sorted(below) if entry[2])
+    return sorted(found, key=_path), False
+
+
+def _looked_at(folder: int, opener: Opener, place: str) -> Iterator[tuple[str, os.stat_result]]:
+    """What is in one folder; nothing where it is gone, locked, or a link by now."""
+    try:
+        descriptor = opener(folder, place or ".", OPEN_FOLDER, links=False)
+    except OSError:
+        return
+    try:
+        with os.scandir(descriptor) as entries:
+            for entry in entries:
+                with suppress(OSError):
+                    yield entry.name, entry.stat(follow_symlinks=False)
+    finally:
+        os.close(descriptor)
+
+
+def _path(entry: Entry) -> str:
+    return entry.path
+
+
+def _readable(name: str) -> str:
+    """A name as text; what is not UTF-8 in it could not be sent to anybody."""
+    return name if name.isprintable() else os.fsencode(name).decode("utf-8", "replace")

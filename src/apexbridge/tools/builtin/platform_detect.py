@@ -1,0 +1,82 @@
+"""The built-in tool `platform-detect`: what kind of machine the tools and skills run on, and nothing about whose."""
+
+import os
+import platform
+from collections.abc import Callable
+from typing import Any
+
+from apexbridge.tools.tool import Tool, ToolContext
+from apexbridge.wire import WireInput
+
+_ARCHITECTURES = {
+    "amd64": "x86_64",
+    "x64": "x86_64",
+    "aarch64": "arm64",
+    "i386": "x86",
+    "i586": "x86",
+    "i686": "x86",
+}
+_DISTRIBUTION_CHARACTERS = 100
+
+
+class PlatformInput(WireInput):
+    """Nothing is asked."""
+
+
+def platform_detect(node_version: Callable[[], str | None], *, own_version: str) -> Tool:
+    """Make the tool.
+
+    Args:
+        own_version: of this product.
+        node_version: tells the version of Node that skills run on, from memory; None where there is none.
+    """
+    lasting = {
+        "os": platform.system().lower(),
+        "arch": architecture(platform.machine()),
+        "distribution": distribution(),
+        "python": platform.python_version(),
+        "apexbridge": own_version,
+        "memoryMb": total_memory(),
+    }
+
+    @Tool.define(
+        "platform-detect",
+        description="What this machine is: system, processor, memory, Python and Node versions.",
+        parameters=PlatformInput,
+        metadata={"category": "builtin", "tags": ("system",)},
+    )
+    async def detect(args: PlatformInput, context: ToolContext) -> dict[str, Any]:
+        node = node_version()
+        return {
+            "success": True,
+            **lasting,
+            "node": node.strip().removeprefix("v") if node else None,
+            "cpus": usable_processors(),
+        }
+
+    return detect
+
+
+def architecture(machine: str) -> str:
+    """One name for each kind of processor, whatever the system calls it."""
+    return _ARCHITECTURES.get(machine.lower(), machine.lower())
+
+
+def distribution() -> str | None:
+    """The Linux distribution's name and version; None where the system does not say."""
+    try:
+        release = platform.freedesktop_os_release()
+    except OSError:
+        return None
+    return f"{release['NAME']} {release.get('VERSION_ID', '')}".strip()[:_DISTRIBUTION_CHARACTERS]
+
+
+def usable_processors() -> int | None:
+    """How many processors this process may use; all of them where the system cannot say."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+
+
+def total_memory() -> int | None:
+    """The machine's memory in MB; None where the system does not say."""
+    known = "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {})
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // (1024 * 1024) if known else None

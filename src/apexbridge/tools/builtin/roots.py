@@ -1,0 +1,150 @@
+"""The path jail: a folder whose files can be read, listed and written, and nothing outside it."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from apexbridge.errors import InvalidInputError, PermissionDeniedError
+from apexbridge.tools.builtin.beneath import OPEN_FILE, OPEN_FOLDER, Opener, open_beneath, walk_beneath
+from apexbridge.tools.builtin.globs import Glob
+from apexbridge.tools.builtin.listing import Entry, list_entries
+from apexbridge.tools.builtin.paths import RelativePath
+from apexbridge.tools.builtin.refusals import check_regular, refusals
+from apexbridge.tools.builtin.writing import append_to_file, replace_file
+
+NEW_FOLDER_MODE = 0o755
+
+
+class Root:
+    """A folder of the operator's, maybe one that does not exist yet.
+
+    It is opened anew for each operation, so it may be removed and made again meanwhile. `inner` is a folder below it
+    that is the real boundary; no link is followed on the way there.
+    """
+
+    def __init__(self, path: Path, *, inner: str = "", opener: Opener = open_beneath) -> None:
+        self._path = path
+        self._inner = inner
+        self._opener = opener
+
+    def open_file(self, path: RelativePath) -> BinaryIO:
+        """A regular file, open for reading.
+
+        Raises:
+            RequestError: FILE_NOT_FOUND.
+            PermissionDeniedError: it is no regular file, or a link leads out.
+        """
+        with refusals(path), self._folder() as folder:
+            descriptor = self._opener(folder, path.text, OPEN_FILE)
+            try:
+                check_regular(os.fstat(descriptor), path)
+            except BaseException:
+                os.close(descriptor)
+                raise
+            return os.fdopen(descriptor, "rb")
+
+    def list_folder(
+        self, path: RelativePath, *, glob: Glob | None = None, deep: bool = False
+    ) -> tuple[list[Entry], bool]:
+        """What is in a folder, with paths relative to it; and whether there may be more.
+
+        Raises:
+            RequestError: FILE_NOT_FOUND, unless it is the root itself: that one is empty until something is written.
+            InvalidInputError: it is no folder.
+        """
+        with refusals(path):
+            try:
+                with self._folder() as folder:
+                    return self._list(folder, path, glob, deep)
+            except FileNotFoundError:
+                if path.parts:
+                    raise
+                return [], False
+
+    def write_file(self, path: RelativePath, data: bytes, *, backup: bool = False) -> str | None:
+        """Write a file whole, with the folders that lead to it; gives the path of the backup, where one was made.
+
+        Raises:
+            PermissionDeniedError: there is something else of that name, or a link leads out.
+            ServerError: STORAGE_FULL.
+        """
+        with self._parent(path) as folder:
+            return _beside(path, replace_file(folder, path, data, backup=backup))
+
+    def append_to_file(
+        self, path: RelativePath, data: bytes, *, mark: bytes = b"", backup: bool = False
+    ) -> tuple[int, str | None]:
+        """Add to a file, or begin it with `mark`; gives the bytes written and the path of the backup.
+
+        Raises:
+            PermissionDeniedError: there is something else of that name, or a link leads out.
+            ServerError: STORAGE_FULL.
+        """
+        with self._parent(path) as folder:
+            written, saved = append_to_file(folder, path, data, mark=mark, backup=backup)
+            return written, _beside(path, saved)
+
+    def _list(self, folder: int, path: RelativePath, glob: Glob | None, deep: bool) -> tuple[list[Entry], bool]:
+        try:
+            base = self._opener(folder, path.text, OPEN_FOLDER)
+        except NotADirectoryError:
+            raise InvalidInputError(f"{path} is no folder; file-read reads files") from None
+        try:
+            return list_entries(base, self._opener, glob=glob, deep=deep)
+        finally:
+            os.close(base)
+
+    @contextmanager
+    def _folder(self, *, create: bool = False) -> Iterator[int]:
+        if create:
+            self._path.mkdir(NEW_FOLDER_MODE, parents=True, exist_ok=True)
+        top = os.open(self._path, OPEN_FOLDER)
+        try:
+            if not self._inner:
+                yield top
+                return
+            inner = _made(top, self._inner, walk_beneath) if create else walk_beneath(top, self._inner, OPEN_FOLDER)
+            try:
+                yield inner
+            finally:
+                os.close(inner)
+        finally:
+            os.close(top)
+
+    @contextmanager
+    def _parent(self, path: RelativePath) -> Iterator[int]:
+        """The folder that a path's last part stands in, made where it is missing."""
+        if not path.parts:
+            raise PermissionDeniedError(f"{path} is the workspace itself, not a file")
+        with refusals(path), self._folder(create=True) as folder:
+            try:
+                parent = _made(folder, "/".join(path.parts[:-1]) or ".", self._opener)
+            except NotADirectoryError:
+                raise PermissionDeniedError(f"{path} needs a folder where there is a file") from None
+            try:
+                yield parent
+            finally:
+                os.close(parent)
+
+
+def _made(folder: int, path: str, opener: Opener) -> int:
+    """A folder below another, open; it and those before it are made where they are missing."""
+    try:
+        return opener(folder, path, OPEN_FOLDER)
+    except FileNotFoundError:
+        if path == ".":
+            raise
+    above, _, name = path.rpartition("/")
+    parent = _made(folder, above or ".", opener)
+    try:
+        with suppress(FileExistsError):
+            os.mkdir(name, NEW_FOLDER_MODE, dir_fd=parent)
+    finally:
+        os.close(parent)
+    return opener(folder, path, OPEN_FOLDER)
+
+
+def _beside(path: RelativePath, name: str | None) -> str | None:
+    return None if name is None else "/".join((*path.parts[:-1], name))

@@ -1,0 +1,128 @@
+"""The workspace as a caller sees it: a folder of its own, and what runs left below `runs/`."""
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import BinaryIO
+
+from apexbridge.errors import InvalidInputError, PermissionDeniedError, RequestError
+from apexbridge.tools.builtin.beneath import Opener, open_beneath
+from apexbridge.tools.builtin.globs import Glob
+from apexbridge.tools.builtin.listing import Entry
+from apexbridge.tools.builtin.paths import RelativePath, read_path
+from apexbridge.tools.builtin.roots import Root
+
+RUNS = "runs"
+KEYS = "keys"
+STREAMS = ("stdout", "stderr")
+_RUN_ID = re.compile(r"[0-9a-f]{32}\Z")
+_CALLER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
+
+RunFolder = Callable[[str, str], Path | None]
+"""Where a run keeps what it left (`files/`, `stdout`, `stderr`), by its id and who asks; None where that is nothing."""
+
+
+class Workspace:
+    """Finds files for callers: each API key has a folder below the root, whoever comes without one has the root."""
+
+    def __init__(self, root: Path, runs: RunFolder, *, opener: Opener = open_beneath) -> None:
+        self._root = root
+        self._runs = runs
+        self._opener = opener
+
+    def open_file(self, given: str, *, caller: str = "") -> BinaryIO:
+        """A file, open for reading.
+
+        Raises:
+            RequestError: FILE_NOT_FOUND.
+            PermissionDeniedError: the path leads out, or to something that is no file.
+            InvalidInputError: the path is none.
+        """
+        path = read_path(given)
+        if path.parts[:1] != (RUNS,):
+            return self._own(caller).open_file(path)
+        folder, inside = self._run(path, caller)
+        try:
+            return self._artifacts(folder).open_file(inside)
+        except RequestError:
+            if inside.text not in STREAMS:
+                raise
+            return Root(folder, opener=self._opener).open_file(inside)
+
+    def list_folder(
+        self, given: str = ".", *, caller: str = "", glob: Glob | None = None, deep: bool = False
+    ) -> tuple[list[Entry], bool]:
+        """What is in a folder, with paths that `open_file` takes; and whether there may be more.
+
+        Raises:
+            RequestError: FILE_NOT_FOUND.
+            PermissionDeniedError: the path leads out.
+            InvalidInputError: the path is none, or leads to no folder.
+        """
+        path = read_path(given)
+        if path.parts[:1] == (RUNS,):
+            folder, inside = self._run(path, caller)
+            found, cut = self._artifacts(folder).list_folder(inside, glob=glob, deep=deep)
+            if not inside.parts:
+                found = self._with_streams(found, folder, inside, glob)
+        else:
+            found, cut = self._own(caller).list_folder(path, glob=glob, deep=deep)
+            if not path.parts:  # what stands there is out of reach behind the runs
+                found = [entry for entry in found if entry.path.partition("/")[0] != RUNS]
+        return [replace(entry, path="/".join((*path.parts, entry.path))) for entry in found], cut
+
+    def write_file(self, given: str, data: bytes, *, caller: str = "", backup: bool = False) -> str | None:
+        """Write a file whole; gives the path of the backup, where one was made.
+
+        Raises:
+            PermissionDeniedError: the path leads out, to something that is no file, or to what runs left.
+            InvalidInputError: the path is none.
+            ServerError: STORAGE_FULL.
+        """
+        return self._own(caller).write_file(_writable(given), data, backup=backup)
+
+    def append_to_file(
+        self, given: str, data: bytes, *, mark: bytes = b"", caller: str = "", backup: bool = False
+    ) -> tuple[int, str | None]:
+        """Add to a file, or begin it with `mark`; gives the bytes written and the path of the backup.
+
+        Raises:
+            PermissionDeniedError: the path leads out, to something that is no file, or to what runs left.
+            InvalidInputError: the path is none.
+            ServerError: STORAGE_FULL.
+        """
+        return self._own(caller).append_to_file(_writable(given), data, mark=mark, backup=backup)
+
+    def _own(self, caller: str) -> Root:
+        if caller and not _CALLER.match(caller):
+            raise PermissionDeniedError("The caller's id cannot be the name of a folder")
+        return Root(self._root, inner=f"{KEYS}/{caller}" if caller else "", opener=self._opener)
+
+    def _artifacts(self, folder: Path) -> Root:
+        return Root(folder, inner="files", opener=self._opener)
+
+    def _run(self, path: RelativePath, caller: str) -> tuple[Path, RelativePath]:
+        """The folder of the run that a path names, and the path within."""
+        identity = path.parts[1] if len(path.parts) > 1 else ""
+        if not _RUN_ID.match(identity):
+            raise InvalidInputError(f"{path} names no run: runs/ID/PATH, where ID has 32 digits of 0-9 and a-f")
+        folder = self._runs(identity, caller)
+        if folder is None:
+            raise RequestError(f"There is no run {identity}, or it left nothing", code="FILE_NOT_FOUND")
+        return folder, replace(path, parts=path.parts[2:])
+
+    def _with_streams(self, found: list[Entry], folder: Path, inside: RelativePath, glob: Glob | None) -> list[Entry]:
+        taken = {entry.path for entry in found}
+        streams, _ = Root(folder, opener=self._opener).list_folder(inside, glob=glob)
+        more = [
+            entry for entry in streams if entry.path in STREAMS and entry.type == "file" and entry.path not in taken
+        ]
+        return sorted([*found, *more], key=lambda entry: entry.path)
+
+
+def _writable(given: str) -> RelativePath:
+    path = read_path(given)
+    if path.parts[:1] == (RUNS,):
+        raise PermissionDeniedError(f"{path}: runs/ is what runs left; it cannot be written to")
+    return path

@@ -1,0 +1,147 @@
+"""Writes a file of an open folder: whole or not at all, and never through a link."""
+
+import os
+import secrets
+import stat
+from contextlib import suppress
+
+from apexbridge.errors import InvalidInputError, PermissionDeniedError
+from apexbridge.tools.builtin.beneath import OPEN_FILE
+from apexbridge.tools.builtin.paths import RelativePath
+from apexbridge.tools.builtin.refusals import check_regular
+
+NEW_FILE_MODE = 0o644
+MAX_BACKUP_BYTES = 100 * 1024 * 1024
+MAX_BACKUPS = 1000
+_PIECE = 1024 * 1024
+_CREATE = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_APPEND = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+
+def replace_file(folder: int, path: RelativePath, data: bytes, *, backup: bool) -> str | None:
+    """Put a file in its place in one step; gives the name of the backup, where one was made."""
+    mode = _mode_of_target(folder, path)
+    draft = f".apex-{secrets.token_hex(8)}"
+    saved: str | None = None
+    try:
+        _begin(folder, draft, data, NEW_FILE_MODE if mode is None else mode)
+        if backup and mode is not None:
+            saved = _back_up(folder, path)
+        os.replace(draft, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+    except BaseException:
+        _remove(folder, draft, saved)
+        raise
+    return saved
+
+
+def append_to_file(
+    folder: int, path: RelativePath, data: bytes, *, mark: bytes, backup: bool
+) -> tuple[int, str | None]:
+    """Add to a file's end, or begin one with `mark`; gives the bytes written and the name of the backup.
+
+    Only one that has no second name is added to: the other could stand outside the workspace.
+    """
+    is_there = _mode_of_target(folder, path) is not None
+    saved = _back_up(folder, path) if backup and is_there else None
+    try:
+        written = _append(folder, path, data, mark) if is_there else _begin_or_append(folder, path, data, mark)
+    except BaseException:
+        _remove(folder, saved)
+        raise
+    return written, saved
+
+
+def _begin(folder: int, name: str, data: bytes, mode: int = NEW_FILE_MODE) -> int:
+    """Make a file of a name that is free."""
+    target = os.open(name, _CREATE, 0o600, dir_fd=folder)
+    try:
+        _write(target, data)
+        os.fchmod(target, mode)
+    except BaseException:
+        _remove(folder, name)
+        raise
+    finally:
+        os.close(target)
+    return len(data)
+
+
+def _begin_or_append(folder: int, path: RelativePath, data: bytes, mark: bytes) -> int:
+    try:
+        return _begin(folder, path.name, mark + data)
+    except FileExistsError:  # somebody was quicker
+        return _append(folder, path, data, mark)
+
+
+def _append(folder: int, path: RelativePath, data: bytes, mark: bytes) -> int:
+    target = os.open(path.name, _APPEND, dir_fd=folder)
+    try:
+        status = os.fstat(target)
+        check_regular(status, path)
+        if status.st_nlink > 1:
+            raise PermissionDeniedError(f"{path} has a second name (a hard link); write it anew instead of appending")
+        data = data if status.st_size else mark + data
+        try:
+            _write(target, data)
+        except OSError:
+            if os.fstat(target).st_size < status.st_size + len(data):  # otherwise somebody else added to it as well
+                os.ftruncate(target, status.st_size)
+            raise
+    finally:
+        os.close(target)
+    return len(data)
+
+
+def _mode_of_target(folder: int, path: RelativePath) -> int | None:
+    """The permissions of the file that is there; None where there is none."""
+    try:
+        status = os.lstat(path.name, dir_fd=folder)
+    except FileNotFoundError:
+        return None
+    check_regular(status, path)
+    if not status.st_mode & 0o222:
+        raise PermissionDeniedError(f"{path} is read-only; write to another name")
+    return stat.S_IMODE(status.st_mode) & 0o777
+
+
+def _back_up(folder: int, path: RelativePath) -> str:
+    """Copy the file to a free name beside it."""
+    source = os.open(path.name, OPEN_FILE | os.O_NOFOLLOW, dir_fd=folder)
+    try:
+        status = os.fstat(source)
+        check_regular(status, path)
+        if status.st_size > MAX_BACKUP_BYTES:
+            limit = MAX_BACKUP_BYTES // 1024 // 1024
+            raise InvalidInputError(f"{path} is larger than {limit} MB; leave backup out, or write to another name")
+        name, target = _create_backup(folder, path)
+        try:
+            os.fchmod(target, stat.S_IMODE(status.st_mode) & 0o777)
+            while piece := os.read(source, _PIECE):
+                _write(target, piece)
+        except BaseException:
+            _remove(folder, name)
+            raise
+        finally:
+            os.close(target)
+    finally:
+        os.close(source)
+    return name
+
+
+def _create_backup(folder: int, path: RelativePath) -> tuple[str, int]:
+    for number in range(MAX_BACKUPS):
+        name = f"{path.name}.bak{number or ''}"
+        with suppress(FileExistsError):
+            return name, os.open(name, _CREATE, 0o600, dir_fd=folder)
+    raise InvalidInputError(f"{path} has {MAX_BACKUPS} backups already; leave backup out")
+
+
+def _write(target: int, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[os.write(target, left) :]
+
+
+def _remove(folder: int, *names: str | None) -> None:
+    for name in filter(None, names):
+        with suppress(OSError):
+            os.unlink(name, dir_fd=folder)

@@ -1,0 +1,59 @@
+"""The names that models and other clients see: letters, digits, `_` and `-`, at most 64 characters."""
+
+import hashlib
+import re
+from collections.abc import Iterable
+
+MAX_CHARACTERS = 64
+HASH_CHARACTERS = 8
+SKILL_PREFIX = "skill:"
+SKILL_IDENTIFIER = "The skill's identifier"
+"""How every skill's tool describes the `name` that it takes besides the skill's own parameters."""
+_OWN_NAMES = {"vector-search": "search_skills", "read-skill": "load_skill"}
+"""Where a model is better served by another word than the registry's."""
+_FORBIDDEN = re.compile(r"[^A-Za-z0-9_-]")
+
+
+def skill_tool_id(name: str) -> str:
+    """The id that a skill is registered under."""
+    return f"{SKILL_PREFIX}{name}"
+
+
+def wire_name(id: str) -> str:
+    """The name on the wire of a tool, by itself."""
+    if id.startswith(SKILL_PREFIX):  # skills' names are lower-case letters, digits and hyphens already
+        return _shortened(f"skill__{_FORBIDDEN.sub('_', id.removeprefix(SKILL_PREFIX))}", id)
+    return _OWN_NAMES.get(id) or _shortened(_FORBIDDEN.sub("_", id).replace("-", "_"), id)
+
+
+class WireNames:
+    """The names of several tools, each different from the others."""
+
+    def __init__(self, ids: Iterable[str], *, taken: Iterable[str] = ()) -> None:
+        self._names: dict[str, str] = {}
+        self._ids: dict[str, str] = {}
+        used = set(taken)
+        for id in ids:
+            name = wire_name(id)
+            if name in used:
+                name = _hashed(name, id)
+            used.add(name)
+            self._names[id] = name
+            self._ids[name] = id
+
+    def name(self, id: str) -> str:
+        """The name of a tool."""
+        return self._names[id]
+
+    def id(self, name: str) -> str | None:
+        """The tool that a name stands for."""
+        return self._ids.get(name)
+
+
+def _shortened(name: str, id: str) -> str:
+    return name if len(name) <= MAX_CHARACTERS else _hashed(name, id)
+
+
+def _hashed(name: str, id: str) -> str:
+    digest = hashlib.sha256(id.encode()).hexdigest()[:HASH_CHARACTERS]
+    return f"{name[: MAX_CHARACTERS - HASH_CHARACTERS - 1]}_{digest}"

@@ -1,0 +1,38 @@
+"""Tools that other Python packages bring along, under the entry point group `apexbridge.tools`."""
+
+import logging
+from collections.abc import Iterable, Iterator
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from apexbridge.errors import ApexBridgeError
+from apexbridge.tools.registry import ToolRegistry
+from apexbridge.tools.tool import Tool
+
+GROUP = "apexbridge.tools"
+logger = logging.getLogger(__name__)
+
+
+def register_packages(registry: ToolRegistry, points: Iterable[EntryPoint] | None = None) -> list[str]:
+    """Register what installed packages offer; gives the tools' ids. One that fails is logged, and left out.
+
+    An entry point names a `Tool`, several in a list or tuple, or a function that takes nothing and gives either.
+    """
+    registered: list[str] = []
+    for point in entry_points(group=GROUP) if points is None else points:
+        try:
+            registered.extend(registry.register(tool).id for tool in _offered(point.load()))
+        except ApexBridgeError as error:
+            logger.error("the tools of %s (%s) are left out: %s", point.name, point.value, error.message)
+        except Exception:  # a stranger's import must not keep the server from starting
+            logger.exception("the tools of %s (%s) could not be loaded", point.name, point.value)
+    return registered
+
+
+def _offered(value: Any) -> Iterator[Tool]:
+    if callable(value) and not isinstance(value, Tool):
+        value = value()
+    for tool in [value] if isinstance(value, Tool) else value:
+        if not isinstance(tool, Tool):
+            raise TypeError(f"{tool!r} is no Tool; define it with Tool.define")
+        yield tool

@@ -1,0 +1,174 @@
+"""Where all tools are known: added, replaced, switched off, found, and called."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from apexbridge.errors import InvalidInputError, ToolDisabledError, ToolNotFoundError
+from apexbridge.tools.confirmation import Confirmation
+from apexbridge.tools.conversation import Conversation
+from apexbridge.tools.executor import Counter as CallCounter
+from apexbridge.tools.executor import ToolExecutor
+from apexbridge.tools.history import REMEMBERED_CALLS, CallHistory, CallRecord
+from apexbridge.tools.naming import SKILL_PREFIX
+from apexbridge.tools.tool import Tool, ToolResult
+from apexbridge.wire import WireModel
+
+Tools = list[Tool]
+Records = list[CallRecord]
+
+
+class RegistryStatistics(WireModel):
+    """The registry in numbers."""
+
+    total_tools: int
+    disabled_tools: int
+    categories: dict[str, int]
+
+
+class ToolRegistry:
+    """Every tool by its id."""
+
+    def __init__(
+        self,
+        *,
+        confirmation: Confirmation | None = None,
+        counter: CallCounter | None = None,
+        history: int = REMEMBERED_CALLS,
+    ) -> None:
+        self._tools: dict[str, Tool] = {}
+        self._disabled: set[str] = set()
+        self.executor = ToolExecutor(self, CallHistory(history), confirmation=confirmation, counter=counter)
+
+    # -------------------------------------------------------------------------------------------------- changing
+    def register(self, tool: Tool) -> Tool:
+        """Add a tool.
+
+        Raises:
+            InvalidInputError: its id is taken.
+        """
+        if tool.id in self._tools:
+            raise InvalidInputError(f"There is a tool {tool.id} already; update it, or unregister it first")
+        self._tools[tool.id] = tool
+        return tool
+
+    def unregister(self, id: str) -> bool:
+        """Take a tool away; False where there was none."""
+        self._disabled.discard(id)
+        return self._tools.pop(id, None) is not None
+
+    def update(self, id: str, tool: Tool | None = None, /, **changes: Any) -> Tool:
+        """Put another tool in its place, or change some of its fields; it stays switched on or off as it was.
+
+        Raises:
+            ToolNotFoundError: there is none to replace.
+            InvalidInputError: fields that a tool does not have, or another id.
+        """
+        known = self.get(id)
+        try:
+            wanted = tool or replace(known, **changes)
+        except TypeError as error:
+            raise InvalidInputError(f"The changes to {id} do not fit: {error}") from error
+        if wanted.id != id:
+            raise InvalidInputError(f"{id} cannot become {wanted.id}: an id stays")
+        self._tools[id] = wanted
+        return wanted
+
+    def put(self, tool: Tool, *, enabled: bool = True) -> None:
+        """Have this tool, whatever was there before."""
+        self._tools[tool.id] = tool
+        (self._disabled.discard if enabled else self._disabled.add)(tool.id)
+
+    def enable(self, id: str) -> None:
+        """Switch a tool on."""
+        self.get(id)
+        self._disabled.discard(id)
+
+    def disable(self, id: str) -> None:
+        """Switch a tool off: it is known and cannot be called."""
+        self.get(id)
+        self._disabled.add(id)
+
+    # --------------------------------------------------------------------------------------------------- finding
+    def get(self, id: str) -> Tool:
+        """A tool by its id.
+
+        Raises:
+            ToolNotFoundError: there is none.
+        """
+        tool = self._tools.get(id)
+        if tool is None:
+            kind = "Skills" if id.startswith(SKILL_PREFIX) else "BuiltIn tool"
+            raise ToolNotFoundError(f"{kind} not found: {id.removeprefix(SKILL_PREFIX)[:200]}", tool=id[:200])
+        return tool
+
+    def find(self, id: str) -> Tool | None:
+        """A tool by its id, if there is one."""
+        return self._tools.get(id)
+
+    def callable(self, id: str) -> Tool:
+        """A tool that is switched on.
+
+        Raises:
+            ToolNotFoundError: there is none.
+            ToolDisabledError: it is switched off.
+        """
+        tool = self.get(id)
+        if id in self._disabled:
+            raise ToolDisabledError(f"{id} is disabled; enable it first.", tool=id)
+        return tool
+
+    def is_enabled(self, id: str) -> bool:
+        """Whether a tool is there and switched on."""
+        return id in self._tools and id not in self._disabled
+
+    def list(self) -> Tools:
+        """All of them, sorted by id."""
+        return [self._tools[id] for id in sorted(self._tools)]
+
+    def list_by_category(self, category: str) -> Tools:
+        """Those of one category."""
+        return [tool for tool in self.list() if tool.metadata.category == category]
+
+    def find_by_tag(self, tag: str) -> Tools:
+        """Those with a tag, in any case."""
+        return [tool for tool in self.list() if tag.lower() in (own.lower() for own in tool.metadata.tags)]
+
+    def search(self, query: str) -> Tools:
+        """Those whose id, description or tags hold every word of the query; for meaning there is the skill search."""
+        words = query.lower().split()
+        return [tool for tool in self.list() if words and all(word in _words(tool) for word in words)]
+
+    def statistics(self) -> RegistryStatistics:
+        """How many there are."""
+        return RegistryStatistics(
+            total_tools=len(self._tools),
+            disabled_tools=len(self._disabled),
+            categories=dict(sorted(Counter(tool.metadata.category for tool in self._tools.values()).items())),
+        )
+
+    # --------------------------------------------------------------------------------------------------- calling
+    async def execute(
+        self,
+        id: str,
+        input: Mapping[str, Any] | None = None,
+        *,
+        conversation: Conversation | None = None,
+        call_id: str | None = None,
+        approval: str | None = None,
+    ) -> ToolResult:
+        """Call a tool; see `ToolExecutor.execute`."""
+        return await self.executor.execute(id, input, conversation=conversation, call_id=call_id, approval=approval)
+
+    def get_state(self, call_id: str) -> CallRecord | None:
+        """Where a call stands, if it is remembered."""
+        return self.executor.history.get(call_id)
+
+    def get_history(self, id: str | None = None, *, limit: int | None = None) -> Records:
+        """The last calls, the newest first."""
+        return self.executor.history.latest(id, limit)
+
+
+def _words(tool: Tool) -> str:
+    return " ".join([tool.id, tool.description, *tool.metadata.tags]).lower()

@@ -1,0 +1,156 @@
+"""What a tool's input must look like: a pydantic model or a JSON Schema, checked before anything runs."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import jsonschema_rs
+from pydantic import BaseModel, ValidationError
+
+from apexbridge.wire import WireModel
+
+MAX_SCHEMA_NODES = 2_000
+"""Nodes of a schema with every reference followed; references can double a schema again and again."""
+MAX_PATTERN_BYTES = 1024 * 1024
+"""The compiled size of all a schema's patterns."""
+MAX_PROBLEMS = 20
+MAX_MESSAGE_CHARACTERS = 300
+_ANYTHING: Mapping[str, Any] = {"type": "object", "properties": {}}
+
+
+class InputProblem(WireModel):
+    """What does not fit, and where."""
+
+    path: str
+    message: str
+
+
+class SchemaProblem(ValueError):
+    """A schema that cannot be used, with the reason."""
+
+
+class Parameters(Protocol):
+    """A schema and the check that belongs to it."""
+
+    @property
+    def schema(self) -> Mapping[str, Any]:
+        """As JSON Schema, for models and clients."""
+
+    def read(self, input: Mapping[str, Any]) -> tuple[Any, list[InputProblem]]:
+        """The input as the tool takes it, or everything that is wrong with it."""
+
+
+def parameters_of(given: "type[BaseModel] | Mapping[str, Any] | None") -> Parameters:
+    """Parameters from what a definition was given.
+
+    Raises:
+        SchemaProblem: it is no usable JSON Schema of an object.
+    """
+    if isinstance(given, type) and issubclass(given, BaseModel):
+        return ModelParameters(given)
+    return SchemaParameters(_ANYTHING if given is None else given)
+
+
+class ModelParameters:
+    """A pydantic model; the tool receives an instance of it."""
+
+    def __init__(self, model: type[BaseModel]) -> None:
+        self._model = model
+        schema = tidied(model.model_json_schema())
+        schema.pop("description", None)  # the model's docstring, which speaks to readers of the code
+        self.schema: Mapping[str, Any] = schema
+
+    def read(self, input: Mapping[str, Any]) -> tuple[Any, list[InputProblem]]:
+        """An instance, or what pydantic finds wrong."""
+        try:
+            return self._model.model_validate(input), []
+        except ValidationError as error:
+            found = error.errors(include_url=False, include_context=False, include_input=False)[:MAX_PROBLEMS]
+            return None, [_problem(item["loc"], item["msg"]) for item in found]
+
+
+class SchemaParameters:
+    """A JSON Schema, maybe a stranger's: nothing is fetched for it, and its patterns run in linear time."""
+
+    def __init__(self, schema: Mapping[str, Any]) -> None:
+        self.schema: Mapping[str, Any] = dict(schema)
+        if self.schema.get("type", "object") != "object":
+            raise SchemaProblem("a tool's parameters are an object")
+        if not _is_affordable(self.schema):
+            raise SchemaProblem("the schema is too large, or refers to itself")
+        try:
+            self._validator = jsonschema_rs.validator_for(
+                {"type": "object", **self.schema},
+                offline=True,
+                pattern_options=jsonschema_rs.RegexOptions(size_limit=MAX_PATTERN_BYTES),
+            )
+        except ValueError as error:
+            raise SchemaProblem(str(error).partition("\n")[0]) from error
+
+    def read(self, input: Mapping[str, Any]) -> tuple[Any, list[InputProblem]]:
+        """The input itself, or what the schema finds wrong."""
+        given = dict(input)
+        problems: list[InputProblem] = []
+        for error in self._validator.iter_errors(given):
+            problems.append(_problem(error.instance_path, error.message))
+            if len(problems) == MAX_PROBLEMS:
+                break
+        return given, problems
+
+
+def tidied(schema: Any) -> Any:
+    """A generated schema without what costs a model attention and tells it nothing: titles and empty defaults."""
+    if isinstance(schema, list):
+        return [tidied(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kept = {key: value for key, value in schema.items() if key != "title" or not isinstance(value, str)}
+    if kept.get("default", ...) is None:
+        del kept["default"]
+    choices = kept.get("anyOf")
+    if isinstance(choices, list) and {"type": "null"} in choices and len(choices) == 2:  # what may be left out
+        del kept["anyOf"]
+        kept = next(choice for choice in choices if choice != {"type": "null"}) | kept
+    return {key: tidied(value) for key, value in kept.items()}
+
+
+def _problem(where: Any, message: str) -> InputProblem:
+    return InputProblem(path=".".join(str(part) for part in where), message=message[:MAX_MESSAGE_CHARACTERS])
+
+
+def _is_affordable(schema: Mapping[str, Any]) -> bool:
+    """Whether checking against it stays cheap: bounded with all references followed, and none leads back to itself."""
+    budget = MAX_SCHEMA_NODES
+
+    def walk(node: Any, within: tuple[str, ...]) -> None:
+        nonlocal budget
+        budget -= 1
+        if budget < 0:
+            raise SchemaProblem
+        if isinstance(node, list):
+            for item in node:
+                walk(item, within)
+        elif isinstance(node, Mapping):
+            for key, value in node.items():
+                if key in ("$ref", "$dynamicRef", "$recursiveRef") and isinstance(value, str):
+                    if value in within or len(within) > MAX_SCHEMA_NODES:
+                        raise SchemaProblem
+                    walk(_resolved(schema, value), (*within, value))
+                else:
+                    walk(value, within)
+
+    try:
+        walk(schema, ())
+    except (SchemaProblem, RecursionError):
+        return False
+    return True
+
+
+def _resolved(schema: Any, reference: str) -> Any:
+    """What a local reference points at; any other is the validator's to refuse."""
+    if not reference.startswith("#/"):
+        raise SchemaProblem
+    place = schema
+    for part in reference.removeprefix("#/").split("/"):
+        key = part.replace("~1", "/").replace("~0", "~")
+        place = place.get(key) if isinstance(place, Mapping) else None
+    return place

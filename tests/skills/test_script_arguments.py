@@ -1,0 +1,669 @@
+"""Arguments derived from source, and argv that the real scripts understand."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apexbridge.skills.arguments.depth import is_shallow
+from apexbridge.skills.arguments.derive import MAX_SOURCE_BYTES, derive
+from apexbridge.skills.arguments.model import Argument, ScriptArguments
+from apexbridge.tools.schema import SchemaParameters
+
+TELL = "\nimport json\nprint(json.dumps(vars(parser.parse_args()), default=str))\n"
+
+PLAIN = '''
+"""Resize pictures."""
+import argparse
+from pathlib import Path
+
+FORMATS = ["png", "jpeg"]
+DEFAULT_WIDTH: int = 640
+SIZES = {"small": 1, "large": 2}
+
+parser = argparse.ArgumentParser(description="Resize a picture, " f"{DEFAULT_WIDTH} wide")
+parser.add_argument("source", help="what to read")
+parser.add_argument("more", nargs="*", type=Path)
+group = parser.add_argument_group("output")
+group.add_argument("-o", "--out-file", required=True, help="where to write")
+group.add_argument("--width", type=int, default=DEFAULT_WIDTH, help="in pixels (%(default)s), 100%% exact")
+parser.add_argument("--ratio", type=float, default=-1.5)
+parser.add_argument("--format", choices=FORMATS, default="png", dest="fmt")
+parser.add_argument("--size", choices=list(SIZES.keys()))
+parser.add_argument("--level", type=int, choices=range(1, 4))
+parser.add_argument("--crop", nargs=2, type=int)
+parser.add_argument("--tags", nargs="+", default=["a", "b"])
+parser.add_argument("--tag", action="append")
+parser.add_argument("--verbose", "-v", action="store_true")
+parser.add_argument("--no-colour", action="store_false", dest="colour")
+parser.add_argument("--cache", action=argparse.BooleanOptionalAction, default=True)
+parser.add_argument("-q", type=int)
+parser.add_argument("--strict", type=bool, default=True)
+parser.add_argument("--log", nargs="?", const="all")
+parser.add_argument("--secret", help=argparse.SUPPRESS)
+parser.add_argument("--version", action="version", version="1")
+'''
+
+COMMANDS = """
+import argparse
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--verbose", action="store_true")
+parser.add_argument("--root")
+common = argparse.ArgumentParser(add_help=False)
+common.add_argument("--json", action="store_true")
+commands = parser.add_subparsers(dest="action", required=True, help="what to do")
+add = commands.add_parser("add", parents=[common])
+add.add_argument("title", help="of the note")
+add.add_argument("--due", required=True, help="a date")
+find = commands.add_parser("find", parents=[common])
+find.add_argument("title")
+find.add_argument("--limit", type=int, default=20)
+commands.add_parser("clear").add_argument("--really", action="store_true")
+"""
+
+
+def derived(name: str, source: str) -> ScriptArguments:
+    found = derive(name, source.encode())
+    assert found is not None
+    SchemaParameters(found.schema())
+    assert ScriptArguments.from_json(json.loads(json.dumps(found.to_json()))) == found
+    return found
+
+
+def by_name(arguments: ScriptArguments) -> dict[str, Argument]:
+    return {argument.name: argument for argument in (*arguments.options, *arguments.positionals)}
+
+
+def run_python(source: str, words: list[str], folder: Path) -> Any:
+    script = folder / "script.py"
+    script.write_text(source + TELL)
+    done = subprocess.run([sys.executable, str(script), *words], capture_output=True, text=True, timeout=30)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+# ----------------------------------------------------------------------------------------------------- Python
+def test_argparse_declarations_become_a_schema() -> None:
+    found = derived("scripts/resize.py", PLAIN)
+    assert found.description == "Resize a picture, 640 wide"
+    assert found.schema() == {
+        "type": "object",
+        "properties": {
+            "source": {"type": "string", "description": "what to read"},
+            "more": {"type": "array", "items": {"type": "string"}},
+            "out-file": {"type": "string", "description": "where to write"},
+            "width": {"type": "integer", "description": "in pixels (640), 100% exact", "default": 640},
+            "ratio": {"type": "number", "default": -1.5},
+            "format": {"type": "string", "enum": ["png", "jpeg"], "default": "png"},
+            "size": {"type": "string", "enum": ["small", "large"]},
+            "level": {"type": "integer", "enum": [1, 2, 3]},
+            "crop": {"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2},
+            "tags": {"type": "array", "items": {"type": "string"}, "default": ["a", "b"]},
+            "tag": {"type": "array", "items": {"type": "string"}},
+            "verbose": {"type": "boolean"},
+            "no-colour": {"type": "boolean"},
+            "cache": {"type": "boolean"},
+            "q": {"type": "integer"},
+            "strict": {"type": "boolean", "default": True},
+            "log": {"type": "string"},
+        },
+        "required": ["source", "out-file"],
+    }
+
+
+@pytest.mark.requirement("B18")
+def test_a_python_script_reads_from_argv_what_the_input_said(tmp_path: Path) -> None:
+    told = run_python(
+        PLAIN,
+        derived("resize.py", PLAIN).argv(
+            {
+                "source": "-in.png",
+                "more": ["b.png", "c.png"],
+                "out-file": "-out.png",
+                "width": 320,
+                "ratio": -0.5,
+                "format": "jpeg",
+                "size": "large",
+                "level": 2,
+                "crop": [3, 4],
+                "tags": ["x", "y z"],
+                "tag": ["one", "-two"],
+                "verbose": True,
+                "no-colour": True,
+                "cache": False,
+                "q": -7,
+                "strict": False,
+                "log": "some",
+            }
+        ),
+        tmp_path,
+    )
+    assert told == {
+        "source": "-in.png",
+        "more": ["b.png", "c.png"],
+        "out_file": "-out.png",
+        "width": 320,
+        "ratio": -0.5,
+        "fmt": "jpeg",
+        "size": "large",
+        "level": 2,
+        "crop": [3, 4],
+        "tags": ["x", "y z"],
+        "tag": ["one", "-two"],
+        "verbose": True,
+        "colour": False,
+        "cache": False,
+        "q": -7,
+        "strict": False,
+        "log": "some",
+        "secret": None,
+    }
+
+
+@pytest.mark.requirement("B18")
+def test_what_the_input_leaves_out_keeps_its_default(tmp_path: Path) -> None:
+    found = derived("resize.py", PLAIN)
+    words = found.argv(
+        {"source": "a", "out-file": "b", "verbose": False, "tag": None, "tags": [], "log": True, "strict": True}
+    )
+    told = run_python(PLAIN, words, tmp_path)
+    assert (told["width"], told["tags"], told["tag"], told["verbose"]) == (640, ["a", "b"], None, False)
+    assert (told["source"], told["log"], told["strict"]) == ("a", "all", True)
+
+
+@pytest.mark.requirement("B18")
+def test_a_subcommand_stands_between_the_scripts_options_and_its_own(tmp_path: Path) -> None:
+    found = derived("notes.py", COMMANDS)
+    words = found.argv(
+        {"title": "Milk", "due": "2030-01-01", "json": True, "verbose": True, "root": "/", "action": "add"}
+    )
+    told = run_python(COMMANDS, words, tmp_path)
+    assert told == {
+        "verbose": True,
+        "root": "/",
+        "action": "add",
+        "json": True,
+        "title": "Milk",
+        "due": "2030-01-01",
+    }
+    assert run_python(COMMANDS, found.argv({"action": "find", "title": "-x", "limit": 3}), tmp_path)["title"] == "-x"
+
+
+def test_options_of_all_subcommands_are_there_and_none_is_required() -> None:
+    schema = derived("notes.py", COMMANDS).schema()
+    assert schema["required"] == ["action"]
+    assert schema["properties"] == {
+        "action": {"type": "string", "enum": ["add", "find", "clear"], "description": "what to do"},
+        "verbose": {"type": "boolean"},
+        "root": {"type": "string"},
+        "json": {"type": "boolean", "description": "For add, find"},
+        "title": {"type": "string", "description": "For add, find: of the note"},
+        "due": {"type": "string", "description": "For add: a date"},
+        "limit": {"type": "integer", "default": 20, "description": "For find"},
+        "really": {"type": "boolean", "description": "For clear"},
+    }
+
+
+def test_subcommands_may_have_subcommands(tmp_path: Path) -> None:
+    source = (
+        "import argparse\nparser = argparse.ArgumentParser()\nfirst = parser.add_subparsers(dest='command')\n"
+        "remote = first.add_parser('remote')\nsecond = remote.add_subparsers(dest='what')\n"
+        "second.add_parser('add').add_argument('--url')\nsecond.add_parser('remove')\n"
+    )
+    words = derived("git.py", source).argv({"url": "x", "what": "add", "command": "remote"})
+    assert run_python(source, words, tmp_path) == {"command": "remote", "what": "add", "url": "x"}
+
+
+def test_parsers_that_are_handed_around_are_followed() -> None:
+    source = (
+        "import argparse\n"
+        "def add_common(p):\n    p.add_argument('--common', help='for ' + 'all')\n"
+        "class Tool:\n"
+        "    def __init__(self):\n        self.parser = argparse.ArgumentParser()\n"
+        "        self.parser.add_argument('--own')\n"
+        "def build():\n    parser = make_parser()\n    parser.add_argument('--built')\n    return parser\n"
+    )
+    found = by_name(derived("tool.py", source))
+    assert set(found) == {"common", "own", "built"}
+    assert found["common"].description == "for all"
+
+
+def test_the_options_of_a_browser_are_not_those_of_the_script() -> None:
+    source = (
+        "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('url')\n"
+        "options = ChromeOptions()\noptions.add_argument('--headless')\n"
+    )
+    assert set(by_name(derived("shot.py", source))) == {"url"}
+
+
+def test_what_has_to_be_computed_is_left_open() -> None:
+    source = (
+        "import argparse, os\nA = A + A\nparser = argparse.ArgumentParser(description=A)\n"
+        "parser.add_argument('--home', default=os.getcwd(), help=f'where {os.name} lives')\n"
+        "parser.add_argument('--mode', choices=[m.value for m in Mode], type=positive_int)\n"
+        "for name in 'ab':\n    parser.add_argument(f'--{name}')\n"
+    )
+    found = by_name(derived("open.py", source))
+    assert set(found) == {"home", "mode"}
+    assert found["home"].default is None
+    assert found["home"].description == "where … lives"
+    assert (found["mode"].choices, found["mode"].type) == ((), "integer")
+
+
+def test_a_positional_that_is_called_like_an_option_keeps_a_place_of_its_own() -> None:
+    source = (
+        "import argparse\nparser = argparse.ArgumentParser()\n"
+        "parser.add_argument('--name')\nparser.add_argument('name')\n"
+    )
+    found = derived("two.py", source)
+    assert found.argv({"name": "option", "name-argument": "place"}) == ["--name", "option", "place"]
+
+
+def test_a_place_that_was_left_out_is_filled_with_its_default() -> None:
+    source = (
+        "import argparse\nparser = argparse.ArgumentParser()\n"
+        "parser.add_argument('first', nargs='?', default='one')\nparser.add_argument('second', nargs='?')\n"
+    )
+    assert derived("places.py", source).argv({"second": "two"}) == ["one", "two"]
+
+
+@pytest.mark.requirement("B18")
+def test_a_key_that_nobody_knows_becomes_an_option() -> None:
+    source = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('file')\n"
+    words = derived("some.py", source).argv(
+        {"file": "a", "depth": 3, "on": True, "off": False, "nothing": None, "many": ["b", 4], "map": {"é": 1}}
+    )
+    assert words == ["--depth", "3", "--on", "--many", "b", "--many", "4", "--map", '{"é": 1}', "--", "a"]
+
+
+def test_numbers_texts_and_counts_are_bounded() -> None:
+    lines = "".join(f"parser.add_argument('--o{number}', help='{'word ' * 100}')\n" for number in range(80))
+    source = f"import argparse\nparser = argparse.ArgumentParser()\n{lines}"
+    found = derived("many.py", source)
+    assert len(found.options) == 50
+    assert all(len(option.description) <= 200 for option in found.options)
+    odd = derived(
+        "odd.py",
+        "import argparse\nparser = argparse.ArgumentParser(description='\\ud800')\n"
+        "parser.add_argument('--a', type=float, default=1e999)\n"
+        "parser.add_argument('--b', default='\\ud800', choices=['\\ud800'])\n"
+        f"parser.add_argument('--c', default='{'x' * 500}')\n"
+        f"parser.add_argument('--{'d' * 100}')\nparser.add_argument('--e f')\nparser.add_argument('--g\\ud800')\n",
+    )
+    assert set(by_name(odd)) == {"a", "b", "c"}
+    assert all(option.default is None and option.choices == () for option in odd.options)
+    json.dumps(odd.to_json(), ensure_ascii=False).encode()
+
+
+def test_odd_escapes_in_a_script_are_no_warning_of_ours() -> None:
+    source = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--re', default='\\d+')\n"
+    assert by_name(derived("re.py", source))["re"].default == "\\d+"
+
+
+# ------------------------------------------------------------------------------------------------- JavaScript
+COMMANDER = r"""#!/usr/bin/env node
+// .option('--not-this', 'a comment') /* nor this */
+const { Command, Option } = require('commander');
+const DEFAULT_PORT = 8080;
+const program = new Command();
+const quotes = /['"`]/g; const half = 10 / 2;
+program
+  .name('serve')
+  .description(`Serve
+    a folder`)
+  .argument('<folder>', 'what to serve', )
+  .argument('[others...]')
+  .option('-p, --port <number>', 'the port ' + "to use", (v) => parseInt(v, 10), DEFAULT_PORT)
+  .option('--open', `it's ${'`nested ${1 + 1}`'} computed`)
+  .option('--no-color', 'plain')
+  .requiredOption('-k, --key <file>', 'it\'s needed')
+  .option('-i, --ignore <glob...>', 'left out')
+  .option('--header <line>', 'repeats', collect, [])
+  .option('--log [level]', 'how much')
+  .addOption(new Option('-s, --size <size>', 'how big').choices(['s', 'm']).default('m').makeOptionMandatory())
+  .version('1.0.0');
+program.parse();
+"""
+
+
+def test_commander_options_are_found() -> None:
+    found = derived("scripts/serve.js", COMMANDER)
+    assert found.description == "Serve a folder"
+    assert found.schema() == {
+        "type": "object",
+        "properties": {
+            "folder": {"type": "string", "description": "what to serve"},
+            "others": {"type": "array", "items": {"type": "string"}},
+            "port": {"type": "integer", "description": "the port to use", "default": 8080},
+            "open": {"type": "boolean"},
+            "no-color": {"type": "boolean", "description": "plain"},
+            "key": {"type": "string", "description": "it's needed"},
+            "ignore": {"type": "array", "items": {"type": "string"}, "description": "left out"},
+            "header": {"type": "array", "items": {"type": "string"}, "description": "repeats"},
+            "log": {"type": "string", "description": "how much"},
+            "size": {"type": "string", "enum": ["s", "m"], "description": "how big", "default": "m"},
+        },
+        "required": ["folder", "key", "size"],
+    }
+    words = found.argv({"folder": "www", "port": 80, "ignore": ["a", "b"], "header": ["c", "d"], "open": True})
+    assert words == ["--port", "80", "--ignore", "a", "b", "--header", "c", "--header", "d", "--open", "--", "www"]
+
+
+def test_commander_subcommands_are_found() -> None:
+    source = (
+        "import { program } from 'commander';\nprogram.option('--debug');\n"
+        "program.command('push <name> [tag]').description('send').requiredOption('-f, --file <path>', 'which')\n"
+        "  .action(async () => { await x; });\n"
+        "const remote = program.command('remote');\nremote.command('add <url>').option('--fast');\n"
+    )
+    found = derived("tool.mjs", source)
+    assert found.schema()["properties"] == {
+        "command": {"type": "string", "enum": ["push", "remote"]},
+        "subcommand": {"type": "string", "enum": ["add"]},
+        "debug": {"type": "boolean"},
+        "name": {"type": "string", "description": "For push"},
+        "tag": {"type": "string", "description": "For push"},
+        "file": {"type": "string", "description": "For push: which"},
+        "url": {"type": "string", "description": "For remote add"},
+        "fast": {"type": "boolean", "description": "For remote add"},
+    }
+    assert "required" not in found.schema()
+    words = found.argv({"file": "a", "name": "n", "debug": True, "command": "push"})
+    assert words == ["--debug", "push", "--file", "a", "n"]
+
+
+def test_yargs_options_are_found() -> None:
+    source = """
+    import yargs from 'yargs';
+    import { hideBin } from 'yargs/helpers';
+    const argv = yargs(hideBin(process.argv))
+      .option('out', { alias: 'o', type: 'string', describe: 'where', demandOption: true })
+      .option('n', { alias: ['count'], type: 'number', default: -2.5 })
+      .options({ cache: { boolean: true, default: true }, list: { type: 'array', desc: 'several' } })
+      .option('mode', { choices: ['a', 'b'], default: 'a' })
+      .command('get <source> [proxy]', 'fetch it', (yargs) => {
+        return yargs.positional('source', { describe: 'from where', type: 'string' })
+          .option('deep', { type: 'boolean' });
+      }, handler)
+      .option('later', { type: 'string' })
+      .demandOption(['mode'])
+      .help().argv;
+    """
+    found = derived("fetch.cjs", source)
+    assert found.schema() == {
+        "type": "object",
+        "properties": {
+            "command": {"type": "string", "enum": ["get"]},
+            "out": {"type": "string", "description": "where"},
+            "count": {"type": "number", "default": -2.5},
+            "cache": {"type": "boolean"},
+            "list": {"type": "array", "items": {"type": "string"}, "description": "several"},
+            "mode": {"type": "string", "enum": ["a", "b"], "default": "a"},
+            "source": {"type": "string", "description": "from where"},
+            "proxy": {"type": "string"},
+            "deep": {"type": "boolean"},
+            "later": {"type": "string"},
+        },
+        "required": ["out", "mode"],
+    }
+    assert found.argv({"cache": False, "count": -1, "source": "x", "deep": True, "command": "get"}) == [
+        "--no-cache",
+        "--count=-1",
+        "get",
+        "--deep",
+        "x",
+    ]
+
+
+PARSE_ARGS = """
+import { parseArgs } from 'node:util';
+const options = {
+  out: { type: 'string', short: 'o', default: 'a.txt' },
+  'dry-run': { type: 'boolean' },
+  tag: { type: 'string', multiple: true },
+  help: { type: 'boolean', short: 'h' },
+};
+const { values, positionals } = parseArgs({ options, allowPositionals: true });
+console.log(JSON.stringify({ ...values, positionals }));
+"""
+
+
+@pytest.mark.requirement("B18")
+def test_a_node_script_reads_from_argv_what_the_input_said(tmp_path: Path) -> None:
+    found = derived("list.mjs", PARSE_ARGS)
+    assert set(by_name(found)) == {"out", "dry-run", "tag", "positionals"}
+    assert by_name(found)["out"].default == "a.txt"
+    script = tmp_path / "list.mjs"
+    script.write_text(PARSE_ARGS)
+    node = shutil.which("node")
+    assert node is not None
+    given = {"out": "-x", "dry-run": True, "tag": ["a", "-b"], "positionals": ["-p", "q"]}
+    done = subprocess.run([node, str(script), *found.argv(given)], capture_output=True, text=True, timeout=30)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == given
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "const yargs = 'not the library'; bot.command('start', reply); bot.option('x', {});",
+        "require('yargs').option('out', {",
+        "require('yargs').option('out)",
+        "require('yargs') /* no end",
+        "require('yargs') `no end ${1}",
+        "require('yargs').option('a', {}]);",
+        "x = /no end\n; require('yargs').option('a', {})",
+        "console.log(process.argv[2]); require('node:util')",
+        "",
+    ],
+)
+def test_javascript_without_declarations_gives_nothing(source: str) -> None:
+    assert derive("x.js", source.encode()) is None
+
+
+# ------------------------------------------------------------------------------------------------------ shell
+LOOP = """#!/bin/sh
+# Usage: backup.sh [options]
+#   -o, --out FILE   Where to write
+#   --name=NAME      What to call it
+while [ $# -gt 0 ]; do
+  case "$1" in
+    -o|--out) OUT="$2"; shift 2 ;;
+    --level)
+      shift
+      LEVEL="$1"
+      case "$LEVEL" in
+        -1) ;;
+      esac
+      shift
+      ;;
+    --name=*) NAME="${1#*=}"; shift ;;
+    -v | --verbose) VERBOSE=1; shift ;;
+    -h|--help) exit 0 ;;
+    --) shift; break ;;
+    -*) exit 2 ;;
+  esac
+done
+case "$1" in --not-an-option) ;; esac
+printf '%s|' "$OUT" "$LEVEL" "$NAME" "$VERBOSE"
+"""
+
+
+@pytest.mark.requirement("B18")
+def test_a_shell_script_reads_from_argv_what_the_input_said(tmp_path: Path) -> None:
+    found = derived("backup.sh", LOOP)
+    assert found.schema() == {
+        "type": "object",
+        "properties": {
+            "out": {"type": "string", "description": "Where to write"},
+            "level": {"type": "string"},
+            "name": {"type": "string", "description": "What to call it"},
+            "verbose": {"type": "boolean"},
+        },
+    }
+    script = tmp_path / "backup.sh"
+    script.write_text(LOOP)
+    words = found.argv({"out": "-x", "level": "3", "name": "a b", "verbose": True})
+    done = subprocess.run(["sh", str(script), *words], capture_output=True, text=True, timeout=30)
+    assert done.stdout == "-x|3|a b|1|"
+
+
+def test_an_option_that_was_shifted_away_takes_the_next_word() -> None:
+    source = (
+        'while [ $# -gt 0 ]; do\nopt="$1"\nshift\ncase "$opt" in\n-q) Q=1 ;;\n--to) TO="$1"; shift ;;\nesac\ndone\n'
+    )
+    assert derived("x.sh", source).argv({"q": True, "to": "b"}) == ["-q", "--to", "b"]
+
+
+def test_a_case_outside_of_a_loop_is_not_looked_at() -> None:
+    assert derive("x.sh", b'for x in 1 2; do\n echo $x\ndone\ncase "$1" in\n--all) ;;\nesac\n') is None
+
+
+def test_one_line_may_hold_a_whole_loop() -> None:
+    source = 'for a in "$@"; do case "$a" in --fast) F=1;; --to=*) T="${a#*=}";; esac; done\n'
+    assert derived("x.sh", source).argv({"fast": True, "to": "b"}) == ["--fast", "--to=b"]
+
+
+@pytest.mark.requirement("B18")
+def test_getopts_letters_are_options(tmp_path: Path) -> None:
+    source = (
+        "# -n NUMBER   how many\n"
+        'while getopts ":an:h" opt; do\n  case $opt in a) A=1 ;; n) N=$OPTARG ;; esac\ndone\necho "$A,$N"\n'
+    )
+    found = derived("count.sh", source)
+    assert found.schema()["properties"] == {
+        "a": {"type": "boolean"},
+        "n": {"type": "string", "description": "how many"},
+    }
+    script = tmp_path / "count.sh"
+    script.write_text(source)
+    words = found.argv({"a": True, "n": -3})
+    done = subprocess.run(["sh", str(script), *words], capture_output=True, text=True, timeout=30)
+    assert done.stdout == "1,-3\n"
+
+
+# ------------------------------------------------------------------------------------------- strangers' source
+HEAD = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--x')\nx = "
+MANY = 100_000
+HOSTILE = {
+    "parentheses": "(" * 10_000 + "1" + ")" * 10_000,
+    "brackets": "[" * 10_000 + "]" * 10_000,
+    "braces that stay open": "{'a':" * 10_000,
+    "minuses": "-" * MANY + "1",
+    "nots": "not " * 25_000 + "1",
+    "attributes": "a" + ".b" * MANY,
+    "calls": "a" + "()" * MANY,
+    "subscripts": "a" + "[0]" * 50_000,
+    "sums": "1" + "+1" * MANY,
+    "sums over lines": "(1" + "+\n1" * 50_000 + ")",
+    "powers": "1" + "**1" * 50_000,
+    "conditions": "1 if 1 else " * 20_000 + "1",
+    "lambdas": "lambda a, b: " * 15_000 + "1",
+    "elifs": "1\nif 1:\n pass\n" + "elif 1:\n pass\n" * 15_000,
+    "f-string": 'f"{1' + "+1" * MANY + '}"',
+    "f-string of sets": 'f"{ ' + "{1}+" * 50_000 + '1}"',
+    "f-string in newer words": 'f"{"" + ' + "-" * MANY + '1}"',
+    "f-string that hides": 'f"{\'}\' "" + ' + "-" * MANY + '1}"',
+    "comparisons": "1" + "<1" * MANY,
+    "quotes": "'\\'" * 50_000,
+    "triple quotes": "'''" + "a\n" * MANY,
+    "NUL": "'\0'",
+    "blocks": "1\n" + "".join(" " * depth + "if 1:\n" for depth in range(600)),
+    "digits": "9" * 200_000,
+}
+
+
+READ_ALL = """
+import json, sys
+from apexbridge.skills.arguments.derive import derive
+for kind, source in json.load(sys.stdin).items():
+    print(kind, derive("x.py", source.encode()), flush=True)
+"""
+
+
+def test_hostile_python_gives_nothing_and_harms_nothing() -> None:
+    """In a process of its own, because what must not happen is a crash of the interpreter."""
+    sources = {kind: HEAD + source for kind, source in HOSTILE.items()}
+    assert all(len(source) <= MAX_SOURCE_BYTES for source in sources.values())
+    done = subprocess.run(
+        [sys.executable, "-c", READ_ALL], input=json.dumps(sources), capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.splitlines() == [f"{kind} None" for kind in sources], done.stderr
+    assert done.returncode == 0
+
+
+def test_depth_is_noticed_before_anything_is_parsed() -> None:
+    flat = {"NUL", "blocks", "digits"}
+    assert {kind for kind, source in HOSTILE.items() if is_shallow(HEAD + source)} == flat
+    assert is_shallow(PLAIN)
+    assert is_shallow("x = [\n" + "    ('a', {'b': 1}),  # (((\n" * 5_000 + "]\n")
+    assert is_shallow("x = f'{n:#06x} {{ {d[\"k\"]!r:>{w}} }}' 'plain ((('\n" * 500)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "require('yargs')" + "(" * 100_000,
+        "require('yargs')" + "(" * 100_000 + ")" * 100_000,
+        "require('yargs')" + "[/" * 100_000,
+        "require('yargs')" + "`${" * 80_000,
+        "require('yargs')" + "'\\'" * 80_000,
+        "require('yargs').option('a', " + "[" * 100_000 + "]" * 100_000 + ")",
+        "require('yargs')" + ".option(" * 30_000,
+        "require('commander')" + ".command('a')" * 19_000,
+        "require('yargs')" + ".command('a', " * 15_000 + ")" * 15_000,
+        "parseArgs({options:" * 12_000 + "})" * 12_000 + "'util'",
+        "const a = a; require('util').parseArgs(a)",
+    ],
+    ids=range(11),
+)
+def test_hostile_javascript_is_read_to_its_end(source: str) -> None:
+    assert len(source) <= MAX_SOURCE_BYTES
+    found = derive("x.js", source.encode())
+    assert found is None or len(found.options) + len(found.positionals) <= 50
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'while :; do case "$1" in ' + "--a) shift; " * 20_000,
+        'while :; do case "$1" in ' + "--a)\nshift\n" * 20_000,
+        'while :; do case "$1" in\n' * 10_000,
+        "getopts " * 30_000,
+        "case " + "$" * 200_000,
+        "-" * 250_000,
+        "--a  b\n" * 30_000,
+    ],
+    ids=range(7),
+)
+def test_hostile_shell_is_read_to_its_end(source: str) -> None:
+    found = derive("x.sh", source.encode())
+    assert found is None or len(found.options) <= 50
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("x.py", b"import argparse\nparser = argparse.ArgumentParser(\n"),
+        ("x.py", b"\xff\xfe ArgumentParser"),
+        ("x.py", b"print('no ArgumentParser here')"),
+        ("x.py", HEAD.encode() + b"1\n" + b"#" * MAX_SOURCE_BYTES),
+        ("x.rb", HEAD.encode() + b"1"),
+        ("x", b""),
+        ("x.sh", b"echo hello"),
+    ],
+)
+def test_what_cannot_be_read_gives_nothing(name: str, source: bytes) -> None:
+    assert derive(name, source) is None
+
+
+def test_nothing_of_a_script_is_run(tmp_path: Path) -> None:
+    witness = tmp_path / "witness"
+    source = f"open({str(witness)!r}, 'w')\n{HEAD}1\n"
+    assert set(by_name(derived("x.py", source))) == {"x"}
+    assert not witness.exists()

@@ -1,0 +1,174 @@
+"""Dangerous calls: asked for once, good for one call, and for that call only."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apexbridge.errors import ApexBridgeError, RequestError, ToolError
+from apexbridge.storage.approvals import SqliteApprovals
+from apexbridge.storage.database import Database
+from apexbridge.tools import confirmation as confirming
+from apexbridge.tools.confirmation import Confirmation
+from apexbridge.tools.conversation import Conversation
+from apexbridge.tools.registry import ToolRegistry
+from apexbridge.tools.tool import Tool, ToolContext, ToolMetadata
+
+pytestmark = [pytest.mark.anyio, pytest.mark.requirement("B16")]
+
+
+class Desk:
+    """A registry with one dangerous tool, over a real database."""
+
+    def __init__(self, database: Database) -> None:
+        self.store = SqliteApprovals(database)
+        self.confirmation = Confirmation(self.store)
+        self.registry = ToolRegistry(confirmation=self.confirmation)
+        self.calls: list[dict[str, Any]] = []
+        self.offer()
+
+    def offer(self, **changes: Any) -> None:
+        async def wipe(input: dict[str, Any], context: ToolContext) -> str:
+            self.calls.append(input)
+            return "wiped"
+
+        metadata = ToolMetadata(**{"dangerous": True, "confirm": "Really wipe it?", "content_hash": "one", **changes})
+        self.registry.put(Tool.define("wipe", description="Wipes.", execute=wipe, metadata=metadata))
+
+    async def refused(
+        self, input: dict[str, Any], *, approval: str | None = None, caller: str = "", code: str = ""
+    ) -> ApexBridgeError:
+        with pytest.raises(ApexBridgeError) as caught:
+            await self.call(input, approval=approval, caller=caller)
+        assert caught.value.code == (code or "CONFIRMATION_REQUIRED")
+        return caught.value
+
+    async def asked(self, input: dict[str, Any], *, caller: str = "") -> str:
+        return str((await self.refused(input, caller=caller)).details["approvalId"])
+
+    async def call(self, input: dict[str, Any], *, approval: str | None = None, caller: str = "") -> str:
+        conversation = Conversation(caller=caller)
+        return (await self.registry.execute("wipe", input, approval=approval, conversation=conversation)).output
+
+
+@pytest.fixture
+async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
+    database = Database(tmp_path / "apex.sqlite3")
+    try:
+        yield Desk(database)
+    finally:
+        database.close()
+
+
+async def test_a_dangerous_call_asks_and_runs_once_it_is_approved(desk: Desk) -> None:
+    error = await desk.refused({"a": 1})
+    assert error.status == 409
+    assert error.details["confirm"] == "Really wipe it?"
+    (waiting,) = await desk.confirmation.waiting()
+    assert (waiting.id, waiting.tool, waiting.summary) == (error.details["approvalId"], "wipe", '{"input": {"a": 1}}')
+    assert waiting.expires_at - waiting.created_at == 10 * 60 * 1000
+    await desk.confirmation.decide(waiting.id, approve=True)
+    assert await desk.call({"a": 1}, approval=waiting.id) == "wiped"
+    assert desk.calls == [{"a": 1}]
+    assert await desk.confirmation.waiting() == []
+
+
+async def test_an_id_that_nobody_approved_does_not_run(desk: Desk) -> None:
+    id = await desk.asked({"a": 1})
+    error = await desk.refused({"a": 1}, approval=id, code="APPROVAL_INVALID")
+    assert error.status == 403
+    assert "nobody has approved it yet" in error.message
+    with pytest.raises(RequestError) as caught:
+        await desk.call({"a": 1}, approval="no-such-id")
+    assert (caught.value.code, caught.value.status) == ("APPROVAL_NOT_FOUND", 404)
+    assert desk.calls == []
+
+
+async def test_one_that_was_denied_or_used_does_not_count(desk: Desk) -> None:
+    denied = await desk.asked({"a": 1})
+    await desk.confirmation.decide(denied, approve=False)
+    assert "denied" in (await desk.refused({"a": 1}, approval=denied, code="APPROVAL_INVALID")).message
+    used = await desk.asked({"a": 1})
+    assert used != denied
+    await desk.confirmation.decide(used, approve=True)
+    await desk.call({"a": 1}, approval=used)
+    assert "used" in (await desk.refused({"a": 1}, approval=used, code="APPROVAL_INVALID")).message
+    for id in (denied, used):
+        with pytest.raises(ToolError) as caught:
+            await desk.confirmation.decide(id, approve=True)
+        assert caught.value.code == "APPROVAL_INVALID"
+    assert len(desk.calls) == 1
+
+
+async def test_it_is_bound_to_input_caller_and_content(desk: Desk) -> None:
+    id = await desk.asked({"a": 1}, caller="key-1")
+    await desk.confirmation.decide(id, approve=True)
+    await desk.refused({"a": 2}, approval=id, caller="key-1", code="APPROVAL_INVALID")
+    await desk.refused({"a": 1}, approval=id, caller="key-2", code="APPROVAL_INVALID")
+    await desk.refused({"a": 1}, approval=id, code="APPROVAL_INVALID")
+    desk.offer(content_hash="two")
+    await desk.refused({"a": 1}, approval=id, caller="key-1", code="APPROVAL_INVALID")
+    desk.offer(confirm="Wipe the other thing?")
+    await desk.refused({"a": 1}, approval=id, caller="key-1", code="APPROVAL_INVALID")
+    desk.offer()
+    assert await desk.call({"a": 1}, approval=id, caller="key-1") == "wiped"
+
+
+async def test_it_expires(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(confirming, "LIFETIME_MS", 0)
+    id = await desk.asked({"a": 1})
+    assert await desk.confirmation.waiting() == []
+    with pytest.raises(ToolError, match="expired"):
+        await desk.confirmation.decide(id, approve=True)
+    assert "expired" in (await desk.refused({"a": 1}, approval=id, code="APPROVAL_INVALID")).message
+    assert await desk.asked({"a": 1}) != id
+
+
+async def test_of_many_calls_with_one_approval_at_once_one_runs(desk: Desk) -> None:
+    id = await desk.asked({"a": 1})
+    await desk.confirmation.decide(id, approve=True)
+    results = await asyncio.gather(*(desk.call({"a": 1}, approval=id) for _ in range(20)), return_exceptions=True)
+    assert [result for result in results if isinstance(result, str)] == ["wiped"]
+    assert len(desk.calls) == 1
+
+
+async def test_the_same_question_is_not_asked_twice_and_the_waiting_room_is_bounded(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await desk.asked({"a": 1}) == await desk.asked({"a": 1})
+    monkeypatch.setattr(confirming, "MAX_WAITING", 5)
+    for number in range(20):
+        await desk.asked({"number": number})
+    assert len(await desk.confirmation.waiting()) == 5
+
+
+async def test_an_approval_survives_a_restart_and_goes_with_its_tool(desk: Desk, tmp_path: Path) -> None:
+    id = await desk.asked({"a": 1})
+    await desk.confirmation.decide(id, approve=True)
+    other = Database(tmp_path / "apex.sqlite3")
+    try:
+        again = Desk(other)
+        assert await again.call({"a": 1}, approval=id) == "wiped"
+        waiting = await again.asked({"a": 2})
+        await again.confirmation.forget("wipe")
+        with pytest.raises(RequestError):
+            await again.confirmation.get(waiting)
+    finally:
+        other.close()
+
+
+async def test_an_operator_can_switch_it_off(desk: Desk) -> None:
+    desk.registry.executor.confirmation = Confirmation(desk.store, enabled=False)
+    assert await desk.call({"a": 1}) == "wiped"
+
+
+async def test_input_that_does_not_fit_is_not_asked_about(desk: Desk) -> None:
+    schema = {"properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    metadata = ToolMetadata(dangerous=True)
+    desk.registry.put(
+        Tool.define("wipe", description="d", parameters=schema, execute=lambda input, context: "", metadata=metadata)
+    )
+    await desk.refused({}, code="INVALID_INPUT")
+    assert await desk.confirmation.waiting() == []
