@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,9 +76,9 @@ def environment(**more: str) -> dict[str, str]:
     return {**{key: value for key, value in os.environ.items() if not key.startswith("APEX_")}, **more}
 
 
-@pytest.fixture
-def start_server(data_dir: Path) -> Iterator[StartServer]:
-    """Start `apex serve` on a free port and wait until it has said where it is."""
+@contextmanager
+def servers(data_dir: Path) -> Iterator[StartServer]:
+    """Start `apex serve` on free ports, each waited for until it has said where it is; all end with the block."""
     started: list[subprocess.Popen[str]] = []
 
     def start(*words: str, folder: Path = data_dir, **env: str) -> Server:
@@ -99,11 +100,20 @@ def start_server(data_dir: Path) -> Iterator[StartServer]:
         url = next(word for word in greeting.split() if word.startswith("http"))
         return Server(process, url, greeting, folder)
 
-    yield start
-    for process in started:
-        if process.poll() is None:
-            process.kill()
-        process.wait()
-        for pipe in (process.stdout, process.stderr):
-            if pipe is not None:
-                pipe.close()
+    try:
+        yield start
+    finally:
+        for process in started:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+            for pipe in (process.stdout, process.stderr):
+                if pipe is not None:
+                    pipe.close()
+
+
+@pytest.fixture
+def start_server(data_dir: Path) -> Iterator[StartServer]:
+    """Start servers for one test."""
+    with servers(data_dir) as start:
+        yield start

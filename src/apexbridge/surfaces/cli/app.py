@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import apexbridge
-from apexbridge.surfaces.cli import config, doctor, evaluation, permits, plugins, run, search, serve, skills
+from apexbridge.surfaces.cli import config, doctor, evaluation, permits, plugins, run, search, serve, skills, tools
 from apexbridge.surfaces.cli.printable import printable
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ for part in (search, run, permits):
     part.add_commands(skills.app)
 app.add_typer(skills.app, name="skills")
 app.add_typer(plugins.app, name="plugins")
+app.add_typer(tools.app, name="tools")
+app.add_typer(tools.approvals, name="approvals")
 app.add_typer(permits.secrets, name="secrets")
 app.add_typer(config.app, name="config")
 app.add_typer(evaluation.app, name="eval")
@@ -95,6 +97,8 @@ _HINTS = {
     "SKILL_NOT_FOUND": "See what is installed with: apex skills list",
     "ENOENT": "See what is installed with: apex skills list",
     "PLUGIN_NOT_FOUND": "See what is installed with: apex plugins list",
+    "TOOL_NOT_FOUND": "See what there is with: apex tools list",
+    "CONFIRMATION_REQUIRED": "Confirm it with --yes, or from elsewhere: apex approvals list",
     "SKILL_ALREADY_EXISTS": "On the command line that is: --overwrite",
     "SANDBOX_UNAVAILABLE": "For what is missing on this host: apex doctor",
     "SKILL_PARSE_ERROR": "For line numbers and repairs: apex skills doctor FOLDER",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from apexbridge.surfaces.cli.options import DataDir, Json, SkillName, Url, call, show
+from apexbridge.surfaces.cli.reading import InputOption, read_input
 
 if TYPE_CHECKING:
     from apexbridge.surfaces.cli.connect import Api
@@ -29,9 +30,7 @@ def add_commands(app: typer.Typer) -> None:
 def run(
     name: SkillName,
     args: Annotated[list[str] | None, typer.Argument(metavar="[-- ARG…]", help="The script's arguments.")] = None,
-    input: Annotated[
-        str | None, typer.Option("--input", metavar="JSON|@FILE|-", help="The input: JSON, a file, or stdin.")
-    ] = None,
+    input: InputOption = None,
     script: Annotated[str | None, typer.Option("--script", help="A bundled script, such as scripts/x.py.")] = None,
     file: Annotated[list[Path] | None, typer.Option("--file", help="A file for the run; may be repeated.")] = None,
     out: Annotated[
@@ -45,13 +44,20 @@ def run(
     url: Url = None,
 ) -> None:
     """Run a skill, or one of its scripts, in the sandbox; a direct skill returns its instructions."""
-    body: dict[str, Any] = {"input": _read_input(input)}
+    body: dict[str, Any] = {"input": read_input(input)}
     body |= {"args": args or []} | ({"script": script} if script else {}) | ({"timeout": timeout} if timeout else {})
     body |= {"mode": mode.value} if mode else {}
 
     async def work(api: "Api") -> Any:
+        from apexbridge.surfaces.cli.confirming import confirmed
+
         body["files"] = [(await api.send_file("/api/uploads", path))["id"] for path in file or []]
-        answer = await (_wait(api, name, body) if json else _follow(api, name, body))
+
+        async def send(approval: str | None) -> Any:
+            wanted = {**body, "approval": approval}
+            return await (_wait(api, name, wanted) if json else _follow(api, name, wanted))
+
+        answer = await confirmed(api, send, yes=yes, ask=not json)
         if out is not None:
             await _fetch(api, answer, out)
         return answer
@@ -60,29 +66,6 @@ def run(
     show(answer, json=json, people=lambda: _tell(answer, out))
     if answer.get("success") is False:
         raise typer.Exit(1)
-
-
-def _read_input(given: str | None) -> dict[str, Any]:
-    import json
-
-    from apexbridge.errors import InvalidInputError
-
-    if given is None:
-        return {}
-    try:
-        text = given
-        if given == "-":
-            text = sys.stdin.read()
-        elif given.startswith("@"):
-            text = Path(given[1:]).read_text("utf-8")
-        value = json.loads(text)
-    except OSError as error:
-        raise InvalidInputError(f"{given[1:]} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise InvalidInputError(f"--input is not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise InvalidInputError('--input must be a JSON object, such as {"text": "hello"}')
-    return value
 
 
 async def _wait(api: "Api", name: str, body: dict[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,8 @@
 """Answers as JSON; large ones are made beside the event loop."""
 
+import json
+from typing import Any
+
 import anyio.to_thread
 from fastapi import Response
 
@@ -26,6 +29,18 @@ async def told(answer: WireModel, result: ExecutionResult | None) -> str:
     if result is None or len(result.stdout) + len(result.stderr) <= LARGE_CHARACTERS:
         return answer.model_dump_json()
     return await anyio.to_thread.run_sync(answer.model_dump_json)
+
+
+async def data_response(data: Any, *, headers: dict[str, str] | None = None) -> Response:
+    """A tool's own result object."""
+    texts = data.values() if isinstance(data, dict) else [data]
+    if sum(len(text) for text in texts if isinstance(text, str)) <= LARGE_CHARACTERS:
+        return _response(_json(data), 200, headers)
+    return _response(await anyio.to_thread.run_sync(_json, data), 200, headers)
+
+
+def _json(data: Any) -> str:
+    return json.dumps(data, ensure_ascii=False, default=str)
 
 
 def _response(body: str, status_code: int, headers: dict[str, str] | None) -> Response:

@@ -7,7 +7,7 @@ from fastapi_offline import FastAPIOffline
 
 import apexbridge
 from apexbridge.bridge import Bridge
-from apexbridge.surfaces.http import executions, permits, plugins, search, service, skills
+from apexbridge.surfaces.http import executions, permits, plugins, search, service, skills, tools
 from apexbridge.surfaces.http.errors import CatchAll, ErrorAnswer, add_error_handlers
 from apexbridge.surfaces.http.limits import BodyLimit
 from apexbridge.surfaces.http.origin import OriginGuard
@@ -23,13 +23,13 @@ def create_app(bridge: Bridge) -> FastAPI:
     app = FastAPIOffline(
         title="apexbridge",
         version=apexbridge.__version__,
-        description="Skills: install, find, list, show, edit, run, count, uninstall.",
+        description="Skills and tools: install, find, list, show, edit, run, confirm, count, uninstall.",
         redoc_url=None,
         static_url="/docs/static",
         responses=_ERRORS,
     )
     app.state.bridge = bridge
-    for part in (search, permits, skills, executions, plugins, service):
+    for part in (search, permits, skills, executions, tools, plugins, service):
         app.include_router(part.router)
     add_error_handlers(app)
     app.add_middleware(BodyLimit)

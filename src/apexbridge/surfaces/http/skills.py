@@ -198,6 +198,7 @@ async def execute_skill(name: Name, request: Request, skills: Skills, call: Exec
             files=call.files,
             timeout=call.timeout,
         ),
+        approval=call.approval,
     )
     if isinstance(started, DirectSkillResult):
         return json_response(started)

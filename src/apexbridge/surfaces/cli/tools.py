@@ -1,0 +1,155 @@
+"""`apex tools …` and `apex approvals …`."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from apexbridge.surfaces.cli.options import DataDir, Json, Url, call, show
+from apexbridge.surfaces.cli.reading import InputOption, read_input
+
+if TYPE_CHECKING:
+    from apexbridge.surfaces.cli.connect import Api
+
+app = typer.Typer(help="Built-in tools, skills as tools, and your own.", no_args_is_help=True, rich_markup_mode=None)
+approvals = typer.Typer(help="Confirmations that wait.", no_args_is_help=True, rich_markup_mode=None)
+ToolId = Annotated[str, typer.Argument(metavar="ID", help="Such as calculate or skill:git-commit.")]
+ApprovalId = Annotated[str, typer.Argument(metavar="ID", help="The confirmation's id.")]
+DESCRIPTION_CHARACTERS = 100
+
+
+@app.command("list")
+@app.command("ls", hidden=True)
+def list_tools(
+    category: Annotated[str | None, typer.Option("--category", help="Only this one: builtin, skill, …")] = None,
+    tag: Annotated[str | None, typer.Option("--tag", help="Only with this tag.")] = None,
+    query: Annotated[str | None, typer.Option("--query", help="Words that must be in it.")] = None,
+    json: Json = False,
+    data_dir: DataDir = None,
+    url: Url = None,
+) -> None:
+    """List the tools."""
+    given = {"category": category, "tag": tag, "query": query}
+    params = {key: value for key, value in given.items() if value is not None}
+    answer = call(lambda api: api.ask("GET", "/api/tools", params=params), data_dir=data_dir, url=url)
+
+    def people() -> None:
+        from apexbridge.surfaces.cli.output import table
+
+        rows = [(tool["id"], tool["category"], _state(tool), tool["description"]) for tool in answer["tools"]]
+        table(("ID", "CATEGORY", "STATE", "DESCRIPTION"), rows, empty="No tool fits.", one_line=True)
+
+    show(answer, json=json, people=people)
+
+
+@app.command("show")
+def show_tool(id: ToolId, json: Json = False, data_dir: DataDir = None, url: Url = None) -> None:
+    """Show a tool and what its input looks like."""
+    tool = call(lambda api: api.ask("GET", _path(id)), data_dir=data_dir, url=url)
+
+    def people() -> None:
+        import json as jsonlib
+
+        from apexbridge.surfaces.cli.output import facts, line
+
+        facts({key: value for key, value in tool.items() if key != "parameters"})
+        line(jsonlib.dumps(tool["parameters"], ensure_ascii=False, indent=2))
+
+    show(tool, json=json, people=people)
+
+
+@app.command("run")
+def run_tool(
+    id: ToolId,
+    input: InputOption = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Confirm what needs a confirmation.")] = False,
+    json: Json = False,
+    data_dir: DataDir = None,
+    url: Url = None,
+) -> None:
+    """Call a tool; its result is printed."""
+    body = {"input": read_input(input)}
+
+    async def work(api: "Api") -> Any:
+        from apexbridge.surfaces.cli.confirming import confirmed
+
+        async def send(approval: str | None) -> Any:
+            return await api.ask("POST", _path(id, "execute"), json={**body, "approval": approval})
+
+        return await confirmed(api, send, yes=yes, ask=not json)
+
+    answer = call(work, data_dir=data_dir, url=url)
+    show(answer, json=json, people=lambda: _tell(answer))
+    if isinstance(answer, dict) and answer.get("success") is False:
+        raise typer.Exit(1)
+
+
+@approvals.command("list")
+@approvals.command("ls", hidden=True)
+def list_approvals(json: Json = False, data_dir: DataDir = None, url: Url = None) -> None:
+    """List what waits for a confirmation."""
+    waiting = call(lambda api: api.ask("GET", "/api/approvals"), data_dir=data_dir, url=url)
+
+    def people() -> None:
+        from apexbridge.surfaces.cli.output import table
+
+        rows = [(item["id"], item["tool"], item["confirm"], item["summary"]) for item in waiting]
+        table(("ID", "TOOL", "QUESTION", "CALL"), rows, empty="Nothing waits for a confirmation.")
+
+    show(waiting, json=json, people=people)
+
+
+@approvals.command("approve")
+def approve(id: ApprovalId, json: Json = False, data_dir: DataDir = None, url: Url = None) -> None:
+    """Let one call through."""
+    _decide(id, True, json=json, data_dir=data_dir, url=url)
+
+
+@approvals.command("deny")
+def deny(id: ApprovalId, json: Json = False, data_dir: DataDir = None, url: Url = None) -> None:
+    """Refuse it."""
+    _decide(id, False, json=json, data_dir=data_dir, url=url)
+
+
+def _decide(id: str, approved: bool, *, json: bool, data_dir: str | None, url: str | None) -> None:
+    path = f"/api/approvals/{quote(id, safe='')}"
+    answer = call(lambda api: api.ask("POST", path, json={"approve": approved}), data_dir=data_dir, url=url)
+
+    def people() -> None:
+        from apexbridge.surfaces.cli.output import say
+
+        say(f"{answer['tool']} is {answer['state']}: {answer['summary']}")
+
+    show(answer, json=json, people=people)
+
+
+def _path(id: str, *rest: str) -> str:
+    return "/".join(["/api/tools", quote(id, safe=""), *rest])
+
+
+def _state(tool: Mapping[str, Any]) -> str:
+    if not tool["enabled"]:
+        return "off"
+    return "asks" if tool["dangerous"] else "on"
+
+
+def _tell(answer: Any) -> None:
+    """The result for people: what matters most of it, else all of it."""
+    import json as jsonlib
+
+    from apexbridge.surfaces.cli.output import facts, line
+
+    if not isinstance(answer, dict):
+        line(answer if isinstance(answer, str) else jsonlib.dumps(answer, ensure_ascii=False))
+        return
+    shown = {key: value for key, value in answer.items() if key != "success"}
+    for key in ("content", "stdout", "output"):
+        if isinstance(shown.get(key), str) and shown[key]:
+            line(shown[key].rstrip("\n"))
+            return
+    if len(shown) == 1:
+        (value,) = shown.values()
+        line(value if isinstance(value, str) else jsonlib.dumps(value, ensure_ascii=False, indent=2))
+    else:
+        facts(shown)

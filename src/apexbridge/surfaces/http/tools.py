@@ -1,0 +1,168 @@
+"""Tools and confirmations over HTTP."""
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Path, Query, Request, Response
+from pydantic import Field
+
+from apexbridge.surfaces.http.answers import data_response
+from apexbridge.surfaces.http.context import ServedBridge
+from apexbridge.surfaces.http.leaving import unless_left
+from apexbridge.tools.confirmation import Approval
+from apexbridge.tools.naming import SKILL_PREFIX, wire_name
+from apexbridge.tools.registry import ToolRegistry
+from apexbridge.tools.tool import Tool
+from apexbridge.wire import WireInput, WireModel
+
+router = APIRouter(tags=["tools"])
+Id = Annotated[str, Path(description="The tool's id, such as calculate or skill:git-commit.")]
+
+
+class ToolView(WireModel):
+    """A tool, as it is told."""
+
+    id: str
+    name: str = Field(description="The name that models see.")
+    description: str
+    parameters: dict[str, Any] = Field(description="JSON Schema of the input.")
+    category: str
+    tags: list[str]
+    permissions: list[str]
+    timeout: int | None
+    dangerous: bool
+    confirm: str | None
+    enabled: bool
+
+
+class ToolList(WireModel):
+    """Tools, sorted by id."""
+
+    tools: list[ToolView]
+    total: int
+
+
+class ToolCounts(WireModel):
+    """How often one tool was called and how it went."""
+
+    id: str
+    tool_name: str = Field(description="As the id; a skill's name where it is a skill.")
+    call_count: int
+    success_count: int
+    average_duration: int
+    success_rate: float
+
+
+class ToolStatistics(WireModel):
+    """All counters."""
+
+    total_tools: int
+    disabled_tools: int
+    categories: dict[str, int]
+    tools: list[ToolCounts]
+
+
+class ToolCall(WireInput):
+    """A call."""
+
+    input: dict[str, Any] = Field(default_factory=dict)
+    approval: str | None = Field(default=None, description="The id of a confirmation, for dangerous tools.")
+    conversation: str | None = Field(
+        default=None, max_length=128, description="Calls under one id are watched for going round in circles."
+    )
+
+
+class Decision(WireInput):
+    """A person's answer."""
+
+    approve: bool
+
+
+@router.get("/api/tools")
+async def list_tools(
+    bridge: ServedBridge,
+    category: Annotated[str | None, Query(description="Only this category: builtin, skill, …")] = None,
+    tag: Annotated[str | None, Query(description="Only with this tag.")] = None,
+    query: Annotated[str | None, Query(description="Words that id, description or tags must hold.")] = None,
+) -> ToolList:
+    """Every tool with its schema."""
+    tools = bridge.tools.search(query) if query else bridge.tools.list()
+    if tag is not None:
+        tagged = {tool.id for tool in bridge.tools.find_by_tag(tag)}
+        tools = [tool for tool in tools if tool.id in tagged]
+    shown = [_view(bridge.tools, tool) for tool in tools if category in (None, tool.metadata.category)]
+    return ToolList.model_construct(tools=shown, total=len(shown))
+
+
+@router.get("/api/tools/stats")
+async def tool_statistics(bridge: ServedBridge) -> ToolStatistics:
+    """All counters, of every tool that was called."""
+    known = bridge.tools.statistics()
+    counts = [
+        ToolCounts(
+            id=id,
+            tool_name=id.removeprefix(SKILL_PREFIX),
+            call_count=own.calls,
+            success_count=own.successes,
+            average_duration=own.average_ms,
+            success_rate=own.success_rate,
+        )
+        for id, own in sorted((await bridge.tool_counts()).items())
+    ]
+    return ToolStatistics(
+        total_tools=known.total_tools, disabled_tools=known.disabled_tools, categories=known.categories, tools=counts
+    )
+
+
+@router.get("/api/tools/{id}")
+async def show_tool(id: Id, bridge: ServedBridge) -> ToolView:
+    """One tool."""
+    return _view(bridge.tools, bridge.tools.get(id))
+
+
+@router.post("/api/tools/{id}/execute", response_model=None, responses={200: {"description": "The tool's own result."}})
+async def execute_tool(id: Id, request: Request, bridge: ServedBridge, call: ToolCall | None = None) -> Response:
+    """Call a tool; the answer is its own result object."""
+    call = call or ToolCall()
+    conversation = bridge.conversations.get(call.conversation)
+    result = await unless_left(
+        request, bridge.tools.execute(id, call.input, conversation=conversation, approval=call.approval)
+    )
+    headers = {"x-apex-notice": "; ".join(result.notices).encode("ascii", "replace").decode()} if result.notices else {}
+    return await data_response(result.data, headers=headers)
+
+
+@router.post("/api/tools/{id}/{change}")
+async def switch_tool(id: Id, change: Literal["enable", "disable"], bridge: ServedBridge) -> ToolView:
+    """Switch a tool on or off, a skill's with the skill."""
+    await bridge.switch_tool(id, enabled=change == "enable")
+    return _view(bridge.tools, bridge.tools.get(id))
+
+
+# ------------------------------------------------------------------------------------------------- confirmations
+@router.get("/api/approvals")
+async def list_approvals(bridge: ServedBridge) -> list[Approval]:
+    """Confirmations that somebody is waiting for, the oldest first."""
+    return await bridge.confirmation.waiting()
+
+
+@router.post("/api/approvals/{id}")
+async def decide_approval(id: str, decision: Decision, bridge: ServedBridge) -> Approval:
+    """Approve or deny; an approved one is good for one call, within its time."""
+    return await bridge.confirmation.decide(id, approve=decision.approve)
+
+
+def _view(registry: ToolRegistry, tool: Tool) -> ToolView:
+    known = tool.metadata
+    return ToolView.model_construct(
+        id=tool.id,
+        name=wire_name(tool.id),
+        description=tool.description,
+        parameters=dict(tool.parameters.schema),
+        category=known.category,
+        tags=list(known.tags),
+        permissions=list(known.permissions),
+        timeout=known.timeout,
+        dangerous=known.dangerous,
+        confirm=known.confirm,
+        enabled=registry.is_enabled(tool.id),
+    )
