@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from apexbridge.tools.builtin.file_read import file_read
-from apexbridge.tools.builtin.workspace import Workspace
+from apexbridge.tools.builtin.files.workspace import Workspace
 from apexbridge.tools.registry import ToolRegistry
 from benchmarks.measuring import Comparison, compare
 

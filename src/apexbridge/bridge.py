@@ -36,6 +36,7 @@ from apexbridge.storage.statistics import CallCounts, CallStatisticsStore, CallT
 from apexbridge.tools.builtin.calculate import calculate
 from apexbridge.tools.builtin.file_read import file_read
 from apexbridge.tools.builtin.file_write import file_write
+from apexbridge.tools.builtin.files.workspace import Workspace
 from apexbridge.tools.builtin.list_files import list_files
 from apexbridge.tools.builtin.moments import datetime_tool
 from apexbridge.tools.builtin.platform_detect import platform_detect
@@ -43,7 +44,6 @@ from apexbridge.tools.builtin.read_skill import read_skill
 from apexbridge.tools.builtin.registry import BuiltInExecutor
 from apexbridge.tools.builtin.run_skill import run_skill
 from apexbridge.tools.builtin.vector_search import vector_search
-from apexbridge.tools.builtin.workspace import Workspace
 from apexbridge.tools.confirmation import Confirmation
 from apexbridge.tools.conversation import Conversations
 from apexbridge.tools.naming import SKILL_PREFIX, skill_tool_id
@@ -167,7 +167,7 @@ class Bridge:
 
     def _register_tools(self) -> None:
         """The built-ins, and what other packages bring along."""
-        workspace = Workspace(self.settings.workspace, lambda id, _: self.settings.data_dir / "runs" / id)
+        workspace = _workspace(self.settings)
         desk = SkillDesk(self.skills)
         for tool in (
             file_read(workspace),
@@ -254,15 +254,22 @@ def _count(tally: CallTally, tool: str, success: bool, duration_ms: int) -> None
         tally.count(f"{TOOL_KEY}{tool}", success, duration_ms)
 
 
+def _runs_folder(settings: Settings) -> Path:
+    return settings.data_dir / "runs"
+
+
+def _workspace(settings: Settings) -> Workspace:
+    return Workspace(settings.workspace, lambda run, _: _runs_folder(settings) / run)
+
+
 def _runs(settings: Settings, database: Database, sandbox: Sandbox) -> Runs:
-    folder = settings.data_dir / "runs"
     uploads = UploadStore(settings.data_dir / "uploads")
     return Runs(
         sandbox,
         store=RunStore(database),
         statistics=CallStatisticsStore(database),
-        folder=folder,
-        inputs=InputFiles(workspace=settings.workspace, runs=folder, uploads=uploads),
+        folder=_runs_folder(settings),
+        inputs=InputFiles(workspace=_workspace(settings), uploads=uploads),
         uploads=uploads,
         record_input=settings.record_input,
         retention_days=settings.run_retention_days,

@@ -24,6 +24,7 @@ from apexbridge.sandbox.layers.store import LayerStore
 from apexbridge.sandbox.models import Grants, InputFile
 from apexbridge.skills.inputs import InputFiles
 from apexbridge.skills.uploads import UploadStore
+from apexbridge.tools.builtin.files.workspace import Workspace
 from tests.sandbox.bench import SECONDS, Bench, Words, marker, named
 from tests.sandbox.conftest import Opener
 from tests.sandbox.elsewhere import CLINGS_TO_MEMORY, SHOWS_ITS_PYTHON, told_by
@@ -191,7 +192,7 @@ async def test_500_input_files_of_50_megabytes_are_taken_and_nothing_beyond(cold
         (workspace / name).write_bytes(b"x")
     with (workspace / names[0]).open("wb") as largest:
         largest.truncate(50 * MB - 499)
-    found = InputFiles(workspace=workspace, runs=tmp_path / "runs", uploads=UploadStore(tmp_path / "uploads"))
+    found = InputFiles(workspace=Workspace(workspace, lambda run, _: None), uploads=UploadStore(tmp_path / "uploads"))
     text = """
 import json, os
 sizes = [os.path.getsize(path) for path in json.loads(os.environ["INPUT_JSON"])["files"]]

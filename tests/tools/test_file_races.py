@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from apexbridge.errors import ApexBridgeError
-from apexbridge.tools.builtin.beneath import Opener, open_beneath, walk_beneath
-from apexbridge.tools.builtin.paths import read_path
-from apexbridge.tools.builtin.roots import Root
+from apexbridge.tools.builtin.files.beneath import Opener, open_beneath, walk_beneath
+from apexbridge.tools.builtin.files.paths import read_path
+from apexbridge.tools.builtin.files.roots import Root
 
 ATTEMPTS = 5_000
 INSIDE, OUTSIDE = b"inside", b"the marker from outside"

@@ -11,7 +11,7 @@ import pytest
 
 from apexbridge.errors import InvalidInputError, PermissionDeniedError, RequestError
 from apexbridge.tools.builtin.file_write import MAX_BYTES
-from apexbridge.tools.builtin.stretches import MAX_SKIPPED_BYTES, MAX_TEXT_BYTES, SHOWN_BYTES
+from apexbridge.tools.builtin.files.stretches import MAX_SKIPPED_BYTES, MAX_TEXT_BYTES, SHOWN_BYTES
 from apexbridge.tools.executor import OUTPUT_BYTES
 from tests.tools.desk import Desk
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apexbridge.tools.builtin.globs import Glob
+from apexbridge.tools.builtin.files.globs import Glob
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import pytest
 
 from apexbridge.errors import InvalidInputError, PermissionDeniedError
-from apexbridge.tools.builtin.paths import read_path
+from apexbridge.tools.builtin.files.paths import read_path
 
 
 @pytest.mark.requirement("A6")

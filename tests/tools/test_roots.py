@@ -19,10 +19,10 @@ from apexbridge.errors import (
     RequestError,
     ServerError,
 )
-from apexbridge.tools.builtin.beneath import OPEN_FILE, Opener, open_beneath, walk_beneath
-from apexbridge.tools.builtin.globs import Glob
-from apexbridge.tools.builtin.paths import read_path
-from apexbridge.tools.builtin.roots import Root
+from apexbridge.tools.builtin.files.beneath import OPEN_FILE, Opener, open_beneath, walk_beneath
+from apexbridge.tools.builtin.files.globs import Glob
+from apexbridge.tools.builtin.files.paths import read_path
+from apexbridge.tools.builtin.files.roots import Root
 from tests.tools.refusing import OPENAT2, WRITE, refusing
 
 MARKER = b"the outside"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from apexbridge.errors import ApexBridgeError, InvalidInputError, PermissionDeniedError, RequestError
-from apexbridge.tools.builtin.workspace import Workspace
+from apexbridge.tools.builtin.files.workspace import Workspace
 from tests.tools.desk import Desk
 
 pytestmark = pytest.mark.anyio

@@ -81,7 +81,9 @@ class SkillExecution:
         self._statistics = statistics
         self._settings = settings
 
-    async def start(self, row: Row, folder: Path, config: SkillManagerConfig, call: Call, *, id: str) -> StartedRun:
+    async def start(
+        self, row: Row, folder: Path, config: SkillManagerConfig, call: Call, *, id: str, caller: str
+    ) -> StartedRun:
         """Begin a run of the skill, or of one of its scripts, under this id."""
         target = row.entry
         if call.script is not None or target is None:
@@ -98,6 +100,7 @@ class SkillExecution:
             input=call.input,
             args=tuple(call.args) or _argv(row, target, call.input),
             files=tuple(call.files),
+            caller=caller,
             timeout_ms=min(wanted, self._settings.max_sandbox_timeout_ms),
             is_entry=target == row.entry,
             grants=lambda: self._grants.for_run(row, folder),

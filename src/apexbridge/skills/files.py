@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from apexbridge.sandbox.launcher.clearing import remove_tree as clear
+from apexbridge.tools.builtin.files import beneath
+from apexbridge.tools.builtin.files.beneath import OPEN_FILE, OPEN_FOLDER
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
@@ -44,23 +46,17 @@ def replace_file(path: Path, data: bytes, *, beside: Path, mode: int = 0o644, du
 
 
 def open_beneath(folder: Path, path: str) -> BinaryIO:
-    """Open a regular file below a folder, component by component, so that no link can lead out.
+    """Open a regular file below a folder; no link is followed.
 
     Raises:
         ValueError: the path is not a plain relative one.
         OSError: there is no such regular file.
     """
-    parts = path.split("/")
-    if not path or "\0" in path or any(part in ("", ".", "..") for part in parts):
+    if not path or "\0" in path or any(part in ("", ".", "..") for part in path.split("/")):
         raise ValueError("not a plain relative path")
-    place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    place = os.open(folder, OPEN_FOLDER)
     try:
-        for part in parts[:-1]:
-            deeper = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=place)
-            os.close(place)
-            place = deeper
-        # Not blocking: a pipe would otherwise wait for somebody to write to it.
-        descriptor = os.open(parts[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=place)
+        descriptor = beneath.open_beneath(place, path, OPEN_FILE, links=False)
     finally:
         os.close(place)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):

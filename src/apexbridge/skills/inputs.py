@@ -4,28 +4,25 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import BinaryIO
 
-from apexbridge.errors import InvalidInputError
+from apexbridge.errors import ApexBridgeError, InvalidInputError
 from apexbridge.sandbox.inputs import check_count, check_size
 from apexbridge.sandbox.models import InputFile
-from apexbridge.skills.files import open_beneath
 from apexbridge.skills.uploads import UploadStore, safe_name
-
-RUNS_PREFIX = "runs/"
+from apexbridge.tools.builtin.files.workspace import Workspace
 
 
 class InputFiles:
     """Finds what a call's `files` name."""
 
-    def __init__(self, *, workspace: Path, runs: Path, uploads: UploadStore) -> None:
+    def __init__(self, *, workspace: Workspace, uploads: UploadStore) -> None:
         self._workspace = workspace
-        self._runs = runs
         self._uploads = uploads
 
     @contextmanager
-    def opened(self, names: Sequence[str]) -> Iterator[tuple[InputFile, ...]]:
+    def opened(self, names: Sequence[str], *, caller: str = "") -> Iterator[tuple[InputFile, ...]]:
         """All of them open, each under a name of its own.
 
         Raises:
@@ -36,25 +33,20 @@ class InputFiles:
         with ExitStack() as stack:
             found = []
             for wanted in names:
-                name, file = self._open(wanted)
+                name, file = self._open(wanted, caller)
                 stack.enter_context(file)
                 found.append(InputFile(name=_free(name, taken), file=file))
             check_size([os.fstat(item.file.fileno()).st_size for item in found])
             yield tuple(found)
 
-    def _open(self, wanted: str) -> tuple[str, BinaryIO]:
+    def _open(self, wanted: str, caller: str) -> tuple[str, BinaryIO]:
         if self._uploads.is_id(wanted):
             return self._uploads.open(wanted)
-        folder, path = self._workspace, wanted.removeprefix("./")
-        if path.startswith(RUNS_PREFIX):
-            identity, _, rest = path.removeprefix(RUNS_PREFIX).partition("/")
-            folder, path = self._runs, f"{identity}/files/{rest}"
         try:
-            return safe_name(wanted), open_beneath(folder, path)
-        except (OSError, ValueError) as error:
+            return safe_name(wanted), self._workspace.open_file(wanted, caller=caller)
+        except ApexBridgeError as error:
             raise InvalidInputError(
-                f"There is no file {wanted}. Name a path below the workspace, an upload's id, or runs/ID/PATH.",
-                file=wanted,
+                f"{error.message}. Name a path below the workspace, an upload's id, or runs/ID/PATH.", file=wanted
             ) from error
 
 

@@ -118,6 +118,8 @@ class RunRequest:
     input: Mapping[str, Any]
     args: tuple[str, ...]
     files: tuple[str, ...]
+    caller: str
+    """Whose files those are: an API key's id, or empty."""
     timeout_ms: int
     is_entry: bool
     """False for a helper script run by name: its input arrives as `--key value`."""

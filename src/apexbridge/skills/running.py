@@ -84,7 +84,7 @@ class SkillRunning(SkillViews):
             identity = uuid.uuid4().hex
             record = self.tools.executor.open(admitted, identity)
             try:
-                started = await self._begin(row, call, mode, identity)
+                started = await self._begin(row, call, mode, identity, admitted.conversation.caller)
             except ApexBridgeError:
                 await self.confirmation.give_back(admitted.approval)
                 raise
@@ -107,13 +107,15 @@ class SkillRunning(SkillViews):
             row = await self._live(source.metadata.name, code="ENOENT")
             if row.content_hash != source.content_hash and row.dangerous:
                 raise ServerError(f"{row.name} was changed a moment ago; call it again.", code="BUSY")
-            started = await self._begin(row, Call(input=input), source.mode, context.call_id)
+            started = await self._begin(row, Call(input=input), source.mode, context.call_id, context.caller)
             return started if isinstance(started, DirectSkillResult) else await started.result()
 
-    async def _begin(self, row: Row, call: Call, mode: Mode, identity: str) -> StartedRun | DirectSkillResult:
+    async def _begin(
+        self, row: Row, call: Call, mode: Mode, identity: str, caller: str
+    ) -> StartedRun | DirectSkillResult:
         if mode == "direct":
             return await self._execution.execute_direct(row, self._folder(row), self._config, call.input)
-        return await self._execution.start(row, self._folder(row), self._config, call, id=identity)
+        return await self._execution.start(row, self._folder(row), self._config, call, id=identity, caller=caller)
 
     def _is_over(self, record: CallRecord, result: ExecutionResult | None) -> None:
         self._gate.leave()

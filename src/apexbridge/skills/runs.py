@@ -134,7 +134,8 @@ class Runs:
         with ExitStack() as stack:
             files: tuple[InputFile, ...] = ()
             if request.files:
-                files = await anyio.to_thread.run_sync(stack.enter_context, self._inputs.opened(request.files))
+                opened = self._inputs.opened(request.files, caller=request.caller)
+                files = await anyio.to_thread.run_sync(stack.enter_context, opened)
             job = Job(
                 skill=request.skill,
                 folder=request.folder,

@@ -5,9 +5,9 @@ import os
 import anyio.to_thread
 from pydantic import Field
 
-from apexbridge.tools.builtin.paths import shown
-from apexbridge.tools.builtin.stretches import Unit, Wanted, read_stretch, told_to_model, told_to_programs
-from apexbridge.tools.builtin.workspace import Workspace
+from apexbridge.tools.builtin.files.paths import shown
+from apexbridge.tools.builtin.files.stretches import Unit, Wanted, read_stretch, told_to_model, told_to_programs
+from apexbridge.tools.builtin.files.workspace import Workspace
 from apexbridge.tools.tool import Tool, ToolContext, ToolResult
 from apexbridge.wire import WireInput
 

@@ -6,9 +6,9 @@ import anyio.to_thread
 from pydantic import Field
 
 from apexbridge.errors import InvalidInputError
-from apexbridge.tools.builtin.encodings import DEFAULT, encoding_named
-from apexbridge.tools.builtin.paths import read_path, shown
-from apexbridge.tools.builtin.workspace import Workspace
+from apexbridge.tools.builtin.files.encodings import DEFAULT, encoding_named
+from apexbridge.tools.builtin.files.paths import read_path, shown
+from apexbridge.tools.builtin.files.workspace import Workspace
 from apexbridge.tools.tool import Tool, ToolContext, ToolResult
 from apexbridge.wire import WireInput
 

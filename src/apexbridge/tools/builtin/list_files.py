@@ -6,10 +6,10 @@ import anyio.to_thread
 from pydantic import Field
 
 from apexbridge.errors import PermissionDeniedError
-from apexbridge.tools.builtin.globs import Glob
-from apexbridge.tools.builtin.listing import Entry
-from apexbridge.tools.builtin.paths import shown
-from apexbridge.tools.builtin.workspace import Workspace
+from apexbridge.tools.builtin.files.globs import Glob
+from apexbridge.tools.builtin.files.listing import Entry
+from apexbridge.tools.builtin.files.paths import shown
+from apexbridge.tools.builtin.files.workspace import Workspace
 from apexbridge.tools.tool import Tool, ToolContext, ToolResult
 from apexbridge.wire import WireInput
 

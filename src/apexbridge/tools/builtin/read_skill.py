@@ -6,9 +6,9 @@ import anyio.to_thread
 from pydantic import Field
 
 from apexbridge.tools.allowance import Allowance
-from apexbridge.tools.builtin.paths import shown
+from apexbridge.tools.builtin.files.paths import shown
+from apexbridge.tools.builtin.files.stretches import Wanted, read_stretch, told_to_model, told_to_programs
 from apexbridge.tools.builtin.ports import Instructions, Skills
-from apexbridge.tools.builtin.stretches import Wanted, read_stretch, told_to_model, told_to_programs
 from apexbridge.tools.tool import Tool, ToolContext, ToolMetadata, ToolResult
 from apexbridge.wire import WireInput
 

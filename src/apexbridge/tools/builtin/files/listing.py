@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
 
-from apexbridge.tools.builtin.beneath import OPEN_FOLDER, Opener
-from apexbridge.tools.builtin.globs import Glob
+from apexbridge.tools.builtin.files.beneath import OPEN_FOLDER, Opener
+from apexbridge.tools.builtin.files.globs import Glob
 
 MAX_LOOKED_AT = 10_000
 _LAST_SECOND = 253_402_300_799  # of the year 9999, which is as far as a date goes

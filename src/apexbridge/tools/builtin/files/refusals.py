@@ -14,7 +14,7 @@ from apexbridge.errors import (
     ServerError,
     ToolExecutionError,
 )
-from apexbridge.tools.builtin.paths import RelativePath
+from apexbridge.tools.builtin.files.paths import RelativePath
 
 _MISSING = {errno.ENOENT, errno.ENOTDIR}
 _FORBIDDEN = {errno.EACCES, errno.EPERM}

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 from apexbridge.errors import InvalidInputError, PermissionDeniedError, RequestError
-from apexbridge.tools.builtin.beneath import Opener, open_beneath
-from apexbridge.tools.builtin.globs import Glob
-from apexbridge.tools.builtin.listing import Entry
-from apexbridge.tools.builtin.paths import RelativePath, read_path
-from apexbridge.tools.builtin.roots import Root
+from apexbridge.tools.builtin.files.beneath import Opener, open_beneath
+from apexbridge.tools.builtin.files.globs import Glob
+from apexbridge.tools.builtin.files.listing import Entry
+from apexbridge.tools.builtin.files.paths import RelativePath, read_path
+from apexbridge.tools.builtin.files.roots import Root
 
 RUNS = "runs"
 KEYS = "keys"

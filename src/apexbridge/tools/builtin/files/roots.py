@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 from apexbridge.errors import InvalidInputError, PermissionDeniedError
-from apexbridge.tools.builtin.beneath import OPEN_FILE, OPEN_FOLDER, Opener, open_beneath, walk_beneath
-from apexbridge.tools.builtin.globs import Glob
-from apexbridge.tools.builtin.listing import Entry, list_entries
-from apexbridge.tools.builtin.paths import RelativePath
-from apexbridge.tools.builtin.refusals import check_regular, refusals
-from apexbridge.tools.builtin.writing import append_to_file, replace_file
+from apexbridge.tools.builtin.files.beneath import OPEN_FILE, OPEN_FOLDER, Opener, open_beneath, walk_beneath
+from apexbridge.tools.builtin.files.globs import Glob
+from apexbridge.tools.builtin.files.listing import Entry, list_entries
+from apexbridge.tools.builtin.files.paths import RelativePath
+from apexbridge.tools.builtin.files.refusals import check_regular, refusals
+from apexbridge.tools.builtin.files.writing import append_to_file, replace_file
 
 NEW_FOLDER_MODE = 0o755
 

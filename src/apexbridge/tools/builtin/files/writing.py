@@ -6,9 +6,9 @@ import stat
 from contextlib import suppress
 
 from apexbridge.errors import InvalidInputError, PermissionDeniedError
-from apexbridge.tools.builtin.beneath import OPEN_FILE
-from apexbridge.tools.builtin.paths import RelativePath
-from apexbridge.tools.builtin.refusals import check_regular
+from apexbridge.tools.builtin.files.beneath import OPEN_FILE
+from apexbridge.tools.builtin.files.paths import RelativePath
+from apexbridge.tools.builtin.files.refusals import check_regular
 
 NEW_FILE_MODE = 0o644
 MAX_BACKUP_BYTES = 100 * 1024 * 1024

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO, Literal
 
 from apexbridge.errors import InvalidInputError
-from apexbridge.tools.builtin.encodings import DEFAULT, Encoding, candidates, is_binary
+from apexbridge.tools.builtin.files.encodings import DEFAULT, Encoding, candidates, is_binary
 from apexbridge.tools.executor import OUTPUT_BYTES
 
 MAX_TEXT_BYTES = 256 * 1024
