@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 OUTPUT_BYTES = 32 * 1024
 """Of the text for the model; the result object is whole."""
+LONGEST_CHARACTER = 4
+"""Bytes of UTF-8."""
 logger = logging.getLogger(__name__)
 
 Counter = Callable[[str, bool, int], None]
@@ -160,8 +162,11 @@ class ToolExecutor:
             self._ended(record, begun, error="cancelled")
             raise
         self._ended(record, begun, output=result.data, error=result.output if result.is_error else None)
+        output = bounded(result.output, whole=result.whole)
+        if output is result.output and admitted.notice is None:
+            return result
         notices = (*result.notices, admitted.notice) if admitted.notice else result.notices
-        return replace(result, output=bounded(result.output, whole=result.whole), notices=notices)
+        return replace(result, output=output, notices=notices)
 
     async def _within_its_time(self, tool: Tool, value: Any, context: ToolContext) -> ToolResult:
         if tool.metadata.timeout is None:
@@ -186,8 +191,7 @@ class ToolExecutor:
 
 def bounded(text: str, *, whole: str | None = None, limit: int = OUTPUT_BYTES) -> str:
     """Long text with its middle left out, and a word about that: what matters stands at either end."""
-    data = text.encode("utf-8", "replace")
-    if len(data) <= limit:
+    if len(text) * LONGEST_CHARACTER <= limit or len(data := text.encode("utf-8", "replace")) <= limit:
         return text
     half = limit // 2
     head, tail = data[:half].decode("utf-8", "ignore"), data[-half:].decode("utf-8", "ignore")

@@ -4,6 +4,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
+from types import MappingProxyType
 from typing import Any
 
 from apexbridge.tools.state import ToolState, ToolStateView
@@ -86,10 +87,10 @@ def bounded(value: Any, depth: int = 0) -> Any:
     """The value with long texts, long lists and deep places cut short."""
     if isinstance(value, str):
         return value if len(value) <= LONGEST_TEXT else f"{value[:LONGEST_TEXT]}… ({len(value)} characters)"
-    if isinstance(value, Mapping | list | tuple) and depth == DEEPEST:
-        return "…"
-    if isinstance(value, Mapping):
+    if isinstance(value, dict | MappingProxyType):
+        if depth == DEEPEST:
+            return "…"
         return {str(key)[:LONGEST_TEXT]: bounded(item, depth + 1) for key, item in islice(value.items(), MOST_ITEMS)}
     if isinstance(value, list | tuple):
-        return [bounded(item, depth + 1) for item in islice(value, MOST_ITEMS)]
+        return "…" if depth == DEEPEST else [bounded(item, depth + 1) for item in value[:MOST_ITEMS]]
     return value

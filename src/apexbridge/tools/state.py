@@ -1,7 +1,7 @@
 """Where a call stands: pending, running, and then completed or failed; nothing else follows from anything else."""
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from apexbridge.errors import ToolError
@@ -38,7 +38,8 @@ class ToolState:
         Raises:
             ToolError: it had begun before.
         """
-        return self._next("running", after="pending", start=_now())
+        self._check("pending", "running")
+        return ToolState(input=self.input, status="running", start=_now())
 
     def complete(self, output: Any) -> "ToolState":
         """It went well.
@@ -46,7 +47,8 @@ class ToolState:
         Raises:
             ToolError: it was not running.
         """
-        return self._next("completed", after="running", output=output, end=_now())
+        self._check("running", "completed")
+        return ToolState(input=self.input, status="completed", output=output, start=self.start, end=_now())
 
     def fail(self, error: str) -> "ToolState":
         """It went wrong.
@@ -54,7 +56,8 @@ class ToolState:
         Raises:
             ToolError: it was not running.
         """
-        return self._next("error", after="running", error=error, end=_now())
+        self._check("running", "error")
+        return ToolState(input=self.input, status="error", error=error, start=self.start, end=_now())
 
     @property
     def duration(self) -> int:
@@ -72,10 +75,9 @@ class ToolState:
             end=self.end,
         )
 
-    def _next(self, status: Status, *, after: Status, **changes: Any) -> "ToolState":
-        if self.status != after:
-            raise ToolError(f"A call that is {self.status} cannot become {status}")
-        return replace(self, status=status, **changes)
+    def _check(self, before: Status, after: Status) -> None:
+        if self.status != before:
+            raise ToolError(f"A call that is {self.status} cannot become {after}")
 
 
 def _now() -> int:
