@@ -173,6 +173,7 @@ class Sandbox:
         has_started = finished.ending.code is not None or finished.ending.verdict is not None
         return ExecutionResult(
             id=identity,
+            skill=job.skill,
             success=failure is None,
             status="success" if failure is None else "timeout" if failure.code == "TIMEOUT" else "error",
             stdout=finished.stdout,

@@ -80,6 +80,8 @@ class ExecutionResult(WireModel):
     """How a run went, and what held it."""
 
     id: str
+    skill: str | None = Field(default=None, exclude=True)
+    """Whose run it was; for errors, not on the wire."""
     success: bool
     status: Status
     stdout: str = ""
@@ -117,4 +119,11 @@ class ExecutionResult(WireModel):
         """
         if not self.success:
             kind = SkillTimeoutError if self.status == "timeout" else SkillExecutionError
-            raise kind(self.error or "Execution failed", exitCode=self.exit_code, duration=self.duration)
+            raise kind(
+                self.error or "Execution failed",
+                skill=self.skill,
+                mode="sandbox",
+                cause=self.error_code,
+                exitCode=self.exit_code,
+                duration=self.duration,
+            )

@@ -1,0 +1,250 @@
+"""Skills as tools: made by the factory, kept in step, read about and run by the built-ins."""
+
+import json
+import sys
+from collections.abc import AsyncIterator, Mapping
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apexbridge import Bridge, Settings
+from apexbridge.errors import (
+    InvalidInputError,
+    InvalidSkillStructureError,
+    PermissionDeniedError,
+    SkillExecutionError,
+    SkillTimeoutError,
+    ToolNotFoundError,
+)
+from apexbridge.retrieval.embedders.embedder import Embedder
+from apexbridge.sandbox.models import ExecutionResult
+from apexbridge.skills.models import DirectSkillResult
+from apexbridge.skills.ports import SkillToolSource
+from apexbridge.skills.tool_factory import SkillToolFactory
+from apexbridge.tools.builtin.disclosure import tokens
+from apexbridge.tools.conversation import Conversation
+from apexbridge.tools.packages import register_packages
+from apexbridge.tools.registry import ToolRegistry
+from apexbridge.tools.tool import Tool, ToolContext
+from tests.making import skill_markdown, skill_zip
+
+pytestmark = pytest.mark.anyio
+ECHO = "import json, sys\nprint(json.dumps(json.load(sys.stdin), sort_keys=True))\n"
+OUTCOME = ExecutionResult(id="0" * 32, success=True, status="success", stdout="done\n", exit_code=0, duration=1)
+
+
+@pytest.fixture
+async def bridge(data_dir: Path, embedder: Embedder) -> AsyncIterator[Bridge]:
+    async with Bridge.open(Settings(data_dir=data_dir), watch=False, embedder=embedder) as opened:
+        yield opened
+
+
+async def install(bridge: Bridge, name: str, files: Mapping[str, str] | None = None, **fields: Any) -> None:
+    await bridge.skills.install_skill(skill_zip(name, files=files or {}, **fields), overwrite=True)
+
+
+# ------------------------------------------------------------------------------------------------------- the factory
+class Calls:
+    """Takes what the factory's tools ask for."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str, dict[str, Any]]] = []
+
+    async def __call__(
+        self, source: SkillToolSource, input: Mapping[str, Any], context: ToolContext
+    ) -> ExecutionResult | DirectSkillResult:
+        self.asked.append((source.metadata.name, source.mode, dict(input)))
+        return OUTCOME
+
+
+@pytest.mark.requirement("F3")
+async def test_a_skill_markdown_becomes_a_sandbox_tool_or_a_direct_one() -> None:
+    calls, registry = Calls(), ToolRegistry()
+    factory = SkillToolFactory(calls)
+    words = registry.register(factory.from_skill_markdown(skill_markdown("words", body="Say {{input.x}}.")))
+    runs = registry.register(factory.from_skill_markdown(skill_markdown("runs"), entry="scripts/execute.py"))
+    assert (words.id, runs.id, runs.metadata.category) == ("skill:words", "skill:runs", "skill")
+    said = await registry.execute("skill:words", {"x": "hello"})
+    assert (said.output, said.data["mode"]) == ("Say hello.", "direct")
+    assert (await registry.execute("skill:runs", {"a": 1, "name": "runs"})).output == "done"
+    assert calls.asked == [("runs", "sandbox", {"a": 1})]
+    with pytest.raises(InvalidSkillStructureError, match="Missing required fields: name, description"):
+        factory.from_skill_markdown("---\nversion: 1\n---\n")
+
+
+@pytest.mark.requirement("F3")
+async def test_the_factory_makes_either_kind_of_a_skill() -> None:
+    calls = Calls()
+    factory = SkillToolFactory(calls)
+    metadata = factory.from_skill_markdown(skill_markdown("both", dangerous=True)).metadata
+    assert not metadata.dangerous, "instructions harm nobody"
+    assert factory.from_skill_markdown(skill_markdown("both", dangerous=True), entry="index.js").metadata.dangerous
+
+
+# ------------------------------------------------------------------------------------------------------------ errors
+@pytest.mark.requirement("F6")
+async def test_errors_of_skills_have_one_shape_and_a_result_can_raise_them(bridge: Bridge) -> None:
+    await install(bridge, "fails", {"scripts/execute.py": "raise ValueError('boom')"})
+    await install(bridge, "sleeps", {"scripts/execute.py": "import time; time.sleep(60)"})
+    failed = await bridge.executor.execute("fails")
+    with pytest.raises(SkillExecutionError) as execution:
+        failed.raise_for_status()
+    told = execution.value.to_json()
+    assert (told["name"], told["message"]) == ("SkillError", "boom")
+    assert {
+        "skillName": "fails",
+        "mode": "sandbox",
+        "cause": "EXIT_NONZERO",
+        "duration": failed.duration,
+    }.items() <= told["details"].items()
+    with pytest.raises(SkillTimeoutError):
+        (await bridge.executor.execute("sleeps", timeout=300)).raise_for_status()
+
+
+async def test_what_a_script_does_wrong_is_an_answer_and_no_error(bridge: Bridge) -> None:
+    await install(bridge, "fails", {"scripts/execute.py": "import sys\nsys.stderr.write('why\\n')\nsys.exit(3)"})
+    result = await bridge.tools.execute("skill:fails", call_id="c")
+    assert result.is_error
+    assert "EXIT_NONZERO" in result.output
+    assert "why" in result.output
+    assert result.data["exitCode"] == 3
+    record = bridge.tools.get_state("c")
+    assert record is not None
+    assert record.state.status == "error"
+
+
+# --------------------------------------------------------------------------------------------------------- built-ins
+@pytest.mark.requirement("A1")
+async def test_built_ins_run_in_this_process_and_start_none(bridge: Bridge) -> None:
+    await install(bridge, "words", {"reference.md": "more"}, body="Words.")
+    await bridge.tools.execute("file-write", {"path": "a.txt", "content": "x"})
+    started: list[str] = []
+    listening = True
+
+    def hear(event: str, _: object) -> None:
+        if listening and event in (
+            "subprocess.Popen",
+            "os.fork",
+            "os.forkpty",
+            "os.posix_spawn",
+            "os.exec",
+            "os.system",
+        ):
+            started.append(event)
+
+    sys.addaudithook(hear)
+    try:
+        for id, input in {
+            "calculate": {"expression": "2^10"},
+            "datetime": {},
+            "file-read": {"path": "a.txt"},
+            "file-write": {"path": "b.txt", "content": "y"},
+            "list-files": {},
+            "platform-detect": {},
+            "read-skill": {"name": "words", "path": "reference.md"},
+            "vector-search": {"query": "words"},
+        }.items():
+            assert (await bridge.builtins.execute(id, input))["success"]
+    finally:
+        listening = False
+    assert started == []
+    assert bridge.builtins.tools.get("calculate") is bridge.tools.get("calculate")
+
+
+@pytest.mark.requirement("A4")
+async def test_the_built_in_executor_knows_built_ins_only(bridge: Bridge) -> None:
+    await install(bridge, "words")
+    for name in ("none", "skill:words"):
+        with pytest.raises(ToolNotFoundError) as caught:
+            await bridge.builtins.execute(name)
+        assert (caught.value.message, caught.value.code) == (f"BuiltIn tool not found: {name}", "TOOL_NOT_FOUND")
+    with pytest.raises(InvalidInputError):
+        bridge.builtins.tools.register(Tool.define("x", description="d", execute=print))
+
+
+@pytest.mark.requirement("F5")
+async def test_reading_a_skill_puts_its_allowed_tools_in_force_until_the_next(bridge: Bridge) -> None:
+    await install(bridge, "reader", None, **{"allowed-tools": "Read, WebFetch"})
+    await install(bridge, "free")
+    conversation = Conversation(id="c")
+    read = await bridge.tools.execute("read-skill", {"name": "reader"}, conversation=conversation)
+    assert read.notices == ("allowed-tools of reader names WebFetch, which is no tool here",)
+    assert "file-read, list-files" in read.output
+    with pytest.raises(PermissionDeniedError, match="calculate is not among the allowed tools of reader"):
+        await bridge.tools.execute("calculate", {"expression": "1"}, conversation=conversation)
+    await bridge.tools.execute("list-files", conversation=conversation)
+    await bridge.tools.execute("read-skill", {"name": "free"}, conversation=conversation)
+    await bridge.tools.execute("calculate", {"expression": "1"}, conversation=conversation)
+
+
+@pytest.mark.requirement("F5")
+async def test_a_shell_in_allowed_tools_is_this_skills_own_scripts(bridge: Bridge) -> None:
+    await install(bridge, "own", {"scripts/a.py": "print('own')"}, **{"allowed-tools": "Bash(python:*)"})
+    await install(bridge, "other", {"scripts/a.py": "print('other')"})
+    conversation = Conversation(id="c")
+    await bridge.tools.execute("read-skill", {"name": "own"}, conversation=conversation)
+    result = await bridge.tools.execute(
+        "run-skill", {"name": "own", "script": "scripts/a.py"}, conversation=conversation
+    )
+    assert result.output == "own"
+    with pytest.raises(PermissionDeniedError):
+        await bridge.tools.execute("run-skill", {"name": "other", "script": "scripts/a.py"}, conversation=conversation)
+
+
+async def test_found_skills_are_told_in_few_words(bridge: Bridge) -> None:
+    schema = {"properties": {"text": {"type": "string"}, "kind": {"enum": ["a", "b"]}}, "required": ["text"]}
+    long = "Writes commit messages. " * 40
+    for number in range(6):
+        await install(
+            bridge, f"commit-{number}", {"scripts/execute.py": ECHO}, description=long[:1000], parameters=schema
+        )
+    result = await bridge.tools.execute("vector-search", {"query": "write a commit message"})
+    hits = result.output.split("\n")
+    assert len(result.data["results"]) == 5
+    assert 'input: text: string, kind?: "a"|"b"' in result.output
+    assert "…" in hits[0]
+    assert tokens(result.output) <= 800
+    empty = await bridge.tools.execute("vector-search", {"query": "xyzzy", "limit": 1})
+    assert "run_skill" in empty.output or "No skill fits" in empty.output
+
+
+async def test_a_skill_that_models_must_not_find_is_found_by_name_only(bridge: Bridge) -> None:
+    await install(bridge, "hidden", {"scripts/execute.py": ECHO}, **{"disable-model-invocation": True})
+    asked = {"query": "hidden"}
+    model = await bridge.tools.execute("vector-search", asked, conversation=Conversation(id="chat"))
+    assert model.data["results"] == []
+    assert [hit["name"] for hit in (await bridge.tools.execute("vector-search", asked)).data["results"]] == ["hidden"]
+    assert (await bridge.tools.execute("run-skill", {"name": "hidden"})).output == "{}"
+
+
+async def test_a_run_has_one_id_as_call_and_as_run(bridge: Bridge) -> None:
+    await install(bridge, "echo", {"scripts/execute.py": ECHO})
+    result = await bridge.tools.execute("skill:echo", {"a": 1}, call_id="a" * 32)
+    assert json.loads(result.output) == {"a": 1}
+    assert (await bridge.runs.get("a" * 32)).skill == "echo"
+    (latest, *_) = bridge.tools.get_history("skill:echo")
+    assert (latest.call_id, latest.state.status) == ("a" * 32, "completed")
+
+
+# ---------------------------------------------------------------------------------------------------- other packages
+shout = Tool.define("shout", description="Louder.", execute=lambda input, context: str(input["text"]).upper())
+
+
+def two_tools() -> list[Tool]:
+    return [Tool.define(name, description="d", execute=print) for name in ("one", "two")]
+
+
+def broken() -> list[Tool]:
+    raise RuntimeError("broken on purpose")
+
+
+async def test_packages_bring_tools_along_and_a_broken_one_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    registry = ToolRegistry()
+    names = ("shout", "two_tools", "broken", "missing", "ECHO", "shout")
+    points = [EntryPoint(name=name, value=f"{__name__}:{name}", group="apexbridge.tools") for name in names]
+    assert register_packages(registry, points) == ["shout", "one", "two"]
+    assert (await registry.execute("shout", {"text": "hey"})).output == "HEY"
+    assert "broken on purpose" in caplog.text
+    assert "already" in caplog.text
