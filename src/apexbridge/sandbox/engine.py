@@ -173,7 +173,6 @@ class Sandbox:
         has_started = finished.ending.code is not None or finished.ending.verdict is not None
         return ExecutionResult(
             id=identity,
-            skill=job.skill,
             success=failure is None,
             status="success" if failure is None else "timeout" if failure.code == "TIMEOUT" else "error",
             stdout=finished.stdout,
@@ -187,7 +186,7 @@ class Sandbox:
             peak_memory=finished.peak or None,
             enforcement=choice.backend.told_for(job.grants) if has_started else {},
             warnings=[*job.warnings, *finished.warnings],
-        )
+        ).of_skill(job.skill)
 
     async def _stop(self) -> None:
         pool, self._pool = self._pool, None

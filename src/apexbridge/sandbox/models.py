@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
-from pydantic import Field, SerializerFunctionWrapHandler, computed_field, model_serializer
+from pydantic import Field, PrivateAttr, SerializerFunctionWrapHandler, computed_field, model_serializer
 
 from apexbridge.errors import SkillExecutionError, SkillTimeoutError
 from apexbridge.wire import WireModel
@@ -80,8 +80,6 @@ class ExecutionResult(WireModel):
     """How a run went, and what held it."""
 
     id: str
-    skill: str | None = Field(default=None, exclude=True)
-    """Whose run it was; for errors, not on the wire."""
     success: bool
     status: Status
     stdout: str = ""
@@ -95,6 +93,12 @@ class ExecutionResult(WireModel):
     peak_memory: int | None = Field(default=None, description="Bytes.")
     enforcement: dict[str, str | None] = Field(default_factory=dict, description="What held, by which mechanism.")
     warnings: list[str] = Field(default_factory=list)
+    _skill: str | None = PrivateAttr(default=None)
+
+    def of_skill(self, name: str) -> "ExecutionResult":
+        """Remember whose run it was, for what `raise_for_status` raises."""
+        self._skill = name
+        return self
 
     @computed_field  # type: ignore[prop-decorator]  # pydantic wants both
     @property
@@ -121,7 +125,7 @@ class ExecutionResult(WireModel):
             kind = SkillTimeoutError if self.status == "timeout" else SkillExecutionError
             raise kind(
                 self.error or "Execution failed",
-                skill=self.skill,
+                skill=self._skill,
                 mode="sandbox",
                 cause=self.error_code,
                 exitCode=self.exit_code,
