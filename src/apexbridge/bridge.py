@@ -12,6 +12,8 @@ import anyio
 import anyio.to_thread
 
 import apexbridge
+from apexbridge.agent.approving import Approver
+from apexbridge.agent.service import Chat
 from apexbridge.errors import ApexBridgeError
 from apexbridge.retrieval.embedders.choose import choose_embedder
 from apexbridge.retrieval.embedders.embedder import Embedder
@@ -92,6 +94,7 @@ class Bridge:
         self.builtins = BuiltInExecutor(self.tools)
         self.confirmation = skills.confirmation
         self.conversations = Conversations()
+        self.chat = Chat(self.tools, settings.chat, Approver(self.confirmation))
         self._tally = tally
         self.instance = uuid.uuid4().hex
         """Tells this opened directory apart from any other one, so that nobody talks to the wrong server."""
@@ -147,6 +150,7 @@ class Bridge:
                 bridge._register_tools()
                 async with AsyncExitStack() as stack:
                     stack.push_async_callback(tally.close)
+                    stack.push_async_callback(bridge.chat.close)
                     await stack.enter_async_context(retrieval.running())
                     await stack.enter_async_context(sandbox.running())
                     stack.push_async_callback(runs.close)

@@ -7,7 +7,7 @@ from fastapi_offline import FastAPIOffline
 
 import apexbridge
 from apexbridge.bridge import Bridge
-from apexbridge.surfaces.http import executions, permits, plugins, search, service, skills, tools
+from apexbridge.surfaces.http import chat, executions, permits, plugins, search, service, skills, tools
 from apexbridge.surfaces.http.errors import CatchAll, ErrorAnswer, add_error_handlers
 from apexbridge.surfaces.http.limits import BodyLimit
 from apexbridge.surfaces.http.origin import OriginGuard
@@ -31,6 +31,7 @@ def create_app(bridge: Bridge) -> FastAPI:
     app.state.bridge = bridge
     for part in (search, permits, skills, executions, tools, plugins, service):
         app.include_router(part.router)
+    app.router.routes.extend(chat.routes(bridge))
     add_error_handlers(app)
     app.add_middleware(BodyLimit)
     app.add_middleware(OriginGuard)

@@ -1,0 +1,79 @@
+"""What the model is offered: the same tools in the same order in every turn, so that prompt caches hold."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from apexbridge.agent.request import MAX_TOOLS, BadRequestError, ChatRequest
+from apexbridge.tools.naming import SKILL_PREFIX, WireNames, skill_tool_id
+from apexbridge.tools.registry import ToolRegistry
+from apexbridge.tools.tool import Tool
+
+Json = dict[str, Any]
+
+
+class Disclosure:
+    """The tools of one request, and what their names stand for."""
+
+    def __init__(self, request: ChatRequest, registry: ToolRegistry) -> None:
+        own = _own_tools(request, registry) if request.uses_our_tools else []
+        # A client's tool wins its name: it knows what it asked for.
+        self._names = WireNames([tool.id for tool in own], taken=())
+        shown = [tool for tool in own if self._names.name(tool.id) not in request.client_names]
+        self._offered = {self._names.name(tool.id): tool.id for tool in shown}
+        self._registry = registry
+        self._client_names = request.client_names
+        self.tools: list[Json] = [_function(self._names.name(tool.id), tool) for tool in shown] + request.client_tools
+        if len(self.tools) > MAX_TOOLS:
+            raise BadRequestError(
+                f"'tools' has {len(request.client_tools)} entries; with ours at most {MAX_TOOLS} are possible.",
+                param="tools",
+            )
+
+    def is_client(self, name: str) -> bool:
+        """Whether a call is the client's to make."""
+        return name in self._client_names
+
+    def id_of(self, name: str) -> str | None:
+        """Which tool of ours a model means: one that was offered, or a skill by the name that it was told."""
+        if name in self._offered:
+            return self._offered[name]
+        if name.startswith("skill__"):
+            return self._known(skill_tool_id(name.removeprefix("skill__")))
+        return self._known(name) or self._known(skill_tool_id(name))
+
+    def is_known(self, name: str) -> bool:
+        """Whether a call of that name could be made by anybody."""
+        return self.is_client(name) or (bool(self._offered) and self.id_of(name) is not None)
+
+    @property
+    def names(self) -> Sequence[str]:
+        """What was offered."""
+        return [*self._offered, *sorted(self._client_names)]
+
+    def _known(self, id: str) -> str | None:
+        if id.startswith(SKILL_PREFIX) or id in self._offered.values():
+            return id if self._registry.is_enabled(id) else None
+        return None
+
+
+def _own_tools(request: ChatRequest, registry: ToolRegistry) -> list[Tool]:
+    """The built-ins and the operator's own; of the skills only those that the client named."""
+    tools = [tool for tool in registry.list() if not tool.id.startswith(SKILL_PREFIX) and registry.is_enabled(tool.id)]
+    named = []
+    for name in dict.fromkeys(request.options.skills):
+        tool = registry.find(skill_tool_id(name))
+        if tool is None or not registry.is_enabled(tool.id):
+            raise BadRequestError(f"There is no skill {name[:64]}.", param="x_bridge.skills", code="skill_not_found")
+        named.append(tool)
+    return [*tools, *named]
+
+
+def _function(name: str, tool: Tool) -> Json:
+    return {
+        "type": "function",
+        "function": {"name": name, "description": tool.description, "parameters": _schema(tool.parameters.schema)},
+    }
+
+
+def _schema(schema: Mapping[str, Any]) -> Json:
+    return {"type": "object", "properties": {}, **schema}

@@ -1,0 +1,124 @@
+"""Chat: which model answers a request, and the same loop for all of them."""
+
+import json
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any
+
+from apexbridge.agent.approving import Approver
+from apexbridge.agent.events import Ended, Event, Passed, Said
+from apexbridge.agent.offline import OFFLINE_MODEL, OFFLINE_UPSTREAM, OfflineModel
+from apexbridge.agent.react import ChatSettings, ReActStrategy
+from apexbridge.agent.request import BadRequestError, ChatRequest, read_request
+from apexbridge.llm.client import UpstreamClient
+from apexbridge.llm.config import Upstream
+from apexbridge.llm.errors import UpstreamError
+from apexbridge.tools.registry import ToolRegistry
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatAnswer:
+    """A whole answer, for Python users."""
+
+    content: str
+    finish_reason: str
+    tool_calls: tuple[Json, ...] = ()
+    usage: Json | None = None
+    x_bridge: Json = field(default_factory=dict)
+
+
+class Chat:
+    """Answers chat requests."""
+
+    def __init__(self, registry: ToolRegistry, settings: ChatSettings, approver: Approver) -> None:
+        self.settings = settings
+        self._client = UpstreamClient()
+        self._online = ReActStrategy(registry, settings, self._client, approver)
+        self._offline = ReActStrategy(registry, settings, OfflineModel(), approver)
+
+    async def close(self) -> None:
+        """Let the upstreams go."""
+        await self._client.close()
+
+    async def run(self, request: ChatRequest) -> AsyncGenerator[Event, None]:
+        """Answer a request; events in the order in which things happen.
+
+        Raises:
+            BadRequestError: the request cannot be answered.
+            UpstreamError: the upstream refused or failed.
+        """
+        strategy, upstream = self._chosen(request)
+        async with aclosing(strategy.run(request, upstream)) as events:
+            async for event in events:
+                yield event
+
+    async def execute(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> ChatAnswer:
+        """Answer a conversation; options are the fields of a request, `x_bridge` among them."""
+        body = {"messages": [dict(message) for message in messages], **options, "stream": False}
+        request = read_request(json.loads(json.dumps(body)))
+        parts: list[str] = []
+        async with aclosing(self.run(request)) as events:
+            async for event in events:
+                if isinstance(event, Said) and isinstance(event.fields.get("content"), str):
+                    parts.append(event.fields["content"])
+                elif isinstance(event, Passed):
+                    choice = event.chunk["choices"][0]
+                    message = choice.get("message") or {}
+                    return ChatAnswer(
+                        content=message.get("content") or "",
+                        finish_reason=choice.get("finish_reason") or "stop",
+                        tool_calls=tuple(message.get("tool_calls") or ()),
+                        usage=event.chunk.get("usage"),
+                    )
+                elif isinstance(event, Ended):
+                    return ChatAnswer(
+                        content="".join(parts),
+                        finish_reason=event.finish_reason,
+                        tool_calls=event.calls,
+                        usage=event.usage,
+                        x_bridge=event.report.told(debug=request.options.debug),
+                    )
+        raise AssertionError("an answer has an end")
+
+    async def models(self) -> list[Json]:
+        """The models of all upstreams; of those that do not list any, the ones that are set."""
+        found: dict[str, Json] = {}
+        for upstream in self.settings.llm.upstreams:
+            try:
+                listed = await self._client.models(upstream)
+            except UpstreamError:
+                listed = []
+            named = [name for name in upstream.models if "*" not in name]
+            for model in [*listed, *({"id": name} for name in named)]:
+                if isinstance(model.get("id"), str):
+                    found.setdefault(model["id"], _model(model, upstream.name))
+        if (default := self.settings.llm.default_model) is not None:
+            found.setdefault(default, _model({"id": default}, "default"))
+        if not self.settings.llm.upstreams:
+            found[OFFLINE_MODEL] = _model({"id": OFFLINE_MODEL}, "apexbridge")
+        return list(found.values())
+
+    def _chosen(self, request: ChatRequest) -> tuple[ReActStrategy, Upstream]:
+        llm = self.settings.llm
+        if request.model == OFFLINE_MODEL or not llm.upstreams:
+            return self._offline, OFFLINE_UPSTREAM
+        if not request.model:
+            if llm.default_model is None:
+                raise BadRequestError("you must provide a model parameter", param="model")
+            request.body["model"] = llm.default_model
+        upstream = llm.upstream_for(request.model)
+        if upstream is None or (upstream.models and not upstream.serves(request.model)):
+            raise BadRequestError(
+                f"The model '{request.model[:200]}' does not exist here; GET /v1/models lists those that do.",
+                param="model",
+                code="model_not_found",
+                status=404,
+            )
+        return self._online, upstream
+
+
+def _model(model: Json, owner: str) -> Json:
+    return {"object": "model", "created": 0, "owned_by": owner, **model}

@@ -1,0 +1,111 @@
+"""One turn of a model, put together from the pieces that it comes in."""
+
+import json
+import uuid
+from typing import Any
+
+Json = dict[str, Any]
+_OWN_CHOICE_KEYS = {"index", "delta", "message", "finish_reason"}
+_OWN_CALL_KEYS = {"index", "id", "type", "function"}
+
+
+class Turn:
+    """What the model has said so far; forgiving about how it was cut."""
+
+    def __init__(self) -> None:
+        self.content: list[str] = []
+        self.finish_reason: str | None = None
+        self.usage: Json | None = None
+        self.model: str | None = None
+        self.has_text = False
+        self._calls: dict[int, Json] = {}
+        self._last = -1
+        self._by_id: dict[str, int] = {}
+
+    def take_chunk(self, chunk: Json) -> tuple[Json, Json]:
+        """Take a piece of a stream; gives the part of its delta that is not about calls, and what stood beside it.
+
+        What came as a whole message in a single chunk is taken too.
+        """
+        if (usage := chunk.get("usage")) is not None:
+            self.usage = usage
+        self.model = self.model or chunk.get("model")
+        choices = chunk.get("choices")
+        choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else None
+        if choice is None:
+            return {}, {}
+        if choice.get("finish_reason") is not None:
+            self.finish_reason = choice["finish_reason"]
+        delta = choice.get("delta") or choice.get("message") or {}
+        beside = {key: value for key, value in choice.items() if key not in _OWN_CHOICE_KEYS and value is not None}
+        if not isinstance(delta, dict):
+            return {}, beside
+        for call in delta.get("tool_calls") or ():
+            if isinstance(call, dict):
+                self._take_call(call)
+        text = delta.get("content")
+        if isinstance(text, str) and text:
+            self.content.append(text)
+            self.has_text = True
+        kept = {key: value for key, value in delta.items() if key not in ("role", "tool_calls") and value is not None}
+        return kept, beside
+
+    @property
+    def text(self) -> str:
+        """Everything it said."""
+        return "".join(self.content)
+
+    @property
+    def tool_calls(self) -> list[Json]:
+        """The calls it made, complete, in its order."""
+        return [_finished(self._calls[index]) for index in sorted(self._calls)]
+
+    @property
+    def made_calls(self) -> bool:
+        """Whether it made any."""
+        return bool(self._calls)
+
+    def message(self, calls: list[Json] | None = None) -> Json:
+        """The assistant's message, as it goes back to the model."""
+        found = self.tool_calls if calls is None else calls
+        message: Json = {"role": "assistant", "content": self.text or (None if found else "")}
+        return message | ({"tool_calls": found} if found else {})
+
+    def _take_call(self, piece: Json) -> None:
+        index = self._index(piece)
+        call = self._calls.setdefault(index, {"id": "", "type": "function", "function": {"name": "", "arguments": ""}})
+        self._last = index
+        if piece.get("id"):
+            call["id"] = str(piece["id"])
+            self._by_id[call["id"]] = index
+        function = piece.get("function") or {}
+        if isinstance(function, dict):
+            if function.get("name"):
+                name = str(function["name"])
+                own = call["function"]["name"]
+                call["function"]["name"] = name if name.startswith(own) else own + name
+            arguments = function.get("arguments")
+            if isinstance(arguments, dict | list):
+                arguments = json.dumps(arguments, ensure_ascii=False)
+            if isinstance(arguments, str):
+                call["function"]["arguments"] += arguments
+        call.update({key: value for key, value in piece.items() if key not in _OWN_CALL_KEYS})
+
+    def _index(self, piece: Json) -> int:
+        """Which call a piece belongs to: by its index, else by its id; a new name begins a new one, else the last."""
+        index = piece.get("index")
+        if isinstance(index, int) and not isinstance(index, bool):
+            return index
+        if id := piece.get("id"):
+            return self._by_id.get(str(id), len(self._calls))
+        function = piece.get("function")
+        begins = isinstance(function, dict) and function.get("name")
+        return len(self._calls) if begins or self._last < 0 else self._last
+
+
+def _finished(call: Json) -> Json:
+    """A call as others want to see it: with an id, and with arguments."""
+    if not call["id"]:
+        call["id"] = f"call_{uuid.uuid4().hex[:24]}"
+    function = call["function"]
+    return {**call, "function": {**function, "arguments": function["arguments"] or "{}"}}

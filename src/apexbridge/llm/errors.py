@@ -1,0 +1,47 @@
+"""What an upstream refused or failed at, to be passed on as it is."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+PASSED_HEADERS = ("retry-after", "x-request-id")
+PASSED_PREFIX = "x-ratelimit-"
+
+
+class UpstreamError(Exception):
+    """An answer that is no completion, or none at all: a status, a body and a few headers."""
+
+    def __init__(self, status: int, body: bytes, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(f"the upstream answered {status}")
+        self.status = status
+        self.body = body
+        self.headers = {
+            key.lower(): value
+            for key, value in (headers or {}).items()
+            if key.lower() in PASSED_HEADERS or key.lower().startswith(PASSED_PREFIX)
+        }
+
+    @classmethod
+    def of_ours(cls, status: int, message: str, code: str) -> "UpstreamError":
+        """Something that the upstream did not say itself."""
+        return cls(status, json.dumps(openai_error(message, kind="upstream_error", code=code)).encode())
+
+    @property
+    def error(self) -> dict[str, Any]:
+        """The error object, whatever the body was."""
+        try:
+            told = json.loads(self.body)
+        except ValueError:
+            told = None
+        error = told.get("error") if isinstance(told, dict) else None
+        if isinstance(error, dict):
+            return error
+        text = error if isinstance(error, str) else self.body[:500].decode("utf-8", "replace")
+        message = text.strip() or f"The upstream answered {self.status}"
+        ours: dict[str, Any] = openai_error(message, kind="upstream_error", code="upstream_error")["error"]
+        return ours
+
+
+def openai_error(message: str, *, kind: str, code: str | None, param: str | None = None) -> dict[str, Any]:
+    """An error in OpenAI's shape."""
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}

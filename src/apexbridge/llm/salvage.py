@@ -1,0 +1,161 @@
+"""Tool calls that a model wrote into its text, for want of a better way."""
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+MAX_SALVAGED_CHARACTERS = 64 * 1024
+_DECODER = json.JSONDecoder()
+_MARKED = re.compile(r"<(tool_call|function_call|tool|function)(?:=([\w-]{1,64}))?>", re.IGNORECASE)
+_FENCE = re.compile(r"\s*```[ \t]*(json|tool_call|tool_code|tool|javascript|js)?[ \t]*\n?", re.IGNORECASE)
+_NAME_KEYS = ("name", "tool", "tool_name", "function", "action")
+_ARGUMENT_KEYS = ("arguments", "parameters", "args", "input", "action_input", "tool_input")
+MARKERS = ("<tool_call>", "<function_call>", "<tool>", "<function", "<tool=")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Salvaged:
+    """What was found in a text."""
+
+    before: str
+    """What the model said before the first call."""
+    calls: tuple[tuple[str, str], ...]
+    """Name and arguments as JSON, in order."""
+
+
+def salvage(text: str, is_known: Callable[[str], bool]) -> Salvaged | None:
+    """Calls of known tools in a text that holds them marked, fenced or bare; None where it holds none."""
+    if len(text) > MAX_SALVAGED_CHARACTERS:
+        return None
+    return _marked(text, is_known) or _whole(text, is_known)
+
+
+def _marked(text: str, is_known: Callable[[str], bool]) -> Salvaged | None:
+    calls: list[tuple[str, str]] = []
+    first: int | None = None
+    for mark in _MARKED.finditer(text):
+        start = mark.end() + len(text[mark.end() :]) - len(text[mark.end() :].lstrip())
+        value = _value_at(text, start)
+        found = _calls_of(value, is_known)
+        if not found and mark[2] and is_known(mark[2]) and isinstance(value, dict):
+            found = [(mark[2], _dumped(value))]
+        if found:
+            first = mark.start() if first is None else first
+            calls += found
+    return Salvaged(before=text[:first].strip(), calls=tuple(calls)) if calls else None
+
+
+def _whole(text: str, is_known: Callable[[str], bool]) -> Salvaged | None:
+    """A text that is nothing but a call, or ends in a fenced one."""
+    fence = text.find("```")
+    opened = _FENCE.match(text, fence) if fence >= 0 else None
+    if opened and (found := _calls_of(_value_at(text, opened.end()), is_known)):
+        return Salvaged(before=text[:fence].strip(), calls=tuple(found))
+    begin = len(text) - len(text.lstrip())
+    value, end = _value_and_end(text, begin)
+    if value is not None and not text[end:].strip() and (found := _calls_of(value, is_known)):
+        return Salvaged(before="", calls=tuple(found))
+    return None
+
+
+def _calls_of(value: Any, is_known: Callable[[str], bool]) -> list[tuple[str, str]]:
+    if isinstance(value, list):
+        found = [_call_of(item, is_known) for item in value]
+        return [call for call in found if call] if found and all(found) else []
+    call = _call_of(value, is_known)
+    return [call] if call else []
+
+
+def _call_of(value: Any, is_known: Callable[[str], bool]) -> tuple[str, str] | None:
+    if not isinstance(value, dict):
+        return None
+    if isinstance(value.get("function"), dict):
+        value = value["function"]
+    name = next((value[key] for key in _NAME_KEYS if isinstance(value.get(key), str)), None)
+    if name is None or not is_known(name):
+        return None
+    arguments: Any = next((value[key] for key in _ARGUMENT_KEYS if key in value), {})
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments)
+        except ValueError:
+            return name, arguments
+    return name, _dumped(arguments if arguments is not None else {})
+
+
+def _value_at(text: str, place: int) -> Any:
+    return _value_and_end(text, place)[0]
+
+
+def _value_and_end(text: str, place: int) -> tuple[Any, int]:
+    if text[place : place + 1] not in ("{", "["):
+        return None, place
+    try:
+        return _DECODER.raw_decode(text, place)
+    except (ValueError, RecursionError):
+        return None, place
+
+
+def _dumped(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+class TextGate:
+    """Lets a model's text through as it comes, and holds back what may yet turn out to be a call."""
+
+    HOLD_CHARACTERS = 400
+    """A text that begins like JSON and has no name of a tool by then is no call."""
+
+    def __init__(self) -> None:
+        self._held = ""
+        self._is_open = False
+        self._is_marked = False
+
+    def feed(self, text: str) -> str:
+        """What may be shown now."""
+        self._held += text
+        if self._is_marked:
+            return ""
+        if not self._is_open:
+            if self._may_begin_a_call():
+                return ""
+            self._is_open = True
+        place = min((found for mark in MARKERS if (found := self._held.find(mark)) >= 0), default=-1)
+        if place >= 0:
+            self._is_marked = True
+        else:
+            place = len(self._held) - _partial(self._held)
+        shown, self._held = self._held[:place], self._held[place:]
+        return shown
+
+    @property
+    def held(self) -> str:
+        """What was not shown."""
+        return self._held
+
+    def _may_begin_a_call(self) -> bool:
+        text = self._held.lstrip()
+        if not text:
+            return True
+        if len(text) > MAX_SALVAGED_CHARACTERS or text[0] not in "{[`":
+            return False
+        if text[0] == "`":
+            if len(text) < 4 or ("\n" not in text and len(text) < 32):
+                return "```".startswith(text[:3])
+            fence = _FENCE.match(text)
+            text = text[fence.end() :].lstrip() if fence else "x"
+            if text and text[0] not in "{[":
+                return False
+        names = ('"name"', '"tool', '"function', '"action"')
+        return len(text) < self.HOLD_CHARACTERS or any(name in text[: self.HOLD_CHARACTERS] for name in names)
+
+
+def _partial(text: str) -> int:
+    """Characters at the end of a text that may be the beginning of a mark."""
+    place = text.rfind("<", max(0, len(text) - 16))
+    if place < 0:
+        return 0
+    tail = text[place:]
+    return len(tail) if any(mark.startswith(tail) for mark in MARKERS) else 0
