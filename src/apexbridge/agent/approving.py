@@ -1,11 +1,16 @@
 """Dangerous skills in a conversation: who is asked, and how long one waits for the answer."""
 
 import asyncio
+import json
+import uuid
+from typing import Any
 
 from apexbridge.agent.request import ApprovalMode
 from apexbridge.errors import ApexBridgeError
 from apexbridge.tools.confirmation import Confirmation
 
+APPROVAL_TOOL = "bridge_approve_skill"
+"""The call by which a client is asked that wants to be asked so."""
 LOOK_SECONDS = 0.25
 
 
@@ -27,3 +32,27 @@ class Approver:
                 return id if known.state == "approved" else None
             await asyncio.sleep(LOOK_SECONDS)
         return None
+
+    async def answered(self, id: str, *, agreed: bool) -> str | None:
+        """A client's own answer to the question that it was asked; gives the approval, or None."""
+        try:
+            await self._confirmation.decide(id, approve=agreed)
+        except ApexBridgeError:  # somebody else was quicker, or it has expired: what counts is what is known now
+            known = await self._confirmation.get(id)
+            agreed = known.state == "approved"
+        return id if agreed else None
+
+
+def question_for(refusal: ApexBridgeError) -> dict[str, Any]:
+    """The call that asks a client."""
+    details = refusal.details
+    asked = {
+        "approvalId": details.get("approvalId"),
+        "skill": details.get("skillName") or details.get("tool"),
+        "summary": details.get("confirm"),
+    }
+    return {
+        "id": f"call_{uuid.uuid4().hex[:24]}",
+        "type": "function",
+        "function": {"name": APPROVAL_TOOL, "arguments": json.dumps(asked, ensure_ascii=False)},
+    }

@@ -5,7 +5,9 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-StopCause = Literal["answered", "client_tools", "max_turns", "max_calls", "max_seconds", "loop", "length", "error"]
+StopCause = Literal[
+    "answered", "client_tools", "approval", "max_turns", "max_calls", "max_seconds", "loop", "length", "error"
+]
 
 
 class ChatLimits(BaseModel):

@@ -47,6 +47,11 @@ class Outcome:
         }
 
     @property
+    def needs_approval(self) -> bool:
+        """Whether a person has to agree first."""
+        return self.refusal is not None and self.refusal.code == "CONFIRMATION_REQUIRED"
+
+    @property
     def is_loop(self) -> bool:
         """Whether it was the same call once too often."""
         return any("times in a row" in notice for notice in self.notices)
@@ -69,7 +74,11 @@ class Caller:
             tasks = [group.create_task(self._one(call)) for call in calls]
         return [task.result() for task in tasks]
 
-    async def _one(self, call: Json) -> Outcome:
+    async def run_approved(self, call: Json, approval: str | None) -> Outcome:
+        """A call that was asked about, with the answer; without an approval it is refused once more."""
+        return await self._one(call, approval)
+
+    async def _one(self, call: Json, approval: str | None = None) -> Outcome:
         begun = time.monotonic()
         name, written = call["function"]["name"], call["function"]["arguments"]
 
@@ -86,7 +95,7 @@ class Caller:
         if problem:
             return outcome(f"Error (INVALID_INPUT): {problem}", id)
         try:
-            result = await self._execute(id, arguments)
+            result = await self._execute(id, arguments, approval)
         except ApexBridgeError as error:
             return outcome(_told_error(error), id, refusal=error)
         return outcome(
@@ -97,13 +106,14 @@ class Caller:
             notices=result.notices,
         )
 
-    async def _execute(self, id: str, arguments: Json) -> ToolResult:
+    async def _execute(self, id: str, arguments: Json, approval: str | None) -> ToolResult:
+        conversation = self._conversation
         try:
-            return await self._registry.execute(id, arguments, conversation=self._conversation)
+            return await self._registry.execute(id, arguments, conversation=conversation, approval=approval)
         except ApexBridgeError as error:
-            if error.code != "CONFIRMATION_REQUIRED" or (approval := await self._approve(error)) is None:
+            if error.code != "CONFIRMATION_REQUIRED" or (given := await self._approve(error)) is None:
                 raise
-            return await self._registry.execute(id, arguments, conversation=self._conversation, approval=approval)
+            return await self._registry.execute(id, arguments, conversation=conversation, approval=given)
 
     def _suggestion(self, name: str) -> str:
         near = difflib.get_close_matches(name, self._disclosure.names, MAX_SUGGESTIONS, 0.5)

@@ -46,6 +46,11 @@ class Disclosure:
         return self.is_client(name) or (bool(self._offered) and self.id_of(name) is not None)
 
     @property
+    def has_ours(self) -> bool:
+        """Whether any tool of ours was offered."""
+        return bool(self._offered)
+
+    @property
     def names(self) -> Sequence[str]:
         """What was offered."""
         return [*self._offered, *sorted(self._client_names)]

@@ -8,12 +8,12 @@ from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from apexbridge.agent.approving import Approver
+from apexbridge.agent.approving import Approver, question_for
 from apexbridge.agent.budget import Budget, ChatLimits, StopCause
 from apexbridge.agent.calling import Caller, Outcome
 from apexbridge.agent.disclosure import Disclosure
 from apexbridge.agent.events import Acted, Begun, Ended, Event, Passed, Report, Said
-from apexbridge.agent.hidden import HiddenTurns
+from apexbridge.agent.hidden import HiddenTurns, Question
 from apexbridge.agent.prompt import own_prompt, with_system
 from apexbridge.agent.request import ChatRequest
 from apexbridge.agent.usage import add_usage
@@ -91,7 +91,11 @@ class _Attempt:
         self._report = Report()
         self._usage: Json | None = None
         self._way: Way = strategy._modes.way(upstream, request.model)
-        self._messages = self._beginning()
+        restored, self._asked = strategy._hidden.restored(request.caller, request.messages)
+        self._restored_count = len(restored)
+        self._messages = self._beginning(restored)
+        self._format = request.body.get("response_format") if self._disclosure.has_ours else None
+        """Asked for in the last turn alone: before that it would keep the model from calling anything."""
         self._choice: Any = request.body.get("tool_choice")
         self._has_begun = False
         self._spoke_in: int | None = None
@@ -103,9 +107,8 @@ class _Attempt:
             lambda error: strategy._approver.approve(error, request.options.approvals, self._budget.seconds_left),
         )
 
-    def _beginning(self) -> list[Json]:
+    def _beginning(self, messages: list[Json]) -> list[Json]:
         request, settings = self._request, self._strategy.settings
-        messages = self._strategy._hidden.restored(request.caller, request.messages)
         if settings.system_prompt is not None:
             return with_system(messages, settings.system_prompt)
         return with_system(messages, own_prompt()) if request.uses_our_tools else messages
@@ -124,14 +127,20 @@ class _Attempt:
     async def go(self) -> AsyncGenerator[Event, None]:
         """Turn after turn."""
         cause: StopCause | None = None
+        is_last = False
+        await self._take_answers()
         while True:
             cause = cause or self._budget.exhausted()
+            is_last = is_last or cause is not None
             turn = Turn()
-            async with aclosing(self._turn(turn, is_last=cause is not None)) as events:
+            async with aclosing(self._turn(turn, is_last=is_last)) as events:
                 async for event in events:
                     yield event
             self._budget.turns += 1
-            calls = [] if cause is not None else self._calls_of(turn)
+            calls = [] if is_last else self._calls_of(turn)
+            if not calls and self._format is not None and not is_last:
+                is_last = True  # it is ready to answer: once more, in the form that was asked for
+                continue
             if not calls:
                 yield self._end(turn, cause or ("length" if turn.finish_reason == "length" else "answered"))
                 return
@@ -140,11 +149,14 @@ class _Attempt:
             outcomes = await self._act(ours)
             for outcome in outcomes:
                 yield _acted(outcome)
-            results = [outcome.message for outcome in outcomes]
+            questions = self._questions(outcomes)
+            results = [outcome.message for outcome in outcomes if outcome.call["id"] not in questions]
+            theirs += [question_call for question_call, _ in questions.values()]
             if theirs:
                 if ours:
-                    self._strategy._hidden.keep(self._request.caller, turn.message(calls), results, theirs)
-                yield self._end(turn, "client_tools", calls=theirs)
+                    asked = [question for _, question in questions.values()]
+                    self._strategy._hidden.keep(self._request.caller, turn.message(calls), results, theirs, asked)
+                yield self._end(turn, "approval" if questions else "client_tools", calls=theirs)
                 return
             self._messages += [turn.message(calls), *results]
             if any(outcome.is_loop for outcome in outcomes):
@@ -156,6 +168,7 @@ class _Attempt:
         """Ask the model once; its words go out as they come, unless they may be a call."""
         begun = time.monotonic()
         gate = TextGate() if self._disclosure.tools and not is_last else None
+        is_draft = self._format is not None and not is_last
         async with aclosing(self._chunks(is_last=is_last)) as chunks:
             async for chunk in chunks:
                 fields, beside = turn.take_chunk(chunk)
@@ -164,9 +177,9 @@ class _Attempt:
                     yield Begun(model=turn.model or self._request.model)
                 if gate is not None and isinstance(text := fields.get("content"), str):
                     fields = {**fields, "content": "" if self._way == "schema" else gate.feed(text)}
-                if event := self._said(fields, beside):
+                if not is_draft and (event := self._said(fields, beside)):
                     yield event
-        if gate is not None and not turn.made_calls and turn.has_text:
+        if gate is not None and not is_draft and not turn.made_calls and turn.has_text:
             rest = turn.text if self._way == "schema" else gate.held
             is_call = read_calls(self._way, rest, self._disclosure.is_known) is not None
             if not is_call and (event := self._said({"content": read_answer(self._way, rest)})):
@@ -206,6 +219,8 @@ class _Attempt:
 
     def _body(self, *, is_last: bool) -> Json:
         body = dict(self._request.body)
+        if self._format is not None and not is_last:
+            del body["response_format"]
         if self._request.is_stream:
             body["stream_options"] = {**(body.get("stream_options") or {}), "include_usage": True}
         choice = "none" if is_last and self._disclosure.tools else self._choice
@@ -217,6 +232,30 @@ class _Attempt:
             return False
         text = str(error.error.get("message", "")).lower()
         return any(word in text for word in ("tool", "function", "response_format", "json_schema", "grammar"))
+
+    # ------------------------------------------------------------------------------------------------ approvals
+    def _questions(self, outcomes: list[Outcome]) -> dict[str, tuple[Json, Question]]:
+        """What to ask the client, where it wants to be asked by calls, each by the id of the call it is about."""
+        if self._request.options.approvals != "tool":
+            return {}
+        found: dict[str, tuple[Json, Question]] = {}
+        for outcome in outcomes:
+            if outcome.needs_approval and outcome.refusal is not None:
+                asked = question_for(outcome.refusal)
+                approval = str(outcome.refusal.details.get("approvalId"))
+                question = Question(asked_as=asked["id"], call=outcome.call, approval=approval)
+                found[outcome.call["id"]] = (asked, question)
+        return found
+
+    async def _take_answers(self) -> None:
+        """Carry out what the client was asked about, if it agreed; the results take their place in the conversation."""
+        offset = len(self._messages) - self._restored_count
+        for asked in self._asked:
+            approval = await self._strategy._approver.answered(asked.question.approval, agreed=asked.is_agreed)
+            outcome = await self._caller.run_approved(asked.question.call, approval)
+            self._budget.calls += 1
+            self._report.trajectory.append(_told_outcome(outcome))
+            self._messages[asked.place + offset] = outcome.message
 
     # ---------------------------------------------------------------------------------------------------- steps
     def _calls_of(self, turn: Turn) -> list[Json]:
