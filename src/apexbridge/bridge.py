@@ -30,9 +30,11 @@ from apexbridge.skills.runs import Runs
 from apexbridge.skills.uploads import UploadStore
 from apexbridge.skills.watcher import watch as watch_skills
 from apexbridge.storage.approvals import SqliteApprovals
+from apexbridge.storage.audit import AUDIT_FILE, AuditLog
 from apexbridge.storage.database import Database
 from apexbridge.storage.directory import owned
 from apexbridge.storage.faults import storage_faults
+from apexbridge.storage.keys import KeyStore
 from apexbridge.storage.runs import RunStore
 from apexbridge.storage.statistics import CallCounts, CallStatisticsStore, CallTally
 from apexbridge.tools.builtin.calculate import calculate
@@ -81,6 +83,8 @@ class Bridge:
         sandbox: Sandbox,
         tally: CallTally,
         *,
+        keys: KeyStore,
+        audit: AuditLog,
         indexing: Indexing = "wait",
         progress: Progress | None = None,
     ) -> None:
@@ -95,6 +99,8 @@ class Bridge:
         self.confirmation = skills.confirmation
         self.conversations = Conversations()
         self.chat = Chat(self.tools, settings.chat, Approver(self.confirmation))
+        self.keys = keys
+        self.audit = audit
         self._tally = tally
         self.instance = uuid.uuid4().hex
         """Tells this opened directory apart from any other one, so that nobody talks to the wrong server."""
@@ -144,11 +150,25 @@ class Bridge:
                     runner=runs,
                 )
                 retrieval.facts = skills.facts
+                keys, audit = KeyStore(database), AuditLog(settings.data_dir / AUDIT_FILE, database)
                 bridge = cls(
-                    settings, skills, retrieval, runs, sandbox, tally, indexing=indexing, progress=index_progress
+                    settings,
+                    skills,
+                    retrieval,
+                    runs,
+                    sandbox,
+                    tally,
+                    keys=keys,
+                    audit=audit,
+                    indexing=indexing,
+                    progress=index_progress,
                 )
                 bridge._register_tools()
                 async with AsyncExitStack() as stack:
+                    await keys.load()
+                    stack.push_async_callback(keys.close)
+                    await audit.open()
+                    stack.push_async_callback(audit.close)
                     stack.push_async_callback(tally.close)
                     stack.push_async_callback(bridge.chat.close)
                     await stack.enter_async_context(retrieval.running())
@@ -199,6 +219,11 @@ class Bridge:
             self.tools.enable(id)
         else:
             self.tools.disable(id)
+
+    def content_hash(self, skill: str) -> str | None:
+        """The content of an installed skill, as one value."""
+        tool = self.tools.find(skill_tool_id(skill))
+        return tool.metadata.content_hash or None if tool else None
 
     async def tool_counts(self) -> dict[str, CallCounts]:
         """How often each tool was called and how it went, by its id."""

@@ -64,6 +64,8 @@ class UpstreamSettings(BaseModel):
 
 
 Origin = Literal["flag", "environment", "apex.toml", "default"]
+KeysRequired = Literal["auto", "true", "false"]
+_TRUTH = {"1": "true", "yes": "true", "on": "true", "0": "false", "no": "false", "off": "false"}
 
 
 class Settings(BaseSettings):
@@ -72,9 +74,24 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="APEX_", toml_file=SETTINGS_FILE, extra="forbid", frozen=True)
 
     data_dir: Path = Field(default=Path("data"), description="Where skills and everything known of them are kept.")
-    host: str = Field(default="127.0.0.1", description="Address the server binds to; loopback only.")
+    host: str = Field(
+        default="127.0.0.1", description="Address the server binds to; others than loopback need an API key."
+    )
     port: int = Field(default=8420, ge=0, le=65535, description="Port the server binds to; 0 takes a free one.")
     url: str | None = Field(default=None, description="Address of a running server that commands should talk to.")
+    api_key: SecretStr | None = Field(default=None, description="API key with which commands talk to a server.")
+    api_keys_required: KeysRequired = Field(
+        default="auto", description="Whether clients need an API key: true, false, or auto, unless bound to loopback."
+    )
+    rate_limit: int = Field(
+        default=600, ge=0, le=1_000_000, description="Requests that each API key may make in a minute; 0 is no limit."
+    )
+    allowed_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=(), description="Names by which clients may call this server, separated by commas."
+    )
+    allowed_origins: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=(), description="Sites whose pages may send requests, separated by commas."
+    )
     skill_roots: Annotated[tuple[Path, ...], NoDecode] = Field(
         default=(), description="Extra folders of skills, separated by `:`; scanned in order, installed skills win."
     )
@@ -157,6 +174,17 @@ class Settings(BaseSettings):
             return value
         words = [word.strip() for word in value.split(",") if word.strip()]
         return GUARANTEES if words == ["all"] else words
+
+    @field_validator("api_keys_required", mode="before")
+    @classmethod
+    def _any_truth(cls, value: Any) -> Any:
+        word = str(value).lower()
+        return _TRUTH.get(word, word)
+
+    @field_validator("allowed_hosts", "allowed_origins", mode="before")
+    @classmethod
+    def _split_words(cls, value: Any) -> Any:
+        return [word.strip() for word in value.split(",") if word.strip()] if isinstance(value, str) else value
 
     @field_validator("skill_roots", mode="before")
     @classmethod

@@ -6,7 +6,7 @@ import uuid
 from typing import Any
 
 from apexbridge.agent.request import ApprovalMode
-from apexbridge.errors import ApexBridgeError
+from apexbridge.errors import ApexBridgeError, ToolError
 from apexbridge.tools.confirmation import Confirmation
 
 APPROVAL_TOOL = "bridge_approve_skill"
@@ -21,13 +21,19 @@ class Approver:
         self._confirmation = confirmation
 
     async def approve(self, refusal: ApexBridgeError, mode: ApprovalMode, seconds: float) -> str | None:
-        """An approval that a person gave, or None: at once unless the client asked to wait for one."""
+        """An approval that a person gave, or None: at once unless the client asked to wait for one.
+
+        Raises:
+            ToolError: APPROVAL_INVALID, the person said no.
+        """
         id = str(refusal.details.get("approvalId"))
         if mode != "wait":
             return None
         deadline = asyncio.get_running_loop().time() + seconds
         while asyncio.get_running_loop().time() < deadline:
             known = await self._confirmation.get(id)
+            if known.state == "denied":
+                raise ToolError("The user did not agree, so it was not run. Go on without it.", code="APPROVAL_INVALID")
             if known.state != "waiting":
                 return id if known.state == "approved" else None
             await asyncio.sleep(LOOK_SECONDS)

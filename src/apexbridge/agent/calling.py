@@ -10,7 +10,7 @@ from typing import Any
 
 from apexbridge.agent.disclosure import Disclosure
 from apexbridge.errors import ApexBridgeError
-from apexbridge.tools.conversation import Conversation
+from apexbridge.tools.conversation import Conversation, LoopWatch
 from apexbridge.tools.naming import SKILL_PREFIX
 from apexbridge.tools.registry import ToolRegistry
 from apexbridge.tools.tool import ToolResult
@@ -19,6 +19,7 @@ Json = dict[str, Any]
 Approve = Callable[[ApexBridgeError], Awaitable[str | None]]
 """Gets a person's word for a call that needs one; gives the approval, or None where there is none to be had."""
 MAX_SUGGESTIONS = 3
+NOT_APPROVED = "Error (APPROVAL_INVALID): the user did not agree, so it was not run. Go on without it."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +68,8 @@ class Caller:
         self._disclosure = disclosure
         self._conversation = conversation
         self._approve = approve
+        self._watch = LoopWatch()
+        """Sees calls that are refused, too; those that run are watched by whoever runs them."""
 
     async def run(self, calls: Sequence[Json]) -> list[Outcome]:
         """All of them at once; results in the order of the calls. Whoever stops waiting ends them all."""
@@ -75,29 +78,34 @@ class Caller:
         return [task.result() for task in tasks]
 
     async def run_approved(self, call: Json, approval: str | None) -> Outcome:
-        """A call that was asked about, with the answer; without an approval it is refused once more."""
+        """A call that was asked about, with the answer; without an approval it is not made."""
+        if approval is None:
+            return Outcome(call=call, text=NOT_APPROVED, tool=None, succeeded=False, duration_ms=0)
         return await self._one(call, approval)
 
     async def _one(self, call: Json, approval: str | None = None) -> Outcome:
         begun = time.monotonic()
         name, written = call["function"]["name"], call["function"]["arguments"]
+        warning = self._watch.note(name, {"written": written})
+
+        def refused(text: str, tool: str | None = None, refusal: ApexBridgeError | None = None) -> Outcome:
+            notices = (warning,) if warning else ()
+            return outcome(text, tool, succeeded=False, notices=notices, refusal=refusal)
 
         def outcome(text: str, tool: str | None = None, **more: Any) -> Outcome:
             took = round((time.monotonic() - begun) * 1000)
-            return Outcome(
-                call=call, text=text, tool=tool, succeeded=more.pop("succeeded", False), duration_ms=took, **more
-            )
+            return Outcome(call=call, text=text, tool=tool, duration_ms=took, **more)
 
         id = self._disclosure.id_of(name)
         if id is None:
-            return outcome(f"Error (TOOL_NOT_FOUND): there is no tool {name[:64]}.{self._suggestion(name)}")
+            return refused(f"Error (TOOL_NOT_FOUND): there is no tool {name[:64]}.{self._suggestion(name)}")
         arguments, problem = read_arguments(written)
         if problem:
-            return outcome(f"Error (INVALID_INPUT): {problem}", id)
+            return refused(f"Error (INVALID_INPUT): {problem}", id)
         try:
             result = await self._execute(id, arguments, approval)
         except ApexBridgeError as error:
-            return outcome(_told_error(error), id, refusal=error)
+            return refused(_told_error(error), id, error)
         return outcome(
             _told_result(id, arguments, result),
             id,
@@ -124,7 +132,7 @@ def read_arguments(written: str) -> tuple[Json, str | None]:
     """A call's arguments, or what is wrong with them."""
     try:
         arguments = json.loads(written) if written.strip() else {}
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return {}, f"the arguments are no JSON ({error}); send one JSON object."
     if arguments is None:
         return {}, None

@@ -4,7 +4,7 @@ import json
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from apexbridge.llm.tool_modes import text_of
@@ -34,10 +34,19 @@ class HiddenTurn:
     """The assistant's message with all its calls."""
     results: tuple[Json, ...]
     """Our part of the results."""
+    shown: tuple[Json, ...]
+    """The calls that the client saw."""
     questions: tuple[Question, ...]
     """What the client was asked; its answers are no results of the model's calls, and go no further than to us."""
     size: int
     kept_until: float
+    settled: dict[str, Json] = field(default_factory=dict)
+    """Results of what was asked, by the id of the call that the client saw: a client sends its answers ever again."""
+
+    def is_told_by(self, calls: Sequence[Json]) -> bool:
+        """Whether these are the calls that the client saw; some servers give the same ids in every conversation."""
+        shown = [_told(call) for call in self.shown]
+        return all(_told(call) in shown for call in calls)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,17 +57,24 @@ class Asked:
     answer: str
     place: int
     """Where in the conversation the result of the call belongs."""
+    settled: dict[str, Json] = field(default_factory=dict)
+
+    def settle(self, result: Json) -> None:
+        """Keep the result: the same answer another time is no answer to anything new."""
+        self.settled[self.question.asked_as] = result
 
     @property
     def is_agreed(self) -> bool:
         """Whether the answer is a plain yes; anything else is none."""
         try:
             told = json.loads(self.answer)
-        except ValueError:
-            told = self.answer.strip().lower()
+        except (ValueError, RecursionError):
+            told = self.answer
         if isinstance(told, dict):
             told = next((told[key] for key in ("approve", "approved") if key in told), None)
-        return told in (True, "true", "yes", "approve", "approved", "ok", "y")
+        if isinstance(told, str):
+            return told.strip().lower() in ("true", "yes", "approve", "approved", "ok", "y")
+        return told is True
 
 
 class HiddenTurns:
@@ -82,15 +98,22 @@ class HiddenTurns:
             caller=caller,
             message=message,
             results=tuple(results),
+            shown=tuple(client_calls),
             questions=tuple(questions),
             size=size,
             kept_until=time.monotonic() + KEPT_SECONDS,
         )
+        self.forget(caller, client_calls)
         self._turns[caller, client_calls[0]["id"]] = turn
         self._bytes += size
         while self._turns and (len(self._turns) > MAX_TURNS or self._bytes > MAX_BYTES or self._oldest_is_over()):
             _, dropped = self._turns.popitem(last=False)
             self._bytes -= dropped.size
+
+    def forget(self, caller: str, client_calls: Sequence[Json]) -> None:
+        """Forget a turn whose ids were given to another one."""
+        if (known := self._turns.pop((caller, client_calls[0]["id"]), None)) is not None:
+            self._bytes -= known.size
 
     def restored(self, caller: str, messages: Sequence[Json]) -> tuple[list[Json], list[Asked]]:
         """The conversation with our calls and results where they were; without them a strict upstream refuses.
@@ -100,20 +123,36 @@ class HiddenTurns:
         restored: list[Json] = []
         asked: list[Asked] = []
         questions: dict[str, Question] = {}
+        settled: dict[str, Json] = {}
         for message in messages:
             if message.get("role") == "tool" and message.get("tool_call_id") in questions:
                 question = questions.pop(message["tool_call_id"])
-                asked.append(Asked(question=question, answer=text_of(message.get("content")), place=len(restored)))
-                restored.append({"role": "tool", "tool_call_id": question.call["id"], "content": ""})
+                if (known := settled.get(question.asked_as)) is None:
+                    answer = text_of(message.get("content"))
+                    asked.append(Asked(question=question, answer=answer, place=len(restored), settled=settled))
+                    known = {"role": "tool", "tool_call_id": question.call["id"], "content": ""}
+                restored.append(known)
                 continue
-            calls = message.get("tool_calls")
+            calls = message.get("tool_calls") or []
             turn = self._turns.get((caller, calls[0].get("id"))) if calls else None
-            if turn is None or turn.kept_until < time.monotonic():
+            if turn is None or turn.kept_until < time.monotonic() or not turn.is_told_by(calls):
                 restored.append(message)
             else:
-                questions = {question.asked_as: question for question in turn.questions}
+                questions, settled = {question.asked_as: question for question in turn.questions}, turn.settled
                 restored += [{**message, "tool_calls": turn.message["tool_calls"]}, *turn.results]
         return restored, asked
 
     def _oldest_is_over(self) -> bool:
         return next(iter(self._turns.values())).kept_until < time.monotonic()
+
+
+def _told(call: Json) -> tuple[Any, Any, Any]:
+    """What a call says, however its arguments are written."""
+    function = call.get("function")
+    if not isinstance(function, dict):
+        return call.get("id"), None, None
+    arguments = function.get("arguments")
+    try:
+        return call.get("id"), function.get("name"), json.loads(arguments) if isinstance(arguments, str) else arguments
+    except (ValueError, RecursionError):
+        return call.get("id"), function.get("name"), arguments

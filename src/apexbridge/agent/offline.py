@@ -67,7 +67,8 @@ def _chunk(delta: Json, finish: str | None) -> Json:
 
 def _next_step(body: Json) -> tuple[list[Json], str | None]:
     """Calls to make, or the words to end with."""
-    messages, offered = body["messages"], {tool["function"]["name"] for tool in body.get("tools") or ()}
+    messages = body["messages"]
+    offered = {tool["function"]["name"] for tool in body.get("tools") or () if "function" in tool}
     asked = next((text_of(item.get("content")) for item in reversed(messages) if item["role"] == "user"), "")
     done = _since_the_question(messages)
     if body.get("tool_choice") == "none":
@@ -138,7 +139,7 @@ def _since_the_question(messages: list[Json]) -> list[tuple[str, str]]:
         if message["role"] == "user":
             done = []
         for call in message.get("tool_calls") or ():
-            names[call["id"]] = call["function"]["name"]
+            names[call["id"]] = call.get("function", {}).get("name", "")
         if message["role"] == "tool":
             done.append((names.get(message["tool_call_id"], ""), text_of(message.get("content"))))
     return done

@@ -3,8 +3,8 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable
-from contextlib import AbstractAsyncContextManager, aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -30,6 +30,18 @@ T = TypeVar("T")
 GRACE_SECONDS = 30.0
 """What a last answer may take beyond the time limit."""
 TURN_SEPARATOR = "\n\n"
+_TOOL_WORDS = ("tool", "function", "response_format", "json_schema", "grammar")
+_UNABLE_WORDS = (
+    "support",
+    "requires",
+    "enable",
+    "unrecognized",
+    "unknown",
+    "unexpected",
+    "not permitted",
+    "not allowed",
+)
+"""A server that cannot do something says so; one that was sent bad tools by a client says something else."""
 logger = logging.getLogger(__name__)
 
 
@@ -94,7 +106,7 @@ class _Attempt:
         restored, self._asked = strategy._hidden.restored(request.caller, request.messages)
         self._restored_count = len(restored)
         self._messages = self._beginning(restored)
-        self._format = request.body.get("response_format") if self._disclosure.has_ours else None
+        self._format = _form(request) if self._disclosure.has_ours else None
         """Asked for in the last turn alone: before that it would keep the model from calling anything."""
         self._choice: Any = request.body.get("tool_choice")
         self._has_begun = False
@@ -116,10 +128,12 @@ class _Attempt:
     async def pass_on(self) -> AsyncGenerator[Event, None]:
         """Ask once, and pass on what comes."""
         body, client = {**self._request.body, "messages": self._messages}, self._strategy._client
+        if not body.get("tools") and body.get("tool_choice") == "none":
+            del body["tool_choice"]  # it was about ours, and strict upstreams refuse it where there are no tools
         if not self._request.is_stream:
             yield Passed(chunk=await self._in_time(client.complete(self._upstream, body)))
             return
-        async with client.stream(self._upstream, body) as chunks:
+        async with self._stream(body) as chunks:
             while (chunk := await self._in_time(anext(chunks, None))) is not None:
                 yield Passed(chunk=chunk)
 
@@ -156,6 +170,8 @@ class _Attempt:
                 if ours:
                     asked = [question for _, question in questions.values()]
                     self._strategy._hidden.keep(self._request.caller, turn.message(calls), results, theirs, asked)
+                else:
+                    self._strategy._hidden.forget(self._request.caller, theirs)
                 yield self._end(turn, "approval" if questions else "client_tools", calls=theirs)
                 return
             self._messages += [turn.message(calls), *results]
@@ -196,7 +212,7 @@ class _Attempt:
                 if not self._request.is_stream:
                     yield await self._in_time(self._strategy._client.complete(self._upstream, body))
                     return
-                async with self._strategy._client.stream(self._upstream, body) as chunks:
+                async with self._stream(body) as chunks:
                     while (chunk := await self._in_time(anext(chunks, None))) is not None:
                         yield chunk
                 return
@@ -208,6 +224,13 @@ class _Attempt:
                     raise
                 logger.info("%s takes no tools in this way (%s); trying %s", self._request.model, self._way, other)
                 self._way = other
+
+    @asynccontextmanager
+    async def _stream(self, body: Json) -> AsyncIterator[AsyncGenerator[Json, None]]:
+        """The model's answer in pieces; the wait for its first word is bounded as well."""
+        async with AsyncExitStack() as stack:
+            streaming = self._strategy._client.stream(self._upstream, body)
+            yield await self._in_time(stack.enter_async_context(streaming))
 
     async def _in_time(self, waiting: Awaitable[T]) -> T:
         """Wait no longer than the request may last; around single steps, because a yield must not be timed."""
@@ -231,7 +254,7 @@ class _Attempt:
         if error.status not in (400, 404, 422, 501) or not self._disclosure.tools:
             return False
         text = str(error.error.get("message", "")).lower()
-        return any(word in text for word in ("tool", "function", "response_format", "json_schema", "grammar"))
+        return any(word in text for word in _TOOL_WORDS) and any(word in text for word in _UNABLE_WORDS)
 
     # ------------------------------------------------------------------------------------------------ approvals
     def _questions(self, outcomes: list[Outcome]) -> dict[str, tuple[Json, Question]]:
@@ -256,6 +279,7 @@ class _Attempt:
             self._budget.calls += 1
             self._report.trajectory.append(_told_outcome(outcome))
             self._messages[asked.place + offset] = outcome.message
+            asked.settle(outcome.message)
 
     # ---------------------------------------------------------------------------------------------------- steps
     def _calls_of(self, turn: Turn) -> list[Json]:
@@ -318,6 +342,12 @@ class _Attempt:
         if finish is None or (finish == "tool_calls" and not calls):
             finish = "stop"
         return Ended(finish_reason=finish, calls=tuple(calls or ()), usage=self._usage, report=report)
+
+
+def _form(request: ChatRequest) -> Any:
+    """The form that the answer was asked for in; plain text is none."""
+    form = request.body.get("response_format")
+    return None if isinstance(form, dict) and form.get("type") == "text" else form
 
 
 def _acted(outcome: Outcome) -> Acted:

@@ -143,7 +143,7 @@ def _check_messages(messages: Any) -> None:
         if not isinstance(message, dict):
             raise BadRequestError(f"'{where}' must be an object.", param=where)
         role = message.get("role")
-        if role not in _ROLES:
+        if not isinstance(role, str) or role not in _ROLES:
             raise BadRequestError(f"'{where}.role' is {role!r}; it is one of {', '.join(sorted(_ROLES))}.", param=where)
         if not isinstance(message.get("content"), str | list | None):
             raise BadRequestError(f"'{where}.content' must be text or parts.", param=f"{where}.content")
@@ -164,10 +164,20 @@ def _call_ids(calls: Any, where: str) -> list[str]:
     if calls is None:
         return []
     if not isinstance(calls, list) or not all(
-        isinstance(call, dict) and isinstance(call.get("id"), str) for call in calls
+        isinstance(call, dict) and isinstance(call.get("id"), str) and _is_function(call) for call in calls
     ):
-        raise BadRequestError(f"'{where}.tool_calls' must be a list of calls with ids.", param=f"{where}.tool_calls")
+        raise BadRequestError(
+            f"'{where}.tool_calls' must be a list of calls, each with its id and its function's name and arguments.",
+            param=f"{where}.tool_calls",
+        )
     return [call["id"] for call in calls]
+
+
+def _is_function(call: Json) -> bool:
+    if call.get("type", "function") != "function":
+        return True
+    function = call.get("function")
+    return isinstance(function, dict) and all(isinstance(function.get(key), str) for key in ("name", "arguments"))
 
 
 def _check_tools(tools: Any) -> list[str]:
@@ -179,9 +189,11 @@ def _check_tools(tools: Any) -> list[str]:
         raise BadRequestError(f"'tools' has {len(tools)} entries; at most {MAX_TOOLS} are possible.", param="tools")
     names = []
     for place, tool in enumerate(tools):
-        function = tool.get("function") if isinstance(tool, dict) else None
+        if not isinstance(tool, dict):
+            raise BadRequestError(f"'tools[{place}]' must be an object.", param=f"tools[{place}]")
+        function = tool.get("function")
         name = function.get("name") if isinstance(function, dict) else None
-        if isinstance(tool, dict) and tool.get("type", "function") == "function" and not isinstance(name, str):
+        if tool.get("type", "function") == "function" and not isinstance(name, str):
             raise BadRequestError(f"'tools[{place}].function.name' is missing.", param=f"tools[{place}]")
         if isinstance(name, str):
             names.append(name)

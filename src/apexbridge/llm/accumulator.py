@@ -21,13 +21,15 @@ class Turn:
         self._calls: dict[int, Json] = {}
         self._last = -1
         self._by_id: dict[str, int] = {}
+        self._moved: dict[int, int] = {}
+        """Where the calls are that came under an index which was taken."""
 
     def take_chunk(self, chunk: Json) -> tuple[Json, Json]:
         """Take a piece of a stream; gives the part of its delta that is not about calls, and what stood beside it.
 
         What came as a whole message in a single chunk is taken too.
         """
-        if (usage := chunk.get("usage")) is not None:
+        if isinstance(usage := chunk.get("usage"), dict):
             self.usage = usage
         self.model = self.model or chunk.get("model")
         choices = chunk.get("choices")
@@ -40,7 +42,8 @@ class Turn:
         beside = {key: value for key, value in choice.items() if key not in _OWN_CHOICE_KEYS and value is not None}
         if not isinstance(delta, dict):
             return {}, beside
-        for call in delta.get("tool_calls") or ():
+        calls = delta.get("tool_calls")
+        for call in calls if isinstance(calls, list) else ():
             if isinstance(call, dict):
                 self._take_call(call)
         text = delta.get("content")
@@ -93,14 +96,19 @@ class Turn:
 
     def _index(self, piece: Json) -> int:
         """Which call a piece belongs to: by its index, else by its id; a new name begins a new one, else the last."""
-        index = piece.get("index")
-        if isinstance(index, int) and not isinstance(index, bool):
-            return index
-        if id := piece.get("id"):
-            return self._by_id.get(str(id), len(self._calls))
+        index, id = piece.get("index"), piece.get("id")
         function = piece.get("function")
-        begins = isinstance(function, dict) and function.get("name")
-        return len(self._calls) if begins or self._last < 0 else self._last
+        begins = bool(isinstance(function, dict) and function.get("name"))
+        after_all = max(self._calls, default=-1) + 1
+        if isinstance(index, int) and not isinstance(index, bool):
+            place = self._moved.get(index, index)
+            taken = self._calls.get(place)
+            if begins and id and taken is not None and taken["id"] not in ("", str(id)):
+                self._moved[index] = place = after_all  # some give every call the index 0
+            return place
+        if id:
+            return self._by_id.get(str(id), after_all)
+        return after_all if begins or self._last < 0 else self._last
 
 
 def _finished(call: Json) -> Json:

@@ -1,6 +1,7 @@
 """Speaks to upstreams: raw JSON in and out, retries before the first byte, and never a wait without an end."""
 
 import asyncio
+import io
 import json
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
@@ -24,6 +25,8 @@ CONNECT_SECONDS = 10
 SILENCE_SECONDS = 120
 """How long an upstream may say nothing at all."""
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
+LARGE_BYTES = 512 * 1024
+"""A request from there on is sent piece by piece, so that others get their turn."""
 
 
 class UpstreamClient:
@@ -73,7 +76,7 @@ class UpstreamClient:
     @asynccontextmanager
     async def _answered(self, upstream: Upstream, body: Json | None) -> AsyncIterator[aiohttp.ClientResponse]:
         """A good answer, after as many attempts as it takes and may take."""
-        data = None if body is None else json.dumps(body, ensure_ascii=False).encode("utf-8", "surrogatepass")
+        data = None if body is None else _written(body)
         for attempt in range(1, ATTEMPTS + 1):
             is_last = attempt == ATTEMPTS
             try:
@@ -103,7 +106,8 @@ class UpstreamClient:
         try:
             if data is None:
                 return await self._open().get(upstream.models_url, headers=headers)
-            return await self._open().post(upstream.chat_url, data=data, headers=headers)
+            payload = data if len(data) < LARGE_BYTES else io.BytesIO(data)
+            return await self._open().post(upstream.chat_url, data=payload, headers=headers)
         except TimeoutError as error:
             raise UpstreamError.of_ours(
                 504, "The model's server did not answer in time.", "upstream_timeout"
@@ -129,7 +133,7 @@ class UpstreamClient:
         if "text/event-stream" not in response.headers.get("content-type", ""):
             yield _completion(await _read(response))  # it did not stream: one piece is a stream too
             return
-        lines, is_done, has_finished = EventLines(), False, False
+        lines, is_done, has_begun, has_finished = EventLines(), False, False, False
         try:
             async for piece in response.content.iter_any():
                 for data in lines.feed(piece):
@@ -137,8 +141,10 @@ class UpstreamClient:
                         is_done = True
                     elif not is_done:
                         chunk = _chunk(data)
-                        has_finished = has_finished or _finishes(chunk)
+                        has_begun, has_finished = True, has_finished or _finishes(chunk)
                         yield chunk
+                if is_done and not has_begun:
+                    raise UpstreamError.of_ours(502, "The model's server said nothing.", "upstream_invalid")
                 if is_done:
                     return
             for data in lines.end():
@@ -154,6 +160,13 @@ class UpstreamClient:
             raise UpstreamError.of_ours(502, "The model's server broke off its answer.", "upstream_cut") from error
         except StreamTooLongError as error:
             raise UpstreamError.of_ours(502, "The model's server sent an endless event.", "upstream_invalid") from error
+
+
+def _written(body: Json) -> bytes:
+    try:
+        return json.dumps(body, ensure_ascii=False).encode()
+    except UnicodeEncodeError:  # half a character, which only an escape can carry
+        return json.dumps(body).encode()
 
 
 def _chunk(data: bytes) -> Json:
@@ -182,7 +195,8 @@ def _finishes(chunk: Json) -> bool:
 
 def _completion(data: bytes) -> Json:
     told = _parsed(data)
-    if not isinstance(told, dict) or not isinstance(told.get("choices"), list):
+    choices = told.get("choices") if isinstance(told, dict) else None
+    if not isinstance(told, dict) or not isinstance(choices, list) or not choices:
         if isinstance(told, dict) and told.get("error") is not None:
             raise UpstreamError(502, data)
         raise UpstreamError.of_ours(502, "The model's server answered with no completion.", "upstream_invalid")
@@ -192,7 +206,7 @@ def _completion(data: bytes) -> Json:
 def _parsed(data: bytes) -> Any:
     try:
         return json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UpstreamError.of_ours(502, "The model's server answered with broken JSON.", "upstream_invalid") from error
 
 

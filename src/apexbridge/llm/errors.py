@@ -31,7 +31,7 @@ class UpstreamError(Exception):
         """The error object, whatever the body was."""
         try:
             told = json.loads(self.body)
-        except ValueError:
+        except (ValueError, RecursionError):
             told = None
         error = told.get("error") if isinstance(told, dict) else None
         if isinstance(error, dict):

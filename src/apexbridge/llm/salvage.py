@@ -8,11 +8,12 @@ from typing import Any
 
 MAX_SALVAGED_CHARACTERS = 64 * 1024
 _DECODER = json.JSONDecoder()
-_MARKED = re.compile(r"<(tool_call|function_call|tool|function)(?:=([\w-]{1,64}))?>", re.IGNORECASE)
+_MARKED = re.compile(r"<(tool_call|function_call|tool|function)(?:=([\w-]{1,64}))?>\s*", re.IGNORECASE)
 _FENCE = re.compile(r"\s*```[ \t]*(json|tool_call|tool_code|tool|javascript|js)?[ \t]*\n?", re.IGNORECASE)
 _NAME_KEYS = ("name", "tool", "tool_name", "function", "action")
 _ARGUMENT_KEYS = ("arguments", "parameters", "args", "input", "action_input", "tool_input")
-MARKERS = ("<tool_call>", "<function_call>", "<tool>", "<function", "<tool=")
+_MARKS = ("tool_call", "function_call", "tool", "function")
+_PART_OF_A_NAME = re.compile(r"[\w-]{0,64}\Z")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +37,7 @@ def _marked(text: str, is_known: Callable[[str], bool]) -> Salvaged | None:
     calls: list[tuple[str, str]] = []
     first: int | None = None
     for mark in _MARKED.finditer(text):
-        start = mark.end() + len(text[mark.end() :]) - len(text[mark.end() :].lstrip())
-        value = _value_at(text, start)
+        value = _value_at(text, mark.end())
         found = _calls_of(value, is_known)
         if not found and mark[2] and is_known(mark[2]) and isinstance(value, dict):
             found = [(mark[2], _dumped(value))]
@@ -80,7 +80,7 @@ def _call_of(value: Any, is_known: Callable[[str], bool]) -> tuple[str, str] | N
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments)
-        except ValueError:
+        except (ValueError, RecursionError):
             return name, arguments
     return name, _dumped(arguments if arguments is not None else {})
 
@@ -109,37 +109,44 @@ class TextGate:
     """A text that begins like JSON and has no name of a tool by then is no call."""
 
     def __init__(self) -> None:
-        self._held = ""
+        self._held: list[str] = []
+        self._count = 0
+        self._start = ""
+        """The beginning of the text, as far as it decides anything."""
         self._is_open = False
         self._is_marked = False
 
     def feed(self, text: str) -> str:
         """What may be shown now."""
-        self._held += text
+        self._held.append(text)
+        self._count += len(text)
+        if self._count > MAX_SALVAGED_CHARACTERS:  # no call is looked for in a text of that length
+            return self._release(len(self.held))
         if self._is_marked:
             return ""
         if not self._is_open:
+            self._start = (self._start + text).lstrip()[: self.HOLD_CHARACTERS + 64]
             if self._may_begin_a_call():
                 return ""
             self._is_open = True
-        place = min((found for mark in MARKERS if (found := self._held.find(mark)) >= 0), default=-1)
-        if place >= 0:
-            self._is_marked = True
-        else:
-            place = len(self._held) - _partial(self._held)
-        shown, self._held = self._held[:place], self._held[place:]
-        return shown
+        place, self._is_marked = _mark_in(self.held)
+        return self._release(place)
 
     @property
     def held(self) -> str:
         """What was not shown."""
-        return self._held
+        return "".join(self._held)
+
+    def _release(self, place: int) -> str:
+        held = self.held
+        self._held = [held[place:]]
+        return held[:place]
 
     def _may_begin_a_call(self) -> bool:
-        text = self._held.lstrip()
+        text = self._start
         if not text:
             return True
-        if len(text) > MAX_SALVAGED_CHARACTERS or text[0] not in "{[`":
+        if text[0] not in "{[`":
             return False
         if text[0] == "`":
             if len(text) < 4 or ("\n" not in text and len(text) < 32):
@@ -152,10 +159,28 @@ class TextGate:
         return len(text) < self.HOLD_CHARACTERS or any(name in text[: self.HOLD_CHARACTERS] for name in names)
 
 
-def _partial(text: str) -> int:
-    """Characters at the end of a text that may be the beginning of a mark."""
-    place = text.rfind("<", max(0, len(text) - 16))
-    if place < 0:
-        return 0
-    tail = text[place:]
-    return len(tail) if any(mark.startswith(tail) for mark in MARKERS) else 0
+LOOK_AHEAD = 200
+"""Characters from the beginning of a mark within which it is decided whether it is one."""
+
+
+def _mark_in(text: str) -> tuple[int, bool]:
+    """Where a marked call begins or may begin, and whether it does; the end of the text where there is none."""
+    place = -1
+    while (place := text.find("<", place + 1)) >= 0:
+        opens = _opens(text[place : place + LOOK_AHEAD])
+        if opens is not False:
+            return place, opens is True
+    return len(text), False
+
+
+def _opens(text: str) -> bool | None:
+    """Whether a text that begins with `<` is a mark with a call after it; None where it is too early to say."""
+    mark = _MARKED.match(text)
+    if mark is not None:
+        if mark.end() < len(text):
+            return text[mark.end()] in "{["
+        return None if len(text) < LOOK_AHEAD else False
+    word, equals, name = text[1:].lower().partition("=")
+    if equals:
+        return None if word in _MARKS and _PART_OF_A_NAME.match(name) else False
+    return None if any(known.startswith(word) for known in _MARKS) else False

@@ -75,8 +75,13 @@ class Offer:
 
     @property
     def names(self) -> list[str]:
-        """Of the tools."""
-        return [tool["function"]["name"] for tool in self.tools]
+        """Of the functions."""
+        return [tool["function"]["name"] for tool in self.functions]
+
+    @property
+    def functions(self) -> list[Json]:
+        """The tools that can be told in words; other kinds are the upstream's own."""
+        return [tool for tool in self.tools if isinstance(tool.get("function"), dict)]
 
 
 def request_body(way: Way, body: Mapping[str, Any], messages: Sequence[Json], offer: Offer) -> Json:
@@ -93,7 +98,7 @@ def request_body(way: Way, body: Mapping[str, Any], messages: Sequence[Json], of
     plain = [_plain(way, message) for message in messages]
     if offer.choice == "none":
         return {**rest, "messages": _with_system(plain, "Answer now, in plain words, without calling any tool.")}
-    told = "\n".join(_told_tool(tool) for tool in offer.tools)
+    told = "\n".join(_told_tool(tool) for tool in offer.functions)
     if way == "schema":
         text = f"{_SCHEMA_WORDS}\n{told}"
         return {**rest, "messages": _with_system(plain, text), "response_format": _schema(offer)}
@@ -112,7 +117,7 @@ def read_answer(way: Way, text: str) -> str:
     if way == "schema":
         try:
             told = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             return text
         if isinstance(told, dict) and isinstance(told.get("text"), str):
             return str(told["text"])
@@ -137,11 +142,10 @@ def _told_tool(tool: Json) -> str:
 
 
 def _schema(offer: Offer) -> Json:
-    actions = offer.names if offer.choice == "required" else [*offer.names, ANSWER]
     schema = {
         "type": "object",
         "properties": {
-            "action": {"type": "string", "enum": actions},
+            "action": {"type": "string", "enum": _actions(offer)},
             "arguments": {"type": "object"},
             "text": {"type": "string"},
         },
@@ -150,10 +154,18 @@ def _schema(offer: Offer) -> Json:
     return {"type": "json_schema", "json_schema": {"name": "next_step", "schema": schema}}
 
 
+def _actions(offer: Offer) -> list[str]:
+    if isinstance(offer.choice, dict):
+        function = offer.choice.get("function")
+        named = function.get("name") if isinstance(function, dict) else None
+        return [name for name in offer.names if name == named] or offer.names
+    return offer.names if offer.choice == "required" else [*offer.names, ANSWER]
+
+
 def _read_schema(text: str, is_known: Callable[[str], bool]) -> Salvaged | None:
     try:
         told = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(told, dict) or not isinstance(told.get("action"), str) or not is_known(told["action"]):
         return None
@@ -175,7 +187,7 @@ def _plain(way: Way, message: Json) -> Json:
     calls = message.get("tool_calls")
     if message.get("role") != "assistant" or not calls:
         return message
-    written = [_written(way, call["function"]) for call in calls]
+    written = [_written(way, call["function"]) for call in calls if "function" in call]
     said = text_of(message.get("content"))
     return {"role": "assistant", "content": "\n".join([*([said] if said else []), *written])}
 
@@ -183,7 +195,7 @@ def _plain(way: Way, message: Json) -> Json:
 def _written(way: Way, function: Json) -> str:
     try:
         arguments = json.loads(function["arguments"] or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         arguments = {}
     if way == "schema":
         return json.dumps({"action": function["name"], "arguments": arguments}, ensure_ascii=False)

@@ -7,10 +7,13 @@ from fastapi_offline import FastAPIOffline
 
 import apexbridge
 from apexbridge.bridge import Bridge
-from apexbridge.surfaces.http import chat, executions, permits, plugins, search, service, skills, tools
+from apexbridge.surfaces.http import chat, executions, keys, permits, plugins, search, service, skills, tools
+from apexbridge.surfaces.http.access import Access, AccessGuard
+from apexbridge.surfaces.http.audit import AuditTrail
 from apexbridge.surfaces.http.errors import CatchAll, ErrorAnswer, add_error_handlers
 from apexbridge.surfaces.http.limits import BodyLimit
 from apexbridge.surfaces.http.origin import OriginGuard
+from apexbridge.surfaces.http.rates import RateLimit
 
 _ERRORS: dict[int | str, dict[str, Any]] = {
     "4XX": {"model": ErrorAnswer, "description": "Refused; `code` says why."},
@@ -18,8 +21,13 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def create_app(bridge: Bridge) -> FastAPI:
-    """Every route, every error in one shape, and documentation that needs no network."""
+def create_app(bridge: Bridge, access: Access | None = None) -> FastAPI:
+    """Every route, every error in one shape, and documentation that needs no network.
+
+    Without `access` it is for this process and this machine, and asks nobody for a key.
+    """
+    access = access or Access()
+    settings = bridge.settings
     app = FastAPIOffline(
         title="apexbridge",
         version=apexbridge.__version__,
@@ -29,11 +37,15 @@ def create_app(bridge: Bridge) -> FastAPI:
         responses=_ERRORS,
     )
     app.state.bridge = bridge
-    for part in (search, permits, skills, executions, tools, plugins, service):
+    for part in (search, permits, skills, executions, tools, plugins, keys, service):
         app.include_router(part.router)
     app.router.routes.extend(chat.routes(bridge))
     add_error_handlers(app)
+    trail = AuditTrail(bridge.audit, bridge.content_hash)
     app.add_middleware(BodyLimit)
-    app.add_middleware(OriginGuard)
+    app.add_middleware(AccessGuard, access=access, keys=bridge.keys, rates=RateLimit(settings.rate_limit), trail=trail)
+    app.add_middleware(
+        OriginGuard, access=access, hosts=settings.allowed_hosts, origins=settings.allowed_origins, trail=trail
+    )
     app.add_middleware(CatchAll)  # the last one added is the outermost
     return app

@@ -217,9 +217,14 @@ async def _body(receive: Receive) -> bytes:
 
 def _parsed(body: bytes) -> Any:
     try:
-        return json.loads(body)
+        return json.loads(body, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
         raise BadRequestError("We could not parse the JSON body of your request.") from error
+
+
+def _no_number(word: str) -> Any:
+    """`NaN` and its kin are Python's, not JSON's, and an upstream would not take them."""
+    raise ValueError(word)
 
 
 async def _left(receive: Receive) -> None:
@@ -244,6 +249,6 @@ def _header(scope: Scope, name: bytes) -> str:
 def _is_error_object(body: bytes) -> bool:
     try:
         told = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return isinstance(told, dict) and isinstance(told.get("error"), dict)

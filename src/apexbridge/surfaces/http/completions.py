@@ -81,7 +81,8 @@ class CompletionStream:
     def render(self, event: Event) -> bytes:
         """What to send for an event; maybe nothing."""
         if isinstance(event, Passed):
-            return b"data: " + _dumped(event.chunk) + b"\n\n"
+            chunk = event.chunk if "choices" in event.chunk else {**event.chunk, "choices": []}
+            return b"data: " + _dumped(chunk) + b"\n\n"
         if isinstance(event, Begun):
             self._begin(event.model)
             return self._chunk(b'{"role":"assistant","content":""}')
