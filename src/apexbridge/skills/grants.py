@@ -93,15 +93,26 @@ class SkillGrants:
         """The permissions that hold now."""
         return [grant.permission for grant in await self._store.of(row.name) if _holds(grant, row)]
 
-    async def for_run(self, row: Row, folder: Path) -> Grants:
-        """What a run of the skill may have.
+    async def for_run(self, row: Row, folder: Path, *, confirmed: str | None = None) -> Grants:
+        """What a run of the skill may have; `confirmed` is the content that a person agreed to, if one had to.
 
         Raises:
-            SkillError: PERMISSION_DENIED, where a granted thing is not there to be given.
+            SkillError: PERMISSION_DENIED, where a granted thing is not there to be given; APPROVAL_INVALID, where the
+                skill is not what was agreed to any more.
         """
-        if not row.metadata.permissions or not (held := await self.granted(row)):
+        held = await self.granted(row) if row.metadata.permissions else []
+        if not held and confirmed is None:
             return Grants()
         content, identity = await anyio.to_thread.run_sync(_looked_at, folder)
+        if confirmed is not None and content != confirmed:
+            raise SkillError(
+                f"{row.name} was changed after it was confirmed, and was not run. Look at it, and confirm it again.",
+                skill=row.name,
+                code="APPROVAL_INVALID",
+                mode="sandbox",
+            )
+        if not held:
+            return Grants(folder=identity)
         if content != row.content_hash:
             return Grants()  # it changed a moment ago, and nobody has looked at it since
         wanted = [parse(permission) for permission in held]

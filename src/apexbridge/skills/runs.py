@@ -298,7 +298,7 @@ class Runs:
             path = self._folder / row.id / name
             if not told[name] and path.is_file():
                 told[name] = path.read_text("utf-8", "replace")
-        return ExecutionResult.model_validate(told)
+        return ExecutionResult.model_validate(told).of_skill(row.skill)
 
     async def _row_of(self, identity: str) -> RunRow:
         row = await self._store.get(identity)

@@ -14,7 +14,7 @@ from apexbridge.skills.ports import SkillToolSource
 from apexbridge.skills.reader import read_skill_markdown
 from apexbridge.tools.naming import skill_tool_id
 from apexbridge.tools.schema import InputProblem, SchemaParameters, SchemaProblem
-from apexbridge.tools.tool import Tool, ToolContext, ToolMetadata, ToolResult
+from apexbridge.tools.tool import MAX_DESCRIPTION_CHARACTERS, Tool, ToolContext, ToolMetadata, ToolResult
 
 CATEGORY = "skill"
 STDERR_CHARACTERS = 2000
@@ -69,9 +69,9 @@ class SkillToolFactory:
         async def execute(input: Mapping[str, Any], context: ToolContext) -> ToolResult:
             return told(await call(source, own_input(source, input), context))
 
-        return Tool(
-            id=skill_tool_id(metadata.name),
-            description=metadata.description,
+        return Tool.define(
+            skill_tool_id(metadata.name),
+            description=metadata.description[:MAX_DESCRIPTION_CHARACTERS],
             parameters=SkillParameters(source),
             execute=execute,
             metadata=ToolMetadata(
@@ -91,10 +91,13 @@ class SkillParameters:
     def __init__(self, source: SkillToolSource) -> None:
         self._source = source
 
-    @property
+    @cached_property
     def schema(self) -> Mapping[str, Any]:
         """As JSON Schema."""
-        return self._checked.schema
+        own = self._source.schema
+        if self._source.mode == "direct" and own is not None:  # an input that is missing is only warned of
+            own = {key: value for key, value in own.items() if key != "required"}
+        return tool_schema(own, self._source.metadata.name)
 
     def read(self, input: Mapping[str, Any]) -> tuple[Any, list[InputProblem]]:
         """The input itself, or what is wrong with it."""
@@ -102,14 +105,10 @@ class SkillParameters:
 
     @cached_property
     def _checked(self) -> SchemaParameters:
-        source = self._source
-        own = source.schema
-        if source.mode == "direct" and own is not None:  # an input that is missing is only warned of
-            own = {key: value for key, value in own.items() if key != "required"}
         try:
-            return SchemaParameters(tool_schema(own, source.metadata.name))
+            return SchemaParameters(self.schema)
         except SchemaProblem:  # told as a warning when the skill was read; what cannot be checked is let through
-            return SchemaParameters(tool_schema(None, source.metadata.name))
+            return SchemaParameters(tool_schema(None, self._source.metadata.name))
 
 
 def own_input(source: SkillToolSource, input: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,8 @@ from apexbridge.tools.tool import Tool
 from apexbridge.wire import WireModel
 
 LIFETIME_MS = 10 * 60 * 1000
+LEAST_LEFT_MS = 60 * 1000
+"""A question with less time than this left is asked anew."""
 MAX_WAITING = 1_000
 """Questions that may wait at once; beyond that the oldest is dropped."""
 SUMMARY_CHARACTERS = 500
@@ -41,7 +43,7 @@ class ApprovalStore(Protocol):
     """Where questions and answers are kept."""
 
     async def put(self, approval: dict[str, Any], *, keep: int) -> None:
-        """Write one down, and forget all but so many of the newest."""
+        """Write one down; forget what has expired, and all but so many of the newest that still wait."""
 
     async def get(self, id: str) -> dict[str, Any] | None:
         """One of them."""
@@ -129,10 +131,10 @@ class Confirmation:
 
     async def _question(self, tool: Tool, call: Mapping[str, Any], caller: str, digest: str) -> ApexBridgeError:
         now = _now()
-        row = await self._store.waiting_for(digest, now=now)
+        row = await self._store.waiting_for(digest, now=now + LEAST_LEFT_MS)
         if row is None:
             asked = Approval(
-                id=secrets.token_urlsafe(24),
+                id=secrets.token_hex(16),
                 tool=tool.id,
                 confirm=tool.metadata.confirm or f"Run {_called(tool)}? It calls itself dangerous.",
                 summary=_shown(call),

@@ -12,7 +12,7 @@ from apexbridge.tools.executor import Counter as CallCounter
 from apexbridge.tools.executor import ToolExecutor
 from apexbridge.tools.history import REMEMBERED_CALLS, CallHistory, CallRecord
 from apexbridge.tools.naming import SKILL_PREFIX
-from apexbridge.tools.tool import Tool, ToolResult
+from apexbridge.tools.tool import Progress, Tool, ToolResult, unheard
 from apexbridge.wire import WireModel
 
 Tools = list[Tool]
@@ -156,10 +156,20 @@ class ToolRegistry:
         *,
         conversation: Conversation | None = None,
         call_id: str | None = None,
+        message_id: str | None = None,
         approval: str | None = None,
+        progress: Progress = unheard,
     ) -> ToolResult:
         """Call a tool; see `ToolExecutor.execute`."""
-        return await self.executor.execute(id, input, conversation=conversation, call_id=call_id, approval=approval)
+        return await self.executor.execute(
+            id,
+            input,
+            conversation=conversation,
+            call_id=call_id,
+            message_id=message_id,
+            approval=approval,
+            progress=progress,
+        )
 
     def get_state(self, call_id: str) -> CallRecord | None:
         """Where a call stands, if it is remembered."""

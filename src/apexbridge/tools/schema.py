@@ -10,10 +10,11 @@ from apexbridge.wire import WireModel
 
 MAX_SCHEMA_NODES = 2_000
 """Nodes of a schema with every reference followed; references can double a schema again and again."""
-MAX_PATTERN_BYTES = 1024 * 1024
-"""The compiled size of all a schema's patterns."""
+MAX_PATTERN_BYTES = 4 * 1024 * 1024
+"""The compiled size of all a schema's patterns together."""
 MAX_PROBLEMS = 20
 MAX_MESSAGE_CHARACTERS = 300
+_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _ANYTHING: Mapping[str, Any] = {"type": "object", "properties": {}}
 
 
@@ -75,13 +76,12 @@ class SchemaParameters:
         self.schema: Mapping[str, Any] = dict(schema)
         if self.schema.get("type", "object") != "object":
             raise SchemaProblem("a tool's parameters are an object")
-        if not _is_affordable(self.schema):
-            raise SchemaProblem("the schema is too large, or refers to itself")
+        patterns = _affordable(self.schema)
         try:
             self._validator = jsonschema_rs.validator_for(
                 {"type": "object", **self.schema},
                 offline=True,
-                pattern_options=jsonschema_rs.RegexOptions(size_limit=MAX_PATTERN_BYTES),
+                pattern_options=jsonschema_rs.RegexOptions(size_limit=MAX_PATTERN_BYTES // max(patterns, 1)),
             )
         except ValueError as error:
             raise SchemaProblem(str(error).partition("\n")[0]) from error
@@ -117,38 +117,44 @@ def _problem(where: Any, message: str) -> InputProblem:
     return InputProblem(path=".".join(str(part) for part in where), message=message[:MAX_MESSAGE_CHARACTERS])
 
 
-def _is_affordable(schema: Mapping[str, Any]) -> bool:
-    """Whether checking against it stays cheap: bounded with all references followed, and none leads back to itself."""
-    budget = MAX_SCHEMA_NODES
+def _affordable(schema: Mapping[str, Any]) -> int:
+    """How many patterns a schema has, if checking against it stays cheap.
+
+    Raises:
+        SchemaProblem: with all references followed it is too large, or one leads back to itself.
+    """
+    budget, patterns = MAX_SCHEMA_NODES, 0
 
     def walk(node: Any, within: tuple[str, ...]) -> None:
-        nonlocal budget
+        nonlocal budget, patterns
         budget -= 1
         if budget < 0:
-            raise SchemaProblem
+            raise SchemaProblem("the schema is too large")
         if isinstance(node, list):
             for item in node:
                 walk(item, within)
         elif isinstance(node, Mapping):
+            patterns += "pattern" in node
+            patterns += len(node["patternProperties"]) if isinstance(node.get("patternProperties"), Mapping) else 0
             for key, value in node.items():
-                if key in ("$ref", "$dynamicRef", "$recursiveRef") and isinstance(value, str):
-                    if value in within or len(within) > MAX_SCHEMA_NODES:
-                        raise SchemaProblem
+                if key in _REFERENCES and isinstance(value, str):
+                    if value in within:
+                        raise SchemaProblem("the schema refers to itself")
                     walk(_resolved(schema, value), (*within, value))
                 else:
                     walk(value, within)
 
     try:
         walk(schema, ())
-    except (SchemaProblem, RecursionError):
-        return False
-    return True
+    except RecursionError as error:
+        raise SchemaProblem("the schema is nested too deeply") from error
+    return patterns
 
 
 def _resolved(schema: Any, reference: str) -> Any:
-    """What a local reference points at; any other is the validator's to refuse."""
+    """What a local reference points at."""
     if not reference.startswith("#/"):
-        raise SchemaProblem
+        raise SchemaProblem("the schema refers to something outside it, or to itself")
     place = schema
     for part in reference.removeprefix("#/").split("/"):
         key = part.replace("~1", "/").replace("~0", "~")

@@ -45,7 +45,7 @@ class ToolMetadata:
 _METADATA = TypeAdapter(ToolMetadata)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ToolResult:
     """What a call gives back."""
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
+from apexbridge.surfaces.cli.confirming import Approval, Yes, confirmed
 from apexbridge.surfaces.cli.options import DataDir, Json, SkillName, Url, call, show
 from apexbridge.surfaces.cli.reading import InputOption, read_input
 
@@ -38,7 +39,8 @@ def run(
     ] = None,
     timeout: Annotated[int | None, typer.Option("--timeout", metavar="MS", help="End the run after this time.")] = None,
     mode: Annotated[ModeChoice | None, typer.Option("--mode", help="Run it, or return its instructions.")] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Confirm what needs a confirmation.")] = False,
+    yes: Yes = False,
+    approval: Approval = None,
     json: Json = False,
     data_dir: DataDir = None,
     url: Url = None,
@@ -49,15 +51,13 @@ def run(
     body |= {"mode": mode.value} if mode else {}
 
     async def work(api: "Api") -> Any:
-        from apexbridge.surfaces.cli.confirming import confirmed
-
         body["files"] = [(await api.send_file("/api/uploads", path))["id"] for path in file or []]
 
-        async def send(approval: str | None) -> Any:
-            wanted = {**body, "approval": approval}
+        async def send(given: str | None) -> Any:
+            wanted = {**body, "approval": given}
             return await (_wait(api, name, wanted) if json else _follow(api, name, wanted))
 
-        answer = await confirmed(api, send, yes=yes, ask=not json)
+        answer = await confirmed(api, send, yes=yes, ask=not json, approval=approval)
         if out is not None:
             await _fetch(api, answer, out)
         return answer

@@ -11,8 +11,11 @@ from apexbridge.surfaces.http.leaving import unless_left
 from apexbridge.tools.confirmation import Approval
 from apexbridge.tools.naming import SKILL_PREFIX, wire_name
 from apexbridge.tools.registry import ToolRegistry
-from apexbridge.tools.tool import Tool
+from apexbridge.tools.tool import Tool, ToolResult
 from apexbridge.wire import WireInput, WireModel
+
+MAX_NOTICE_CHARACTERS = 1024
+APPROVAL_PATTERN = r"^[A-Za-z0-9_-]{1,64}$"
 
 router = APIRouter(tags=["tools"])
 Id = Annotated[str, Path(description="The tool's id, such as calculate or skill:git-commit.")]
@@ -65,7 +68,9 @@ class ToolCall(WireInput):
     """A call."""
 
     input: dict[str, Any] = Field(default_factory=dict)
-    approval: str | None = Field(default=None, description="The id of a confirmation, for dangerous tools.")
+    approval: str | None = Field(
+        default=None, pattern=APPROVAL_PATTERN, description="The id of a confirmation, for dangerous tools."
+    )
     conversation: str | None = Field(
         default=None, max_length=128, description="Calls under one id are watched for going round in circles."
     )
@@ -127,8 +132,7 @@ async def execute_tool(id: Id, request: Request, bridge: ServedBridge, call: Too
     result = await unless_left(
         request, bridge.tools.execute(id, call.input, conversation=conversation, approval=call.approval)
     )
-    headers = {"x-apex-notice": "; ".join(result.notices).encode("ascii", "replace").decode()} if result.notices else {}
-    return await data_response(result.data, headers=headers)
+    return await data_response(result.data, headers=_headers(result))
 
 
 @router.post("/api/tools/{id}/{change}")
@@ -141,14 +145,25 @@ async def switch_tool(id: Id, change: Literal["enable", "disable"], bridge: Serv
 # ------------------------------------------------------------------------------------------------- confirmations
 @router.get("/api/approvals")
 async def list_approvals(bridge: ServedBridge) -> list[Approval]:
-    """Confirmations that somebody is waiting for, the oldest first."""
-    return await bridge.confirmation.waiting()
+    """Confirmations that somebody is waiting for, the oldest first; those of tools that are gone wait for nothing."""
+    return [question for question in await bridge.confirmation.waiting() if bridge.tools.find(question.tool)]
 
 
 @router.post("/api/approvals/{id}")
 async def decide_approval(id: str, decision: Decision, bridge: ServedBridge) -> Approval:
     """Approve or deny; an approved one is good for one call, within its time."""
     return await bridge.confirmation.decide(id, approve=decision.approve)
+
+
+def _headers(result: ToolResult) -> dict[str, str]:
+    """What belongs to a result and not into it: its notices on one line, and the run that it is of."""
+    headers: dict[str, str] = {}
+    if result.notices:
+        line = " ".join("; ".join(result.notices).split())[:MAX_NOTICE_CHARACTERS]
+        headers["x-apex-notice"] = line.encode("ascii", "backslashreplace").decode()
+    if isinstance(result.data, dict) and "exitCode" in result.data:
+        headers["x-execution-id"] = str(result.data["id"])
+    return headers
 
 
 def _view(registry: ToolRegistry, tool: Tool) -> ToolView:
