@@ -1,5 +1,7 @@
 """Skills as tools: made by the factory, kept in step, read about and run by the built-ins."""
 
+import asyncio
+import contextlib
 import json
 import sys
 from collections.abc import AsyncIterator, Mapping
@@ -16,6 +18,8 @@ from apexbridge.errors import (
     InvalidSkillStructureError,
     PermissionDeniedError,
     SkillExecutionError,
+    SkillNotFoundError,
+    SkillParseError,
     SkillTimeoutError,
     ToolNotFoundError,
 )
@@ -87,7 +91,7 @@ async def test_the_factory_makes_either_kind_of_a_skill() -> None:
 
 # ------------------------------------------------------------------------------------------------------------ errors
 @pytest.mark.requirement("F6")
-async def test_errors_of_skills_have_one_shape_and_a_result_can_raise_them(bridge: Bridge) -> None:
+async def test_errors_of_skills_have_one_shape_and_a_result_can_raise_them(bridge: Bridge, data_dir: Path) -> None:
     await install(bridge, "fails", {"scripts/execute.py": "raise ValueError('boom')"})
     await install(bridge, "sleeps", {"scripts/execute.py": "import time; time.sleep(60)"})
     failed = await bridge.executor.execute("fails")
@@ -103,6 +107,12 @@ async def test_errors_of_skills_have_one_shape_and_a_result_can_raise_them(bridg
     }.items() <= told["details"].items()
     with pytest.raises(SkillTimeoutError):
         (await bridge.executor.execute("sleeps", timeout=300)).raise_for_status()
+    with pytest.raises(SkillNotFoundError) as missing:
+        await bridge.executor.execute("none")
+    assert missing.value.to_json()["details"] == {"skillName": "none"}
+    (data_dir / "skills/fails/SKILL.md").write_text("")
+    with pytest.raises(SkillParseError):
+        await bridge.skills.reload_skill("fails")
 
 
 async def test_what_a_script_does_wrong_is_an_answer_and_no_error(bridge: Bridge) -> None:
@@ -263,7 +273,7 @@ async def test_what_is_replaced_while_a_confirmed_run_waits_does_not_run(data_di
         busy.cancel()
         with pytest.raises(ApexBridgeError) as caught:
             await waiting.result()
-        assert caught.value.code in ("APPROVAL_INVALID", "ENOENT")
+        assert caught.value.code == "BUSY"
         record = await bridge.runs.get(waiting.id)
         assert record.result is not None
         assert (record.state, record.result.stdout) == ("error", "")
@@ -290,6 +300,37 @@ async def test_an_approval_is_not_used_up_by_what_never_began(data_dir: Path, em
         assert (await bridge.tools.execute("skill:wipe", approval=approval)).output == "done"
         states = {record.state.status for record in bridge.tools.get_history("skill:wipe")}
         assert states == {"completed", "error"}
+
+
+@pytest.mark.requirement("B16")
+async def test_what_became_dangerous_while_a_run_waited_does_not_run(data_dir: Path, embedder: Embedder) -> None:
+    settings = Settings(data_dir=data_dir, sandbox_max_concurrency=1)
+    async with Bridge.open(settings, watch=False, embedder=embedder) as bridge:
+        await install(bridge, "busy", {"scripts/execute.py": "import time; time.sleep(60)"})
+        await install(bridge, "meek", {"scripts/execute.py": "print('meek')"})
+        busy, waiting = await bridge.skills.start_skill("busy"), await bridge.skills.start_skill("meek")
+        assert not isinstance(busy, DirectSkillResult)
+        assert not isinstance(waiting, DirectSkillResult)
+        await install(bridge, "meek", {"scripts/execute.py": "print('evil')"}, dangerous=True)
+        busy.cancel()
+        with pytest.raises(ApexBridgeError) as caught:
+            await waiting.result()
+        assert (caught.value.code, caught.value.details["retryable"]) == ("BUSY", True)
+
+
+@pytest.mark.requirement("B16")
+async def test_an_approval_is_not_used_up_by_whoever_was_called_off(bridge: Bridge) -> None:
+    await install(bridge, "wipe", {"scripts/execute.py": "print('done')"}, dangerous=True)
+    for number in range(10):
+        approval = await approved(bridge, "skill:wipe", {"number": number})
+        task = asyncio.create_task(bridge.tools.execute("skill:wipe", {"number": number}, approval=approval))
+        await asyncio.sleep(0.0006 * number)
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        ran = {run.input_digest for run in (await bridge.runs.page(RunFilter(), page=1, limit=50)).executions}
+        state = (await bridge.confirmation.get(approval)).state
+        assert state == "approved" or ran, number
 
 
 @pytest.mark.requirement("D5")

@@ -24,7 +24,7 @@ from apexbridge.skills.direct import render
 from apexbridge.skills.entrypoint import runnable_scripts
 from apexbridge.skills.fingerprint import look
 from apexbridge.skills.frontmatter import parse_leniently
-from apexbridge.skills.grants import SkillGrants
+from apexbridge.skills.grants import Place, SkillGrants
 from apexbridge.skills.models import DirectSkillResult, Mode, effective_mode
 from apexbridge.skills.needs import SkillNeeds
 from apexbridge.skills.ports import RunRequest, SkillRunner, StartedRun
@@ -84,20 +84,20 @@ class SkillExecution:
         self._settings = settings
 
     async def start(
-        self, row: Row, folder: Path, config: SkillManagerConfig, call: Call, *, caller: str, confirmed: str | None
+        self, row: Row, place: Place, config: SkillManagerConfig, call: Call, *, caller: str, confirmed: str | None
     ) -> StartedRun:
         """Begin a run of the skill, or of one of its scripts; where a person confirmed it, of that very content."""
         target = row.entry
         if call.script is not None or target is None:
-            target = await anyio.to_thread.run_sync(_script, row, folder, call.script)
+            target = await anyio.to_thread.run_sync(_script, row, place.folder, call.script)
         # What is missing is said now; what is given is decided at its turn.
-        await self._grants.for_run(row, folder, confirmed=confirmed)
-        layers, warnings = await self._needs.for_run(row, folder)
+        await self._grants.for_run(row, place, confirmed=confirmed)
+        layers, warnings = await self._needs.for_run(row, place.folder)
         wanted = call.timeout or row.metadata.timeout_ms or config.sandbox_timeout
         request = RunRequest(
             id=uuid.uuid4().hex,
             skill=row.name,
-            folder=folder,
+            folder=place.folder,
             script=target,
             content_hash=row.content_hash,
             input=call.input,
@@ -106,7 +106,7 @@ class SkillExecution:
             caller=caller,
             timeout_ms=min(wanted, self._settings.max_sandbox_timeout_ms),
             is_entry=target == row.entry,
-            grants=lambda: self._grants.for_run(row, folder, confirmed=confirmed),
+            grants=lambda: self._grants.for_run(row, place, confirmed=confirmed),
             layers=layers,
             warnings=tuple(warnings),
         )
@@ -149,7 +149,10 @@ def _argv(row: Row, target: str, input: Mapping[str, Any]) -> tuple[str, ...]:
     if known is None:
         return ()
     names = {argument.name for argument in (*known.options, *known.positionals)}
-    return tuple(known.argv({key: value for key, value in input.items() if target != row.entry or key in names}))
+    try:
+        return tuple(known.argv({key: value for key, value in input.items() if target != row.entry or key in names}))
+    except ValueError as error:
+        raise InvalidInputError(f"The input does not fit {target}: {error}", skillName=row.name) from error
 
 
 def refuse_direct(name: str, config: SkillManagerConfig) -> None:

@@ -1,15 +1,19 @@
 """Running skills: calls of them, and what an operator allows and installs for their runs."""
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-from apexbridge.errors import ApexBridgeError, SkillNotFoundError, ToolNotFoundError
+import anyio
+import anyio.to_thread
+
+from apexbridge.errors import SkillError, SkillNotFoundError, ToolNotFoundError
 from apexbridge.sandbox.models import ExecutionResult
 from apexbridge.skills.catalog import Row
 from apexbridge.skills.execution import Call, SkillExecution, refuse_disabled
-from apexbridge.skills.grants import GrantView
+from apexbridge.skills.grants import GrantView, Place
 from apexbridge.skills.locks import Gate
 from apexbridge.skills.models import DirectSkillResult, Mode
 from apexbridge.skills.needs import NeedsView, SkillNeeds
@@ -72,10 +76,9 @@ class SkillRunning(SkillViews):
         """As `execute_skill`, without waiting for the end of a run."""
         await self._gate.enter()  # until the run is over, its skill stays where it is
         try:
-            row = await self._live(name, code="ENOENT")
+            row, place = await self._standing(name)
             refuse_disabled(row)
-            call = call or Call()
-            call = replace(call, input=own_input(self._tool_source(row), call.input))
+            call = _own_call(call or Call(), self._tool_source(row))
             mode = call.mode_for(row, self._config)
             try:
                 admitted = await self.tools.executor.admit(
@@ -89,8 +92,11 @@ class SkillRunning(SkillViews):
                 )
             except ToolNotFoundError as error:
                 raise SkillNotFoundError(name, code="ENOENT") from error
-            content = admitted.tool.metadata.content_hash
-            started = await self._begin(row, call, mode, admitted.conversation.caller, admitted.approval, content)
+            async with self._giving_back(admitted.approval):
+                content = admitted.tool.metadata.content_hash
+                started = await self._begin(
+                    row, place, call, mode, admitted.conversation.caller, admitted.approval, content
+                )
         except BaseException:
             self._gate.leave()
             raise
@@ -101,25 +107,41 @@ class SkillRunning(SkillViews):
         self, source: SkillToolSource, input: Mapping[str, Any], context: ToolContext
     ) -> ExecutionResult | DirectSkillResult:
         """What a call of a skill's tool does; it was admitted already."""
+        used = context.approval if source.metadata.dangerous else None
         async with self._gate.working():
-            row = await self._live(source.metadata.name, code="ENOENT")
-            call = Call(input=input)
-            used = context.approval if source.metadata.dangerous else None
-            started = await self._begin(row, call, source.mode, context.caller, used, source.content_hash)
+            async with self._giving_back(used):
+                row, place = await self._standing(source.metadata.name)
+                call = Call(input=input)
+                started = await self._begin(row, place, call, source.mode, context.caller, used, source.content_hash)
             return started if isinstance(started, DirectSkillResult) else await started.result()
 
-    async def _begin(
-        self, row: Row, call: Call, mode: Mode, caller: str, approval: str | None, content: str
-    ) -> StartedRun | DirectSkillResult:
-        """Begin what was admitted; an approval is not used up by what never began, and holds for this content only."""
-        folder = self._folder(row)
-        if mode == "direct":
-            return await self._execution.execute_direct(row, folder, self._config, call.input)
-        confirmed = content if approval is not None else None
+    async def _standing(self, name: str) -> tuple[Row, Place]:
+        """A skill and its folder, both of one version."""
         try:
-            return await self._execution.start(row, folder, self._config, call, caller=caller, confirmed=confirmed)
-        except ApexBridgeError:
-            await self.confirmation.give_back(approval)
+            async with self._reading(name) as row:
+                return row, await anyio.to_thread.run_sync(Place.of, self._folder(row))
+        except SkillNotFoundError as error:
+            raise SkillNotFoundError(name, code="ENOENT") from error
+
+    async def _begin(
+        self, row: Row, place: Place, call: Call, mode: Mode, caller: str, approval: str | None, content: str
+    ) -> StartedRun | DirectSkillResult:
+        """Begin what was admitted, and nothing else: not what was put in its place meanwhile."""
+        if row.content_hash != content:
+            raise SkillError(f"{row.name} was changed a moment ago; call it again.", skill=row.name, code="BUSY")
+        if mode == "direct":
+            return await self._execution.execute_direct(row, place.folder, self._config, call.input)
+        confirmed = content if approval is not None else None
+        return await self._execution.start(row, place, self._config, call, caller=caller, confirmed=confirmed)
+
+    @asynccontextmanager
+    async def _giving_back(self, approval: str | None) -> AsyncIterator[None]:
+        """An approval is not used up by what never began."""
+        try:
+            yield
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self.confirmation.give_back(approval)
             raise
 
     def _follow(self, admitted: Admitted, started: StartedRun | DirectSkillResult) -> None:
@@ -169,3 +191,9 @@ class SkillRunning(SkillViews):
         """Install what a skill declares; a run never does."""
         row = await self._live(name)
         return await self.needs.install(row, self._folder(row), progress)
+
+
+def _own_call(call: Call, source: SkillToolSource) -> Call:
+    """The call with its script spelled as the package does, and without the skill's identifier among its input."""
+    script = call.script.removeprefix("./") if call.script is not None else None
+    return replace(call, script=script, input=own_input(source, call.input))

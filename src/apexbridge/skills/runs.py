@@ -20,15 +20,23 @@ from apexbridge.skills.files import open_beneath, remove_tree
 from apexbridge.skills.inputs import InputFiles
 from apexbridge.skills.ports import RunRequest
 from apexbridge.skills.runlog import RunEvent, RunLog
-from apexbridge.skills.runrecords import STREAMS, RunDetail, RunPage, RunSummary, failed, fits, now, replay, told
+from apexbridge.skills.runrecords import (
+    INLINE_CHARACTERS,
+    STREAMS,
+    RunDetail,
+    RunPage,
+    RunSummary,
+    failed,
+    fits,
+    now,
+    replay,
+    told,
+)
 from apexbridge.skills.uploads import UploadStore
 from apexbridge.storage.faults import storage_faults
 from apexbridge.storage.runs import RunFilter, RunRow, RunState, RunStore
 from apexbridge.storage.statistics import CallStatisticsStore
 
-INLINE_CHARACTERS = 8 * 1024
-"""Output up to this length is kept in the record; more of it in a file beside the artifacts, which can be read on its
-own: whatever is too long for a model to be told, in any script, is longer than this."""
 REMEMBERED_RUNS = 100
 REMEMBERED_CHARACTERS = 16 * 1024 * 1024
 """How much of what ended runs said is kept for listeners who come back; the rest is told from the records."""

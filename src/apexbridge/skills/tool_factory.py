@@ -12,6 +12,7 @@ from apexbridge.skills.models import SKILL_FILE, DirectSkillResult
 from apexbridge.skills.parameters import tool_schema
 from apexbridge.skills.ports import SkillToolSource
 from apexbridge.skills.reader import read_skill_markdown
+from apexbridge.skills.runrecords import INLINE_CHARACTERS
 from apexbridge.tools.naming import skill_tool_id
 from apexbridge.tools.schema import InputProblem, SchemaParameters, SchemaProblem
 from apexbridge.tools.tool import MAX_DESCRIPTION_CHARACTERS, Tool, ToolContext, ToolMetadata, ToolResult
@@ -113,8 +114,9 @@ class SkillParameters:
 
 def own_input(source: SkillToolSource, input: Mapping[str, Any]) -> dict[str, Any]:
     """The input without the skill's identifier, unless the skill has a `name` of its own."""
-    declared = (source.schema or {}).get("properties", {})
-    is_identifier = "name" not in declared and input.get("name") == source.metadata.name
+    schema = source.schema or {}
+    is_own = "name" in (schema.get("properties") or ()) or "name" in (schema.get("required") or ())
+    is_identifier = not is_own and input.get("name") == source.metadata.name
     return {key: value for key, value in input.items() if key != "name" or not is_identifier}
 
 
@@ -134,7 +136,7 @@ def told(result: ExecutionResult | DirectSkillResult) -> ToolResult:
         output="\n".join(part for part in parts if part) or "(the script ended well and said nothing)",
         data=data,
         files=files,
-        whole=f"runs/{result.id}/stdout" if result.stdout else None,
+        whole=f"runs/{result.id}/stdout" if len(result.stdout) > INLINE_CHARACTERS else None,
         notices=tuple(result.warnings),
         is_error=not result.success,
     )

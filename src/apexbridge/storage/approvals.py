@@ -49,7 +49,8 @@ class SqliteApprovals:
 
     async def move(self, id: str, *, before: str, after: str, now: int) -> bool:
         """Change a state, if it is the expected one and not expired; one statement, so nobody comes between."""
-        query = "UPDATE approvals SET state = ? WHERE id = ? AND state = ? AND expires_at > ?"
+        # What the call was is shown to whoever decides, and kept no longer than that.
+        query = "UPDATE approvals SET state = ?, summary = '' WHERE id = ? AND state = ? AND expires_at > ?"
         values = (after, id, before, now)
         return await self._database.write(lambda connection: connection.execute(query, values).rowcount == 1)
 

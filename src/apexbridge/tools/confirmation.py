@@ -7,6 +7,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol
 
+import anyio
+
 from apexbridge.errors import ApexBridgeError, RequestError, SkillError, ToolError
 from apexbridge.tools.naming import SKILL_PREFIX
 from apexbridge.tools.tool import Tool
@@ -86,7 +88,9 @@ class Confirmation:
         given = await self.get(approval)
         if given.digest != digest:
             raise _invalid("it was given for another call, another caller, or before the tool changed", tool)
-        if not await self._store.move(approval, before="approved", after="used", now=_now()):
+        with anyio.CancelScope(shield=True):  # whoever is called off now finds it used, and can give it back
+            is_moved = await self._store.move(approval, before="approved", after="used", now=_now())
+        if not is_moved:
             raise _invalid(_why(await self.get(approval)), tool)
         return approval
 
@@ -153,6 +157,7 @@ class Confirmation:
             "CONFIRMATION_REQUIRED",
             approvalId=question.id,
             confirm=question.confirm,
+            summary=question.summary,
             expiresAt=question.expires_at,
         )
 

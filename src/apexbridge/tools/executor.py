@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 OUTPUT_BYTES = 32 * 1024
 """Of the text for the model; the result object is whole."""
+MAX_ERROR_CHARACTERS = 1000
 LONGEST_CHARACTER = 4
 """Bytes of UTF-8."""
 logger = logging.getLogger(__name__)
@@ -160,7 +161,7 @@ class ToolExecutor:
         except ApexBridgeError as error:
             self._ended(record, begun, error=error.message)
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a tool may end its call, not the server
             self._ended(record, begun, error=str(error))
             logger.exception("the tool %s failed", tool.id)
             raise ToolExecutionError(f"{tool.id} failed: {_told(error)}", tool=tool.id) from error
@@ -201,9 +202,9 @@ def is_text(input: Mapping[str, Any]) -> bool:
     return True
 
 
-def _told(error: Exception) -> str:
+def _told(error: BaseException) -> str:
     """What went wrong, without the path of the server that an error of the system names."""
-    text = (error.strerror or "") if isinstance(error, OSError) else str(error)
+    text = ((error.strerror or "") if isinstance(error, OSError) else str(error))[:MAX_ERROR_CHARACTERS]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import anyio
+
 from apexbridge.errors import InvalidInputError, ToolDisabledError, ToolNotFoundError
 from apexbridge.tools.confirmation import Confirmation
 from apexbridge.tools.conversation import Conversation
@@ -15,6 +17,7 @@ from apexbridge.tools.naming import SKILL_PREFIX
 from apexbridge.tools.tool import Progress, Tool, ToolResult, unheard
 from apexbridge.wire import WireModel
 
+TOOL_THREADS = 32
 Tools = list[Tool]
 Records = list[CallRecord]
 
@@ -39,6 +42,8 @@ class ToolRegistry:
     ) -> None:
         self._tools: dict[str, Tool] = {}
         self._disabled: set[str] = set()
+        self.threads = anyio.CapacityLimiter(TOOL_THREADS)
+        """For tools that block; the server's own threads are not theirs to fill."""
         self.executor = ToolExecutor(self, CallHistory(history), confirmation=confirmation, counter=counter)
 
     # -------------------------------------------------------------------------------------------------- changing

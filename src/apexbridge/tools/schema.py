@@ -1,6 +1,7 @@
 """What a tool's input must look like: a pydantic model or a JSON Schema, checked before anything runs."""
 
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any, Protocol
 
 import jsonschema_rs
@@ -10,9 +11,16 @@ from apexbridge.wire import WireModel
 
 MAX_SCHEMA_NODES = 2_000
 """Nodes of a schema with every reference followed; references can double a schema again and again."""
-MAX_PATTERN_BYTES = 4 * 1024 * 1024
-"""The compiled size of all a schema's patterns together."""
+MAX_PATTERNS = 64
+MAX_PATTERN_BYTES = 64 * 1024
+"""The compiled size of a pattern; it runs in time that is linear in the text, and in this."""
+MAX_CHECKS = 2_000_000
+"""Nodes of a schema by nodes of an input: what a check may cost."""
+MAX_TOLD_CHECKS = 20_000
+"""Up to this cost everything that is wrong is told; beyond it, only the first thing."""
 MAX_PROBLEMS = 20
+TEXT_SHIFT = 10
+"""A kilobyte of text costs about as much as one node more."""
 MAX_MESSAGE_CHARACTERS = 300
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _ANYTHING: Mapping[str, Any] = {"type": "object", "properties": {}}
@@ -76,12 +84,12 @@ class SchemaParameters:
         self.schema: Mapping[str, Any] = dict(schema)
         if self.schema.get("type", "object") != "object":
             raise SchemaProblem("a tool's parameters are an object")
-        patterns = _affordable(self.schema)
+        self._nodes = _affordable(self.schema)
         try:
             self._validator = jsonschema_rs.validator_for(
                 {"type": "object", **self.schema},
                 offline=True,
-                pattern_options=jsonschema_rs.RegexOptions(size_limit=MAX_PATTERN_BYTES // max(patterns, 1)),
+                pattern_options=jsonschema_rs.RegexOptions(size_limit=MAX_PATTERN_BYTES),
             )
         except ValueError as error:
             raise SchemaProblem(str(error).partition("\n")[0]) from error
@@ -89,12 +97,22 @@ class SchemaParameters:
     def read(self, input: Mapping[str, Any]) -> tuple[Any, list[InputProblem]]:
         """The input itself, or what the schema finds wrong."""
         given = dict(input)
-        problems: list[InputProblem] = []
-        for error in self._validator.iter_errors(given):
-            problems.append(_problem(error.instance_path, error.message))
-            if len(problems) == MAX_PROBLEMS:
-                break
-        return given, problems
+        cost = self._nodes * _size(given, MAX_CHECKS // self._nodes + 1)
+        if cost > MAX_CHECKS:
+            return given, [InputProblem(path="", message="the input is too large to be checked against its schema")]
+        if self._validator.is_valid(given):
+            return given, []
+        if cost > MAX_TOLD_CHECKS:
+            return given, [self._first_problem(given)]
+        found = islice(self._validator.iter_errors(given), MAX_PROBLEMS)
+        return given, [_problem(error.instance_path, error.message) for error in found]
+
+    def _first_problem(self, given: dict[str, Any]) -> InputProblem:
+        try:
+            self._validator.validate(given)
+        except jsonschema_rs.ValidationError as error:
+            return _problem(error.instance_path, error.message)
+        raise AssertionError("it was not valid a moment ago")
 
 
 def tidied(schema: Any) -> Any:
@@ -118,10 +136,10 @@ def _problem(where: Any, message: str) -> InputProblem:
 
 
 def _affordable(schema: Mapping[str, Any]) -> int:
-    """How many patterns a schema has, if checking against it stays cheap.
+    """How many nodes a schema has with all references followed, if checking against it stays cheap.
 
     Raises:
-        SchemaProblem: with all references followed it is too large, or one leads back to itself.
+        SchemaProblem: there are too many of them, or too many patterns, or a reference leads back to itself.
     """
     budget, patterns = MAX_SCHEMA_NODES, 0
 
@@ -148,7 +166,22 @@ def _affordable(schema: Mapping[str, Any]) -> int:
         walk(schema, ())
     except RecursionError as error:
         raise SchemaProblem("the schema is nested too deeply") from error
-    return patterns
+    if patterns > MAX_PATTERNS:
+        raise SchemaProblem(f"the schema has more than {MAX_PATTERNS} patterns")
+    return MAX_SCHEMA_NODES - budget
+
+
+def _size(value: Any, limit: int) -> int:
+    """How many nodes an input has, counted no further than to the limit; a long text counts for what it is."""
+    count, waiting = 0, [value]
+    while waiting and count < limit:
+        node = waiting.pop()
+        count += 1 + (len(node) >> TEXT_SHIFT if isinstance(node, str) else 0)
+        if isinstance(node, dict):
+            waiting.extend(node.values())
+        elif isinstance(node, list):
+            waiting.extend(node)
+    return count
 
 
 def _resolved(schema: Any, reference: str) -> Any:

@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import typer
 
-from apexbridge.surfaces.cli.confirming import Approval, Yes, confirmed
+from apexbridge.surfaces.cli.confirming import Approval, Yes, call_confirmed
 from apexbridge.surfaces.cli.options import DataDir, Json, Url, call, show
 from apexbridge.surfaces.cli.reading import InputOption, read_input
 
@@ -73,13 +73,10 @@ def run_tool(
     """Call a tool; its result is printed."""
     body = {"input": read_input(input)}
 
-    async def work(api: "Api") -> Any:
-        async def send(given: str | None) -> Any:
-            return await api.ask("POST", _path(id, "execute"), json={**body, "approval": given})
+    async def work(api: "Api", given: str | None) -> Any:
+        return await api.ask("POST", _path(id, "execute"), json={**body, "approval": given})
 
-        return await confirmed(api, send, yes=yes, ask=not json, approval=approval)
-
-    answer = call(work, data_dir=data_dir, url=url)
+    answer = call_confirmed(work, yes=yes, ask=not json, approval=approval, data_dir=data_dir, url=url)
     show(answer, json=json, people=lambda: _tell(answer))
     if isinstance(answer, dict) and answer.get("success") is False:
         raise typer.Exit(1)

@@ -9,7 +9,7 @@ from apexbridge.surfaces.http.answers import data_response
 from apexbridge.surfaces.http.context import ServedBridge
 from apexbridge.surfaces.http.leaving import unless_left
 from apexbridge.tools.confirmation import Approval
-from apexbridge.tools.naming import SKILL_PREFIX, wire_name
+from apexbridge.tools.naming import SKILL_PREFIX, WireNames, wire_name
 from apexbridge.tools.registry import ToolRegistry
 from apexbridge.tools.tool import Tool, ToolResult
 from apexbridge.wire import WireInput, WireModel
@@ -94,7 +94,8 @@ async def list_tools(
     if tag is not None:
         tagged = {tool.id for tool in bridge.tools.find_by_tag(tag)}
         tools = [tool for tool in tools if tool.id in tagged]
-    shown = [_view(bridge.tools, tool) for tool in tools if category in (None, tool.metadata.category)]
+    names = WireNames([tool.id for tool in bridge.tools.list()])
+    shown = [_view(bridge.tools, tool, names) for tool in tools if category in (None, tool.metadata.category)]
     return ToolList.model_construct(tools=shown, total=len(shown))
 
 
@@ -159,18 +160,18 @@ def _headers(result: ToolResult) -> dict[str, str]:
     """What belongs to a result and not into it: its notices on one line, and the run that it is of."""
     headers: dict[str, str] = {}
     if result.notices:
-        line = " ".join("; ".join(result.notices).split())[:MAX_NOTICE_CHARACTERS]
-        headers["x-apex-notice"] = line.encode("ascii", "backslashreplace").decode()
+        line = "; ".join(result.notices)[:MAX_NOTICE_CHARACTERS].encode("ascii", "backslashreplace").decode()
+        headers["x-apex-notice"] = "".join(letter if letter.isprintable() else " " for letter in line)
     if isinstance(result.data, dict) and "exitCode" in result.data:
         headers["x-execution-id"] = str(result.data["id"])
     return headers
 
 
-def _view(registry: ToolRegistry, tool: Tool) -> ToolView:
+def _view(registry: ToolRegistry, tool: Tool, names: WireNames | None = None) -> ToolView:
     known = tool.metadata
     return ToolView.model_construct(
         id=tool.id,
-        name=wire_name(tool.id),
+        name=names.name(tool.id) if names else wire_name(tool.id),
         description=tool.description,
         parameters=dict(tool.parameters.schema),
         category=known.category,
