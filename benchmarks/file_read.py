@@ -38,4 +38,12 @@ async def run() -> list[Comparison]:
         compared = await compare(what, ours, "open().read()", bare, goal=GOAL, rounds=ROUNDS)
         slowest = statistics.quantiles(times, n=100)
         print(f"{what}: p50 {slowest[49]:.3f} ms, p99 {slowest[98]:.3f} ms")
-        return [compared]
+        promised = Comparison(
+            what=f"p99 of {what}",
+            ours_ms=slowest[98],
+            baseline="the 10 ms allowed",
+            baseline_ms=10,
+            goal=1,
+            spread=slowest[98] / slowest[49],
+        )
+        return [compared, promised]

@@ -38,11 +38,11 @@ from apexbridge.storage.keys import KeyStore
 from apexbridge.storage.runs import RunStore
 from apexbridge.storage.statistics import CallCounts, CallStatisticsStore, CallTally
 from apexbridge.tools.builtin.calculate import calculate
+from apexbridge.tools.builtin.date_time import datetime_tool
 from apexbridge.tools.builtin.file_read import file_read
 from apexbridge.tools.builtin.file_write import file_write
 from apexbridge.tools.builtin.files.workspace import Workspace
 from apexbridge.tools.builtin.list_files import list_files
-from apexbridge.tools.builtin.moments import datetime_tool
 from apexbridge.tools.builtin.platform_detect import platform_detect
 from apexbridge.tools.builtin.read_skill import read_skill
 from apexbridge.tools.builtin.registry import BuiltInExecutor

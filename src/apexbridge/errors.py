@@ -103,6 +103,8 @@ class ApexBridgeError(Exception):
         self.message = message
         self.code = code or self.default_code
         self.details: dict[str, Any] = {key: value for key, value in details.items() if value is not None}
+        if self.is_retryable:
+            self.details.setdefault("retryable", True)
 
     @property
     def status(self) -> int:
@@ -226,7 +228,7 @@ class ToolError(ApexBridgeError):
 
     def __init__(self, message: str, *, code: str | None = None, **details: Any) -> None:
         super().__init__(message, code=code, **details)
-        self.details.setdefault("retryable", self.is_retryable)
+        self.details.setdefault("retryable", False)
 
 
 class ToolNotFoundError(ToolError):

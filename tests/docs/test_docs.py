@@ -39,6 +39,9 @@ from apexbridge.skills.runs import Runs
 from apexbridge.surfaces.cli.app import app as cli
 from apexbridge.surfaces.cli.app import main as apex
 from apexbridge.surfaces.http.app import create_app
+from apexbridge.tools.builtin.registry import BuiltInExecutor
+from apexbridge.tools.confirmation import Confirmation
+from apexbridge.tools.registry import ToolRegistry
 
 ROOT = Path(__file__).parent.parent.parent
 REFERENCE = ROOT / "docs/reference"
@@ -51,7 +54,13 @@ FIELDS_WITHOUT_SCHEMA = {
     for model in (ExecutionResult, SearchAnswer)
 }
 """Models that serialize themselves: their OpenAPI schema is an object with no word on its fields."""
-OF_INSTANCES: dict[type, set[str]] = {SkillsSandboxExecutor: set(), Runs: {"uploads"}}
+OF_INSTANCES: dict[type, set[str]] = {
+    SkillsSandboxExecutor: set(),
+    Runs: {"uploads"},
+    ToolRegistry: {"executor"},
+    BuiltInExecutor: {"tools"},
+    Confirmation: set(),
+}
 """Public attributes that only an instance has."""
 
 
@@ -241,8 +250,8 @@ def test_the_numbers_of_the_security_page_are_those_of_the_code() -> None:
 
 
 @pytest.mark.requirement("H2")
-@pytest.mark.parametrize("owner", [SkillsSandboxExecutor, Runs], ids=lambda owner: owner.__name__)
-def test_the_python_reference_tells_every_method_about_runs(owner: type) -> None:
+@pytest.mark.parametrize("owner", OF_INSTANCES, ids=lambda owner: owner.__name__)
+def test_the_python_reference_tells_every_method(owner: type) -> None:
     told = re.findall(r"^\| `(\w+)(?:\(.*\))?` \|", sections_of(text_of("python.md"))[owner.__name__], re.MULTILINE)
     assert set(told) == {name for name in dir(owner) if not name.startswith("_")} | OF_INSTANCES[owner]
 
@@ -260,10 +269,18 @@ def test_the_python_reference_names_what_is_public_and_nothing_else() -> None:
     assert set(told) == public
 
 
-def test_the_architecture_page_knows_every_module_of_the_skills_room() -> None:
-    text = (ROOT / "docs/architecture.md").read_text("utf-8")
-    modules = {path.stem for path in (ROOT / "src/apexbridge/skills").glob("*.py") if path.stem != "__init__"}
-    assert {name for name in modules if f"`{name}`" not in text} == set()
+@pytest.mark.parametrize("room", ["skills", "tools"])
+def test_the_architecture_page_knows_every_module_of_a_room(room: str) -> None:
+    """Each stands in its room's table; one of a folder below the room in a row that names the folder."""
+    _, _, after = (ROOT / "docs/architecture.md").read_text("utf-8").partition(f"Inside `{room}/`")
+    rows = [line for line in after.partition("\nInside ")[0].splitlines() if line.startswith("|")]
+    home = ROOT / "src/apexbridge" / room
+    missing = []
+    for module in sorted(path.relative_to(home) for path in home.rglob("*.py") if path.stem != "__init__"):
+        folder = "" if module.parent == Path() else f"`{module.parent.as_posix()}/`"
+        if not any(f"`{module.stem}`" in row and folder in row for row in rows):
+            missing.append(module.as_posix())
+    assert missing == []
 
 
 # ------------------------------------------------------------------------------------------------- words and links

@@ -105,6 +105,7 @@ async def test_a_folder_that_vanished_a_moment_ago_says_so(
     assert caught.value.code == "EACCES"
 
 
+@pytest.mark.requirement("F4")
 def test_placeholders_are_filled_in_one_pass() -> None:
     body = "{{input.a}} {{ input.b.c }} {{input.list}} {{input.none}} {{other}} {{system.cwd}} {{system.no}} {baseDir}"
     result = render(
@@ -119,6 +120,8 @@ def test_placeholders_are_filled_in_one_pass() -> None:
     assert missing.content == "{{input.q}} {{input.q}} {{input.a.b}}"
     assert missing.warnings == ["no input for {{input.q}}", "no input for {{input.a.b}}"]
     assert (missing.mode, missing.metadata.skill_name, missing.metadata.source_path) == ("direct", "x", "x/SKILL.md")
+    timed = render(name="x", body="{{system.timestamp}}", source_path="x/SKILL.md", input={})
+    assert timed.content == str(timed.metadata.generated_at)
 
 
 # ----------------------------------------------------------------------------------------------------------- config

@@ -210,7 +210,7 @@ async def test_a_change_of_content_takes_every_grant_away(bridge: Bridge, data_d
     assert [view.state for view in await bridge.skills.grants_of("wants")] == ["requested"]
 
 
-async def test_content_that_came_while_a_run_waited_gets_nothing(data_dir: Path, embedder: Embedder) -> None:
+async def test_content_that_came_while_a_run_waited_does_not_run(data_dir: Path, embedder: Embedder) -> None:
     settings = Settings(data_dir=data_dir, sandbox_max_concurrency=1)
     async with Bridge.open(settings, watch=False, embedder=embedder) as bridge:
         bridge.skills.grants.secrets.set("TOKEN", SECRET)
@@ -223,8 +223,12 @@ async def test_content_that_came_while_a_run_waited_gets_nothing(data_dir: Path,
         assert isinstance(waiting, Run)
         await install(bridge, ["secret:TOKEN"], "import os\nprint(os.environ.get('TOKEN', 'nothing')[::-1])")
         blocking.cancel()
-        result = await waiting.result()
-    assert result.stdout == "gnihton\n"
+        with pytest.raises(ApexBridgeError) as caught:
+            await waiting.result()
+        assert caught.value.code == "BUSY"
+        record = await bridge.runs.get(waiting.id)
+        assert record.result is not None
+        assert (record.state, record.result.stdout) == ("error", "")
 
 
 async def test_only_what_is_asked_for_can_be_granted_and_revoked(bridge: Bridge, data_dir: Path) -> None:

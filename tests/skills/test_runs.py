@@ -125,6 +125,7 @@ async def test_the_time_comes_from_the_call_the_skill_or_the_default_within_the_
         assert (await execute(bridge, "other")).stdout == "1500\n"
 
 
+@pytest.mark.requirement("F7")
 async def test_the_executor_runs_renders_validates_and_raises_on_demand(bridge: Bridge) -> None:
     schema = {"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}}}
     await install(bridge, "typed", "import time\ntime.sleep(60)", parameters=schema)
@@ -356,6 +357,7 @@ async def test_what_a_run_says_can_be_followed_from_any_point(bridge: Bridge) ->
     assert [kind for kind, _ in again] == ["state", "state", "stdout", "stderr", "state", "result"]
 
 
+@pytest.mark.requirement("B15")
 async def test_history_knows_every_run_and_forgets_on_demand(bridge: Bridge) -> None:
     await install(bridge, "echo", ECHO)
     await install(bridge, "fails", "raise SystemExit(2)")
@@ -383,6 +385,7 @@ async def test_history_knows_every_run_and_forgets_on_demand(bridge: Bridge) -> 
         assert caught.value.code == "EXECUTION_NOT_FOUND"
 
 
+@pytest.mark.requirement("B15")
 @pytest.mark.parametrize("recorded", [False, True])
 async def test_the_input_is_recorded_only_where_the_operator_says_so(
     data_dir: Path, embedder: Embedder, recorded: bool

@@ -1,5 +1,6 @@
 """Arguments derived from source, and argv that the real scripts understand."""
 
+import contextlib
 import json
 import shutil
 import subprocess
@@ -11,7 +12,9 @@ import pytest
 
 from apexbridge.skills.arguments.depth import is_shallow
 from apexbridge.skills.arguments.derive import MAX_SOURCE_BYTES, derive
+from apexbridge.skills.arguments.javascript import _Reading
 from apexbridge.skills.arguments.model import Argument, ScriptArguments
+from apexbridge.skills.arguments.tokens import MAX_STEPS, Tokens
 from apexbridge.tools.schema import SchemaParameters
 
 TELL = "\nimport json\nprint(json.dumps(vars(parser.parse_args()), default=str))\n"
@@ -667,3 +670,23 @@ def test_nothing_of_a_script_is_run(tmp_path: Path) -> None:
     source = f"open({str(witness)!r}, 'w')\n{HEAD}1\n"
     assert set(by_name(derived("x.py", source))) == {"x"}
     assert not witness.exists()
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "require('yargs');const O={" + ",".join(f"k{n}:{{}}" for n in range(500)) + "};" + "y.options(O);" * 2000,
+        "require('util');const O={"
+        + ",".join(f"k{n}:{{}}" for n in range(500))
+        + "};"
+        + "parseArgs({options:O});" * 2000,
+        "require('commander');" + 'p.option("-a",0,' * 4000 + "0" + ")" * 4000,
+    ],
+    ids=["shared options", "shared arguments", "nested options"],
+)
+def test_the_same_thing_read_again_and_again_costs_no_more_than_it_may(source: str) -> None:
+    tokens = Tokens(source)
+    with contextlib.suppress(ValueError):
+        _Reading(tokens).arguments()
+    assert tokens.spent <= MAX_STEPS + len(tokens.all)
+    derive("scripts/execute.js", source.encode())

@@ -1,5 +1,7 @@
 """Skills as tools: made by the factory, kept in step, read about and run by the built-ins."""
 
+import asyncio
+import contextlib
 import json
 import sys
 from collections.abc import AsyncIterator, Mapping
@@ -11,10 +13,13 @@ import pytest
 
 from apexbridge import Bridge, Settings
 from apexbridge.errors import (
+    ApexBridgeError,
     InvalidInputError,
     InvalidSkillStructureError,
     PermissionDeniedError,
     SkillExecutionError,
+    SkillNotFoundError,
+    SkillParseError,
     SkillTimeoutError,
     ToolNotFoundError,
 )
@@ -23,12 +28,13 @@ from apexbridge.sandbox.models import ExecutionResult
 from apexbridge.skills.models import DirectSkillResult
 from apexbridge.skills.ports import SkillToolSource
 from apexbridge.skills.tool_factory import SkillToolFactory
+from apexbridge.storage.runs import RunFilter
 from apexbridge.tools.builtin.disclosure import tokens
 from apexbridge.tools.conversation import Conversation
 from apexbridge.tools.packages import register_packages
 from apexbridge.tools.registry import ToolRegistry
 from apexbridge.tools.tool import Tool, ToolContext
-from tests.making import skill_markdown, skill_zip
+from tests.making import skill_markdown, skill_zip, zip_of
 
 pytestmark = pytest.mark.anyio
 ECHO = "import json, sys\nprint(json.dumps(json.load(sys.stdin), sort_keys=True))\n"
@@ -85,7 +91,7 @@ async def test_the_factory_makes_either_kind_of_a_skill() -> None:
 
 # ------------------------------------------------------------------------------------------------------------ errors
 @pytest.mark.requirement("F6")
-async def test_errors_of_skills_have_one_shape_and_a_result_can_raise_them(bridge: Bridge) -> None:
+async def test_errors_of_skills_have_one_shape_and_a_result_can_raise_them(bridge: Bridge, data_dir: Path) -> None:
     await install(bridge, "fails", {"scripts/execute.py": "raise ValueError('boom')"})
     await install(bridge, "sleeps", {"scripts/execute.py": "import time; time.sleep(60)"})
     failed = await bridge.executor.execute("fails")
@@ -101,6 +107,12 @@ async def test_errors_of_skills_have_one_shape_and_a_result_can_raise_them(bridg
     }.items() <= told["details"].items()
     with pytest.raises(SkillTimeoutError):
         (await bridge.executor.execute("sleeps", timeout=300)).raise_for_status()
+    with pytest.raises(SkillNotFoundError) as missing:
+        await bridge.executor.execute("none")
+    assert missing.value.to_json()["details"] == {"skillName": "none"}
+    (data_dir / "skills/fails/SKILL.md").write_text("")
+    with pytest.raises(SkillParseError):
+        await bridge.skills.reload_skill("fails")
 
 
 async def test_what_a_script_does_wrong_is_an_answer_and_no_error(bridge: Bridge) -> None:
@@ -193,6 +205,150 @@ async def test_a_shell_in_allowed_tools_is_this_skills_own_scripts(bridge: Bridg
         await bridge.tools.execute("run-skill", {"name": "other", "script": "scripts/a.py"}, conversation=conversation)
 
 
+@pytest.mark.requirement("F5")
+@pytest.mark.parametrize("allowed", ["run_skill", "run-skill", "skill:echo", "skill__echo", "skill:*"])
+async def test_running_a_skill_is_one_call_whether_by_its_tool_or_by_its_name(bridge: Bridge, allowed: str) -> None:
+    await install(bridge, "echo", {"scripts/execute.py": ECHO})
+    await install(bridge, "guide", None, **{"allowed-tools": [allowed]})
+    conversation = Conversation(id="c")
+    await bridge.tools.execute("read-skill", {"name": "guide"}, conversation=conversation)
+    result = await bridge.tools.execute("run-skill", {"name": "echo", "input": {"a": 1}}, conversation=conversation)
+    assert json.loads(result.output) == {"a": 1}
+
+
+@pytest.mark.requirement("F11")
+async def test_running_the_same_skill_with_the_same_input_again_and_again_is_noticed(bridge: Bridge) -> None:
+    await install(bridge, "echo", {"scripts/execute.py": ECHO})
+    conversation, call = Conversation(id="c"), {"name": "echo", "input": {"a": 1}}
+    notices = [(await bridge.tools.execute("run-skill", call, conversation=conversation)).notices for _ in range(3)]
+    assert notices[:2] == [(), ()]
+    assert "run-skill was called 3 times in a row" in notices[2][0]
+
+
+async def test_a_thousand_allowed_tools_hold_nobody_up(bridge: Bridge) -> None:
+    await install(bridge, "greedy", None, **{"allowed-tools": [f"tool{number}*x*y" for number in range(2000)]})
+    result = await bridge.tools.execute("read-skill", {"name": "greedy"}, conversation=Conversation(id="c"))
+    assert len(result.notices) == 101
+    assert "2000 names; those after 100 are left out" in result.notices[0]
+
+
+# ------------------------------------------------------------------------------------------------------ confirmations
+async def approved(bridge: Bridge, id: str, input: dict[str, Any] | None = None) -> str:
+    with pytest.raises(ApexBridgeError) as caught:
+        await bridge.tools.execute(id, input or {})
+    assert caught.value.code == "CONFIRMATION_REQUIRED"
+    approval = str(caught.value.details["approvalId"])
+    await bridge.confirmation.decide(approval, approve=True)
+    return approval
+
+
+@pytest.mark.requirement("B16")
+@pytest.mark.parametrize("way", ["tool", "skill"])
+async def test_what_was_confirmed_is_what_runs(bridge: Bridge, data_dir: Path, way: str) -> None:
+    await install(bridge, "wipe", {"scripts/execute.py": "print('good')"}, dangerous=True)
+    approval = await approved(bridge, "skill:wipe")
+    (data_dir / "skills/wipe/scripts/execute.py").write_text("print('evil')")
+    by_tool = bridge.tools.execute("skill:wipe", approval=approval)
+    by_skill = bridge.skills.execute_skill("wipe", approval=approval)
+    wanted, other = (by_tool, by_skill) if way == "tool" else (by_skill, by_tool)
+    other.close()
+    with pytest.raises(ApexBridgeError) as caught:
+        await wanted
+    assert caught.value.code == "APPROVAL_INVALID"
+    assert (await bridge.runs.page(RunFilter(), page=1, limit=10)).total == 0
+
+
+@pytest.mark.requirement("B16")
+async def test_what_is_replaced_while_a_confirmed_run_waits_does_not_run(data_dir: Path, embedder: Embedder) -> None:
+    settings = Settings(data_dir=data_dir, sandbox_max_concurrency=1)
+    async with Bridge.open(settings, watch=False, embedder=embedder) as bridge:
+        await install(bridge, "busy", {"scripts/execute.py": "import time; time.sleep(60)"})
+        await install(bridge, "wipe", {"scripts/execute.py": "print('good')"}, dangerous=True)
+        approval = await approved(bridge, "skill:wipe")
+        busy = await bridge.skills.start_skill("busy")
+        waiting = await bridge.skills.start_skill("wipe", approval=approval)
+        assert not isinstance(busy, DirectSkillResult)
+        assert not isinstance(waiting, DirectSkillResult)
+        await install(bridge, "wipe", {"scripts/execute.py": "print('evil')"}, dangerous=True)
+        busy.cancel()
+        with pytest.raises(ApexBridgeError) as caught:
+            await waiting.result()
+        assert caught.value.code == "BUSY"
+        record = await bridge.runs.get(waiting.id)
+        assert record.result is not None
+        assert (record.state, record.result.stdout) == ("error", "")
+
+
+@pytest.mark.requirement("B16")
+async def test_an_approval_is_not_used_up_by_what_never_began(data_dir: Path, embedder: Embedder) -> None:
+    settings = Settings(data_dir=data_dir, sandbox_max_concurrency=1, sandbox_queue=0)
+    async with Bridge.open(settings, watch=False, embedder=embedder) as bridge:
+        await install(bridge, "busy", {"scripts/execute.py": "import time; time.sleep(60)"})
+        await install(bridge, "wipe", {"scripts/execute.py": "print('done')"}, dangerous=True)
+        approval = await approved(bridge, "skill:wipe")
+        busy = await bridge.skills.start_skill("busy")
+        assert not isinstance(busy, DirectSkillResult)
+        for refused in (
+            bridge.tools.execute("skill:wipe", approval=approval),
+            bridge.skills.execute_skill("wipe", approval=approval),
+        ):
+            with pytest.raises(ApexBridgeError) as caught:
+                await refused
+            assert caught.value.code == "QUEUE_FULL"
+        busy.cancel()
+        await busy.result()
+        assert (await bridge.tools.execute("skill:wipe", approval=approval)).output == "done"
+        states = {record.state.status for record in bridge.tools.get_history("skill:wipe")}
+        assert states == {"completed", "error"}
+
+
+@pytest.mark.requirement("B16")
+async def test_what_became_dangerous_while_a_run_waited_does_not_run(data_dir: Path, embedder: Embedder) -> None:
+    settings = Settings(data_dir=data_dir, sandbox_max_concurrency=1)
+    async with Bridge.open(settings, watch=False, embedder=embedder) as bridge:
+        await install(bridge, "busy", {"scripts/execute.py": "import time; time.sleep(60)"})
+        await install(bridge, "meek", {"scripts/execute.py": "print('meek')"})
+        busy, waiting = await bridge.skills.start_skill("busy"), await bridge.skills.start_skill("meek")
+        assert not isinstance(busy, DirectSkillResult)
+        assert not isinstance(waiting, DirectSkillResult)
+        await install(bridge, "meek", {"scripts/execute.py": "print('evil')"}, dangerous=True)
+        busy.cancel()
+        with pytest.raises(ApexBridgeError) as caught:
+            await waiting.result()
+        assert (caught.value.code, caught.value.details["retryable"]) == ("BUSY", True)
+
+
+@pytest.mark.requirement("B16")
+async def test_an_approval_is_not_used_up_by_whoever_was_called_off(bridge: Bridge) -> None:
+    await install(bridge, "wipe", {"scripts/execute.py": "print('done')"}, dangerous=True)
+    for number in range(10):
+        approval = await approved(bridge, "skill:wipe", {"number": number})
+        task = asyncio.create_task(bridge.tools.execute("skill:wipe", {"number": number}, approval=approval))
+        await asyncio.sleep(0.0006 * number)
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        ran = {run.input_digest for run in (await bridge.runs.page(RunFilter(), page=1, limit=50)).executions}
+        state = (await bridge.confirmation.get(approval)).state
+        assert state == "approved" or ran, number
+
+
+@pytest.mark.requirement("D5")
+async def test_questions_go_with_the_plugin_whose_skills_they_are_about(bridge: Bridge) -> None:
+    files = {
+        "toolbox/skills/wipe/SKILL.md": skill_markdown("wipe", dangerous=True),
+        "toolbox/skills/wipe/scripts/execute.py": ECHO,
+    }
+    await bridge.skills.install_skill(zip_of(files))
+    with pytest.raises(ApexBridgeError):
+        await bridge.tools.execute("skill:wipe")
+    assert len(await bridge.confirmation.waiting()) == 1
+    await bridge.skills.uninstall_plugin("toolbox")
+    assert await bridge.confirmation.waiting() == []
+    assert bridge.tools.find("skill:wipe") is None
+
+
+# ------------------------------------------------------------------------------------------------------------- search
 async def test_found_skills_are_told_in_few_words(bridge: Bridge) -> None:
     schema = {"properties": {"text": {"type": "string"}, "kind": {"enum": ["a", "b"]}}, "required": ["text"]}
     long = "Writes commit messages. " * 40
@@ -219,13 +375,16 @@ async def test_a_skill_that_models_must_not_find_is_found_by_name_only(bridge: B
     assert (await bridge.tools.execute("run-skill", {"name": "hidden"})).output == "{}"
 
 
-async def test_a_run_has_one_id_as_call_and_as_run(bridge: Bridge) -> None:
-    await install(bridge, "echo", {"scripts/execute.py": ECHO})
-    result = await bridge.tools.execute("skill:echo", {"a": 1}, call_id="a" * 32)
-    assert json.loads(result.output) == {"a": 1}
-    assert (await bridge.runs.get("a" * 32)).skill == "echo"
-    (latest, *_) = bridge.tools.get_history("skill:echo")
-    assert (latest.call_id, latest.state.status) == ("a" * 32, "completed")
+async def test_a_run_has_an_id_of_its_own_whatever_its_call_is_called(bridge: Bridge, data_dir: Path) -> None:
+    await install(bridge, "leaves", {"scripts/execute.py": "open('output/a.txt', 'w').write('left')\nprint('done')"})
+    for call_id in ("../../escaped", "same", "same"):
+        result = await bridge.tools.execute("skill:leaves", {"a": 1}, call_id=call_id)
+        assert (await bridge.runs.get(result.data["id"])).skill == "leaves"
+        assert (await bridge.tools.execute("file-read", {"path": result.files[0]})).output == "left"
+    assert {path.name for path in data_dir.parent.iterdir()} == {"data", "cwd"}
+    assert (await bridge.runs.page(RunFilter(), page=1, limit=10)).total == 3
+    (latest, *_) = bridge.tools.get_history("skill:leaves")
+    assert (latest.call_id, latest.state.status) == ("same", "completed")
 
 
 # ---------------------------------------------------------------------------------------------------- other packages

@@ -1,8 +1,13 @@
 """Tools and confirmations over HTTP and on the command line, against a real server."""
 
 import concurrent.futures
+import fcntl
 import json
+import os
+import pty
 import shutil
+import subprocess
+import termios
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,9 +16,16 @@ import httpx
 import pytest
 
 from tests.making import skill_zip, write_skill
-from tests.surfaces.conftest import Apex, Server, StartServer, servers
+from tests.surfaces.conftest import APEX, Apex, Server, StartServer, servers
 
 PATIENCE = 30
+
+
+def own() -> None:
+    """Make the terminal this process's own, so that Ctrl-C reaches it."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
 BUILT_IN = [
     "calculate",
     "datetime",
@@ -403,3 +415,29 @@ def test_the_command_line_confirms_with_yes_and_says_so_without(apex: Apex, tmp_
     assert "wipe" in apex("approvals", "list").out
     assert apex("approvals", "deny", waiting["id"], "--json").json["state"] == "denied"
     assert "Nothing waits" in apex("approvals", "list").err
+
+
+@pytest.mark.requirement("B16")
+@pytest.mark.parametrize(
+    ("typed", "code", "state"),
+    [("y\n", 0, "used"), ("n\n", 3, "denied"), ("\x04", 3, "denied"), ("\x03", 130, "waiting")],
+)
+def test_a_person_at_a_terminal_is_asked(
+    client: httpx.Client, server: Server, tmp_path: Path, typed: str, code: int, state: str
+) -> None:
+    install(client, "wipe", {"scripts/execute.py": ECHO}, dangerous=True, confirm=f"Really {typed!r}?")
+    command = [*APEX, "skills", "run", "wipe", "--url", server.url]
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True, preexec_fn=own
+    )
+    os.close(theirs)
+    shown = ""
+    while "[y/N]" not in shown:
+        shown += os.read(ours, 4096).decode()
+    os.write(ours, typed.encode())
+    assert process.wait(PATIENCE) == code, shown
+    os.close(ours)
+    assert f"Really {typed!r}?" in shown
+    waiting = {item["state"] for item in client.get("/api/approvals").json()}
+    assert waiting == ({"waiting"} if state == "waiting" else set())

@@ -53,6 +53,16 @@ HOSTILE = [
     ("abs(" * 100 + "1" + ")" * 100, DEPTH),
     ("2^-" * 100 + "1", DEPTH),
     ("9^9^9^9", BITS),
+    ("2^4096", BITS),
+    ("10^2000", BITS),
+    ("(2^2048)^3", BITS),
+    ("3^3000 * 3^3000", BITS),
+    ("1/3^4000", BITS),
+    ("1e801", EXPONENT),
+    ("1e-801", EXPONENT),
+    ("1." + "3" * 401, DIGITS),
+    ("501!", FACTORIAL),
+    ("comb(10001, 2)", CHOICE),
     ("9^9^9", BITS),
     ("2^5000", BITS),
     ("2^-5000", BITS),
@@ -200,8 +210,13 @@ def test_it_is_refused_and_says_why_and_where(expression: str, reason: str) -> N
     refusal.value.message.encode()  # whatever was in it, the message can be sent
 
 
+CAPS = (LENGTH, NODES, DEPTH, BITS, STEPS, DIGITS, EXPONENT, FACTORIAL, CHOICE, "decimal places", "an angle")
+
+
 def test_there_are_enough_of_them() -> None:
+    capped = [reason for _, reason in HOSTILE if any(cap in reason for cap in CAPS)]
     assert len(HOSTILE) >= 60
+    assert len(capped) >= 60
 
 
 @pytest.mark.parametrize(

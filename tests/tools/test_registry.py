@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -64,6 +65,9 @@ async def test_a_tool_is_defined_by_a_decorator_or_by_a_call(registry: ToolRegis
     assert (await registry.execute("double", {"n": 21})).data == {"success": True, "result": 42}
     assert (await registry.execute("echo", {"text": "ab", "times": 2})).output == "abab"
     assert echo.metadata == ToolMetadata(category="words", tags=("talk",))
+    told = {"permissions": ["net:a:1"], "timeout": 50, "dangerous": True, "confirm": "Sure?"}
+    known = tool("known", double, metadata=told).metadata
+    assert (known.permissions, known.timeout, known.dangerous, known.confirm) == (("net:a:1",), 50, True, "Sure?")
 
 
 @pytest.mark.requirement("F8")
@@ -261,6 +265,17 @@ async def test_errors_say_whether_trying_again_can_help(registry: ToolRegistry) 
             await registry.execute(id, call_id=id)
         found[caught.value.code] = caught.value.details["retryable"]
     assert found == {"TOOL_EXECUTION_ERROR": False, "TIMEOUT": True, "TOOL_NOT_FOUND": False}
+    registry.register(tool("off", fail))
+    registry.disable("off")
+    limited = Conversation(id="c", allowance=Allowance.of("a", ["Read"], known=[]))
+    for refused in (
+        registry.execute("off"),
+        registry.execute("echo", {}),
+        registry.execute("echo", {"text": "x"}, conversation=limited),
+    ):
+        with pytest.raises(ToolError) as caught:
+            await refused
+        assert caught.value.details["retryable"] is False
     states = {record.tool: record.state for record in registry.get_history()}
     assert {tool: state.status for tool, state in states.items()} == {"fail": "error", "wait": "error"}
     assert states["fail"].error == "no luck"
@@ -275,6 +290,7 @@ async def test_what_a_tool_raises_is_told_with_its_name(registry: ToolRegistry) 
         await registry.execute("fail")
 
 
+@pytest.mark.requirement("F8")
 async def test_a_call_that_nobody_waits_for_is_told_so(registry: ToolRegistry) -> None:
     begun, contexts = asyncio.Event(), []
 
@@ -301,6 +317,30 @@ async def test_long_output_keeps_both_ends(registry: ToolRegistry) -> None:
     assert result.output.startswith("begin")
     assert result.output.endswith("end")
     assert "left out" in result.output
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_a_tool_that_wants_to_end_the_server_ends_its_call(registry: ToolRegistry, is_async: bool) -> None:
+    async def leave(input: dict[str, Any], context: ToolContext) -> None:
+        sys.exit(3)
+
+    def leave_too(input: dict[str, Any], context: ToolContext) -> None:
+        sys.exit(3)
+
+    registry.register(tool("leave", leave if is_async else leave_too))
+    with pytest.raises(ToolExecutionError, match="SystemExit"):
+        await registry.execute("leave")
+
+
+async def test_checking_an_input_never_costs_more_than_it_may(registry: ToolRegistry) -> None:
+    schema = {"properties": {"x": {"type": "array", "items": {"anyOf": [{"const": number} for number in range(500)]}}}}
+    registry.register(Tool.define("costly", description="d", parameters=schema, execute=print))
+    for items, told in ((["a"] * 1000, "not valid"), (["a"] * 100_000, "too large to be checked")):
+        with pytest.raises(InvalidInputError, match=told) as caught:
+            await registry.execute("costly", {"x": items})
+        assert len(caught.value.details["errors"]) == 1
+    with pytest.raises(InvalidInputError, match="schema"):
+        Tool.define("x", description="d", parameters={"pattern": "[ab]*a[ab]{3000}c"}, execute=print)
 
 
 # ---------------------------------------------------------------------------------------------------------- state

@@ -2,8 +2,7 @@
 
 from typing import BinaryIO
 
-from apexbridge.errors import DirectModeDisabledError
-from apexbridge.skills.execution import Call
+from apexbridge.skills.execution import Call, refuse_direct
 from apexbridge.skills.manager import SkillManager
 from apexbridge.skills.models import DirectSkillResult, SkillDetail
 from apexbridge.skills.tool_factory import told
@@ -26,10 +25,8 @@ class SkillDesk:
             DirectModeDisabledError: it is nothing but instructions, and the operator has those switched off.
         """
         detail = await self._skills.get_skill(name)
-        if detail.mode == "direct" and not self._skills.get_config().enable_direct_mode:
-            raise DirectModeDisabledError(
-                "Direct mode is switched off; only sandboxed skills answer.", skill=name, mode="direct"
-            )
+        if detail.mode == "direct":
+            refuse_direct(name, self._skills.get_config())
         return Instructions(
             name=detail.name,
             mode=detail.mode,

@@ -6,6 +6,7 @@ from pathlib import Path
 from apexbridge.skills.arguments.derive import MAX_SOURCE_BYTES, derive
 from apexbridge.skills.arguments.model import ScriptArguments
 from apexbridge.skills.entrypoint import runnable_scripts
+from apexbridge.skills.files import open_beneath
 from apexbridge.skills.fingerprint import Sight, hash_folder
 from apexbridge.skills.layout import is_skill_file
 from apexbridge.skills.models import SKILL_FILE, Skill
@@ -63,7 +64,7 @@ def _arguments(folder: Path, entry: str | None, paths: list[str]) -> dict[str, S
     scripts = dict.fromkeys([*([entry] if entry else []), *runnable_scripts(paths)])
     found: dict[str, ScriptArguments] = {}
     for script in list(scripts)[:MAX_SCRIPTS]:
-        with suppress(OSError), (folder / script).open("rb") as file:
+        with suppress(OSError, ValueError), open_beneath(folder, script) as file:
             if arguments := derive(script, file.read(MAX_SOURCE_BYTES + 1)):
                 found[script] = arguments
     return found

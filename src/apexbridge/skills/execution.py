@@ -3,6 +3,7 @@
 import logging
 import sqlite3
 import time
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +24,7 @@ from apexbridge.skills.direct import render
 from apexbridge.skills.entrypoint import runnable_scripts
 from apexbridge.skills.fingerprint import look
 from apexbridge.skills.frontmatter import parse_leniently
-from apexbridge.skills.grants import SkillGrants
+from apexbridge.skills.grants import Place, SkillGrants
 from apexbridge.skills.models import DirectSkillResult, Mode, effective_mode
 from apexbridge.skills.needs import SkillNeeds
 from apexbridge.skills.ports import RunRequest, SkillRunner, StartedRun
@@ -54,8 +55,9 @@ class Call:
         return effective_mode(row.declared_mode, row.entry, config.default_mode)
 
     def is_plain(self, row: Row) -> bool:
-        """Whether it is the skill itself that is called, with nothing but an input: its schema is about that."""
-        return self.script in (None, row.entry) and row.entry is not None and not self.args
+        """Whether it is the skill itself that is called, by its input: its schema is about that."""
+        by_arguments = bool(self.args) and not self.input
+        return self.script in (None, row.entry) and row.entry is not None and not by_arguments
 
     @property
     def besides_input(self) -> dict[str, Any]:
@@ -82,19 +84,20 @@ class SkillExecution:
         self._settings = settings
 
     async def start(
-        self, row: Row, folder: Path, config: SkillManagerConfig, call: Call, *, id: str, caller: str
+        self, row: Row, place: Place, config: SkillManagerConfig, call: Call, *, caller: str, confirmed: str | None
     ) -> StartedRun:
-        """Begin a run of the skill, or of one of its scripts, under this id."""
+        """Begin a run of the skill, or of one of its scripts; where a person confirmed it, of that very content."""
         target = row.entry
         if call.script is not None or target is None:
-            target = await anyio.to_thread.run_sync(_script, row, folder, call.script)
-        await self._grants.for_run(row, folder)  # what is missing is said now; what is given is decided at its turn
-        layers, warnings = await self._needs.for_run(row, folder)
+            target = await anyio.to_thread.run_sync(_script, row, place.folder, call.script)
+        # What is missing is said now; what is given is decided at its turn.
+        await self._grants.for_run(row, place, confirmed=confirmed)
+        layers, warnings = await self._needs.for_run(row, place.folder)
         wanted = call.timeout or row.metadata.timeout_ms or config.sandbox_timeout
         request = RunRequest(
-            id=id,
+            id=uuid.uuid4().hex,
             skill=row.name,
-            folder=folder,
+            folder=place.folder,
             script=target,
             content_hash=row.content_hash,
             input=call.input,
@@ -103,7 +106,7 @@ class SkillExecution:
             caller=caller,
             timeout_ms=min(wanted, self._settings.max_sandbox_timeout_ms),
             is_entry=target == row.entry,
-            grants=lambda: self._grants.for_run(row, folder),
+            grants=lambda: self._grants.for_run(row, place, confirmed=confirmed),
             layers=layers,
             warnings=tuple(warnings),
         )
@@ -113,10 +116,7 @@ class SkillExecution:
         self, row: Row, folder: Path, config: SkillManagerConfig, input: Mapping[str, Any]
     ) -> DirectSkillResult:
         """Render the instructions."""
-        if not config.enable_direct_mode:
-            raise DirectModeDisabledError(
-                "Direct mode is switched off; only sandboxed skills answer.", skill=row.name, mode="direct"
-            )
+        refuse_direct(row.name, config)
         begun = time.monotonic()
         try:
             markdown = await anyio.to_thread.run_sync((folder / row.filename).read_bytes)
@@ -149,7 +149,22 @@ def _argv(row: Row, target: str, input: Mapping[str, Any]) -> tuple[str, ...]:
     if known is None:
         return ()
     names = {argument.name for argument in (*known.options, *known.positionals)}
-    return tuple(known.argv({key: value for key, value in input.items() if target != row.entry or key in names}))
+    try:
+        return tuple(known.argv({key: value for key, value in input.items() if target != row.entry or key in names}))
+    except ValueError as error:
+        raise InvalidInputError(f"The input does not fit {target}: {error}", skillName=row.name) from error
+
+
+def refuse_direct(name: str, config: SkillManagerConfig) -> None:
+    """Instructions are given where the operator has not switched that off.
+
+    Raises:
+        DirectModeDisabledError: they are.
+    """
+    if not config.enable_direct_mode:
+        raise DirectModeDisabledError(
+            "Direct mode is switched off; only sandboxed skills answer.", skill=name, mode="direct"
+        )
 
 
 def refuse_disabled(row: Row) -> None:

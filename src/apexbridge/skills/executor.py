@@ -36,6 +36,7 @@ class SkillsSandboxExecutor:
         args: Sequence[str] = (),
         files: Sequence[str] = (),
         timeout: int | None = None,
+        approval: str | None = None,
     ) -> ExecutionResult:
         """Run a skill's script, whatever the skill's mode; what the script does wrong is in the result.
 
@@ -44,7 +45,7 @@ class SkillsSandboxExecutor:
             SkillPermissionError: the script cannot be read.
         """
         result = await self._skills.execute_skill(
-            name, input, "sandbox", script=script, args=args, files=files, timeout=timeout
+            name, input, "sandbox", script=script, args=args, files=files, timeout=timeout, approval=approval
         )
         assert isinstance(result, ExecutionResult)  # noqa: S101  # the mode was asked for
         return result

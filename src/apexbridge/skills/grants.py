@@ -4,6 +4,7 @@ import json
 import os
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
@@ -11,7 +12,7 @@ from urllib.parse import urlsplit
 
 import anyio.to_thread
 
-from apexbridge.errors import InvalidInputError, SkillError
+from apexbridge.errors import InvalidInputError, SkillError, SkillNotFoundError
 from apexbridge.sandbox.models import Grants
 from apexbridge.skills.catalog import Row
 from apexbridge.skills.fingerprint import hash_folder, look
@@ -32,6 +33,37 @@ class GrantView(WireModel):
     state: GrantState
     """`void`: it was granted to other content, and has to be granted again."""
     granted_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A folder, and which one it was when it was looked at: another may stand there later."""
+
+    folder: Path
+    identity: tuple[int, int]
+
+    @classmethod
+    def of(cls, folder: Path) -> "Place":
+        """The folder that stands there now.
+
+        Raises:
+            OSError: there is none.
+        """
+        found = folder.stat()
+        return cls(folder=folder, identity=(found.st_dev, found.st_ino))
+
+    def refuse_another(self, skill: str) -> None:
+        """What was admitted is what runs: where another folder stands there by now, nothing does.
+
+        Raises:
+            SkillError: BUSY, or ENOENT where none does.
+        """
+        try:
+            is_same = Place.of(self.folder) == self
+        except OSError as error:
+            raise SkillNotFoundError(skill, code="ENOENT") from error
+        if not is_same:
+            raise SkillError(f"{skill} was replaced a moment ago; call it again.", skill=skill, code="BUSY")
 
 
 class SkillGrants:
@@ -93,17 +125,32 @@ class SkillGrants:
         """The permissions that hold now."""
         return [grant.permission for grant in await self._store.of(row.name) if _holds(grant, row)]
 
-    async def for_run(self, row: Row, folder: Path) -> Grants:
-        """What a run of the skill may have.
+    async def for_run(self, row: Row, place: Place, *, confirmed: str | None = None) -> Grants:
+        """What a run of the skill may have; `confirmed` is the content that a person agreed to, if one had to.
+
+        Whatever it may have, it is a run of the very folder that was admitted, or of none.
 
         Raises:
-            SkillError: PERMISSION_DENIED, where a granted thing is not there to be given.
+            SkillError: PERMISSION_DENIED, where a granted thing is not there to be given; APPROVAL_INVALID, where the
+                skill is not what was agreed to any more; BUSY, where it was replaced.
         """
-        if not row.metadata.permissions or not (held := await self.granted(row)):
-            return Grants()
-        content, identity = await anyio.to_thread.run_sync(_looked_at, folder)
+        place.refuse_another(row.name)
+        held = await self.granted(row) if row.metadata.permissions else []
+        if not held and confirmed is None:
+            return Grants(folder=place.identity)
+        content, identity = await anyio.to_thread.run_sync(_looked_at, place.folder)
+        if confirmed is not None and content != confirmed:
+            raise SkillError(
+                f"{row.name} was changed after it was confirmed, and was not run. Look at it, and confirm it again.",
+                skill=row.name,
+                code="APPROVAL_INVALID",
+                mode="sandbox",
+            )
+        place.refuse_another(row.name)
+        if not held:
+            return Grants(folder=identity)
         if content != row.content_hash:
-            return Grants()  # it changed a moment ago, and nobody has looked at it since
+            return Grants(folder=place.identity)  # it changed a moment ago, and nobody has looked at it since
         wanted = [parse(permission) for permission in held]
         for item, permission in zip(wanted, held, strict=True):
             self._check(item, permission)

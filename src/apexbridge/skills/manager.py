@@ -226,8 +226,7 @@ class SkillManager(SkillRunning):
             folder = self._writable_folder(row)
             with storage_faults():
                 await finish(self._home.installer.uninstall(name, folder))
-                await self.grants.forget(name)
-                await self.confirmation.forget(skill_tool_id(name))
+                await self._forget(name)
         return Receipt(name=name, message="Skill uninstalled successfully")
 
     # ----------------------------------------------------------------------------------------------------- edit
@@ -269,13 +268,14 @@ class SkillManager(SkillRunning):
             with storage_faults():
                 await self._scanner.settle([self._scanner.folder_of(key) for key in sorted(keys)])
             rows = await self._catalog.named([name])
+            live = next((row for row in rows if row.state == "live"), None)
+            if live is not None:
+                self._keeper.skill_is_live(live)
         await self._scanner.indexer.catch_up(names=[name])
-        live = next((row for row in rows if row.state == "live"), None)
         if live is None:
             if broken := next((row for row in rows if row.state == "broken"), None):
                 raise SkillParseError(f"{name} cannot be loaded: {broken.reason}", skill=name)
             raise SkillNotFoundError(name)
-        self._keeper.skill_is_live(live)
         return await self.get_skill(name)
 
     async def set_enabled(self, name: str, enabled: bool) -> SkillDetail:
@@ -292,7 +292,10 @@ class SkillManager(SkillRunning):
         """Remove a plugin with all its skills."""
         with storage_faults():
             async with self._gate.working():
+                members = next((plugin.skills for plugin in await self.list_plugins() if plugin.name == name), [])
                 await finish(self._home.plugins.uninstall(name))
+                for member in members:
+                    await self._forget(member)
         return Receipt(name=name, message="Plugin uninstalled successfully")
 
     # ---------------------------------------------------------------------------------------------------- tools
@@ -334,7 +337,10 @@ class SkillManager(SkillRunning):
             async with self._gate.closed():
                 await self._move(wanted)
         if wanted.default_mode != before.default_mode:
-            await self.register_all_skill_tools()
+            for row in await self._catalog.all_live():
+                async with self._locks.hold(row.name):  # so that none comes back that was removed meanwhile
+                    if live := await self._catalog.live(row.name):
+                        self._keeper.register(live)
         return wanted
 
     async def _move(self, wanted: SkillManagerConfig) -> None:
@@ -359,6 +365,11 @@ class SkillManager(SkillRunning):
         """An installed folder that is no skill any more; it can still be removed."""
         rows = await self._catalog.named([name])
         return next((row for row in rows if row.root == INSTALLED_ROOT and row.state == "broken"), None)
+
+    async def _forget(self, name: str) -> None:
+        """What a skill was allowed, and what was asked about it, goes with it."""
+        await self.grants.forget(name)
+        await self.confirmation.forget(skill_tool_id(name))
 
     def _writable_folder(self, row: Row) -> Path:
         found = self._scanner.folder_of(row.key)

@@ -110,7 +110,7 @@ class RunRequest:
     """One run of a skill's script."""
 
     id: str
-    """The call's, under which the run is known everywhere."""
+    """Under which the run is known everywhere."""
     skill: str
     folder: Path
     script: str

@@ -1,21 +1,28 @@
 """Running skills: calls of them, and what an operator allows and installs for their runs."""
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
-from apexbridge.errors import ApexBridgeError, ServerError
+import anyio
+import anyio.to_thread
+
+from apexbridge.errors import SkillError, SkillNotFoundError, ToolNotFoundError
 from apexbridge.sandbox.models import ExecutionResult
 from apexbridge.skills.catalog import Row
 from apexbridge.skills.execution import Call, SkillExecution, refuse_disabled
-from apexbridge.skills.grants import GrantView
+from apexbridge.skills.grants import GrantView, Place
 from apexbridge.skills.locks import Gate
 from apexbridge.skills.models import DirectSkillResult, Mode
 from apexbridge.skills.needs import NeedsView, SkillNeeds
 from apexbridge.skills.ports import SkillToolSource, StartedRun
+from apexbridge.skills.tool_factory import own_input
 from apexbridge.skills.views import SkillViews
 from apexbridge.tools.confirmation import Confirmation
 from apexbridge.tools.conversation import Conversation
+from apexbridge.tools.executor import Admitted
 from apexbridge.tools.history import CallRecord
 from apexbridge.tools.naming import skill_tool_id
 from apexbridge.tools.registry import ToolRegistry
@@ -28,6 +35,7 @@ class SkillRunning(SkillViews):
     _execution: SkillExecution
     _gate: Gate
     confirmation: Confirmation
+    _tool_source: Callable[[Row], SkillToolSource]
     tools: ToolRegistry
     """Where every skill is a tool."""
     needs: SkillNeeds
@@ -66,56 +74,86 @@ class SkillRunning(SkillViews):
         approval: str | None = None,
     ) -> StartedRun | DirectSkillResult:
         """As `execute_skill`, without waiting for the end of a run."""
-        call = call or Call()
         await self._gate.enter()  # until the run is over, its skill stays where it is
         try:
-            row = await self._live(name, code="ENOENT")
+            row, place = await self._standing(name)
             refuse_disabled(row)
+            call = _own_call(call or Call(), self._tool_source(row))
             mode = call.mode_for(row, self._config)
-            admitted = await self.tools.executor.admit(
-                skill_tool_id(name),
-                call.input,
-                conversation=conversation,
-                approval=approval,
-                extra=call.besides_input,
-                validate=mode == "sandbox" and call.is_plain(row),
-                dangerous=mode == "sandbox" and row.dangerous,
-            )
-            identity = uuid.uuid4().hex
-            record = self.tools.executor.open(admitted, identity)
             try:
-                started = await self._begin(row, call, mode, identity, admitted.conversation.caller)
-            except ApexBridgeError:
-                await self.confirmation.give_back(admitted.approval)
-                raise
+                admitted = await self.tools.executor.admit(
+                    skill_tool_id(name),
+                    call.input,
+                    conversation=conversation,
+                    approval=approval,
+                    extra=call.besides_input,
+                    validate=mode == "sandbox" and call.is_plain(row),
+                    dangerous=mode == "sandbox" and row.dangerous,
+                )
+            except ToolNotFoundError as error:
+                raise SkillNotFoundError(name, code="ENOENT") from error
+            async with self._giving_back(admitted.approval):
+                content = admitted.tool.metadata.content_hash
+                started = await self._begin(
+                    row, place, call, mode, admitted.conversation.caller, admitted.approval, content
+                )
         except BaseException:
             self._gate.leave()
             raise
-        record.run()
-        if isinstance(started, DirectSkillResult):
-            self._gate.leave()
-            record.complete(started.content)
-        else:
-            started.when_over(lambda result: self._is_over(record, result))
+        self._follow(admitted, started)
         return started
 
     async def call_as_tool(
         self, source: SkillToolSource, input: Mapping[str, Any], context: ToolContext
     ) -> ExecutionResult | DirectSkillResult:
         """What a call of a skill's tool does; it was admitted already."""
+        used = context.approval if source.metadata.dangerous else None
         async with self._gate.working():
-            row = await self._live(source.metadata.name, code="ENOENT")
-            if row.content_hash != source.content_hash and row.dangerous:
-                raise ServerError(f"{row.name} was changed a moment ago; call it again.", code="BUSY")
-            started = await self._begin(row, Call(input=input), source.mode, context.call_id, context.caller)
+            async with self._giving_back(used):
+                row, place = await self._standing(source.metadata.name)
+                call = Call(input=input)
+                started = await self._begin(row, place, call, source.mode, context.caller, used, source.content_hash)
             return started if isinstance(started, DirectSkillResult) else await started.result()
 
+    async def _standing(self, name: str) -> tuple[Row, Place]:
+        """A skill and its folder, both of one version."""
+        try:
+            async with self._reading(name) as row:
+                return row, await anyio.to_thread.run_sync(Place.of, self._folder(row))
+        except SkillNotFoundError as error:
+            raise SkillNotFoundError(name, code="ENOENT") from error
+
     async def _begin(
-        self, row: Row, call: Call, mode: Mode, identity: str, caller: str
+        self, row: Row, place: Place, call: Call, mode: Mode, caller: str, approval: str | None, content: str
     ) -> StartedRun | DirectSkillResult:
+        """Begin what was admitted, and nothing else: not what was put in its place meanwhile."""
+        if row.content_hash != content:
+            raise SkillError(f"{row.name} was changed a moment ago; call it again.", skill=row.name, code="BUSY")
         if mode == "direct":
-            return await self._execution.execute_direct(row, self._folder(row), self._config, call.input)
-        return await self._execution.start(row, self._folder(row), self._config, call, id=identity, caller=caller)
+            return await self._execution.execute_direct(row, place.folder, self._config, call.input)
+        confirmed = content if approval is not None else None
+        return await self._execution.start(row, place, self._config, call, caller=caller, confirmed=confirmed)
+
+    @asynccontextmanager
+    async def _giving_back(self, approval: str | None) -> AsyncIterator[None]:
+        """An approval is not used up by what never began."""
+        try:
+            yield
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self.confirmation.give_back(approval)
+            raise
+
+    def _follow(self, admitted: Admitted, started: StartedRun | DirectSkillResult) -> None:
+        """Take the call down, and what becomes of it."""
+        id = uuid.uuid4().hex if isinstance(started, DirectSkillResult) else started.id
+        record = self.tools.executor.open(admitted, id)
+        record.run()
+        if isinstance(started, DirectSkillResult):
+            self._gate.leave()
+            record.complete(started.content)
+        else:
+            started.when_over(lambda result: self._is_over(record, result))
 
     def _is_over(self, record: CallRecord, result: ExecutionResult | None) -> None:
         self._gate.leave()
@@ -153,3 +191,9 @@ class SkillRunning(SkillViews):
         """Install what a skill declares; a run never does."""
         row = await self._live(name)
         return await self.needs.install(row, self._folder(row), progress)
+
+
+def _own_call(call: Call, source: SkillToolSource) -> Call:
+    """The call with its script spelled as the package does, and without the skill's identifier among its input."""
+    script = call.script.removeprefix("./") if call.script is not None else None
+    return replace(call, script=script, input=own_input(source, call.input))

@@ -10,6 +10,9 @@ from apexbridge.storage.runs import RunFilter, RunRow, RunState
 from apexbridge.wire import WireModel
 
 STREAMS = ("stdout", "stderr")
+INLINE_CHARACTERS = 8 * 1024
+"""Output up to this length is kept in the record; more of it in a file beside the artifacts, which can be read on its
+own: whatever is too long for a model to be told, in any script, is longer than this."""
 
 
 class RunSummary(WireModel):

@@ -20,15 +20,23 @@ from apexbridge.skills.files import open_beneath, remove_tree
 from apexbridge.skills.inputs import InputFiles
 from apexbridge.skills.ports import RunRequest
 from apexbridge.skills.runlog import RunEvent, RunLog
-from apexbridge.skills.runrecords import STREAMS, RunDetail, RunPage, RunSummary, failed, fits, now, replay, told
+from apexbridge.skills.runrecords import (
+    INLINE_CHARACTERS,
+    STREAMS,
+    RunDetail,
+    RunPage,
+    RunSummary,
+    failed,
+    fits,
+    now,
+    replay,
+    told,
+)
 from apexbridge.skills.uploads import UploadStore
 from apexbridge.storage.faults import storage_faults
 from apexbridge.storage.runs import RunFilter, RunRow, RunState, RunStore
 from apexbridge.storage.statistics import CallStatisticsStore
 
-INLINE_CHARACTERS = 8 * 1024
-"""Output up to this length is kept in the record; more of it in a file beside the artifacts, which can be read on its
-own: whatever is too long for a model to be told, in any script, is longer than this."""
 REMEMBERED_RUNS = 100
 REMEMBERED_CHARACTERS = 16 * 1024 * 1024
 """How much of what ended runs said is kept for listeners who come back; the rest is told from the records."""
@@ -298,7 +306,7 @@ class Runs:
             path = self._folder / row.id / name
             if not told[name] and path.is_file():
                 told[name] = path.read_text("utf-8", "replace")
-        return ExecutionResult.model_validate(told)
+        return ExecutionResult.model_validate(told).of_skill(row.skill)
 
     async def _row_of(self, identity: str) -> RunRow:
         row = await self._store.get(identity)

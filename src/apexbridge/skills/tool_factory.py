@@ -12,9 +12,10 @@ from apexbridge.skills.models import SKILL_FILE, DirectSkillResult
 from apexbridge.skills.parameters import tool_schema
 from apexbridge.skills.ports import SkillToolSource
 from apexbridge.skills.reader import read_skill_markdown
+from apexbridge.skills.runrecords import INLINE_CHARACTERS
 from apexbridge.tools.naming import skill_tool_id
 from apexbridge.tools.schema import InputProblem, SchemaParameters, SchemaProblem
-from apexbridge.tools.tool import Tool, ToolContext, ToolMetadata, ToolResult
+from apexbridge.tools.tool import MAX_DESCRIPTION_CHARACTERS, Tool, ToolContext, ToolMetadata, ToolResult
 
 CATEGORY = "skill"
 STDERR_CHARACTERS = 2000
@@ -69,9 +70,9 @@ class SkillToolFactory:
         async def execute(input: Mapping[str, Any], context: ToolContext) -> ToolResult:
             return told(await call(source, own_input(source, input), context))
 
-        return Tool(
-            id=skill_tool_id(metadata.name),
-            description=metadata.description,
+        return Tool.define(
+            skill_tool_id(metadata.name),
+            description=metadata.description[:MAX_DESCRIPTION_CHARACTERS],
             parameters=SkillParameters(source),
             execute=execute,
             metadata=ToolMetadata(
@@ -91,10 +92,13 @@ class SkillParameters:
     def __init__(self, source: SkillToolSource) -> None:
         self._source = source
 
-    @property
+    @cached_property
     def schema(self) -> Mapping[str, Any]:
         """As JSON Schema."""
-        return self._checked.schema
+        own = self._source.schema
+        if self._source.mode == "direct" and own is not None:  # an input that is missing is only warned of
+            own = {key: value for key, value in own.items() if key != "required"}
+        return tool_schema(own, self._source.metadata.name)
 
     def read(self, input: Mapping[str, Any]) -> tuple[Any, list[InputProblem]]:
         """The input itself, or what is wrong with it."""
@@ -102,20 +106,17 @@ class SkillParameters:
 
     @cached_property
     def _checked(self) -> SchemaParameters:
-        source = self._source
-        own = source.schema
-        if source.mode == "direct" and own is not None:  # an input that is missing is only warned of
-            own = {key: value for key, value in own.items() if key != "required"}
         try:
-            return SchemaParameters(tool_schema(own, source.metadata.name))
+            return SchemaParameters(self.schema)
         except SchemaProblem:  # told as a warning when the skill was read; what cannot be checked is let through
-            return SchemaParameters(tool_schema(None, source.metadata.name))
+            return SchemaParameters(tool_schema(None, self._source.metadata.name))
 
 
 def own_input(source: SkillToolSource, input: Mapping[str, Any]) -> dict[str, Any]:
     """The input without the skill's identifier, unless the skill has a `name` of its own."""
-    declared = (source.schema or {}).get("properties", {})
-    is_identifier = "name" not in declared and input.get("name") == source.metadata.name
+    schema = source.schema or {}
+    is_own = "name" in (schema.get("properties") or ()) or "name" in (schema.get("required") or ())
+    is_identifier = not is_own and input.get("name") == source.metadata.name
     return {key: value for key, value in input.items() if key != "name" or not is_identifier}
 
 
@@ -135,7 +136,7 @@ def told(result: ExecutionResult | DirectSkillResult) -> ToolResult:
         output="\n".join(part for part in parts if part) or "(the script ended well and said nothing)",
         data=data,
         files=files,
-        whole=f"runs/{result.id}/stdout" if result.stdout else None,
+        whole=f"runs/{result.id}/stdout" if len(result.stdout) > INLINE_CHARACTERS else None,
         notices=tuple(result.warnings),
         is_error=not result.success,
     )

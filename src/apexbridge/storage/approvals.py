@@ -6,6 +6,8 @@ from typing import Any
 
 from apexbridge.storage.database import Database
 
+REMEMBERED_MS = 60 * 60 * 1000
+"""How long one that has expired can still be asked about."""
 _COLUMNS = ("id", "tool", "confirm", "summary", "content_hash", "digest", "caller", "created_at", "expires_at", "state")
 _SELECT = f"SELECT {', '.join(_COLUMNS)} FROM approvals"  # noqa: S608
 
@@ -17,13 +19,15 @@ class SqliteApprovals:
         self._database = database
 
     async def put(self, approval: dict[str, Any], *, keep: int) -> None:
-        """Write one down, and forget all but so many of the newest."""
+        """Write one down; forget what has expired, and all but so many of the newest that still wait."""
         marks = ", ".join("?" * len(_COLUMNS))
         values = [approval[name] for name in _COLUMNS]
 
         def job(connection: sqlite3.Connection) -> None:
             connection.execute(f"INSERT INTO approvals ({', '.join(_COLUMNS)}) VALUES ({marks})", values)  # noqa: S608
-            old = "SELECT id FROM approvals ORDER BY created_at DESC LIMIT -1 OFFSET ?"
+            forgotten = approval["created_at"] - REMEMBERED_MS
+            connection.execute("DELETE FROM approvals WHERE expires_at <= ?", (forgotten,))
+            old = "SELECT id FROM approvals WHERE state = 'waiting' ORDER BY created_at DESC, id LIMIT -1 OFFSET ?"
             connection.execute(f"DELETE FROM approvals WHERE id IN ({old})", (keep,))  # noqa: S608
 
         await self._database.write(job)
@@ -45,7 +49,8 @@ class SqliteApprovals:
 
     async def move(self, id: str, *, before: str, after: str, now: int) -> bool:
         """Change a state, if it is the expected one and not expired; one statement, so nobody comes between."""
-        query = "UPDATE approvals SET state = ? WHERE id = ? AND state = ? AND expires_at > ?"
+        # What the call was is shown to whoever decides, and kept no longer than that.
+        query = "UPDATE approvals SET state = ?, summary = '' WHERE id = ? AND state = ? AND expires_at > ?"
         values = (after, id, before, now)
         return await self._database.write(lambda connection: connection.execute(query, values).rowcount == 1)
 

@@ -93,11 +93,9 @@ class CallTally:
             self._flushing = asyncio.get_running_loop().create_task(self._flush_soon())
 
     async def all(self) -> dict[str, CallCounts]:
-        """The counts of everything, with what is not written yet."""
-        known = await self._store.all()
-        for tool, own in self._waiting.items():
-            known[tool] = known.get(tool, CallCounts()) + own
-        return known
+        """The counts of everything."""
+        await self._flush()
+        return await self._store.all()
 
     async def close(self) -> None:
         """Write what is waiting."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Any
 
 from apexbridge.tools.naming import skill_tool_id, wire_name
@@ -11,6 +10,7 @@ NEVER_LIMITED = frozenset({"vector-search", "read-skill"})
 """Looking for skills and reading them does nothing but inform."""
 RUN_SKILL = "run-skill"
 MAX_PATTERN_CHARACTERS = 128
+MAX_NAMES = 100
 _READING = ("file-read", "list-files")
 _COMMON_NAMES: Mapping[str, tuple[str, ...]] = {
     "read": _READING,
@@ -40,17 +40,19 @@ class Allowance:
         warnings: list[str] = []
         runs_own_scripts = False
         given = [name.strip() for name in names if name.strip()]
-        for whole in given:
-            name = whole.partition("(")[0].strip()[
-                :MAX_PATTERN_CHARACTERS
-            ]  # `Bash(git add:*)` says more than we tell apart
+        if len(given) > MAX_NAMES:
+            warnings.append(f"allowed-tools of {skill} has {len(given)} names; those after {MAX_NAMES} are left out")
+        spelled = {spelling for id in known for spelling in (id, wire_name(id))}
+        for whole in given[:MAX_NAMES]:
+            # `Bash(git add:*)` says more than we tell apart.
+            name = " ".join(whole.partition("(")[0].split())[:MAX_PATTERN_CHARACTERS]
             if name.lower() == _SHELL:
                 runs_own_scripts = True
             elif meant := _COMMON_NAMES.get(name.lower()):
                 patterns.extend(meant)
             else:
                 patterns.append(name)
-                if not any(_matches(name, id) for id in known):
+                if name not in spelled and not ("*" in name and any(_fits(name, text) for text in spelled)):
                     warnings.append(f"allowed-tools of {skill} names {name}, which is no tool here")
         if not given:
             return None
@@ -63,10 +65,20 @@ class Allowance:
 
     def permits(self, id: str, input: Mapping[str, Any]) -> bool:
         """Whether a call is within it."""
-        if id in NEVER_LIMITED or any(_matches(pattern, id) for pattern in self.patterns):
+        if id in NEVER_LIMITED or self._names(id):
             return True
-        is_own = id == skill_tool_id(self.skill) or (id == RUN_SKILL and input.get("name") == self.skill)
+        skill = input.get("name") if id == RUN_SKILL else None
+        if isinstance(skill, str) and self._names(skill_tool_id(skill)):
+            return True
+        is_own = id == skill_tool_id(self.skill) or skill == self.skill
         return is_own and self.runs_own_scripts
+
+    def _names(self, id: str) -> bool:
+        name = wire_name(id)
+        return any(
+            pattern in (id, name) or ("*" in pattern and (_fits(pattern, id) or _fits(pattern, name)))
+            for pattern in self.patterns
+        )
 
     @property
     def told(self) -> str:
@@ -75,10 +87,15 @@ class Allowance:
         return ", ".join([*self.patterns, *own]) or "nothing but searching and reading skills"
 
 
-def _matches(pattern: str, id: str) -> bool:
-    return pattern in (id, wire_name(id)) or ("*" in pattern and _fits(pattern, id))
-
-
-def _fits(pattern: str, id: str) -> bool:
-    plain = pattern.replace("[", "[[]").replace("?", "[?]")  # nothing but the star is special
-    return fnmatchcase(id, plain) or fnmatchcase(wire_name(id), plain)
+def _fits(pattern: str, text: str) -> bool:
+    """Whether a text has the parts of a pattern between its stars, in their order: in one pass, whatever they are."""
+    first, *middle, last = pattern.split("*")
+    if not text.startswith(first) or not text.endswith(last) or len(first) + len(last) > len(text):
+        return False
+    place, end = len(first), len(text) - len(last)
+    for part in middle:
+        found = text.find(part, place, end)
+        if found < 0:
+            return False
+        place = found + len(part)
+    return True

@@ -7,12 +7,16 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol
 
+import anyio
+
 from apexbridge.errors import ApexBridgeError, RequestError, SkillError, ToolError
 from apexbridge.tools.naming import SKILL_PREFIX
 from apexbridge.tools.tool import Tool
 from apexbridge.wire import WireModel
 
 LIFETIME_MS = 10 * 60 * 1000
+LEAST_LEFT_MS = 60 * 1000
+"""A question with less time than this left is asked anew."""
 MAX_WAITING = 1_000
 """Questions that may wait at once; beyond that the oldest is dropped."""
 SUMMARY_CHARACTERS = 500
@@ -41,7 +45,7 @@ class ApprovalStore(Protocol):
     """Where questions and answers are kept."""
 
     async def put(self, approval: dict[str, Any], *, keep: int) -> None:
-        """Write one down, and forget all but so many of the newest."""
+        """Write one down; forget what has expired, and all but so many of the newest that still wait."""
 
     async def get(self, id: str) -> dict[str, Any] | None:
         """One of them."""
@@ -84,7 +88,9 @@ class Confirmation:
         given = await self.get(approval)
         if given.digest != digest:
             raise _invalid("it was given for another call, another caller, or before the tool changed", tool)
-        if not await self._store.move(approval, before="approved", after="used", now=_now()):
+        with anyio.CancelScope(shield=True):  # whoever is called off now finds it used, and can give it back
+            is_moved = await self._store.move(approval, before="approved", after="used", now=_now())
+        if not is_moved:
             raise _invalid(_why(await self.get(approval)), tool)
         return approval
 
@@ -129,10 +135,10 @@ class Confirmation:
 
     async def _question(self, tool: Tool, call: Mapping[str, Any], caller: str, digest: str) -> ApexBridgeError:
         now = _now()
-        row = await self._store.waiting_for(digest, now=now)
+        row = await self._store.waiting_for(digest, now=now + LEAST_LEFT_MS)
         if row is None:
             asked = Approval(
-                id=secrets.token_urlsafe(24),
+                id=secrets.token_hex(16),
                 tool=tool.id,
                 confirm=tool.metadata.confirm or f"Run {_called(tool)}? It calls itself dangerous.",
                 summary=_shown(call),
@@ -151,6 +157,7 @@ class Confirmation:
             "CONFIRMATION_REQUIRED",
             approvalId=question.id,
             confirm=question.confirm,
+            summary=question.summary,
             expiresAt=question.expires_at,
         )
 

@@ -1,5 +1,6 @@
 """What calls of one conversation have in common: who calls, what is in force, and what was just called."""
 
+import hashlib
 import json
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -22,7 +23,8 @@ class LoopWatch:
 
     def note(self, tool: str, input: Mapping[str, Any]) -> str | None:
         """Take down a call; gives a word of warning from the third in a row that is the same."""
-        call = json.dumps([tool, input], sort_keys=True, ensure_ascii=False, default=str)
+        told = json.dumps([tool, input], sort_keys=True, default=str)
+        call = hashlib.sha256(told.encode()).hexdigest()
         self._times = self._times + 1 if call == self._last else 1
         self._last = call
         if self._times < LOOP_CALLS:

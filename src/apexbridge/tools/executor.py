@@ -1,5 +1,6 @@
 """The one place that runs a call: find, allow, validate, confirm, run, bound, record."""
 
+import json
 import logging
 import time
 import uuid
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 OUTPUT_BYTES = 32 * 1024
 """Of the text for the model; the result object is whole."""
+MAX_ERROR_CHARACTERS = 1000
 LONGEST_CHARACTER = 4
 """Bytes of UTF-8."""
 logger = logging.getLogger(__name__)
@@ -39,7 +41,6 @@ class Admitted:
     conversation: Conversation
     approval: str | None
     """The confirmation that it used up."""
-    notice: str | None
 
 
 class ToolExecutor:
@@ -78,7 +79,11 @@ class ToolExecutor:
             ToolError: CONFIRMATION_REQUIRED, where it is dangerous and nobody has confirmed this very call.
             ToolExecutionError: the tool itself failed.
         """
-        admitted = await self.admit(id, input or {}, conversation=conversation, approval=approval)
+        conversation = conversation or Conversation()
+        input = input or {}
+        self._check_allowance(id, input, conversation)
+        admitted = await self.admit(id, input, conversation=conversation, approval=approval)
+        notice = conversation.loop.note(id, input) if conversation.id is not None else None
         context = ToolContext(
             call_id=call_id or uuid.uuid4().hex,
             input=admitted.input,
@@ -89,7 +94,7 @@ class ToolExecutor:
             progress=progress,
         )
         record = self.open(admitted, context.call_id)
-        return await self._run(admitted, context, record)
+        return await self._run(admitted, context, record, notice)
 
     async def admit(
         self,
@@ -107,14 +112,12 @@ class ToolExecutor:
         `extra` is what else decides what the call does; a confirmation holds for that too. `dangerous` is whether to
         ask for one, where that is not the tool's to say.
         """
-        conversation = conversation or Conversation()
         tool = self._registry.callable(id)
-        if conversation.allowance is not None and not conversation.allowance.permits(id, input):
-            allowance = conversation.allowance
-            raise PermissionDeniedError(
-                f"{id} is not among the allowed tools of {allowance.skill}: {allowance.told}",
+        if not is_text(input):
+            raise InvalidInputError(
+                f"The input of {id} cannot be written down: it holds half a character (a lone surrogate), or a number "
+                "with thousands of digits",
                 tool=id,
-                skillName=allowance.skill,
             )
         value, problems = tool.parameters.read(input) if validate else (input, [])
         if problems:
@@ -123,16 +126,20 @@ class ToolExecutor:
             raise InvalidInputError(f"The input of {id} does not fit: {told}", tool=id, errors=errors)
         used = None
         if self.confirmation is not None and (tool.metadata.dangerous if dangerous is None else dangerous):
-            call = {"input": input, **(extra or {})}
-            used = await self.confirmation.require(tool, call, caller=conversation.caller, approval=approval)
-        return Admitted(
-            tool=tool,
-            input=input,
-            value=value,
-            conversation=conversation,
-            approval=used,
-            notice=conversation.loop.note(id, input) if conversation.id is not None else None,
-        )
+            call = {"input": input, **{key: value for key, value in (extra or {}).items() if value}}
+            caller = conversation.caller if conversation else ""
+            used = await self.confirmation.require(tool, call, caller=caller, approval=approval)
+        return Admitted(tool=tool, input=input, value=value, conversation=conversation or Conversation(), approval=used)
+
+    def _check_allowance(self, id: str, input: Mapping[str, Any], conversation: Conversation) -> None:
+        """Of the call that was made, not of what it leads to: running a skill is a call of its own."""
+        allowance = conversation.allowance
+        if allowance is not None and not allowance.permits(id, input):
+            raise PermissionDeniedError(
+                f"{id} is not among the allowed tools of {allowance.skill}: {allowance.told}",
+                tool=id,
+                skillName=allowance.skill,
+            )
 
     def open(self, admitted: Admitted, call_id: str) -> CallRecord:
         """Take the call down; it is about to begin."""
@@ -143,7 +150,9 @@ class ToolExecutor:
             conversation_id=admitted.conversation.id,
         )
 
-    async def _run(self, admitted: Admitted, context: ToolContext, record: CallRecord) -> ToolResult:
+    async def _run(
+        self, admitted: Admitted, context: ToolContext, record: CallRecord, notice: str | None
+    ) -> ToolResult:
         tool = admitted.tool
         begun = time.perf_counter()
         record.run()
@@ -152,33 +161,28 @@ class ToolExecutor:
         except ApexBridgeError as error:
             self._ended(record, begun, error=error.message)
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a tool may end its call, not the server
             self._ended(record, begun, error=str(error))
             logger.exception("the tool %s failed", tool.id)
-            told = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-            raise ToolExecutionError(f"{tool.id} failed: {told}", tool=tool.id) from error
+            raise ToolExecutionError(f"{tool.id} failed: {_told(error)}", tool=tool.id) from error
         except BaseException:  # nobody waits for it any more
             context.cancelled.set()
             self._ended(record, begun, error="cancelled")
             raise
         self._ended(record, begun, output=result.data, error=result.output if result.is_error else None)
         output = bounded(result.output, whole=result.whole)
-        if output is result.output and admitted.notice is None:
+        if output is result.output and notice is None:
             return result
-        notices = (*result.notices, admitted.notice) if admitted.notice else result.notices
+        notices = (*result.notices, notice) if notice else result.notices
         return replace(result, output=output, notices=notices)
 
     async def _within_its_time(self, tool: Tool, value: Any, context: ToolContext) -> ToolResult:
         if tool.metadata.timeout is None:
             return await tool.run(value, context)
-        try:
-            with anyio.fail_after(tool.metadata.timeout / 1000):
-                return await tool.run(value, context)
-        except TimeoutError as error:
-            context.cancelled.set()
-            raise ToolExecutionError(
-                f"{tool.id} took longer than {tool.metadata.timeout} ms", code="TIMEOUT", tool=tool.id
-            ) from error
+        with anyio.move_on_after(tool.metadata.timeout / 1000):
+            return await tool.run(value, context)
+        context.cancelled.set()
+        raise ToolExecutionError(f"{tool.id} took longer than {tool.metadata.timeout} ms", code="TIMEOUT", tool=tool.id)
 
     def _ended(self, record: CallRecord, begun: float, *, output: Any = None, error: str | None = None) -> None:
         if error is None:
@@ -187,6 +191,21 @@ class ToolExecutor:
             record.fail(error)
         if self._counter is not None:
             self._counter(record.tool, error is None, round((time.perf_counter() - begun) * 1000))
+
+
+def is_text(input: Mapping[str, Any]) -> bool:
+    """Whether everything in an input can be written down: half a character cannot, nor a number without end."""
+    try:
+        json.dumps(input, ensure_ascii=False, default=str).encode()
+    except ValueError:
+        return False
+    return True
+
+
+def _told(error: BaseException) -> str:
+    """What went wrong, without the path of the server that an error of the system names."""
+    text = ((error.strerror or "") if isinstance(error, OSError) else str(error))[:MAX_ERROR_CHARACTERS]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def bounded(text: str, *, whole: str | None = None, limit: int = OUTPUT_BYTES) -> str:

@@ -13,6 +13,7 @@ from apexbridge.wire import WireModel
 REMEMBERED_CALLS = 100
 LONGEST_TEXT = 1024
 MOST_ITEMS = 20
+MOST_VALUES = 100
 DEEPEST = 4
 """What is remembered of an input or an output; a hundred long ones would be a burden, and runs' records are whole."""
 
@@ -83,14 +84,20 @@ class CallHistory:
         return found[:limit]
 
 
-def bounded(value: Any, depth: int = 0) -> Any:
+def bounded(value: Any) -> Any:
     """The value with long texts, long lists and deep places cut short."""
+    return _bounded(value, 0, [MOST_VALUES])
+
+
+def _bounded(value: Any, depth: int, left: list[int]) -> Any:
+    left[0] -= 1
     if isinstance(value, str):
         return value if len(value) <= LONGEST_TEXT else f"{value[:LONGEST_TEXT]}… ({len(value)} characters)"
-    if isinstance(value, dict | MappingProxyType):
-        if depth == DEEPEST:
-            return "…"
-        return {str(key)[:LONGEST_TEXT]: bounded(item, depth + 1) for key, item in islice(value.items(), MOST_ITEMS)}
+    if not isinstance(value, dict | list | tuple | MappingProxyType):
+        return value
+    if depth == DEEPEST or left[0] <= 0:
+        return "…"
     if isinstance(value, list | tuple):
-        return "…" if depth == DEEPEST else [bounded(item, depth + 1) for item in value[:MOST_ITEMS]]
-    return value
+        return [_bounded(item, depth + 1, left) for item in value[:MOST_ITEMS]]
+    items = islice(value.items(), MOST_ITEMS)
+    return {str(key)[:LONGEST_TEXT]: _bounded(item, depth + 1, left) for key, item in items}

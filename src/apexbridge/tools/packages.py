@@ -5,11 +5,13 @@ from collections.abc import Iterable, Iterator
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from apexbridge.errors import ApexBridgeError
+from apexbridge.errors import ApexBridgeError, InvalidInputError
+from apexbridge.tools.naming import SKILL_PREFIX
 from apexbridge.tools.registry import ToolRegistry
 from apexbridge.tools.tool import Tool
 
 GROUP = "apexbridge.tools"
+RESERVED_CATEGORIES = ("builtin", "skill")
 logger = logging.getLogger(__name__)
 
 
@@ -21,10 +23,13 @@ def register_packages(registry: ToolRegistry, points: Iterable[EntryPoint] | Non
     registered: list[str] = []
     for point in entry_points(group=GROUP) if points is None else points:
         try:
-            registered.extend(registry.register(tool).id for tool in _offered(point.load()))
+            offered = list(_offered(point.load()))
+            for tool in offered:
+                _check(registry, tool)
+            registered.extend(registry.register(tool).id for tool in offered)
         except ApexBridgeError as error:
             logger.error("the tools of %s (%s) are left out: %s", point.name, point.value, error.message)
-        except Exception:  # a stranger's import must not keep the server from starting
+        except (Exception, SystemExit):  # a stranger's import must not keep the server from starting
             logger.exception("the tools of %s (%s) could not be loaded", point.name, point.value)
     return registered
 
@@ -36,3 +41,11 @@ def _offered(value: Any) -> Iterator[Tool]:
         if not isinstance(tool, Tool):
             raise TypeError(f"{tool!r} is no Tool; define it with Tool.define")
         yield tool
+
+
+def _check(registry: ToolRegistry, tool: Tool) -> None:
+    """Refuse what is not a package's to offer, before any of its tools is there."""
+    if tool.id.startswith(SKILL_PREFIX) or tool.metadata.category in RESERVED_CATEGORIES:
+        raise InvalidInputError(f"{tool.id} ({tool.metadata.category}) is a name of the product's own")
+    if registry.find(tool.id) is not None:
+        raise InvalidInputError(f"There is a tool {tool.id} already")

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import anyio
+
 from apexbridge.errors import InvalidInputError, ToolDisabledError, ToolNotFoundError
 from apexbridge.tools.confirmation import Confirmation
 from apexbridge.tools.conversation import Conversation
@@ -12,9 +14,10 @@ from apexbridge.tools.executor import Counter as CallCounter
 from apexbridge.tools.executor import ToolExecutor
 from apexbridge.tools.history import REMEMBERED_CALLS, CallHistory, CallRecord
 from apexbridge.tools.naming import SKILL_PREFIX
-from apexbridge.tools.tool import Tool, ToolResult
+from apexbridge.tools.tool import Progress, Tool, ToolResult, unheard
 from apexbridge.wire import WireModel
 
+TOOL_THREADS = 32
 Tools = list[Tool]
 Records = list[CallRecord]
 
@@ -39,6 +42,8 @@ class ToolRegistry:
     ) -> None:
         self._tools: dict[str, Tool] = {}
         self._disabled: set[str] = set()
+        self.threads = anyio.CapacityLimiter(TOOL_THREADS)
+        """For tools that block; the server's own threads are not theirs to fill."""
         self.executor = ToolExecutor(self, CallHistory(history), confirmation=confirmation, counter=counter)
 
     # -------------------------------------------------------------------------------------------------- changing
@@ -156,10 +161,20 @@ class ToolRegistry:
         *,
         conversation: Conversation | None = None,
         call_id: str | None = None,
+        message_id: str | None = None,
         approval: str | None = None,
+        progress: Progress = unheard,
     ) -> ToolResult:
         """Call a tool; see `ToolExecutor.execute`."""
-        return await self.executor.execute(id, input, conversation=conversation, call_id=call_id, approval=approval)
+        return await self.executor.execute(
+            id,
+            input,
+            conversation=conversation,
+            call_id=call_id,
+            message_id=message_id,
+            approval=approval,
+            progress=progress,
+        )
 
     def get_state(self, call_id: str) -> CallRecord | None:
         """Where a call stands, if it is remembered."""

@@ -1,6 +1,7 @@
 """What a tool's input must look like: a pydantic model or a JSON Schema, checked before anything runs."""
 
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any, Protocol
 
 import jsonschema_rs
@@ -10,10 +11,18 @@ from apexbridge.wire import WireModel
 
 MAX_SCHEMA_NODES = 2_000
 """Nodes of a schema with every reference followed; references can double a schema again and again."""
-MAX_PATTERN_BYTES = 1024 * 1024
-"""The compiled size of all a schema's patterns."""
+MAX_PATTERNS = 64
+MAX_PATTERN_BYTES = 64 * 1024
+"""The compiled size of a pattern; it runs in time that is linear in the text, and in this."""
+MAX_CHECKS = 2_000_000
+"""Nodes of a schema by nodes of an input: what a check may cost."""
+MAX_TOLD_CHECKS = 20_000
+"""Up to this cost everything that is wrong is told; beyond it, only the first thing."""
 MAX_PROBLEMS = 20
+TEXT_SHIFT = 10
+"""A kilobyte of text costs about as much as one node more."""
 MAX_MESSAGE_CHARACTERS = 300
+_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _ANYTHING: Mapping[str, Any] = {"type": "object", "properties": {}}
 
 
@@ -75,8 +84,7 @@ class SchemaParameters:
         self.schema: Mapping[str, Any] = dict(schema)
         if self.schema.get("type", "object") != "object":
             raise SchemaProblem("a tool's parameters are an object")
-        if not _is_affordable(self.schema):
-            raise SchemaProblem("the schema is too large, or refers to itself")
+        self._nodes = _affordable(self.schema)
         try:
             self._validator = jsonschema_rs.validator_for(
                 {"type": "object", **self.schema},
@@ -89,12 +97,22 @@ class SchemaParameters:
     def read(self, input: Mapping[str, Any]) -> tuple[Any, list[InputProblem]]:
         """The input itself, or what the schema finds wrong."""
         given = dict(input)
-        problems: list[InputProblem] = []
-        for error in self._validator.iter_errors(given):
-            problems.append(_problem(error.instance_path, error.message))
-            if len(problems) == MAX_PROBLEMS:
-                break
-        return given, problems
+        cost = self._nodes * _size(given, MAX_CHECKS // self._nodes + 1)
+        if cost > MAX_CHECKS:
+            return given, [InputProblem(path="", message="the input is too large to be checked against its schema")]
+        if self._validator.is_valid(given):
+            return given, []
+        if cost > MAX_TOLD_CHECKS:
+            return given, [self._first_problem(given)]
+        found = islice(self._validator.iter_errors(given), MAX_PROBLEMS)
+        return given, [_problem(error.instance_path, error.message) for error in found]
+
+    def _first_problem(self, given: dict[str, Any]) -> InputProblem:
+        try:
+            self._validator.validate(given)
+        except jsonschema_rs.ValidationError as error:
+            return _problem(error.instance_path, error.message)
+        raise AssertionError("it was not valid a moment ago")
 
 
 def tidied(schema: Any) -> Any:
@@ -117,38 +135,59 @@ def _problem(where: Any, message: str) -> InputProblem:
     return InputProblem(path=".".join(str(part) for part in where), message=message[:MAX_MESSAGE_CHARACTERS])
 
 
-def _is_affordable(schema: Mapping[str, Any]) -> bool:
-    """Whether checking against it stays cheap: bounded with all references followed, and none leads back to itself."""
-    budget = MAX_SCHEMA_NODES
+def _affordable(schema: Mapping[str, Any]) -> int:
+    """How many nodes a schema has with all references followed, if checking against it stays cheap.
+
+    Raises:
+        SchemaProblem: there are too many of them, or too many patterns, or a reference leads back to itself.
+    """
+    budget, patterns = MAX_SCHEMA_NODES, 0
 
     def walk(node: Any, within: tuple[str, ...]) -> None:
-        nonlocal budget
+        nonlocal budget, patterns
         budget -= 1
         if budget < 0:
-            raise SchemaProblem
+            raise SchemaProblem("the schema is too large")
         if isinstance(node, list):
             for item in node:
                 walk(item, within)
         elif isinstance(node, Mapping):
+            patterns += "pattern" in node
+            patterns += len(node["patternProperties"]) if isinstance(node.get("patternProperties"), Mapping) else 0
             for key, value in node.items():
-                if key in ("$ref", "$dynamicRef", "$recursiveRef") and isinstance(value, str):
-                    if value in within or len(within) > MAX_SCHEMA_NODES:
-                        raise SchemaProblem
+                if key in _REFERENCES and isinstance(value, str):
+                    if value in within:
+                        raise SchemaProblem("the schema refers to itself")
                     walk(_resolved(schema, value), (*within, value))
                 else:
                     walk(value, within)
 
     try:
         walk(schema, ())
-    except (SchemaProblem, RecursionError):
-        return False
-    return True
+    except RecursionError as error:
+        raise SchemaProblem("the schema is nested too deeply") from error
+    if patterns > MAX_PATTERNS:
+        raise SchemaProblem(f"the schema has more than {MAX_PATTERNS} patterns")
+    return MAX_SCHEMA_NODES - budget
+
+
+def _size(value: Any, limit: int) -> int:
+    """How many nodes an input has, counted no further than to the limit; a long text counts for what it is."""
+    count, waiting = 0, [value]
+    while waiting and count < limit:
+        node = waiting.pop()
+        count += 1 + (len(node) >> TEXT_SHIFT if isinstance(node, str) else 0)
+        if isinstance(node, dict):
+            waiting.extend(node.values())
+        elif isinstance(node, list):
+            waiting.extend(node)
+    return count
 
 
 def _resolved(schema: Any, reference: str) -> Any:
-    """What a local reference points at; any other is the validator's to refuse."""
+    """What a local reference points at."""
     if not reference.startswith("#/"):
-        raise SchemaProblem
+        raise SchemaProblem("the schema refers to something outside it, or to itself")
     place = schema
     for part in reference.removeprefix("#/").split("/"):
         key = part.replace("~1", "/").replace("~0", "~")

@@ -5,11 +5,11 @@ import json
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Annotated, Any, overload
 
 import anyio
 import anyio.to_thread
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from apexbridge.errors import InvalidInputError
 from apexbridge.tools.conversation import Conversation
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from apexbridge.tools.registry import ToolRegistry
 
 ID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9:._-]{0,127}\Z")
+RESERVED_IDS = frozenset({"stats"})
+"""Routes below `/api/tools`."""
 MAX_DESCRIPTION_CHARACTERS = 4096
 Progress = Callable[[str, float | None], None]
 """Told how far a call has come: a word, and a share from 0 to 1 where it is known."""
@@ -31,7 +33,7 @@ class ToolMetadata:
     category: str = "custom"
     """`builtin`, `skill`, or a word of its maker's."""
     permissions: tuple[str, ...] = ()
-    timeout: int | None = None
+    timeout: Annotated[int, Field(gt=0)] | None = None
     """Milliseconds that a call may take; None leaves it to the tool."""
     dangerous: bool = False
     """Whether a person must confirm each call."""
@@ -45,7 +47,7 @@ class ToolMetadata:
 _METADATA = TypeAdapter(ToolMetadata)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ToolResult:
     """What a call gives back."""
 
@@ -169,7 +171,7 @@ class Tool:
         Raises:
             InvalidInputError: an id, description, schema or metadata that cannot be one.
         """
-        if not isinstance(id, str) or not ID_PATTERN.match(id):
+        if not isinstance(id, str) or not ID_PATTERN.match(id) or id in RESERVED_IDS:
             raise InvalidInputError(
                 f"{str(id)[:128]!r} is no id of a tool: letters, digits, and : . _ - after the first"
             )
@@ -189,7 +191,10 @@ class Tool:
         ):
             returned = await self.execute(value, context)
         else:
-            returned = await anyio.to_thread.run_sync(self.execute, value, context, abandon_on_cancel=True)
+            threads = context.registry.threads
+            returned = await anyio.to_thread.run_sync(
+                self.execute, value, context, abandon_on_cancel=True, limiter=threads
+            )
             if inspect.isawaitable(returned):
                 returned = await returned
         return ToolResult.of(returned)

@@ -12,6 +12,8 @@ _LIBRARIES = ("commander", "yargs", "util", "node:util")
 _INTEGERS = {"parseInt"}
 _NUMBERS = {"parseFloat", "Number"}
 _YARGS_KINDS: dict[str, Kind] = {"number": "number", "count": "integer"}
+MAX_FOUND = 200
+"""Declarations that are looked at; a script with more of them is no script."""
 _LEVELS = ("command", "subcommand")
 
 Path = tuple[str, ...]
@@ -57,6 +59,8 @@ class _Reading:
         is_yargs = any(text.partition("/")[0] == "yargs" for text in texts)
         for place in range(len(self.tokens.all) - 1):
             name = self.tokens.name(place)
+            if len(self.found) > MAX_FOUND:
+                break
             if name is None or not self.tokens.is_mark(place + 1, "("):
                 continue
             if name == "parseArgs":
@@ -222,6 +226,7 @@ class _Reading:
         )
 
     def kind(self, spans: list[Span], default: Any) -> Kind:
+        self.tokens.spend(sum(end - start for start, end in spans))
         names = {self.tokens.name(place) for start, end in spans for place in range(start, end)}
         if names & _INTEGERS or type(default) is int:
             return "integer"

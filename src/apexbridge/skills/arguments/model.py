@@ -105,12 +105,17 @@ class ScriptArguments:
 
         Options of the script itself stand before the subcommand and those of the subcommand after it, because parsers
         want them there.
+
+        Raises:
+            ValueError: it cannot be written so that the script reads what is meant.
         """
         known = {argument.name: argument for argument in self.options}
         places = {argument.name for argument in self.positionals}
         before, after = _Words(self.joins), _Words(self.joins)
         has_command = any(argument.is_command for argument in self.positionals)
         for key, value in input.items():
+            if not key:
+                raise ValueError("an argument needs a name")
             if key not in places:
                 option = known.get(key) or Argument(name=key, flag=f"--{key}", repeats=True)
                 is_own = has_command and key in known and not option.commands
@@ -118,8 +123,10 @@ class ScriptArguments:
         given = [place for place, argument in enumerate(self.positionals) if input.get(argument.name) is not None]
         for argument in self.positionals[: max(given, default=-1) + 1]:
             words = before if argument.is_command else after
-            # One that was left out would otherwise be taken by the next.
-            words.add_positional(argument, input.get(argument.name, argument.default))
+            value = input.get(argument.name, argument.default)
+            if value is None and not argument.is_command:
+                raise ValueError(f"{argument.name} is left out, and what follows it would take its place")
+            words.add_positional(argument, value)
         return [*before.all(), *after.all()]
 
 
@@ -153,7 +160,7 @@ class _Words:
         """`--key value`; true is the option alone, false and null are no option."""
         flag = option.flag or ""
         if option.is_flag:
-            written = flag if value else option.off_flag if value is False else None
+            written = flag if value is True else option.off_flag if value is False else None
             self.options += [written] if written else []
         elif isinstance(value, bool) and option.type == "boolean":
             # Whatever reads a truth from text takes every text for true but the empty one.
@@ -169,7 +176,10 @@ class _Words:
             for item in items:
                 self._add_value(flag, item)
         elif items:
-            self.options += [flag, *map(_text, items)]
+            words = [_text(item) for item in items]
+            if any(word.startswith("-") for word in words):  # it would be taken for an option of its own
+                raise ValueError(f"{option.name}: an item of this list cannot begin with a dash")
+            self.options += [flag, *words]
         self.is_open = self.is_open or (option.is_list and not option.repeats and option.count is None)
 
     def _add_value(self, flag: str, value: Any) -> None:

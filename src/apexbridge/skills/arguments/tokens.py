@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 MAX_VALUE_DEPTH = 6
 MAX_ITEMS = 100
+MAX_STEPS = 100_000
+"""What reading one script may cost."""
 _TOKEN = re.compile(
     r"""
     (?P<space>\s++|//[^\n]*+)
@@ -60,6 +62,7 @@ class Tokens:
     """
 
     def __init__(self, source: str) -> None:
+        self.spent = 0
         self.all: list[Token] = []
         self.closing: dict[int, int] = {}
         """Where a bracket that opens at a token is closed."""
@@ -153,12 +156,23 @@ class Tokens:
         """The name that stands there."""
         return self.all[place].value if 0 <= place < len(self.all) and self.all[place].kind == "name" else None
 
+    def spend(self, steps: int = 1) -> None:
+        """Count what reading costs: the same constant can be read again and again, and brackets within brackets.
+
+        Raises:
+            ValueError: it costs too much.
+        """
+        self.spent += steps
+        if self.spent > MAX_STEPS:
+            raise ValueError("there is too much to read")
+
     def parts(self, opened: int) -> list[Span]:
         """What stands between the commas of a bracket."""
         parts: list[Span] = []
         end = self.closing[opened]
         start = place = opened + 1
         while place < end:
+            self.spend()
             if self.is_mark(place, ","):
                 parts.append((start, place))
                 start = place + 1
@@ -183,6 +197,7 @@ class Tokens:
 
     def value(self, span: Span, depth: int = 0) -> Any:
         """A text, number, truth or list; None for whatever has to be computed."""
+        self.spend()
         start, end = self._resolved(span) if depth == 0 else span
         if start >= end:
             return None
@@ -207,6 +222,7 @@ class Tokens:
 
     def _joined(self, start: int, end: int) -> str | None:
         """`'a' + 'b'`."""
+        self.spend(end - start)
         is_sum = (end - start) % 2 == 1 and all(self.is_mark(place, "+") for place in range(start + 1, end, 2))
         texts = self.all[start:end:2]
         return "".join(text.value for text in texts) if is_sum and all(text.kind == "text" for text in texts) else None

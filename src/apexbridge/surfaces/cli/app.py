@@ -113,7 +113,7 @@ _HINTS = {
     "PLUGIN_NOT_FOUND": "See what is installed with: apex plugins list",
     "TOOL_NOT_FOUND": "See what there is with: apex tools list",
     "UNAUTHORIZED": "A command takes the key from APEX_API_KEY. Keys are made by: apex keys create",
-    "CONFIRMATION_REQUIRED": "Confirm it with --yes, or from elsewhere: apex approvals list",
+    "CONFIRMATION_REQUIRED": "Confirm it with --yes; or elsewhere (apex approvals list), and then with --approval ID",
     "SKILL_ALREADY_EXISTS": "On the command line that is: --overwrite",
     "SANDBOX_UNAVAILABLE": "For what is missing on this host: apex doctor",
     "SKILL_PARSE_ERROR": "For line numbers and repairs: apex skills doctor FOLDER",

@@ -2,38 +2,64 @@
 
 import sys
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from apexbridge.surfaces.cli.options import call
 from apexbridge.surfaces.cli.printable import printable
 
 if TYPE_CHECKING:
+    from apexbridge.errors import ApexBridgeError
     from apexbridge.surfaces.cli.connect import Api
 
+Yes = Annotated[bool, typer.Option("--yes", help="Confirm what needs a confirmation.")]
+Approval = Annotated[str | None, typer.Option("--approval", metavar="ID", help="A confirmation given elsewhere.")]
+Work = Callable[["Api", str | None], Awaitable[Any]]
+"""Makes a call, with an approval where there is one."""
 
-async def confirmed(api: "Api", send: Callable[[str | None], Awaitable[Any]], *, yes: bool, ask: bool) -> Any:
-    """Send a call; where it needs a confirmation, get one and send it again with that.
 
-    `ask` is whether a person may be asked. A call that stays unconfirmed ends as the server refused it.
+def call_confirmed(
+    work: Work, *, yes: bool, ask: bool, approval: str | None, data_dir: str | None, url: str | None
+) -> Any:
+    """Make a call; where it needs a confirmation, get one and make it again with that.
+
+    `ask` is whether a person may be asked. A call that stays unconfirmed ends as the server refused it. The question is
+    asked between two connections, where Ctrl-C ends the command as everywhere else.
     """
     from apexbridge.errors import ApexBridgeError
 
     try:
-        return await send(None)
+        return call(lambda api: work(api, approval), data_dir=data_dir, url=url)
     except ApexBridgeError as error:
         if error.code != "CONFIRMATION_REQUIRED" or "approvalId" not in error.details:
             raise
-        can_ask = ask and sys.stdin.isatty() and sys.stderr.isatty()
-        if not yes and not can_ask:
+        if not yes and not (ask and sys.stdin.isatty() and sys.stderr.isatty()):
             raise
         id = str(error.details["approvalId"])
-        agreed = yes or _agrees(str(error.details.get("confirm") or error.message))
-        await api.ask("POST", f"/api/approvals/{id}", json={"approve": agreed})
+        agreed = yes or _agrees(error)
+
+        async def go_on(api: "Api") -> Any:
+            await api.ask("POST", f"/api/approvals/{id}", json={"approve": agreed})
+            return await work(api, id) if agreed else None
+
+        answer = call(go_on, data_dir=data_dir, url=url)
         if not agreed:
             raise
-        return await send(id)
+        return answer
 
 
-def _agrees(question: str) -> bool:
-    return typer.confirm(printable(question), default=False, err=True)
+def _agrees(refusal: "ApexBridgeError") -> bool:
+    """Ask, with what would run and what with; the skill's own words are one line among them."""
+    details = refusal.details
+    what = details.get("skillName") or details.get("tool")
+    question = " ".join(str(details.get("confirm")).split())
+    sys.stderr.write(
+        printable(f"{what} calls itself dangerous. The call: {details.get('summary')}\n{question} [y/N]: ")
+    )
+    sys.stderr.flush()
+    try:
+        return input().strip().lower() in ("y", "yes")
+    except EOFError:  # the end of the input is no agreement
+        sys.stderr.write("\n")
+        return False

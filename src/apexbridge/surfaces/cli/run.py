@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from apexbridge.surfaces.cli.options import DataDir, Json, SkillName, Url, call, show
+from apexbridge.surfaces.cli.confirming import Approval, Yes, call_confirmed
+from apexbridge.surfaces.cli.options import DataDir, Json, SkillName, Url, show
 from apexbridge.surfaces.cli.reading import InputOption, read_input
 
 if TYPE_CHECKING:
@@ -38,7 +39,8 @@ def run(
     ] = None,
     timeout: Annotated[int | None, typer.Option("--timeout", metavar="MS", help="End the run after this time.")] = None,
     mode: Annotated[ModeChoice | None, typer.Option("--mode", help="Run it, or return its instructions.")] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Confirm what needs a confirmation.")] = False,
+    yes: Yes = False,
+    approval: Approval = None,
     json: Json = False,
     data_dir: DataDir = None,
     url: Url = None,
@@ -48,21 +50,16 @@ def run(
     body |= {"args": args or []} | ({"script": script} if script else {}) | ({"timeout": timeout} if timeout else {})
     body |= {"mode": mode.value} if mode else {}
 
-    async def work(api: "Api") -> Any:
-        from apexbridge.surfaces.cli.confirming import confirmed
-
-        body["files"] = [(await api.send_file("/api/uploads", path))["id"] for path in file or []]
-
-        async def send(approval: str | None) -> Any:
-            wanted = {**body, "approval": approval}
-            return await (_wait(api, name, wanted) if json else _follow(api, name, wanted))
-
-        answer = await confirmed(api, send, yes=yes, ask=not json)
+    async def work(api: "Api", given: str | None) -> Any:
+        if "files" not in body:  # once: a confirmation is about these very uploads
+            body["files"] = [(await api.send_file("/api/uploads", path))["id"] for path in file or []]
+        wanted = {**body, "approval": given}
+        answer = await (_wait(api, name, wanted) if json else _follow(api, name, wanted))
         if out is not None:
             await _fetch(api, answer, out)
         return answer
 
-    answer = call(work, data_dir=data_dir, url=url)
+    answer = call_confirmed(work, yes=yes, ask=not json, approval=approval, data_dir=data_dir, url=url)
     show(answer, json=json, people=lambda: _tell(answer, out))
     if answer.get("success") is False:
         raise typer.Exit(1)

@@ -6,6 +6,7 @@ from urllib.parse import quote
 
 import typer
 
+from apexbridge.surfaces.cli.confirming import Approval, Yes, call_confirmed
 from apexbridge.surfaces.cli.options import DataDir, Json, Url, call, show
 from apexbridge.surfaces.cli.reading import InputOption, read_input
 
@@ -63,7 +64,8 @@ def show_tool(id: ToolId, json: Json = False, data_dir: DataDir = None, url: Url
 def run_tool(
     id: ToolId,
     input: InputOption = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Confirm what needs a confirmation.")] = False,
+    yes: Yes = False,
+    approval: Approval = None,
     json: Json = False,
     data_dir: DataDir = None,
     url: Url = None,
@@ -71,15 +73,10 @@ def run_tool(
     """Call a tool; its result is printed."""
     body = {"input": read_input(input)}
 
-    async def work(api: "Api") -> Any:
-        from apexbridge.surfaces.cli.confirming import confirmed
+    async def work(api: "Api", given: str | None) -> Any:
+        return await api.ask("POST", _path(id, "execute"), json={**body, "approval": given})
 
-        async def send(approval: str | None) -> Any:
-            return await api.ask("POST", _path(id, "execute"), json={**body, "approval": approval})
-
-        return await confirmed(api, send, yes=yes, ask=not json)
-
-    answer = call(work, data_dir=data_dir, url=url)
+    answer = call_confirmed(work, yes=yes, ask=not json, approval=approval, data_dir=data_dir, url=url)
     show(answer, json=json, people=lambda: _tell(answer))
     if isinstance(answer, dict) and answer.get("success") is False:
         raise typer.Exit(1)

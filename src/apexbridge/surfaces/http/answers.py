@@ -6,6 +6,7 @@ from typing import Any
 import anyio.to_thread
 from fastapi import Response
 
+from apexbridge.errors import ToolExecutionError
 from apexbridge.sandbox.models import ExecutionResult
 from apexbridge.wire import WireModel
 
@@ -40,7 +41,10 @@ async def data_response(data: Any, *, headers: dict[str, str] | None = None) -> 
 
 
 def _json(data: Any) -> str:
-    return json.dumps(data, ensure_ascii=False, default=str)
+    try:
+        return json.dumps(data, ensure_ascii=False, default=str, allow_nan=False)
+    except ValueError as error:
+        raise ToolExecutionError("The tool returned a number that JSON does not have") from error
 
 
 def _response(body: str, status_code: int, headers: dict[str, str] | None) -> Response:

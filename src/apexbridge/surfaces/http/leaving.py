@@ -1,4 +1,4 @@
-"""A client that goes away takes its run with it."""
+"""A client that goes away takes what is done for it along."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -7,26 +7,7 @@ from typing import Any, TypeVar
 from fastapi import Request
 from starlette.requests import ClientDisconnect
 
-from apexbridge.sandbox.models import ExecutionResult
-from apexbridge.skills.ports import StartedRun
-
 T = TypeVar("T")
-
-
-async def result_unless_left(request: Request, run: StartedRun) -> ExecutionResult:
-    """Wait for a run; where the client leaves before its end, end it."""
-    waiting = asyncio.ensure_future(run.result())
-    leaving = asyncio.ensure_future(_left(request))
-    try:
-        await asyncio.wait([waiting, leaving], return_when=asyncio.FIRST_COMPLETED)
-        if not waiting.done():
-            run.cancel()
-        return await waiting
-    finally:
-        leaving.cancel()
-        if not waiting.done():
-            waiting.cancel()
-            await asyncio.wait([waiting])
 
 
 async def unless_left(request: Request, work: Coroutine[Any, Any, T]) -> T:

@@ -29,7 +29,7 @@ from apexbridge.surfaces.http.audit import note
 from apexbridge.surfaces.http.context import Caller, Skills
 from apexbridge.surfaces.http.downloads import download
 from apexbridge.surfaces.http.executions import Accepted
-from apexbridge.surfaces.http.leaving import result_unless_left
+from apexbridge.surfaces.http.leaving import unless_left
 from apexbridge.surfaces.http.uploads import receive_upload
 from apexbridge.tools.conversation import Conversation
 from apexbridge.wire import WireInput
@@ -79,7 +79,9 @@ class ExecuteInput(WireInput):
     files: list[str] = Field(default_factory=list, max_length=MAX_INPUT_FILES)
     mode: Mode | None = None
     timeout: int | None = Field(default=None, gt=0, description="Milliseconds.")
-    approval: str | None = Field(default=None, description="The id of a confirmation, for dangerous skills.")
+    approval: str | None = Field(
+        default=None, pattern=r"^[A-Za-z0-9_-]{1,64}$", description="The id of a confirmation, for dangerous skills."
+    )
     wait: bool = Field(default=True, description="Whether to answer when the run has ended.")
 
     @field_validator("input")
@@ -211,7 +213,7 @@ async def execute_skill(
     headers = {"x-execution-id": started.id}
     if not call.wait:
         return json_response(Accepted(id=started.id), status_code=202, headers=headers)
-    result = await result_unless_left(request, started)
+    result = await unless_left(request, started.result())
     return await result_response(result, result, headers=headers)
 
 

@@ -10,10 +10,13 @@ from apexbridge.surfaces.http.audit import note
 from apexbridge.surfaces.http.context import Caller, ServedBridge
 from apexbridge.surfaces.http.leaving import unless_left
 from apexbridge.tools.confirmation import Approval
-from apexbridge.tools.naming import SKILL_PREFIX, wire_name
+from apexbridge.tools.naming import SKILL_PREFIX, WireNames, wire_name
 from apexbridge.tools.registry import ToolRegistry
-from apexbridge.tools.tool import Tool
+from apexbridge.tools.tool import Tool, ToolResult
 from apexbridge.wire import WireInput, WireModel
+
+MAX_NOTICE_CHARACTERS = 1024
+APPROVAL_PATTERN = r"^[A-Za-z0-9_-]{1,64}$"
 
 router = APIRouter(tags=["tools"])
 Id = Annotated[str, Path(description="The tool's id, such as calculate or skill:git-commit.")]
@@ -66,7 +69,9 @@ class ToolCall(WireInput):
     """A call."""
 
     input: dict[str, Any] = Field(default_factory=dict)
-    approval: str | None = Field(default=None, description="The id of a confirmation, for dangerous tools.")
+    approval: str | None = Field(
+        default=None, pattern=APPROVAL_PATTERN, description="The id of a confirmation, for dangerous tools."
+    )
     conversation: str | None = Field(
         default=None, max_length=128, description="Calls under one id are watched for going round in circles."
     )
@@ -90,7 +95,8 @@ async def list_tools(
     if tag is not None:
         tagged = {tool.id for tool in bridge.tools.find_by_tag(tag)}
         tools = [tool for tool in tools if tool.id in tagged]
-    shown = [_view(bridge.tools, tool) for tool in tools if category in (None, tool.metadata.category)]
+    names = WireNames([tool.id for tool in bridge.tools.list()])
+    shown = [_view(bridge.tools, tool, names) for tool in tools if category in (None, tool.metadata.category)]
     return ToolList.model_construct(tools=shown, total=len(shown))
 
 
@@ -130,8 +136,7 @@ async def execute_tool(
     result = await unless_left(
         request, bridge.tools.execute(id, call.input, conversation=conversation, approval=call.approval)
     )
-    headers = {"x-apex-notice": "; ".join(result.notices).encode("ascii", "replace").decode()} if result.notices else {}
-    return await data_response(result.data, headers=headers)
+    return await data_response(result.data, headers=_headers(result))
 
 
 @router.post("/api/tools/{id}/{change}")
@@ -144,8 +149,8 @@ async def switch_tool(id: Id, change: Literal["enable", "disable"], bridge: Serv
 # ------------------------------------------------------------------------------------------------- confirmations
 @router.get("/api/approvals")
 async def list_approvals(bridge: ServedBridge) -> list[Approval]:
-    """Confirmations that somebody is waiting for, the oldest first."""
-    return await bridge.confirmation.waiting()
+    """Confirmations that somebody is waiting for, the oldest first; those of tools that are gone wait for nothing."""
+    return [question for question in await bridge.confirmation.waiting() if bridge.tools.find(question.tool)]
 
 
 @router.post("/api/approvals/{id}")
@@ -155,11 +160,22 @@ async def decide_approval(id: str, request: Request, decision: Decision, bridge:
     return await bridge.confirmation.decide(id, approve=decision.approve)
 
 
-def _view(registry: ToolRegistry, tool: Tool) -> ToolView:
+def _headers(result: ToolResult) -> dict[str, str]:
+    """What belongs to a result and not into it: its notices on one line, and the run that it is of."""
+    headers: dict[str, str] = {}
+    if result.notices:
+        line = "; ".join(result.notices)[:MAX_NOTICE_CHARACTERS].encode("ascii", "backslashreplace").decode()
+        headers["x-apex-notice"] = "".join(letter if letter.isprintable() else " " for letter in line)
+    if isinstance(result.data, dict) and "exitCode" in result.data:
+        headers["x-execution-id"] = str(result.data["id"])
+    return headers
+
+
+def _view(registry: ToolRegistry, tool: Tool, names: WireNames | None = None) -> ToolView:
     known = tool.metadata
     return ToolView.model_construct(
         id=tool.id,
-        name=wire_name(tool.id),
+        name=names.name(tool.id) if names else wire_name(tool.id),
         description=tool.description,
         parameters=dict(tool.parameters.schema),
         category=known.category,

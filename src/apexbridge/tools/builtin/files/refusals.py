@@ -72,5 +72,5 @@ def _refusal(number: int, path: RelativePath) -> ApexBridgeError:
     if number == errno.EROFS:
         return ServerError(f"The workspace is on a read-only disk; {path} was not changed.", code="STORAGE_FULL")
     if number == errno.EAGAIN:
-        return ToolExecutionError(f"{path} was being moved about all the time; try again")
+        return ToolExecutionError(f"{path} was being moved about all the time; try again", retryable=True)
     return ToolExecutionError(f"{path}: {os.strerror(number)}")
