@@ -6,11 +6,12 @@ from pathlib import Path
 
 import anyio
 
-from benchmarks import attack, calculate, corpus, file_read, help, install, listing, sandbox, search, start
+from benchmarks import attack, calculate, chat, corpus, file_read, help, install, listing, sandbox, search, start
 
 TIMED = {
     "attack": attack,
     "calculate": calculate,
+    "chat": chat,
     "file_read": file_read,
     "help": help,
     "install": install,

@@ -22,6 +22,7 @@ AT_ONCE = 8
 EVENTS = 20
 START_SECONDS = 30
 BODY = {"model": "m", "messages": [{"role": "user", "content": "Say something nice about the weather."}]}
+APEX = [sys.executable, "-c", "from apexbridge.surfaces.cli.app import main; main()"]
 PROGRAMS = Path(__file__).parent / "programs"
 GOALS = {"plain": (2.1, 1.0), "stream": (2.0, 2.0)}
 """Ratio of CPU, and milliseconds that may be added to the median."""
@@ -31,10 +32,13 @@ async def run() -> list[Comparison]:
     """Plain answers and streams."""
     results: list[Comparison] = []
     with tempfile.TemporaryDirectory() as folder:
-        async with _started("upstream", str(EVENTS)) as model:
-            async with _started("passthrough", model.url) as bare, _served(model.url, Path(folder)) as ours:
-                for kind in ("plain", "stream"):
-                    results += await _compared(kind, model, bare, ours)
+        async with (
+            _started("upstream", str(EVENTS)) as model,
+            _started("passthrough", model.url) as bare,
+            _served(model.url, Path(folder)) as ours,
+        ):
+            for kind in ("plain", "stream"):
+                results += await _compared(kind, model, bare, ours)
     return results
 
 
@@ -67,8 +71,8 @@ async def _compared(kind: str, model: Process, bare: Process, ours: Process) -> 
     ratio, _ = GOALS[kind]
     own, other = statistics.median(cpu["ours"]), statistics.median(cpu["bare"])
     print(
-        f"{kind}: CPU {own:.2f} ms a request, bare {other:.2f} ms; median {told['ours']:.2f} ms, bare {told['bare']:.2f} "
-        f"ms, direct {told['direct']:.2f} ms ({AT_ONCE} at once)"
+        f"{kind}: CPU {own:.2f} ms a request, bare {other:.2f} ms; median {told['ours']:.2f} ms, "
+        f"bare {told['bare']:.2f} ms, direct {told['direct']:.2f} ms ({AT_ONCE} at once)"
     )
     return [
         Comparison(
@@ -117,8 +121,7 @@ async def _started(program: str, *words: str) -> AsyncIterator[Process]:
 async def _served(upstream: str, folder: Path) -> AsyncIterator[Process]:
     environment: dict[str, Any] = {**os.environ, "APEX_LLM_BASE_URL": f"{upstream}/v1", "APEX_LLM_TOOL_MODE": "native"}
     process = subprocess.Popen(  # noqa: ASYNC220
-        [sys.executable, "-c", "from apexbridge.surfaces.cli.app import main; main()", "serve", "--port", "0"]
-        + ["--data-dir", str(folder / "data")],
+        [*APEX, "serve", "--port", "0", "--data-dir", str(folder / "data")],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         text=True,
@@ -133,8 +136,8 @@ async def _served(upstream: str, folder: Path) -> AsyncIterator[Process]:
 
 async def _announced(path: Path) -> str:
     for _ in range(START_SECONDS * 20):
-        if path.exists():
+        if path.exists():  # noqa: ASYNC240  # nothing else goes on yet
             await asyncio.sleep(2)  # what is done at a start is not what is measured
-            return str(json.loads(path.read_text())["url"])
+            return str(json.loads(path.read_text())["url"])  # noqa: ASYNC240
         await asyncio.sleep(0.05)
     raise RuntimeError("the server does not start")
