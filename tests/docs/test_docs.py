@@ -11,16 +11,20 @@ import sys
 import threading
 import tomllib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, get_args
 
 import httpx
 import pytest
 import typer
+from starlette.routing import Route
 
 import apexbridge
 from apexbridge import errors
+from apexbridge.agent.budget import StopCause
+from apexbridge.agent.request import Options
+from apexbridge.agent.service import Chat
 from apexbridge.bridge import Bridge
 from apexbridge.errors import STATUS_OF_CODE
 from apexbridge.retrieval.matches import SearchAnswer
@@ -39,6 +43,7 @@ from apexbridge.skills.runs import Runs
 from apexbridge.surfaces.cli.app import app as cli
 from apexbridge.surfaces.cli.app import main as apex
 from apexbridge.surfaces.http.app import create_app
+from apexbridge.surfaces.http.chat import routes as chat_routes
 from apexbridge.tools.builtin.registry import BuiltInExecutor
 from apexbridge.tools.confirmation import Confirmation
 from apexbridge.tools.registry import ToolRegistry
@@ -54,12 +59,15 @@ FIELDS_WITHOUT_SCHEMA = {
     for model in (ExecutionResult, SearchAnswer)
 }
 """Models that serialize themselves: their OpenAPI schema is an object with no word on its fields."""
+INHERITED = {"SkillDetail": "SkillSummary", "RunDetail": "RunSummary", "NewKey": "KeyView"}
+"""Shapes whose section tells only what they add."""
 OF_INSTANCES: dict[type, set[str]] = {
     SkillsSandboxExecutor: set(),
     Runs: {"uploads"},
     ToolRegistry: {"executor"},
     BuiltInExecutor: {"tools"},
     Confirmation: set(),
+    Chat: {"settings"},
 }
 """Public attributes that only an instance has."""
 
@@ -180,12 +188,16 @@ async def test_every_route_has_a_section_with_its_parameters(bridge: Bridge) -> 
         for path, operations in api["paths"].items()
         for method, operation in operations.items()
     }
+    for route in chat_routes(bridge):  # plain ASGI: what the application says of itself leaves them out
+        assert isinstance(route, Route)
+        path = re.sub(r":\w+}", "}", route.path)
+        routes |= {f"{method} {path}": {} for method in route.methods or () if method != "HEAD"}
     told = {title for title in sections if re.match(r"(GET|POST|PUT|PATCH|DELETE) ", title)}
     assert told == routes.keys()
-    for route, operation in routes.items():
+    for title, operation in routes.items():
         for parameter in operation.get("parameters", []):
             if parameter["in"] == "query":
-                assert f"`{parameter['name']}`" in sections[route], route
+                assert f"`{parameter['name']}`" in sections[title], title
 
 
 @pytest.mark.anyio
@@ -193,9 +205,18 @@ async def test_every_route_has_a_section_with_its_parameters(bridge: Bridge) -> 
 async def test_every_field_that_travels_over_http_is_told(bridge: Bridge) -> None:
     sections = sections_of(text_of("http.md"))
     for name, schema in create_app(bridge).openapi()["components"]["schemas"].items():
-        inherited = sections.get({"SkillDetail": "SkillSummary", "RunDetail": "RunSummary"}.get(name, ""), "")
+        inherited = sections.get(INHERITED.get(name, ""), "")
         for field in schema.get("properties") or FIELDS_WITHOUT_SCHEMA[name]:
             assert f"`{field}`" in sections[name] + inherited, f"{name}.{field}"
+
+
+@pytest.mark.requirement("H2")
+def test_every_option_of_a_chat_request_and_every_end_of_its_answer_is_told() -> None:
+    sections = sections_of(text_of("http.md"))
+    for option in fields(Options):
+        assert re.search(rf"^\| `{option.name}` \|", sections["x_bridge of a request"], re.MULTILINE), option.name
+    for cause in get_args(StopCause):
+        assert f"`{cause}`" in sections["x_bridge of an answer"], cause
 
 
 @pytest.mark.requirement("H2")
@@ -269,7 +290,7 @@ def test_the_python_reference_names_what_is_public_and_nothing_else() -> None:
     assert set(told) == public
 
 
-@pytest.mark.parametrize("room", ["skills", "tools"])
+@pytest.mark.parametrize("room", ["agent", "llm", "skills", "tools"])
 def test_the_architecture_page_knows_every_module_of_a_room(room: str) -> None:
     """Each stands in its room's table; one of a folder below the room in a row that names the folder."""
     _, _, after = (ROOT / "docs/architecture.md").read_text("utf-8").partition(f"Inside `{room}/`")

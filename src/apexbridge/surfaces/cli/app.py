@@ -9,6 +9,7 @@ import typer
 
 import apexbridge
 from apexbridge.surfaces.cli import (
+    chat,
     config,
     doctor,
     evaluation,
@@ -45,6 +46,7 @@ app.add_typer(keys.audit, name="audit")
 app.add_typer(config.app, name="config")
 app.add_typer(evaluation.app, name="eval")
 app.command()(serve.serve)
+app.command()(chat.chat)
 app.command()(doctor.doctor)
 
 CONFIRMATION_NEEDED = 3

@@ -23,6 +23,7 @@ CONNECT_SECONDS = 5.0
 NO_TIMEOUT = httpx.Timeout(None, connect=CONNECT_SECONDS)
 """Long work is the server's to bound; only a server that is not there is given up on."""
 SEND_BYTES = 256 * 1024
+CHAT_PATH = "/v1/chat/completions"
 MAX_PORT = 65535
 
 
@@ -87,6 +88,35 @@ class Api:
                     elif field == "data":
                         yield kind, json.loads(value)
 
+    async def complete(self, body: dict[str, Any]) -> Any:
+        """A chat completion in one piece.
+
+        Raises:
+            ServerError: with the words of the server, or of the model's server behind it.
+        """
+        response = await self._send("POST", CHAT_PATH, json=body)
+        _check_chat(response)
+        return response.json()
+
+    async def completion_chunks(self, body: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+        """A chat completion in pieces.
+
+        Raises:
+            ServerError: as above, also where the answer breaks off.
+        """
+        with self._reachable():
+            async with self._client.stream("POST", CHAT_PATH, json=body) as response:
+                if response.is_error:
+                    await response.aread()
+                    _check_chat(response)
+                async for line in response.aiter_lines():
+                    field, _, value = line.partition(": ")
+                    if field == "data" and value != "[DONE]":
+                        chunk = json.loads(value)
+                        if "error" in chunk:
+                            raise ServerError(str(chunk["error"].get("message")), code="NOT_READY")
+                        yield chunk
+
     async def download(self, path: str, target: BinaryIO) -> None:
         """Receive a file."""
         with self._reachable():
@@ -110,6 +140,18 @@ class Api:
                 f"No answer from {self._client.base_url}: {error}. Is the server running? Start it with: apex serve",
                 code="NOT_READY",
             ) from error
+
+
+def _check_chat(response: httpx.Response) -> None:
+    """Refusals below `/v1` have OpenAI's shape."""
+    if not response.is_error:
+        return
+    try:
+        message = str(response.json()["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        message = f"The server answered {response.status_code}"
+    code = {401: "UNAUTHORIZED", 403: "FORBIDDEN", 429: "RATE_LIMITED"}.get(response.status_code, "NOT_READY")
+    raise ServerError(message, code=code)
 
 
 def skill_path(name: str, *rest: str) -> str:
