@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 import apexbridge
-from apexbridge import ApexBridgeError, Bridge, Settings
+from apexbridge import ApexBridgeError, Bridge, Settings, Tool
 from apexbridge.errors import ServerError, SkillNotFoundError
 from apexbridge.settings import load_settings, origins
 from tests.making import skill_zip
@@ -15,7 +15,15 @@ async def test_the_public_names_work_together(data_dir: Path) -> None:
     async with Bridge.open(Settings(data_dir=data_dir)) as bridge:
         receipt = await bridge.skills.install_skill(skill_zip(), overwrite=False)
         assert receipt.name == "git-commit"
-    assert set(apexbridge.__all__) == {"ApexBridgeError", "Bridge", "Settings", "__version__"}
+        shout = Tool.define("shout", description="Louder.", execute=lambda input, context: input["text"].upper())
+        bridge.tools.register(shout)
+        assert (await bridge.tools.execute("shout", {"text": "hey"})).output == "HEY"
+        assert await bridge.builtins.execute("calculate", {"expression": "sqrt(144) + 10"}) == {
+            "success": True,
+            "result": 22,
+        }
+    public = {"ApexBridgeError", "Bridge", "Settings", "Tool", "ToolContext", "ToolResult", "__version__"}
+    assert set(apexbridge.__all__) == public
     with pytest.raises(AttributeError):
         apexbridge.Nothing  # noqa: B018
 
