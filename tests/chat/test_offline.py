@@ -1,5 +1,6 @@
 """Without an upstream there is still an answer, over the same loop and the same tools."""
 
+import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -70,3 +71,20 @@ def test_odd_conversations_are_answered_too(server: Live) -> None:
     assert "42" in answer_to(server, [parts])
     assert "7" in answer_to(server, [parts, said, done])
     assert "42" in answer_to(server, [{"role": "system", "content": "x"}, parts], tools=tools)
+
+
+@pytest.mark.requirement("G7")
+def test_each_step_is_in_the_log_under_the_id_of_the_request(server: Live, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="apexbridge.agent.react"):
+        answer_to(server, "turn this text into capital letters")
+    told = [record.getMessage() for record in caplog.records if record.name == "apexbridge.agent.react"]
+    ids = {line.split(":")[0] for line in told}
+    assert len(ids) == 1
+    assert ids.pop().startswith("chat req_")
+    assert [line.split(": ")[1].split(",")[0] for line in told] == [
+        "model apex-offline",
+        "search search_skills",
+        "model apex-offline",
+        "tool run_skill",
+        "model apex-offline",
+    ]

@@ -165,7 +165,7 @@ def test_every_command_has_a_section_with_exactly_its_options(path: tuple[str, .
     assert {re.split(r"[ `]", cell.strip().strip("`"))[0] for cell in told} == options_of(path)
     for parameter in COMMANDS[path].params:
         if parameter.param_type_name == "argument":
-            assert f"`{parameter.metavar.strip('[]')}`" in section
+            assert f"`{(parameter.metavar or parameter.name.upper()).strip('[]')}`" in section
 
 
 @pytest.mark.requirement("H2")
@@ -391,20 +391,30 @@ class Terminal:
             self.code, output = run_apex(f"apex {after}", typed)
             return output
         program = line.split()[0]
-        self.code, output = {"apex": run_apex, "curl": self._curl}.get(program, run_shell)(line)
+        self.code, output = {"apex": apex_piped, "curl": self._curl}.get(program, run_shell)(line)
         return output
 
     def _curl(self, line: str) -> tuple[int, str]:
         request, *pipe = [part.strip() for part in line.replace("\\\n", " ").split(" | ")]
         address = self._server()
-        output, code = curl(request.replace("http://127.0.0.1:8420", address)), 0
-        for stage in pipe:
-            program, *words = shlex.split(stage)
-            assert program == "jq", line
-            query = [word for word in words if word != "-r"]
-            output = jq(output, query[0] if query else ".")
-            output = str(json.loads(output)) if "-r" in words else output
-        return code, output.replace(address, "http://127.0.0.1:8420")
+        output = piped(curl(request.replace("http://127.0.0.1:8420", address)), pipe)
+        return 0, output.replace(address, "http://127.0.0.1:8420")
+
+
+def apex_piped(line: str) -> tuple[int, str]:
+    command, *pipe = [part.strip() for part in line.split(" | jq ")]
+    code, output = run_apex(command)
+    return code, piped(output, [f"jq {stage}" for stage in pipe])
+
+
+def piped(output: str, pipe: list[str]) -> str:
+    for stage in pipe:
+        program, *words = shlex.split(stage)
+        assert program == "jq", stage
+        query = [word for word in words if word != "-r"]
+        output = jq(output, query[0] if query else ".")
+        output = str(json.loads(output)) if "-r" in words else output
+    return output
 
 
 def run_apex(line: str, typed: str = "") -> tuple[int, str]:

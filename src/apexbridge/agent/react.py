@@ -202,7 +202,7 @@ class _Attempt:
                 yield event
         self._usage = add_usage(self._usage, turn.usage)
         took = round((time.monotonic() - begun) * 1000)
-        self._report.trajectory.append({"kind": "model", "durationMs": took, "usage": turn.usage})
+        self._note({"kind": "model", "name": self._request.model, "durationMs": took, "usage": turn.usage})
 
     async def _chunks(self, *, is_last: bool) -> AsyncGenerator[Json, None]:
         """The model's answer in pieces, whether it streams or not."""
@@ -277,7 +277,7 @@ class _Attempt:
             approval = await self._strategy._approver.answered(asked.question.approval, agreed=asked.is_agreed)
             outcome = await self._caller.run_approved(asked.question.call, approval)
             self._budget.calls += 1
-            self._report.trajectory.append(_told_outcome(outcome))
+            self._note(_told_outcome(outcome))
             self._messages[asked.place + offset] = outcome.message
             asked.settle(outcome.message)
 
@@ -320,8 +320,15 @@ class _Attempt:
             text = "Error (LIMIT_REACHED): no more calls are possible for this request; answer with what is there."
             outcomes.append(Outcome(call=call, text=text, tool=None, succeeded=False, duration_ms=0))
         for outcome in outcomes:
-            self._report.trajectory.append(_told_outcome(outcome))
+            self._note(_told_outcome(outcome))
         return outcomes
+
+    def _note(self, step: Json) -> None:
+        """Remember a step, and have it in the log under the request's id."""
+        self._report.trajectory.append(step)
+        logger.info(
+            "chat %s: %s %s, %s ms", self._request.request_id, step["kind"], step.get("name"), step["durationMs"]
+        )
 
     def _said(self, fields: Json, beside: Json | None = None) -> Said | None:
         text = fields.get("content")
