@@ -22,11 +22,14 @@ from starlette.routing import Route
 
 import apexbridge
 from apexbridge import errors
+from apexbridge.agent import hidden
 from apexbridge.agent.budget import StopCause
+from apexbridge.agent.react import GRACE_SECONDS
 from apexbridge.agent.request import Options
 from apexbridge.agent.service import Chat
 from apexbridge.bridge import Bridge
 from apexbridge.errors import STATUS_OF_CODE
+from apexbridge.llm import client
 from apexbridge.retrieval.matches import SearchAnswer
 from apexbridge.sandbox.artifacts import MAX_BYTES, MAX_DEPTH, MAX_FILES, MIN_FREE_BYTES
 from apexbridge.sandbox.config import GUARANTEES, MB
@@ -46,6 +49,7 @@ from apexbridge.surfaces.http.app import create_app
 from apexbridge.surfaces.http.chat import routes as chat_routes
 from apexbridge.tools.builtin.registry import BuiltInExecutor
 from apexbridge.tools.confirmation import Confirmation
+from apexbridge.tools.conversation import LOOP_CALLS
 from apexbridge.tools.registry import ToolRegistry
 
 ROOT = Path(__file__).parent.parent.parent
@@ -263,6 +267,33 @@ def test_the_numbers_of_the_security_page_are_those_of_the_code() -> None:
         "What is left": (
             f"niceness {NICENESS}",
             f"kept for {Settings.model_fields['run_retention_days'].default} days",
+        ),
+    }
+    for title, told in words.items():
+        section = " ".join(sections[title].split())
+        assert [text for text in told if text not in section] == [], title
+
+
+@pytest.mark.requirement("H2")
+def test_the_numbers_of_the_chat_page_are_those_of_the_code() -> None:
+    sections = sections_of((ROOT / "docs/concepts/chat.md").read_text("utf-8"))
+    words = {
+        "Limits": (
+            f"| turns of the model | {Settings.model_fields['chat_max_turns'].default} |",
+            f"| tool calls | {Settings.model_fields['chat_max_calls'].default} |",
+            f"| time | {Settings.model_fields['chat_max_seconds'].default} s | a last turn, which may take "
+            f"{GRACE_SECONDS:g} s more |",
+            f"| the same call in a row | {LOOP_CALLS} times |",
+            f"| an upstream's silence | {client.SILENCE_SECONDS} s | 504 |",
+            f"| an upstream's answer in one piece | {client.MAX_ANSWER_BYTES // MB} MB | 502 |",
+        ),
+        "Turns of which the client sees a part": (
+            f"at most {hidden.MAX_TURNS:,} of them and {hidden.MAX_BYTES // MB} MB",
+        ),
+        "Upstreams": (
+            ", ".join(str(status) for status in sorted(client.RETRIED_STATUSES)[:-1]),
+            f"and {max(client.RETRIED_STATUSES)}.",
+            f"for more than {client.MAX_WAIT_SECONDS:g} seconds",
         ),
     }
     for title, told in words.items():
