@@ -56,6 +56,24 @@ def test_by_default_the_model_is_told_that_approval_is_pending(
     assert runs(server) == before
 
 
+def test_what_was_approved_meanwhile_runs_when_the_request_is_made_again_and_only_once(
+    server: Live, upstream: Upstream, is_stream: bool
+) -> None:
+    before, asked = runs(server), wipe()
+
+    def told(body: Json) -> Step:
+        return Step(text=str(body["messages"][-1]["content"]))
+
+    model = upstream.play(*[step for _ in range(3) for step in (Step(calls=[asked]), told)])
+    first = server.answer(is_stream, model)["content"]
+    id = waiting(server)[-1]["id"]
+    assert id in first
+    server.http.post(f"/api/approvals/{id}", json={"approve": True}).raise_for_status()
+    assert "wiped all" in server.answer(is_stream, model)["content"]
+    assert "CONFIRMATION_REQUIRED" in server.answer(is_stream, model)["content"]
+    assert runs(server) == before + 1
+
+
 @pytest.mark.parametrize("approve", [True, False])
 def test_a_stream_can_wait_for_a_persons_word(server: Live, upstream: Upstream, is_stream: bool, approve: bool) -> None:
     known = {one["id"] for one in waiting(server)}
@@ -91,7 +109,8 @@ def test_a_client_can_be_asked_by_a_call(server: Live, upstream: Upstream, is_st
     assert (first["finish_reason"], first["x_bridge"]["stopCause"]) == ("tool_calls", "approval")
     assert asked["function"]["name"] == "bridge_approve_skill"
     told = json.loads(asked["function"]["arguments"])
-    assert (told["skill"], told["summary"]) == ("wipe", "This wipes everything.")
+    assert told["skill"] == "wipe"
+    assert told["summary"].startswith('This wipes everything. The call: {"input": {"what": "all ')
     assert told["approvalId"] in [one["id"] for one in waiting(server)]
     assert runs(server) == before
     second = server.answer(is_stream, model, come_back(first, {"approve": True}), x_bridge={"approvals": "tool"})

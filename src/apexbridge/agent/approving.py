@@ -23,10 +23,14 @@ class Approver:
     async def approve(self, refusal: ApexBridgeError, mode: ApprovalMode, seconds: float) -> str | None:
         """An approval that a person gave, or None: at once unless the client asked to wait for one.
 
+        One that was given after an earlier request counts, where everything is as it was then.
+
         Raises:
             ToolError: APPROVAL_INVALID, the person said no.
         """
         id = str(refusal.details.get("approvalId"))
+        if given := await self._confirmation.given_already(id):
+            return given
         if mode != "wait":
             return None
         deadline = asyncio.get_running_loop().time() + seconds
@@ -55,7 +59,7 @@ def question_for(refusal: ApexBridgeError) -> dict[str, Any]:
     asked = {
         "approvalId": details.get("approvalId"),
         "skill": details.get("skillName") or details.get("tool"),
-        "summary": details.get("confirm"),
+        "summary": f"{details.get('confirm')} The call: {details.get('summary')}",
     }
     return {
         "id": f"call_{uuid.uuid4().hex[:24]}",

@@ -146,7 +146,7 @@ def _told_error(error: ApexBridgeError) -> str:
         id = error.details.get("approvalId")
         return (
             f"Error (CONFIRMATION_REQUIRED): {error.message} It was not run. Tell the user that approval {id} is "
-            f"pending: it is given with `apex approvals approve {id}` or in the console, and then the request "
+            f"pending: it is given with `apex approvals approve {id}`, and then the request "
             "can be made again."
         )
     again = " Trying again later may help." if error.is_retryable else ""

@@ -34,6 +34,7 @@ def serve(
     from apexbridge.surfaces.http.serve import check_host
 
     logging.getLogger().setLevel(logging.WARNING)
+    logging.getLogger("apexbridge.agent").setLevel(logging.INFO)  # what models did, step by step
     settings = load_settings(host=host, port=port, data_dir=data_dir)
     may_have_keys = (settings.data_dir / DATABASE_FILE).exists()
     check_host(settings.host, required=settings.api_keys_required, has_keys=may_have_keys)
