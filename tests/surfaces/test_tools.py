@@ -392,6 +392,10 @@ def test_the_command_line_lists_shows_and_runs_tools(apex: Apex, tmp_path: Path)
     written = apex("tools", "run", "file-write", "--input", '{"path": "a.txt", "content": "hi"}', "--json")
     assert written.json == {"success": True, "path": "a.txt", "bytes": 2}
     assert apex("tools", "run", "file-read", "--input", '{"path": "a.txt"}').out == "hi\n"
+    assert apex("tools", "run", "list-files").out.split()[:4] == ["PATH", "TYPE", "SIZE", "MODIFIED"]
+    assert apex("tools", "run", "vector-search", "--input", '{"query": "x"}').err == "No results.\n"
+    assert apex("tools", "run", "calculate", "--input", '{"expression": "2^100"}').out == f"{2**100}\n"
+    assert apex("tools", "show", "stats").code == 1
     wrong = apex("tools", "run", "none")
     assert (wrong.code, "apex tools list" in wrong.err) == (1, True)
     bad = apex("tools", "run", "calculate", "--input", '{"expression": "1/0"}')
@@ -410,6 +414,11 @@ def test_the_command_line_confirms_with_yes_and_says_so_without(apex: Apex, tmp_
     assert apex("skills", "run", "wipe", "--json").code == 3
     assert apex("skills", "run", "wipe", "--yes").out == "{}\n"
     assert apex("tools", "run", "skill:wipe", "--yes", "--json").json["success"]
+    fails = {"scripts/execute.py": "import sys\nprint('said')\nsys.exit('why')"}
+    apex("skills", "install", str(write_skill(tmp_path, "fails", files=fails)))
+    failed = apex("tools", "run", "skill:fails")
+    assert (failed.code, failed.out) == (1, "said\n")
+    assert failed.err.startswith("why (EXIT_NONZERO, exit code 1, ")
     assert apex("skills", "run", "wipe", "--input", '{"once": "more"}').code == 3
     (waiting,) = apex("approvals", "list", "--json").json
     assert "wipe" in apex("approvals", "list").out

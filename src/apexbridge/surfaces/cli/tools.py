@@ -17,7 +17,7 @@ app = typer.Typer(help="Built-in tools, skills as tools, and your own.", no_args
 approvals = typer.Typer(help="Confirmations that wait.", no_args_is_help=True, rich_markup_mode=None)
 ToolId = Annotated[str, typer.Argument(metavar="ID", help="Such as calculate or skill:git-commit.")]
 ApprovalId = Annotated[str, typer.Argument(metavar="ID", help="The confirmation's id.")]
-DESCRIPTION_CHARACTERS = 100
+LONG_CHARACTERS = 40
 
 
 @app.command("list")
@@ -122,6 +122,15 @@ def _decide(id: str, approved: bool, *, json: bool, data_dir: str | None, url: s
 
 
 def _path(id: str, *rest: str) -> str:
+    """The path of a tool's route.
+
+    Raises:
+        ToolNotFoundError: for what cannot be a tool's id, because it is a route of its own or nothing at all.
+    """
+    from apexbridge.errors import ToolNotFoundError
+
+    if id in ("", "stats"):
+        raise ToolNotFoundError(f"BuiltIn tool not found: {id}", tool=id)
     return "/".join(["/api/tools", quote(id, safe=""), *rest])
 
 
@@ -132,21 +141,50 @@ def _state(tool: Mapping[str, Any]) -> str:
 
 
 def _tell(answer: Any) -> None:
-    """The result for people: what matters most of it, else all of it."""
+    """The result for people: its text where it has one, its lists as tables, and what is left as facts."""
     import json as jsonlib
 
-    from apexbridge.surfaces.cli.output import facts, line
+    from apexbridge.surfaces.cli.output import facts, line, say
 
     if not isinstance(answer, dict):
         line(answer if isinstance(answer, str) else jsonlib.dumps(answer, ensure_ascii=False))
         return
     shown = {key: value for key, value in answer.items() if key != "success"}
+    if shown.get("exact") == str(shown.get("result")):
+        del shown["exact"]
     for key in ("content", "stdout", "output"):
         if isinstance(shown.get(key), str) and shown[key]:
             line(shown[key].rstrip("\n"))
-            return
-    if len(shown) == 1:
-        (value,) = shown.values()
+            if "errorCode" not in shown:
+                return
+            break
+    if "errorCode" in shown:  # a run of a skill that failed; --json has the rest
+        say(
+            f"{shown['error']} ({shown['errorCode']}, exit code {shown['exitCode']}, {shown['duration']} ms)",
+            style="red",
+        )
+        return
+    listed = {key: value for key, value in shown.items() if _is_listing(key, value)}
+    for key, value in listed.items():
+        _tell_list(key, value)
+    rest = {key: value for key, value in shown.items() if key not in listed}
+    if len(rest) == 1 and not listed:
+        (value,) = rest.values()
         line(value if isinstance(value, str) else jsonlib.dumps(value, ensure_ascii=False, indent=2))
-    else:
-        facts(shown)
+    elif not listed:
+        facts(rest)
+
+
+def _is_listing(key: str, value: Any) -> bool:
+    is_of_objects = isinstance(value, list) and all(isinstance(item, dict) for item in value)
+    return is_of_objects and (bool(value) or key in ("results", "files"))
+
+
+def _tell_list(name: str, items: list[dict[str, Any]]) -> None:
+    """A list of objects as a table of what is short in them; the longest column comes last."""
+    from apexbridge.surfaces.cli.output import table
+
+    keys = [key for key, value in (items[0] if items else {}).items() if not isinstance(value, dict | list)]
+    keys.sort(key=lambda key: max(len(str(item.get(key))) for item in items) > LONG_CHARACTERS)
+    rows = [[item.get(key) for key in keys] for item in items]
+    table([key.upper() for key in keys], rows, empty=f"No {name}.", one_line=True)
