@@ -13,7 +13,7 @@ import anyio.to_thread
 
 import apexbridge
 from apexbridge.agent.approving import Approver
-from apexbridge.agent.service import Chat
+from apexbridge.agent.react import ReActStrategy
 from apexbridge.errors import ApexBridgeError
 from apexbridge.retrieval.embedders.choose import choose_embedder
 from apexbridge.retrieval.embedders.embedder import Embedder
@@ -98,7 +98,7 @@ class Bridge:
         self.builtins = BuiltInExecutor(self.tools)
         self.confirmation = skills.confirmation
         self.conversations = Conversations()
-        self.chat = Chat(self.tools, settings.chat, Approver(self.confirmation))
+        self.chat = ReActStrategy(self.tools, settings.chat, Approver(self.confirmation))
         self.keys = keys
         self.audit = audit
         self._tally = tally

@@ -116,7 +116,7 @@ async def told_in_every_way(request: ChatRequest) -> None:
     for way in ("native", "schema", "text"):
         body = request_body(way, request.body, with_system(request.messages, "ours"), offer)
         json.dumps(body)
-        await OfflineModel().complete(OFFLINE_UPSTREAM, body)
+        await (await OfflineModel().ask(OFFLINE_UPSTREAM, body, 1)).next()
 
 
 @pytest.mark.anyio

@@ -2,7 +2,7 @@
 
 import pytest
 
-from apexbridge.surfaces.http import chat
+from apexbridge.surfaces.http import reply
 from tests.chat.live import Live
 from tests.chat.upstream import Step, Upstream, call
 
@@ -11,7 +11,7 @@ from tests.chat.upstream import Step, Upstream, call
 def test_a_stream_that_waits_is_kept_alive_by_comments(
     bridge_server: Live, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chat, "KEEP_ALIVE_SECONDS", 0.05)
+    monkeypatch.setattr(reply, "KEEP_ALIVE_SECONDS", 0.05)
     model = upstream.play(Step(calls=[call("datetime")]), Step(text="Now.", delay=0.4))
     streamed = bridge_server.stream(model)
     assert b": keep-alive\n\n" in streamed.data

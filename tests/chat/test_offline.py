@@ -75,9 +75,9 @@ def test_odd_conversations_are_answered_too(server: Live) -> None:
 
 @pytest.mark.requirement("G7")
 def test_each_step_is_in_the_log_under_the_id_of_the_request(server: Live, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, logger="apexbridge.agent.react"):
+    with caplog.at_level(logging.INFO, logger="apexbridge.agent.loop"):
         answer_to(server, "turn this text into capital letters")
-    told = [record.getMessage() for record in caplog.records if record.name == "apexbridge.agent.react"]
+    told = [record.getMessage() for record in caplog.records if record.name == "apexbridge.agent.loop"]
     ids = {line.split(":")[0] for line in told}
     assert len(ids) == 1
     assert ids.pop().startswith("chat req_")

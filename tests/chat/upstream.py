@@ -64,6 +64,8 @@ class Seen:
     body: Json
     headers: Json
     raw: bytes
+    peer: Any = None
+    """The other end of the connection it came on."""
     is_over: bool = False
     was_left: bool = False
     """The other side went away before the end."""
@@ -100,7 +102,12 @@ class Upstream:
     async def complete(self, request: web.Request) -> web.StreamResponse:
         raw = await request.read()
         body = json.loads(raw)
-        seen = Seen(body=body, headers=dict(request.headers), raw=raw)
+        seen = Seen(
+            body=body,
+            headers=dict(request.headers),
+            raw=raw,
+            peer=request.transport and request.transport.get_extra_info("peername"),
+        )
         model = body.get("model", "")
         self._seen[model].append(seen)
         try:

@@ -23,13 +23,13 @@ from starlette.routing import Route
 import apexbridge
 from apexbridge import errors
 from apexbridge.agent import hidden
+from apexbridge.agent.asking import GRACE_SECONDS
 from apexbridge.agent.budget import StopCause
-from apexbridge.agent.react import GRACE_SECONDS
+from apexbridge.agent.react import ReActStrategy
 from apexbridge.agent.request import Options
-from apexbridge.agent.service import Chat
 from apexbridge.bridge import Bridge
 from apexbridge.errors import STATUS_OF_CODE
-from apexbridge.llm import client
+from apexbridge.llm import answering, client
 from apexbridge.retrieval.matches import SearchAnswer
 from apexbridge.sandbox.artifacts import MAX_BYTES, MAX_DEPTH, MAX_FILES, MIN_FREE_BYTES
 from apexbridge.sandbox.config import GUARANTEES, MB
@@ -71,7 +71,7 @@ OF_INSTANCES: dict[type, set[str]] = {
     ToolRegistry: {"executor"},
     BuiltInExecutor: {"tools"},
     Confirmation: set(),
-    Chat: {"settings"},
+    ReActStrategy: {"settings"},
 }
 """Public attributes that only an instance has."""
 
@@ -285,7 +285,7 @@ def test_the_numbers_of_the_chat_page_are_those_of_the_code() -> None:
             f"{GRACE_SECONDS:g} s more |",
             f"| the same call in a row | {LOOP_CALLS} times |",
             f"| an upstream's silence | {client.SILENCE_SECONDS} s | 504 |",
-            f"| an upstream's answer in one piece | {client.MAX_ANSWER_BYTES // MB} MB | 502 |",
+            f"| an upstream's answer in one piece | {answering.MAX_ANSWER_BYTES // MB} MB | 502 |",
         ),
         "Turns of which the client sees a part": (
             f"at most {hidden.MAX_TURNS:,} of them and {hidden.MAX_BYTES // MB} MB",

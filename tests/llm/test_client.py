@@ -42,8 +42,23 @@ def body_of(model: str, **fields: Any) -> Json:
 
 
 async def pieces(client: UpstreamClient, address: Address, model: str) -> list[Json]:
-    async with client.stream(address, body_of(model, stream=True)) as chunks:
-        return [chunk async for chunk in chunks]
+    return await asked(client, address, body_of(model, stream=True))
+
+
+async def asked(client: UpstreamClient, address: Address, body: Json, *, seconds: float = 60) -> list[Json]:
+    answer = await client.ask(address, body, seconds)
+    found: list[Json] = []
+    try:
+        while (chunks := await answer.next()) is not None:
+            found += chunks
+    finally:
+        client.done(answer)
+    return found
+
+
+async def complete(client: UpstreamClient, address: Address, body: Json) -> Json:
+    (completion,) = await asked(client, address, body)
+    return completion
 
 
 def text_of(chunks: list[Json]) -> str:
@@ -52,7 +67,7 @@ def text_of(chunks: list[Json]) -> str:
 
 async def failure(client: UpstreamClient, address: Address, model: str, *, stream: bool) -> UpstreamError:
     with pytest.raises(UpstreamError) as caught:
-        await (pieces(client, address, model) if stream else client.complete(address, body_of(model)))
+        await (pieces(client, address, model) if stream else complete(client, address, body_of(model)))
     return caught.value
 
 
@@ -65,7 +80,7 @@ async def test_a_request_goes_out_as_it_is_and_the_answer_comes_back_as_it_is(
 ) -> None:
     model = upstream.play(Step(text="hi", fields={"annotations": []}))
     body = body_of(model, seed=7, nested={"unknown": ["字", 1.5, None]}, top_logprobs=2**70)
-    told = await client.complete(address, body)
+    told = await complete(client, address, body)
     assert told["choices"][0]["message"] == {"role": "assistant", "content": "hi", "annotations": []}
     assert upstream.bodies(model) == [body]
     assert upstream.seen(model)[0].headers["Authorization"] == f"Bearer {KEY}"
@@ -103,7 +118,7 @@ async def test_half_a_character_reaches_the_server_as_the_client_wrote_it(
     client: UpstreamClient, address: Address, upstream: Upstream
 ) -> None:
     model = upstream.play(Step(text="hi"))
-    await client.complete(address, body_of(model, user="half \ud83d of 😀"))
+    await complete(client, address, body_of(model, user="half \ud83d of 😀"))
     seen = upstream.seen(model)[0]
     assert seen.body["user"] == "half \ud83d of 😀"
     seen.raw.decode("utf-8")
@@ -119,7 +134,7 @@ async def test_a_passing_failure_is_tried_again(
     if stream:
         assert text_of(await pieces(client, address, model)) == "now"
     else:
-        assert (await client.complete(address, body_of(model)))["choices"][0]["message"]["content"] == "now"
+        assert (await complete(client, address, body_of(model)))["choices"][0]["message"]["content"] == "now"
     assert len(upstream.seen(model)) == 3
 
 
@@ -142,7 +157,7 @@ async def test_the_wait_that_a_server_asks_for_is_kept(
 
     monkeypatch.setattr(module.asyncio, "sleep", sleep)  # type: ignore[attr-defined]
     model = upstream.play(refusal(429, "slow down", retry_after="7"), Step(text="now"))
-    await client.complete(address, body_of(model))
+    await complete(client, address, body_of(model))
     assert 7 in waits
 
 
@@ -257,7 +272,7 @@ async def test_whoever_leaves_ends_the_request(address: Address, upstream: Upstr
     patient = UpstreamClient(silence_seconds=60)
 
     async def ask() -> None:
-        await (pieces(patient, address, model) if stream else patient.complete(address, body_of(model)))
+        await (pieces(patient, address, model) if stream else complete(patient, address, body_of(model)))
 
     with anyio.fail_after(20):
         async with anyio.create_task_group() as group:
@@ -271,7 +286,44 @@ async def test_whoever_leaves_ends_the_request(address: Address, upstream: Upstr
     await patient.close()
 
 
+async def test_what_came_before_a_fault_is_not_lost(
+    client: UpstreamClient, address: Address, upstream: Upstream
+) -> None:
+    model = upstream.play(Step(events=[CHUNK + CHUNK + b"data: {broken\n\n"]))
+    answer = await client.ask(address, body_of(model, stream=True))
+    assert [chunk["choices"][0]["delta"]["content"] for chunk in await answer.next() or []] == ["half", "half"]
+    for _ in range(2):
+        with pytest.raises(UpstreamError):
+            await answer.next()
+    client.done(answer)
+
+
+@both
+@pytest.mark.parametrize("after", [-1, 2])
+async def test_an_answer_that_takes_too_long_is_ended(
+    address: Address, upstream: Upstream, stream: bool, after: int
+) -> None:
+    patient = UpstreamClient(silence_seconds=60)
+    model = upstream.play(Step(text="a text", hang_after=after if stream else -1))
+    with anyio.fail_after(20), pytest.raises(UpstreamError) as caught:
+        await asked(patient, address, body_of(model, stream=stream), seconds=0.3)
+    assert (caught.value.status, caught.value.error["code"]) == (504, "upstream_timeout")
+    assert caught.value.error["message"] == "The model took too long."
+    await patient.close()
+
+
 # --------------------------------------------------------------------------------------------------------------- others
+@both
+async def test_one_connection_serves_one_request_after_the_other(
+    client: UpstreamClient, address: Address, upstream: Upstream, stream: bool
+) -> None:
+    model = upstream.play(Step(text="a text"))
+    for _ in range(5):
+        await asked(client, address, body_of(model, stream=stream))
+        await anyio.sleep(0.05)
+    assert len({seen.peer for seen in upstream.seen(model)}) == 1
+
+
 async def test_models_are_listed_whatever_the_list_holds(
     client: UpstreamClient, address: Address, upstream: Upstream
 ) -> None:
@@ -286,7 +338,7 @@ async def test_models_are_listed_whatever_the_list_holds(
 
 async def test_calls_come_through(client: UpstreamClient, address: Address, upstream: Upstream) -> None:
     model = upstream.play(Step(calls=[call("f", {"a": 1})]))
-    told = await client.complete(address, body_of(model))
+    told = await complete(client, address, body_of(model))
     assert told["choices"][0]["message"]["tool_calls"][0]["function"]["name"] == "f"
 
 

@@ -11,18 +11,51 @@ from apexbridge.tools.tool import Tool
 Json = dict[str, Any]
 
 
+class OwnTools:
+    """What is offered of ours, made once for each state of the registry: there may be thousands of skills in it."""
+
+    def __init__(self, registry: ToolRegistry) -> None:
+        self.registry = registry
+        self._version = -1
+        self._common: tuple[Tool, ...] = ()
+        self._usual: dict[str, tuple[str, Json]] = {}
+
+    def offered(self, skills: Sequence[str]) -> Mapping[str, tuple[str, Json]]:
+        """The built-ins and the operator's own, and the skills that the client named: id and function by wire name.
+
+        Raises:
+            BadRequestError: there is no such skill.
+        """
+        if self._version != self.registry.version:
+            self._version = self.registry.version
+            self._common = tuple(
+                tool
+                for tool in self.registry.list()
+                if not tool.id.startswith(SKILL_PREFIX) and self.registry.is_enabled(tool.id)
+            )
+            self._usual = _functions(self._common)
+        if not skills:
+            return self._usual
+        return _functions([*self._common, *(self._skill(name) for name in dict.fromkeys(skills))])
+
+    def _skill(self, name: str) -> Tool:
+        tool = self.registry.find(skill_tool_id(name))
+        if tool is None or not self.registry.is_enabled(tool.id):
+            raise BadRequestError(f"There is no skill {name[:64]}.", param="x_bridge.skills", code="skill_not_found")
+        return tool
+
+
 class Disclosure:
     """The tools of one request, and what their names stand for."""
 
-    def __init__(self, request: ChatRequest, registry: ToolRegistry) -> None:
-        own = _own_tools(request, registry) if request.uses_our_tools else []
+    def __init__(self, request: ChatRequest, own: OwnTools) -> None:
+        offered = own.offered(request.options.skills) if request.uses_our_tools else {}
         # A client's tool wins its name: it knows what it asked for.
-        self._names = WireNames([tool.id for tool in own], taken=())
-        shown = [tool for tool in own if self._names.name(tool.id) not in request.client_names]
-        self._offered = {self._names.name(tool.id): tool.id for tool in shown}
-        self._registry = registry
+        shown = {name: pair for name, pair in offered.items() if name not in request.client_names}
+        self._offered = {name: id for name, (id, _) in shown.items()}
+        self._registry = own.registry
         self._client_names = request.client_names
-        self.tools: list[Json] = [_function(self._names.name(tool.id), tool) for tool in shown] + request.client_tools
+        self.tools: list[Json] = [function for _, function in shown.values()] + request.client_tools
         if len(self.tools) > MAX_TOOLS:
             raise BadRequestError(
                 f"'tools' has {len(request.client_tools)} entries; with ours at most {MAX_TOOLS} are possible.",
@@ -61,16 +94,9 @@ class Disclosure:
         return None
 
 
-def _own_tools(request: ChatRequest, registry: ToolRegistry) -> list[Tool]:
-    """The built-ins and the operator's own; of the skills only those that the client named."""
-    tools = [tool for tool in registry.list() if not tool.id.startswith(SKILL_PREFIX) and registry.is_enabled(tool.id)]
-    named = []
-    for name in dict.fromkeys(request.options.skills):
-        tool = registry.find(skill_tool_id(name))
-        if tool is None or not registry.is_enabled(tool.id):
-            raise BadRequestError(f"There is no skill {name[:64]}.", param="x_bridge.skills", code="skill_not_found")
-        named.append(tool)
-    return [*tools, *named]
+def _functions(tools: Sequence[Tool]) -> dict[str, tuple[str, Json]]:
+    names = WireNames([tool.id for tool in tools])
+    return {names.name(tool.id): (tool.id, _function(names.name(tool.id), tool)) for tool in tools}
 
 
 def _function(name: str, tool: Tool) -> Json:

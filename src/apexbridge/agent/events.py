@@ -1,7 +1,8 @@
 """What happens while a request is answered; every surface only renders this."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from apexbridge.agent.budget import StopCause
 
@@ -15,19 +16,32 @@ class Begun:
     model: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
-    """A piece of the answer: the fields of a delta, text among them, and what stood beside the delta."""
+class Delta(NamedTuple):
+    """A piece of the answer."""
 
     fields: Json
-    beside: Json = field(default_factory=dict)
+    """Of the message: its text, and whatever else the model's server gave."""
+    beside: Json
+    """What stood beside the message."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """What the model said; pieces that arrived together stay together, so that they can go on together."""
+
+    deltas: Sequence[Delta]
+
+    @property
+    def text(self) -> str:
+        """The words in it."""
+        return "".join(text for delta in self.deltas if isinstance(text := delta.fields.get("content"), str))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passed:
-    """A piece of the upstream's own answer, to be passed on untouched: none of our tools take part."""
+    """The upstream's own answer, or chunks of it, to be passed on untouched: none of our tools take part."""
 
-    chunk: Json
+    chunks: Sequence[Json]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

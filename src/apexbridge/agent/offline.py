@@ -6,8 +6,7 @@ It is no language model. It knows a handful of patterns, and otherwise looks for
 import json
 import re
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import Iterator
 from typing import Any
 
 from apexbridge.llm.config import Upstream
@@ -37,28 +36,42 @@ _LIST = re.compile(r"\b(?:list|show)\b.{0,20}?\bfiles\b|列出.{0,4}文件", re.
 class OfflineModel:
     """Gives completions without a model."""
 
-    async def complete(self, upstream: Upstream, body: Json) -> Json:
-        """The next step of the plan, in one piece."""
-        calls, text = _next_step(body)
-        message: Json = {"role": "assistant", "content": text}
-        if calls:
-            message["tool_calls"] = calls
-        choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if calls else "stop"}
-        return {"id": "offline", "object": "chat.completion", "model": OFFLINE_MODEL, "choices": [choice]}
+    async def ask(self, upstream: Upstream, body: Json, seconds: float) -> "OfflineAnswer":
+        """The next step of the plan."""
+        return OfflineAnswer(body)
 
-    @asynccontextmanager
-    async def stream(self, upstream: Upstream, body: Json) -> AsyncIterator[AsyncGenerator[Json, None]]:
-        """The same in pieces."""
-        async with aclosing(self._pieces(body)) as pieces:
-            yield pieces
+    def done(self, answer: "OfflineAnswer") -> None:
+        """There is nothing to let go of."""
 
-    async def _pieces(self, body: Json) -> AsyncGenerator[Json, None]:
-        calls, text = _next_step(body)
-        for word in re.findall(r"\S+\s*|\s+", text or ""):
-            yield _chunk({"content": word}, None)
-        if calls:
-            yield _chunk({"tool_calls": [{"index": place, **call} for place, call in enumerate(calls)]}, None)
-        yield _chunk({}, "tool_calls" if calls else "stop")
+
+class OfflineAnswer:
+    """One step of the plan, word by word or in one piece."""
+
+    def __init__(self, body: Json) -> None:
+        self._pieces = _pieces(body) if body.get("stream") else iter([_completion(body)])
+
+    async def next(self) -> list[Json] | None:
+        """One more piece."""
+        piece = next(self._pieces, None)
+        return None if piece is None else [piece]
+
+
+def _completion(body: Json) -> Json:
+    calls, text = _next_step(body)
+    message: Json = {"role": "assistant", "content": text}
+    if calls:
+        message["tool_calls"] = calls
+    choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if calls else "stop"}
+    return {"id": "offline", "object": "chat.completion", "model": OFFLINE_MODEL, "choices": [choice]}
+
+
+def _pieces(body: Json) -> Iterator[Json]:
+    calls, text = _next_step(body)
+    for word in re.findall(r"\S+\s*|\s+", text or ""):
+        yield _chunk({"content": word}, None)
+    if calls:
+        yield _chunk({"tool_calls": [{"index": place, **call} for place, call in enumerate(calls)]}, None)
+    yield _chunk({}, "tool_calls" if calls else "stop")
 
 
 def _chunk(delta: Json, finish: str | None) -> Json:

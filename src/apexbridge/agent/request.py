@@ -156,8 +156,9 @@ def _check_messages(messages: Any) -> None:
             waiting.remove(message["tool_call_id"])
         else:
             waiting = []
+        calls = _call_ids(message.get("tool_calls"), where)
         if role == "assistant":
-            waiting = _call_ids(message.get("tool_calls"), where)
+            waiting = calls
 
 
 def _call_ids(calls: Any, where: str) -> list[str]:

@@ -74,6 +74,10 @@ class Turn:
         message: Json = {"role": "assistant", "content": self.text or (None if found else "")}
         return message | ({"tool_calls": found} if found else {})
 
+    def add_call(self, name: str, arguments: str) -> None:
+        """A call that was found in its text."""
+        self._take_call({"index": max(self._calls, default=-1) + 1, "function": {"name": name, "arguments": arguments}})
+
     def _take_call(self, piece: Json) -> None:
         index = self._index(piece)
         call = self._calls.setdefault(index, {"id": "", "type": "function", "function": {"name": "", "arguments": ""}})

@@ -4,16 +4,15 @@ import asyncio
 import io
 import json
 import random
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import aiohttp
 import orjson
 
+from apexbridge.llm.answering import HttpAnswer, parsed
 from apexbridge.llm.config import Upstream
 from apexbridge.llm.errors import UpstreamError
-from apexbridge.llm.sse import EventLines, StreamTooLongError
 
 Json = dict[str, Any]
 ATTEMPTS = 3
@@ -24,7 +23,9 @@ FIRST_WAIT_SECONDS = 0.5
 CONNECT_SECONDS = 10
 SILENCE_SECONDS = 120
 """How long an upstream may say nothing at all."""
-MAX_ANSWER_BYTES = 64 * 1024 * 1024
+ANSWER_SECONDS = 600.0
+"""How long an answer may take where nobody says less."""
+LIST_SECONDS = 10.0
 LARGE_BYTES = 512 * 1024
 """A request from there on is sent piece by piece, so that others get their turn."""
 
@@ -35,31 +36,39 @@ class UpstreamClient:
     def __init__(self, *, silence_seconds: float = SILENCE_SECONDS) -> None:
         self._session: aiohttp.ClientSession | None = None
         self._silence = silence_seconds
+        self._ending: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
         """Let all connections go."""
         session, self._session = self._session, None
+        if self._ending:
+            await asyncio.wait(self._ending)
         if session is not None:
             await session.close()
 
-    async def complete(self, upstream: Upstream, body: Json) -> Json:
-        """Ask for a completion in one piece.
+    async def ask(self, upstream: Upstream, body: Json, seconds: float = ANSWER_SECONDS) -> HttpAnswer:
+        """Ask for a completion; the answer has to be given back to `done`, whatever comes of it.
 
         Raises:
             UpstreamError: what the upstream answered instead.
         """
-        async with self._answered(upstream, body) as response:
-            return _completion(await _read(response))
+        data = _written(body)
+        late = asyncio.get_running_loop().time() + seconds
+        try:
+            async with asyncio.timeout_at(late):
+                response = await self._answered(upstream, data)
+        except TimeoutError as error:
+            raise UpstreamError.of_ours(504, "The model took too long.", "upstream_timeout") from error
+        return HttpAnswer(response, late - asyncio.get_running_loop().time())
 
-    @asynccontextmanager
-    async def stream(self, upstream: Upstream, body: Json) -> AsyncIterator[AsyncGenerator[Json, None]]:
-        """Ask for a completion in pieces; whoever leaves the block early ends the request.
-
-        Raises:
-            UpstreamError: what the upstream answered instead, or that it broke off.
-        """
-        async with self._answered(upstream, body) as response, aclosing(self._chunks(response)) as chunks:
-            yield chunks
+    def done(self, answer: HttpAnswer) -> None:
+        """No more of this answer is wanted; where only its end is missing, its connection is kept."""
+        if not answer.is_unread:
+            answer.close()
+            return
+        ending = asyncio.ensure_future(answer.drain())
+        self._ending.add(ending)
+        ending.add_done_callback(self._ending.discard)
 
     async def models(self, upstream: Upstream) -> list[Json]:
         """The models that an upstream lists.
@@ -67,16 +76,27 @@ class UpstreamClient:
         Raises:
             UpstreamError: it does not.
         """
-        async with self._answered(upstream, None) as response:
-            told = _parsed(await _read(response))
+        try:
+            async with asyncio.timeout(LIST_SECONDS):
+                response = await self._send(upstream, None)
+                answer = HttpAnswer(response, LIST_SECONDS)
+                try:
+                    data = await answer.rest()
+                finally:
+                    answer.close()
+        except TimeoutError as error:
+            raise UpstreamError.of_ours(
+                504, "The model's server did not answer in time.", "upstream_timeout"
+            ) from error
+        if response.status >= 400:
+            raise UpstreamError(response.status, data, response.headers)
+        told = parsed(data)
         found = told.get("data") if isinstance(told, dict) else None
-        return [model for model in found or [] if isinstance(model, dict)]
+        return [model for model in found if isinstance(model, dict)] if isinstance(found, list) else []
 
     # ------------------------------------------------------------------------------------------------- requests
-    @asynccontextmanager
-    async def _answered(self, upstream: Upstream, body: Json | None) -> AsyncIterator[aiohttp.ClientResponse]:
+    async def _answered(self, upstream: Upstream, data: bytes) -> aiohttp.ClientResponse:
         """A good answer, after as many attempts as it takes and may take."""
-        data = None if body is None else _written(body)
         for attempt in range(1, ATTEMPTS + 1):
             is_last = attempt == ATTEMPTS
             try:
@@ -87,17 +107,17 @@ class UpstreamClient:
                 await asyncio.sleep(_pause(attempt, {}))
                 continue
             if response.status < 400:
-                try:
-                    yield response
-                finally:
-                    response.close()
-                return
-            async with response:
-                failure = UpstreamError(response.status, await _read(response), response.headers)
+                return response
+            answer = HttpAnswer(response, self._silence)
+            try:
+                failure = UpstreamError(response.status, await answer.rest(), response.headers)
+            finally:
+                answer.close()
             pause = _pause(attempt, response.headers)
             if is_last or response.status not in RETRIED_STATUSES or pause > MAX_WAIT_SECONDS:
                 raise failure
             await asyncio.sleep(pause)
+        raise AssertionError("the last attempt answers or fails")
 
     async def _send(self, upstream: Upstream, data: bytes | None) -> aiohttp.ClientResponse:
         headers = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
@@ -128,100 +148,12 @@ class UpstreamClient:
             )
         return self._session
 
-    # -------------------------------------------------------------------------------------------------- answers
-    async def _chunks(self, response: aiohttp.ClientResponse) -> AsyncGenerator[Json, None]:
-        if "text/event-stream" not in response.headers.get("content-type", ""):
-            yield _completion(await _read(response))  # it did not stream: one piece is a stream too
-            return
-        lines, is_done, has_begun, has_finished = EventLines(), False, False, False
-        try:
-            async for piece in response.content.iter_any():
-                for data in lines.feed(piece):
-                    if data == b"[DONE]":
-                        is_done = True
-                    elif not is_done:
-                        chunk = _chunk(data)
-                        has_begun, has_finished = True, has_finished or _finishes(chunk)
-                        yield chunk
-                if is_done and not has_begun:
-                    raise UpstreamError.of_ours(502, "The model's server said nothing.", "upstream_invalid")
-                if is_done:
-                    return
-            for data in lines.end():
-                if data != b"[DONE]":
-                    chunk = _chunk(data)
-                    has_finished = has_finished or _finishes(chunk)
-                    yield chunk
-            if not has_finished:  # many never say [DONE]; one that says neither was cut off
-                raise UpstreamError.of_ours(502, "The model's server broke off its answer.", "upstream_cut")
-        except TimeoutError as error:
-            raise UpstreamError.of_ours(504, "The model's server fell silent.", "upstream_timeout") from error
-        except (aiohttp.ClientError, OSError) as error:
-            raise UpstreamError.of_ours(502, "The model's server broke off its answer.", "upstream_cut") from error
-        except StreamTooLongError as error:
-            raise UpstreamError.of_ours(502, "The model's server sent an endless event.", "upstream_invalid") from error
-
 
 def _written(body: Json) -> bytes:
     try:
-        return json.dumps(body, ensure_ascii=False).encode()
-    except UnicodeEncodeError:  # half a character, which only an escape can carry
+        return orjson.dumps(body)
+    except TypeError:  # a number beyond 64 bits, or half a character, which only an escape can carry
         return json.dumps(body).encode()
-
-
-def _chunk(data: bytes) -> Json:
-    """One event of a stream.
-
-    Raises:
-        UpstreamError: it is no JSON object, or is an error itself.
-    """
-    try:
-        chunk = orjson.loads(data)
-    except orjson.JSONDecodeError:
-        chunk = _parsed(data)
-    if not isinstance(chunk, dict):
-        raise UpstreamError.of_ours(502, "The model's server sent an event that is no object.", "upstream_invalid")
-    if chunk.get("error") is not None and not chunk.get("choices"):
-        raise UpstreamError(502, data)
-    return chunk
-
-
-def _finishes(chunk: Json) -> bool:
-    choices = chunk.get("choices")
-    return isinstance(choices, list) and any(
-        isinstance(choice, dict) and choice.get("finish_reason") is not None for choice in choices
-    )
-
-
-def _completion(data: bytes) -> Json:
-    told = _parsed(data)
-    choices = told.get("choices") if isinstance(told, dict) else None
-    if not isinstance(told, dict) or not isinstance(choices, list) or not choices:
-        if isinstance(told, dict) and told.get("error") is not None:
-            raise UpstreamError(502, data)
-        raise UpstreamError.of_ours(502, "The model's server answered with no completion.", "upstream_invalid")
-    return told
-
-
-def _parsed(data: bytes) -> Any:
-    try:
-        return json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise UpstreamError.of_ours(502, "The model's server answered with broken JSON.", "upstream_invalid") from error
-
-
-async def _read(response: aiohttp.ClientResponse) -> bytes:
-    try:
-        data = await response.content.read(MAX_ANSWER_BYTES + 1)
-        while len(data) <= MAX_ANSWER_BYTES and (more := await response.content.read(MAX_ANSWER_BYTES + 1 - len(data))):
-            data += more
-    except TimeoutError as error:
-        raise UpstreamError.of_ours(504, "The model's server fell silent.", "upstream_timeout") from error
-    except (aiohttp.ClientError, OSError) as error:
-        raise UpstreamError.of_ours(502, "The model's server broke off its answer.", "upstream_cut") from error
-    if len(data) > MAX_ANSWER_BYTES:
-        raise UpstreamError.of_ours(502, "The model's server sent too much.", "upstream_invalid")
-    return data
 
 
 def _pause(attempt: int, headers: Mapping[str, str]) -> float:

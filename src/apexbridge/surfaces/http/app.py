@@ -42,6 +42,7 @@ def create_app(bridge: Bridge, access: Access | None = None) -> FastAPI:
     app.router.routes.extend(chat.routes(bridge))
     add_error_handlers(app)
     trail = AuditTrail(bridge.audit, bridge.content_hash)
+    app.add_middleware(chat.ChatDoor, bridge=bridge)
     app.add_middleware(BodyLimit)
     app.add_middleware(AccessGuard, access=access, keys=bridge.keys, rates=RateLimit(settings.rate_limit), trail=trail)
     app.add_middleware(

@@ -7,40 +7,43 @@ import asyncio
 import json
 import logging
 import uuid
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing, suppress
+from collections.abc import Mapping
+from contextlib import aclosing
 from typing import Any
 
 from starlette.routing import BaseRoute, Route
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from apexbridge.agent.events import Event
 from apexbridge.agent.request import BadRequestError, ChatRequest, read_request
 from apexbridge.bridge import Bridge
 from apexbridge.errors import ApexBridgeError
 from apexbridge.llm.errors import UpstreamError, openai_error
-from apexbridge.surfaces.http.completions import Completion, CompletionStream
-from apexbridge.surfaces.http.limits import MAX_BODY_BYTES
+from apexbridge.surfaces.http.reply import Reply
 
-Json = dict[str, Any]
-KEEP_ALIVE_SECONDS = 10.0
-KEEP_ALIVE = b": keep-alive\n\n"
-_JSON = (b"content-type", b"application/json")
-_STREAM = (
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-cache"),
-    (b"x-accel-buffering", b"no"),
-)
+CHAT_PATH = "/v1/chat/completions"
 logger = logging.getLogger(__name__)
 
 
 def routes(bridge: Bridge) -> list[BaseRoute]:
     """What is answered below `/v1`."""
     return [
-        Route("/v1/chat/completions", ChatEndpoint(bridge), methods=["POST"]),
+        Route(CHAT_PATH, ChatEndpoint(bridge), methods=["POST"]),
         Route("/v1/models", ModelsEndpoint(bridge), methods=["GET"]),
         Route("/v1/models/{id:path}", ModelsEndpoint(bridge), methods=["GET"]),
     ]
+
+
+class ChatDoor:
+    """Takes chat requests past the router, which tries every other route before."""
+
+    def __init__(self, app: ASGIApp, *, bridge: Bridge) -> None:
+        self._app = app
+        self._chat = ChatEndpoint(bridge)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on."""
+        is_chat = scope["type"] == "http" and scope["path"] == CHAT_PATH and scope["method"] == "POST"
+        await (self._chat if is_chat else self._app)(scope, receive, send)
 
 
 class ChatEndpoint:
@@ -51,48 +54,44 @@ class ChatEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request; it ends with its client."""
-        answer = _Answer(send, _request_id(scope))
+        reply = Reply(send, _request_id(scope))
         try:
-            body = await _body(receive)
-            request = read_request(_parsed(body), caller=_caller(scope), request_id=answer.request_id)
+            request = read_request(_parsed(await _body(receive)), caller=_caller(scope), request_id=reply.request_id)
         except BadRequestError as error:
-            await answer.refuse(error)
+            await reply.refuse(error)
             return
         except _GoneError:
             return
-        work = asyncio.ensure_future(self._answer(request, answer))
+        work = asyncio.current_task()
         leaving = asyncio.ensure_future(_left(receive))
+
+        def stop(_: "asyncio.Task[None]") -> None:
+            if work is not None and not leaving.cancelled() and not reply.is_complete:
+                work.cancel()
+
+        leaving.add_done_callback(stop)
         try:
-            await asyncio.wait([work, leaving], return_when=asyncio.FIRST_COMPLETED)
-            if work.done():
-                work.result()
+            await self._answer(request, reply)
+        except asyncio.CancelledError:
+            if not leaving.done():  # somebody else wants this to end
+                raise
         finally:
             leaving.cancel()
-            if not work.done():
-                work.cancel()
-                with suppress(asyncio.CancelledError):
-                    await work
 
-    async def _answer(self, request: ChatRequest, answer: "_Answer") -> None:
+    async def _answer(self, request: ChatRequest, reply: Reply) -> None:
         try:
             async with aclosing(self._bridge.chat.run(request)) as events:
-                await (answer.stream if request.is_stream else answer.whole)(request, events)
+                await (reply.stream if request.is_stream else reply.whole)(request, events)
         except BadRequestError as error:
-            await answer.refuse(error)
+            await reply.refuse(error)
         except UpstreamError as error:
-            await answer.fail(error)
+            await reply.fail(error)
         except ApexBridgeError as error:
-            await answer.fail(UpstreamError.of_ours(error.status, error.message, error.code.lower()))
+            await reply.fail(UpstreamError.of_ours(error.status, error.message, error.code.lower()))
         except Exception:
-            logger.exception("the chat request %s failed", answer.request_id)
-            await answer.fail(
-                UpstreamError(
-                    500,
-                    json.dumps(
-                        openai_error("Something went wrong here; the log has more.", kind="server_error", code=None)
-                    ).encode(),
-                )
-            )
+            logger.exception("the chat request %s failed", reply.request_id)
+            told = openai_error("Something went wrong here; the log has more.", kind="server_error", code=None)
+            await reply.fail(UpstreamError(500, json.dumps(told).encode()))
 
 
 class ModelsEndpoint:
@@ -103,95 +102,18 @@ class ModelsEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """All of them, or one by its id."""
-        answer = _Answer(send, _request_id(scope))
+        reply = Reply(send, _request_id(scope))
         models = await self._bridge.chat.models()
         wanted = scope.get("path_params", {}).get("id")
         if wanted is None:
-            await answer.send_json(200, {"object": "list", "data": models})
+            await reply.send_json(200, {"object": "list", "data": models})
             return
         model = next((model for model in models if model["id"] == wanted), None)
         if model is None:
             message = f"The model '{str(wanted)[:200]}' does not exist"
-            await answer.refuse(BadRequestError(message, param="model", code="model_not_found", status=404))
+            await reply.refuse(BadRequestError(message, param="model", code="model_not_found", status=404))
             return
-        await answer.send_json(200, model)
-
-
-class _Answer:
-    """What goes back to the client."""
-
-    def __init__(self, send: Send, request_id: str) -> None:
-        self._send = send
-        self.request_id = request_id
-        self._is_streaming = False
-        self._last = 0.0
-
-    async def whole(self, request: ChatRequest, events: AsyncGenerator[Event, None]) -> None:
-        """One completion."""
-        completion = Completion(request)
-        async for event in events:
-            completion.take(event)
-        await self._send_bytes(200, completion.told(), [])
-
-    async def stream(self, request: ChatRequest, events: AsyncGenerator[Event, None]) -> None:
-        """Chunks as they come; nothing before the upstream's first word, so that its errors keep their status."""
-        rendered = CompletionStream(request)
-        ticking: asyncio.Task[None] | None = None
-        try:
-            async for event in events:
-                piece = rendered.render(event)
-                if not self._is_streaming:
-                    self._is_streaming = True
-                    await self._start(200, list(_STREAM))
-                    ticking = asyncio.ensure_future(self._keep_alive())
-                if piece:
-                    await self._send_piece(piece)
-            await self._send_piece(b"data: [DONE]\n\n")
-            await self._send({"type": "http.response.body", "body": b"", "more_body": False})
-        finally:
-            if ticking is not None:
-                ticking.cancel()
-
-    async def refuse(self, error: BadRequestError) -> None:
-        """The request cannot be answered."""
-        told = openai_error(error.message, kind="invalid_request_error", code=error.code, param=error.param)
-        await self.send_json(error.status, told)
-
-    async def fail(self, error: UpstreamError) -> None:
-        """The upstream's own words, as a status where there still is one to give, else in the stream."""
-        if self._is_streaming:
-            piece = b"data: " + json.dumps({"error": error.error}, ensure_ascii=False).encode() + b"\n\n"
-            await self._send({"type": "http.response.body", "body": piece, "more_body": False})
-            return
-        headers = [(key.encode("latin-1"), value.encode("latin-1", "replace")) for key, value in error.headers.items()]
-        body = error.body if _is_error_object(error.body) else json.dumps({"error": error.error}).encode()
-        await self._send_bytes(error.status, body, [pair for pair in headers if pair[0] != b"x-request-id"])
-
-    async def send_json(self, status: int, told: Json) -> None:
-        """Any object."""
-        await self._send_bytes(status, json.dumps(told, ensure_ascii=False).encode("utf-8", "replace"), [])
-
-    async def _send_bytes(self, status: int, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:
-        await self._start(status, [_JSON, (b"content-length", str(len(body)).encode()), *headers])
-        await self._send({"type": "http.response.body", "body": body})
-
-    async def _start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
-        own = [*headers, (b"x-request-id", self.request_id.encode("latin-1", "replace"))]
-        await self._send({"type": "http.response.start", "status": status, "headers": own})
-
-    async def _send_piece(self, piece: bytes) -> None:
-        self._last = asyncio.get_running_loop().time()
-        await self._send({"type": "http.response.body", "body": piece, "more_body": True})
-
-    async def _keep_alive(self) -> None:
-        """While nothing else is said, say that the connection is not dead."""
-        loop = asyncio.get_running_loop()
-        while True:
-            quiet = loop.time() - self._last
-            if quiet >= KEEP_ALIVE_SECONDS:
-                await self._send_piece(KEEP_ALIVE)
-                quiet = 0.0
-            await asyncio.sleep(KEEP_ALIVE_SECONDS - quiet)
+        await reply.send_json(200, model)
 
 
 class _GoneError(Exception):
@@ -200,17 +122,11 @@ class _GoneError(Exception):
 
 async def _body(receive: Receive) -> bytes:
     pieces: list[bytes] = []
-    size = 0
     while True:
         message: Message = await receive()
         if message["type"] == "http.disconnect":
             raise _GoneError
         pieces.append(message.get("body", b""))
-        size += len(pieces[-1])
-        if size > MAX_BODY_BYTES:
-            raise BadRequestError(
-                f"The body is larger than {MAX_BODY_BYTES // 1024 // 1024} MB.", code="payload_too_large", status=413
-            )
         if not message.get("more_body"):
             return b"".join(pieces)
 
@@ -244,11 +160,3 @@ def _caller(scope: Scope) -> str:
 
 def _header(scope: Scope, name: bytes) -> str:
     return next((value.decode("latin-1") for key, value in scope["headers"] if key == name), "")
-
-
-def _is_error_object(body: bytes) -> bool:
-    try:
-        told = json.loads(body)
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(told, dict) and isinstance(told.get("error"), dict)

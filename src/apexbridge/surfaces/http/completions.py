@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from apexbridge.agent.events import Acted, Begun, Ended, Event, Passed, Said
+from apexbridge.agent.events import Acted, Begun, Delta, Ended, Event, Passed, Said
 from apexbridge.agent.request import ChatRequest
 
 Json = dict[str, Any]
@@ -27,16 +27,20 @@ class Completion:
     def take(self, event: Event) -> None:
         """One more event."""
         if isinstance(event, Passed):
-            self._passed = event.chunk
+            self._passed = event.chunks[0]
         elif isinstance(event, Begun):
             self._model = event.model
         elif isinstance(event, Said):
-            self._beside |= event.beside
-            for key, value in event.fields.items():
-                before = self._fields.get(key)
-                self._fields[key] = before + value if isinstance(before, str) and isinstance(value, str) else value
+            for delta in event.deltas:
+                self._take(delta)
         elif isinstance(event, Ended):
             self._ended = event
+
+    def _take(self, delta: Delta) -> None:
+        self._beside |= delta.beside
+        for key, value in delta.fields.items():
+            before = self._fields.get(key)
+            self._fields[key] = before + value if isinstance(before, str) and isinstance(value, str) else value
 
     def told(self) -> bytes:
         """The completion."""
@@ -81,13 +85,12 @@ class CompletionStream:
     def render(self, event: Event) -> bytes:
         """What to send for an event; maybe nothing."""
         if isinstance(event, Passed):
-            chunk = event.chunk if "choices" in event.chunk else {**event.chunk, "choices": []}
-            return b"data: " + _dumped(chunk) + b"\n\n"
+            return b"".join(_passed(chunk) for chunk in event.chunks)
         if isinstance(event, Begun):
             self._begin(event.model)
             return self._chunk(b'{"role":"assistant","content":""}')
         if isinstance(event, Said):
-            return self._chunk(_dumped(event.fields), beside=event.beside)
+            return b"".join(self._chunk(_dumped(delta.fields), beside=delta.beside) for delta in event.deltas)
         if isinstance(event, Acted):
             return self._activity(event) if self._request.options.activity else b""
         return self._end(event)
@@ -148,6 +151,10 @@ class CompletionStream:
             usage = _dumped(event.usage)
             pieces.append(self._head + b',"choices":[],"usage":' + usage + b"}\n\n")
         return b"".join(pieces)
+
+
+def _passed(chunk: Json) -> bytes:
+    return b"data: " + _dumped(chunk if "choices" in chunk else {**chunk, "choices": []}) + b"\n\n"
 
 
 def _rest(call: Json) -> Json:

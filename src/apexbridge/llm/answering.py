@@ -1,0 +1,184 @@
+"""What a model's server answers, as it arrives: in events, or in one piece, and never later than it may."""
+
+import asyncio
+import json
+from typing import Any
+
+import aiohttp
+import orjson
+
+from apexbridge.llm.errors import UpstreamError
+from apexbridge.llm.sse import EventLines, StreamTooLongError
+
+Json = dict[str, Any]
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+LAST_BYTES_SECONDS = 2.0
+"""How long a server has after its last word to end the answer properly; only then can its connection be used again."""
+
+
+class HttpAnswer:
+    """One answer of a server, in as many pieces as it comes in; whoever has enough of it closes it."""
+
+    def __init__(self, response: aiohttp.ClientResponse, seconds: float) -> None:
+        self._response = response
+        self._is_stream = "text/event-stream" in response.headers.get("content-type", "")
+        self._lines = EventLines()
+        self._failure: UpstreamError | None = None
+        """What went wrong behind good events of the same piece."""
+        self._has_begun = False
+        self._has_finished = False
+        self._is_over = False
+        self._is_late = False
+        # One timer for the whole answer: one for each piece would cost more than the piece.
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._be_late)
+
+    async def next(self) -> list[Json] | None:
+        """The events that arrived together, or the one completion; None at the end.
+
+        Raises:
+            UpstreamError: it broke off, fell silent, or is no answer.
+        """
+        if self._failure is not None:
+            raise self._failure
+        if self._is_over:
+            return None
+        try:
+            if self._is_stream:
+                return await self._next_events()
+            self._is_over = True
+            return [_completion(await self._whole())]  # one piece is a stream too
+        except TimeoutError as error:
+            raise UpstreamError.of_ours(504, "The model's server fell silent.", "upstream_timeout") from error
+        except (aiohttp.ClientError, OSError) as error:
+            if self._is_late:
+                raise UpstreamError.of_ours(504, "The model took too long.", "upstream_timeout") from error
+            raise UpstreamError.of_ours(502, "The model's server broke off its answer.", "upstream_cut") from error
+        except StreamTooLongError as error:
+            raise UpstreamError.of_ours(502, "The model's server sent an endless event.", "upstream_invalid") from error
+
+    async def rest(self) -> bytes:
+        """Everything as bytes: the words of a refusal, or a list."""
+        try:
+            return await self._whole()
+        except TimeoutError as error:
+            raise UpstreamError.of_ours(504, "The model's server fell silent.", "upstream_timeout") from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise UpstreamError.of_ours(502, "The model's server broke off its answer.", "upstream_cut") from error
+
+    @property
+    def is_unread(self) -> bool:
+        """Whether the server said its last word and did not end the answer yet."""
+        return self._is_over and self._is_stream and not self._response.content.at_eof()
+
+    async def drain(self) -> None:
+        """Wait for the proper end, which lets the next request use the connection."""
+        try:
+            async with asyncio.timeout(LAST_BYTES_SECONDS):
+                while await self._response.content.readany():
+                    pass
+        except (TimeoutError, aiohttp.ClientError, OSError):
+            pass  # then the next request opens a connection of its own
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Let it go; what the server still has to say is not wanted."""
+        self._timer.cancel()
+        self._response.close()
+
+    # -------------------------------------------------------------------------------------------------- reading
+    async def _next_events(self) -> list[Json] | None:
+        while True:
+            piece = await self._response.content.readany()
+            chunks = self._read(self._lines.feed(piece) if piece else self._lines.end())
+            if not piece:
+                self._is_over = True
+                if not self._has_finished and self._failure is None:
+                    # Many never say [DONE]; one that says neither was cut off.
+                    self._failure = UpstreamError.of_ours(
+                        502, "The model's server broke off its answer.", "upstream_cut"
+                    )
+            if chunks:
+                return chunks
+            if self._failure is not None:
+                raise self._failure
+            if self._is_over:
+                return None
+
+    def _read(self, events: list[bytes]) -> list[Json]:
+        chunks: list[Json] = []
+        for data in events:
+            if data == b"[DONE]":
+                self._is_over = True
+                if not self._has_begun:
+                    self._failure = UpstreamError.of_ours(502, "The model's server said nothing.", "upstream_invalid")
+                break
+            try:
+                chunk = _chunk(data)
+            except UpstreamError as error:
+                self._failure = error
+                break
+            self._has_begun = True
+            self._has_finished = self._has_finished or _finishes(chunk)
+            chunks.append(chunk)
+        return chunks
+
+    async def _whole(self) -> bytes:
+        pieces: list[bytes] = []
+        size = 0
+        while piece := await self._response.content.readany():
+            pieces.append(piece)
+            size += len(piece)
+            if size > MAX_ANSWER_BYTES:
+                raise UpstreamError.of_ours(502, "The model's server sent too much.", "upstream_invalid")
+        return b"".join(pieces)
+
+    def _be_late(self) -> None:
+        self._is_late = True
+        self._response.close()
+
+
+def _chunk(data: bytes) -> Json:
+    """One event of a stream.
+
+    Raises:
+        UpstreamError: it is no JSON object, or is an error itself.
+    """
+    try:
+        chunk = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        chunk = parsed(data)
+    if not isinstance(chunk, dict):
+        raise UpstreamError.of_ours(502, "The model's server sent an event that is no object.", "upstream_invalid")
+    if chunk.get("error") is not None and not chunk.get("choices"):
+        raise UpstreamError(502, data)
+    return chunk
+
+
+def _finishes(chunk: Json) -> bool:
+    choices = chunk.get("choices")
+    return isinstance(choices, list) and any(
+        isinstance(choice, dict) and choice.get("finish_reason") is not None for choice in choices
+    )
+
+
+def _completion(data: bytes) -> Json:
+    told = parsed(data)
+    choices = told.get("choices") if isinstance(told, dict) else None
+    if not isinstance(told, dict) or not isinstance(choices, list) or not choices:
+        if isinstance(told, dict) and told.get("error") is not None:
+            raise UpstreamError(502, data)
+        raise UpstreamError.of_ours(502, "The model's server answered with no completion.", "upstream_invalid")
+    return told
+
+
+def parsed(data: bytes) -> Any:
+    """JSON that a server sent.
+
+    Raises:
+        UpstreamError: it is none.
+    """
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise UpstreamError.of_ours(502, "The model's server answered with broken JSON.", "upstream_invalid") from error
