@@ -98,7 +98,7 @@ class Bridge:
         self.builtins = BuiltInExecutor(self.tools)
         self.confirmation = skills.confirmation
         self.conversations = Conversations()
-        self.chat = ReActStrategy(self.tools, settings.chat, Approver(self.confirmation))
+        self.chat = ReActStrategy(self.tools, settings.chat, Approver(self.confirmation), self._teach)
         self.keys = keys
         self.audit = audit
         self._tally = tally
@@ -188,6 +188,9 @@ class Bridge:
                     yield bridge
             finally:
                 await anyio.to_thread.run_sync(database.close, abandon_on_cancel=False)
+
+    async def _teach(self, request: str, skill: str, caller: str) -> None:
+        await self.retrieval.remember(request, skill, succeeded=True, caller=caller)
 
     def _register_tools(self) -> None:
         """The built-ins, and what other packages bring along."""

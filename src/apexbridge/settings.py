@@ -162,6 +162,9 @@ class Settings(BaseSettings):
     chat_max_turns: int = Field(default=12, ge=1, le=1000, description="Turns of a model in one request.")
     chat_max_calls: int = Field(default=40, ge=0, le=10_000, description="Tool calls in one request.")
     chat_max_seconds: int = Field(default=300, ge=1, le=86_400, description="How long a request may take.")
+    chat_max_tokens: int = Field(
+        default=0, ge=0, le=10**9, description="Tokens of all turns of a request together; 0 for any number."
+    )
     usage_memory: bool = Field(default=True, description="Whether confirmed requests help to find skills later.")
     usage_memory_shared: bool = Field(
         default=False, description="Whether requests of one API key may help requests of another."
@@ -252,7 +255,12 @@ class Settings(BaseSettings):
         """The part that is about chat."""
         return ChatSettings(
             llm=LLMSettings(upstreams=self._upstreams, default_model=self.llm_model),
-            limits=ChatLimits(turns=self.chat_max_turns, calls=self.chat_max_calls, seconds=self.chat_max_seconds),
+            limits=ChatLimits(
+                turns=self.chat_max_turns,
+                calls=self.chat_max_calls,
+                seconds=self.chat_max_seconds,
+                tokens=self.chat_max_tokens,
+            ),
             system_prompt=self._system_prompt,
         )
 

@@ -157,7 +157,7 @@ def pieces_of(text: str, cuts: Sequence[int]) -> list[str]:
 
 @given(TEXTS, st.lists(st.integers(0, 200)))
 def test_what_is_shown_and_what_is_held_are_the_text(text: str, cuts: list[int]) -> None:
-    gate = TextGate()
+    gate = TextGate(is_known)
     shown = "".join(gate.feed(piece) for piece in pieces_of(text, cuts))
     assert shown + gate.held == text
 
@@ -165,7 +165,7 @@ def test_what_is_shown_and_what_is_held_are_the_text(text: str, cuts: list[int])
 @given(st.lists(st.integers(0, 200)))
 def test_a_call_is_never_shown_where_it_is_all_there_is(cuts: list[int]) -> None:
     for call in (CALL, f"<tool_call>{CALL}</tool_call>", f"```json\n{CALL}\n```"):
-        gate = TextGate()
+        gate = TextGate(is_known)
         assert [gate.feed(piece) for piece in pieces_of(call, cuts)] == [""] * len(pieces_of(call, cuts))
         assert gate.held == call
 
@@ -182,7 +182,7 @@ def test_a_call_is_never_shown_where_it_is_all_there_is(cuts: list[int]) -> None
     ],
 )
 def test_text_that_holds_no_call_is_shown_as_it_comes(text: str, cut: int) -> None:
-    gate = TextGate()
+    gate = TextGate(is_known)
     shown = "".join(gate.feed(text[place : place + cut]) for place in range(0, len(text), cut))
     assert shown == text
 
@@ -190,7 +190,26 @@ def test_text_that_holds_no_call_is_shown_as_it_comes(text: str, cut: int) -> No
 def test_a_long_text_after_a_mark_costs_no_more_than_any_other() -> None:
     """Adding each piece to all that came before would take minutes here."""
     for begin in ('<tool_call>{"name": "', '{"name": "', "words <", " "):
-        gate = TextGate()
+        gate = TextGate(is_known)
         shown = gate.feed(begin) + "".join(gate.feed("word") for _ in range(100_000))
         assert shown + gate.held == begin + "word" * 100_000
         assert len(gate.held) < MAX_SALVAGED_CHARACTERS
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 1000])
+def test_a_fenced_call_behind_words_is_not_shown(size: int) -> None:
+    text = f"I use `calculate` for that.\n```json\n{CALL}\n```"
+    gate = TextGate(is_known)
+    shown = "".join(gate.feed(text[at : at + size]) for at in range(0, len(text), size))
+    assert shown == "I use `calculate` for that.\n"
+    assert salvage(gate.held, is_known) is not None
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 1000])
+@pytest.mark.parametrize("block", ['json\n{"name": "Ada", "age": 36}', "python\nprint({})", "\nplain", "", "json"])
+def test_a_fence_without_a_call_is_shown_as_soon_as_it_is_closed(block: str, size: int) -> None:
+    text = f"Look:\n```{block}\n```\nThat is `all`."
+    gate = TextGate(is_known)
+    shown = "".join(gate.feed(text[at : at + size]) for at in range(0, len(text), size))
+    assert shown + gate.held == text
+    assert "all" in shown

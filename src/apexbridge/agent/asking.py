@@ -80,7 +80,7 @@ class Asker:
 
     async def ask(self, turn: Turn, messages: Sequence[Json], *, is_last: bool) -> AsyncGenerator[Event, None]:
         """Ask once; its words go out as they come, unless they may be a call or no answer yet."""
-        gate = TextGate() if self._disclosure.tools and not is_last else None
+        gate = TextGate(self._disclosure.is_known) if self._disclosure.tools and not is_last else None
         is_draft = self.form is not None and not is_last
         answer, chunks = await self._first(messages, is_last=is_last)
         try:

@@ -1,4 +1,4 @@
-"""How far one request may go: turns, calls, time."""
+"""How far one request may go: turns, calls, time, tokens."""
 
 import time
 from typing import Literal
@@ -6,7 +6,16 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 StopCause = Literal[
-    "answered", "client_tools", "approval", "max_turns", "max_calls", "max_seconds", "loop", "length", "error"
+    "answered",
+    "client_tools",
+    "approval",
+    "max_turns",
+    "max_calls",
+    "max_seconds",
+    "max_tokens",
+    "loop",
+    "length",
+    "error",
 ]
 
 
@@ -18,6 +27,8 @@ class ChatLimits(BaseModel):
     turns: int = 12
     calls: int = 40
     seconds: float = 300.0
+    tokens: int = 0
+    """Of all turns together, as the upstreams count them; 0 for any number."""
 
 
 class Budget:
@@ -28,6 +39,7 @@ class Budget:
         self._begun = time.monotonic()
         self.turns = 0
         self.calls = 0
+        self.tokens = 0
 
     @property
     def seconds_used(self) -> float:
@@ -45,6 +57,8 @@ class Budget:
             return "max_turns"
         if self.calls >= self._limits.calls:
             return "max_calls"
+        if self._limits.tokens and self.tokens >= self._limits.tokens:
+            return "max_tokens"
         return "max_seconds" if self.seconds_left <= 0 else None
 
     def calls_left(self) -> int:

@@ -5,10 +5,11 @@ import difflib
 import json
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from apexbridge.agent.disclosure import Disclosure
+from apexbridge.agent.budget import Budget
+from apexbridge.agent.disclosure import SEARCH, Disclosure
 from apexbridge.errors import ApexBridgeError
 from apexbridge.tools.conversation import Conversation, LoopWatch
 from apexbridge.tools.naming import SKILL_PREFIX
@@ -19,6 +20,9 @@ Json = dict[str, Any]
 Approve = Callable[[ApexBridgeError], Awaitable[str | None]]
 """Gets a person's word for a call that needs one; gives the approval, or None where there is none to be had."""
 MAX_SUGGESTIONS = 3
+_OWN_WORDS = frozenset({"calculate", "datetime", "platform-detect", SEARCH, "file-write", "list-files"})
+"""Tools whose results hold no stranger's words that a model could take for orders. A search tells what skills say of
+themselves, which the operator has seen."""
 NOT_APPROVED = "Error (APPROVAL_INVALID): the user did not agree, so it was not run. Go on without it."
 
 
@@ -32,6 +36,7 @@ class Outcome:
     tool: str | None
     succeeded: bool
     duration_ms: int
+    arguments: Json = field(default_factory=dict)
     data: Any = None
     notices: tuple[str, ...] = ()
     refusal: ApexBridgeError | None = None
@@ -62,11 +67,17 @@ class Caller:
     """Carries out the calls of one request."""
 
     def __init__(
-        self, registry: ToolRegistry, disclosure: Disclosure, conversation: Conversation, approve: Approve
+        self,
+        registry: ToolRegistry,
+        disclosure: Disclosure,
+        conversation: Conversation,
+        budget: Budget,
+        approve: Approve,
     ) -> None:
         self._registry = registry
         self._disclosure = disclosure
         self._conversation = conversation
+        self._budget = budget
         self._approve = approve
         self._watch = LoopWatch()
         """Sees calls that are refused, too; those that run are watched by whoever runs them."""
@@ -103,13 +114,22 @@ class Caller:
         if problem:
             return refused(f"Error (INVALID_INPUT): {problem}", id)
         try:
-            result = await self._execute(id, arguments, approval)
+            async with asyncio.timeout(self._budget.seconds_left):
+                result = await self._execute(id, arguments, approval)
         except ApexBridgeError as error:
             return refused(_told_error(error), id, error)
+        except TimeoutError:
+            return refused("Error (TIMEOUT): the time of this request is over, so the call was ended.", id)
+        if id not in _OWN_WORDS:
+            self._conversation.has_heard_strangers = True
+        text = _told_result(id, arguments, result)
+        if id == SEARCH and (more := self._disclosure.found(str(arguments.get("query", "")), _names(result.data))):
+            text = f"{text}\n{more}"
         return outcome(
-            _told_result(id, arguments, result),
+            text,
             id,
             succeeded=not result.is_error,
+            arguments=arguments,
             data=result.data,
             notices=result.notices,
         )
@@ -139,6 +159,11 @@ def read_arguments(written: str) -> tuple[Json, str | None]:
     if not isinstance(arguments, dict):
         return {}, "the arguments must be one JSON object."
     return arguments, None
+
+
+def _names(data: Any) -> list[str]:
+    """The skills that a search found."""
+    return [hit["name"] for hit in data.get("results", [])] if isinstance(data, dict) else []
 
 
 def _told_error(error: ApexBridgeError) -> str:

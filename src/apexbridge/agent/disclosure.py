@@ -3,12 +3,15 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from apexbridge.agent.deferred import DeferredTools, is_deferred
 from apexbridge.agent.request import MAX_TOOLS, BadRequestError, ChatRequest
-from apexbridge.tools.naming import SKILL_PREFIX, WireNames, skill_tool_id
+from apexbridge.tools.builtin.disclosure import DESCRIPTION_TOKENS, cut
+from apexbridge.tools.naming import SKILL_PREFIX, WireNames, skill_tool_id, wire_name
 from apexbridge.tools.registry import ToolRegistry
 from apexbridge.tools.tool import Tool
 
 Json = dict[str, Any]
+SEARCH = "vector-search"
 
 
 class OwnTools:
@@ -46,21 +49,60 @@ class OwnTools:
 
 
 class Disclosure:
-    """The tools of one request, and what their names stand for."""
+    """The tools of one request, and what their names stand for.
+
+    What is found on the way is put at the end: what stood there before stays as it was, byte for byte.
+    """
 
     def __init__(self, request: ChatRequest, own: OwnTools) -> None:
         offered = own.offered(request.options.skills) if request.uses_our_tools else {}
         # A client's tool wins its name: it knows what it asked for.
         shown = {name: pair for name, pair in offered.items() if name not in request.client_names}
         self._offered = {name: id for name, (id, _) in shown.items()}
+        self._own = own
         self._registry = own.registry
         self._client_names = request.client_names
-        self.tools: list[Json] = [function for _, function in shown.values()] + request.client_tools
+        self._appends_skills = request.options.functions
+        self._deferred = DeferredTools([tool for tool in request.client_tools if is_deferred(tool)])
+        known = [tool for tool in request.client_tools if not is_deferred(tool)]
+        if SEARCH not in self._offered.values():
+            known += self._deferred.take_all()  # nobody could find them
+        known += [tool for name in _used_names(request) if (tool := self._deferred.take(name)) is not None]
+        self.tools: list[Json] = [function for _, function in shown.values()] + known
         if len(self.tools) > MAX_TOOLS:
             raise BadRequestError(
-                f"'tools' has {len(request.client_tools)} entries; with ours at most {MAX_TOOLS} are possible.",
+                f"'tools' has {len(known)} entries; with ours at most {MAX_TOOLS} are possible. Those with "
+                "defer_loading: true are looked for, and sent when they are found.",
                 param="tools",
             )
+
+    def found(self, query: str, skills: Sequence[str]) -> str:
+        """Something was looked for, and these skills were found; gives what else there is to tell the model."""
+        names = self._deferred.find(query) if self._deferred else []
+        told = [self._append(self._deferred.take(name)) for name in names]
+        if self._appends_skills:
+            told += [self._append_skill(name) for name in skills]
+        lines = [line for line in told if line]
+        return "\n".join(
+            ["These are functions of their own from now on; call them by their names:", *lines] if lines else []
+        )
+
+    def _append_skill(self, name: str) -> str:
+        tool = self._registry.find(skill_tool_id(name))
+        wire = wire_name(skill_tool_id(name))
+        if tool is None or wire in self._offered or wire in self._client_names:
+            return ""
+        told = self._append(_function(wire, tool))
+        if told:
+            self._offered[wire] = tool.id
+        return told
+
+    def _append(self, function: Json | None) -> str:
+        if function is None or len(self.tools) >= MAX_TOOLS:
+            return ""
+        self.tools.append(function)
+        own = function["function"]
+        return f"- {own['name']}: {cut(str(own.get('description') or ''), DESCRIPTION_TOKENS)}"
 
     def is_client(self, name: str) -> bool:
         """Whether a call is the client's to make."""
@@ -97,6 +139,15 @@ class Disclosure:
 def _functions(tools: Sequence[Tool]) -> dict[str, tuple[str, Json]]:
     names = WireNames([tool.id for tool in tools])
     return {names.name(tool.id): (tool.id, _function(names.name(tool.id), tool)) for tool in tools}
+
+
+def _used_names(request: ChatRequest) -> list[str]:
+    """What the conversation has called already, or has to call now: an upstream wants to know what that was."""
+    calls = [call for message in request.messages for call in message.get("tool_calls") or ()]
+    choice = request.body.get("tool_choice")
+    named = [choice] if isinstance(choice, dict) else []
+    functions = [call.get("function") for call in [*calls, *named]]
+    return [str(function.get("name")) for function in functions if isinstance(function, dict)]
 
 
 def _function(name: str, tool: Tool) -> Json:

@@ -14,9 +14,10 @@ from apexbridge.agent.calling import Caller, Outcome
 from apexbridge.agent.disclosure import Disclosure, OwnTools
 from apexbridge.agent.events import Acted, Ended, Event, Passed, Report
 from apexbridge.agent.hidden import HiddenTurns, Question
+from apexbridge.agent.lessons import Lessons
 from apexbridge.agent.prompt import own_prompt, with_system
 from apexbridge.agent.request import ChatRequest
-from apexbridge.agent.usage import add_usage
+from apexbridge.agent.usage import add_usage, tokens_of
 from apexbridge.llm.accumulator import Turn
 from apexbridge.llm.config import Upstream
 from apexbridge.llm.tool_modes import ModeMemory
@@ -39,6 +40,7 @@ class Surroundings:
     own_tools: OwnTools
     modes: ModeMemory
     hidden: HiddenTurns
+    lessons: Lessons
 
 
 def answered(
@@ -90,13 +92,19 @@ class _Loop:
         )
         self._report = Report()
         self._usage: Json | None = None
+        self._outcomes: list[Outcome] = []
         restored, self._asked = around.hidden.restored(request.caller, request.messages)
         self._restored_count = len(restored)
         self._messages = self._beginning(restored)
         self._caller = Caller(
             around.registry,
             self._disclosure,
-            Conversation(id=request.request_id or "chat", caller=request.caller),
+            Conversation(
+                id=request.request_id or "chat",
+                caller=request.caller,
+                has_heard_strangers=any(message["role"] in ("tool", "function") for message in request.messages),
+            ),
+            self._budget,
             lambda error: around.approver.approve(error, request.options.approvals, self._budget.seconds_left),
         )
 
@@ -124,6 +132,7 @@ class _Loop:
                 is_last = True  # it is ready to answer: once more, in the form that was asked for
                 continue
             if not calls:
+                self._around.lessons.learn(self._request, self._outcomes)
                 yield self._end(turn, cause or ("length" if turn.finish_reason == "length" else "answered"))
                 return
             theirs = [call for call in calls if self._disclosure.is_client(call["function"]["name"])]
@@ -190,11 +199,13 @@ class _Loop:
             outcomes.append(Outcome(call=call, text=text, tool=None, succeeded=False, duration_ms=0))
         for outcome in outcomes:
             self._note(_told_outcome(outcome))
+        self._outcomes += outcomes
         return outcomes
 
     def _end_turn(self, turn: Turn, begun: float) -> None:
         self._budget.turns += 1
         self._usage = add_usage(self._usage, turn.usage)
+        self._budget.tokens += tokens_of(turn.usage)
         took = round((time.monotonic() - begun) * 1000)
         self._note({"kind": "model", "name": self._request.model, "durationMs": took, "usage": turn.usage})
 

@@ -13,6 +13,7 @@ from apexbridge.agent.budget import ChatLimits
 from apexbridge.agent.disclosure import OwnTools
 from apexbridge.agent.events import Ended, Event, Passed, Said
 from apexbridge.agent.hidden import HiddenTurns
+from apexbridge.agent.lessons import Lessons, Teach
 from apexbridge.agent.loop import Surroundings, answered
 from apexbridge.agent.offline import OFFLINE_MODEL, OFFLINE_UPSTREAM, OfflineModel
 from apexbridge.agent.request import BadRequestError, ChatRequest, read_request
@@ -49,7 +50,9 @@ class ChatAnswer:
 class ReActStrategy:
     """Answers chat requests over one registry of tools and any number of upstreams."""
 
-    def __init__(self, registry: ToolRegistry, settings: ChatSettings, approver: Approver) -> None:
+    def __init__(
+        self, registry: ToolRegistry, settings: ChatSettings, approver: Approver, teach: Teach | None = None
+    ) -> None:
         self.settings = settings
         self._client = UpstreamClient()
         self._offline = OfflineModel()
@@ -61,10 +64,12 @@ class ReActStrategy:
             own_tools=OwnTools(registry),
             modes=ModeMemory(),
             hidden=HiddenTurns(),
+            lessons=Lessons(teach),
         )
 
     async def close(self) -> None:
-        """Let the upstreams go."""
+        """Let the upstreams go; what was learnt is kept."""
+        await self._around.lessons.close()
         await self._client.close()
 
     def run(self, request: ChatRequest) -> AsyncGenerator[Event, None]:

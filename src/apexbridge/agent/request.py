@@ -4,10 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from apexbridge.agent.deferred import is_deferred
+
 Json = dict[str, Any]
 ApprovalMode = Literal["deny", "tool", "wait"]
 MAX_TOOLS = 128
 """What strict upstreams take, ours and the client's together."""
+MAX_CLIENT_TOOLS = 1_000
+"""With those that are only sent when they are found."""
 _ROLES = {"system", "developer", "user", "assistant", "tool", "function"}
 _OPTIONS: Mapping[str, type | tuple[type, ...]] = {
     "skills": list,
@@ -15,6 +19,7 @@ _OPTIONS: Mapping[str, type | tuple[type, ...]] = {
     "activity": bool,
     "debug": bool,
     "approvals": str,
+    "functions": bool,
 }
 
 
@@ -38,6 +43,8 @@ class Options:
     activity: bool = False
     debug: bool = False
     approvals: ApprovalMode = "deny"
+    functions: bool = False
+    """Whether skills that a search finds become functions of their own in the turns that follow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,8 +193,13 @@ def _check_tools(tools: Any) -> list[str]:
         return []
     if not isinstance(tools, list):
         raise BadRequestError("'tools' must be an array.", param="tools")
-    if len(tools) > MAX_TOOLS:
-        raise BadRequestError(f"'tools' has {len(tools)} entries; at most {MAX_TOOLS} are possible.", param="tools")
+    deferred = sum(isinstance(tool, dict) and is_deferred(tool) for tool in tools)
+    if len(tools) - deferred > MAX_TOOLS or len(tools) > MAX_CLIENT_TOOLS:
+        raise BadRequestError(
+            f"'tools' has {len(tools)} entries; at most {MAX_TOOLS} are possible, and {MAX_CLIENT_TOOLS:,} together "
+            "with those that are looked for (defer_loading: true).",
+            param="tools",
+        )
     names = []
     for place, tool in enumerate(tools):
         if not isinstance(tool, dict):
@@ -198,4 +210,8 @@ def _check_tools(tools: Any) -> list[str]:
             raise BadRequestError(f"'tools[{place}].function.name' is missing.", param=f"tools[{place}]")
         if isinstance(name, str):
             names.append(name)
+        elif is_deferred(tool):
+            raise BadRequestError(
+                f"'tools[{place}]' cannot be looked for: only functions can.", param=f"tools[{place}].defer_loading"
+            )
     return names

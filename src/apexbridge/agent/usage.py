@@ -1,6 +1,6 @@
 """What an answer cost, summed over its turns."""
 
-from typing import Any
+from typing import Any, TypeGuard
 
 Json = dict[str, Any]
 
@@ -21,5 +21,14 @@ def add_usage(total: Json | None, more: Json | None) -> Json | None:
     return summed
 
 
-def _is_number(value: Any) -> bool:
+def tokens_of(usage: Json | None) -> int:
+    """All tokens of one turn, as far as the upstream tells."""
+    told = usage or {}
+    if _is_number(total := told.get("total_tokens")):
+        return int(total)
+    parts = [told.get("prompt_tokens"), told.get("completion_tokens")]
+    return int(sum(part for part in parts if _is_number(part)))
+
+
+def _is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)

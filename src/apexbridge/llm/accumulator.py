@@ -83,8 +83,10 @@ class Turn:
         call = self._calls.setdefault(index, {"id": "", "type": "function", "function": {"name": "", "arguments": ""}})
         self._last = index
         if piece.get("id"):
-            call["id"] = str(piece["id"])
-            self._by_id[call["id"]] = index
+            id = str(piece["id"])
+            if all(place == index or other["id"] != id for place, other in self._calls.items()):
+                call["id"] = id  # else it gets one of its own: results go by it
+            self._by_id[id] = index
         function = piece.get("function") or {}
         if isinstance(function, dict):
             if function.get("name"):
@@ -111,8 +113,20 @@ class Turn:
                 self._moved[index] = place = after_all  # some give every call the index 0
             return place
         if id:
-            return self._by_id.get(str(id), after_all)
+            place = self._by_id.get(str(id), after_all)
+            # Some give the same id to every call, each whole; a call that is whole already takes no second name.
+            return after_all if begins and _is_whole(self._calls.get(place)) else place
         return after_all if begins or self._last < 0 else self._last
+
+
+def _is_whole(call: Json | None) -> bool:
+    if call is None or not call["function"]["arguments"]:
+        return False
+    try:
+        json.loads(call["function"]["arguments"])
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _finished(call: Json) -> Json:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 MAX_SALVAGED_CHARACTERS = 64 * 1024
+FENCE_CHARACTERS = 32
+"""The line that opens a fence is shorter."""
 _DECODER = json.JSONDecoder()
 _MARKED = re.compile(r"<(tool_call|function_call|tool|function)(?:=([\w-]{1,64}))?>\s*", re.IGNORECASE)
 _FENCE = re.compile(r"\s*```[ \t]*(json|tool_call|tool_code|tool|javascript|js)?[ \t]*\n?", re.IGNORECASE)
@@ -108,13 +110,16 @@ class TextGate:
     HOLD_CHARACTERS = 400
     """A text that begins like JSON and has no name of a tool by then is no call."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_known: Callable[[str], bool]) -> None:
+        self._is_known = is_known
         self._held: list[str] = []
         self._count = 0
         self._start = ""
         """The beginning of the text, as far as it decides anything."""
         self._is_open = False
         self._is_marked = False
+        self._may_be_fenced = True
+        """A call is looked for in the first fence alone."""
 
     def feed(self, text: str) -> str:
         """What may be shown now."""
@@ -129,8 +134,9 @@ class TextGate:
             if self._may_begin_a_call():
                 return ""
             self._is_open = True
-        place, self._is_marked = _mark_in(self.held)
-        return self._release(place)
+        held = self.held
+        place, self._is_marked = _mark_in(held)
+        return self._release(min(place, self._fence_in(held)))
 
     @property
     def held(self) -> str:
@@ -142,6 +148,28 @@ class TextGate:
         self._held = [held[place:]]
         return held[:place]
 
+    def _fence_in(self, text: str) -> int:
+        """Where a fence begins that may hold a call; the end of the text where there is none."""
+        if not self._may_be_fenced:
+            return len(text)
+        fence = text.find("```")
+        if fence < 0:
+            return len(text.rstrip("`"))  # the beginning of one, maybe
+        if self._may_hold_a_call(text[fence:]):
+            return fence
+        self._may_be_fenced = False
+        return len(text)
+
+    def _may_hold_a_call(self, block: str) -> bool:
+        if "\n" not in block and "{" not in block and len(block) < FENCE_CHARACTERS:
+            return True
+        opened = _FENCE.match(block)
+        inner = block[opened.end() :].lstrip() if opened else ""
+        closed = inner.find("```")
+        if closed >= 0:
+            return bool(_calls_of(_value_at(inner, 0), self._is_known))
+        return not inner or (inner[0] in "{[" and _may_name_a_tool(inner, self.HOLD_CHARACTERS))
+
     def _may_begin_a_call(self) -> bool:
         text = self._start
         if not text:
@@ -149,14 +177,18 @@ class TextGate:
         if text[0] not in "{[`":
             return False
         if text[0] == "`":
-            if len(text) < 4 or ("\n" not in text and len(text) < 32):
+            if len(text) < 4 or ("\n" not in text and len(text) < FENCE_CHARACTERS):
                 return "```".startswith(text[:3])
             fence = _FENCE.match(text)
             text = text[fence.end() :].lstrip() if fence else "x"
             if text and text[0] not in "{[":
                 return False
-        names = ('"name"', '"tool', '"function', '"action"')
-        return len(text) < self.HOLD_CHARACTERS or any(name in text[: self.HOLD_CHARACTERS] for name in names)
+        return _may_name_a_tool(text, self.HOLD_CHARACTERS)
+
+
+def _may_name_a_tool(text: str, limit: int) -> bool:
+    names = ('"name"', '"tool', '"function', '"action"')
+    return len(text) < limit or any(name in text[:limit] for name in names)
 
 
 LOOK_AHEAD = 200

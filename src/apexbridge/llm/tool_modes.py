@@ -102,7 +102,7 @@ def request_body(way: Way, body: Mapping[str, Any], messages: Sequence[Json], of
     if way == "schema":
         text = f"{_SCHEMA_WORDS}\n{told}"
         return {**rest, "messages": _with_system(plain, text), "response_format": _schema(offer)}
-    return {**rest, "messages": _with_system(plain, f"{_TEXT_WORDS}\n{told}")}
+    return {**rest, "messages": _with_system(plain, f"{_TEXT_WORDS}\n{told}{_told_choice(offer)}")}
 
 
 def read_calls(way: Way, text: str, is_known: Callable[[str], bool]) -> Salvaged | None:
@@ -133,6 +133,12 @@ _TEXT_WORDS = (
     '<tool_call>{"name": NAME, "arguments": {…}}</tool_call>\n'
     "and its result comes back to you. When you know the answer, reply in plain words. Tools:"
 )
+
+
+def _told_choice(offer: Offer) -> str:
+    """In words, what a schema would enforce."""
+    actions = _actions(offer)
+    return "" if ANSWER in actions else f"\nReply with a call of {' or '.join(actions)} now; an answer comes later."
 
 
 def _told_tool(tool: Json) -> str:

@@ -73,17 +73,20 @@ class Confirmation:
         self._store = store
         self._enabled = enabled
 
-    async def require(self, tool: Tool, call: Mapping[str, Any], *, caller: str, approval: str | None) -> str | None:
+    async def require(
+        self, tool: Tool, call: Mapping[str, Any], *, caller: str, approval: str | None, always: bool = False
+    ) -> str | None:
         """Let a dangerous call through that was confirmed; gives the confirmation that it used up.
 
-        `call` is everything that makes this call what it is: the input, and what else decides what happens.
+        `call` is everything that makes this call what it is: the input, and what else decides what happens. `always`
+        asks even where the operator switched the questions off.
 
         Raises:
             ApexBridgeError: CONFIRMATION_REQUIRED with the id to be approved; APPROVAL_INVALID for one that does not
                 count. A `SkillError` where the tool is a skill, else a `ToolError`.
             RequestError: APPROVAL_NOT_FOUND.
         """
-        if not self._enabled:
+        if not self._enabled and not always:
             return None
         digest = _digest(tool, call, caller)
         if approval is None:
