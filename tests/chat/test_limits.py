@@ -100,3 +100,32 @@ def test_an_answer_that_was_too_long_says_so(bridge_server: Live, upstream: Upst
     model = upstream.play(Step(text="and so on", finish="length"))
     answer = bridge_server.answer(is_stream, model)
     assert (answer["finish_reason"], answer["x_bridge"]["stopCause"]) == ("length", "length")
+
+
+def test_a_call_is_ended_when_the_time_is_up(server: Live, upstream: Upstream, is_stream: bool) -> None:
+    server.install("slow", {"scripts/execute.py": "import time\ntime.sleep(60)\n"})
+    model = upstream.play(Step(calls=[call("run_skill", {"name": "slow"})]), Step(text="It took too long."))
+    answer = server.answer(is_stream, model)
+    assert (answer["content"], answer["x_bridge"]["stopCause"]) == ("It took too long.", "max_seconds")
+    assert upstream.bodies(model)[1]["messages"][-1]["content"].startswith("Error (TIMEOUT)")
+    assert server.http.get("/api/executions", params={"state": "running"}).json()["total"] == 0
+
+
+@pytest.fixture(scope="module")
+def frugal(upstream: Upstream, embedder: Embedder, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    with live(tmp_path_factory.mktemp("served") / "data", upstream, embedder, chat_max_tokens=50) as opened:
+        yield opened
+
+
+def test_when_the_tokens_are_used_up_the_next_turn_is_the_last(
+    frugal: Live, upstream: Upstream, is_stream: bool
+) -> None:
+    usage = {"prompt_tokens": 20, "completion_tokens": 10}
+    model = upstream.play(
+        Step(calls=[call("datetime")], usage=usage),
+        Step(calls=[call("platform_detect")], usage={"total_tokens": 30}),
+        Step(text="Enough.", usage=usage),
+    )
+    answer = frugal.answer(is_stream, model)
+    assert (answer["content"], answer["x_bridge"]["stopCause"]) == ("Enough.", "max_tokens")
+    assert [body.get("tool_choice") for body in upstream.bodies(model)] == [None, None, "none"]

@@ -130,3 +130,15 @@ def test_made_calls_and_calls_in_the_text_of_one_turn_are_the_made_ones(
     answer = bridge_server.answer(is_stream, model)
     assert answer["x_bridge"]["calls"] == 1
     assert answer["content"].endswith("Done.")
+
+
+@pytest.mark.parametrize("kind", ["schema", "text"])
+def test_a_clients_own_tools_are_offered_in_the_way_that_works_even_without_ours(
+    bridge_server: Live, upstream: Upstream, is_stream: bool, kind: str
+) -> None:
+    tool = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}
+    key = "action" if kind == "schema" else "name"
+    model = upstream.play(Step(text=json.dumps({key: "get_weather", "arguments": {"city": "Bern"}})), kind=kind)
+    answer = bridge_server.answer(is_stream, model, tools=[tool], x_bridge={"tools": False})
+    assert [call["function"]["name"] for call in answer["tool_calls"]] == ["get_weather"]
+    assert "tools" not in upstream.bodies(model)[0]

@@ -71,6 +71,15 @@ def test_an_id_repeated_in_every_piece_is_one_call() -> None:
     assert names_and_arguments(turn_of(*(delta(tool_calls=[piece]) for piece in told))) == [("f", {"a": 1})]
 
 
+def test_whole_calls_that_all_have_the_same_id_are_several_calls_with_ids_of_their_own() -> None:
+    turn = Turn()
+    for city in ("Bern", "Brest"):
+        piece = {"id": "call_0", "function": {"name": "weather", "arguments": json.dumps({"city": city})}}
+        turn.take_chunk({"choices": [{"delta": {"tool_calls": [piece]}}]})
+    assert [json.loads(call["function"]["arguments"])["city"] for call in turn.tool_calls] == ["Bern", "Brest"]
+    assert len({call["id"] for call in turn.tool_calls}) == 2
+
+
 def test_indices_with_gaps_keep_their_order() -> None:
     told = [{"index": index, "id": f"c{index}", "function": {"name": f"f{index}"}} for index in (3, 1)]
     turn = turn_of(delta(tool_calls=told), delta(tool_calls=[{"function": {"name": "late"}}]))

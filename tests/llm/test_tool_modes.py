@@ -87,6 +87,12 @@ def test_a_call_that_is_named_leaves_no_other() -> None:
     assert body["response_format"]["json_schema"]["schema"]["properties"]["action"]["enum"] == ["other"]
 
 
+def test_what_a_schema_enforces_is_said_in_words_where_there_is_none() -> None:
+    for choice in ("required", {"type": "function", "function": {"name": "calculate"}}):
+        assert "Reply with a call of calculate now" in body_in("text", ASKED, choice)["messages"][0]["content"]
+    assert "Reply with a call of" not in body_in("text", ASKED, "auto")["messages"][0]["content"]
+
+
 @pytest.mark.parametrize("way", ["schema", "text"])
 def test_tools_of_other_kinds_are_not_told_in_words(way: Way) -> None:
     body = request_body(way, {"model": "m"}, ASKED, Offer(tools=[TOOL, {"type": "web_search"}]))

@@ -117,11 +117,11 @@ class Caller:
             async with asyncio.timeout(self._budget.seconds_left):
                 result = await self._execute(id, arguments, approval)
         except ApexBridgeError as error:
+            self._conversation.has_heard_strangers |= error.code == "EXIT_NONZERO"
             return refused(_told_error(error), id, error)
         except TimeoutError:
             return refused("Error (TIMEOUT): the time of this request is over, so the call was ended.", id)
-        if id not in _OWN_WORDS:
-            self._conversation.has_heard_strangers = True
+        self._conversation.has_heard_strangers |= id not in _OWN_WORDS
         text = _told_result(id, arguments, result)
         if id == SEARCH and (more := self._disclosure.found(str(arguments.get("query", "")), _names(result.data))):
             text = f"{text}\n{more}"
