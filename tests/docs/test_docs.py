@@ -281,8 +281,8 @@ def test_the_numbers_of_the_chat_page_are_those_of_the_code() -> None:
         "Limits": (
             f"| turns of the model | {Settings.model_fields['chat_max_turns'].default} |",
             f"| tool calls | {Settings.model_fields['chat_max_calls'].default} |",
-            f"| time | {Settings.model_fields['chat_max_seconds'].default} s | a call that goes on is ended; a last turn, "
-            f"which may take {GRACE_SECONDS:g} s more |",
+            f"| time | {Settings.model_fields['chat_max_seconds'].default} s | a call that goes on is ended; "
+            f"a last turn, which may take {GRACE_SECONDS:g} s more |",
             f"| the same call in a row | {LOOP_CALLS} times |",
             f"| an upstream's silence | {client.SILENCE_SECONDS} s | 504 |",
             f"| an upstream's answer in one piece | {answering.MAX_ANSWER_BYTES // MB} MB | 502 |",
