@@ -11,12 +11,14 @@ from typing import Any, TypeVar
 
 import httpx
 
-from benchmarks.chat.places import SLEEP, Places
+from benchmarks.chat.places import SLEEP, Places, Process
 from benchmarks.measuring import Comparison, promise
 
 T = TypeVar("T")
 AT_ONCE = 50
-MOST_MS, MOST_DESCRIPTORS, MOST_MB = 1_000, 5, 20
+MOST_MS = 1_000
+MOST_LEFT = {"MB of memory": 20, "descriptors": 5, "threads": 5, "processes": 5}
+"""Threads and processes are kept for what comes next, a few of each."""
 PATIENCE_SECONDS = 20
 SETTLE_SECONDS = 5
 LOOK_SECONDS = 0.004
@@ -29,25 +31,36 @@ def measure(places: Places, *, cycles: int, skill_cycles: int) -> list[Compariso
     ours = places.ours
     _leave(places, "warming", AT_ONCE)  # what is held from now on was not held by the first ones either
     time.sleep(SETTLE_SECONDS)
-    before = (ours.rss_mb(), ours.descriptors(), ours.threads())
+    before = _held(ours)
     waits = [wait for number in range(cycles // AT_ONCE) for wait in _leave(places, f"leave-{number}", AT_ONCE)]
     _show(f"{len(waits):,} clients that left: until the model's server knew, ms", waits)
     ends = [_leave_a_skill(places, number) for number in range(skill_cycles)]
     _show(f"{len(ends)} clients that left a running skill: until its process was gone, ms", ends)
     _until(lambda: not _running(places))
     time.sleep(SETTLE_SECONDS)
-    after = (ours.rss_mb(), ours.descriptors(), ours.threads())
-    print(
-        f"    ours             before: {before[0]:.0f} MB, {before[1]} descriptors, {before[2]} threads; "
-        f"after: {after[0]:.0f} MB, {after[1]} descriptors, {after[2]} threads, no running execution",
-        flush=True,
-    )
+    after = _held(ours)
+    print(f"    before: {_told(before)}\n    after:  {_told(after)}, executions 0 running", flush=True)
     return [
         promise(f"the last of {len(waits):,} left requests broken off upstream", max(waits), MOST_MS),
         promise(f"the last of {len(ends)} left skills ended", max(ends), MOST_MS),
-        promise("descriptors left by clients that left", max(0, after[1] - before[1]), MOST_DESCRIPTORS, unit="more"),
-        promise("memory left by clients that left", max(0, after[0] - before[0]), MOST_MB, unit="MB"),
+        *(
+            promise(f"{name} left by clients that left", max(0, after[name] - before[name]), most, unit="more")
+            for name, most in MOST_LEFT.items()
+        ),
     ]
+
+
+def _held(ours: Process) -> dict[str, float]:
+    return {
+        "MB of memory": ours.rss_mb(),
+        "descriptors": ours.descriptors(),
+        "threads": ours.threads(),
+        "processes": ours.family(),
+    }
+
+
+def _told(held: dict[str, float]) -> str:
+    return ", ".join(f"{name} {number:.0f}" for name, number in held.items())
 
 
 def _leave(places: Places, name: str, count: int) -> list[float]:

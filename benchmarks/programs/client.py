@@ -110,6 +110,9 @@ def together(connections: int, count: int, ramp: float) -> dict[str, Any]:
                 if asked < count:
                     link.ask()
                     asked += 1
+                else:
+                    selector.unregister(link.socket)
+                    link.socket.close()
     open_seconds = first_end - all_begun if first_end and all_begun else 0.0
     return {
         "seconds": time.perf_counter() - begun,
