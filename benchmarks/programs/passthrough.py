@@ -1,4 +1,4 @@
-"""The least that a proxy can do: every byte from the client to the model and back."""
+"""The least that a proxy can do: every byte from the client to the model and back; on uvloop where that is asked."""
 
 import asyncio
 import sys
@@ -25,13 +25,20 @@ async def answer(request: web.Request) -> web.StreamResponse:
 async def main() -> None:
     """Serve on a free port, and say which."""
     app = web.Application()
-    app["session"] = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+    app["session"] = aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=None)
+    )
     app.router.add_post("/v1/chat/completions", answer)
     runner = web.AppRunner(app)
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    await web.TCPSite(runner, "127.0.0.1", 0, backlog=2048).start()
     print(f"http://127.0.0.1:{runner.addresses[0][1]}", flush=True)
     await asyncio.Event().wait()
 
 
-asyncio.run(main())
+if sys.argv[2:] == ["uvloop"]:
+    import uvloop
+
+    uvloop.run(main())
+else:
+    asyncio.run(main())
