@@ -16,6 +16,7 @@ from pydantic_settings import (
 
 from apexbridge.agent.budget import ChatLimits
 from apexbridge.agent.react import ChatSettings
+from apexbridge.agent.records import Recording
 from apexbridge.errors import ServerError
 from apexbridge.llm.config import LLMSettings, ToolMode, Upstream
 from apexbridge.retrieval.config import (
@@ -162,6 +163,10 @@ class Settings(BaseSettings):
     chat_max_turns: int = Field(default=12, ge=1, le=1000, description="Turns of a model in one request.")
     chat_max_calls: int = Field(default=40, ge=0, le=10_000, description="Tool calls in one request.")
     chat_max_seconds: int = Field(default=300, ge=1, le=86_400, description="How long a request may take.")
+    chat_records: Recording = Field(
+        default="steps", description="What is recorded of chat requests: off, steps without any text, or full."
+    )
+    chat_retention_days: int = Field(default=30, ge=0, description="How long records of chat requests are kept.")
     usage_memory: bool = Field(default=True, description="Whether confirmed requests help to find skills later.")
     usage_memory_shared: bool = Field(
         default=False, description="Whether requests of one API key may help requests of another."

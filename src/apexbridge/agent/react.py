@@ -190,7 +190,7 @@ class _Attempt:
                 fields, beside = turn.take_chunk(chunk)
                 if not self._has_begun:
                     self._has_begun = True
-                    yield Begun(model=turn.model or self._request.model)
+                    yield Begun(model=turn.model or self._request.model, report=self._report)
                 if gate is not None and isinstance(text := fields.get("content"), str):
                     fields = {**fields, "content": "" if self._way == "schema" else gate.feed(text)}
                 if not is_draft and (event := self._said(fields, beside)):

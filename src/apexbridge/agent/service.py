@@ -10,6 +10,7 @@ from apexbridge.agent.approving import Approver
 from apexbridge.agent.events import Ended, Event, Passed, Said
 from apexbridge.agent.offline import OFFLINE_MODEL, OFFLINE_UPSTREAM, OfflineModel
 from apexbridge.agent.react import ChatSettings, ReActStrategy
+from apexbridge.agent.records import Noting, Recorder
 from apexbridge.agent.request import BadRequestError, ChatRequest, read_request
 from apexbridge.llm.client import UpstreamClient
 from apexbridge.llm.config import Upstream
@@ -33,8 +34,11 @@ class ChatAnswer:
 class Chat:
     """Answers chat requests."""
 
-    def __init__(self, registry: ToolRegistry, settings: ChatSettings, approver: Approver) -> None:
+    def __init__(
+        self, registry: ToolRegistry, settings: ChatSettings, approver: Approver, recorder: Recorder | None = None
+    ) -> None:
         self.settings = settings
+        self._recorder = recorder
         self._client = UpstreamClient()
         self._online = ReActStrategy(registry, settings, self._client, approver)
         self._offline = ReActStrategy(registry, settings, OfflineModel(), approver)
@@ -51,9 +55,11 @@ class Chat:
             UpstreamError: the upstream refused or failed.
         """
         strategy, upstream = self._chosen(request)
-        async with aclosing(strategy.run(request, upstream)) as events:
-            async for event in events:
-                yield event
+        with Noting(self._recorder, request, upstream.name) as noting:
+            async with aclosing(strategy.run(request, upstream)) as events:
+                async for event in events:
+                    noting.saw(event)
+                    yield event
 
     async def execute(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> ChatAnswer:
         """Answer a conversation; options are the fields of a request, `x_bridge` among them."""
