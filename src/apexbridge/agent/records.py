@@ -103,6 +103,7 @@ class Noting:
         self._has_texts = recorder is not None and recorder.has_texts
         self._request = request
         self._upstream = upstream
+        self._model = request.model
         self._started_at = int(time.time() * 1000)
         self._begun = time.monotonic()
         self._report: Report | None = None
@@ -128,6 +129,7 @@ class Noting:
             self._pass(event.chunk)
         elif isinstance(event, Begun):
             self._report = event.report
+            self._model = self._model or event.model
         elif isinstance(event, Ended):
             self._ended, self._report = event, event.report
 
@@ -171,7 +173,7 @@ class Noting:
         return ChatRecord(
             id=_identity(request.request_id),
             caller=request.caller,
-            model=request.model[:MAX_NAME],
+            model=(self._model or self._upstream)[:MAX_NAME],
             upstream=self._upstream,
             started_at=self._started_at,
             duration_ms=duration,
@@ -207,7 +209,7 @@ class Noting:
     def _passed_steps(self, duration: int) -> list[Json]:
         if not self._passed:
             return []
-        return [{"kind": "model", "name": self._request.model, "durationMs": duration, "usage": self._usage}]
+        return [{"kind": "model", "name": self._model, "durationMs": duration, "usage": self._usage}]
 
 
 def without_texts(steps: Iterable[Json]) -> list[Json]:

@@ -68,7 +68,7 @@ def show_chat(id: ChatId, json: Json = False, data_dir: DataDir = None, url: Url
         told |= {"tokens": _tokens(usage), "error": f"{error['code']}: {error['message']}" if error else None}
         facts(told)
         rows = [
-            (number, step["kind"], _how(step), _took(step), _tokens(step.get("usage")), _what(step))
+            (number, step["kind"], _how(step), _took(step), _tokens(step.get("usage")), _what(step, chat["model"]))
             for number, step in enumerate(chat["trajectory"], 1)
         ]
         line("")
@@ -158,17 +158,20 @@ def _tokens(usage: dict[str, Any] | None) -> str | None:
 
 
 def _how(step: dict[str, Any]) -> str:
-    return {True: "ok", False: "failed"}.get(step.get("success", True), "")
+    if step["kind"] == "cut":
+        return ""
+    return "ok" if step.get("success", True) else "failed"
 
 
 def _took(step: dict[str, Any]) -> str:
     return f"{step['durationMs']} ms" if "durationMs" in step else ""
 
 
-def _what(step: dict[str, Any]) -> str:
+def _what(step: dict[str, Any], model: str) -> str:
     if step["kind"] == "cut":
         return str(step["text"])
-    name = str(step.get("name") or "a tool that there is not")
+    unnamed = model if step["kind"] == "model" else "a tool that does not exist"
+    name = str(step.get("name") or unnamed)
     found = [f"{hit['name']} {hit['score']:.2f}" for hit in step.get("results") or ()]
     run = f", run {step['executionId']}" if "executionId" in step else ""
     return f"{name}: {', '.join(found)}" if found else f"{name}{run}"
