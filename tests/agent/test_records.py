@@ -100,7 +100,7 @@ def test_errors_are_told_in_our_words_or_where_texts_are_kept_in_theirs(
 
 
 def test_steps_without_texts_have_names_that_are_ours_and_numbers() -> None:
-    steps = [
+    steps: list[dict[str, Any]] = [
         {
             "kind": "model",
             "name": "m",
