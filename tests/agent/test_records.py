@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from apexbridge.agent.events import Begun, Ended, Event, Passed, Report, Said
-from apexbridge.agent.records import ChatRecord, Noting, without_texts
+from apexbridge.agent.records import ChatRecord, Noting
 from apexbridge.agent.request import BadRequestError, ChatRequest, read_request
+from apexbridge.agent.textless import without_texts
 from apexbridge.bridge import Bridge
 from apexbridge.errors import ServerError
 from apexbridge.llm.errors import UpstreamError

@@ -7,16 +7,14 @@ import time
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self
 
 from apexbridge.agent.budget import StopCause
 from apexbridge.agent.events import Begun, Ended, Event, Passed, Report, Said
-from apexbridge.agent.request import BadRequestError, ChatRequest
+from apexbridge.agent.request import ChatRequest
+from apexbridge.agent.textless import MAX_NAME, told_error, without_texts
 from apexbridge.agent.usage import add_usage
-from apexbridge.errors import ApexBridgeError
-from apexbridge.llm.errors import UpstreamError
 from apexbridge.storage.chats import ChatOutcome
 
 Json = dict[str, Any]
@@ -24,16 +22,11 @@ Recording = Literal["off", "steps", "full"]
 """Nothing; how each request went, without a word of anybody; or everything, texts included."""
 RecordedCause = StopCause | Literal["cancelled"]
 MAX_ANSWER_CHARACTERS = 256 * 1024
-MAX_NAME = 200
-MAX_MESSAGE = 1_000
 MAX_TOKENS = 2**40
 """More than anybody can use, and few enough that sums of them stay whole."""
 _IDENTITY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
 _RESERVED = frozenset({"stats"})
 """Not to be told from a route."""
-_WORD = re.compile(r"\w[\w.-]{0,63}", re.ASCII)
-_NUMBERS = frozenset({int, float, bool})
-_RUN = re.compile(r"[0-9a-f-]{32,36}")
 logger = logging.getLogger(__name__)
 
 
@@ -182,7 +175,7 @@ class Noting:
             calls=ended.report.calls if ended else sum(step.get("kind") != "model" for step in steps),
             stop_cause=self._cause(outcome),
             outcome=outcome,
-            error=_told(error, has_texts=self._has_texts) if outcome == "failed" and error is not None else None,
+            error=self._error(error) if outcome == "failed" else None,
             usage=_tokens(usage),
             trajectory=list(steps) if self._has_texts else without_texts(steps),
             messages=request.messages if self._has_texts else None,
@@ -206,47 +199,14 @@ class Noting:
             return "length"
         return "client_tools" if self._finish == "tool_calls" else "answered"
 
+    def _error(self, error: BaseException | None) -> RecordedError:
+        code, message = told_error(error, has_texts=self._has_texts)
+        return RecordedError(code=code, message=message)
+
     def _passed_steps(self, duration: int) -> list[Json]:
         if not self._passed:
             return []
         return [{"kind": "model", "name": self._model, "durationMs": duration, "usage": self._usage}]
-
-
-def without_texts(steps: Iterable[Json]) -> list[Json]:
-    """The steps with nothing in them that a user, a model or a tool said: names that are ours, and numbers."""
-    return [_without_texts(step) for step in steps]
-
-
-def _without_texts(step: Json) -> Json:
-    # A tool that does not exist has a name that a model made up.
-    has_our_name = step.get("kind") == "model" or step.get("tool") is not None
-    kept: Json = {}
-    for key, value in step.items():
-        if type(value) in _NUMBERS:
-            kept[key] = value
-        elif key in ("kind", "tool") or (key == "name" and has_our_name):
-            kept[key] = str(value)[:MAX_NAME] if value is not None else None
-        elif key == "usage" and type(value) is dict:
-            kept[key] = _counts(value)
-        elif key == "results" and type(value) is list:
-            kept[key] = [{"name": hit.get("name"), "score": hit.get("score")} for hit in value]
-        elif key == "executionId" and _RUN.fullmatch(str(value)):  # any tool may answer with something of that name
-            kept[key] = value
-    return kept
-
-
-def _counts(usage: Json) -> Json:
-    """What an upstream counted: numbers under names that upstreams use."""
-    return {
-        key: value if type(value) in _NUMBERS else _counts(value)
-        for key, value in usage.items()
-        if (type(value) in _NUMBERS or type(value) is dict) and _is_word(key)
-    }
-
-
-@lru_cache(maxsize=1024)
-def _is_word(text: str) -> bool:
-    return _WORD.fullmatch(text) is not None
 
 
 def _identity(given: str) -> str:
@@ -273,19 +233,3 @@ def _tokens(usage: Json | None) -> Tokens | None:
 
 def _count(value: Any) -> int | None:
     return int(value) if type(value) in (int, float) and 0 <= value <= MAX_TOKENS else None
-
-
-def _told(error: BaseException, *, has_texts: bool) -> RecordedError:
-    """An error in a few words; where no texts are kept, in ours, because others quote what they were sent."""
-    if isinstance(error, UpstreamError):
-        told = error.error
-        code, message = told.get("code") or told.get("type"), told.get("message")
-        ours = f"Answered with the status {error.status}."
-    elif isinstance(error, BadRequestError):
-        code, message, ours = error.code or "invalid_request", error.message, "The request could not be answered."
-    elif isinstance(error, ApexBridgeError):
-        code, message, ours = error.code.lower(), error.message, f"Answered with the status {error.status}."
-    else:
-        code, message, ours = "internal_error", None, "Something went wrong here; the log has more."
-    word = str(code) if code and _WORD.fullmatch(str(code)) else "upstream_error"
-    return RecordedError(code=word, message=str(message)[:MAX_MESSAGE] if has_texts and message else ours)
