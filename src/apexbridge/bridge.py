@@ -14,6 +14,7 @@ import anyio.to_thread
 import apexbridge
 from apexbridge.agent.approving import Approver
 from apexbridge.agent.react import ReActStrategy
+from apexbridge.agent.recordkeeping import ChatRecords
 from apexbridge.errors import ApexBridgeError
 from apexbridge.retrieval.embedders.choose import choose_embedder
 from apexbridge.retrieval.embedders.embedder import Embedder
@@ -31,6 +32,7 @@ from apexbridge.skills.uploads import UploadStore
 from apexbridge.skills.watcher import watch as watch_skills
 from apexbridge.storage.approvals import SqliteApprovals
 from apexbridge.storage.audit import AUDIT_FILE, AuditLog
+from apexbridge.storage.chats import ChatStore
 from apexbridge.storage.database import Database
 from apexbridge.storage.directory import owned
 from apexbridge.storage.faults import storage_faults
@@ -85,6 +87,7 @@ class Bridge:
         *,
         keys: KeyStore,
         audit: AuditLog,
+        chats: ChatRecords,
         indexing: Indexing = "wait",
         progress: Progress | None = None,
     ) -> None:
@@ -98,7 +101,11 @@ class Bridge:
         self.builtins = BuiltInExecutor(self.tools)
         self.confirmation = skills.confirmation
         self.conversations = Conversations()
-        self.chat = ReActStrategy(self.tools, settings.chat, Approver(self.confirmation), self._teach)
+        self.chats = chats
+        recorder = chats if settings.chat_records != "off" else None
+        self.chat = ReActStrategy(
+            self.tools, settings.chat, Approver(self.confirmation), teach=self._teach, recorder=recorder
+        )
         self.keys = keys
         self.audit = audit
         self._tally = tally
@@ -160,6 +167,7 @@ class Bridge:
                     tally,
                     keys=keys,
                     audit=audit,
+                    chats=_chats(settings, database, keys),
                     indexing=indexing,
                     progress=index_progress,
                 )
@@ -170,6 +178,8 @@ class Bridge:
                     await audit.open()
                     stack.push_async_callback(audit.close)
                     stack.push_async_callback(tally.close)
+                    await bridge.chats.sweep()
+                    stack.push_async_callback(bridge.chats.close)
                     stack.push_async_callback(bridge.chat.close)
                     await stack.enter_async_context(retrieval.running())
                     await stack.enter_async_context(sandbox.running())
@@ -185,6 +195,7 @@ class Bridge:
                     )
                     await stack.enter_async_context(_background(watch_skills(skills) if watch else None))
                     await stack.enter_async_context(_background(runs.keep_tidy() if watch else None))
+                    await stack.enter_async_context(_background(bridge.chats.keep_tidy() if watch else None))
                     yield bridge
             finally:
                 await anyio.to_thread.run_sync(database.close, abandon_on_cancel=False)
@@ -305,6 +316,15 @@ def _runs(settings: Settings, database: Database, sandbox: Sandbox) -> Runs:
         uploads=uploads,
         record_input=settings.record_input,
         retention_days=settings.run_retention_days,
+    )
+
+
+def _chats(settings: Settings, database: Database, keys: KeyStore) -> ChatRecords:
+    return ChatRecords(
+        ChatStore(database),
+        has_texts=settings.chat_records == "full",
+        retention_days=settings.chat_retention_days,
+        key_name=keys.name_of,
     )
 
 

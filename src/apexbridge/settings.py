@@ -16,6 +16,7 @@ from pydantic_settings import (
 
 from apexbridge.agent.budget import ChatLimits
 from apexbridge.agent.react import ChatSettings
+from apexbridge.agent.records import Recording
 from apexbridge.errors import ServerError
 from apexbridge.llm.config import LLMSettings, ToolMode, Upstream
 from apexbridge.retrieval.config import (
@@ -165,6 +166,10 @@ class Settings(BaseSettings):
     chat_max_tokens: int = Field(
         default=0, ge=0, le=10**9, description="Tokens of all turns of a request together; 0 for any number."
     )
+    chat_records: Recording = Field(
+        default="steps", description="What is recorded of chat requests: off, steps without any text, or full."
+    )
+    chat_retention_days: int = Field(default=30, ge=0, description="How long records of chat requests are kept.")
     usage_memory: bool = Field(default=True, description="Whether confirmed requests help to find skills later.")
     usage_memory_shared: bool = Field(
         default=False, description="Whether requests of one API key may help requests of another."

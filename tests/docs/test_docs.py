@@ -26,6 +26,8 @@ from apexbridge.agent import hidden
 from apexbridge.agent.asking import GRACE_SECONDS
 from apexbridge.agent.budget import StopCause
 from apexbridge.agent.react import ReActStrategy
+from apexbridge.agent.recordkeeping import ChatRecords
+from apexbridge.agent.recordsize import MAX_RECORD_BYTES
 from apexbridge.agent.request import Options
 from apexbridge.bridge import Bridge
 from apexbridge.errors import STATUS_OF_CODE
@@ -63,7 +65,13 @@ FIELDS_WITHOUT_SCHEMA = {
     for model in (ExecutionResult, SearchAnswer)
 }
 """Models that serialize themselves: their OpenAPI schema is an object with no word on its fields."""
-INHERITED = {"SkillDetail": "SkillSummary", "RunDetail": "RunSummary", "NewKey": "KeyView"}
+INHERITED = {
+    "SkillDetail": "SkillSummary",
+    "RunDetail": "RunSummary",
+    "NewKey": "KeyView",
+    "ChatDetail": "ChatSummary",
+    "ChatStatistics": "ModelTotals",
+}
 """Shapes whose section tells only what they add."""
 OF_INSTANCES: dict[type, set[str]] = {
     SkillsSandboxExecutor: set(),
@@ -72,6 +80,7 @@ OF_INSTANCES: dict[type, set[str]] = {
     BuiltInExecutor: {"tools"},
     Confirmation: set(),
     ReActStrategy: {"settings"},
+    ChatRecords: {"has_texts"},
 }
 """Public attributes that only an instance has."""
 
@@ -299,6 +308,24 @@ def test_the_numbers_of_the_chat_page_are_those_of_the_code() -> None:
     for title, told in words.items():
         section = " ".join(sections[title].split())
         assert [text for text in told if text not in section] == [], title
+
+
+@pytest.mark.requirement("H2")
+def test_the_numbers_about_records_of_chats_are_those_of_the_code() -> None:
+    size = f"{MAX_RECORD_BYTES // 1024} KiB"
+    days = Settings.model_fields["chat_retention_days"].default
+    words = {
+        "docs/guides/chat.md": (
+            "See what was asked",
+            f"beyond {size}",
+            f"`APEX_CHAT_RETENTION_DAYS`, {days} by default",
+        ),
+        "docs/reference/http.md": ("ChatDetail", f"{size} together"),
+        "docs/security.md": ("What is left", f"steps and tokens: for {days} days"),
+    }
+    for page, (title, *told) in words.items():
+        section = " ".join(sections_of((ROOT / page).read_text("utf-8"))[title].split())
+        assert [text for text in told if text not in section] == [], page
 
 
 @pytest.mark.requirement("H2")

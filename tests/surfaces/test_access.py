@@ -127,6 +127,9 @@ async def test_every_route_has_a_scope_and_only_the_signs_of_life_are_open(bridg
         "GET /api/keys",
         "GET /api/audit/verify",
         "GET /api/approvals",
+        "GET /api/chats",
+        "GET /api/chats/stats",
+        "GET /api/chats/{id}",
     }
     transport = httpx.ASGITransport(create_app(bridge, Access(keys_required=True)))
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as nobody:

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from apexbridge.agent.budget import Budget
 from apexbridge.agent.disclosure import Disclosure
-from apexbridge.agent.events import Begun, Delta, Event, Said
+from apexbridge.agent.events import Begun, Delta, Event, Report, Said
 from apexbridge.agent.request import ChatRequest
 from apexbridge.llm.accumulator import Turn
 from apexbridge.llm.config import Upstream
@@ -62,6 +62,7 @@ class Asker:
         upstream: Upstream,
         disclosure: Disclosure,
         budget: Budget,
+        report: Report,
     ) -> None:
         self._model = model
         self._modes = modes
@@ -69,6 +70,7 @@ class Asker:
         self._upstream = upstream
         self._disclosure = disclosure
         self._budget = budget
+        self._report = report
         self._way = modes.way(upstream, request.model)
         self.form = _form(request) if disclosure.has_ours else None
         """What the answer shall look like; asked for in the last turn alone, as it would keep the model from calling
@@ -88,7 +90,7 @@ class Asker:
                 taken = [turn.take_chunk(chunk) for chunk in chunks]
                 if not self._has_begun:
                     self._has_begun = True
-                    yield Begun(model=turn.model or self._request.model)
+                    yield Begun(model=turn.model or self._request.model, report=self._report)
                 if not is_draft and (deltas := self._deltas(taken, gate)):
                     yield Said(deltas=deltas)
                 chunks = await answer.next()

@@ -14,6 +14,8 @@ class Begun:
     """The model's first word has come; from now on there is an answer."""
 
     model: str
+    report: "Report"
+    """Grows while the answer does."""
 
 
 class Delta(NamedTuple):

@@ -82,6 +82,7 @@ class _Loop:
         self._request = request
         self._disclosure = Disclosure(request, around.own_tools)
         self._budget = Budget(around.limits)
+        self._report = Report()
         self._asker = Asker(
             model,
             around.modes,
@@ -89,8 +90,8 @@ class _Loop:
             upstream=upstream,
             disclosure=self._disclosure,
             budget=self._budget,
+            report=self._report,
         )
-        self._report = Report()
         self._usage: Json | None = None
         self._outcomes: list[Outcome] = []
         restored, self._asked = around.hidden.restored(request.caller, request.messages)

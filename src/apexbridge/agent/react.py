@@ -16,6 +16,7 @@ from apexbridge.agent.hidden import HiddenTurns
 from apexbridge.agent.lessons import Lessons, Teach
 from apexbridge.agent.loop import Surroundings, answered
 from apexbridge.agent.offline import OFFLINE_MODEL, OFFLINE_UPSTREAM, OfflineModel
+from apexbridge.agent.records import Noting, Recorder
 from apexbridge.agent.request import BadRequestError, ChatRequest, read_request
 from apexbridge.llm.client import UpstreamClient
 from apexbridge.llm.config import LLMSettings, Upstream
@@ -51,9 +52,16 @@ class ReActStrategy:
     """Answers chat requests over one registry of tools and any number of upstreams."""
 
     def __init__(
-        self, registry: ToolRegistry, settings: ChatSettings, approver: Approver, teach: Teach | None = None
+        self,
+        registry: ToolRegistry,
+        settings: ChatSettings,
+        approver: Approver,
+        *,
+        teach: Teach | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         self.settings = settings
+        self._recorder = recorder
         self._client = UpstreamClient()
         self._offline = OfflineModel()
         self._around = Surroundings(
@@ -72,7 +80,7 @@ class ReActStrategy:
         await self._around.lessons.close()
         await self._client.close()
 
-    def run(self, request: ChatRequest) -> AsyncGenerator[Event, None]:
+    async def run(self, request: ChatRequest) -> AsyncGenerator[Event, None]:
         """Answer a request; events in the order in which things happen.
 
         Raises:
@@ -80,7 +88,11 @@ class ReActStrategy:
             UpstreamError: the upstream refused or failed.
         """
         model, upstream = self._chosen(request)
-        return answered(self._around, model, request, upstream)
+        with Noting(self._recorder, request, upstream.name) as noting:
+            async with aclosing(answered(self._around, model, request, upstream)) as events:
+                async for event in events:
+                    noting.saw(event)
+                    yield event
 
     async def execute(
         self, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any] | None = None, **more: Any

@@ -92,6 +92,11 @@ class KeyStore:
         is_right = hmac.compare_digest(digest, key.digest if key else _NOBODY)
         return key if is_right else None
 
+    def name_of(self, identity: str) -> str | None:
+        """What a key is called; None where there never was one of that id."""
+        key = self._keys.get(identity)
+        return key.name if key else None
+
     def note_use(self, key: ApiKey, now: int) -> None:
         """Remember that a key was used; it is written down later, not while somebody waits."""
         self._used[key.id] = now

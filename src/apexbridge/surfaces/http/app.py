@@ -7,7 +7,7 @@ from fastapi_offline import FastAPIOffline
 
 import apexbridge
 from apexbridge.bridge import Bridge
-from apexbridge.surfaces.http import chat, executions, keys, permits, plugins, search, service, skills, tools
+from apexbridge.surfaces.http import chat, chats, executions, keys, permits, plugins, search, service, skills, tools
 from apexbridge.surfaces.http.access import Access, AccessGuard
 from apexbridge.surfaces.http.audit import AuditTrail
 from apexbridge.surfaces.http.errors import CatchAll, ErrorAnswer, add_error_handlers
@@ -37,7 +37,7 @@ def create_app(bridge: Bridge, access: Access | None = None) -> FastAPI:
         responses=_ERRORS,
     )
     app.state.bridge = bridge
-    for part in (search, permits, skills, executions, tools, plugins, keys, service):
+    for part in (search, permits, skills, executions, tools, plugins, keys, chats, service):
         app.include_router(part.router)
     app.router.routes.extend(chat.routes(bridge))
     add_error_handlers(app)

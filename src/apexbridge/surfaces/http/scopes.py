@@ -14,8 +14,8 @@ _RUNNING = re.compile(
     r"|skills/remember|skills/validate)"
 )
 """Whatever makes the server work for the caller and changes nothing for others."""
-_ADMINISTRATION = ("/api/keys", "/api/audit", "/api/approvals")
-"""Even to look at: who else is here, what they did, and what they want to do."""
+_ADMINISTRATION = ("/api/keys", "/api/audit", "/api/approvals", "/api/chats")
+"""Even to look at: who else is here, what they did, what they want to do, and what they asked."""
 
 
 def required_scope(method: str, path: str) -> KeyScope | None:
