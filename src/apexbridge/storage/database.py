@@ -40,7 +40,19 @@ class Database:
 
     async def read(self, job: Job[T]) -> T:
         """Run a query on a reader's connection, off the event loop."""
-        return await anyio.to_thread.run_sync(self._read, job)
+        return await anyio.to_thread.run_sync(self.look, job)
+
+    def look(self, job: Job[T]) -> T:
+        """Run a query here and now: for other threads, and for a single row by its key, which is there at once."""
+        try:
+            connection = self._readers.get_nowait()
+        except queue.Empty:
+            connection = _connect(self._path)
+            connection.execute("PRAGMA query_only = ON")
+        try:
+            return job(connection)
+        finally:
+            self._readers.put(connection)
 
     async def write(self, job: Job[T]) -> T:
         """Run a change; gives its result once it is committed, together with whatever else was waiting."""
@@ -59,17 +71,6 @@ class Database:
             while True:
                 self._readers.get_nowait().close()
         self._writer.close()
-
-    def _read(self, job: Job[T]) -> T:
-        try:
-            connection = self._readers.get_nowait()
-        except queue.Empty:
-            connection = _connect(self._path)
-            connection.execute("PRAGMA query_only = ON")
-        try:
-            return job(connection)
-        finally:
-            self._readers.put(connection)
 
     def _write_until_closed(self) -> None:
         while (first := self._jobs.get()) is not None:
@@ -176,16 +177,28 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def _migrate(connection: sqlite3.Connection) -> None:
-    """Apply every numbered migration that this file has not seen."""
+    """Apply every numbered migration that this file has not seen, also one that came after a higher number."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version > _migrations()[-1][0]:
+    known = _migrations()
+    if version > known[-1][0]:
         raise ServerError(
             "The data directory was written by a newer version of apexbridge; update, or name another directory.",
             code="NOT_READY",
         )
-    for number, statements in _migrations():
-        if number > version:
-            connection.executescript(f"BEGIN;\n{statements}\nPRAGMA user_version = {number};\nCOMMIT;")
+    seen = _seen(connection, version)
+    for number, statements in known:
+        if number not in seen:
+            version = max(version, number)
+            noted = f"INSERT INTO migrations VALUES ({number});\nPRAGMA user_version = {version};"  # noqa: S608
+            connection.executescript(f"BEGIN;\n{statements}\n{noted}\nCOMMIT;")
+
+
+def _seen(connection: sqlite3.Connection, version: int) -> set[int]:
+    """The numbers that were applied; a file from before they were written down has all up to its version."""
+    if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'migrations'").fetchone():
+        values = "".join(f"INSERT INTO migrations VALUES ({number});" for number in range(1, version + 1))  # noqa: S608
+        connection.executescript(f"BEGIN;CREATE TABLE migrations (number INTEGER PRIMARY KEY);{values}COMMIT;")
+    return {number for (number,) in connection.execute("SELECT number FROM migrations")}
 
 
 def _migrations() -> list[tuple[int, str]]:
