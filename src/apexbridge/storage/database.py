@@ -33,7 +33,7 @@ class Database:
         self._path = path
         self._writer = _open(path)
         self._closed = False
-        self._jobs: queue.SimpleQueue[tuple[Job[Any], Future[Any]] | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[tuple[Job[Any], Future[Any], bool] | None] = queue.SimpleQueue()
         self._readers: queue.LifoQueue[sqlite3.Connection] = queue.LifoQueue()
         self._thread = threading.Thread(target=self._write_until_closed, name="sqlite-writer", daemon=True)
         self._thread.start()
@@ -54,12 +54,15 @@ class Database:
         finally:
             self._readers.put(connection)
 
-    async def write(self, job: Job[T]) -> T:
-        """Run a change; gives its result once it is committed, together with whatever else was waiting."""
+    async def write(self, job: Job[T], *, durable: bool = False) -> T:
+        """Run a change; gives its result once it is committed, together with whatever else was waiting.
+
+        A crash of the process loses none of it. With `durable`, neither does one of the machine.
+        """
         if self._closed:
             raise ServerError("The database is closed.", code="NOT_READY")
         future: Future[T] = Future()
-        self._jobs.put((job, future))
+        self._jobs.put((job, future, durable))
         return await asyncio.wrap_future(future)
 
     def close(self) -> None:
@@ -86,12 +89,14 @@ class Database:
             if closing:
                 return
 
-    def _commit(self, batch: list[tuple[Job[Any], Future[Any]]]) -> None:
+    def _commit(self, batch: list[tuple[Job[Any], Future[Any], bool]]) -> None:
         """One transaction for the batch; a job that fails takes back only its own changes."""
         outcomes: list[tuple[Future[Any], Any, BaseException | None]] = []
+        durable = any(durable for *_, durable in batch)
         try:
+            self._writer.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
             self._writer.execute("BEGIN IMMEDIATE")
-            for job, future in batch:
+            for job, future, _ in batch:
                 if not future.set_running_or_notify_cancel():
                     continue
                 self._writer.execute("SAVEPOINT job")
@@ -107,7 +112,7 @@ class Database:
         except BaseException as error:  # whatever it is, this thread goes on and every caller hears of it
             with suppress(sqlite3.Error):
                 self._writer.execute("ROLLBACK")
-            outcomes = [(future, None, error) for _, future in batch]
+            outcomes = [(future, None, error) for _, future, _ in batch]
         for future, result, failure in outcomes:
             with suppress(InvalidStateError):  # its caller gave up in the meantime
                 if failure is None:
