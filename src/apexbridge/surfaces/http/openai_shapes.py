@@ -106,7 +106,7 @@ class ChatChunkChoice(OpenShape):
 class BridgeProgress(BaseModel):
     """In a chunk of a stream that was asked for with `activity`."""
 
-    activity: dict[str, Any] = Field(description="What was done just now.")
+    activity: dict[str, Any] = Field(description="The tool call that was done last.")
 
 
 class ChatCompletionChunk(OpenShape):
