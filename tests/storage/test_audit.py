@@ -533,3 +533,18 @@ async def test_two_at_once_never_write(tmp_path: Path, embedder: Embedder) -> No
                 raise AssertionError("opened twice")
         assert caught.value.code == "DATA_DIR_IN_USE"
         assert (settings.data_dir / AUDIT_FILE).read_bytes() == before
+
+
+async def test_an_act_is_refused_though_the_one_before_it_is_still_being_settled(tmp_path: Path) -> None:
+    path = tmp_path / AUDIT_FILE
+    async with opened(tmp_path) as log:
+        await log.append(Act(what="skills.install", outcome=201))
+        path.rename(tmp_path / "kept")
+        path.mkdir()
+        with pytest.raises(ServerError) as caught:
+            await log.ready()
+        assert caught.value.code == "STORAGE_FULL"
+        path.rmdir()
+        (tmp_path / "kept").rename(path)
+        await log.ready()
+        assert await log.verify() == AuditReport(intact=True, count=1)

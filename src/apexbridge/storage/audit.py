@@ -97,10 +97,10 @@ class AuditLog:
         Raises:
             ServerError: STORAGE_FULL.
         """
-        is_fine = self._failure is None and (self._is_writing or self._file.is_attached)
-        if is_fine and _has_room(self._file.path.parent):
+        if self._failure is None and self._file.is_in_place and _has_room(self._file.path.parent):
             return
-        self._start_writing()
+        await self._written()
+        self._start_writing()  # which looks at the file first
         await self._written()
         failure = self._failure
         if failure is None and not _has_room(self._file.path.parent):

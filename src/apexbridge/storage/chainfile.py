@@ -44,15 +44,18 @@ class ChainFile:
         self._descriptor: int | None = None
 
     @property
-    def is_attached(self) -> bool:
-        """Whether the open file is the one that the path names, and ends where it should."""
-        if self._descriptor is None:
-            return False
+    def is_in_place(self) -> bool:
+        """Whether the open file is the one that the path names, and not one that was moved or removed."""
+        descriptor = self._descriptor
         try:
-            now = self.path.lstat()
+            return descriptor is not None and os.path.samestat(self.path.lstat(), os.fstat(descriptor))
         except OSError:
             return False
-        return os.path.samestat(now, os.fstat(self._descriptor)) and now.st_size == self.head.size
+
+    @property
+    def is_attached(self) -> bool:
+        """Whether it also ends where it should; for when nothing is being written."""
+        return self.is_in_place and self.path.lstat().st_size == self.head.size
 
     @property
     def is_full(self) -> bool:
