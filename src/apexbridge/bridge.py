@@ -144,7 +144,10 @@ class Bridge:
             try:
                 retrieval = ToolRetrievalService(settings.data_dir, embedder, settings.retrieval)
                 sandbox = Sandbox(settings.sandbox)
-                runs = _runs(settings, database, sandbox)
+                keys, audit = KeyStore(database), AuditLog(settings.data_dir / AUDIT_FILE, database)
+                store = RunStore(database)
+                workspace = _workspace(settings, store, keys)
+                runs = _runs(settings, database, sandbox, store, workspace, keys)
                 tally = CallTally(CallStatisticsStore(database))
                 confirmation = Confirmation(SqliteApprovals(database), enabled=settings.skills.confirm_dangerous)
                 skills = SkillManager(
@@ -157,7 +160,6 @@ class Bridge:
                     runner=runs,
                 )
                 retrieval.facts = skills.facts
-                keys, audit = KeyStore(database), AuditLog(settings.data_dir / AUDIT_FILE, database)
                 bridge = cls(
                     settings,
                     skills,
@@ -171,7 +173,7 @@ class Bridge:
                     indexing=indexing,
                     progress=index_progress,
                 )
-                bridge._register_tools()
+                bridge._register_tools(workspace)
                 async with AsyncExitStack() as stack:
                     await keys.load()
                     stack.push_async_callback(keys.close)
@@ -203,9 +205,8 @@ class Bridge:
     async def _teach(self, request: str, skill: str, caller: str) -> None:
         await self.retrieval.remember(request, skill, succeeded=True, caller=caller)
 
-    def _register_tools(self) -> None:
+    def _register_tools(self, workspace: Workspace) -> None:
         """The built-ins, and what other packages bring along."""
-        workspace = _workspace(self.settings)
         desk = SkillDesk(self.skills)
         for tool in (
             file_read(workspace),
@@ -301,18 +302,24 @@ def _runs_folder(settings: Settings) -> Path:
     return settings.data_dir / "runs"
 
 
-def _workspace(settings: Settings) -> Workspace:
-    return Workspace(settings.workspace, lambda run, _: _runs_folder(settings) / run)
+def _workspace(settings: Settings, store: RunStore, keys: KeyStore) -> Workspace:
+    def folder_of(run: str, caller: str) -> Path | None:
+        owner = keys.reach(caller)
+        return _runs_folder(settings) / run if owner is None or store.owner(run) == owner else None
+
+    return Workspace(settings.workspace, folder_of)
 
 
-def _runs(settings: Settings, database: Database, sandbox: Sandbox) -> Runs:
+def _runs(
+    settings: Settings, database: Database, sandbox: Sandbox, store: RunStore, workspace: Workspace, keys: KeyStore
+) -> Runs:
     uploads = UploadStore(settings.data_dir / "uploads")
     return Runs(
         sandbox,
-        store=RunStore(database),
+        store=store,
         statistics=CallStatisticsStore(database),
         folder=_runs_folder(settings),
-        inputs=InputFiles(workspace=_workspace(settings), uploads=uploads),
+        inputs=InputFiles(workspace=workspace, uploads=uploads, reach=keys.reach),
         uploads=uploads,
         record_input=settings.record_input,
         retention_days=settings.run_retention_days,

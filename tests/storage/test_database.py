@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from apexbridge.errors import ServerError
-from apexbridge.storage.database import Database
+from apexbridge.storage.database import Database, _migrations
 from apexbridge.storage.directory import is_owned, owned
 from apexbridge.storage.faults import storage_faults
 from apexbridge.storage.statistics import CallStatisticsStore
@@ -112,6 +112,33 @@ async def test_migrations_run_once_and_data_stays(tmp_path: Path) -> None:
     assert await count(second) == 1
     assert await second.read(lambda c: c.execute("PRAGMA journal_mode").fetchone()[0]) == "wal"
     second.close()
+
+
+async def test_a_migration_that_came_after_a_higher_number_is_not_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "x.sqlite3"
+    first = Database(path)
+    await first.write(insert("kept"))  # type: ignore[arg-type]
+    first.close()
+    with closing(sqlite3.connect(path)) as connection:  # as if 4 had not been there yet
+        connection.executescript("DROP TABLE approvals; DELETE FROM migrations WHERE number = 4;")
+    second = Database(path)
+    assert await second.read(lambda c: c.execute("SELECT count(*) FROM approvals").fetchone()[0]) == 0
+    assert await count(second) == 1
+    second.close()
+    assert not list(tmp_path.glob("*.broken-*"))
+
+
+async def test_a_database_from_before_migrations_were_noted_goes_on_from_its_version(tmp_path: Path) -> None:
+    path = tmp_path / "x.sqlite3"
+    with closing(sqlite3.connect(path)) as connection:
+        for _, statements in _migrations()[:5]:
+            connection.executescript(statements)
+        connection.executescript("INSERT INTO first_installs VALUES ('kept', 1); PRAGMA user_version = 5;")
+    opened = Database(path)
+    assert await opened.read(lambda c: c.execute("SELECT caller FROM runs").fetchall()) == []
+    assert await count(opened) == 1
+    opened.close()
+    assert not list(tmp_path.glob("*.broken-*"))
 
 
 def test_damage_beyond_the_first_page_is_noticed_and_set_aside(tmp_path: Path) -> None:

@@ -118,6 +118,7 @@ async def test_every_route_has_a_scope_and_only_the_signs_of_life_are_open(bridg
         "POST /api/skills/validate",
         "POST /api/tools/{id}/execute",
         "POST /api/executions/{id}/cancel",
+        "DELETE /api/executions/{id}",
         "POST /api/uploads",
     }
     assert {route for route in by_scope["read"] if not route.startswith(("GET ", "HEAD "))} == {

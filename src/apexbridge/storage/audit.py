@@ -1,7 +1,8 @@
 """The audit log: what was done to this server, by whom, in lines that nobody can change or take away unnoticed.
 
-`audit.jsonl` holds the lines, the database where they end. A line is written before its act is answered, so whatever
-was acknowledged can be found here.
+`audit.jsonl` holds the lines, the database where they end. Lines are announced there first, so that after a crash our
+own can be told from what somebody else added. A line is written before its act is answered, so whatever was
+acknowledged can be found here.
 
 A disk that takes no more lines does not stop the server: reading and running go on, and so does the answer to an act
 that had begun. Its line waits in memory and goes first once there is room. Until then further acts are refused with
@@ -9,11 +10,11 @@ STORAGE_FULL before they change anything, because an act that leaves no trace is
 """
 
 import asyncio
+import errno
 import logging
 import os
 import re
 import sqlite3
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,9 @@ from typing import Any
 import anyio.to_thread
 
 from apexbridge.errors import ServerError
-from apexbridge.storage.chain import AuditReport, Head, walk
-from apexbridge.storage.chainfile import appended, attached, is_at, lines_of, now
+from apexbridge.storage.anchor import AnchorStore
+from apexbridge.storage.chain import AuditReport, Walk, chained_all
+from apexbridge.storage.chainfile import MAX_FILE_BYTES, Anchor, ChainFile, now
 from apexbridge.storage.database import Database
 
 AUDIT_FILE = "audit.jsonl"
@@ -31,6 +33,8 @@ MAX_TEXT = 300
 REFUSALS_A_MINUTE = 60
 """Attempts that are written down one by one; above that they are counted, or strangers could fill the disk."""
 MAX_WAITING = 10_000
+RESERVE_BYTES = 256 * 1024
+"""Free space without which no act is begun: its line, and what the database needs to announce it."""
 _KEY = re.compile(r"apex_([0-9a-f]{8})_[\w-]+", re.ASCII)
 logger = logging.getLogger(__name__)
 
@@ -56,25 +60,25 @@ class Act:
 class AuditLog:
     """Writes acts down, many together, and tells whether all of them are still there."""
 
-    def __init__(self, path: Path, database: Database) -> None:
-        self._path = path
-        self._database = database
-        self._descriptor: int | None = None
-        self._head = Head()
+    def __init__(self, path: Path, database: Database, *, max_file_bytes: int = MAX_FILE_BYTES) -> None:
+        self._file = ChainFile(path, max_bytes=max_file_bytes)
+        self._anchors = AnchorStore(database)
+        self._anchor = Anchor()
+        """What is to be found in the file, and what is still to be added to it."""
+        self._stored = Anchor()
+        """What the database was told last."""
         self._waiting: list[tuple[dict[str, Any], asyncio.Future[None] | None]] = []
         self._unwritten: list[dict[str, Any]] = []
         self._writing: asyncio.Task[None] | None = None
         self._failure: Exception | None = None
+        self._is_starting = True
         self._refusals = float(REFUSALS_A_MINUTE)
         self._refused_at = 0.0
         self._omitted = 0
 
     async def open(self) -> None:
-        """Find the end of the log; a line that was cut off is told of, in the log itself too."""
-        query = "SELECT count, hash, size FROM audit_head"
-        rows = await self._database.read(lambda connection: connection.execute(query).fetchall())
-        if rows:
-            self._head = Head(count=rows[0][0], hash=rows[0][1], size=rows[0][2])
+        """Find the end of the log; whatever is not as it was left is told of, in the log itself too."""
+        self._anchor = self._stored = await self._anchors.load()
         self._start_writing()
         await self._written()
 
@@ -85,7 +89,7 @@ class AuditLog:
         await self._written()
         if self._unwritten:
             logger.error("%s acts could not be written to the audit log", len(self._unwritten))
-        self._detach()
+        self._file.detach()
 
     async def ready(self) -> None:
         """Make sure that an act can be written down; ask before it changes anything.
@@ -93,16 +97,22 @@ class AuditLog:
         Raises:
             ServerError: STORAGE_FULL.
         """
-        if self._failure is None:
+        if self._failure is None and self._file.is_in_place and _has_room(self._file.path.parent):
             return
-        self._start_writing()
         await self._written()
-        if self._failure is not None:
+        self._start_writing()  # which looks at the file first
+        await self._written()
+        failure = self._failure
+        if failure is None and not _has_room(self._file.path.parent):
+            failure = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if failure is not None:
+            why = failure.strerror if isinstance(failure, OSError) else str(failure)
             raise ServerError(
-                "The audit log cannot be written to, so nothing was changed. Free some space, or check the data "
-                "directory's owner and mode, and try again.",
+                f"Refused, and nothing was changed: every administrative act needs a line in the audit log, and that "
+                f"cannot be written now ({why}). Free some space outside of this server, or check the owner and mode "
+                "of the data directory, and try again. Reading and running go on.",
                 code="STORAGE_FULL",
-            ) from self._failure
+            ) from failure
 
     async def append(self, act: Act) -> None:
         """Write an act down; comes back when it is on the disk, or when the disk does not take it for now."""
@@ -125,13 +135,10 @@ class AuditLog:
     async def verify(self) -> AuditReport:
         """Walk the whole chain and name the first line that is not as it was written."""
         await self._written()
-        try:
-            with self._path.open("rb") as file:
-                # Both at one moment: lines that are added while the walk goes on are none of its business.
-                head, size = self._head, os.fstat(file.fileno()).st_size
-                return await anyio.to_thread.run_sync(lambda: walk(lines_of(file, size), head))
-        except FileNotFoundError:
-            return walk((), self._head)
+        # Both at one moment: lines that are added while the walk goes on are none of its business.
+        head, walk = self._file.head, Walk()
+        with self._file.all_lines() as files:
+            return await anyio.to_thread.run_sync(walk.through, files) or walk.end(head)
 
     # ------------------------------------------------------------------------------------------------- writing
     def _put(self, act: Act, done: asyncio.Future[None] | None) -> None:
@@ -139,8 +146,12 @@ class AuditLog:
         self._start_writing()
 
     def _start_writing(self) -> None:
-        if self._writing is None or self._writing.done():
+        if not self._is_writing:
             self._writing = asyncio.get_running_loop().create_task(self._write_all())
+
+    @property
+    def _is_writing(self) -> bool:
+        return self._writing is not None and not self._writing.done()
 
     async def _written(self) -> None:
         while self._writing is not None and not self._writing.done():
@@ -150,56 +161,61 @@ class AuditLog:
         """Write until nothing waits; whatever came while the disk was busy goes in one piece."""
         while True:
             batch, self._waiting = self._waiting, []
-            lines = [*self._unwritten, *(fields for fields, _ in batch)]
-            before = self._head
+            self._unwritten = [*self._unwritten, *(fields for fields, _ in batch)][:MAX_WAITING]
             try:
-                head = await anyio.to_thread.run_sync(self._write, lines)
-                self._failure, self._unwritten = None, []
-                self._head = head
-                if head != before:
-                    await self._remember(head)
-            except OSError as error:
+                await self._write()
+                self._failure = None
+            except (OSError, sqlite3.Error) as error:
                 if self._failure is None:
                     logger.error("the audit log cannot be written to (%s); acts are refused until it can", error)
-                self._failure, self._unwritten = error, lines[:MAX_WAITING]
+                self._failure = error
             finally:
                 for _, done in batch:
                     if done is not None and not done.done():
                         done.set_result(None)
+            if not self._waiting and self._failure is None:
+                await self._settle()
             if not self._waiting:
                 return
 
-    def _write(self, acts: list[dict[str, Any]]) -> Head:
-        """Append to the file; after any trouble with it, it is opened anew and looked at again."""
-        if self._descriptor is not None and not is_at(self._path, self._descriptor):
-            self._detach()
-        if self._descriptor is None:
-            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-            descriptor = os.open(self._path, flags, 0o600)
-            try:
-                head = attached(descriptor, self._head)
-            except BaseException:
-                os.close(descriptor)
-                raise
-            self._descriptor, self._head = descriptor, head
-        try:
-            return appended(self._descriptor, self._head, acts) if acts else self._head
-        except OSError:
-            self._detach()
-            raise
+    async def _write(self) -> None:
+        """Announce lines in the database, then add them to the file; a crash in between leaves them to the next start.
 
-    def _detach(self) -> None:
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+        After any trouble with the file, it is opened anew and looked at again.
+        """
+        file = self._file
+        if not file.is_attached:
+            notes = await anyio.to_thread.run_sync(lambda: file.attach(self._anchor, at_start=self._is_starting))
+            self._anchor, self._is_starting = Anchor(head=file.head), False
+            self._unwritten = [*notes, *self._unwritten]
+        if not self._unwritten:
+            return
+        if file.is_full:
+            await self._settle()
+            await anyio.to_thread.run_sync(file.put_aside)
+        lines, after = chained_all(file.head, self._unwritten, first=file.first)
+        await self._anchors.announce(file.head, lines)
+        self._anchor = self._stored = Anchor(head=file.head, announced=lines)
+        self._unwritten = []  # from here on the next start would write them, too
+        await anyio.to_thread.run_sync(file.append, lines, after)
+        self._anchor = Anchor(head=file.head)
 
-    async def _remember(self, head: Head) -> None:
-        """Where the file is ahead of what is remembered, the next start finds out by itself."""
-        values = (head.count, head.hash, head.size)
-        with suppress(sqlite3.Error):
-            await self._database.write(
-                lambda connection: connection.execute("INSERT OR REPLACE INTO audit_head VALUES (1, ?, ?, ?)", values)
-            )
+    async def _settle(self) -> None:
+        """Tell the database that all is written."""
+        settled = Anchor(head=self._file.head)
+        if self._stored != settled:
+            await self._anchors.settle(settled.head)
+            self._stored = settled
+
+
+def _has_room(folder: Path) -> bool:
+    """Whether a line would fit onto the disk; where nobody can tell, it is tried."""
+    try:
+        disk = os.statvfs(folder)
+    except OSError:
+        return True
+    free = disk.f_bfree if os.geteuid() == 0 else disk.f_bavail
+    return not disk.f_blocks or free * disk.f_frsize >= RESERVE_BYTES
 
 
 def masked(text: str) -> str:

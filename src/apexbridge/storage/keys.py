@@ -97,6 +97,18 @@ class KeyStore:
         key = self._keys.get(identity)
         return key.name if key else None
 
+    def reach(self, caller: str) -> str | None:
+        """Whose runs and uploads a caller gets to see: its own, or those of all (None).
+
+        All are for who administers, and for whoever comes in without a key: the owner of the data directory, and
+        everybody where no key is asked for.
+        """
+        if not caller:
+            return None
+        key = self._keys.get(caller)
+        is_admin = key is not None and key.allows("admin") and key.problem(milliseconds()) is None
+        return None if is_admin else caller
+
     def note_use(self, key: ApiKey, now: int) -> None:
         """Remember that a key was used; it is written down later, not while somebody waits."""
         self._used[key.id] = now

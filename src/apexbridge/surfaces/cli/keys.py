@@ -86,10 +86,14 @@ def verify_audit(json: Json = False, data_dir: DataDir = None, url: Url = None) 
 
         if verdict["torn"]:
             say(f"{verdict['torn']} lines were cut off by a crash; the log tells of each.", style="yellow")
+        if verdict["recovered"]:
+            times = "Once" if verdict["recovered"] == 1 else f"{verdict['recovered']} times"
+            say(f"{times} the server ended before lines were written, and wrote them later; the log tells when.")
         if verdict["intact"]:
             say(f"All {verdict['count']} lines are as they were written.")
         else:
-            say(f"Broken at line {verdict['line']}: {verdict['problem']}. Compare with a backup of audit.jsonl.")
+            where = f"line {verdict['line']} of {verdict['file']}"
+            say(f"Broken at {where}: {verdict['problem']}. Compare with a backup of the file.")
 
     show(verdict, json=json, people=people)
     if not verdict["intact"]:

@@ -18,7 +18,7 @@ from apexbridge.storage.keys import PREFIX, KeyScope, KeyStore
 from apexbridge.surfaces.http.audit import AuditTrail
 from apexbridge.surfaces.http.errors import answer_error
 from apexbridge.surfaces.http.rates import RateLimit
-from apexbridge.surfaces.http.scopes import SAFE_METHODS, required_scope
+from apexbridge.surfaces.http.scopes import is_act, required_scope
 
 _KEY_IN_QUERY = re.compile(
     r"apex_[0-9a-f]{8}_|(?:^|[&;])(?:x-)?(?:api[-_]?key|access[-_]?token|authorization|bearer)=", re.IGNORECASE
@@ -78,7 +78,7 @@ class AccessGuard:
                     self._trail.refused(scope, error.status, who=state["caller"])
                 await answer_error(error, scope, receive, send, headers=_headers(error))
                 return
-            if needed == "admin" and scope["method"] not in SAFE_METHODS:
+            if is_act(scope["method"], needed):
                 try:
                     await self._trail.follow(self._app, scope, receive, send)
                 except ApexBridgeError as error:  # it can only come from the trail: the app answers its own

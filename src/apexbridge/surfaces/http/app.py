@@ -12,6 +12,7 @@ from apexbridge.surfaces.http.access import Access, AccessGuard
 from apexbridge.surfaces.http.audit import AuditTrail
 from apexbridge.surfaces.http.errors import CatchAll, ErrorAnswer, add_error_handlers
 from apexbridge.surfaces.http.limits import BodyLimit
+from apexbridge.surfaces.http.openapi import complete_document
 from apexbridge.surfaces.http.origin import OriginGuard
 from apexbridge.surfaces.http.rates import RateLimit
 
@@ -40,6 +41,7 @@ def create_app(bridge: Bridge, access: Access | None = None) -> FastAPI:
     for part in (search, permits, skills, executions, tools, plugins, keys, chats, service):
         app.include_router(part.router)
     app.router.routes.extend(chat.routes(bridge))
+    complete_document(app, access)
     add_error_handlers(app)
     trail = AuditTrail(bridge.audit, bridge.content_hash)
     app.add_middleware(chat.ChatDoor, bridge=bridge)

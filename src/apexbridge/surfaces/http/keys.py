@@ -1,5 +1,6 @@
 """API keys over HTTP, and whether the audit log is whole."""
 
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -48,9 +49,11 @@ class AuditVerdict(WireModel):
 
     intact: bool
     count: int = Field(description="Sound lines, up to the first that is not.")
-    line: int | None = Field(description="The first broken line of the file, counted from 1.")
+    file: str | None = Field(description="Where the first broken line is: audit.jsonl, or one that was put aside.")
+    line: int | None = Field(description="The first broken line of that file, counted from 1.")
     problem: str | None = Field(description="What is wrong there.")
     torn: int = Field(description="Lines that a crash cut off; the log itself tells of each.")
+    recovered: int = Field(description="Times that a crash kept lines from the file and they were written later.")
 
 
 @router.get("/api/keys")
@@ -80,9 +83,7 @@ async def revoke_key(
 async def verify_audit(bridge: ServedBridge) -> AuditVerdict:
     """Walk the whole audit log and name the first line that is not as it was written."""
     report = await bridge.audit.verify()
-    return AuditVerdict(
-        intact=report.intact, count=report.count, line=report.line, problem=report.problem, torn=report.torn
-    )
+    return AuditVerdict(**asdict(report))
 
 
 def _told(key: ApiKey) -> dict[str, Any]:

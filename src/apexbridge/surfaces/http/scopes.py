@@ -14,6 +14,8 @@ _RUNNING = re.compile(
     r"|skills/remember|skills/validate)"
 )
 """Whatever makes the server work for the caller and changes nothing for others."""
+_FORGETTING = re.compile(r"/api/executions/[^/]+")
+"""What callers may take away: their own runs, no others."""
 _ADMINISTRATION = ("/api/keys", "/api/audit", "/api/approvals", "/api/chats")
 """Even to look at: who else is here, what they did, what they want to do, and what they asked."""
 
@@ -31,4 +33,11 @@ def required_scope(method: str, path: str) -> KeyScope | None:
             return "read"
         if _RUNNING.fullmatch(path):
             return "run"
+    if method == "DELETE" and _FORGETTING.fullmatch(path):
+        return "run"
     return "admin"
+
+
+def is_act(method: str, needed: KeyScope) -> bool:
+    """Whether a request leaves a line in the audit log: administration that changes something, and removing runs."""
+    return (needed == "admin" and method not in SAFE_METHODS) or (needed, method) == ("run", "DELETE")
