@@ -67,7 +67,8 @@ class Disclosure:
         known = [tool for tool in request.client_tools if not is_deferred(tool)]
         if SEARCH not in self._offered.values():
             known += self._deferred.take_all()  # nobody could find them
-        known += [tool for name in _used_names(request) if (tool := self._deferred.take(name)) is not None]
+        elif self._deferred:
+            known += [tool for name in _used_names(request) if (tool := self._deferred.take(name)) is not None]
         self.tools: list[Json] = [function for _, function in shown.values()] + known
         if len(self.tools) > MAX_TOOLS:
             raise BadRequestError(

@@ -90,7 +90,7 @@ def verify_audit(json: Json = False, data_dir: DataDir = None, url: Url = None) 
             times = "Once" if verdict["recovered"] == 1 else f"{verdict['recovered']} times"
             say(f"{times} the server ended before lines were written, and wrote them later; the log tells when.")
         if verdict["intact"]:
-            say(f"All {verdict['count']} lines are as they were written.")
+            say(f"Lines that are as they were written: {verdict['count']}, which is all of them.")
         else:
             where = f"line {verdict['line']} of {verdict['file']}"
             say(f"Broken at {where}: {verdict['problem']}. Compare with a backup of the file.")

@@ -35,10 +35,17 @@ def serve(
 
     logging.getLogger().setLevel(logging.WARNING)
     logging.getLogger("apexbridge.agent").setLevel(logging.INFO)  # what models did, step by step
+    _log_no_more_than_is_printed()
     settings = load_settings(host=host, port=port, data_dir=data_dir)
     may_have_keys = (settings.data_dir / DATABASE_FILE).exists()
     check_host(settings.host, required=settings.api_keys_required, has_keys=may_have_keys)
     anyio.run(_serve, settings, examples, json, backend_options={"use_uvloop": True})
+
+
+def _log_no_more_than_is_printed() -> None:
+    """A line for each request would else look up the thread, the process and the place in the code, for nobody."""
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
+    logging._srcfile = None
 
 
 async def _serve(settings: "Settings", examples: Path | None, json: bool) -> None:

@@ -1,6 +1,5 @@
 """The trail of administrative acts: every one is written to the audit log before it is answered."""
 
-import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -9,9 +8,9 @@ from fastapi import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from apexbridge.storage.audit import Act, AuditLog
+from apexbridge.surfaces.http.identity import given_request_id, request_id
 from apexbridge.surfaces.http.scopes import SAFE_METHODS
 
-MAX_REQUEST_ID = 128
 ContentHash = Callable[[str], str | None]
 _OF_METHOD = {"POST": "create", "PUT": "set", "PATCH": "change", "DELETE": "remove"}
 _STATE = "audit"
@@ -37,7 +36,7 @@ class AuditTrail:
             ServerError: STORAGE_FULL, where it could not be written down.
         """
         await self._log.ready()
-        request_id = _request_id(scope)
+        identity = request_id(scope)
         before = self._hash_of(*_act(scope))
         is_written = False
 
@@ -54,7 +53,7 @@ class AuditTrail:
                 detail=said.get("detail"),
                 content_hash=self._hash_of(what, target) or before,
                 outcome=outcome,
-                request_id=request_id,
+                request_id=identity,
             )
             with anyio.CancelScope(shield=True):
                 await self._log.append(act)
@@ -62,7 +61,7 @@ class AuditTrail:
         async def watched(message: Message) -> None:
             if message["type"] == "http.response.start" and not is_written:
                 await write(message["status"])
-                headers = [*message.get("headers", ()), (b"x-request-id", request_id.encode("latin-1"))]
+                headers = [*message.get("headers", ()), (b"x-request-id", identity.encode("latin-1"))]
                 message = {**message, "headers": headers}
             await send(message)
 
@@ -76,7 +75,7 @@ class AuditTrail:
         """Take down an attempt; nobody waits until that is done."""
         what, target = _act(scope)
         self._log.note_refusal(
-            Act(what=what, who=who, target=target, outcome=outcome, request_id=_given_request_id(scope))
+            Act(what=what, who=who, target=target, outcome=outcome, request_id=given_request_id(scope))
         )
 
     def _hash_of(self, what: str, target: str) -> str | None:
@@ -116,12 +115,3 @@ def act_of(method: str, path: str) -> tuple[str, str]:
             return f"{room}.{_OF_METHOD.get(method, method.lower())}-{part}", target
         case _:
             return f"{room}.{_OF_METHOD.get(method, method.lower())}", "/".join(rest)
-
-
-def _request_id(scope: Scope) -> str:
-    return _given_request_id(scope) or f"req_{uuid.uuid4().hex}"
-
-
-def _given_request_id(scope: Scope) -> str:
-    given = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"x-request-id"), "")
-    return given if len(given) <= MAX_REQUEST_ID and given.isascii() and given.isprintable() else ""

@@ -6,7 +6,6 @@ Plain ASGI: a request passes here with as little as possible between the client 
 import asyncio
 import json
 import logging
-import uuid
 from collections.abc import Mapping
 from contextlib import aclosing
 from typing import Any
@@ -18,6 +17,7 @@ from apexbridge.agent.request import BadRequestError, ChatRequest, read_request
 from apexbridge.bridge import Bridge
 from apexbridge.errors import ApexBridgeError
 from apexbridge.llm.errors import UpstreamError, openai_error
+from apexbridge.surfaces.http.identity import request_id
 from apexbridge.surfaces.http.reply import Reply
 
 CHAT_PATH = "/v1/chat/completions"
@@ -54,7 +54,7 @@ class ChatEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request; it ends with its client."""
-        reply = Reply(send, _request_id(scope))
+        reply = Reply(send, request_id(scope))
         try:
             request = read_request(_parsed(await _body(receive)), caller=_caller(scope), request_id=reply.request_id)
         except BadRequestError as error:
@@ -102,7 +102,7 @@ class ModelsEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """All of them, or one by its id."""
-        reply = Reply(send, _request_id(scope))
+        reply = Reply(send, request_id(scope))
         models = await self._bridge.chat.models()
         wanted = scope.get("path_params", {}).get("id")
         if wanted is None:
@@ -148,15 +148,6 @@ async def _left(receive: Receive) -> None:
         pass
 
 
-def _request_id(scope: Scope) -> str:
-    given = _header(scope, b"x-request-id")
-    return given if given and len(given) <= 128 and given.isprintable() else f"req_{uuid.uuid4().hex}"
-
-
 def _caller(scope: Scope) -> str:
     state: Mapping[str, Any] = scope.get("state") or {}
     return str(state.get("caller", ""))
-
-
-def _header(scope: Scope, name: bytes) -> str:
-    return next((value.decode("latin-1") for key, value in scope["headers"] if key == name), "")

@@ -2,13 +2,13 @@
 
 import json
 import time
-import uuid
 from typing import Any
 
 import orjson
 
 from apexbridge.agent.events import Acted, Begun, Delta, Ended, Event, Passed, Said
 from apexbridge.agent.request import ChatRequest
+from apexbridge.surfaces.http.identity import fresh
 
 Json = dict[str, Any]
 
@@ -62,7 +62,7 @@ class Completion:
             "finish_reason": ended.finish_reason,
         }
         completion: Json = {
-            "id": f"chatcmpl-{uuid.uuid4().hex}",
+            "id": fresh("chatcmpl-"),
             "object": "chat.completion",
             "created": int(time.time()),
             "model": self._model,
@@ -97,7 +97,7 @@ class CompletionStream:
 
     def _begin(self, model: str) -> None:
         head = {
-            "id": f"chatcmpl-{uuid.uuid4().hex}",
+            "id": fresh("chatcmpl-"),
             "object": "chat.completion.chunk",
             "created": int(time.time()),
             "model": model,

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import resource
 import secrets
 import socket
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from apexbridge.surfaces.http.app import create_app
 from apexbridge.surfaces.http.protocol import LimitedProtocol
 
 DRAIN_SECONDS = 30
+DESCRIPTORS = 65_536
 RUN_SECONDS = 10
 """How long runs may go on after the signal to stop."""
 
@@ -47,6 +49,7 @@ def check_host(host: str, *, required: KeysRequired = "auto", has_keys: bool = F
 
 async def serve(bridge: Bridge, listener: socket.socket, announce: Callable[[str], None]) -> None:
     """Serve until told to stop; `announce` is called with the address once requests are answered."""
+    _allow_many_connections()
     host, port = listener.getsockname()[:2]
     owner = secrets.token_urlsafe(32)
     keys_required = needs_keys(bridge.settings.api_keys_required, host)
@@ -58,6 +61,7 @@ async def serve(bridge: Bridge, listener: socket.socket, announce: Callable[[str
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,  # nothing here goes by what a proxy says of a client
         timeout_graceful_shutdown=DRAIN_SECONDS,
     )
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
@@ -85,6 +89,14 @@ def bind(host: str, port: int) -> socket.socket:
             code="ADDRESS_IN_USE",
         ) from error
     return listener
+
+
+def _allow_many_connections() -> None:
+    """A stream takes two descriptors; what a process begins with is often 1,024, and more can be had."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 @contextmanager
