@@ -59,17 +59,17 @@ class Disclosure:
         # A client's tool wins its name: it knows what it asked for.
         shown = {name: pair for name, pair in offered.items() if name not in request.client_names}
         self._offered = {name: id for name, (id, _) in shown.items()}
-        self._own = own
         self._registry = own.registry
         self._client_names = request.client_names
         self._appends_skills = request.options.functions
-        self._deferred = DeferredTools([tool for tool in request.client_tools if is_deferred(tool)])
-        known = [tool for tool in request.client_tools if not is_deferred(tool)]
-        if SEARCH not in self._offered.values():
+        client_tools = request.client_tools
+        self._deferred = DeferredTools([tool for tool in client_tools if is_deferred(tool)])
+        known = [tool for tool in client_tools if not is_deferred(tool)] if self._deferred else client_tools
+        if self._deferred and SEARCH not in self._offered.values():
             known += self._deferred.take_all()  # nobody could find them
         elif self._deferred:
             known += [tool for name in _used_names(request) if (tool := self._deferred.take(name)) is not None]
-        self.tools: list[Json] = [function for _, function in shown.values()] + known
+        self.tools: list[Json] = [*(function for _, function in shown.values()), *known]
         if len(self.tools) > MAX_TOOLS:
             raise BadRequestError(
                 f"'tools' has {len(known)} entries; with ours at most {MAX_TOOLS} are possible. Those with "

@@ -39,17 +39,21 @@ class Turn:
         if choice.get("finish_reason") is not None:
             self.finish_reason = choice["finish_reason"]
         delta = choice.get("delta") or choice.get("message") or {}
-        beside = {key: value for key, value in choice.items() if key not in _OWN_CHOICE_KEYS and value is not None}
+        beside: Json = {}
+        if not choice.keys() <= _OWN_CHOICE_KEYS:
+            beside = {key: value for key, value in choice.items() if key not in _OWN_CHOICE_KEYS and value is not None}
         if not isinstance(delta, dict):
             return {}, beside
-        calls = delta.get("tool_calls")
-        for call in calls if isinstance(calls, list) else ():
-            if isinstance(call, dict):
-                self._take_call(call)
         text = delta.get("content")
         if isinstance(text, str) and text:
             self.content.append(text)
             self.has_text = True
+            if len(delta) == 1:  # as nearly all of them are
+                return {"content": text}, beside
+        calls = delta.get("tool_calls")
+        for call in calls if isinstance(calls, list) else ():
+            if isinstance(call, dict):
+                self._take_call(call)
         kept = {key: value for key, value in delta.items() if key not in ("role", "tool_calls") and value is not None}
         return kept, beside
 

@@ -123,8 +123,10 @@ class TextGate:
 
     def feed(self, text: str) -> str:
         """What may be shown now."""
-        self._held.append(text)
         self._count += len(text)
+        if self._is_open and not self._held and "<" not in text and "`" not in text:
+            return text
+        self._held.append(text)
         if self._count > MAX_SALVAGED_CHARACTERS:  # no call is looked for in a text of that length
             return self._release(len(self.held))
         if self._is_marked:
@@ -145,7 +147,7 @@ class TextGate:
 
     def _release(self, place: int) -> str:
         held = self.held
-        self._held = [held[place:]]
+        self._held = [held[place:]] if place < len(held) else []
         return held[:place]
 
     def _fence_in(self, text: str) -> int:

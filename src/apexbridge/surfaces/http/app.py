@@ -36,6 +36,7 @@ def create_app(bridge: Bridge, access: Access | None = None) -> FastAPI:
         redoc_url=None,
         static_url="/docs/static",
         responses=_ERRORS,
+        telemetry={"tracing": False, "metrics": False, "logs": False},  # looked for anew with every request otherwise
     )
     app.state.bridge = bridge
     for part in (search, permits, skills, executions, tools, plugins, keys, chats, service):

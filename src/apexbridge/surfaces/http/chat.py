@@ -133,7 +133,7 @@ async def _body(receive: Receive) -> bytes:
 
 def _parsed(body: bytes) -> Any:
     try:
-        return json.loads(body, parse_constant=_no_number)
+        return _DECODER.decode(body.decode("utf-8-sig", "surrogatepass"))
     except (ValueError, RecursionError) as error:
         raise BadRequestError("We could not parse the JSON body of your request.") from error
 
@@ -141,6 +141,9 @@ def _parsed(body: bytes) -> Any:
 def _no_number(word: str) -> Any:
     """`NaN` and its kin are Python's, not JSON's, and an upstream would not take them."""
     raise ValueError(word)
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_number)
 
 
 async def _left(receive: Receive) -> None:
