@@ -142,3 +142,45 @@ def test_a_clients_own_tools_are_offered_in_the_way_that_works_even_without_ours
     answer = bridge_server.answer(is_stream, model, tools=[tool], x_bridge={"tools": False})
     assert [call["function"]["name"] for call in answer["tool_calls"]] == ["get_weather"]
     assert "tools" not in upstream.bodies(model)[0]
+
+
+def test_by_a_schema_a_cut_reply_and_a_call_in_the_last_turn_show_no_json(
+    bridge_server: Live, upstream: Upstream, is_stream: bool
+) -> None:
+    cut = upstream.play(Step(text='{"action": "answer", "text": "The capital is Par', finish="length"), kind="schema")
+    answer = bridge_server.answer(is_stream, cut)
+    assert (answer["content"], answer["finish_reason"]) == ("The capital is Par", "length")
+    again = upstream.play(Step(text='{"action": "calculate", "arguments": {"expression": "6*7"}}'), kind="schema")
+    answer = bridge_server.answer(is_stream, again)
+    assert (answer["content"], answer["x_bridge"]["stopCause"]) == ("", "loop")
+    last = upstream.bodies(again)[-1]
+    assert last["response_format"]["json_schema"]["name"] == "answer"
+
+
+def test_a_server_that_leaves_the_tools_out_is_soon_asked_by_a_schema(
+    bridge_server: Live, upstream: Upstream, is_stream: bool
+) -> None:
+    model = upstream.play(Step(text="Hi.", usage={"prompt_tokens": 90, "completion_tokens": 2}), kind="auto")
+    for _ in range(3):
+        bridge_server.answer(is_stream, model)
+    assert ["tools" in body for body in upstream.bodies(model)] == [True, True, False]
+
+
+@pytest.mark.requirement("G2")
+def test_where_results_have_become_too_long_there_is_an_answer_with_less_of_them(
+    bridge_server: Live, upstream: Upstream, is_stream: bool
+) -> None:
+    bridge_server.install("loud", {"scripts/execute.py": "print('begin' + 'x' * 9_000)\n"})
+    too_long = refusal(400, "the request exceeds the available context size", code="exceed_context_size_error")
+    model = upstream.play(Step(calls=[call("run_skill", {"name": "loud"})]), too_long, Step(text="It was loud."))
+    answer = bridge_server.answer(is_stream, model)
+    assert (answer["content"], answer["x_bridge"]["stopCause"]) == ("It was loud.", "length")
+    _, second, third = upstream.bodies(model)
+    assert len(second["messages"][-1]["content"]) > 9_000
+    assert len(third["messages"][-1]["content"]) < 1_100
+    assert third["tool_choice"] == "none"
+    hopeless = upstream.play(Step(calls=[call("run_skill", {"name": "loud"})]), too_long)
+    if is_stream:
+        assert "exceed_context_size_error" in bridge_server.stream(hopeless).events[-1]
+    else:
+        assert bridge_server.post(hopeless).status_code == 400

@@ -233,3 +233,10 @@ def test_what_a_skill_allows_holds_while_it_is_followed(server: Live, upstream: 
     assert "PERMISSION_DENIED" in refused["content"]
     assert done["content"] == "42"
     assert "20" in result_of(server, upstream, "datetime", {}), "another request is not bound by it"
+
+
+@pytest.mark.requirement("G3")
+def test_a_skill_that_is_not_there_is_told_with_what_may_have_been_meant(server: Live, upstream: Upstream) -> None:
+    assert "Did you mean git-commit?" in result_of(server, upstream, "run_skill", {"name": "git-comit"})
+    assert "Did you mean git-commit?" in result_of(server, upstream, "load_skill", {"name": "gitcommit"})
+    assert "search_skills finds" in result_of(server, upstream, "run_skill", {"name": "good morning"})

@@ -3,12 +3,13 @@
 import json
 from typing import Any
 
+import jsonschema_rs
 import pytest
 
-from apexbridge.llm import tool_modes
+from apexbridge.llm import mode_memory
 from apexbridge.llm.config import Upstream
+from apexbridge.llm.mode_memory import ModeMemory
 from apexbridge.llm.tool_modes import (
-    ModeMemory,
     Offer,
     Way,
     neutralised,
@@ -38,6 +39,11 @@ def body_in(way: Way, messages: list[Json], choice: Any = None, **fields: Any) -
     return request_body(way, body, messages, Offer(tools=[TOOL], choice=choice))
 
 
+def actions(body: Json) -> list[str]:
+    steps = body["response_format"]["json_schema"]["schema"]["anyOf"]
+    return [step["properties"]["action"]["enum"][0] for step in steps]
+
+
 def is_known(name: str) -> bool:
     return name == "calculate"
 
@@ -60,8 +66,7 @@ def test_without_tools_nothing_is_said_about_them() -> None:
 
 def test_by_a_schema_the_next_step_is_one_of_the_tools_or_an_answer() -> None:
     body = body_in("schema", DONE, parallel_tool_calls=True, seed=1)
-    schema = body["response_format"]["json_schema"]["schema"]
-    assert schema["properties"]["action"]["enum"] == ["calculate", "answer"]
+    assert actions(body) == ["calculate", "answer"]
     assert {"tools", "tool_choice", "parallel_tool_calls"} & set(body) == set()
     assert body["seed"] == 1
     system, user, said, result = body["messages"]
@@ -77,14 +82,39 @@ def test_by_a_schema_the_next_step_is_one_of_the_tools_or_an_answer() -> None:
 
 def test_a_call_that_is_required_leaves_no_way_to_answer() -> None:
     body = body_in("schema", ASKED, "required")
-    assert body["response_format"]["json_schema"]["schema"]["properties"]["action"]["enum"] == ["calculate"]
+    assert actions(body) == ["calculate"]
 
 
 def test_a_call_that_is_named_leaves_no_other() -> None:
     other = {"type": "function", "function": {"name": "other"}}
     choice = {"type": "function", "function": {"name": "other"}}
     body = request_body("schema", {"model": "m"}, ASKED, Offer(tools=[TOOL, other], choice=choice))
-    assert body["response_format"]["json_schema"]["schema"]["properties"]["action"]["enum"] == ["other"]
+    assert actions(body) == ["other"]
+
+
+def test_a_schema_enforces_the_arguments_of_each_tool() -> None:
+    parameters: list[Any] = [
+        {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+        {"$ref": "#/$defs/a", "$defs": {"a": {"type": "object"}}},
+        None,
+    ]
+    tools = [
+        {"type": "function", "function": {"name": f"t{at}", "parameters": own}} for at, own in enumerate(parameters)
+    ]
+    body = request_body("schema", {"model": "m"}, ASKED, Offer(tools=tools))
+    steps = body["response_format"]["json_schema"]["schema"]["anyOf"]
+    assert [step["properties"].get("arguments") for step in steps] == [
+        parameters[0],
+        {"type": "object"},
+        {"type": "object"},
+        None,
+    ]
+    assert all(step["required"] == list(step["properties"]) for step in steps)
+    whole = jsonschema_rs.validator_for({"anyOf": steps})
+    assert whole.is_valid({"action": "t0", "arguments": {"city": "Bern"}})
+    assert whole.is_valid({"action": "answer", "text": "Hi."})
+    assert not whole.is_valid({"action": "t0", "arguments": {}})
+    assert not whole.is_valid({"action": "answer"})
 
 
 def test_what_a_schema_enforces_is_said_in_words_where_there_is_none() -> None:
@@ -107,11 +137,21 @@ def test_in_text_the_model_is_told_how_to_call() -> None:
     assert body["messages"][2]["content"].startswith('Hm.\n<tool_call>{"name": "calculate"')
 
 
-@pytest.mark.parametrize("way", ["schema", "text"])
-def test_a_last_turn_asks_for_plain_words(way: Way) -> None:
-    body = body_in(way, DONE, "none")
+def test_a_last_turn_asks_for_plain_words() -> None:
+    body = body_in("text", DONE, "none")
     assert "response_format" not in body
     assert "without calling any tool" in body["messages"][0]["content"]
+    form = {"type": "json_schema", "json_schema": {"name": "own", "schema": {}}}
+    body = body_in("schema", DONE, "none", response_format=form)
+    assert body["response_format"] == form
+    assert "without calling any tool" in body["messages"][0]["content"]
+
+
+def test_by_a_schema_a_last_turn_can_do_nothing_but_answer() -> None:
+    body = body_in("schema", DONE, "none")
+    schema = jsonschema_rs.validator_for(body["response_format"]["json_schema"]["schema"])
+    assert schema.is_valid({"action": "answer", "text": "Hi."})
+    assert not schema.is_valid({"action": "calculate", "arguments": {}})
 
 
 @pytest.mark.parametrize("way", ["schema", "text"])
@@ -141,6 +181,49 @@ def test_calls_by_schema_are_read_and_answers_too() -> None:
     for text in ("plain", '{"text": 7}', "[]", "[" * 100_000):
         assert read_answer("schema", text) == text
     assert read_answer("native", '{"text": "2"}') == '{"text": "2"}'
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('{"action": "answer", "text": "The capital is Par', "The capital is Par"),
+        ('{\n "action" : "answer" , "text":"a\\nb \\"c', 'a\nb "c'),
+        ('{"action": "answer", "text": "half \\u00e', "half "),
+        ('{"action": "answer", "text": "half \\', "half "),
+        ('{"action": "answer", "text": "😀 \\ud83d', "😀 "),
+        ('{"action": "answer", "text": "', ""),
+        ('{"action": "answer"}', ""),
+        ('{"action": "calculate", "arguments": {"expre', ""),
+        ('{"action": "calculate", "arguments": {}}', ""),
+        ("plain {", "plain {"),
+    ],
+)
+def test_of_a_reply_that_was_cut_off_only_the_words_are_told(text: str, told: str) -> None:
+    assert read_answer("schema", text).replace("\ud83d", "") == told
+
+
+def test_a_model_that_does_not_hear_of_its_tools_is_told_in_words() -> None:
+    modes = ModeMemory()
+    modes.answered(AUTO, "m", prompt_tokens=120, tool_tokens=1_000)
+    assert modes.way(AUTO, "m") == "native"
+    modes.answered(AUTO, "m", prompt_tokens=120, tool_tokens=1_000)
+    assert modes.way(AUTO, "m") == "schema"
+    assert not modes.is_new(AUTO, "m")
+
+
+def test_a_model_that_has_heard_of_its_tools_or_tells_nothing_stays_native(monkeypatch: pytest.MonkeyPatch) -> None:
+    modes = ModeMemory()
+    for prompt, tools in ((0, 1_000), (120, 300), (0, 1_000)):
+        modes.answered(AUTO, "m", prompt_tokens=prompt, tool_tokens=tools)
+    assert modes.is_new(AUTO, "m")
+    modes.answered(AUTO, "m", prompt_tokens=900, tool_tokens=1_000)
+    assert not modes.is_new(AUTO, "m")
+    assert modes.way(AUTO, "m") == "native"
+    monkeypatch.setattr(mode_memory, "REMEMBERED_MODELS", 2)
+    for name in ("a", "b", "c"):
+        modes.answered(AUTO, name, prompt_tokens=900, tool_tokens=1_000)
+    assert modes.is_new(AUTO, "a")
+    assert not modes.is_new(Upstream(base_url="http://a", tool_mode="native"), "a")
 
 
 def test_a_call_with_broken_arguments_can_be_told_again() -> None:
@@ -201,7 +284,7 @@ def test_a_refusal_leads_to_the_next_way_until_there_is_none() -> None:
 
 
 def test_only_so_many_models_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tool_modes, "REMEMBERED_MODELS", 3)
+    monkeypatch.setattr(mode_memory, "REMEMBERED_MODELS", 3)
     modes = ModeMemory()
     for number in range(10):
         modes.refused(AUTO, f"m{number}", "native")

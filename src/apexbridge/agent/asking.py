@@ -1,5 +1,6 @@
 """One turn of the model: asked in the way it understands, and its words passed on as they come."""
 
+import json
 import logging
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Protocol
@@ -11,12 +12,14 @@ from apexbridge.agent.request import ChatRequest
 from apexbridge.llm.accumulator import Turn
 from apexbridge.llm.config import Upstream
 from apexbridge.llm.errors import UpstreamError
+from apexbridge.llm.mode_memory import ModeMemory
 from apexbridge.llm.salvage import TextGate
-from apexbridge.llm.tool_modes import ModeMemory, Offer, read_answer, read_calls, request_body
+from apexbridge.llm.tool_modes import Offer, read_answer, read_calls, request_body
 
 Json = dict[str, Any]
 GRACE_SECONDS = 30.0
 """What a last answer may take beyond the time limit."""
+BYTES_PER_TOKEN = 4
 TURN_SEPARATOR = "\n\n"
 _TOOL_WORDS = ("tool", "function", "response_format", "json_schema", "grammar")
 _UNABLE_WORDS = (
@@ -82,7 +85,8 @@ class Asker:
 
     async def ask(self, turn: Turn, messages: Sequence[Json], *, is_last: bool) -> AsyncGenerator[Event, None]:
         """Ask once; its words go out as they come, unless they may be a call or no answer yet."""
-        gate = TextGate(self._disclosure.is_known) if self._disclosure.tools and not is_last else None
+        is_read = not is_last or (self._way == "schema" and self.form is None)
+        gate = TextGate(self._disclosure.is_known) if self._disclosure.tools and is_read else None
         is_draft = self.form is not None and not is_last
         answer, chunks = await self._first(messages, is_last=is_last)
         try:
@@ -98,7 +102,7 @@ class Asker:
             self._model.done(answer)
         if gate is not None and not is_draft and not turn.made_calls and turn.has_text:
             rest = turn.text if self._way == "schema" else gate.held
-            is_call = read_calls(self._way, rest, self._disclosure.is_known) is not None
+            is_call = not is_last and read_calls(self._way, rest, self._disclosure.is_known) is not None
             if not is_call and (delta := self._delta({"content": read_answer(self._way, rest)}, {})):
                 yield Said(deltas=[delta])
 
@@ -113,6 +117,7 @@ class Asker:
             return []
         found = read_calls(self._way, turn.text, self._disclosure.is_known)
         if found is None:
+            self._learn_from_answer(turn)
             return []
         if self._way == "native":
             self._modes.wrote(self._upstream, model)
@@ -120,6 +125,13 @@ class Asker:
         for name, arguments in found.calls:
             turn.add_call(name, arguments)
         return turn.tool_calls
+
+    def _learn_from_answer(self, turn: Turn) -> None:
+        if self._way == "native" and self._modes.is_new(self._upstream, self._request.model):
+            read = (turn.usage or {}).get("prompt_tokens")
+            told = len(json.dumps(self._disclosure.tools)) / BYTES_PER_TOKEN
+            count = read if isinstance(read, int) else 0
+            self._modes.answered(self._upstream, self._request.model, prompt_tokens=count, tool_tokens=told)
 
     # ------------------------------------------------------------------------------------------------- requests
     async def _first(self, messages: Sequence[Json], *, is_last: bool) -> tuple[Answer, list[Json] | None]:

@@ -118,7 +118,7 @@ class Caller:
                 result = await self._execute(id, arguments, approval)
         except ApexBridgeError as error:
             self._conversation.has_heard_strangers |= error.code == "EXIT_NONZERO"
-            return refused(_told_error(error), id, error)
+            return refused(f"{_told_error(error)}{self._near_skills(error, arguments)}", id, error)
         except TimeoutError:
             return refused("Error (TIMEOUT): the time of this request is over, so the call was ended.", id)
         self._conversation.has_heard_strangers |= id not in _OWN_WORDS
@@ -142,6 +142,15 @@ class Caller:
             if error.code != "CONFIRMATION_REQUIRED" or (given := await self._approve(error)) is None:
                 raise
             return await self._registry.execute(id, arguments, conversation=conversation, approval=given)
+
+    def _near_skills(self, error: ApexBridgeError, arguments: Json) -> str:
+        """For a skill that is not there, those that were meant, maybe."""
+        if error.code not in ("ENOENT", "SKILL_NOT_FOUND"):
+            return ""
+        tools = (tool.id for tool in self._registry.list() if self._registry.is_enabled(tool.id))
+        skills = [id.removeprefix(SKILL_PREFIX) for id in tools if id.startswith(SKILL_PREFIX)]
+        near = difflib.get_close_matches(str(arguments.get("name", "")), skills, MAX_SUGGESTIONS, 0.6)
+        return f" Did you mean {' or '.join(near)}?" if near else " search_skills finds the names of skills."
 
     def _suggestion(self, name: str) -> str:
         near = difflib.get_close_matches(name, self._disclosure.names, MAX_SUGGESTIONS, 0.5)

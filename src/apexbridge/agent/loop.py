@@ -20,11 +20,14 @@ from apexbridge.agent.request import ChatRequest
 from apexbridge.agent.usage import add_usage, tokens_of
 from apexbridge.llm.accumulator import Turn
 from apexbridge.llm.config import Upstream
-from apexbridge.llm.tool_modes import ModeMemory
+from apexbridge.llm.errors import UpstreamError, is_too_long
+from apexbridge.llm.mode_memory import ModeMemory
 from apexbridge.tools.conversation import Conversation
 from apexbridge.tools.registry import ToolRegistry
 
 Json = dict[str, Any]
+SHORT_CHARACTERS = 1_000
+CUT_MARK = "\n[cut: there was no room for more]"
 logger = logging.getLogger(__name__)
 
 
@@ -94,6 +97,7 @@ class _Loop:
         )
         self._usage: Json | None = None
         self._outcomes: list[Outcome] = []
+        self._is_shortened = False
         restored, self._asked = around.hidden.restored(request.caller, request.messages)
         self._restored_count = len(restored)
         self._messages = self._beginning(restored)
@@ -124,9 +128,15 @@ class _Loop:
             is_last = is_last or cause is not None
             turn = Turn()
             begun = time.monotonic()
-            async with aclosing(self._asker.ask(turn, self._messages, is_last=is_last)) as events:
-                async for event in events:
-                    yield event
+            try:
+                async with aclosing(self._asker.ask(turn, self._messages, is_last=is_last)) as events:
+                    async for event in events:
+                        yield event
+            except UpstreamError as error:
+                if turn.has_text or not self._is_shortened_for(error):
+                    raise
+                cause = cause or "length"
+                continue
             self._end_turn(turn, begun)
             calls = [] if is_last else self._asker.calls_of(turn)
             if not calls and self._asker.form is not None and not is_last:
@@ -202,6 +212,22 @@ class _Loop:
             self._note(_told_outcome(outcome))
         self._outcomes += outcomes
         return outcomes
+
+    def _is_shortened_for(self, error: UpstreamError) -> bool:
+        """Where a server says that the conversation has become too long, cut the results that made it so."""
+        if self._is_shortened or not is_too_long(error):
+            return False
+        self._is_shortened = True
+        known = {outcome.call["id"] for outcome in self._outcomes}
+        long = [
+            place
+            for place, message in enumerate(self._messages)
+            if message.get("tool_call_id") in known and len(message["content"]) > SHORT_CHARACTERS
+        ]
+        for place in long:
+            message = self._messages[place]
+            self._messages[place] = {**message, "content": message["content"][:SHORT_CHARACTERS] + CUT_MARK}
+        return bool(long)
 
     def _end_turn(self, turn: Turn, begun: float) -> None:
         self._budget.turns += 1

@@ -42,6 +42,15 @@ class UpstreamError(Exception):
         return ours
 
 
+def is_too_long(error: UpstreamError) -> bool:
+    """Whether a server refused because the conversation does not fit into the model's context."""
+    if error.status not in (400, 413, 422):
+        return False
+    told = error.error
+    text = f"{told.get('code')} {told.get('type')} {told.get('message')}".lower()
+    return "context" in text and any(word in text for word in ("exceed", "maximum", "too long", "too large", "length"))
+
+
 def openai_error(message: str, *, kind: str, code: str | None, param: str | None = None) -> dict[str, Any]:
     """An error in OpenAI's shape."""
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}

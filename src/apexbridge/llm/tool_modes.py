@@ -2,19 +2,15 @@
 
 import json
 import re
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from apexbridge.llm.config import ToolMode, Upstream
 from apexbridge.llm.salvage import Salvaged, salvage
 
 Json = dict[str, Any]
 Way = Literal["native", "schema", "text"]
 """What a tool mode comes down to for one request."""
-REMEMBERED_MODELS = 1_000
-SALVAGED_UNTIL_CHANGE = 2
 ANSWER = "answer"
 _CONTROL = re.compile(r"<\||\|>|</?s>|\[/?INST\]|</?(?:tool_call|start_of_turn|end_of_turn|think)>", re.IGNORECASE)
 
@@ -22,47 +18,6 @@ _CONTROL = re.compile(r"<\||\|>|</?s>|\[/?INST\]|</?(?:tool_call|start_of_turn|e
 def neutralised(text: str) -> str:
     """Text of a tool without what a chat template would take for a command."""
     return _CONTROL.sub(lambda mark: f"{mark[0][0]} {mark[0][1:]}", text)
-
-
-class ModeMemory:
-    """What models were seen to be able to do; learnt from their answers, never by asking."""
-
-    def __init__(self) -> None:
-        self._ways: OrderedDict[tuple[str, str], Way] = OrderedDict()
-        self._salvaged: dict[tuple[str, str], int] = {}
-
-    def way(self, upstream: Upstream, model: str) -> Way:
-        """How to offer tools to this model now."""
-        mode: ToolMode = upstream.tool_mode
-        return mode if mode != "auto" else self._ways.get((upstream.name, model), "native")
-
-    def called(self, upstream: Upstream, model: str) -> None:
-        """It made a proper call."""
-        self._remember(upstream, model, "native")
-
-    def wrote(self, upstream: Upstream, model: str) -> None:
-        """It wrote a call into its text although it could have made one."""
-        key = (upstream.name, model)
-        if self._ways.get(key) != "native":
-            self._salvaged[key] = self._salvaged.get(key, 0) + 1
-            if self._salvaged[key] >= SALVAGED_UNTIL_CHANGE:
-                self._remember(upstream, model, "schema")
-
-    def refused(self, upstream: Upstream, model: str, way: Way) -> Way | None:
-        """Its server refused this way; gives another one to try, where the operator left the choice."""
-        other: Way | None = {"native": "schema", "schema": "text"}.get(way)  # type: ignore[assignment]
-        if upstream.tool_mode != "auto" or other is None:
-            return None
-        self._remember(upstream, model, other)
-        return other
-
-    def _remember(self, upstream: Upstream, model: str, way: Way) -> None:
-        key = (upstream.name, model)
-        self._ways[key] = way
-        self._ways.move_to_end(key)
-        self._salvaged.pop(key, None)
-        if len(self._ways) > REMEMBERED_MODELS:
-            self._ways.popitem(last=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +52,9 @@ def request_body(way: Way, body: Mapping[str, Any], messages: Sequence[Json], of
     rest = {key: value for key, value in rest.items() if key != "parallel_tool_calls"}
     plain = [_plain(way, message) for message in messages]
     if offer.choice == "none":
+        if way == "schema" and "response_format" not in rest:  # else it would go on in the form it is used to
+            form = _form("answer", _step(ANSWER, None))
+            return {**rest, "messages": _with_system(plain, _LAST_SCHEMA_WORDS), "response_format": form}
         return {**rest, "messages": _with_system(plain, "Answer now, in plain words, without calling any tool.")}
     told = "\n".join(_told_tool(tool) for tool in offer.functions)
     if way == "schema":
@@ -113,17 +71,36 @@ def read_calls(way: Way, text: str, is_known: Callable[[str], bool]) -> Salvaged
 
 
 def read_answer(way: Way, text: str) -> str:
-    """The answer in a model's text."""
-    if way == "schema":
+    """The answer in a model's text; nothing of a call that was cut off, or of an answer without words."""
+    if way != "schema":
+        return text
+    try:
+        told = json.loads(text)
+    except (ValueError, RecursionError):
+        return _cut_answer(text)
+    if isinstance(told, dict) and isinstance(told.get("text"), str):
+        return str(told["text"])
+    return "" if isinstance(told, dict) and "action" in told else text
+
+
+def _cut_answer(text: str) -> str:
+    """What a reply says that was cut off within its JSON."""
+    begun = _ANSWER_BEGUN.match(text)
+    if begun is None:
+        return "" if _STEP_BEGUN.match(text) else text
+    for end in range(len(text), max(begun.end(), len(text) - LONGEST_ESCAPE) - 1, -1):  # an escape may be cut as well
         try:
-            told = json.loads(text)
-        except (ValueError, RecursionError):
-            return text
-        if isinstance(told, dict) and isinstance(told.get("text"), str):
-            return str(told["text"])
-    return text
+            return str(json.loads(f'"{text[begun.end() : end]}"', strict=False))
+        except ValueError:
+            continue
+    return ""
 
 
+_STEP_BEGUN = re.compile(r'\s*\{\s*"action"')
+_ANSWER_BEGUN = re.compile(r'\s*\{\s*"action"\s*:\s*"answer"\s*,\s*"text"\s*:\s*"')
+LONGEST_ESCAPE = 12
+"""Characters of a pair of escapes, which is one character of the text."""
+_LAST_SCHEMA_WORDS = f'Answer now: reply with {{"action": "{ANSWER}", "text": "…"}}.'
 _SCHEMA_WORDS = (
     'You can use tools. Reply with one JSON object: {"action": NAME, "arguments": {…}} to call a tool, or '
     f'{{"action": "{ANSWER}", "text": "…"}} to answer. Call a tool when it helps; its result comes back to you. Tools:'
@@ -148,16 +125,32 @@ def _told_tool(tool: Json) -> str:
 
 
 def _schema(offer: Offer) -> Json:
-    schema = {
+    """One of the tools with arguments that fit it, or an answer: what is not enforced, small models miss."""
+    functions = {tool["function"]["name"]: tool["function"] for tool in offer.functions}
+    return _form("next_step", {"anyOf": [_step(name, functions.get(name)) for name in _actions(offer)]})
+
+
+def _form(name: str, schema: Json) -> Json:
+    return {"type": "json_schema", "json_schema": {"name": name, "schema": schema}}
+
+
+def _step(name: str, function: Json | None) -> Json:
+    """What a reply looks like that calls this tool, or answers."""
+    key, value = ("text", {"type": "string"}) if function is None else ("arguments", _arguments(function))
+    return {
         "type": "object",
-        "properties": {
-            "action": {"type": "string", "enum": _actions(offer)},
-            "arguments": {"type": "object"},
-            "text": {"type": "string"},
-        },
-        "required": ["action"],
+        "properties": {"action": {"type": "string", "enum": [name]}, key: value},
+        "required": ["action", key],
+        "additionalProperties": False,
     }
-    return {"type": "json_schema", "json_schema": {"name": "next_step", "schema": schema}}
+
+
+def _arguments(function: Json) -> Json:
+    parameters = function.get("parameters")
+    # References count from the root of the whole schema, where they would point elsewhere.
+    if not isinstance(parameters, dict) or '"$ref"' in json.dumps(parameters):
+        return {"type": "object"}
+    return {"type": "object", **parameters}
 
 
 def _actions(offer: Offer) -> list[str]:
