@@ -17,6 +17,7 @@ from apexbridge.llm.config import ToolMode
 from apexbridge.retrieval.embedders.embedder import Embedder
 from apexbridge.settings import Settings, UpstreamSettings
 from apexbridge.surfaces.http.app import create_app
+from apexbridge.surfaces.http.protocol import LimitedProtocol
 from apexbridge.surfaces.http.serve import bind
 from tests.chat.upstream import Upstream
 from tests.making import skill_zip
@@ -172,7 +173,7 @@ def live(
             async with Bridge.open(wanted, watch=False, embedder=embedder, indexing=indexing) as bridge:
                 listener = bind("127.0.0.1", 0)
                 config = uvicorn.Config(
-                    create_app(bridge), loop="none", http="httptools", log_config=None, access_log=False
+                    create_app(bridge), loop="none", http=LimitedProtocol, log_config=None, access_log=False
                 )
                 box.server = uvicorn.Server(config)
                 box.live = Live(bridge, f"http://127.0.0.1:{listener.getsockname()[1]}", loop)

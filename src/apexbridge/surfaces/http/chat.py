@@ -18,6 +18,7 @@ from apexbridge.bridge import Bridge
 from apexbridge.errors import ApexBridgeError
 from apexbridge.llm.errors import UpstreamError, openai_error
 from apexbridge.surfaces.http.identity import request_id
+from apexbridge.surfaces.http.leaving import when_left
 from apexbridge.surfaces.http.reply import Reply
 
 CHAT_PATH = "/v1/chat/completions"
@@ -63,20 +64,20 @@ class ChatEndpoint:
         except _GoneError:
             return
         work = asyncio.current_task()
-        leaving = asyncio.ensure_future(_left(receive))
+        is_left = False
 
-        def stop(_: "asyncio.Task[None]") -> None:
-            if work is not None and not leaving.cancelled() and not reply.is_complete:
+        def stop() -> None:
+            nonlocal is_left
+            if work is not None and not reply.is_complete:
+                is_left = True
                 work.cancel()
 
-        leaving.add_done_callback(stop)
         try:
-            await self._answer(request, reply)
+            with when_left(scope, receive, stop):
+                await self._answer(request, reply)
         except asyncio.CancelledError:
-            if not leaving.done():  # somebody else wants this to end
+            if not is_left:  # somebody else wants this to end
                 raise
-        finally:
-            leaving.cancel()
 
     async def _answer(self, request: ChatRequest, reply: Reply) -> None:
         try:
@@ -144,11 +145,6 @@ def _no_number(word: str) -> Any:
 
 
 _DECODER = json.JSONDecoder(parse_constant=_no_number)
-
-
-async def _left(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 def _caller(scope: Scope) -> str:

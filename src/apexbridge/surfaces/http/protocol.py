@@ -2,12 +2,14 @@
 
 import asyncio
 from asyncio.events import TimerHandle
+from collections.abc import Callable
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from apexbridge.errors import RequestError
 from apexbridge.surfaces.http.errors import error_body
+from apexbridge.surfaces.http.leaving import LEAVING
 
 MAX_HEADERS = 100
 MAX_HEAD_BYTES = 64 * 1024
@@ -38,6 +40,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._body_bytes = 0
         self._body_bytes_before = 0
         self._problem: RequestError | None = None
+        self._leaving: set[Callable[[], None]] = set()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Somebody connected; a head has to come."""
@@ -50,6 +53,8 @@ class LimitedProtocol(HttpToolsProtocol):
         if self._timer is not None:
             self._timer.cancel()
         super().connection_lost(exc)
+        for stop in tuple(self._leaving):
+            stop()
 
     def data_received(self, data: bytes) -> None:
         """Take what comes, as long as it leads somewhere."""
@@ -65,6 +70,7 @@ class LimitedProtocol(HttpToolsProtocol):
         """A request begins."""
         self._received = self._head_bytes = self._body_bytes = self._body_bytes_before = 0
         super().on_message_begin()
+        self.scope.setdefault("extensions", {})[LEAVING] = {"stop": self._leaving}
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One more header, of the head or behind a body in chunks."""
