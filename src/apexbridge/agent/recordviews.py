@@ -10,7 +10,7 @@ from apexbridge.storage.chats import ChatOutcome, ChatRow, ChatSums
 from apexbridge.wire import WireModel
 
 
-class ChatUsage(WireModel):
+class ChatTokens(WireModel):
     """Tokens, as far as the upstream told."""
 
     prompt_tokens: int | None
@@ -41,7 +41,7 @@ class ChatSummary(WireModel):
     stop_cause: str = Field(description="As in `x_bridge` of the answer; `error` and `cancelled` where there was none.")
     outcome: ChatOutcome
     error: ChatFailure | None
-    usage: ChatUsage | None
+    usage: ChatTokens | None
 
 
 class ChatDetail(ChatSummary):
@@ -121,7 +121,7 @@ def totals(sums: ChatSums) -> dict[str, Any]:
 
 def _told(row: ChatRow, key_name: str | None) -> dict[str, Any]:
     tokens = (row.prompt_tokens, row.completion_tokens, row.total_tokens)
-    usage = ChatUsage(prompt_tokens=tokens[0], completion_tokens=tokens[1], total_tokens=tokens[2])
+    usage = ChatTokens(prompt_tokens=tokens[0], completion_tokens=tokens[1], total_tokens=tokens[2])
     return {
         "id": row.id,
         "caller": row.caller,
