@@ -145,6 +145,23 @@ def test_the_words_of_the_model_are_never_altered(
     assert bridge_server.answer(is_stream, upstream.play(Step(text=text)))["content"] == text
 
 
+@pytest.mark.parametrize("text", ["[Step 1] I will count.", "Is 3 <", '{"plan": "count"}', "```"])
+def test_words_beside_a_call_are_shown_whatever_they_look_like(
+    bridge_server: Live, upstream: Upstream, is_stream: bool, text: str
+) -> None:
+    model = upstream.play(Step(text=text, calls=[call("calculate", {"expression": "1+1"})]), Step(text="2."))
+    assert bridge_server.answer(is_stream, model)["content"] == f"{text}\n\n2."
+
+
+def test_words_that_are_no_call_are_shown_whatever_stands_in_them(
+    bridge_server: Live, upstream: Upstream, is_stream: bool
+) -> None:
+    fenced = '```json\n{"name": "calculate", "arguments": {}}\n```'
+    text = f'```python\nx = 1\n```\nNot <tool_call>{{"name": "unknown"}}</tool_call>, but\n{fenced}'
+    model = upstream.play(Step(text=text))
+    assert bridge_server.answer(is_stream, model)["content"] == text
+
+
 def test_parts_and_the_developer_role_pass(bridge_server: Live, upstream: Upstream, is_stream: bool) -> None:
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA", "detail": "low"}}
     said = [
