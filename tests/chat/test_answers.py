@@ -182,6 +182,9 @@ def test_several_answers_come_where_our_tools_are_off(bridge_server: Live, upstr
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "n")
     for more in ({"x_bridge": {"tools": False}}, {"tool_choice": "none", "tools": [CLIENT_TOOL]}):
         assert len(bridge_server.ask(model, n=2, **more)["choices"]) == 2
+    wordy = upstream.play(Step(text="Hi."), kind="text")
+    told_in_words = bridge_server.post(wordy, n=2, tools=[CLIENT_TOOL], x_bridge={"tools": False})
+    assert (told_in_words.status_code, told_in_words.json()["error"]["param"]) == (400, "n")
 
 
 CLIENT_TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
@@ -254,8 +257,10 @@ def test_a_call_that_was_required_is_required_once(
 def test_models_are_those_of_the_upstream(bridge_server: Live, upstream: Upstream) -> None:
     listed = bridge_server.http.get("/v1/models").json()
     assert listed["object"] == "list"
-    assert [model["id"] for model in listed["data"]] == ["listed"]
-    assert bridge_server.http.get("/v1/models/listed").json()["object"] == "model"
+    # The upstream has another one, which this server would not ask it for.
+    assert [model["id"] for model in listed["data"]] == ["native-listed"]
+    assert bridge_server.http.get("/v1/models/native-listed").json()["object"] == "model"
+    assert bridge_server.http.get("/v1/models/unserved").status_code == 404
     missing = bridge_server.http.get("/v1/models/vendor/none")
     assert (missing.status_code, missing.json()["error"]["code"]) == (404, "model_not_found")
 

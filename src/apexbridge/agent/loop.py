@@ -16,7 +16,7 @@ from apexbridge.agent.events import Acted, Ended, Event, Passed, Report
 from apexbridge.agent.hidden import HiddenTurns, Question
 from apexbridge.agent.lessons import Lessons
 from apexbridge.agent.prompt import own_prompt, with_system
-from apexbridge.agent.request import ChatRequest
+from apexbridge.agent.request import BadRequestError, ChatRequest
 from apexbridge.agent.usage import add_usage, tokens_of
 from apexbridge.llm.accumulator import Turn
 from apexbridge.llm.config import Upstream
@@ -55,21 +55,25 @@ def answered(
         BadRequestError: the request cannot be answered.
         UpstreamError: the upstream refused or failed.
     """
-    is_passed = not request.uses_our_tools and around.system_prompt is None
-    if is_passed and (around.modes.way(upstream, request.model) == "native" or not request.client_names):
-        return _passed_on(model, request, upstream, around.limits)
+    is_native = around.modes.way(upstream, request.model) == "native" or not request.client_names
+    if not request.uses_our_tools and is_native:
+        return _passed_on(model, request, upstream, around)
+    if (request.body.get("n") or 1) > 1:
+        raise BadRequestError("'n' above 1 is not possible with this model and tools.", param="n")
     return _Loop(around, model, request, upstream).go()
 
 
 async def _passed_on(
-    model: Model, request: ChatRequest, upstream: Upstream, limits: ChatLimits
+    model: Model, request: ChatRequest, upstream: Upstream, around: Surroundings
 ) -> AsyncGenerator[Event, None]:
     """Ask once, and pass on what comes."""
     body = request.body
+    if around.system_prompt:
+        body = {**body, "messages": with_system(request.messages, around.system_prompt)}
     if not body.get("tools") and body.get("tool_choice") == "none":
         # It was about ours, and strict upstreams refuse it where there are no tools.
         body = {key: value for key, value in body.items() if key != "tool_choice"}
-    answer: Answer = await model.ask(upstream, body, limits.seconds + GRACE_SECONDS)
+    answer: Answer = await model.ask(upstream, body, around.limits.seconds + GRACE_SECONDS)
     try:
         while (chunks := await answer.next()) is not None:
             yield Passed(chunks=chunks)
