@@ -266,6 +266,25 @@ async def test_a_server_that_is_not_there_is_tried_and_named(client: UpstreamCli
         assert (await failure(client, Address(base_url=url), "any", stream=True)).status == 502
 
 
+async def test_a_server_that_does_not_answer_is_not_asked_again(
+    client: UpstreamClient, address: Address, upstream: Upstream
+) -> None:
+    model = upstream.play(Step(hang_after=-1))
+    assert (await failure(client, address, model, stream=True)).status == 504
+    assert len(upstream.seen(model)) == 1
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+async def test_a_conversation_goes_nowhere_else_than_the_operator_said(
+    client: UpstreamClient, address: Address, upstream: Upstream, status: int
+) -> None:
+    elsewhere = f"{upstream.url}/chat/completions?elsewhere"
+    model = upstream.play(Step(status=status, body=b"", headers={"location": elsewhere}))
+    error = await failure(client, address, model, stream=False)
+    assert (error.status, error.error["code"]) == (502, "upstream_redirect")
+    assert len(upstream.seen(model)) == 1
+
+
 @both
 async def test_whoever_leaves_ends_the_request(address: Address, upstream: Upstream, stream: bool) -> None:
     model = upstream.play(Step(text="a text", hang_after=2 if stream else -1))
