@@ -126,7 +126,7 @@ class _Loop:
         """Turn after turn."""
         cause: StopCause | None = None
         is_last = False
-        await self._take_answers()
+        approved = await self._take_answers()
         while True:
             cause = cause or self._budget.exhausted()
             is_last = is_last or cause is not None
@@ -136,6 +136,8 @@ class _Loop:
                 async with aclosing(self._asker.ask(turn, self._messages, is_last=is_last)) as events:
                     async for event in events:
                         yield event
+                        while approved:  # they were run before there was an answer to tell it in
+                            yield _acted(approved.pop(0))
             except UpstreamError as error:
                 if turn.has_text or not self._is_shortened_for(error):
                     raise
@@ -182,7 +184,7 @@ class _Loop:
                 found[outcome.call["id"]] = (asked, question)
         return found
 
-    async def _take_answers(self) -> None:
+    async def _take_answers(self) -> list[Outcome]:
         """Carry out what the client was asked about, if it agreed; the results take their place in the conversation."""
         offset = len(self._messages) - self._restored_count
         for asked in self._asked:
@@ -190,8 +192,10 @@ class _Loop:
             outcome = await self._caller.run_approved(asked.question.call, approval)
             self._budget.calls += 1
             self._note(_told_outcome(outcome))
+            self._outcomes.append(outcome)
             self._messages[asked.place + offset] = outcome.message
             asked.settle(outcome.message)
+        return list(self._outcomes)
 
     def _hide(
         self, turn: Turn, calls: list[Json], results: list[Json], shown: list[Json], questions: list[Question]
