@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.chat.live import Live
-from tests.chat.upstream import USAGE, Step, Upstream, call
+from tests.chat.upstream import USAGE, Step, Upstream, call, completion
 
 pytestmark = pytest.mark.requirement("G1")
 Json = dict[str, Any]
@@ -122,6 +122,15 @@ def test_fields_that_we_do_not_know_reach_both_sides(bridge_server: Live, upstre
     body = upstream.bodies(model)[0]
     assert {key: body[key] for key in more} == more
     assert "x_bridge" not in body
+
+
+def test_what_the_upstream_says_of_a_whole_answer_reaches_the_client(bridge_server: Live, upstream: Upstream) -> None:
+    more = {"system_fingerprint": "fp_1", "citations": ["a"]}
+    whole = upstream.play(lambda body: Step(body={**completion(body, Step(text="Hi.")), **more}))
+    assert more.items() <= bridge_server.ask(whole).items()
+    chunk = {"choices": [{"index": 0, "delta": {"content": "Hi."}, "finish_reason": "stop"}], **more}
+    pieces = upstream.play(Step(events=[b"data: " + json.dumps(chunk).encode() + b"\n\n"]))
+    assert more.items() <= bridge_server.stream(pieces).chunks[-1].items()
 
 
 @pytest.mark.requirement("G8")

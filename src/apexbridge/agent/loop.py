@@ -258,7 +258,9 @@ class _Loop:
         finish = "tool_calls" if calls else turn.finish_reason
         if finish is None or (finish == "tool_calls" and not calls):
             finish = "stop"
-        return Ended(finish_reason=finish, calls=tuple(calls or ()), usage=self._usage, report=report)
+        return Ended(
+            finish_reason=finish, calls=tuple(calls or ()), usage=self._usage, report=report, beside=turn.beside
+        )
 
 
 def _acted(outcome: Outcome) -> Acted:
