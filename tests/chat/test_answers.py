@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.chat.live import Live
-from tests.chat.upstream import USAGE, Step, Upstream, call, completion
+from tests.chat.upstream import USAGE, Step, Upstream, call, completion, written
 
 pytestmark = pytest.mark.requirement("G1")
 Json = dict[str, Any]
@@ -213,6 +213,25 @@ def test_no_object_without_choices_is_passed_on(bridge_server: Live, upstream: U
     model = upstream.play(Step(events=events))
     for more in ({}, {"x_bridge": {"tools": False}}):
         assert all("choices" in chunk for chunk in bridge_server.stream(model, **more).chunks)
+
+
+def test_what_passes_has_the_form_that_was_asked_for(bridge_server: Live, upstream: Upstream) -> None:
+    """Some servers always stream, and some never do."""
+    said = Step(text="Hi there.", calls=[call("f", {"a": 1}, "x")], fields={"reasoning_content": "hm"})
+    never = upstream.play(Step(text=said.text, calls=said.calls, quirks=frozenset({"plain_json"})))
+    streamed = bridge_server.stream(never, tools=[CLIENT_TOOL], x_bridge={"tools": False})
+    assert streamed.deltas == [
+        {"role": "assistant", "content": "Hi there.", "tool_calls": [{"index": 0, **said.calls[0]}]}
+    ]
+    always = upstream.play(Step(events=written({"model": "m", "stream": True}, said)))
+    told = bridge_server.ask(always, tools=[CLIENT_TOOL], x_bridge={"tools": False})
+    assert (told["object"], told["choices"][0]["finish_reason"]) == ("chat.completion", "tool_calls")
+    assert told["choices"][0]["message"] == {
+        "role": "assistant",
+        "content": "Hi there.",
+        "reasoning_content": "hm",
+        "tool_calls": [*said.calls],
+    }
 
 
 def test_with_our_tools_off_the_upstreams_answer_passes_as_it_is(bridge_server: Live, upstream: Upstream) -> None:

@@ -21,6 +21,7 @@ from apexbridge.agent.usage import add_usage, tokens_of
 from apexbridge.llm.accumulator import Turn
 from apexbridge.llm.config import Upstream
 from apexbridge.llm.errors import UpstreamError, is_too_long
+from apexbridge.llm.forms import as_chunk, as_completion, is_whole
 from apexbridge.llm.mode_memory import ModeMemory
 from apexbridge.tools.conversation import Conversation
 from apexbridge.tools.registry import ToolRegistry
@@ -75,8 +76,16 @@ async def _passed_on(
         body = {key: value for key, value in body.items() if key != "tool_choice"}
     answer: Answer = await model.ask(upstream, body, around.limits.seconds + GRACE_SECONDS)
     try:
+        pieces: list[Json] = []
         while (chunks := await answer.next()) is not None:
-            yield Passed(chunks=chunks)
+            if not request.is_stream and not is_whole(chunks[0]):
+                pieces += chunks
+            elif request.is_stream and is_whole(chunks[0]):
+                yield Passed(chunks=[as_chunk(chunk) for chunk in chunks])
+            else:
+                yield Passed(chunks=chunks)
+        if pieces:
+            yield Passed(chunks=[as_completion(pieces)])
     finally:
         model.done(answer)
 
