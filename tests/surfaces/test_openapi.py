@@ -166,7 +166,13 @@ async def test_what_nobody_knows_of_is_let_through(document: Json) -> None:
     check(document, "OpenAIError", missing)
 
 
-def test_every_option_of_a_chat_request_is_told() -> None:
+async def test_every_option_of_a_chat_request_is_told() -> None:
     told = {name: field.get_default(call_default_factory=True) for name, field in BridgeOptions.model_fields.items()}
     known = Options()
     assert told == {**{name: getattr(known, name) for name in Options.__slots__}, "skills": list(known.skills)}
+
+
+async def test_no_shape_takes_the_name_of_another(document: Json) -> None:
+    usage = document["components"]["schemas"]
+    assert "promptTokens" in usage["ChatUsage"]["properties"]
+    assert "prompt_tokens" in usage["CompletionUsage"]["properties"]
