@@ -13,6 +13,7 @@ from apexbridge.bridge import Bridge
 from apexbridge.llm.errors import UpstreamError
 from apexbridge.tools.tool import Tool, ToolContext, ToolResult
 from tests.chat.upstream import Step, Upstream, call, refusal
+from tests.making import skill_zip
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("G2")]
 Json = dict[str, Any]
@@ -113,3 +114,11 @@ async def test_names_are_known_by_what_was_offered(chatting: Bridge) -> None:
     assert not disclosure.is_known("launch")
     off = Disclosure(read_request({"messages": [USER], "x_bridge": {"tools": False}}), OwnTools(chatting.tools))
     assert (off.tools, off.has_ours, off.is_known("calculate")) == ([], False, False)
+
+
+async def test_skills_are_not_run_where_the_client_wants_none_of_our_tools(
+    chatting: Bridge,
+) -> None:
+    await chatting.skills.install_skill(skill_zip("say-hello", description="Say hello."))
+    off = Disclosure(read_request({"messages": [USER], "x_bridge": {"tools": False}}), OwnTools(chatting.tools))
+    assert [off.id_of(name) for name in ("skill__say-hello", "say-hello")] == [None, None]

@@ -119,6 +119,13 @@ def test_a_client_may_write_the_arguments_in_its_own_way() -> None:
     assert len(restored(kept(), come_back(other))) == 4
 
 
+def test_a_client_may_send_its_calls_in_another_order() -> None:
+    turns, more = HiddenTurns(), call("get_news", {}, "more")
+    turns.keep("", {**BOTH, "tool_calls": [OURS, THEIRS, more]}, [RESULT], [THEIRS, more])
+    said = restored(turns, come_back(more, THEIRS))[1]
+    assert said["tool_calls"] == [OURS, THEIRS, more]
+
+
 def test_another_caller_gets_nothing() -> None:
     messages = come_back(THEIRS)
     assert kept("a").restored("b", messages) == (messages, [])

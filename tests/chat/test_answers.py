@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.chat.live import Live
-from tests.chat.upstream import USAGE, Step, Upstream, call
+from tests.chat.upstream import USAGE, Step, Upstream, call, completion, written
 
 pytestmark = pytest.mark.requirement("G1")
 Json = dict[str, Any]
@@ -124,6 +124,15 @@ def test_fields_that_we_do_not_know_reach_both_sides(bridge_server: Live, upstre
     assert "x_bridge" not in body
 
 
+def test_what_the_upstream_says_of_a_whole_answer_reaches_the_client(bridge_server: Live, upstream: Upstream) -> None:
+    more = {"system_fingerprint": "fp_1", "citations": ["a"]}
+    whole = upstream.play(lambda body: Step(body={**completion(body, Step(text="Hi.")), **more}))
+    assert more.items() <= bridge_server.ask(whole).items()
+    chunk = {"choices": [{"index": 0, "delta": {"content": "Hi."}, "finish_reason": "stop"}], **more}
+    pieces = upstream.play(Step(events=[b"data: " + json.dumps(chunk).encode() + b"\n\n"]))
+    assert more.items() <= bridge_server.stream(pieces).chunks[-1].items()
+
+
 @pytest.mark.requirement("G8")
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.text())
@@ -143,6 +152,23 @@ def test_the_words_of_the_model_are_never_altered(
     bridge_server: Live, upstream: Upstream, text: str, is_stream: bool
 ) -> None:
     assert bridge_server.answer(is_stream, upstream.play(Step(text=text)))["content"] == text
+
+
+@pytest.mark.parametrize("text", ["[Step 1] I will count.", "Is 3 <", '{"plan": "count"}', "```"])
+def test_words_beside_a_call_are_shown_whatever_they_look_like(
+    bridge_server: Live, upstream: Upstream, is_stream: bool, text: str
+) -> None:
+    model = upstream.play(Step(text=text, calls=[call("calculate", {"expression": "1+1"})]), Step(text="2."))
+    assert bridge_server.answer(is_stream, model)["content"] == f"{text}\n\n2."
+
+
+def test_words_that_are_no_call_are_shown_whatever_stands_in_them(
+    bridge_server: Live, upstream: Upstream, is_stream: bool
+) -> None:
+    fenced = '```json\n{"name": "calculate", "arguments": {}}\n```'
+    text = f'```python\nx = 1\n```\nNot <tool_call>{{"name": "unknown"}}</tool_call>, but\n{fenced}'
+    model = upstream.play(Step(text=text))
+    assert bridge_server.answer(is_stream, model)["content"] == text
 
 
 def test_parts_and_the_developer_role_pass(bridge_server: Live, upstream: Upstream, is_stream: bool) -> None:
@@ -165,6 +191,9 @@ def test_several_answers_come_where_our_tools_are_off(bridge_server: Live, upstr
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "n")
     for more in ({"x_bridge": {"tools": False}}, {"tool_choice": "none", "tools": [CLIENT_TOOL]}):
         assert len(bridge_server.ask(model, n=2, **more)["choices"]) == 2
+    wordy = upstream.play(Step(text="Hi."), kind="text")
+    told_in_words = bridge_server.post(wordy, n=2, tools=[CLIENT_TOOL], x_bridge={"tools": False})
+    assert (told_in_words.status_code, told_in_words.json()["error"]["param"]) == (400, "n")
 
 
 CLIENT_TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
@@ -184,6 +213,25 @@ def test_no_object_without_choices_is_passed_on(bridge_server: Live, upstream: U
     model = upstream.play(Step(events=events))
     for more in ({}, {"x_bridge": {"tools": False}}):
         assert all("choices" in chunk for chunk in bridge_server.stream(model, **more).chunks)
+
+
+def test_what_passes_has_the_form_that_was_asked_for(bridge_server: Live, upstream: Upstream) -> None:
+    """Some servers always stream, and some never do."""
+    said = Step(text="Hi there.", calls=[call("f", {"a": 1}, "x")], fields={"reasoning_content": "hm"})
+    never = upstream.play(Step(text=said.text, calls=said.calls, quirks=frozenset({"plain_json"})))
+    streamed = bridge_server.stream(never, tools=[CLIENT_TOOL], x_bridge={"tools": False})
+    assert streamed.deltas == [
+        {"role": "assistant", "content": "Hi there.", "tool_calls": [{"index": 0, **said.calls[0]}]}
+    ]
+    always = upstream.play(Step(events=written({"model": "m", "stream": True}, said)))
+    told = bridge_server.ask(always, tools=[CLIENT_TOOL], x_bridge={"tools": False})
+    assert (told["object"], told["choices"][0]["finish_reason"]) == ("chat.completion", "tool_calls")
+    assert told["choices"][0]["message"] == {
+        "role": "assistant",
+        "content": "Hi there.",
+        "reasoning_content": "hm",
+        "tool_calls": [*said.calls],
+    }
 
 
 def test_with_our_tools_off_the_upstreams_answer_passes_as_it_is(bridge_server: Live, upstream: Upstream) -> None:
@@ -237,8 +285,10 @@ def test_a_call_that_was_required_is_required_once(
 def test_models_are_those_of_the_upstream(bridge_server: Live, upstream: Upstream) -> None:
     listed = bridge_server.http.get("/v1/models").json()
     assert listed["object"] == "list"
-    assert [model["id"] for model in listed["data"]] == ["listed"]
-    assert bridge_server.http.get("/v1/models/listed").json()["object"] == "model"
+    # The upstream has another one, which this server would not ask it for.
+    assert [model["id"] for model in listed["data"]] == ["native-listed"]
+    assert bridge_server.http.get("/v1/models/native-listed").json()["object"] == "model"
+    assert bridge_server.http.get("/v1/models/unserved").status_code == 404
     missing = bridge_server.http.get("/v1/models/vendor/none")
     assert (missing.status_code, missing.json()["error"]["code"]) == (404, "model_not_found")
 

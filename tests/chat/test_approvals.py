@@ -135,6 +135,25 @@ def test_what_was_approved_once_runs_once_however_often_the_conversation_is_sent
     assert all("wiped all" in result for result in results), results
 
 
+def test_whoever_watches_sees_what_was_run_with_the_approval(server: Live, upstream: Upstream) -> None:
+    model, options = play(upstream), {"approvals": "tool", "activity": True}
+    first = server.answer(True, model, [USER], x_bridge=options)
+    streamed = server.stream(model, come_back(first, {"approve": True}), x_bridge=options)
+    steps = [chunk["x_bridge"]["activity"] for chunk in streamed.chunks if "activity" in chunk.get("x_bridge", {})]
+    assert [(step["tool"], step["success"]) for step in steps] == [("run-skill", True)]
+    assert "wiped all" in streamed.whole()["content"]
+
+
+def test_a_yes_that_comes_when_the_question_is_forgotten_is_none(server: Live, upstream: Upstream) -> None:
+    server.install("wipe-once", {"scripts/execute.py": "print('wiped')"}, dangerous=True)
+    asked = call("run_skill", {"name": "wipe-once", "input": {}})
+    model = upstream.play(Step(calls=[asked]), lambda body: Step(text=str(body["messages"][-1]["content"])))
+    first = server.answer(False, model, [USER], x_bridge={"approvals": "tool"})
+    server.do(server.bridge.skills.uninstall_skill("wipe-once"))
+    second = server.answer(False, model, come_back(first, {"approve": True}), x_bridge={"approvals": "tool"})
+    assert "not in time" in second["content"]
+
+
 @pytest.mark.parametrize("answer", [{"approve": False}, {}, "no", "yes, later", 1])
 def test_anything_but_a_yes_is_a_no(server: Live, upstream: Upstream, answer: Any) -> None:
     model, before = play(upstream), runs(server)

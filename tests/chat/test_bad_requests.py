@@ -31,6 +31,7 @@ BAD: dict[str, Any] = {
         "tools": [{"type": "function", "function": {"name": "f"}}] * 10_000,
     },
     "tools that are none": {"model": "m", "messages": [USER], "tools": [7]},
+    "options of a stream that are none": {"model": "native-1", "messages": [USER], "stream_options": 5},
     "no model": {"messages": [USER]},
     "an unknown extension": {"model": "m", "messages": [USER], "x_bridge": {"sudo": True}},
     "an unknown skill": {"model": "native-1", "messages": [USER], "x_bridge": {"skills": ["x" * 1000]}},

@@ -51,6 +51,14 @@ def test_an_operators_words_reach_every_model(
     assert second == [{"role": "system", "content": "Answer in rhymes. 押韵"}, USER]
 
 
+def test_an_operators_words_leave_an_answer_that_passes_as_it_is(
+    upstream: Upstream, embedder: Embedder, tmp_path: Path
+) -> None:
+    with live(tmp_path / "data", upstream, embedder, system_prompt="Answer in rhymes.") as server:
+        model = upstream.play(Step(text="Hi."))
+        assert len(server.ask(model, [USER], n=2, x_bridge={"tools": False})["choices"]) == 2
+
+
 def test_an_operator_can_have_nothing_said(upstream: Upstream, embedder: Embedder, tmp_path: Path) -> None:
     with live(tmp_path / "data", upstream, embedder, system_prompt="") as server:
         model = upstream.play(Step(text="Hi."))

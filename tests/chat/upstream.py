@@ -76,7 +76,7 @@ class Upstream:
 
     def __init__(self) -> None:
         self.url = ""
-        self.models: Any = {"object": "list", "data": [{"id": "listed", "object": "model", "owned_by": "tests"}]}
+        self.models: Any = {"object": "list", "data": [_listed("native-listed"), _listed("unserved")]}
         self._plays: dict[str, list[Play]] = {}
         self._seen: dict[str, list[Seen]] = defaultdict(list)
         self._numbers = itertools.count(1)
@@ -165,6 +165,10 @@ class Upstream:
             for piece in [event[i : i + 1] for i in range(len(event))] if "one_byte" in step.quirks else [event]:
                 await response.write(piece)
         return response
+
+
+def _listed(id: str) -> Json:
+    return {"id": id, "object": "model", "owned_by": "tests"}
 
 
 def refusal(status: int, message: str, *, param: str | None = None, code: str | None = None, **headers: str) -> Step:

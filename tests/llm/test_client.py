@@ -229,6 +229,7 @@ CHUNK = b'data: {"choices": [{"index": 0, "delta": {"content": "half"}, "finish_
         (Step(events=[CHUNK, b"data: 7\n\n"]), 502, "upstream_invalid"),
         (Step(events=[CHUNK, b'data: {"error": {"message": "full", "code": "full"}}\n\n']), 502, "full"),
         (Step(events=[CHUNK, b'data: {"error": "full"}\n\n']), 502, "upstream_error"),
+        (Step(events=[CHUNK, b'data: {"error": {"code": "full"}, ' + CHUNK.removeprefix(b"data: {")]), 502, "full"),
         (Step(events=[CHUNK, b"data: " + b"x" * 9_000_000]), 502, "upstream_invalid"),
         (Step(events=[b"data: [DONE]\n\n"]), 502, "upstream_invalid"),
         (Step(events=[b": nothing\n\n"]), 502, "upstream_cut"),
@@ -242,6 +243,7 @@ CHUNK = b'data: {"choices": [{"index": 0, "delta": {"content": "half"}, "finish_
         "a number",
         "an error",
         "an error in words",
+        "an error beside a choice",
         "an endless event",
         "nothing but its end",
         "nothing",
@@ -264,6 +266,25 @@ async def test_a_server_that_is_not_there_is_tried_and_named(client: UpstreamCli
     assert "127.0.0.1" not in error.error["message"]
     for url in ("no address", "http://", "ftp://127.0.0.1/v1"):
         assert (await failure(client, Address(base_url=url), "any", stream=True)).status == 502
+
+
+async def test_a_server_that_does_not_answer_is_not_asked_again(
+    client: UpstreamClient, address: Address, upstream: Upstream
+) -> None:
+    model = upstream.play(Step(hang_after=-1))
+    assert (await failure(client, address, model, stream=True)).status == 504
+    assert len(upstream.seen(model)) == 1
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+async def test_a_conversation_goes_nowhere_else_than_the_operator_said(
+    client: UpstreamClient, address: Address, upstream: Upstream, status: int
+) -> None:
+    elsewhere = f"{upstream.url}/chat/completions?elsewhere"
+    model = upstream.play(Step(status=status, body=b"", headers={"location": elsewhere}))
+    error = await failure(client, address, model, stream=False)
+    assert (error.status, error.error["code"]) == (502, "upstream_redirect")
+    assert len(upstream.seen(model)) == 1
 
 
 @both
@@ -327,7 +348,7 @@ async def test_one_connection_serves_one_request_after_the_other(
 async def test_models_are_listed_whatever_the_list_holds(
     client: UpstreamClient, address: Address, upstream: Upstream
 ) -> None:
-    assert [model["id"] for model in await client.models(address)] == ["listed"]
+    assert [model["id"] for model in await client.models(address)] == ["native-listed", "unserved"]
     upstream.models = {"data": [{"id": "a"}, "b", None]}
     assert await client.models(address) == [{"id": "a"}]
     upstream.models = None

@@ -48,22 +48,35 @@ def test_what_the_server_refuses_is_said(apex: Apex) -> None:
 
 
 @pytest.mark.parametrize(("typed", "expected"), [("y\n", b"wiped"), ("n\n", b"That did not work")])
-def test_a_person_is_asked_before_something_dangerous(
-    start_server: StartServer, tmp_path: Path, typed: str, expected: bytes
-) -> None:
+def test_a_person_is_asked_before_something_dangerous(start_server: StartServer, typed: str, expected: bytes) -> None:
     server = start_server()
-    package = skill_zip(
+    headers = {"content-type": "application/zip"}
+    httpx.post(f"{server.url}/api/skills/install", content=dangerous_skill(), headers=headers).raise_for_status()
+    asked_and_told("--url", server.url, typed=typed, expected=expected)
+
+
+def test_a_person_is_asked_where_no_server_runs(apex: Apex, tmp_path: Path) -> None:
+    (tmp_path / "wipe.zip").write_bytes(dangerous_skill())
+    data = str(tmp_path / "own data")
+    assert apex("skills", "install", str(tmp_path / "wipe.zip"), "--data-dir", data).code == 0
+    asked_and_told("--data-dir", data, typed="y\n", expected=b"wiped")
+
+
+def dangerous_skill() -> bytes:
+    return skill_zip(
         "wipe-disk",
         files={"scripts/execute.py": "print('wiped')"},
         description="Wipe the disk clean and erase everything on it.",
         dangerous=True,
         confirm="Wipe it?",
     )
-    headers = {"content-type": "application/zip"}
-    httpx.post(f"{server.url}/api/skills/install", content=package, headers=headers).raise_for_status()
+
+
+def asked_and_told(*options: str, typed: str, expected: bytes) -> None:
+    """Ask for something dangerous at a terminal, and answer the question that comes back."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        [*APEX, "chat", "wipe the disk clean, erase everything", "--url", server.url],
+        [*APEX, "chat", "wipe the disk clean, erase everything", *options],
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,

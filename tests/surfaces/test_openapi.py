@@ -11,9 +11,11 @@ import pytest
 from fastapi import FastAPI
 from starlette.routing import BaseRoute, Route
 
+from apexbridge.agent.request import Options
 from apexbridge.bridge import Bridge
 from apexbridge.surfaces.http.access import Access
 from apexbridge.surfaces.http.app import create_app
+from apexbridge.surfaces.http.openai_shapes import BridgeOptions
 from apexbridge.surfaces.http.scopes import OPEN_PATHS, required_scope
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("H2")]
@@ -146,7 +148,7 @@ async def test_real_answers_of_chat_fit_it(client: httpx.AsyncClient, document: 
         {**ASK, "n": 0},
         {**ASK, "x_bridge": {"other": 1}},
         {**ASK, "x_bridge": {"approvals": "always"}},
-        {**ASK, "tools": [{}] * 129},
+        {**ASK, "tools": [{}] * 1001},
     ],
 )
 async def test_what_the_document_refuses_the_server_refuses(
@@ -162,3 +164,15 @@ async def test_what_nobody_knows_of_is_let_through(document: Json) -> None:
     check(document, "ChatRequest", {**ASK, "temperature": 0.5, "future": {"x": 1}})
     missing = {"error": {"message": "no", "type": "x", "param": None, "code": None, "more": 1}}
     check(document, "OpenAIError", missing)
+
+
+async def test_every_option_of_a_chat_request_is_told() -> None:
+    told = {name: field.get_default(call_default_factory=True) for name, field in BridgeOptions.model_fields.items()}
+    known = Options()
+    assert told == {**{name: getattr(known, name) for name in Options.__slots__}, "skills": list(known.skills)}
+
+
+async def test_no_shape_takes_the_name_of_another(document: Json) -> None:
+    usage = document["components"]["schemas"]
+    assert "promptTokens" in usage["ChatUsage"]["properties"]
+    assert "prompt_tokens" in usage["CompletionUsage"]["properties"]

@@ -48,9 +48,14 @@ class Approver:
         try:
             await self._confirmation.decide(id, approve=agreed)
         except ApexBridgeError:  # somebody else was quicker, or it has expired: what counts is what is known now
-            known = await self._confirmation.get(id)
-            agreed = known.state == "approved"
+            agreed = await self._is_approved(id)
         return id if agreed else None
+
+    async def _is_approved(self, id: str) -> bool:
+        try:
+            return (await self._confirmation.get(id)).state == "approved"
+        except ApexBridgeError:  # what has expired, or was about a skill that is gone, is forgotten after a while
+            return False
 
 
 def question_for(refusal: ApexBridgeError) -> dict[str, Any]:

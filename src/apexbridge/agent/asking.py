@@ -100,9 +100,10 @@ class Asker:
                 chunks = await answer.next()
         finally:
             self._model.done(answer)
-        if gate is not None and not is_draft and not turn.made_calls and turn.has_text:
+        if gate is not None and not is_draft and turn.has_text:
             rest = turn.text if self._way == "schema" else gate.held
-            is_call = not is_last and read_calls(self._way, rest, self._disclosure.is_known) is not None
+            # Of the whole text, as that is where its calls are read from: what is no call has to be shown.
+            is_call = not is_last and read_calls(self._way, turn.text, self._disclosure.is_known) is not None
             if not is_call and (delta := self._delta({"content": read_answer(self._way, rest)}, {})):
                 yield Said(deltas=[delta])
 

@@ -23,7 +23,7 @@ MAX_SUGGESTIONS = 3
 _OWN_WORDS = frozenset({"calculate", "datetime", "platform-detect", SEARCH, "file-write", "list-files"})
 """Tools whose results hold no stranger's words that a model could take for orders. A search tells what skills say of
 themselves, which the operator has seen."""
-NOT_APPROVED = "Error (APPROVAL_INVALID): the user did not agree, so it was not run. Go on without it."
+NOT_APPROVED = "Error (APPROVAL_INVALID): the user did not agree, or not in time, so it was not run. Go on without it."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -110,7 +110,12 @@ class Disclosure:
         return name in self._client_names
 
     def id_of(self, name: str) -> str | None:
-        """Which tool of ours a model means: one that was offered, or a skill by the name that it was told."""
+        """Which tool of ours a model means: one that was offered, or a skill by the name that it was told.
+
+        None of them where none was offered: the client wanted it so, whatever the model has heard of.
+        """
+        if not self._offered:
+            return None
         if name in self._offered:
             return self._offered[name]
         if name.startswith("skill__"):
@@ -119,7 +124,7 @@ class Disclosure:
 
     def is_known(self, name: str) -> bool:
         """Whether a call of that name could be made by anybody."""
-        return self.is_client(name) or (bool(self._offered) and self.id_of(name) is not None)
+        return self.is_client(name) or self.id_of(name) is not None
 
     @property
     def has_ours(self) -> bool:

@@ -63,6 +63,8 @@ class Ended:
     """Calls that are the client's to make."""
     usage: Json | None
     report: "Report"
+    beside: Json = field(default_factory=dict)
+    """What the model's server said of the answer as a whole."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -134,7 +134,8 @@ class HiddenTurns:
                 restored.append(known)
                 continue
             calls = message.get("tool_calls") or []
-            turn = self._turns.get((caller, calls[0].get("id"))) if calls else None
+            known_turns = (self._turns.get((caller, call.get("id"))) for call in calls)  # in whatever order they come
+            turn = next((turn for turn in known_turns if turn is not None), None)
             if turn is None or turn.kept_until < time.monotonic() or not turn.is_told_by(calls):
                 restored.append(message)
             else:

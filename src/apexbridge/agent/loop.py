@@ -16,11 +16,12 @@ from apexbridge.agent.events import Acted, Ended, Event, Passed, Report
 from apexbridge.agent.hidden import HiddenTurns, Question
 from apexbridge.agent.lessons import Lessons
 from apexbridge.agent.prompt import own_prompt, with_system
-from apexbridge.agent.request import ChatRequest
+from apexbridge.agent.request import BadRequestError, ChatRequest
 from apexbridge.agent.usage import add_usage, tokens_of
 from apexbridge.llm.accumulator import Turn
 from apexbridge.llm.config import Upstream
 from apexbridge.llm.errors import UpstreamError, is_too_long
+from apexbridge.llm.forms import as_chunk, as_completion, is_whole
 from apexbridge.llm.mode_memory import ModeMemory
 from apexbridge.tools.conversation import Conversation
 from apexbridge.tools.registry import ToolRegistry
@@ -55,24 +56,36 @@ def answered(
         BadRequestError: the request cannot be answered.
         UpstreamError: the upstream refused or failed.
     """
-    is_passed = not request.uses_our_tools and around.system_prompt is None
-    if is_passed and (around.modes.way(upstream, request.model) == "native" or not request.client_names):
-        return _passed_on(model, request, upstream, around.limits)
+    is_native = around.modes.way(upstream, request.model) == "native" or not request.client_names
+    if not request.uses_our_tools and is_native:
+        return _passed_on(model, request, upstream, around)
+    if (request.body.get("n") or 1) > 1:
+        raise BadRequestError("'n' above 1 is not possible with this model and tools.", param="n")
     return _Loop(around, model, request, upstream).go()
 
 
 async def _passed_on(
-    model: Model, request: ChatRequest, upstream: Upstream, limits: ChatLimits
+    model: Model, request: ChatRequest, upstream: Upstream, around: Surroundings
 ) -> AsyncGenerator[Event, None]:
     """Ask once, and pass on what comes."""
     body = request.body
+    if around.system_prompt:
+        body = {**body, "messages": with_system(request.messages, around.system_prompt)}
     if not body.get("tools") and body.get("tool_choice") == "none":
         # It was about ours, and strict upstreams refuse it where there are no tools.
         body = {key: value for key, value in body.items() if key != "tool_choice"}
-    answer: Answer = await model.ask(upstream, body, limits.seconds + GRACE_SECONDS)
+    answer: Answer = await model.ask(upstream, body, around.limits.seconds + GRACE_SECONDS)
     try:
+        pieces: list[Json] = []
         while (chunks := await answer.next()) is not None:
-            yield Passed(chunks=chunks)
+            if not request.is_stream and not is_whole(chunks[0]):
+                pieces += chunks
+            elif request.is_stream and is_whole(chunks[0]):
+                yield Passed(chunks=[as_chunk(chunk) for chunk in chunks])
+            else:
+                yield Passed(chunks=chunks)
+        if pieces:
+            yield Passed(chunks=[as_completion(pieces)])
     finally:
         model.done(answer)
 
@@ -122,7 +135,7 @@ class _Loop:
         """Turn after turn."""
         cause: StopCause | None = None
         is_last = False
-        await self._take_answers()
+        approved = await self._take_answers()
         while True:
             cause = cause or self._budget.exhausted()
             is_last = is_last or cause is not None
@@ -132,6 +145,8 @@ class _Loop:
                 async with aclosing(self._asker.ask(turn, self._messages, is_last=is_last)) as events:
                     async for event in events:
                         yield event
+                        while approved:  # they were run before there was an answer to tell it in
+                            yield _acted(approved.pop(0))
             except UpstreamError as error:
                 if turn.has_text or not self._is_shortened_for(error):
                     raise
@@ -178,7 +193,7 @@ class _Loop:
                 found[outcome.call["id"]] = (asked, question)
         return found
 
-    async def _take_answers(self) -> None:
+    async def _take_answers(self) -> list[Outcome]:
         """Carry out what the client was asked about, if it agreed; the results take their place in the conversation."""
         offset = len(self._messages) - self._restored_count
         for asked in self._asked:
@@ -186,8 +201,10 @@ class _Loop:
             outcome = await self._caller.run_approved(asked.question.call, approval)
             self._budget.calls += 1
             self._note(_told_outcome(outcome))
+            self._outcomes.append(outcome)
             self._messages[asked.place + offset] = outcome.message
             asked.settle(outcome.message)
+        return list(self._outcomes)
 
     def _hide(
         self, turn: Turn, calls: list[Json], results: list[Json], shown: list[Json], questions: list[Question]
@@ -250,7 +267,9 @@ class _Loop:
         finish = "tool_calls" if calls else turn.finish_reason
         if finish is None or (finish == "tool_calls" and not calls):
             finish = "stop"
-        return Ended(finish_reason=finish, calls=tuple(calls or ()), usage=self._usage, report=report)
+        return Ended(
+            finish_reason=finish, calls=tuple(calls or ()), usage=self._usage, report=report, beside=turn.beside
+        )
 
 
 def _acted(outcome: Outcome) -> Acted:

@@ -123,13 +123,13 @@ class ReActStrategy:
         raise AssertionError("an answer has an end")
 
     async def models(self) -> list[Json]:
-        """The models of all upstreams; of those that do not list any, the ones that are set."""
+        """The models of all upstreams, as far as they are asked for them here, and those that are set."""
         upstreams = self.settings.llm.upstreams
         found: dict[str, Json] = {}
         for upstream, listed in zip(upstreams, await asyncio.gather(*map(self._listed, upstreams)), strict=True):
             named = [name for name in upstream.models if "*" not in name]
             for model in [*listed, *({"id": name} for name in named)]:
-                if isinstance(model.get("id"), str):
+                if isinstance(model.get("id"), str) and self._serving(model["id"]) is upstream:
                     found.setdefault(model["id"], _model(model, upstream.name))
         if (default := self.settings.llm.default_model) is not None:
             found.setdefault(default, _model({"id": default}, "default"))
@@ -151,8 +151,8 @@ class ReActStrategy:
             if llm.default_model is None:
                 raise BadRequestError("you must provide a model parameter", param="model")
             request.body["model"] = llm.default_model
-        upstream = llm.upstream_for(request.model)
-        if upstream is None or (upstream.models and not upstream.serves(request.model)):
+        upstream = self._serving(request.model)
+        if upstream is None:
             raise BadRequestError(
                 f"The model '{request.model[:200]}' does not exist here; GET /v1/models lists those that do.",
                 param="model",
@@ -160,6 +160,11 @@ class ReActStrategy:
                 status=404,
             )
         return self._client, upstream
+
+    def _serving(self, model: str) -> Upstream | None:
+        """Whoever is asked for a model."""
+        upstream = self.settings.llm.upstream_for(model)
+        return None if upstream is None or (upstream.models and not upstream.serves(model)) else upstream
 
 
 def _as_it_came(completion: Json) -> ChatAnswer:

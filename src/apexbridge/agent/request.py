@@ -108,6 +108,8 @@ def read_request(body: Any, *, caller: str = "", request_id: str = "") -> ChatRe
     for key in ("stream",):
         if body.get(key) is not None and not isinstance(body[key], bool):
             raise BadRequestError(f"'{key}' must be true or false.", param=key)
+    if not isinstance(body.get("stream_options"), dict | None):
+        raise BadRequestError("'stream_options' must be an object.", param="stream_options")
     if body.get("stream_options") is not None and not body.get("stream"):
         raise BadRequestError("'stream_options' is only allowed when 'stream' is true.", param="stream_options")
     kept = {key: value for key, value in body.items() if key != "x_bridge"}

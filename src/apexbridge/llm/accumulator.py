@@ -5,6 +5,7 @@ import uuid
 from typing import Any
 
 Json = dict[str, Any]
+_OWN_KEYS = {"id", "object", "created", "model", "choices", "usage"}
 _OWN_CHOICE_KEYS = {"index", "delta", "message", "finish_reason"}
 _OWN_CALL_KEYS = {"index", "id", "type", "function"}
 
@@ -18,6 +19,8 @@ class Turn:
         self.usage: Json | None = None
         self.model: str | None = None
         self.has_text = False
+        self.beside: Json = {}
+        """What stood beside the choices, such as a fingerprint; of each the last."""
         self._calls: dict[int, Json] = {}
         self._last = -1
         self._by_id: dict[str, int] = {}
@@ -32,6 +35,8 @@ class Turn:
         if isinstance(usage := chunk.get("usage"), dict):
             self.usage = usage
         self.model = self.model or chunk.get("model")
+        if not chunk.keys() <= _OWN_KEYS:
+            self.beside |= {key: value for key, value in chunk.items() if key not in _OWN_KEYS and value is not None}
         choices = chunk.get("choices")
         choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else None
         if choice is None:

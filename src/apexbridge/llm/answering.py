@@ -150,7 +150,8 @@ def _chunk(data: bytes) -> Json:
         chunk = parsed(data)
     if not isinstance(chunk, dict):
         raise UpstreamError.of_ours(502, "The model's server sent an event that is no object.", "upstream_invalid")
-    if chunk.get("error") is not None and not chunk.get("choices"):
+    error = chunk.get("error")
+    if isinstance(error, dict) or (error is not None and not chunk.get("choices")):
         raise UpstreamError(502, data)
     return chunk
 

@@ -17,6 +17,8 @@ from apexbridge.llm.errors import UpstreamError
 Json = dict[str, Any]
 ATTEMPTS = 3
 RETRIED_STATUSES = frozenset({408, 429, 500, 502, 503, 504, 529})
+SILENT_STATUS = 504
+_ELSEWHERE = "The model's server sends requests elsewhere; set its base URL to the address that answers them."
 MAX_WAIT_SECONDS = 20.0
 """An upstream that wants to be left alone for longer is told so to the client."""
 FIRST_WAIT_SECONDS = 0.5
@@ -88,7 +90,7 @@ class UpstreamClient:
             raise UpstreamError.of_ours(
                 504, "The model's server did not answer in time.", "upstream_timeout"
             ) from error
-        if response.status >= 400:
+        if response.status >= 300:
             raise UpstreamError(response.status, data, response.headers)
         told = parsed(data)
         found = told.get("data") if isinstance(told, dict) else None
@@ -101,13 +103,16 @@ class UpstreamClient:
             is_last = attempt == ATTEMPTS
             try:
                 response = await self._send(upstream, data)
-            except UpstreamError:
-                if is_last:
+            except UpstreamError as error:
+                if is_last or error.status == SILENT_STATUS:  # it may be at work, and would begin again
                     raise
                 await asyncio.sleep(_pause(attempt, {}))
                 continue
-            if response.status < 400:
+            if response.status < 300:
                 return response
+            if response.status < 400:
+                response.close()
+                raise UpstreamError.of_ours(502, _ELSEWHERE, "upstream_redirect")
             answer = HttpAnswer(response, self._silence)
             try:
                 failure = UpstreamError(response.status, await answer.rest(), response.headers)
@@ -125,12 +130,13 @@ class UpstreamClient:
             headers["authorization"] = f"Bearer {upstream.api_key}"
         try:
             if data is None:
-                return await self._open().get(upstream.models_url, headers=headers)
+                return await self._open().get(upstream.models_url, headers=headers, allow_redirects=False)
             payload = data if len(data) < LARGE_BYTES else io.BytesIO(data)
-            return await self._open().post(upstream.chat_url, data=payload, headers=headers)
+            # Whoever is named in a redirect is not who the operator chose to hear all this.
+            return await self._open().post(upstream.chat_url, data=payload, headers=headers, allow_redirects=False)
         except TimeoutError as error:
             raise UpstreamError.of_ours(
-                504, "The model's server did not answer in time.", "upstream_timeout"
+                SILENT_STATUS, "The model's server did not answer in time.", "upstream_timeout"
             ) from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise UpstreamError.of_ours(

@@ -1,7 +1,8 @@
 """`apex chat`: one question, or a conversation; the answer as it comes, the steps on the way dim."""
 
+import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,13 +32,12 @@ def chat(
         raise typer.BadParameter("--json answers one MESSAGE")
     body: dict[str, Any] = {"x_bridge": {"skills": skill or [], "activity": not json}}
     body |= {"model": model} if model else {}
-    messages: list[Message] = []
-    for asked in [message] if message is not None else _questions():
-        messages.append({"role": "user", "content": asked})
-        if json:
-            _answer_as_json(body, messages, data_dir, url)
-        else:
-            _converse(body, messages, data_dir, url)
+    if json:
+        _answer_as_json({**body, "messages": [{"role": "user", "content": message}]}, data_dir, url)
+        return
+    questions = [message] if message is not None else _questions()
+    # One connection for all of it: what was asked back is known to whoever asked, and to nobody else.
+    call(partial(_converse, body=body, questions=questions), data_dir=data_dir, url=url)
 
 
 def _questions() -> Iterator[str]:
@@ -46,26 +46,43 @@ def _questions() -> Iterator[str]:
     while True:
         sys.stderr.write("> ")
         sys.stderr.flush()
-        line = sys.stdin.readline().strip()
+        line = _typed()
         if not line:
             return
         yield line
 
 
-def _answer_as_json(body: dict[str, Any], messages: list[Message], data_dir: str | None, url: str | None) -> None:
+def _typed() -> str:
+    """A line that a person types; Ctrl-C ends the waiting, which the event loop around it would not let it do."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return sys.stdin.readline().strip()
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _answer_as_json(body: dict[str, Any], data_dir: str | None, url: str | None) -> None:
     import json as jsonlib
 
-    answer = call(lambda api: api.complete({**body, "messages": messages}), data_dir=data_dir, url=url)
+    answer = call(lambda api: api.complete(body), data_dir=data_dir, url=url)
     sys.stdout.write(jsonlib.dumps(answer, ensure_ascii=False, indent=2) + "\n")
 
 
-def _converse(body: dict[str, Any], messages: list[Message], data_dir: str | None, url: str | None) -> None:
+async def _converse(api: "Api", body: dict[str, Any], questions: Iterable[str]) -> None:
+    """Get the answers, one after the other."""
+    messages: list[Message] = []
+    for asked in questions:
+        messages.append({"role": "user", "content": asked})
+        await _answer(api, body, messages)
+
+
+async def _answer(api: "Api", body: dict[str, Any], messages: list[Message]) -> None:
     """Get one answer; dangerous skills are asked about on the way, where a person sits there."""
     can_ask = sys.stdin.isatty() and sys.stderr.isatty()
     options = {**body["x_bridge"], "approvals": "tool" if can_ask else "deny"}
     while True:
         wanted = {**body, "x_bridge": options, "messages": messages, "stream": True}
-        answer = call(partial(_shown, body=wanted), data_dir=data_dir, url=url)
+        answer = await _shown(api, wanted)
         messages.append(answer)
         if not answer.get("tool_calls"):
             return
@@ -81,7 +98,7 @@ def _decided(asked: dict[str, Any]) -> str:
     question = " ".join(str(told.get("summary")).split())
     sys.stderr.write(printable(f"{told.get('skill')} calls itself dangerous. {question} [y/N]: "))
     sys.stderr.flush()
-    agreed = sys.stdin.readline().strip().lower() in ("y", "yes")
+    agreed = _typed().lower() in ("y", "yes")
     return jsonlib.dumps({"approve": agreed})
 
 
@@ -98,7 +115,9 @@ async def _shown(api: "Api", body: dict[str, Any]) -> Message:
             said.append(text)
             sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
             sys.stdout.flush()
-        calls += delta.get("tool_calls") or []
+        calls += [
+            {key: value for key, value in piece.items() if key != "index"} for piece in delta.get("tool_calls") or ()
+        ]
     sys.stdout.write("\n" if said else "")
     message: Message = {"role": "assistant", "content": "".join(said) or None}
     return message | ({"tool_calls": calls} if calls else {})

@@ -67,6 +67,7 @@ class Completion:
             "created": int(time.time()),
             "model": self._model,
             "choices": [choice],
+            **ended.beside,
         }
         if ended.usage is not None:
             completion["usage"] = ended.usage
@@ -145,7 +146,7 @@ class CompletionStream:
             if event.calls
             else b""
         ]
-        told = {"x_bridge": event.report.told(debug=self._request.options.debug)}
+        told = {**event.beside, "x_bridge": event.report.told(debug=self._request.options.debug)}
         pieces.append(self._chunk(b"{}", finish=event.finish_reason, more=told))
         if self._request.wants_usage:
             usage = _dumped(event.usage)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from apexbridge.agent.budget import StopCause
-from apexbridge.agent.request import MAX_TOOLS, ApprovalMode
+from apexbridge.agent.request import MAX_CLIENT_TOOLS, MAX_TOOLS, ApprovalMode
 from apexbridge.wire import WireModel
 
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "function_call"]
@@ -36,6 +36,7 @@ class BridgeOptions(BaseModel):
 
     tools: bool = Field(default=True, description="Whether the model is offered the tools of this server.")
     skills: list[str] = Field(default_factory=list, description="Skills that are offered as tools at once.")
+    functions: bool = Field(default=False, description="Whether skills that are found become tools of their own.")
     approvals: ApprovalMode = Field(default="deny", description="What happens to calls that need a confirmation.")
     activity: bool = Field(default=False, description="Whether a stream tells each tool call as it is done.")
     debug: bool = Field(default=False, description="Whether the answer has the trajectory.")
@@ -49,11 +50,13 @@ class ChatRequest(OpenShape):
     stream: bool | None = Field(default=None, description="Whether the answer comes in chunks.")
     stream_options: dict[str, Any] | None = Field(default=None, description="`include_usage`; only with `stream`.")
     tools: list[dict[str, Any]] | None = Field(
-        default=None, max_length=MAX_TOOLS, description="The client's own; their calls are the client's to make."
+        default=None,
+        max_length=MAX_CLIENT_TOOLS,
+        description=f"The client's own, at most {MAX_TOOLS} without `defer_loading`; the client makes their calls.",
     )
     tool_choice: Any = Field(default=None, description="`none` also keeps this server's tools away.")
     response_format: dict[str, Any] | None = Field(default=None, description="Of the last turn.")
-    n: int | None = Field(default=None, ge=1, description="Above 1 only with `x_bridge.tools: false`.")
+    n: int | None = Field(default=None, ge=1, description="Above 1 only without this server's tools.")
     x_bridge: BridgeOptions | None = None
 
 
@@ -75,7 +78,7 @@ class ChatChoice(OpenShape):
     finish_reason: FinishReason | str | None
 
 
-class ChatUsage(OpenShape):
+class CompletionUsage(OpenShape):
     """Tokens, over all turns."""
 
     prompt_tokens: int
@@ -91,7 +94,7 @@ class ChatCompletion(OpenShape):
     created: int = Field(description="Seconds since 1970.")
     model: str
     choices: list[ChatChoice]
-    usage: ChatUsage | None = Field(default=None, description="Where the model's server told it.")
+    usage: CompletionUsage | None = Field(default=None, description="Where the model's server told it.")
     x_bridge: BridgeReport | None = None
 
 
@@ -117,7 +120,7 @@ class ChatCompletionChunk(OpenShape):
     created: int
     model: str
     choices: list[ChatChunkChoice]
-    usage: ChatUsage | None = None
+    usage: CompletionUsage | None = None
     x_bridge: BridgeReport | BridgeProgress | None = None
 
 

@@ -103,8 +103,12 @@ class Reply:
         quiet = self._loop.time() - self._last
         if quiet >= KEEP_ALIVE_SECONDS:
             quiet = 0.0
-            self._sign = asyncio.ensure_future(self._send_piece(KEEP_ALIVE))
+            self._sign = asyncio.ensure_future(self._send_sign())
         self._look_later(KEEP_ALIVE_SECONDS - quiet)
+
+    async def _send_sign(self) -> None:
+        if not self.is_complete:  # the end may have come in the meantime, and nothing can follow it
+            await self._send_piece(KEEP_ALIVE)
 
 
 def _is_error_object(body: bytes) -> bool:
