@@ -166,6 +166,9 @@ async def test_what_is_deleted_is_gone_from_the_file_as_well(tmp_path: Path) -> 
     with pytest.raises(RequestError) as refused:
         await records.delete("req_1")
     assert refused.value.code == "CHAT_NOT_FOUND"
+    files = [path.read_bytes() for path in tmp_path.glob("y.sqlite3*")]
+    assert len(files) == 3, "the server goes on"
+    assert not any(b"very private" in data for data in files)
     await records.close()
     database.close()
     assert b"very private" not in (tmp_path / "y.sqlite3").read_bytes()

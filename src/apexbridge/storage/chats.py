@@ -122,11 +122,8 @@ class ChatStore:
         return await self._delete(f"id IN ({old})", moment, limit)
 
     async def _delete(self, where: str, *values: object) -> int:
-        def job(connection: sqlite3.Connection) -> int:
-            connection.execute("PRAGMA secure_delete = ON")  # what was deleted is overwritten, not only let go
-            return connection.execute(f"DELETE FROM chats WHERE {where}", values).rowcount  # noqa: S608
-
-        return await self._database.write(job)
+        query = f"DELETE FROM chats WHERE {where}"  # noqa: S608
+        return await self._database.write(lambda connection: connection.execute(query, values).rowcount, erasing=True)
 
     async def sums(self, since: int) -> tuple[ChatSums, dict[str, ChatSums]]:
         """All requests from a moment on together, and those of each model, the most used first."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import queue
 import sqlite3
 import threading
@@ -11,7 +12,7 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import closing, suppress
 from importlib import resources
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import anyio.to_thread
 
@@ -22,8 +23,18 @@ Job = Callable[[sqlite3.Connection], T]
 MAX_BATCH = 500
 """Jobs in one commit: enough to spread the cost of it, few enough to answer soon."""
 BUSY_TIMEOUT_MS = 10_000
+PRIVATE = 0o600
 
 logger = logging.getLogger(__name__)
+
+
+class _Waiting(NamedTuple):
+    """A change that waits for the writer."""
+
+    job: Job[Any]
+    future: Future[Any]
+    durable: bool
+    erasing: bool
 
 
 class Database:
@@ -33,7 +44,7 @@ class Database:
         self._path = path
         self._writer = _open(path)
         self._closed = False
-        self._jobs: queue.SimpleQueue[tuple[Job[Any], Future[Any], bool] | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
         self._readers: queue.LifoQueue[sqlite3.Connection] = queue.LifoQueue()
         self._thread = threading.Thread(target=self._write_until_closed, name="sqlite-writer", daemon=True)
         self._thread.start()
@@ -54,15 +65,16 @@ class Database:
         finally:
             self._readers.put(connection)
 
-    async def write(self, job: Job[T], *, durable: bool = False) -> T:
+    async def write(self, job: Job[T], *, durable: bool = False, erasing: bool = False) -> T:
         """Run a change; gives its result once it is committed, together with whatever else was waiting.
 
-        A crash of the process loses none of it. With `durable`, neither does one of the machine.
+        A crash of the process loses none of it. With `durable`, neither does one of the machine. With `erasing`, what
+        it deletes is gone from the log of changes beside the file, too.
         """
         if self._closed:
             raise ServerError("The database is closed.", code="NOT_READY")
         future: Future[T] = Future()
-        self._jobs.put((job, future, durable))
+        self._jobs.put(_Waiting(job, future, durable, erasing))
         return await asyncio.wrap_future(future)
 
     def close(self) -> None:
@@ -89,14 +101,14 @@ class Database:
             if closing:
                 return
 
-    def _commit(self, batch: list[tuple[Job[Any], Future[Any], bool]]) -> None:
+    def _commit(self, batch: list[_Waiting]) -> None:
         """One transaction for the batch; a job that fails takes back only its own changes."""
         outcomes: list[tuple[Future[Any], Any, BaseException | None]] = []
-        durable = any(durable for *_, durable in batch)
+        durable, erasing = any(one.durable for one in batch), any(one.erasing for one in batch)
         try:
             self._writer.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
             self._writer.execute("BEGIN IMMEDIATE")
-            for job, future, _ in batch:
+            for job, future, *_ in batch:
                 if not future.set_running_or_notify_cancel():
                     continue
                 self._writer.execute("SAVEPOINT job")
@@ -112,13 +124,24 @@ class Database:
         except BaseException as error:  # whatever it is, this thread goes on and every caller hears of it
             with suppress(sqlite3.Error):
                 self._writer.execute("ROLLBACK")
-            outcomes = [(future, None, error) for _, future, _ in batch]
+            outcomes = [(one.future, None, error) for one in batch]
+        if erasing:
+            self._empty_log()
         for future, result, failure in outcomes:
             with suppress(InvalidStateError):  # its caller gave up in the meantime
                 if failure is None:
                     future.set_result(result)
                 else:
                     future.set_exception(failure)
+
+    def _empty_log(self) -> None:
+        """Bring the log of changes into the file and cut it: what was deleted still stands in it."""
+        try:
+            (is_busy, *_) = self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        except sqlite3.Error:
+            is_busy = True
+        if is_busy:
+            logger.warning("what was deleted stands in %s-wal until more is written", self._path.name)
 
 
 def _open(path: Path) -> sqlite3.Connection:
@@ -139,6 +162,7 @@ def _open(path: Path) -> sqlite3.Connection:
 
 
 def _migrated(path: Path) -> sqlite3.Connection:
+    _keep_private(path)
     connection = _connect(path)
     try:
         connection.execute("PRAGMA journal_mode = WAL")
@@ -148,6 +172,15 @@ def _migrated(path: Path) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def _keep_private(path: Path) -> None:
+    """It may hold what was said in chats: for its owner only, and so are the files that SQLite puts beside it."""
+    with suppress(OSError):  # whatever is wrong with the place, SQLite says it better
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE))
+        for suffix in ("", "-wal", "-shm"):
+            with suppress(FileNotFoundError):
+                path.with_name(path.name + suffix).chmod(PRIVATE)
 
 
 class _DamagedError(sqlite3.DatabaseError):
@@ -175,6 +208,7 @@ def _connect(path: Path) -> sqlite3.Connection:
         connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA secure_delete = ON")  # what is deleted or moved is overwritten, not only let go
     except BaseException:
         connection.close()
         raise

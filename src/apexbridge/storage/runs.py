@@ -91,7 +91,9 @@ class RunStore:
     async def delete(self, identity: str) -> bool:
         """Forget a run; False where there was none."""
         query = "DELETE FROM runs WHERE id = ?"
-        return await self._database.write(lambda connection: connection.execute(query, (identity,)).rowcount > 0)
+        return await self._database.write(
+            lambda connection: connection.execute(query, (identity,)).rowcount > 0, erasing=True
+        )
 
     async def ended_before(self, moment: int, *, limit: int) -> list[str]:
         """Runs that ended before a moment, the oldest first."""
