@@ -12,7 +12,7 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import closing, suppress
 from importlib import resources
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import anyio.to_thread
 
@@ -28,15 +28,6 @@ PRIVATE = 0o600
 logger = logging.getLogger(__name__)
 
 
-class _Waiting(NamedTuple):
-    """A change that waits for the writer."""
-
-    job: Job[Any]
-    future: Future[Any]
-    durable: bool
-    erasing: bool
-
-
 class Database:
     """The handle that rooms keep their tables through."""
 
@@ -44,7 +35,7 @@ class Database:
         self._path = path
         self._writer = _open(path)
         self._closed = False
-        self._jobs: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[tuple[Job[Any], Future[Any], bool] | None] = queue.SimpleQueue()
         self._readers: queue.LifoQueue[sqlite3.Connection] = queue.LifoQueue()
         self._thread = threading.Thread(target=self._write_until_closed, name="sqlite-writer", daemon=True)
         self._thread.start()
@@ -65,17 +56,30 @@ class Database:
         finally:
             self._readers.put(connection)
 
-    async def write(self, job: Job[T], *, durable: bool = False, erasing: bool = False) -> T:
+    async def write(self, job: Job[T], *, durable: bool = False) -> T:
         """Run a change; gives its result once it is committed, together with whatever else was waiting.
 
-        A crash of the process loses none of it. With `durable`, neither does one of the machine. With `erasing`, what
-        it deletes is gone from the log of changes beside the file, too.
+        A crash of the process loses none of it. With `durable`, neither does one of the machine.
         """
         if self._closed:
             raise ServerError("The database is closed.", code="NOT_READY")
         future: Future[T] = Future()
-        self._jobs.put(_Waiting(job, future, durable, erasing))
+        self._jobs.put((job, future, durable))
         return await asyncio.wrap_future(future)
+
+    async def erase(self) -> None:
+        """Take what was deleted out of the log of changes beside the file, too, by emptying that."""
+
+        def job() -> None:
+            try:
+                with closing(_connect(self._path)) as connection:
+                    (is_busy, *_) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            except sqlite3.Error:
+                is_busy = True
+            if is_busy:
+                logger.warning("what was deleted stands in %s-wal until more is written", self._path.name)
+
+        await anyio.to_thread.run_sync(job)
 
     def close(self) -> None:
         """Finish what is waiting and close every connection."""
@@ -101,14 +105,14 @@ class Database:
             if closing:
                 return
 
-    def _commit(self, batch: list[_Waiting]) -> None:
+    def _commit(self, batch: list[tuple[Job[Any], Future[Any], bool]]) -> None:
         """One transaction for the batch; a job that fails takes back only its own changes."""
         outcomes: list[tuple[Future[Any], Any, BaseException | None]] = []
-        durable, erasing = any(one.durable for one in batch), any(one.erasing for one in batch)
+        durable = any(durable for *_, durable in batch)
         try:
             self._writer.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
             self._writer.execute("BEGIN IMMEDIATE")
-            for job, future, *_ in batch:
+            for job, future, _ in batch:
                 if not future.set_running_or_notify_cancel():
                     continue
                 self._writer.execute("SAVEPOINT job")
@@ -124,24 +128,13 @@ class Database:
         except BaseException as error:  # whatever it is, this thread goes on and every caller hears of it
             with suppress(sqlite3.Error):
                 self._writer.execute("ROLLBACK")
-            outcomes = [(one.future, None, error) for one in batch]
-        if erasing:
-            self._empty_log()
+            outcomes = [(future, None, error) for _, future, _ in batch]
         for future, result, failure in outcomes:
             with suppress(InvalidStateError):  # its caller gave up in the meantime
                 if failure is None:
                     future.set_result(result)
                 else:
                     future.set_exception(failure)
-
-    def _empty_log(self) -> None:
-        """Bring the log of changes into the file and cut it: what was deleted still stands in it."""
-        try:
-            (is_busy, *_) = self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-        except sqlite3.Error:
-            is_busy = True
-        if is_busy:
-            logger.warning("what was deleted stands in %s-wal until more is written", self._path.name)
 
 
 def _open(path: Path) -> sqlite3.Connection:

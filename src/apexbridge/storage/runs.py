@@ -91,9 +91,7 @@ class RunStore:
     async def delete(self, identity: str) -> bool:
         """Forget a run; False where there was none."""
         query = "DELETE FROM runs WHERE id = ?"
-        return await self._database.write(
-            lambda connection: connection.execute(query, (identity,)).rowcount > 0, erasing=True
-        )
+        return await self._database.write(lambda connection: connection.execute(query, (identity,)).rowcount > 0)
 
     async def ended_before(self, moment: int, *, limit: int) -> list[str]:
         """Runs that ended before a moment, the oldest first."""
