@@ -75,7 +75,7 @@ class ChatChoice(OpenShape):
     finish_reason: FinishReason | str | None
 
 
-class ChatUsage(OpenShape):
+class CompletionUsage(OpenShape):
     """Tokens, over all turns."""
 
     prompt_tokens: int
@@ -91,7 +91,7 @@ class ChatCompletion(OpenShape):
     created: int = Field(description="Seconds since 1970.")
     model: str
     choices: list[ChatChoice]
-    usage: ChatUsage | None = Field(default=None, description="Where the model's server told it.")
+    usage: CompletionUsage | None = Field(default=None, description="Where the model's server told it.")
     x_bridge: BridgeReport | None = None
 
 
@@ -117,7 +117,7 @@ class ChatCompletionChunk(OpenShape):
     created: int
     model: str
     choices: list[ChatChunkChoice]
-    usage: ChatUsage | None = None
+    usage: CompletionUsage | None = None
     x_bridge: BridgeReport | BridgeProgress | None = None
 
 
