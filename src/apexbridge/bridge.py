@@ -180,7 +180,8 @@ class Bridge:
                     await audit.open()
                     stack.push_async_callback(audit.close)
                     stack.push_async_callback(tally.close)
-                    await bridge.chats.sweep()
+                    if not watch:  # else it is done beside: there may be very many, and a server is waited for
+                        await bridge.chats.sweep()
                     stack.push_async_callback(bridge.chats.close)
                     stack.push_async_callback(bridge.chat.close)
                     await stack.enter_async_context(retrieval.running())

@@ -402,6 +402,35 @@ async def test_damage_to_any_of_the_files_is_named(tmp_path: Path, way: str, fil
         assert "is gone; " in str(report.problem)
 
 
+@pytest.mark.parametrize("kind", ["pipe", "link", "folder"])
+@pytest.mark.parametrize("name", ["audit.2.jsonl", AUDIT_FILE])
+async def test_what_is_no_file_is_a_file_that_is_gone_and_nobody_waits_for_it(
+    tmp_path: Path, name: str, kind: str
+) -> None:
+    await fill(tmp_path, 20, max_file_bytes=SMALL)
+    async with opened(tmp_path) as log:
+        (tmp_path / name).rename(tmp_path / "elsewhere")
+        match kind:
+            case "pipe":
+                os.mkfifo(tmp_path / name)
+            case "link":
+                (tmp_path / name).symlink_to("elsewhere")
+            case _:
+                (tmp_path / name).mkdir()
+        with anyio.fail_after(5):
+            report = await log.verify()
+        assert "is gone; " in str(report.problem)
+
+
+async def test_a_file_with_a_number_out_of_all_reason_is_walked_at_once(tmp_path: Path) -> None:
+    await fill(tmp_path, 20, max_file_bytes=SMALL)
+    (tmp_path / "audit.3.jsonl").rename(tmp_path / "audit.99999999999999999999.jsonl")
+    assert await verdict(tmp_path) == AuditReport(intact=True, count=20), "no line is missing"
+    (tmp_path / "audit.1.jsonl").unlink()
+    report = await verdict(tmp_path)
+    assert (report.file, str(report.problem)[:22]) == ("audit.2.jsonl", "audit.1.jsonl is gone;")
+
+
 @pytest.mark.parametrize("moment", ["before", "half", "put aside"])
 async def test_a_kill_while_a_file_is_put_aside_loses_nothing(tmp_path: Path, moment: str) -> None:
     before = await fill(tmp_path, 6, max_file_bytes=SMALL)

@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 from apexbridge.agent import recordkeeping
-from apexbridge.agent.recordkeeping import MS_PER_DAY, ChatRecords
+from apexbridge.agent.recordkeeping import BATCH, MS_PER_DAY, ChatRecords
 from apexbridge.agent.records import ChatRecord, RecordedError, Tokens
 from apexbridge.agent.recordsize import MAX_RECORD_BYTES
 from apexbridge.errors import RequestError
@@ -166,9 +166,28 @@ async def test_what_is_deleted_is_gone_from_the_file_as_well(tmp_path: Path) -> 
     with pytest.raises(RequestError) as refused:
         await records.delete("req_1")
     assert refused.value.code == "CHAT_NOT_FOUND"
+    files = [path.read_bytes() for path in tmp_path.glob("y.sqlite3*")]
+    assert len(files) == 3, "the server goes on"
+    assert not any(b"very private" in data for data in files)
     await records.close()
     database.close()
     assert b"very private" not in (tmp_path / "y.sqlite3").read_bytes()
+
+
+async def test_whoever_keeps_tidy_begins_at_once_and_leaves_nothing_in_any_file(tmp_path: Path) -> None:
+    database = Database(tmp_path / "y.sqlite3")
+    records = ChatRecords(ChatStore(database), has_texts=True, retention_days=7)
+    for number in range(2 * BATCH):
+        records.keep(replace(RECORD, id=f"req_{number}", started_at=1, answer="a very private answer"))
+    assert (await records.list()).total == 2 * BATCH
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as group:
+            group.start_soon(records.keep_tidy)
+            while any(b"very private" in path.read_bytes() for path in tmp_path.glob("y.sqlite3*")):
+                await anyio.sleep(0.01)
+            group.cancel_scope.cancel()
+    assert (await records.list()).total == 0
+    database.close()
 
 
 async def test_records_older_than_the_setting_go_and_others_stay(database: Database) -> None:

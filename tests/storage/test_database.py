@@ -74,6 +74,16 @@ async def test_no_error_ends_the_writer(database: Database) -> None:
     assert await count(database) == 1
 
 
+async def test_nobody_but_the_owner_can_read_it(tmp_path: Path) -> None:
+    for path in (tmp_path / "x.sqlite3", tmp_path / "x.sqlite3-wal"):
+        path.touch(0o644)  # as older versions left them
+    database = Database(tmp_path / "x.sqlite3")
+    await database.write(lambda connection: connection.execute("PRAGMA user_version"))
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.glob("x.sqlite3*")}
+    database.close()
+    assert modes == dict.fromkeys(("x.sqlite3", "x.sqlite3-wal", "x.sqlite3-shm"), 0o600)
+
+
 async def test_a_database_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "x.sqlite3"
     Database(path).close()

@@ -287,7 +287,9 @@ def test_a_name_must_be_listed_and_cross_origin_requests_stay_off(gate: Gate) ->
     assert (inside.status_code, inside.json()["error"]["code"]) == (403, "forbidden")
 
 
-async def _asked(bridge: Bridge, access: Access, server: str, **headers: str) -> int:
+async def _asked(
+    bridge: Bridge, access: Access, server: str, *more: tuple[bytes, bytes], path: str = "/healthz", **headers: str
+) -> int:
     """The status for a request that came in on an address of the machine."""
     answered: list[int] = []
 
@@ -301,13 +303,13 @@ async def _asked(bridge: Bridge, access: Access, server: str, **headers: str) ->
     scope = {
         "type": "http",
         "method": "GET",
-        "path": "/healthz",
-        "raw_path": b"/healthz",
+        "path": path,
+        "raw_path": path.encode(),
         "query_string": b"",
         "root_path": "",
         "scheme": "http",
         "http_version": "1.1",
-        "headers": [(key.replace("_", "-").encode(), value.encode()) for key, value in headers.items()],
+        "headers": [*((key.replace("_", "-").encode(), value.encode()) for key, value in headers.items()), *more],
         "client": ("192.168.1.9", 5),
         "server": (server, 8420),
     }
@@ -325,6 +327,35 @@ async def test_on_other_addresses_the_one_a_request_came_in_on_is_the_servers_ow
     assert await _asked(bridge, wide, "192.168.1.5", host="evil.example") == 403
     narrow = Access(bound="127.0.0.1")
     assert await _asked(bridge, narrow, "192.168.1.5", host="192.168.1.5:8420") == 403
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("bound", ["127.0.0.1", "0.0.0.0"])
+async def test_what_is_no_name_of_a_server_behind_a_socket_is_refused(bridge: Bridge, bound: str) -> None:
+    access = Access(bound=bound)
+    for host in (
+        "in-process",
+        "evil@localhost",
+        "localhost/evil",
+        "localhost#evil",
+        "localhost?evil",
+        "localhost\\evil",
+    ):
+        assert await _asked(bridge, access, "127.0.0.1", host=host) == 403, host
+    assert await _asked(bridge, access, "127.0.0.1", (b"host", b"localhost"), host="localhost") == 403, "which one?"
+    assert await _asked(bridge, Access(), "127.0.0.1", host="in-process") == 200, "a command without a server"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("name", ["authorization", "x-api-key"])
+async def test_of_two_keys_in_one_request_none_counts(bridge: Bridge, name: str) -> None:
+    _, text = await bridge.keys.create("x", ["read"])
+    key, access = f"Bearer {text}" if name == "authorization" else text, Access(bound="127.0.0.1", keys_required=True)
+    header, headers = name.replace("-", "_"), {"path": "/api/skills", "host": "localhost"}
+    assert await _asked(bridge, access, "127.0.0.1", **headers, **{header: key}) == 200
+    for one, other in ((key, "Bearer x"), ("Bearer x", key), (key, key)):
+        given = {**headers, header: one}
+        assert await _asked(bridge, access, "127.0.0.1", (name.encode(), other.encode()), **given) == 401
 
 
 @pytest.mark.anyio

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 import os
 import socket
 import time
@@ -14,6 +15,7 @@ import httpx
 import pytest
 from pydantic import BaseModel
 
+from apexbridge.agent.textless import on_one_line
 from apexbridge.retrieval.embedders.embedder import Embedder
 from apexbridge.storage.audit import AUDIT_FILE
 from apexbridge.tools.tool import Tool, ToolContext, ToolResult
@@ -254,6 +256,17 @@ def test_no_word_of_anybody_is_on_the_disk_unless_texts_are_recorded(
     data = on_disk(server)
     assert model.encode() in data
     assert [text for text in TEXTS if text.encode() in data] == []
+
+
+def test_no_word_of_anybody_is_in_the_log_and_no_name_makes_a_line_of_its_own(
+    server: Live, upstream: Upstream, is_stream: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, logger="apexbridge"):
+        use_all(server, upstream, is_stream)
+    lines = [record.getMessage() for record in caplog.records if record.name.startswith("apexbridge.")]
+    assert len(lines) > 6
+    assert [text for text in TEXTS if text in "".join(lines)] == []
+    assert on_one_line("m\nERROR x" + "y" * 500) == "m\N{REPLACEMENT CHARACTER}ERROR x" + "y" * 191
 
 
 def test_where_texts_are_recorded_everything_is(full: Live, upstream: Upstream, is_stream: bool) -> None:

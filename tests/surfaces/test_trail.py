@@ -114,7 +114,7 @@ def test_the_command_line_verifies_the_log_and_names_the_broken_line(apex: Apex,
     for name in ("one", "two", "three"):
         assert apex("keys", "create", "--name", name).code == 0
     assert apex("audit", "verify", "--json").json["count"] == 3
-    assert "All 3 lines" in apex("audit", "verify").err
+    assert "written: 3, which is all of them" in apex("audit", "verify").err
     log = data_dir / AUDIT_FILE
     log.write_bytes(log.read_bytes().replace(b"two: chat", b"two: none"))
     broken = apex("audit", "verify")

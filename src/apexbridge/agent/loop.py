@@ -17,6 +17,7 @@ from apexbridge.agent.hidden import HiddenTurns, Question
 from apexbridge.agent.lessons import Lessons
 from apexbridge.agent.prompt import own_prompt, with_system
 from apexbridge.agent.request import BadRequestError, ChatRequest
+from apexbridge.agent.textless import on_one_line
 from apexbridge.agent.usage import add_usage, tokens_of
 from apexbridge.llm.accumulator import Turn
 from apexbridge.llm.config import Upstream
@@ -256,9 +257,10 @@ class _Loop:
     def _note(self, step: Json) -> None:
         """Remember a step, and have it in the log under the request's id."""
         self._report.trajectory.append(step)
-        logger.info(
-            "chat %s: %s %s, %s ms", self._request.request_id, step["kind"], step.get("name"), step["durationMs"]
-        )
+        # A tool that does not exist has a name that a model made up, and a client's model can be any text.
+        is_made_up = step["kind"] != "model" and step.get("tool") is None
+        name = "that does not exist" if is_made_up else on_one_line(step["name"])
+        logger.info("chat %s: %s %s, %s ms", self._request.request_id, step["kind"], name, step["durationMs"])
 
     def _end(self, turn: Turn, cause: StopCause, calls: list[Json] | None = None) -> Ended:
         report = self._report

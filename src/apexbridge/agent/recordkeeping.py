@@ -158,7 +158,7 @@ class ChatRecords:
         """Forget requests that are older than the operator wants."""
         moment = _now() - self._retention_days * MS_PER_DAY
         try:
-            while await self._store.delete_before(moment, limit=BATCH):
+            while await self._store.delete_before(moment, limit=BATCH) == BATCH:
                 pass
         except sqlite3.Error:
             logger.warning("old records of chat requests could not be removed; trying again later", exc_info=True)
@@ -166,8 +166,8 @@ class ChatRecords:
     async def keep_tidy(self) -> None:
         """The same again and again; until cancelled."""
         while True:
-            await anyio.sleep(SWEEP_SECONDS)
             await self.sweep()
+            await anyio.sleep(SWEEP_SECONDS)
 
 
 def _rows(batch: Sequence[tuple[ChatRecord, Long]]) -> Sequence[ChatRow]:

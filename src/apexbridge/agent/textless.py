@@ -38,6 +38,11 @@ def told_error(error: BaseException | None, *, has_texts: bool) -> tuple[str, st
     return word, str(message)[:MAX_MESSAGE] if has_texts and message else ours
 
 
+def on_one_line(name: str) -> str:
+    """A name that somebody else gave, fit for a line of a log."""
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in name[:MAX_NAME])
+
+
 def _without_texts(step: Json) -> Json:
     # A tool that does not exist has a name that a model made up.
     has_our_name = step.get("kind") == "model" or step.get("tool") is not None

@@ -1,11 +1,13 @@
 """A chain of lines in files: appended to and never changed, found again after whatever happened to them."""
 
+import errno
 import hashlib
 import logging
 import os
 import re
+import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -143,21 +145,17 @@ class ChainFile:
     def all_lines(self) -> Iterator[list[tuple[str, Iterator[bytes] | None]]]:
         """Every file of the chain with its lines as they are now; None for one that is missing.
 
-        Only the last one can be given another name meanwhile, so it is opened at once.
+        Only the last one can be given another name meanwhile. All are opened at once, and what is no file is missing.
         """
-        known = dict(put_aside(self.path))
-        files: list[tuple[str, Iterator[bytes] | None]] = [
-            (_numbered(self.path, number).name, _lines_of(known[number]) if number in known else None)
-            for number in range(1, max(known, default=0) + 1)
-        ]
-        try:
-            last = self.path.open("rb")
-        except (FileNotFoundError, IsADirectoryError):
-            yield [*files, (self.path.name, None)]
-            return
-        with last:
-            size = os.fstat(last.fileno()).st_size
-            yield [*files, (self.path.name, _lines_up_to(last, size))]
+        with ExitStack() as stack:
+            files: list[tuple[str, Iterator[bytes] | None]] = []
+            expected = 1
+            for number, path in put_aside(self.path):
+                if number > expected:  # several that follow each other are told as one
+                    files.append((_numbered(self.path, expected).name, None))
+                files.append((path.name, _lines_of(path, stack)))
+                expected = number + 1
+            yield [*files, (self.path.name, _lines_of(self.path, stack))]
 
     def detach(self) -> None:
         """Let the file go."""
@@ -224,9 +222,20 @@ def _numbered(path: Path, number: int) -> Path:
     return path.with_name(f"{path.stem}.{number}{path.suffix}")
 
 
-def _lines_of(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        yield from file
+def _lines_of(path: Path, stack: ExitStack) -> Iterator[bytes] | None:
+    """The lines that a file has now; None where there is none, or something else, such as a link or a pipe."""
+    try:
+        # Without waiting: a pipe would be waited for, by all who wait for this server.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ELOOP, errno.ENXIO):
+            raise
+        return None
+    known = os.fstat(descriptor)
+    if not stat.S_ISREG(known.st_mode):
+        os.close(descriptor)
+        return None
+    return _lines_up_to(stack.enter_context(os.fdopen(descriptor, "rb")), known.st_size)
 
 
 def _lines_up_to(file: BinaryIO, size: int) -> Iterator[bytes]:

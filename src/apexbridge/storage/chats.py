@@ -114,19 +114,21 @@ class ChatStore:
 
     async def delete(self, identity: str) -> bool:
         """Forget a request; False where there was none."""
-        return await self._delete("id = ?", identity) > 0
+        is_deleted = await self._delete("id = ?", identity) > 0
+        await self._database.erase()
+        return is_deleted
 
     async def delete_before(self, moment: int, *, limit: int) -> int:
         """Forget the oldest of those that began before a moment; tells how many they were."""
         old = "SELECT id FROM chats WHERE started_at < ? ORDER BY started_at LIMIT ?"
-        return await self._delete(f"id IN ({old})", moment, limit)
+        count = await self._delete(f"id IN ({old})", moment, limit)
+        if count < limit:
+            await self._database.erase()
+        return count
 
     async def _delete(self, where: str, *values: object) -> int:
-        def job(connection: sqlite3.Connection) -> int:
-            connection.execute("PRAGMA secure_delete = ON")  # what was deleted is overwritten, not only let go
-            return connection.execute(f"DELETE FROM chats WHERE {where}", values).rowcount  # noqa: S608
-
-        return await self._database.write(job)
+        query = f"DELETE FROM chats WHERE {where}"  # noqa: S608
+        return await self._database.write(lambda connection: connection.execute(query, values).rowcount)
 
     async def sums(self, since: int) -> tuple[ChatSums, dict[str, ChatSums]]:
         """All requests from a moment on together, and those of each model, the most used first."""

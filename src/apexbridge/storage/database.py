@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import queue
 import sqlite3
 import threading
@@ -22,6 +23,7 @@ Job = Callable[[sqlite3.Connection], T]
 MAX_BATCH = 500
 """Jobs in one commit: enough to spread the cost of it, few enough to answer soon."""
 BUSY_TIMEOUT_MS = 10_000
+PRIVATE = 0o600
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +66,20 @@ class Database:
         future: Future[T] = Future()
         self._jobs.put((job, future, durable))
         return await asyncio.wrap_future(future)
+
+    async def erase(self) -> None:
+        """Take what was deleted out of the log of changes beside the file, too, by emptying that."""
+
+        def job() -> None:
+            try:
+                with closing(_connect(self._path)) as connection:
+                    (is_busy, *_) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            except sqlite3.Error:
+                is_busy = True
+            if is_busy:
+                logger.warning("what was deleted stands in %s-wal until more is written", self._path.name)
+
+        await anyio.to_thread.run_sync(job)
 
     def close(self) -> None:
         """Finish what is waiting and close every connection."""
@@ -139,6 +155,7 @@ def _open(path: Path) -> sqlite3.Connection:
 
 
 def _migrated(path: Path) -> sqlite3.Connection:
+    _keep_private(path)
     connection = _connect(path)
     try:
         connection.execute("PRAGMA journal_mode = WAL")
@@ -148,6 +165,15 @@ def _migrated(path: Path) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def _keep_private(path: Path) -> None:
+    """It may hold what was said in chats: for its owner only, and so are the files that SQLite puts beside it."""
+    with suppress(OSError):  # whatever is wrong with the place, SQLite says it better
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE))
+        for suffix in ("", "-wal", "-shm"):
+            with suppress(FileNotFoundError):
+                path.with_name(path.name + suffix).chmod(PRIVATE)
 
 
 class _DamagedError(sqlite3.DatabaseError):
@@ -175,6 +201,7 @@ def _connect(path: Path) -> sqlite3.Connection:
         connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA secure_delete = ON")  # what is deleted or moved is overwritten, not only let go
     except BaseException:
         connection.close()
         raise

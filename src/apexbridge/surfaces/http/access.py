@@ -8,6 +8,7 @@ import ipaddress
 import re
 import time
 from dataclasses import dataclass
+from functools import lru_cache
 from urllib.parse import unquote_plus
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -23,6 +24,7 @@ from apexbridge.surfaces.http.scopes import is_act, required_scope
 _KEY_IN_QUERY = re.compile(
     r"apex_[0-9a-f]{8}_|(?:^|[&;])(?:x-)?(?:api[-_]?key|access[-_]?token|authorization|bearer)=", re.IGNORECASE
 )
+REMEMBERED_HOSTS = 256
 _REALM = 'Bearer realm="apexbridge"'
 _HOW = "Send it as `Authorization: Bearer …` or `x-api-key: …`; make one with: apex keys create"
 
@@ -43,6 +45,7 @@ def needs_keys(required: KeysRequired, host: str) -> bool:
     return required == "true" or (required == "auto" and not is_loopback(host))
 
 
+@lru_cache(REMEMBERED_HOSTS)
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach the address."""
     try:
@@ -130,15 +133,30 @@ class AccessGuard:
 
 
 def _given_key(scope: Scope) -> str | None:
-    """The key as it was sent; the empty text for a header that holds none."""
+    """The key as it was sent; the empty text for a header that holds none.
+
+    Raises:
+        RequestError: UNAUTHORIZED, a header is there twice; who stands in front of this server may have read the other.
+    """
+    first: bytes | None = None
     other: bytes | None = None
     for name, value in scope["headers"]:
         if name == b"authorization":
-            kind, _, text = value.partition(b" ")
-            return text.strip().decode("latin-1") if kind.lower() == b"bearer" else ""
-        if name == b"x-api-key":
+            if first is not None:
+                raise _twice()
+            first = value
+        elif name == b"x-api-key":
+            if other is not None:
+                raise _twice()
             other = value
+    if first is not None:
+        kind, _, text = first.partition(b" ")
+        return text.strip().decode("latin-1") if kind.lower() == b"bearer" else ""
     return other.strip().decode("latin-1") if other is not None else None
+
+
+def _twice() -> RequestError:
+    return RequestError(f"The request has the same header for a key twice; send one. {_HOW}", code="UNAUTHORIZED")
 
 
 def _headers(error: RequestError) -> dict[str, str]:

@@ -11,14 +11,14 @@ from urllib.parse import urlsplit
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from apexbridge.errors import RequestError
-from apexbridge.surfaces.http.access import Access, is_loopback
+from apexbridge.surfaces.http.access import REMEMBERED_HOSTS, Access, is_loopback
 from apexbridge.surfaces.http.audit import AuditTrail
 from apexbridge.surfaces.http.errors import answer_error
 from apexbridge.surfaces.http.scopes import SAFE_METHODS
 
-REMEMBERED_HOSTS = 256
 _IN_PROCESS = "in-process"
-"""The command line without a server."""
+"""The command line without a server. Behind a socket it is a name like any other, which a network can give away."""
+_NOT_IN_HOSTS = frozenset("@/?#\\")
 _OTHER_SITE = (
     "This request was caused by a page of another site. Pages that may do so are named in APEX_ALLOWED_ORIGINS."
 )
@@ -42,7 +42,7 @@ class OriginGuard:
     ) -> None:
         self._app = app
         self._is_local_only = access.bound is None or is_loopback(access.bound)
-        own = [*hosts, *([access.bound] if access.bound else [])]
+        own = [*hosts, access.bound or _IN_PROCESS]
         self._hosts = frozenset(_host_name(host) or host for host in own)
         self._origins = frozenset(origin.lower().rstrip("/") for origin in origins)
         self._trail = trail
@@ -61,7 +61,7 @@ class OriginGuard:
         host = origin = site = None
         for name, value in scope["headers"]:
             if name == b"host":
-                host = value.decode("latin-1")
+                host = value.decode("latin-1") if host is None else ""  # of two, nobody knows which one counts
             elif name == b"origin":
                 origin = value.decode("latin-1")
             elif name == b"sec-fetch-site":
@@ -82,19 +82,14 @@ class OriginGuard:
     def _is_own(self, name: str | None, scope: Scope) -> bool:
         if name is None:
             return False
-        if _is_local(name) or name in self._hosts:
+        if is_loopback(name) or name in self._hosts:
             return True
         return not self._is_local_only and name == (scope.get("server") or (None,))[0]
 
 
 @lru_cache(REMEMBERED_HOSTS)
 def _host_name(host: str) -> str | None:
-    return _part(f"//{host}", "hostname")
-
-
-@lru_cache(REMEMBERED_HOSTS)
-def _is_local(name: str) -> bool:
-    return name == _IN_PROCESS or is_loopback(name)
+    return None if _NOT_IN_HOSTS.intersection(host) else _part(f"//{host}", "hostname")
 
 
 def _part(address: str, name: str) -> str | None:
