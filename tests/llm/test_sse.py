@@ -23,8 +23,18 @@ def all_of(pieces: list[bytes]) -> list[bytes]:
         b"data:one\ndata:two\n",
         b": ping\n\nevent: message\nid: 1\nretry: 5\ndata: one\n\n: more\ndata: two\n\n",
         b"data: one\n\ndata:\n\ndata: two",
+        b"data: one\r\rdata: two\r\r",
+        b"\xef\xbb\xbfdata: one\n\ndata: two\n\n",
     ],
-    ids=["usual", "crlf", "no spaces and no blank lines", "comments and other fields", "no last line end"],
+    ids=[
+        "usual",
+        "crlf",
+        "no spaces and no blank lines",
+        "comments and other fields",
+        "no last line end",
+        "cr",
+        "byte order mark",
+    ],
 )
 def test_data_is_found_whatever_the_line_ends_and_the_noise(stream: bytes) -> None:
     assert all_of([stream]) == [b"one", b"two"]

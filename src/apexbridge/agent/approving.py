@@ -48,8 +48,10 @@ class Approver:
         try:
             await self._confirmation.decide(id, approve=agreed)
         except ApexBridgeError:  # somebody else was quicker, or it has expired: what counts is what is known now
-            known = await self._confirmation.get(id)
-            agreed = known.state == "approved"
+            try:
+                agreed = (await self._confirmation.get(id)).state == "approved"
+            except ApexBridgeError:  # nothing is, any more
+                agreed = False
         return id if agreed else None
 
 

@@ -27,6 +27,7 @@ from apexbridge.tools.registry import ToolRegistry
 
 Json = dict[str, Any]
 SHORT_CHARACTERS = 1_000
+LOGGED_CHARACTERS = 64
 CUT_MARK = "\n[cut: there was no room for more]"
 logger = logging.getLogger(__name__)
 
@@ -147,7 +148,7 @@ class _Loop:
                 yield self._end(turn, cause or ("length" if turn.finish_reason == "length" else "answered"))
                 return
             theirs = [call for call in calls if self._disclosure.is_client(call["function"]["name"])]
-            ours = [call for call in calls if call not in theirs]
+            ours = [call for call in calls if not self._disclosure.is_client(call["function"]["name"])]
             outcomes = await self._act(ours)
             for outcome in outcomes:
                 yield _acted(outcome)
@@ -240,7 +241,11 @@ class _Loop:
         """Remember a step, and have it in the log under the request's id."""
         self._report.trajectory.append(step)
         logger.info(
-            "chat %s: %s %s, %s ms", self._request.request_id, step["kind"], step.get("name"), step["durationMs"]
+            "chat %s: %s %s, %s ms",
+            self._request.request_id,
+            step["kind"],
+            ascii(str(step.get("name"))[:LOGGED_CHARACTERS]),  # a stranger's word
+            step["durationMs"],
         )
 
     def _end(self, turn: Turn, cause: StopCause, calls: list[Json] | None = None) -> Ended:

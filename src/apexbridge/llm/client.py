@@ -88,7 +88,7 @@ class UpstreamClient:
             raise UpstreamError.of_ours(
                 504, "The model's server did not answer in time.", "upstream_timeout"
             ) from error
-        if response.status >= 400:
+        if response.status >= 300:
             raise UpstreamError(response.status, data, response.headers)
         told = parsed(data)
         found = told.get("data") if isinstance(told, dict) else None
@@ -106,11 +106,11 @@ class UpstreamClient:
                     raise
                 await asyncio.sleep(_pause(attempt, {}))
                 continue
-            if response.status < 400:
+            if response.status < 300:
                 return response
             answer = HttpAnswer(response, self._silence)
             try:
-                failure = UpstreamError(response.status, await answer.rest(), response.headers)
+                failure = await _failure(response, answer)
             finally:
                 answer.close()
             pause = _pause(attempt, response.headers)
@@ -125,9 +125,9 @@ class UpstreamClient:
             headers["authorization"] = f"Bearer {upstream.api_key}"
         try:
             if data is None:
-                return await self._open().get(upstream.models_url, headers=headers)
+                return await self._open().get(upstream.models_url, headers=headers, allow_redirects=False)
             payload = data if len(data) < LARGE_BYTES else io.BytesIO(data)
-            return await self._open().post(upstream.chat_url, data=payload, headers=headers)
+            return await self._open().post(upstream.chat_url, data=payload, headers=headers, allow_redirects=False)
         except TimeoutError as error:
             raise UpstreamError.of_ours(
                 504, "The model's server did not answer in time.", "upstream_timeout"
@@ -147,6 +147,17 @@ class UpstreamClient:
                 auto_decompress=True,
             )
         return self._session
+
+
+async def _failure(response: aiohttp.ClientResponse, answer: HttpAnswer) -> UpstreamError:
+    if response.status < 400:  # what users say goes where the operator said, not where a server would have it
+        return UpstreamError.of_ours(
+            502,
+            f"The model's server answered with the redirection {response.status}, which is not followed. Set the "
+            "address that it really has (APEX_LLM_BASE_URL).",
+            "upstream_redirected",
+        )
+    return UpstreamError(response.status, await answer.refusal(), response.headers)
 
 
 def _written(body: Json) -> bytes:
