@@ -49,6 +49,12 @@ def test_where_a_stream_is_cut_makes_no_difference(texts: list[str], data: st.Da
     assert all_of(pieces) == [text.encode() for text in texts]
 
 
+def test_comments_without_end_are_no_burden() -> None:
+    lines = EventLines()
+    assert [lines.feed(b":\n" * 1_000_000) for _ in range(100)] == [[]] * 100  # read line by line, a minute
+    assert lines.feed(b"data: one\n") == [b"one"]
+
+
 def test_a_line_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sse, "MAX_LINE_BYTES", 100)
     lines = EventLines()

@@ -253,7 +253,21 @@ def test_a_call_with_broken_arguments_can_be_told_again() -> None:
 
 
 @pytest.mark.parametrize(
-    "mark", ["<|im_start|>", "</s>", "[INST]", "[/INST]", "<tool_call>", "</think>", "<end_of_turn>"]
+    "mark",
+    [
+        "<|im_start|>",
+        "</s>",
+        "[INST]",
+        "[/INST]",
+        "<tool_call>",
+        "</think>",
+        "<end_of_turn>",
+        "[TOOL_CALLS]",
+        "<<SYS>>",
+        "<｜User｜>",
+        "<tool_response>",
+        "<function=f>",
+    ],
 )
 def test_control_marks_in_the_output_of_tools_lose_their_power(mark: str) -> None:
     told = neutralised(f"before {mark} after 中文 <b>")

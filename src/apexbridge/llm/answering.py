@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 from typing import Any
 
 import aiohttp
@@ -14,6 +15,8 @@ Json = dict[str, Any]
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 MAX_STREAM_BYTES = 4 * MAX_ANSWER_BYTES
 """Of a stream, in which each word comes with a lot around it."""
+PIECE_BYTES = 64 * 1024
+"""What is read at once; what was compressed arrives in pieces of many megabytes, and others want their turn."""
 MAX_REFUSAL_BYTES = 256 * 1024
 """Of an error's words; they are parsed and passed on, and nobody reads more."""
 LAST_BYTES_SECONDS = 2.0
@@ -28,6 +31,8 @@ class HttpAnswer:
         self._is_stream = "text/event-stream" in response.headers.get("content-type", "").lower()
         self._lines = EventLines()
         self._size = 0
+        self._ahead = b""
+        self._place = 0
         self._failure: UpstreamError | None = None
         """What went wrong behind good events of the same piece."""
         self._has_begun = False
@@ -98,7 +103,7 @@ class HttpAnswer:
     # -------------------------------------------------------------------------------------------------- reading
     async def _next_events(self) -> list[Json] | None:
         while True:
-            piece = await self._response.content.readany()
+            piece = await self._piece()
             self._size += len(piece)
             if self._size > MAX_STREAM_BYTES:
                 raise UpstreamError.of_ours(502, "The model's server sent too much.", "upstream_invalid")
@@ -116,6 +121,19 @@ class HttpAnswer:
                 raise self._failure
             if self._is_over:
                 return None
+
+    async def _piece(self) -> bytes:
+        """The next bytes, and not too many of them."""
+        if self._place < len(self._ahead):
+            await asyncio.sleep(0)
+        else:
+            self._ahead, self._place = await self._response.content.readany(), 0
+            if len(self._ahead) <= PIECE_BYTES:
+                self._place = len(self._ahead)
+                return self._ahead
+        piece = self._ahead[self._place : self._place + PIECE_BYTES]
+        self._place += len(piece)
+        return piece
 
     def _read(self, events: list[bytes]) -> list[Json]:
         chunks: list[Json] = []
@@ -186,6 +204,12 @@ def _completion(data: bytes) -> Json:
     return told
 
 
+def _finite(digits: str) -> float | None:
+    """A number; nothing in place of an endless one or `NaN`, which are no JSON, so that clients could not read them."""
+    number = float(digits)
+    return number if math.isfinite(number) else None
+
+
 def parsed(data: bytes) -> Any:
     """JSON that a server sent.
 
@@ -193,6 +217,6 @@ def parsed(data: bytes) -> Any:
         UpstreamError: it is none.
     """
     try:
-        return json.loads(data, parse_constant=lambda _: None)  # `NaN` is no JSON, and clients could not read it
+        return json.loads(data, parse_constant=lambda _: None, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         raise UpstreamError.of_ours(502, "The model's server answered with broken JSON.", "upstream_invalid") from error

@@ -120,7 +120,11 @@ class UpstreamClient:
         raise AssertionError("the last attempt answers or fails")
 
     async def _send(self, upstream: Upstream, data: bytes | None) -> aiohttp.ClientResponse:
-        headers = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
+        headers = {
+            "content-type": "application/json",
+            "accept": "application/json, text/event-stream",
+            "accept-encoding": "identity",  # a small answer can unfold into a very large one
+        }
         if upstream.api_key:
             headers["authorization"] = f"Bearer {upstream.api_key}"
         try:

@@ -27,6 +27,9 @@ class EventLines:
         Raises:
             StreamTooLongError: a line does not end.
         """
+        if b"data:" not in piece and not self._rest:  # comments, maybe a great many
+            self._has_begun = self._has_begun or b"\n" in piece
+            piece = piece[max(piece.rfind(b"\n"), piece.rfind(b"\r")) + 1 :]
         *lines, rest = piece.replace(b"\r", b"\n").split(b"\n")
         if lines:
             lines[0] = b"".join([*self._rest, lines[0]])

@@ -12,7 +12,12 @@ Json = dict[str, Any]
 Way = Literal["native", "schema", "text"]
 """What a tool mode comes down to for one request."""
 ANSWER = "answer"
-_CONTROL = re.compile(r"<\||\|>|</?s>|\[/?INST\]|</?(?:tool_call|start_of_turn|end_of_turn|think)>", re.IGNORECASE)
+_CONTROL = re.compile(
+    r"<[|｜]|[|｜]>|</?s>|<</?SYS>>|\[/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT)\]"
+    r"|</?(?:tool_calls?|tool_response|tools|function_calls?|start_of_turn|end_of_turn|think|bos|eos|turn)>"
+    r"|<(?:tool|function)=",
+    re.IGNORECASE,
+)
 
 
 def neutralised(text: str) -> str:
