@@ -104,6 +104,11 @@ def test_a_turn_does_not_grow_without_an_end(monkeypatch: pytest.MonkeyPatch) ->
         turn.take_chunk(chunk)
 
 
+@pytest.mark.parametrize("reason", [5, True, {"a": 1}, ["stop"]])
+def test_a_reason_to_finish_is_a_word(reason: Any) -> None:
+    assert turn_of({"choices": [{"delta": {}, "finish_reason": reason}]}).finish_reason is None
+
+
 def test_a_call_without_arguments_has_empty_ones() -> None:
     turn = turn_of(delta(tool_calls=[{"index": 0, "id": "c", "function": {"name": "datetime"}}]))
     assert turn.message() == {

@@ -244,7 +244,7 @@ class _Loop:
             "chat %s: %s %s, %s ms",
             self._request.request_id,
             step["kind"],
-            ascii(str(step.get("name"))[:LOGGED_CHARACTERS]),  # a stranger's word
+            ascii(str(step.get("name"))[:LOGGED_CHARACTERS])[1:-1],  # a stranger's word
             step["durationMs"],
         )
 

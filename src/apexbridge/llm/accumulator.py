@@ -48,7 +48,7 @@ class Turn:
         choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else None
         if choice is None:
             return {}, {}
-        if choice.get("finish_reason") is not None:
+        if isinstance(choice.get("finish_reason"), str):
             self.finish_reason = choice["finish_reason"]
         delta = choice.get("delta") or choice.get("message") or {}
         beside: Json = {}
