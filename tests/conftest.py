@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import hypothesis
 import pytest
 
 from apexbridge.bridge import DATABASE_FILE, Bridge
@@ -21,6 +22,11 @@ from apexbridge.surfaces.http.app import create_app
 from apexbridge.tools.naming import SKILL_PREFIX
 from apexbridge.tools.registry import ToolRegistry
 from tests.making import WatchedIndex, WatchedRunner
+
+hypothesis.settings.register_profile(
+    "unhurried", deadline=None
+)  # machines are slow at times, and no test is about that
+hypothesis.settings.load_profile("unhurried")
 
 
 @pytest.fixture

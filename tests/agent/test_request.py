@@ -52,15 +52,23 @@ def with_message(message: Any) -> Json:
             with_message({"role": "assistant", "tool_calls": [{"id": "c", "type": "function"}]}),
             "messages[1].tool_calls",
         ),
+        (
+            with_message({"role": "assistant", "tool_calls": [{"id": "c", "type": "custom", "function": 5}]}),
+            "messages[1].tool_calls",
+        ),
         ({"messages": [USER], "model": 7}, "model"),
         ({"messages": [USER], "stream": "yes"}, "stream"),
         ({"messages": [USER], "stream_options": {"include_usage": True}}, "stream_options"),
+        ({"messages": [USER], "stream": True, "stream_options": "usage"}, "stream_options"),
+        ({"messages": [USER], "stream": True, "stream_options": [1]}, "stream_options"),
         ({"messages": [USER], "n": 0}, "n"),
         ({"messages": [USER], "n": True}, "n"),
         ({"messages": [USER], "n": 2}, "n"),
         ({"messages": [USER], "tools": {}}, "tools"),
         ({"messages": [USER], "tools": ["f"]}, "tools[0]"),
         ({"messages": [USER], "tools": [TOOL, {"type": "function"}]}, "tools[1]"),
+        ({"messages": [USER], "tools": [TOOL, {"type": "custom", "function": {}}]}, "tools[1]"),
+        ({"messages": [USER], "tools": [TOOL, {"type": "custom", "function": None}]}, "tools[1]"),
         ({"messages": [USER], "tools": [TOOL] * 10_000}, "tools"),
         ({"messages": [USER], "x_bridge": True}, "x_bridge"),
         ({"messages": [USER], "x_bridge": {"skils": []}}, "x_bridge.skils"),
@@ -81,6 +89,31 @@ def test_a_tool_message_answers_the_message_before_it_once() -> None:
     read_request({"messages": [USER, calls, *answers, USER]})
     assert refused({"messages": [USER, calls, answers[0], answers[0]]}).param == "messages[3]"
     assert refused({"messages": [USER, calls, USER, answers[0]]}).param == "messages[3]"
+
+
+def test_many_calls_answered_in_any_order_are_checked_at_once() -> None:
+    ids = [f"c{number}" for number in range(50_000)]  # a look through all that wait, for each, would take minutes
+    calls = {"role": "assistant", "content": None, "tool_calls": [call("f", {}, id) for id in ids]}
+    answers = [{"role": "tool", "tool_call_id": id, "content": "x"} for id in reversed(ids)]
+    assert len(read_request({"messages": [USER, calls, *answers]}).messages) == 50_002
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        with_message({"role": "r" * 10_000}),
+        {"messages": [USER], "x_bridge": {"k" * 10_000: 1}},
+        {"messages": [USER], "model": "m" * 10_000},
+    ],
+)
+def test_a_refusal_quotes_little(body: Json) -> None:
+    error = refused(body)
+    assert len(error.message) + len(error.param or "") < 400
+
+
+def test_a_name_that_no_model_has_is_not_passed_on_or_remembered() -> None:
+    error = refused({"messages": [USER], "model": "m" * 10_000})
+    assert (error.status, error.code) == (404, "model_not_found")
 
 
 def test_what_is_ours_is_taken_out_and_the_rest_is_as_it_came() -> None:

@@ -163,6 +163,15 @@ def test_anything_but_a_yes_is_a_no(server: Live, upstream: Upstream, answer: An
     assert runs(server) == before
 
 
+def test_an_answer_that_comes_when_nobody_knows_the_question_any_more_is_a_no(server: Live, upstream: Upstream) -> None:
+    model, before = play(upstream), runs(server)
+    first = server.answer(False, model, [USER], x_bridge={"approvals": "tool"})
+    server.do(server.bridge.confirmation.forget("skill:wipe"))
+    second = server.answer(False, model, come_back(first, {"approve": True}), x_bridge={"approvals": "tool"})
+    assert "did not agree" in second["content"]
+    assert runs(server) == before
+
+
 def test_the_models_own_words_approve_nothing(server: Live, upstream: Upstream) -> None:
     """Neither a call that it makes up nor a conversation that was never had."""
     before = runs(server)

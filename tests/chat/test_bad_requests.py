@@ -119,3 +119,20 @@ def test_bad_requests_and_broken_upstreams_harm_no_other_request(bridge_server: 
             await asyncio.gather(*(kind(client, number) for kind, number in work))
 
     asyncio.run(all_at_once())
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"])
+def test_a_body_that_calls_itself_something_else_than_json_is_refused(
+    bridge_server: Live, upstream: Upstream, kind: str
+) -> None:
+    body = json.dumps(request_of(upstream.play(Step(text="Hi."))))
+    path = "/v1/chat/completions"
+    response = bridge_server.http.post(path, content=body, headers={"content-type": kind})
+    assert (response.status_code, response.json()["error"]["code"]) == (415, "unsupported_media_type")
+    for good in ({}, {"content-type": "Application/JSON; charset=utf-8"}, {"content-type": "application/x+json"}):
+        assert bridge_server.http.post(path, content=body, headers=good).status_code == 200
+
+
+def test_a_number_that_is_too_large_for_one_is_refused(bridge_server: Live, upstream: Upstream) -> None:
+    body = json.dumps(request_of(upstream.play(Step(text="Hi.")), temperature=1)).replace("1}", "1e400}")
+    assert bridge_server.http.post("/v1/chat/completions", content=body).status_code == 400

@@ -145,3 +145,24 @@ def test_tools_beyond_what_upstreams_take_are_refused(bridge_server: Live, upstr
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, "tools")
     assert upstream.seen(model) == []
     bridge_server.ask(model, tools=[tool(f"f{number}") for number in range(100)])
+
+
+@pytest.mark.requirement("G5")
+def test_turns_of_ours_before_the_clients_are_not_forgotten(
+    bridge_server: Live, upstream: Upstream, is_stream: bool
+) -> None:
+    tool = {"type": "function", "function": {"name": "zeta", "parameters": {"type": "object"}}}
+    model = upstream.play(
+        Step(calls=[call("calculate", {"expression": "6*7"}, "own-1")]),
+        Step(calls=[call("zeta", {}, "theirs-1")]),
+        Step(text="Done."),
+    )
+    user = {"role": "user", "content": "go"}
+    first = bridge_server.answer(is_stream, model, [user], tools=[tool])
+    assert [one["function"]["name"] for one in first["tool_calls"]] == ["zeta"]
+    said = {"role": "assistant", "content": None, "tool_calls": first["tool_calls"]}
+    result = {"role": "tool", "tool_call_id": first["tool_calls"][0]["id"], "content": "zeta says hi"}
+    bridge_server.answer(is_stream, model, [user, said, result], tools=[tool])
+    before, after = (body["messages"] for body in upstream.bodies(model)[1:])
+    assert after[: len(before)] == before
+    assert [message["role"] for message in after[len(before) :]] == ["assistant", "tool"]

@@ -129,3 +129,11 @@ def test_when_the_tokens_are_used_up_the_next_turn_is_the_last(
     answer = frugal.answer(is_stream, model)
     assert (answer["content"], answer["x_bridge"]["stopCause"]) == ("Enough.", "max_tokens")
     assert [body.get("tool_choice") for body in upstream.bodies(model)] == [None, None, "none"]
+
+
+def test_the_same_calls_turn_after_turn_are_a_loop(frugal: Live, upstream: Upstream, is_stream: bool) -> None:
+    pair = Step(calls=[call("datetime"), call("platform_detect")], usage={"total_tokens": 1})
+    model = upstream.play(pair, pair, pair, Step(text="Enough."))
+    answer = frugal.answer(is_stream, model)
+    assert (answer["content"], answer["x_bridge"]["stopCause"]) == ("Enough.", "loop")
+    assert "3 times in a row" in upstream.bodies(model)[3]["messages"][-1]["content"]

@@ -184,3 +184,11 @@ def test_where_results_have_become_too_long_there_is_an_answer_with_less_of_them
         assert "exceed_context_size_error" in bridge_server.stream(hopeless).events[-1]
     else:
         assert bridge_server.post(hopeless).status_code == 400
+
+
+def test_a_call_in_the_text_of_the_last_turn_is_not_shown(
+    bridge_server: Live, upstream: Upstream, is_stream: bool
+) -> None:
+    model = upstream.play(Step(text=f"<tool_call>{SUM}</tool_call>"), kind="text")
+    answer = bridge_server.answer(is_stream, model)
+    assert (answer["content"], answer["x_bridge"]["stopCause"]) == ("", "loop")

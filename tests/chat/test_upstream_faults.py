@@ -53,11 +53,35 @@ def test_a_passing_failure_is_not_seen(bridge_server: Live, upstream: Upstream, 
         (Step(status=400, body={"error": "in words"}), 400, "upstream_error"),
         (Step(status=400, body={"detail": "not OpenAI's shape"}), 400, "upstream_error"),
         (Step(status=400, body=b"[" * 50_000), 400, "upstream_error"),
+        (Step(status=400, body={"error": {"message": 5}}), 400, "upstream_error"),
+        (Step(status=400, body={"error": {}}), 400, "upstream_error"),
+        (Step(status=400, body=b'{"error": {"message": "m", "more": NaN}}'), 400, "upstream_error"),
+        (Step(status=400, body='{"error": {"message": "m"}}'.encode("utf-16")), 400, "upstream_error"),
+        (Step(status=400, body=b'{"error": {"message": "' + b"m" * 10_000_000 + b'"}}'), 400, "upstream_error"),
+        (Step(status=700, body=b'{"error": {"message": "m"}}'[:-1]), 502, "upstream_error"),
+        (Step(status=307, headers={"location": "http://127.0.0.1:1/elsewhere"}, body=b""), 502, "upstream_redirect"),
         (Step(body=b"{broken"), 502, "upstream_invalid"),
         (Step(body={"choices": "none"}), 502, "upstream_invalid"),
         (Step(body={"choices": []}), 502, "upstream_invalid"),
     ],
-    ids=["500", "a page", "nothing", "words", "another shape", "deep", "broken JSON", "no choices", "empty choices"],
+    ids=[
+        "500",
+        "a page",
+        "nothing",
+        "words",
+        "another shape",
+        "deep",
+        "a number for words",
+        "no words",
+        "no JSON",
+        "UTF-16",
+        "endless words",
+        "no status",
+        "a redirection",
+        "broken JSON",
+        "no choices",
+        "empty choices",
+    ],
 )
 def test_any_failure_has_the_one_shape(
     bridge_server: Live, upstream: Upstream, is_stream: bool, step: Step, status: int, code: str
@@ -66,7 +90,42 @@ def test_any_failure_has_the_one_shape(
     error = response.json()["error"]
     assert (response.status_code, error["code"]) == (status, code)
     assert set(error) == {"message", "type", "param", "code"}
-    assert error["message"]
+    assert 0 < len(error["message"]) <= 500
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+def test_what_users_say_is_not_sent_where_a_server_points(
+    bridge_server: Live, upstream: Upstream, is_stream: bool, status: int
+) -> None:
+    elsewhere = f"{upstream.url}/chat/completions?elsewhere"
+    model = upstream.play(Step(status=status, headers={"location": elsewhere}, body=b""), Step(text="stolen"))
+    response = bridge_server.post(model, stream=is_stream)
+    assert (response.status_code, response.json()["error"]["code"]) == (502, "upstream_redirect")
+    assert len(upstream.seen(model)) == 1
+
+
+@pytest.mark.parametrize("total", ["NaN", "1e999", "-5", "9" * 400, '"many"'])
+def test_a_count_that_is_none_does_no_harm(bridge_server: Live, upstream: Upstream, total: str) -> None:
+    whole = '{"choices": [{"message": {"content": "Here."}, "finish_reason": "stop"}], "usage": {"total_tokens": %s}}'
+    answer = bridge_server.ask(upstream.play(Step(body=(whole % total).encode())))
+    assert answer["choices"][0]["message"]["content"] == "Here."
+
+
+@pytest.mark.parametrize("more", [{}, OURS_OFF], ids=["loop", "plain"])
+@pytest.mark.parametrize("words", ['"\\ud800"', "NaN", "[1]"])
+def test_an_error_in_a_stream_is_told_whatever_it_says(
+    bridge_server: Live, upstream: Upstream, words: str, more: Any
+) -> None:
+    said = b'data: {"choices": [{"delta": {"content": "a"}}]}\n\n'
+    model = upstream.play(Step(events=[said, b'data: {"error": {"message": %s}}\n\n' % words.encode()]))
+    told = json.loads(bridge_server.stream(model, **more).events[-1])
+    assert isinstance(told["error"]["message"], str)
+
+
+def test_more_calls_than_anybody_makes_are_a_failure(bridge_server: Live, upstream: Upstream, is_stream: bool) -> None:
+    calls = [call("nothing", {}) for _ in range(1_001)]
+    answer = bridge_server.post(upstream.play(Step(calls=calls)), stream=is_stream)
+    assert "too many calls" in answer.text
 
 
 def test_a_failure_in_a_later_turn_keeps_its_status_where_nothing_was_said(

@@ -287,7 +287,7 @@ def test_the_numbers_of_the_chat_page_are_those_of_the_code() -> None:
             f"| time | {Settings.model_fields['chat_max_seconds'].default} s | a call that goes on is ended; "
             f"a last turn, which may take {GRACE_SECONDS:g} s more |",
             f"| the same call in a row | {LOOP_CALLS} times |",
-            f"| an upstream's silence | {client.SILENCE_SECONDS} s | 504 |",
+            f"| an upstream's silence in a stream | {client.SILENCE_SECONDS} s | 504 |",
             f"| an upstream's answer in one piece | {answering.MAX_ANSWER_BYTES // MB} MB | 502 |",
         ),
         "Turns of which the client sees a part": (

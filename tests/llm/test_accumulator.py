@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from apexbridge.llm import accumulator
 from apexbridge.llm.accumulator import Turn
+from apexbridge.llm.errors import UpstreamError
 from tests.chat.upstream import Step, call, chunks, completion
 
 Json = dict[str, Any]
@@ -91,6 +93,20 @@ def test_a_name_that_comes_in_pieces_or_again_and_again() -> None:
     assert turn.tool_calls[0]["function"]["name"] == "calculate"
     turn = turn_of(*(delta(tool_calls=[{"index": 0, "function": {"name": "calculate"}}]) for _ in range(3)))
     assert turn.tool_calls[0]["function"]["name"] == "calculate"
+
+
+def test_a_turn_does_not_grow_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accumulator, "MAX_CHARACTERS", 100)
+    call = {"function": {"arguments": "b" * 30}}
+    chunk = {"choices": [{"delta": {"content": "a" * 30, "tool_calls": [call]}}]}
+    turn = turn_of(chunk)
+    with pytest.raises(UpstreamError, match="502"):
+        turn.take_chunk(chunk)
+
+
+@pytest.mark.parametrize("reason", [5, True, {"a": 1}, ["stop"]])
+def test_a_reason_to_finish_is_a_word(reason: Any) -> None:
+    assert turn_of({"choices": [{"delta": {}, "finish_reason": reason}]}).finish_reason is None
 
 
 def test_a_call_without_arguments_has_empty_ones() -> None:

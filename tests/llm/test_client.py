@@ -1,14 +1,18 @@
 """The client of model servers: what it retries, what it passes on, and how it ends."""
 
+import asyncio
+import gzip
 import json
 import socket
 from collections.abc import AsyncIterator
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from apexbridge.llm import client as module
+from apexbridge.llm.answering import PIECE_BYTES
 from apexbridge.llm.client import UpstreamClient
 from apexbridge.llm.config import LLMSettings
 from apexbridge.llm.config import Upstream as Address
@@ -67,7 +71,7 @@ def text_of(chunks: list[Json]) -> str:
 
 async def failure(client: UpstreamClient, address: Address, model: str, *, stream: bool) -> UpstreamError:
     with pytest.raises(UpstreamError) as caught:
-        await (pieces(client, address, model) if stream else complete(client, address, body_of(model)))
+        await asked(client, address, body_of(model, stream=stream), seconds=60 if stream else 1)
     return caught.value
 
 
@@ -229,7 +233,16 @@ CHUNK = b'data: {"choices": [{"index": 0, "delta": {"content": "half"}, "finish_
         (Step(events=[CHUNK, b"data: 7\n\n"]), 502, "upstream_invalid"),
         (Step(events=[CHUNK, b'data: {"error": {"message": "full", "code": "full"}}\n\n']), 502, "full"),
         (Step(events=[CHUNK, b'data: {"error": "full"}\n\n']), 502, "upstream_error"),
-        (Step(events=[CHUNK, b'data: {"error": {"code": "full"}, ' + CHUNK.removeprefix(b"data: {")]), 502, "full"),
+        (
+            Step(
+                events=[
+                    CHUNK,
+                    b'data: {"error": {"code": "full", "message": "full"}, ' + CHUNK.removeprefix(b"data: {"),
+                ]
+            ),
+            502,
+            "full",
+        ),
         (Step(events=[CHUNK, b"data: " + b"x" * 9_000_000]), 502, "upstream_invalid"),
         (Step(events=[b"data: [DONE]\n\n"]), 502, "upstream_invalid"),
         (Step(events=[b": nothing\n\n"]), 502, "upstream_cut"),
@@ -361,6 +374,38 @@ async def test_calls_come_through(client: UpstreamClient, address: Address, upst
     model = upstream.play(Step(calls=[call("f", {"a": 1})]))
     told = await complete(client, address, body_of(model))
     assert told["choices"][0]["message"]["tool_calls"][0]["function"]["name"] == "f"
+
+
+async def test_an_answer_that_unfolds_into_a_very_large_one_leaves_others_their_turn() -> None:
+    events = b'data: {"choices": []}\n' * 500_000 + b'data: {"choices": [{"finish_reason": "stop"}]}\n'
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-encoding: gzip\r\nconnection: close\r\n\r\n"
+    client, packed, turns = UpstreamClient(), gzip.compress(events), 0
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(head + packed)
+        await writer.drain()
+        writer.close()
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            await anyio.lowlevel.checkpoint()
+            turns += 1
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    address = Address(base_url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    async with server, anyio.create_task_group() as group:
+        response = await client.ask(address, body_of("m", stream=True))
+        group.start_soon(others)
+        count = 0
+        while chunks := await response.next():
+            count += len(chunks)
+        client.done(response)
+        group.cancel_scope.cancel()
+    await client.close()
+    assert count == 500_001
+    assert turns > len(events) // PIECE_BYTES // 2
 
 
 def test_a_model_is_served_by_whoever_is_named_for_it() -> None:

@@ -162,6 +162,13 @@ def test_what_is_shown_and_what_is_held_are_the_text(text: str, cuts: list[int])
     assert shown + gate.held == text
 
 
+def test_what_is_held_is_not_looked_through_again_with_every_piece() -> None:
+    """That would take minutes here."""
+    gate = TextGate(is_known)
+    assert gate.feed('```json\n{"name": "') == ""
+    assert {gate.feed("<") for _ in range(40_000)} == {""}
+
+
 @given(st.lists(st.integers(0, 200)))
 def test_a_call_is_never_shown_where_it_is_all_there_is(cuts: list[int]) -> None:
     for call in (CALL, f"<tool_call>{CALL}</tool_call>", f"```json\n{CALL}\n```"):

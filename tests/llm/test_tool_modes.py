@@ -211,6 +211,25 @@ def test_a_model_that_does_not_hear_of_its_tools_is_told_in_words() -> None:
     assert not modes.is_new(AUTO, "m")
 
 
+@pytest.mark.parametrize("does_write", [True, False])
+def test_of_models_that_clients_make_up_only_the_last_are_remembered(
+    monkeypatch: pytest.MonkeyPatch, does_write: bool
+) -> None:
+    monkeypatch.setattr(mode_memory, "REMEMBERED_MODELS", 2)
+    modes = ModeMemory()
+
+    def learn(name: str) -> str:
+        if does_write:
+            modes.wrote(AUTO, name)
+        else:
+            modes.answered(AUTO, name, prompt_tokens=1, tool_tokens=1_000)
+        return modes.way(AUTO, name)
+
+    assert [learn(name) for name in ("a", "b", "c")] == ["native"] * 3
+    assert learn("a") == "native"  # the first time is forgotten
+    assert learn("a") == "schema"
+
+
 def test_a_model_that_has_heard_of_its_tools_or_tells_nothing_stays_native(monkeypatch: pytest.MonkeyPatch) -> None:
     modes = ModeMemory()
     for prompt, tools in ((0, 1_000), (120, 300), (0, 1_000)):
@@ -247,6 +266,8 @@ def test_a_call_with_broken_arguments_can_be_told_again() -> None:
         "</tool_response>",
         "</think>",
         "<end_of_turn>",
+        "[TOOL_CALLS]",
+        "<function=f>",
     ],
 )
 def test_control_marks_in_the_output_of_tools_lose_their_power(mark: str) -> None:

@@ -126,6 +126,7 @@ async def test_every_route_has_a_scope_and_only_the_signs_of_life_are_open(bridg
     }
     assert {route for route in by_scope["admin"] if route.startswith("GET ")} == {
         "GET /api/keys",
+        "GET /api/secrets",
         "GET /api/audit/verify",
         "GET /api/approvals",
         "GET /api/chats",

@@ -85,7 +85,7 @@ class Asker:
 
     async def ask(self, turn: Turn, messages: Sequence[Json], *, is_last: bool) -> AsyncGenerator[Event, None]:
         """Ask once; its words go out as they come, unless they may be a call or no answer yet."""
-        is_read = not is_last or (self._way == "schema" and self.form is None)
+        is_read = not is_last or self.form is None
         gate = TextGate(self._disclosure.is_known) if self._disclosure.tools and is_read else None
         is_draft = self.form is not None and not is_last
         answer, chunks = await self._first(messages, is_last=is_last)
@@ -103,7 +103,8 @@ class Asker:
         if gate is not None and not is_draft and turn.has_text:
             rest = turn.text if self._way == "schema" else gate.held
             # Of the whole text, as that is where its calls are read from: what is no call has to be shown.
-            is_call = not is_last and read_calls(self._way, turn.text, self._disclosure.is_known) is not None
+            is_answer = is_last and self._way == "schema"  # it could be nothing else
+            is_call = not is_answer and read_calls(self._way, turn.text, self._disclosure.is_known) is not None
             if not is_call and (delta := self._delta({"content": read_answer(self._way, rest)}, {})):
                 yield Said(deltas=[delta])
 

@@ -20,6 +20,10 @@ Json = dict[str, Any]
 Approve = Callable[[ApexBridgeError], Awaitable[str | None]]
 """Gets a person's word for a call that needs one; gives the approval, or None where there is none to be had."""
 MAX_SUGGESTIONS = 3
+MAX_ARGUMENTS = 1_000_000
+"""Characters; they are parsed, checked and looked through while everybody else waits."""
+MAX_NAME = 64
+"""Characters of a name that are compared with others."""
 _OWN_WORDS = frozenset({"calculate", "datetime", "platform-detect", SEARCH, "file-write", "list-files"})
 """Tools whose results hold no stranger's words that a model could take for orders. A search tells what skills say of
 themselves, which the operator has seen."""
@@ -149,16 +153,18 @@ class Caller:
             return ""
         tools = (tool.id for tool in self._registry.list() if self._registry.is_enabled(tool.id))
         skills = [id.removeprefix(SKILL_PREFIX) for id in tools if id.startswith(SKILL_PREFIX)]
-        near = difflib.get_close_matches(str(arguments.get("name", "")), skills, MAX_SUGGESTIONS, 0.6)
+        near = difflib.get_close_matches(str(arguments.get("name", ""))[:MAX_NAME], skills, MAX_SUGGESTIONS, 0.6)
         return f" Did you mean {' or '.join(near)}?" if near else " search_skills finds the names of skills."
 
     def _suggestion(self, name: str) -> str:
-        near = difflib.get_close_matches(name, self._disclosure.names, MAX_SUGGESTIONS, 0.5)
+        near = difflib.get_close_matches(name[:MAX_NAME], self._disclosure.names, MAX_SUGGESTIONS, 0.5)
         return f" Did you mean {' or '.join(near)}?" if near else f" There are {', '.join(self._disclosure.names)}."
 
 
 def read_arguments(written: str) -> tuple[Json, str | None]:
     """A call's arguments, or what is wrong with them."""
+    if len(written) > MAX_ARGUMENTS:
+        return {}, f"the arguments are longer than {MAX_ARGUMENTS:,} characters; send fewer."
     try:
         arguments = json.loads(written) if written.strip() else {}
     except (ValueError, RecursionError) as error:

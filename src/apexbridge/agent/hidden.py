@@ -32,6 +32,8 @@ class HiddenTurn:
     caller: str
     message: Json
     """The assistant's message with all its calls."""
+    before: tuple[Json, ...]
+    """Turns of the same request that the client saw nothing of."""
     results: tuple[Json, ...]
     """Our part of the results."""
     shown: tuple[Json, ...]
@@ -91,12 +93,14 @@ class HiddenTurns:
         results: Sequence[Json],
         client_calls: Sequence[Json],
         questions: Sequence[Question] = (),
+        before: Sequence[Json] = (),
     ) -> None:
         """Keep a turn until the client answers its calls."""
-        size = len(json.dumps([message, list(results)], default=str))
+        size = len(json.dumps([message, list(results), list(before)], default=str))
         turn = HiddenTurn(
             caller=caller,
             message=message,
+            before=tuple(before),
             results=tuple(results),
             shown=tuple(client_calls),
             questions=tuple(questions),
@@ -140,7 +144,7 @@ class HiddenTurns:
                 restored.append(message)
             else:
                 questions, settled = {question.asked_as: question for question in turn.questions}, turn.settled
-                restored += [{**message, "tool_calls": turn.message["tool_calls"]}, *turn.results]
+                restored += [*turn.before, {**message, "tool_calls": turn.message["tool_calls"]}, *turn.results]
         return restored, asked
 
     def _oldest_is_over(self) -> bool:

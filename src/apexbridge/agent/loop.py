@@ -24,11 +24,12 @@ from apexbridge.llm.config import Upstream
 from apexbridge.llm.errors import UpstreamError, is_too_long
 from apexbridge.llm.forms import as_chunk, as_completion, is_whole
 from apexbridge.llm.mode_memory import ModeMemory
-from apexbridge.tools.conversation import Conversation
+from apexbridge.tools.conversation import LOOP_CALLS, Conversation
 from apexbridge.tools.registry import ToolRegistry
 
 Json = dict[str, Any]
 SHORT_CHARACTERS = 1_000
+SAME_CALLS = f"\n[Note: the same calls were made {LOOP_CALLS} times in a row; their results will not change.]"
 CUT_MARK = "\n[cut: there was no room for more]"
 logger = logging.getLogger(__name__)
 
@@ -115,6 +116,9 @@ class _Loop:
         restored, self._asked = around.hidden.restored(request.caller, request.messages)
         self._restored_count = len(restored)
         self._messages = self._beginning(restored)
+        self._own_from = len(self._messages)
+        self._last_calls: list[tuple[str, str]] = []
+        self._same_turns = 0
         self._caller = Caller(
             around.registry,
             self._disclosure,
@@ -163,7 +167,7 @@ class _Loop:
                 yield self._end(turn, cause or ("length" if turn.finish_reason == "length" else "answered"))
                 return
             theirs = [call for call in calls if self._disclosure.is_client(call["function"]["name"])]
-            ours = [call for call in calls if call not in theirs]
+            ours = [call for call in calls if not self._disclosure.is_client(call["function"]["name"])]
             outcomes = await self._act(ours)
             for outcome in outcomes:
                 yield _acted(outcome)
@@ -174,11 +178,21 @@ class _Loop:
                 self._hide(turn, calls, results, theirs, [question for _, question in questions.values()])
                 yield self._end(turn, "approval" if questions else "client_tools", calls=theirs)
                 return
-            self._messages += [turn.message(calls), *results]
             if any(outcome.is_loop for outcome in outcomes):
                 cause = "loop"
+            elif self._is_repeated(ours):
+                cause = "loop"
+                results[-1] = {**results[-1], "content": results[-1]["content"] + SAME_CALLS}
+            self._messages += [turn.message(calls), *results]
             if self._asker.choice not in (None, "auto"):
                 self._asker.choice = "auto"  # what was required has been done
+
+    def _is_repeated(self, calls: list[Json]) -> bool:
+        """Whether a turn made the very calls of the turns before it; of single calls, those who run them tell."""
+        made = [(call["function"]["name"], call["function"]["arguments"]) for call in calls]
+        self._same_turns = self._same_turns + 1 if made == self._last_calls else 1
+        self._last_calls = made
+        return self._same_turns >= LOOP_CALLS
 
     # ------------------------------------------------------------------------------------------------ approvals
     def _questions(self, outcomes: list[Outcome]) -> dict[str, tuple[Json, Question]]:
@@ -212,8 +226,9 @@ class _Loop:
     ) -> None:
         """Keep what the client does not see of a turn, until it comes back with its part."""
         hidden, caller = self._around.hidden, self._request.caller
-        if results or questions:
-            hidden.keep(caller, turn.message(calls), results, shown, questions)
+        before = self._messages[self._own_from :]
+        if results or questions or before:
+            hidden.keep(caller, turn.message(calls), results, shown, questions, before)
         else:
             hidden.forget(caller, shown)
 

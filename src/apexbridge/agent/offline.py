@@ -87,7 +87,7 @@ def _next_step(body: Json) -> tuple[list[Json], str | None]:
     if body.get("tool_choice") == "none":
         offered = set()
     if not done:
-        call = _first_call(asked, offered)
+        call = _first_call(asked[:MAX_TEXT], offered)
         return ([call], None) if call else ([], f"There is nothing I can do with that here. {NOTICE}")
     name, result = done[-1]
     if name == "search_skills" and "run_skill" in offered:
@@ -107,13 +107,13 @@ def _first_call(asked: str, offered: set[str]) -> Json | None:
     if "datetime" in offered and _DATE.search(asked):
         return _call("datetime", {})
     if "search_skills" in offered and asked.strip():
-        return _call("search_skills", {"query": asked[:MAX_TEXT]})
+        return _call("search_skills", {"query": asked})
     return None
 
 
 def _arithmetic(asked: str) -> str | None:
     """The longest stretch of the question that looks like a sum."""
-    found = [match[0].strip().rstrip("?.,=a-z ").strip() for match in _ARITHMETIC.finditer(asked[:MAX_TEXT])]
+    found = [match[0].strip().rstrip("?.,=a-z ").strip() for match in _ARITHMETIC.finditer(asked)]
     sums = [text for text in found if _OPERATOR.search(text)]
     return max(sums, key=len, default=None)
 

@@ -1,5 +1,6 @@
 """A chat request: what the client sent, checked, with what is ours taken out of it."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -12,6 +13,10 @@ MAX_TOOLS = 128
 """What strict upstreams take, ours and the client's together."""
 MAX_CLIENT_TOOLS = 1_000
 """With those that are only sent when they are found."""
+MAX_MODEL_CHARACTERS = 512
+"""Names of models are remembered for what was learnt of them."""
+QUOTED_CHARACTERS = 64
+"""Of what a client wrote, in words about it."""
 _ROLES = {"system", "developer", "user", "assistant", "tool", "function"}
 _OPTIONS: Mapping[str, type | tuple[type, ...]] = {
     "skills": list,
@@ -105,13 +110,21 @@ def read_request(body: Any, *, caller: str = "", request_id: str = "") -> ChatRe
     names = _check_tools(body.get("tools"))
     if body.get("model") is not None and not isinstance(body["model"], str):
         raise BadRequestError("'model' must be a string.", param="model")
-    for key in ("stream",):
-        if body.get(key) is not None and not isinstance(body[key], bool):
-            raise BadRequestError(f"'{key}' must be true or false.", param=key)
+    if len(body.get("model") or "") > MAX_MODEL_CHARACTERS:
+        raise BadRequestError(
+            f"The model '{body['model'][:QUOTED_CHARACTERS]}…' does not exist",
+            param="model",
+            code="model_not_found",
+            status=404,
+        )
+    if not isinstance(body.get("stream"), bool | None):
+        raise BadRequestError("'stream' must be true or false.", param="stream")
     if not isinstance(body.get("stream_options"), dict | None):
         raise BadRequestError("'stream_options' must be an object.", param="stream_options")
     if body.get("stream_options") is not None and not body.get("stream"):
         raise BadRequestError("'stream_options' is only allowed when 'stream' is true.", param="stream_options")
+    if not isinstance(body.get("stream_options"), dict | None):
+        raise BadRequestError("'stream_options' must be an object.", param="stream_options")
     kept = {key: value for key, value in body.items() if key != "x_bridge"}
     request = ChatRequest(
         body=kept, options=options, caller=caller, request_id=request_id, client_names=frozenset(names)
@@ -133,6 +146,7 @@ def _options(given: Any) -> Options:
         raise BadRequestError("'x_bridge' must be an object.", param="x_bridge")
     for key, value in given.items():
         if key not in _OPTIONS:
+            key = key[:QUOTED_CHARACTERS]
             raise BadRequestError(f"'x_bridge' has no {key}; it has {', '.join(_OPTIONS)}.", param=f"x_bridge.{key}")
         if not isinstance(value, _OPTIONS[key]):
             raise BadRequestError(f"'x_bridge.{key}' does not fit.", param=f"x_bridge.{key}")
@@ -146,28 +160,30 @@ def _options(given: Any) -> Options:
 def _check_messages(messages: Any) -> None:
     if not isinstance(messages, list) or not messages:
         raise BadRequestError("'messages' must be a non-empty array.", param="messages")
-    waiting: list[str] = []
+    waiting: Counter[str] = Counter()
     for place, message in enumerate(messages):
         where = f"messages[{place}]"
         if not isinstance(message, dict):
             raise BadRequestError(f"'{where}' must be an object.", param=where)
         role = message.get("role")
         if not isinstance(role, str) or role not in _ROLES:
-            raise BadRequestError(f"'{where}.role' is {role!r}; it is one of {', '.join(sorted(_ROLES))}.", param=where)
+            told = repr(role)[:QUOTED_CHARACTERS]
+            raise BadRequestError(f"'{where}.role' is {told}; it is one of {', '.join(sorted(_ROLES))}.", param=where)
         if not isinstance(message.get("content"), str | list | None):
             raise BadRequestError(f"'{where}.content' must be text or parts.", param=f"{where}.content")
         if role == "tool":
-            if message.get("tool_call_id") not in waiting:
+            id = message.get("tool_call_id")
+            if not isinstance(id, str) or not waiting[id]:
                 raise BadRequestError(
                     f"'{where}' answers no call: a tool message follows the message with its 'tool_call_id'.",
                     param=where,
                 )
-            waiting.remove(message["tool_call_id"])
+            waiting[id] -= 1
         else:
-            waiting = []
+            waiting = Counter()
         calls = _call_ids(message.get("tool_calls"), where)
         if role == "assistant":
-            waiting = calls
+            waiting = Counter(calls)
 
 
 def _call_ids(calls: Any, where: str) -> list[str]:
@@ -184,7 +200,7 @@ def _call_ids(calls: Any, where: str) -> list[str]:
 
 
 def _is_function(call: Json) -> bool:
-    if call.get("type", "function") != "function":
+    if call.get("type", "function") != "function" and "function" not in call:
         return True
     function = call.get("function")
     return isinstance(function, dict) and all(isinstance(function.get(key), str) for key in ("name", "arguments"))
@@ -208,7 +224,7 @@ def _check_tools(tools: Any) -> list[str]:
             raise BadRequestError(f"'tools[{place}]' must be an object.", param=f"tools[{place}]")
         function = tool.get("function")
         name = function.get("name") if isinstance(function, dict) else None
-        if tool.get("type", "function") == "function" and not isinstance(name, str):
+        if (tool.get("type", "function") == "function" or "function" in tool) and not isinstance(name, str):
             raise BadRequestError(f"'tools[{place}].function.name' is missing.", param=f"tools[{place}]")
         if isinstance(name, str):
             names.append(name)

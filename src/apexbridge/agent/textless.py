@@ -66,7 +66,7 @@ def _counts(usage: Json) -> Json:
     return {
         key: value if type(value) in _NUMBERS else _counts(value)
         for key, value in usage.items()
-        if (type(value) in _NUMBERS or type(value) is dict) and _is_word(key)
+        if (type(value) in _NUMBERS or type(value) is dict) and len(key) <= MAX_NAME and _is_word(key)
     }
 
 

@@ -3,6 +3,8 @@
 from typing import Any, TypeGuard
 
 Json = dict[str, Any]
+MAX_COUNT = 2**53
+"""Beyond that it is no count of anything; `NaN` is none either."""
 
 
 def add_usage(total: Json | None, more: Json | None) -> Json | None:
@@ -25,10 +27,10 @@ def tokens_of(usage: Json | None) -> int:
     """All tokens of one turn, as far as the upstream tells."""
     told = usage or {}
     if _is_number(total := told.get("total_tokens")):
-        return int(total)
+        return max(0, int(total))
     parts = [told.get("prompt_tokens"), told.get("completion_tokens")]
-    return int(sum(part for part in parts if _is_number(part)))
+    return int(sum(max(0, part) for part in parts if _is_number(part)))
 
 
 def _is_number(value: Any) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= MAX_COUNT

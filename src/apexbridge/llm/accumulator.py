@@ -4,7 +4,12 @@ import json
 import uuid
 from typing import Any
 
+from apexbridge.llm.errors import UpstreamError
+
 Json = dict[str, Any]
+MAX_CALLS = 1_000
+"""Of one turn; no model means as many."""
+MAX_CHARACTERS = 64 * 1024 * 1024
 _OWN_KEYS = {"id", "object", "created", "model", "choices", "usage"}
 _OWN_CHOICE_KEYS = {"index", "delta", "message", "finish_reason"}
 _OWN_CALL_KEYS = {"index", "id", "type", "function"}
@@ -22,8 +27,12 @@ class Turn:
         self.beside: Json = {}
         """What stood beside the choices, such as a fingerprint; of each the last."""
         self._calls: dict[int, Json] = {}
+        self._arguments: dict[int, list[str]] = {}
+        self._characters = 0
         self._last = -1
         self._by_id: dict[str, int] = {}
+        self._owners: dict[str, int] = {}
+        """The first call of each id."""
         self._moved: dict[int, int] = {}
         """Where the calls are that came under an index which was taken."""
 
@@ -31,6 +40,9 @@ class Turn:
         """Take a piece of a stream; gives the part of its delta that is not about calls, and what stood beside it.
 
         What came as a whole message in a single chunk is taken too.
+
+        Raises:
+            UpstreamError: it becomes more than anybody can use.
         """
         if isinstance(usage := chunk.get("usage"), dict):
             self.usage = usage
@@ -41,7 +53,7 @@ class Turn:
         choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else None
         if choice is None:
             return {}, {}
-        if choice.get("finish_reason") is not None:
+        if isinstance(choice.get("finish_reason"), str):
             self.finish_reason = choice["finish_reason"]
         delta = choice.get("delta") or choice.get("message") or {}
         beside: Json = {}
@@ -52,6 +64,7 @@ class Turn:
         text = delta.get("content")
         if isinstance(text, str) and text:
             self.content.append(text)
+            self._count(text)
             self.has_text = True
             if len(delta) == 1:  # as nearly all of them are
                 return {"content": text}, beside
@@ -70,7 +83,7 @@ class Turn:
     @property
     def tool_calls(self) -> list[Json]:
         """The calls it made, complete, in its order."""
-        return [_finished(self._calls[index]) for index in sorted(self._calls)]
+        return [_finished(self._calls[index], self._written(index)) for index in sorted(self._calls)]
 
     @property
     def made_calls(self) -> bool:
@@ -89,11 +102,14 @@ class Turn:
 
     def _take_call(self, piece: Json) -> None:
         index = self._index(piece)
+        if index not in self._calls and len(self._calls) >= MAX_CALLS:
+            raise UpstreamError.of_ours(502, "The model made too many calls at once.", "upstream_invalid")
         call = self._calls.setdefault(index, {"id": "", "type": "function", "function": {"name": "", "arguments": ""}})
+        written = self._arguments.setdefault(index, [])
         self._last = index
         if piece.get("id"):
             id = str(piece["id"])
-            if all(place == index or other["id"] != id for place, other in self._calls.items()):
+            if self._owners.setdefault(id, index) == index:
                 call["id"] = id  # else it gets one of its own: results go by it
             self._by_id[id] = index
         function = piece.get("function") or {}
@@ -106,7 +122,8 @@ class Turn:
             if isinstance(arguments, dict | list):
                 arguments = json.dumps(arguments, ensure_ascii=False)
             if isinstance(arguments, str):
-                call["function"]["arguments"] += arguments
+                written.append(arguments)
+                self._count(arguments)
         call.update({key: value for key, value in piece.items() if key not in _OWN_CALL_KEYS})
 
     def _index(self, piece: Json) -> int:
@@ -124,23 +141,34 @@ class Turn:
         if id:
             place = self._by_id.get(str(id), after_all)
             # Some give the same id to every call, each whole; a call that is whole already takes no second name.
-            return after_all if begins and _is_whole(self._calls.get(place)) else place
+            return after_all if begins and _is_whole(self._written(place)) else place
         return after_all if begins or self._last < 0 else self._last
 
+    def _written(self, index: int) -> str:
+        """What came of a call's arguments; in one piece again, because it is asked for while more of them come."""
+        pieces = self._arguments.get(index, [])
+        if len(pieces) > 1:
+            pieces[:] = ["".join(pieces)]
+        return pieces[0] if pieces else ""
 
-def _is_whole(call: Json | None) -> bool:
-    if call is None or not call["function"]["arguments"]:
+    def _count(self, text: str) -> None:
+        self._characters += len(text)
+        if self._characters > MAX_CHARACTERS:
+            raise UpstreamError.of_ours(502, "The model's server sent too much.", "upstream_invalid")
+
+
+def _is_whole(arguments: str) -> bool:
+    if not arguments:
         return False
     try:
-        json.loads(call["function"]["arguments"])
+        json.loads(arguments)
     except (ValueError, RecursionError):
         return False
     return True
 
 
-def _finished(call: Json) -> Json:
+def _finished(call: Json, arguments: str) -> Json:
     """A call as others want to see it: with an id, and with arguments."""
     if not call["id"]:
         call["id"] = f"call_{uuid.uuid4().hex[:24]}"
-    function = call["function"]
-    return {**call, "function": {**function, "arguments": function["arguments"] or "{}"}}
+    return {**call, "function": {**call["function"], "arguments": arguments or "{}"}}

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 from typing import Any
 
 import aiohttp
@@ -12,6 +13,12 @@ from apexbridge.llm.sse import EventLines, StreamTooLongError
 
 Json = dict[str, Any]
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
+MAX_STREAM_BYTES = 4 * MAX_ANSWER_BYTES
+"""Of a stream, in which each word comes with a lot around it."""
+PIECE_BYTES = 64 * 1024
+"""What is read at once; what was compressed arrives in pieces of many megabytes, and others want their turn."""
+MAX_REFUSAL_BYTES = 256 * 1024
+"""Of an error's words; they are parsed and passed on, and nobody reads more."""
 LAST_BYTES_SECONDS = 2.0
 """How long a server has after its last word to end the answer properly; only then can its connection be used again."""
 
@@ -21,8 +28,11 @@ class HttpAnswer:
 
     def __init__(self, response: aiohttp.ClientResponse, seconds: float) -> None:
         self._response = response
-        self._is_stream = "text/event-stream" in response.headers.get("content-type", "")
+        self._is_stream = "text/event-stream" in response.headers.get("content-type", "").lower()
         self._lines = EventLines()
+        self._size = 0
+        self._ahead = b""
+        self._place = 0
         self._failure: UpstreamError | None = None
         """What went wrong behind good events of the same piece."""
         self._has_begun = False
@@ -56,10 +66,14 @@ class HttpAnswer:
         except StreamTooLongError as error:
             raise UpstreamError.of_ours(502, "The model's server sent an endless event.", "upstream_invalid") from error
 
-    async def rest(self) -> bytes:
-        """Everything as bytes: the words of a refusal, or a list."""
+    async def refusal(self) -> bytes:
+        """The words of an error; of very many, the first."""
+        return await self.rest(MAX_REFUSAL_BYTES)
+
+    async def rest(self, cut_at: int | None = None) -> bytes:
+        """Everything as bytes, or so many of them."""
         try:
-            return await self._whole()
+            return await self._whole(cut_at)
         except TimeoutError as error:
             raise UpstreamError.of_ours(504, "The model's server fell silent.", "upstream_timeout") from error
         except (aiohttp.ClientError, OSError) as error:
@@ -89,7 +103,10 @@ class HttpAnswer:
     # -------------------------------------------------------------------------------------------------- reading
     async def _next_events(self) -> list[Json] | None:
         while True:
-            piece = await self._response.content.readany()
+            piece = await self._piece()
+            self._size += len(piece)
+            if self._size > MAX_STREAM_BYTES:
+                raise UpstreamError.of_ours(502, "The model's server sent too much.", "upstream_invalid")
             chunks = self._read(self._lines.feed(piece) if piece else self._lines.end())
             if not piece:
                 self._is_over = True
@@ -104,6 +121,19 @@ class HttpAnswer:
                 raise self._failure
             if self._is_over:
                 return None
+
+    async def _piece(self) -> bytes:
+        """The next bytes, and not too many of them."""
+        if self._place < len(self._ahead):
+            await asyncio.sleep(0)
+        else:
+            self._ahead, self._place = await self._response.content.readany(), 0
+            if len(self._ahead) <= PIECE_BYTES:
+                self._place = len(self._ahead)
+                return self._ahead
+        piece = self._ahead[self._place : self._place + PIECE_BYTES]
+        self._place += len(piece)
+        return piece
 
     def _read(self, events: list[bytes]) -> list[Json]:
         chunks: list[Json] = []
@@ -123,12 +153,14 @@ class HttpAnswer:
             chunks.append(chunk)
         return chunks
 
-    async def _whole(self) -> bytes:
+    async def _whole(self, cut_at: int | None = None) -> bytes:
         pieces: list[bytes] = []
         size = 0
         while piece := await self._response.content.readany():
             pieces.append(piece)
             size += len(piece)
+            if cut_at is not None and size >= cut_at:
+                return b"".join(pieces)[:cut_at]
             if size > MAX_ANSWER_BYTES:
                 raise UpstreamError.of_ours(502, "The model's server sent too much.", "upstream_invalid")
         return b"".join(pieces)
@@ -173,6 +205,12 @@ def _completion(data: bytes) -> Json:
     return told
 
 
+def _finite(digits: str) -> float | None:
+    """A number; nothing in place of an endless one or `NaN`, which are no JSON, so that clients could not read them."""
+    number = float(digits)
+    return number if math.isfinite(number) else None
+
+
 def parsed(data: bytes) -> Any:
     """JSON that a server sent.
 
@@ -180,6 +218,6 @@ def parsed(data: bytes) -> Any:
         UpstreamError: it is none.
     """
     try:
-        return json.loads(data)
+        return json.loads(data, parse_constant=lambda _: None, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         raise UpstreamError.of_ours(502, "The model's server answered with broken JSON.", "upstream_invalid") from error

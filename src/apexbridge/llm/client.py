@@ -24,12 +24,13 @@ MAX_WAIT_SECONDS = 20.0
 FIRST_WAIT_SECONDS = 0.5
 CONNECT_SECONDS = 10
 SILENCE_SECONDS = 120
-"""How long an upstream may say nothing at all."""
+"""How long a stream may say nothing at all; an answer in one piece takes as long as the request may."""
 ANSWER_SECONDS = 600.0
 """How long an answer may take where nobody says less."""
 LIST_SECONDS = 10.0
 LARGE_BYTES = 512 * 1024
 """A request from there on is sent piece by piece, so that others get their turn."""
+_WHOLE = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
 
 
 class UpstreamClient:
@@ -38,6 +39,7 @@ class UpstreamClient:
     def __init__(self, *, silence_seconds: float = SILENCE_SECONDS) -> None:
         self._session: aiohttp.ClientSession | None = None
         self._silence = silence_seconds
+        self._streams = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=silence_seconds)
         self._ending: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
@@ -58,7 +60,7 @@ class UpstreamClient:
         late = asyncio.get_running_loop().time() + seconds
         try:
             async with asyncio.timeout_at(late):
-                response = await self._answered(upstream, data)
+                response = await self._answered(upstream, data, self._streams if body.get("stream") else _WHOLE)
         except TimeoutError as error:
             raise UpstreamError.of_ours(504, "The model took too long.", "upstream_timeout") from error
         return HttpAnswer(response, late - asyncio.get_running_loop().time())
@@ -80,7 +82,7 @@ class UpstreamClient:
         """
         try:
             async with asyncio.timeout(LIST_SECONDS):
-                response = await self._send(upstream, None)
+                response = await self._send(upstream, None, self._streams)
                 answer = HttpAnswer(response, LIST_SECONDS)
                 try:
                     data = await answer.rest()
@@ -97,12 +99,12 @@ class UpstreamClient:
         return [model for model in found if isinstance(model, dict)] if isinstance(found, list) else []
 
     # ------------------------------------------------------------------------------------------------- requests
-    async def _answered(self, upstream: Upstream, data: bytes) -> aiohttp.ClientResponse:
+    async def _answered(self, upstream: Upstream, data: bytes, limits: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
         """A good answer, after as many attempts as it takes and may take."""
         for attempt in range(1, ATTEMPTS + 1):
             is_last = attempt == ATTEMPTS
             try:
-                response = await self._send(upstream, data)
+                response = await self._send(upstream, data, limits)
             except UpstreamError as error:
                 if is_last or error.status == SILENT_STATUS:  # it may be at work, and would begin again
                     raise
@@ -115,7 +117,7 @@ class UpstreamClient:
                 raise UpstreamError.of_ours(502, _ELSEWHERE, "upstream_redirect")
             answer = HttpAnswer(response, self._silence)
             try:
-                failure = UpstreamError(response.status, await answer.rest(), response.headers)
+                failure = UpstreamError(response.status, await answer.refusal(), response.headers)
             finally:
                 answer.close()
             pause = _pause(attempt, response.headers)
@@ -124,16 +126,26 @@ class UpstreamClient:
             await asyncio.sleep(pause)
         raise AssertionError("the last attempt answers or fails")
 
-    async def _send(self, upstream: Upstream, data: bytes | None) -> aiohttp.ClientResponse:
-        headers = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
+    async def _send(
+        self, upstream: Upstream, data: bytes | None, limits: aiohttp.ClientTimeout
+    ) -> aiohttp.ClientResponse:
+        headers = {
+            "content-type": "application/json",
+            "accept": "application/json, text/event-stream",
+            "accept-encoding": "identity",  # a small answer can unfold into a very large one
+        }
         if upstream.api_key:
             headers["authorization"] = f"Bearer {upstream.api_key}"
         try:
             if data is None:
-                return await self._open().get(upstream.models_url, headers=headers, allow_redirects=False)
+                return await self._open().get(
+                    upstream.models_url, headers=headers, allow_redirects=False, timeout=limits
+                )
             payload = data if len(data) < LARGE_BYTES else io.BytesIO(data)
             # Whoever is named in a redirect is not who the operator chose to hear all this.
-            return await self._open().post(upstream.chat_url, data=payload, headers=headers, allow_redirects=False)
+            return await self._open().post(
+                upstream.chat_url, data=payload, headers=headers, allow_redirects=False, timeout=limits
+            )
         except TimeoutError as error:
             raise UpstreamError.of_ours(
                 SILENT_STATUS, "The model's server did not answer in time.", "upstream_timeout"
@@ -149,7 +161,6 @@ class UpstreamClient:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0, ttl_dns_cache=60),
                 cookie_jar=aiohttp.DummyCookieJar(),
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=self._silence),
                 auto_decompress=True,
             )
         return self._session

@@ -2,10 +2,12 @@
 
 import json
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 PASSED_HEADERS = ("retry-after", "x-request-id")
 PASSED_PREFIX = "x-ratelimit-"
+LAST_STATUS = 599
 
 
 class UpstreamError(Exception):
@@ -13,7 +15,7 @@ class UpstreamError(Exception):
 
     def __init__(self, status: int, body: bytes, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(f"the upstream answered {status}")
-        self.status = status
+        self.status = status if status <= LAST_STATUS else 502
         self.body = body
         self.headers = {
             key.lower(): value
@@ -29,17 +31,35 @@ class UpstreamError(Exception):
     @property
     def error(self) -> dict[str, Any]:
         """The error object, whatever the body was."""
-        try:
-            told = json.loads(self.body)
-        except (ValueError, RecursionError):
-            told = None
-        error = told.get("error") if isinstance(told, dict) else None
-        if isinstance(error, dict):
+        error = self._told
+        if self.is_shaped and isinstance(error, dict):
             return error
         text = error if isinstance(error, str) else self.body[:500].decode("utf-8", "replace")
         message = text.strip() or f"The upstream answered {self.status}"
         ours: dict[str, Any] = openai_error(message, kind="upstream_error", code="upstream_error")["error"]
         return ours
+
+    @property
+    def is_shaped(self) -> bool:
+        """Whether the body is an error as OpenAI writes them."""
+        error = self._told
+        return isinstance(error, dict) and isinstance(error.get("message"), str)
+
+    @cached_property
+    def _told(self) -> Any:
+        try:
+            told = _DECODER.decode(self.body.decode())
+        except (ValueError, RecursionError):
+            return None
+        return told.get("error") if isinstance(told, dict) else None
+
+
+def _no_number(word: str) -> Any:
+    """`NaN` and its kin are Python's, not JSON's, and a client could not read them."""
+    raise ValueError(word)
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_number)
 
 
 def is_too_long(error: UpstreamError) -> bool:

@@ -37,7 +37,7 @@ class ModeMemory:
         """It wrote a call into its text although it could have made one."""
         key = (upstream.name, model)
         if self._ways.get(key) != "native":
-            self._salvaged[key] = self._salvaged.get(key, 0) + 1
+            _add_one(self._salvaged, key)
             if self._salvaged[key] >= SALVAGED_UNTIL_CHANGE:
                 self._remember(upstream, model, "schema")
 
@@ -56,7 +56,7 @@ class ModeMemory:
             if len(self._heard) > REMEMBERED_MODELS:
                 self._heard.popitem(last=False)
         else:
-            self._unheard[key] = self._unheard.get(key, 0) + 1
+            _add_one(self._unheard, key)
             if self._unheard[key] >= UNHEARD_UNTIL_CHANGE:
                 self._remember(upstream, model, "schema")
 
@@ -76,3 +76,10 @@ class ModeMemory:
         self._unheard.pop(key, None)
         if len(self._ways) > REMEMBERED_MODELS:
             self._ways.popitem(last=False)
+
+
+def _add_one(counts: dict[tuple[str, str], int], key: tuple[str, str]) -> None:
+    """Clients choose the names of models, so there is no end to them."""
+    counts[key] = counts.pop(key, 0) + 1
+    if len(counts) > REMEMBERED_MODELS:
+        del counts[next(iter(counts))]

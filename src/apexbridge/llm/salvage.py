@@ -114,6 +114,8 @@ class TextGate:
         self._is_known = is_known
         self._held: list[str] = []
         self._count = 0
+        self._looked = 0
+        """Characters of what is held in which no mark begins, so that nobody looks there again."""
         self._start = ""
         """The beginning of the text, as far as it decides anything."""
         self._is_open = False
@@ -137,7 +139,8 @@ class TextGate:
                 return ""
             self._is_open = True
         held = self.held
-        place, self._is_marked = _mark_in(held)
+        place, self._is_marked = _mark_in(held, self._looked)
+        self._looked = place
         return self._release(min(place, self._fence_in(held)))
 
     @property
@@ -148,6 +151,7 @@ class TextGate:
     def _release(self, place: int) -> str:
         held = self.held
         self._held = [held[place:]] if place < len(held) else []
+        self._looked = max(0, self._looked - place)
         return held[:place]
 
     def _fence_in(self, text: str) -> int:
@@ -197,9 +201,9 @@ LOOK_AHEAD = 200
 """Characters from the beginning of a mark within which it is decided whether it is one."""
 
 
-def _mark_in(text: str) -> tuple[int, bool]:
+def _mark_in(text: str, start: int = 0) -> tuple[int, bool]:
     """Where a marked call begins or may begin, and whether it does; the end of the text where there is none."""
-    place = -1
+    place = start - 1
     while (place := text.find("<", place + 1)) >= 0:
         opens = _opens(text[place : place + LOOK_AHEAD])
         if opens is not False:

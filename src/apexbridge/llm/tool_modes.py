@@ -13,8 +13,9 @@ Way = Literal["native", "schema", "text"]
 """What a tool mode comes down to for one request."""
 ANSWER = "answer"
 _CONTROL = re.compile(
-    r"<[|｜]|[|｜]>|</?s>|<</?SYS>>|\[/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS)\]"
-    r"|</?(?:tool_call|tool_response|function_call|start_of_turn|end_of_turn|think)>",
+    r"<[|｜]|[|｜]>|</?s>|<</?SYS>>|\[/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT)\]"
+    r"|</?(?:tool_calls?|tool_response|tools|function_calls?|start_of_turn|end_of_turn|think|bos|eos|turn)>"
+    r"|<(?:tool|function)=",
     re.IGNORECASE,
 )
 

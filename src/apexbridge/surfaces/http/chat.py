@@ -6,6 +6,7 @@ Plain ASGI: a request passes here with as little as possible between the client 
 import asyncio
 import json
 import logging
+import math
 from collections.abc import Mapping
 from contextlib import aclosing
 from typing import Any
@@ -22,6 +23,7 @@ from apexbridge.surfaces.http.leaving import when_left
 from apexbridge.surfaces.http.reply import Reply
 
 CHAT_PATH = "/v1/chat/completions"
+_JSON = b"application/json"
 logger = logging.getLogger(__name__)
 
 
@@ -57,6 +59,7 @@ class ChatEndpoint:
         """One request; it ends with its client."""
         reply = Reply(send, request_id(scope))
         try:
+            _check_type(scope)
             request = read_request(_parsed(await _body(receive)), caller=_caller(scope), request_id=reply.request_id)
         except BadRequestError as error:
             await reply.refuse(error)
@@ -121,6 +124,18 @@ class _GoneError(Exception):
     """The client left before its request was complete."""
 
 
+def _check_type(scope: Scope) -> None:
+    """Take nothing that calls itself something else than JSON, as what a form of another site's page sends does."""
+    given = next((value for name, value in scope["headers"] if name == b"content-type"), _JSON)
+    kind = given.partition(b";")[0].strip().lower()
+    if kind != _JSON and not kind.endswith(b"+json"):
+        raise BadRequestError(
+            "Send the request with the header 'Content-Type: application/json'.",
+            code="unsupported_media_type",
+            status=415,
+        )
+
+
 async def _body(receive: Receive) -> bytes:
     pieces: list[bytes] = []
     while True:
@@ -144,7 +159,15 @@ def _no_number(word: str) -> Any:
     raise ValueError(word)
 
 
-_DECODER = json.JSONDecoder(parse_constant=_no_number)
+def _finite(text: str) -> float:
+    """A number that is too large for one is none either."""
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(text)
+    return number
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_number, parse_float=_finite)
 
 
 def _caller(scope: Scope) -> str:

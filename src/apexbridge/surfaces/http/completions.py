@@ -81,7 +81,6 @@ class CompletionStream:
     def __init__(self, request: ChatRequest) -> None:
         self._request = request
         self._head = b""
-        self._has_role = False
 
     def render(self, event: Event) -> bytes:
         """What to send for an event; maybe nothing."""

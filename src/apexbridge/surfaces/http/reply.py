@@ -70,12 +70,12 @@ class Reply:
     async def fail(self, error: UpstreamError) -> None:
         """The upstream's own words, as a status where there still is one to give, else in the stream."""
         if self._is_streaming:
-            piece = b"data: " + json.dumps({"error": error.error}, ensure_ascii=False).encode() + b"\n\n"
+            piece = b"data: " + json.dumps({"error": error.error}).encode() + b"\n\n"
             self.is_complete = True
             await self._send({"type": "http.response.body", "body": piece, "more_body": False})
             return
         headers = [(key.encode("latin-1"), value.encode("latin-1", "replace")) for key, value in error.headers.items()]
-        body = error.body if _is_error_object(error.body) else json.dumps({"error": error.error}).encode()
+        body = error.body if error.is_shaped else json.dumps({"error": error.error}).encode()
         await self._send_bytes(error.status, body, [pair for pair in headers if pair[0] != b"x-request-id"])
 
     async def send_json(self, status: int, told: Json) -> None:
@@ -109,11 +109,3 @@ class Reply:
     async def _send_sign(self) -> None:
         if not self.is_complete:  # the end may have come in the meantime, and nothing can follow it
             await self._send_piece(KEEP_ALIVE)
-
-
-def _is_error_object(body: bytes) -> bool:
-    try:
-        told = json.loads(body)
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(told, dict) and isinstance(told.get("error"), dict)

@@ -16,7 +16,7 @@ _RUNNING = re.compile(
 """Whatever makes the server work for the caller and changes nothing for others."""
 _FORGETTING = re.compile(r"/api/executions/[^/]+")
 """What callers may take away: their own runs, no others."""
-_ADMINISTRATION = ("/api/keys", "/api/audit", "/api/approvals", "/api/chats")
+_ADMINISTRATION = ("/api/keys", "/api/audit", "/api/approvals", "/api/chats", "/api/secrets")
 """Even to look at: who else is here, what they did, what they want to do, and what they asked."""
 
 
