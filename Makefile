@@ -35,7 +35,7 @@ types: .venv/dev.stamp
 imports: .venv/dev.stamp
 	$(BIN)/lint-imports
 
-tests: .venv/dev.stamp system-parts
+tests: .venv/dev.stamp .venv/clients.stamp system-parts
 	$(BIN)/pytest --cov --cov-report=term
 
 bench: .venv/dev.stamp ## print the benchmarks' ratios
@@ -69,4 +69,9 @@ clean: ## remove the virtual environment and caches (never data)
 .venv/dev.stamp: requirements/dev.lock .venv/run.stamp
 	@echo "installing what the checks need into .venv (once)"
 	@$(BIN)/pip install --quiet --require-hashes -r requirements/dev.lock
+	@touch $@
+
+.venv/clients.stamp: tests/chat/clients/package-lock.json .venv/dev.stamp
+	@echo "installing the Node clients of the chat tests (once)"
+	@$(BIN)/python -m tests.chat.clients.install >/dev/null
 	@touch $@

@@ -2,15 +2,17 @@
 
 import argparse
 import sys
+from functools import partial
 from pathlib import Path
 
 import anyio
 
-from benchmarks import attack, calculate, corpus, file_read, help, install, listing, sandbox, search, start
+from benchmarks import attack, calculate, chat, corpus, file_read, help, install, listing, sandbox, search, start
 
 TIMED = {
     "attack": attack,
     "calculate": calculate,
+    "chat": chat,
     "file_read": file_read,
     "help": help,
     "install": install,
@@ -25,7 +27,9 @@ def main() -> None:
     """Run the benchmarks that were named, or all timed ones."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(TIMED)}, or: corpus PATH")
-    names = parser.parse_args().names
+    parser.add_argument("--short", action="store_true", help="fewer rounds, of chat")
+    options = parser.parse_args()
+    names = options.names
     if names[:1] == ["corpus"]:
         if len(names) != 2:
             parser.error("corpus takes the path of a folder or a .jsonl.gz")
@@ -35,7 +39,8 @@ def main() -> None:
         parser.error(f"there is no benchmark {', '.join(unknown)}")
     short = 0
     for name in names or TIMED:
-        for comparison in anyio.run(TIMED[name].run):
+        work = partial(chat.run, short=options.short) if name == "chat" else TIMED[name].run
+        for comparison in anyio.run(work):
             print(comparison, flush=True)
             short += comparison.ratio > comparison.goal
     sys.exit(1 if short else 0)

@@ -19,6 +19,7 @@ class Comparison:
     goal: float
     spread: float
     """Largest of ours over its median: how noisy the run was."""
+    unit: str = "ms"
 
     @property
     def ratio(self) -> float:
@@ -28,9 +29,23 @@ class Comparison:
     def __str__(self) -> str:
         verdict = "holds" if self.ratio <= self.goal else "FALLS SHORT"
         return (
-            f"{self.what}: {self.ours_ms:.2f} ms, {self.ratio:.2f} x {self.baseline} ({self.baseline_ms:.2f} ms); "
+            f"{self.what}: {self.ours_ms:.2f} {self.unit}, {self.ratio:.2f} x {self.baseline} "
+            f"({self.baseline_ms:.2f} {self.unit}); "
             f"goal {self.goal:g} x {verdict}; noise {self.spread:.1f}"
         )
+
+
+def promise(what: str, figure: float, most: float, *, unit: str = "ms") -> Comparison:
+    """A figure that has no baseline but a number that it must not exceed."""
+    return Comparison(
+        what=what,
+        ours_ms=figure,
+        baseline="what is promised",
+        baseline_ms=most,
+        goal=1.0,
+        spread=1.0,
+        unit=unit,
+    )
 
 
 async def compare(

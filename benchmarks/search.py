@@ -18,7 +18,7 @@ from apexbridge.retrieval.embedders.choose import choose_embedder
 from apexbridge.retrieval.embedders.embedder import Embedder
 from apexbridge.retrieval.index.lance import IndexedSkill, LanceStore
 from apexbridge.retrieval.service import ToolRetrievalService
-from benchmarks.measuring import Comparison, compare
+from benchmarks.measuring import Comparison, compare, promise
 
 LARGE, SMALL = 10_000, 1_000
 VERBS = ("analyze", "merge", "convert", "summarize", "translate", "deploy", "review", "schedule", "track", "generate")
@@ -130,7 +130,7 @@ async def _indexing(embedder: Embedder) -> list[Comparison]:
         async with service.running():
             begun = time.perf_counter()
             await service.index_skills(documents)
-            indexed = _promise(f"{SMALL:,} skills indexed", (time.perf_counter() - begun) * 1000, 10_000)
+            indexed = promise(f"{SMALL:,} skills indexed", (time.perf_counter() - begun) * 1000, 10_000)
         store = LanceStore(data_dir / "skills.lance")
         vector = embedder.embed_documents(documents[:1])[0]
         writes = []
@@ -140,7 +140,7 @@ async def _indexing(embedder: Embedder) -> list[Comparison]:
             await service.upsert([one.document], [vector])
             store.write_skills(embedder.id, [one], [])
             writes.append((time.perf_counter() - begun) * 1000)
-        written = _promise("one skill written, its vector made before", sorted(writes[1:])[20], 15)
+        written = promise("one skill written, its vector made before", sorted(writes[1:])[20], 15)
         return [indexed, written, _first_answer(Path(place) / "library", documents)]
 
 
@@ -157,10 +157,4 @@ def _first_answer(data_dir: Path, documents: list[Document]) -> Comparison:
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         times.append((after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime) * 1000)
     what = f"CPU from a start with {SMALL:,} indexed skills to the first answer"
-    return _promise(what, sorted(times[1:])[2], 2_500)
-
-
-def _promise(what: str, milliseconds: float, most: float) -> Comparison:
-    return Comparison(
-        what=what, ours_ms=milliseconds, baseline="what is promised", baseline_ms=most, goal=1.0, spread=1.0
-    )
+    return promise(what, sorted(times[1:])[2], 2_500)

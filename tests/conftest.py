@@ -1,12 +1,13 @@
 """Fixtures that open the real parts and close them again."""
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
+import hypothesis
 import pytest
 
 from apexbridge.bridge import DATABASE_FILE, Bridge
@@ -21,6 +22,11 @@ from apexbridge.surfaces.http.app import create_app
 from apexbridge.tools.naming import SKILL_PREFIX
 from apexbridge.tools.registry import ToolRegistry
 from tests.making import WatchedIndex, WatchedRunner
+
+hypothesis.settings.register_profile(
+    "unhurried", deadline=None
+)  # machines are slow at times, and no test is about that
+hypothesis.settings.load_profile("unhurried")
 
 
 @pytest.fixture
@@ -91,6 +97,17 @@ async def skills(workshop: Workshop) -> AsyncIterator[SkillManager]:
 def embedder() -> Embedder:
     """The real models, loaded once for all tests."""
     return choose_embedder(RetrievalSettings())
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _models_loaded_once(embedder: Embedder) -> Iterator[None]:
+    """Also for bridges that open by themselves, as the command line does: the models are the same each time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            "apexbridge.bridge.choose_embedder",
+            lambda settings: embedder if settings.embedding == "bundled" else choose_embedder(settings),
+        )
+        yield
 
 
 @pytest.fixture

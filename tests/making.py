@@ -62,14 +62,14 @@ def write_skill(
 
 
 def walk(folder: Path) -> dict[str, str]:
-    """Everything below a folder with its content, links not followed; SQLite's own files by name only."""
+    """Everything below a folder with its content, links not followed; SQLite's files and the audit log by name."""
     found = {}
     for path in sorted(folder.rglob("*")):
         relative = path.relative_to(folder).as_posix()
         if path.is_symlink():
             found[relative] = f"link {path.readlink()}"
         elif path.is_file():
-            content = b"" if path.name.startswith("apex.sqlite3") else path.read_bytes()
+            content = b"" if path.name.startswith(("apex.sqlite3", "audit.jsonl")) else path.read_bytes()
             found[relative] = f"{path.stat().st_mode:o} {hashlib.sha256(content).hexdigest()}"
         else:
             found[relative] = "folder"

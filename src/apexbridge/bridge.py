@@ -12,6 +12,9 @@ import anyio
 import anyio.to_thread
 
 import apexbridge
+from apexbridge.agent.approving import Approver
+from apexbridge.agent.react import ReActStrategy
+from apexbridge.agent.recordkeeping import ChatRecords
 from apexbridge.errors import ApexBridgeError
 from apexbridge.retrieval.embedders.choose import choose_embedder
 from apexbridge.retrieval.embedders.embedder import Embedder
@@ -28,9 +31,12 @@ from apexbridge.skills.runs import Runs
 from apexbridge.skills.uploads import UploadStore
 from apexbridge.skills.watcher import watch as watch_skills
 from apexbridge.storage.approvals import SqliteApprovals
+from apexbridge.storage.audit import AUDIT_FILE, AuditLog
+from apexbridge.storage.chats import ChatStore
 from apexbridge.storage.database import Database
 from apexbridge.storage.directory import owned
 from apexbridge.storage.faults import storage_faults
+from apexbridge.storage.keys import KeyStore
 from apexbridge.storage.runs import RunStore
 from apexbridge.storage.statistics import CallCounts, CallStatisticsStore, CallTally
 from apexbridge.tools.builtin.calculate import calculate
@@ -79,6 +85,9 @@ class Bridge:
         sandbox: Sandbox,
         tally: CallTally,
         *,
+        keys: KeyStore,
+        audit: AuditLog,
+        chats: ChatRecords,
         indexing: Indexing = "wait",
         progress: Progress | None = None,
     ) -> None:
@@ -92,6 +101,13 @@ class Bridge:
         self.builtins = BuiltInExecutor(self.tools)
         self.confirmation = skills.confirmation
         self.conversations = Conversations()
+        self.chats = chats
+        recorder = chats if settings.chat_records != "off" else None
+        self.chat = ReActStrategy(
+            self.tools, settings.chat, Approver(self.confirmation), teach=self._teach, recorder=recorder
+        )
+        self.keys = keys
+        self.audit = audit
         self._tally = tally
         self.instance = uuid.uuid4().hex
         """Tells this opened directory apart from any other one, so that nobody talks to the wrong server."""
@@ -128,7 +144,10 @@ class Bridge:
             try:
                 retrieval = ToolRetrievalService(settings.data_dir, embedder, settings.retrieval)
                 sandbox = Sandbox(settings.sandbox)
-                runs = _runs(settings, database, sandbox)
+                keys, audit = KeyStore(database), AuditLog(settings.data_dir / AUDIT_FILE, database)
+                store = RunStore(database)
+                workspace = _workspace(settings, store, keys)
+                runs = _runs(settings, database, sandbox, store, workspace, keys)
                 tally = CallTally(CallStatisticsStore(database))
                 confirmation = Confirmation(SqliteApprovals(database), enabled=settings.skills.confirm_dangerous)
                 skills = SkillManager(
@@ -142,11 +161,29 @@ class Bridge:
                 )
                 retrieval.facts = skills.facts
                 bridge = cls(
-                    settings, skills, retrieval, runs, sandbox, tally, indexing=indexing, progress=index_progress
+                    settings,
+                    skills,
+                    retrieval,
+                    runs,
+                    sandbox,
+                    tally,
+                    keys=keys,
+                    audit=audit,
+                    chats=_chats(settings, database, keys),
+                    indexing=indexing,
+                    progress=index_progress,
                 )
-                bridge._register_tools()
+                bridge._register_tools(workspace)
                 async with AsyncExitStack() as stack:
+                    await keys.load()
+                    stack.push_async_callback(keys.close)
+                    await audit.open()
+                    stack.push_async_callback(audit.close)
                     stack.push_async_callback(tally.close)
+                    if not watch:  # else it is done beside: there may be very many, and a server is waited for
+                        await bridge.chats.sweep()
+                    stack.push_async_callback(bridge.chats.close)
+                    stack.push_async_callback(bridge.chat.close)
                     await stack.enter_async_context(retrieval.running())
                     await stack.enter_async_context(sandbox.running())
                     stack.push_async_callback(runs.close)
@@ -161,13 +198,16 @@ class Bridge:
                     )
                     await stack.enter_async_context(_background(watch_skills(skills) if watch else None))
                     await stack.enter_async_context(_background(runs.keep_tidy() if watch else None))
+                    await stack.enter_async_context(_background(bridge.chats.keep_tidy() if watch else None))
                     yield bridge
             finally:
                 await anyio.to_thread.run_sync(database.close, abandon_on_cancel=False)
 
-    def _register_tools(self) -> None:
+    async def _teach(self, request: str, skill: str, caller: str) -> None:
+        await self.retrieval.remember(request, skill, succeeded=True, caller=caller)
+
+    def _register_tools(self, workspace: Workspace) -> None:
         """The built-ins, and what other packages bring along."""
-        workspace = _workspace(self.settings)
         desk = SkillDesk(self.skills)
         for tool in (
             file_read(workspace),
@@ -195,6 +235,11 @@ class Bridge:
             self.tools.enable(id)
         else:
             self.tools.disable(id)
+
+    def content_hash(self, skill: str) -> str | None:
+        """The content of an installed skill, as one value."""
+        tool = self.tools.find(skill_tool_id(skill))
+        return tool.metadata.content_hash or None if tool else None
 
     async def tool_counts(self) -> dict[str, CallCounts]:
         """How often each tool was called and how it went, by its id."""
@@ -258,21 +303,36 @@ def _runs_folder(settings: Settings) -> Path:
     return settings.data_dir / "runs"
 
 
-def _workspace(settings: Settings) -> Workspace:
-    return Workspace(settings.workspace, lambda run, _: _runs_folder(settings) / run)
+def _workspace(settings: Settings, store: RunStore, keys: KeyStore) -> Workspace:
+    def folder_of(run: str, caller: str) -> Path | None:
+        owner = keys.reach(caller)
+        return _runs_folder(settings) / run if owner is None or store.owner(run) == owner else None
+
+    return Workspace(settings.workspace, folder_of)
 
 
-def _runs(settings: Settings, database: Database, sandbox: Sandbox) -> Runs:
+def _runs(
+    settings: Settings, database: Database, sandbox: Sandbox, store: RunStore, workspace: Workspace, keys: KeyStore
+) -> Runs:
     uploads = UploadStore(settings.data_dir / "uploads")
     return Runs(
         sandbox,
-        store=RunStore(database),
+        store=store,
         statistics=CallStatisticsStore(database),
         folder=_runs_folder(settings),
-        inputs=InputFiles(workspace=_workspace(settings), uploads=uploads),
+        inputs=InputFiles(workspace=workspace, uploads=uploads, reach=keys.reach),
         uploads=uploads,
         record_input=settings.record_input,
         retention_days=settings.run_retention_days,
+    )
+
+
+def _chats(settings: Settings, database: Database, keys: KeyStore) -> ChatRecords:
+    return ChatRecords(
+        ChatStore(database),
+        has_texts=settings.chat_records == "full",
+        retention_days=settings.chat_retention_days,
+        key_name=keys.name_of,
     )
 
 

@@ -34,6 +34,7 @@ STATUS_OF_CODE: Mapping[str, int] = {
     "UNSAFE_ENTRY": 400,
     "SKILL_PARSE_ERROR": 400,
     "FIELD_NOT_EDITABLE": 400,
+    "UNAUTHORIZED": 401,
     "PERMISSION_DENIED": 403,
     "EACCES": 403,
     "FORBIDDEN": 403,
@@ -45,8 +46,10 @@ STATUS_OF_CODE: Mapping[str, int] = {
     "FILE_NOT_FOUND": 404,
     "EXECUTION_NOT_FOUND": 404,
     "APPROVAL_NOT_FOUND": 404,
+    "CHAT_NOT_FOUND": 404,
     "NOT_FOUND": 404,
     "METHOD_NOT_ALLOWED": 405,
+    "REQUEST_TIMEOUT": 408,
     "SKILL_ALREADY_EXISTS": 409,
     "SKILL_READ_ONLY": 409,
     "CONFIRMATION_REQUIRED": 409,
@@ -59,7 +62,9 @@ STATUS_OF_CODE: Mapping[str, int] = {
     "PAYLOAD_TOO_LARGE": 413,
     "UNSUPPORTED_MEDIA_TYPE": 415,
     "INVALID_INPUT": 422,
+    "RATE_LIMITED": 429,
     "QUEUE_FULL": 429,
+    "HEADERS_TOO_LARGE": 431,
     "INTERNAL_ERROR": 500,
     "INVALID_SETTING": 500,
     "TOOL_EXECUTION_ERROR": 500,
@@ -72,7 +77,17 @@ STATUS_OF_CODE: Mapping[str, int] = {
 }
 """Every code the product answers with, and the HTTP status that belongs to it."""
 RETRYABLE_CODES = frozenset(
-    {"BUSY", "QUEUE_FULL", "TIMEOUT", "SANDBOX_UNAVAILABLE", "LANCE_SEARCH_ERROR", "NOT_READY", "STORAGE_FULL"}
+    {
+        "BUSY",
+        "REQUEST_TIMEOUT",
+        "RATE_LIMITED",
+        "QUEUE_FULL",
+        "TIMEOUT",
+        "SANDBOX_UNAVAILABLE",
+        "LANCE_SEARCH_ERROR",
+        "NOT_READY",
+        "STORAGE_FULL",
+    }
 )
 """Where the same call may go well another time; everywhere else it has to be another call."""
 

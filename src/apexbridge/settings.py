@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, SecretStr, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -14,7 +14,11 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from apexbridge.agent.budget import ChatLimits
+from apexbridge.agent.react import ChatSettings
+from apexbridge.agent.records import Recording
 from apexbridge.errors import ServerError
+from apexbridge.llm.config import LLMSettings, ToolMode, Upstream
 from apexbridge.retrieval.config import (
     DEFAULT_LIMIT,
     DEFAULT_THRESHOLD,
@@ -35,7 +39,34 @@ from apexbridge.skills.config import SkillsSettings
 from apexbridge.skills.models import DefaultMode, Profile
 
 SETTINGS_FILE = "apex.toml"
+
+
+class UpstreamSettings(BaseModel):
+    """One `[[llm]]` table."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    base_url: str
+    api_key_env: str | None = None
+    """The variable that holds the key; the key itself does not belong into a file."""
+    models: tuple[str, ...] = ()
+    tool_mode: ToolMode = "auto"
+
+    def upstream(self) -> Upstream:
+        """What it describes."""
+        return Upstream(
+            name=self.name,
+            base_url=self.base_url,
+            api_key=os.environ.get(self.api_key_env) if self.api_key_env else None,
+            models=self.models,
+            tool_mode=self.tool_mode,
+        )
+
+
 Origin = Literal["flag", "environment", "apex.toml", "default"]
+KeysRequired = Literal["auto", "true", "false"]
+_TRUTH = {"1": "true", "yes": "true", "on": "true", "0": "false", "no": "false", "off": "false"}
 
 
 class Settings(BaseSettings):
@@ -44,9 +75,24 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="APEX_", toml_file=SETTINGS_FILE, extra="forbid", frozen=True)
 
     data_dir: Path = Field(default=Path("data"), description="Where skills and everything known of them are kept.")
-    host: str = Field(default="127.0.0.1", description="Address the server binds to; loopback only.")
+    host: str = Field(
+        default="127.0.0.1", description="Address the server binds to; others than loopback need an API key."
+    )
     port: int = Field(default=8420, ge=0, le=65535, description="Port the server binds to; 0 takes a free one.")
     url: str | None = Field(default=None, description="Address of a running server that commands should talk to.")
+    api_key: SecretStr | None = Field(default=None, description="API key with which commands talk to a server.")
+    api_keys_required: KeysRequired = Field(
+        default="auto", description="Whether clients need an API key: true, false, or auto, unless bound to loopback."
+    )
+    rate_limit: int = Field(
+        default=600, ge=0, le=1_000_000, description="Requests that each API key may make in a minute; 0 is no limit."
+    )
+    allowed_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=(), description="Names by which clients may call this server, separated by commas."
+    )
+    allowed_origins: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=(), description="Sites whose pages may send requests, separated by commas."
+    )
     skill_roots: Annotated[tuple[Path, ...], NoDecode] = Field(
         default=(), description="Extra folders of skills, separated by `:`; scanned in order, installed skills win."
     )
@@ -101,6 +147,29 @@ class Settings(BaseSettings):
     search_threshold: float = Field(
         default=DEFAULT_THRESHOLD, ge=0, le=1, description="Confidence below which a skill is not shown."
     )
+    llm_base_url: str | None = Field(
+        default=None, description="Address of the model's server, up to what comes before `/chat/completions`."
+    )
+    llm_api_key: SecretStr | None = Field(default=None, description="Key for the model's server.")
+    llm_model: str | None = Field(default=None, description="Model for requests that name none.")
+    llm_tool_mode: ToolMode = Field(
+        default="auto", description="How tools are offered to the model: auto, native, schema or text."
+    )
+    llm: tuple[UpstreamSettings, ...] = Field(
+        default=(), description="Several model servers, as `[[llm]]` tables in apex.toml."
+    )
+    system_prompt: str | None = Field(default=None, description="What every model is told, in place of our own words.")
+    system_prompt_file: Path | None = Field(default=None, description="A file with the same.")
+    chat_max_turns: int = Field(default=12, ge=1, le=1000, description="Turns of a model in one request.")
+    chat_max_calls: int = Field(default=40, ge=0, le=10_000, description="Tool calls in one request.")
+    chat_max_seconds: int = Field(default=300, ge=1, le=86_400, description="How long a request may take.")
+    chat_max_tokens: int = Field(
+        default=0, ge=0, le=10**9, description="Tokens of all turns of a request together; 0 for any number."
+    )
+    chat_records: Recording = Field(
+        default="steps", description="What is recorded of chat requests: off, steps without any text, or full."
+    )
+    chat_retention_days: int = Field(default=30, ge=0, description="How long records of chat requests are kept.")
     usage_memory: bool = Field(default=True, description="Whether confirmed requests help to find skills later.")
     usage_memory_shared: bool = Field(
         default=False, description="Whether requests of one API key may help requests of another."
@@ -113,6 +182,17 @@ class Settings(BaseSettings):
             return value
         words = [word.strip() for word in value.split(",") if word.strip()]
         return GUARANTEES if words == ["all"] else words
+
+    @field_validator("api_keys_required", mode="before")
+    @classmethod
+    def _any_truth(cls, value: Any) -> Any:
+        word = str(value).lower()
+        return _TRUTH.get(word, word)
+
+    @field_validator("allowed_hosts", "allowed_origins", mode="before")
+    @classmethod
+    def _split_words(cls, value: Any) -> Any:
+        return [word.strip() for word in value.split(",") if word.strip()] if isinstance(value, str) else value
 
     @field_validator("skill_roots", mode="before")
     @classmethod
@@ -174,6 +254,41 @@ class Settings(BaseSettings):
             ),
             path=os.environ.get("PATH", os.defpath),
         )
+
+    @property
+    def chat(self) -> ChatSettings:
+        """The part that is about chat."""
+        return ChatSettings(
+            llm=LLMSettings(upstreams=self._upstreams, default_model=self.llm_model),
+            limits=ChatLimits(
+                turns=self.chat_max_turns,
+                calls=self.chat_max_calls,
+                seconds=self.chat_max_seconds,
+                tokens=self.chat_max_tokens,
+            ),
+            system_prompt=self._system_prompt,
+        )
+
+    @property
+    def _upstreams(self) -> tuple[Upstream, ...]:
+        """The server that is set by itself, with OpenAI's own variables as fallbacks, and those of the tables."""
+        several = tuple(table.upstream() for table in self.llm)
+        base_url = self.llm_base_url or (None if several else os.environ.get("OPENAI_BASE_URL"))
+        if base_url is None:
+            return several
+        key = self.llm_api_key.get_secret_value() if self.llm_api_key else os.environ.get("OPENAI_API_KEY")
+        return (Upstream(base_url=base_url, api_key=key, tool_mode=self.llm_tool_mode), *several)
+
+    @property
+    def _system_prompt(self) -> str | None:
+        if self.system_prompt is not None or self.system_prompt_file is None:
+            return self.system_prompt
+        try:
+            return self.system_prompt_file.expanduser().read_text("utf-8")
+        except (OSError, ValueError) as error:
+            raise ServerError(
+                f"APEX_SYSTEM_PROMPT_FILE: {self.system_prompt_file} cannot be read", code="INVALID_SETTING"
+            ) from error
 
     @property
     def workspace(self) -> Path:

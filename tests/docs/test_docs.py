@@ -11,7 +11,7 @@ import sys
 import threading
 import tomllib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, get_args
 
@@ -21,8 +21,16 @@ import typer
 
 import apexbridge
 from apexbridge import errors
+from apexbridge.agent import hidden
+from apexbridge.agent.asking import GRACE_SECONDS
+from apexbridge.agent.budget import StopCause
+from apexbridge.agent.react import ReActStrategy
+from apexbridge.agent.recordkeeping import ChatRecords
+from apexbridge.agent.recordsize import MAX_RECORD_BYTES
+from apexbridge.agent.request import Options
 from apexbridge.bridge import Bridge
 from apexbridge.errors import STATUS_OF_CODE
+from apexbridge.llm import answering, client
 from apexbridge.retrieval.matches import SearchAnswer
 from apexbridge.sandbox.artifacts import MAX_BYTES, MAX_DEPTH, MAX_FILES, MIN_FREE_BYTES
 from apexbridge.sandbox.config import GUARANTEES, MB
@@ -41,6 +49,7 @@ from apexbridge.surfaces.cli.app import main as apex
 from apexbridge.surfaces.http.app import create_app
 from apexbridge.tools.builtin.registry import BuiltInExecutor
 from apexbridge.tools.confirmation import Confirmation
+from apexbridge.tools.conversation import LOOP_CALLS
 from apexbridge.tools.registry import ToolRegistry
 
 ROOT = Path(__file__).parent.parent.parent
@@ -54,12 +63,22 @@ FIELDS_WITHOUT_SCHEMA = {
     for model in (ExecutionResult, SearchAnswer)
 }
 """Models that serialize themselves: their OpenAPI schema is an object with no word on its fields."""
+INHERITED = {
+    "SkillDetail": "SkillSummary",
+    "RunDetail": "RunSummary",
+    "NewKey": "KeyView",
+    "ChatDetail": "ChatSummary",
+    "ChatStatistics": "ModelTotals",
+}
+"""Shapes whose section tells only what they add."""
 OF_INSTANCES: dict[type, set[str]] = {
     SkillsSandboxExecutor: set(),
     Runs: {"uploads"},
     ToolRegistry: {"executor"},
     BuiltInExecutor: {"tools"},
     Confirmation: set(),
+    ReActStrategy: {"settings"},
+    ChatRecords: {"has_texts"},
 }
 """Public attributes that only an instance has."""
 
@@ -157,7 +176,7 @@ def test_every_command_has_a_section_with_exactly_its_options(path: tuple[str, .
     assert {re.split(r"[ `]", cell.strip().strip("`"))[0] for cell in told} == options_of(path)
     for parameter in COMMANDS[path].params:
         if parameter.param_type_name == "argument":
-            assert f"`{parameter.metavar.strip('[]')}`" in section
+            assert f"`{(parameter.metavar or parameter.name.upper()).strip('[]')}`" in section
 
 
 @pytest.mark.requirement("H2")
@@ -182,10 +201,10 @@ async def test_every_route_has_a_section_with_its_parameters(bridge: Bridge) -> 
     }
     told = {title for title in sections if re.match(r"(GET|POST|PUT|PATCH|DELETE) ", title)}
     assert told == routes.keys()
-    for route, operation in routes.items():
+    for title, operation in routes.items():
         for parameter in operation.get("parameters", []):
             if parameter["in"] == "query":
-                assert f"`{parameter['name']}`" in sections[route], route
+                assert f"`{parameter['name']}`" in sections[title], title
 
 
 @pytest.mark.anyio
@@ -193,9 +212,18 @@ async def test_every_route_has_a_section_with_its_parameters(bridge: Bridge) -> 
 async def test_every_field_that_travels_over_http_is_told(bridge: Bridge) -> None:
     sections = sections_of(text_of("http.md"))
     for name, schema in create_app(bridge).openapi()["components"]["schemas"].items():
-        inherited = sections.get({"SkillDetail": "SkillSummary", "RunDetail": "RunSummary"}.get(name, ""), "")
+        inherited = sections.get(INHERITED.get(name, ""), "")
         for field in schema.get("properties") or FIELDS_WITHOUT_SCHEMA[name]:
             assert f"`{field}`" in sections[name] + inherited, f"{name}.{field}"
+
+
+@pytest.mark.requirement("H2")
+def test_every_option_of_a_chat_request_and_every_end_of_its_answer_is_told() -> None:
+    sections = sections_of(text_of("http.md"))
+    for option in fields(Options):
+        assert re.search(rf"^\| `{option.name}` \|", sections["x_bridge of a request"], re.MULTILINE), option.name
+    for cause in get_args(StopCause):
+        assert f"`{cause}`" in sections["x_bridge of an answer"], cause
 
 
 @pytest.mark.requirement("H2")
@@ -250,6 +278,51 @@ def test_the_numbers_of_the_security_page_are_those_of_the_code() -> None:
 
 
 @pytest.mark.requirement("H2")
+def test_the_numbers_of_the_chat_page_are_those_of_the_code() -> None:
+    sections = sections_of((ROOT / "docs/concepts/chat.md").read_text("utf-8"))
+    words = {
+        "Limits": (
+            f"| turns of the model | {Settings.model_fields['chat_max_turns'].default} |",
+            f"| tool calls | {Settings.model_fields['chat_max_calls'].default} |",
+            f"| time | {Settings.model_fields['chat_max_seconds'].default} s | a call that goes on is ended; "
+            f"a last turn, which may take {GRACE_SECONDS:g} s more |",
+            f"| the same call in a row | {LOOP_CALLS} times |",
+            f"| an upstream's silence in a stream | {client.SILENCE_SECONDS} s | 504 |",
+            f"| an upstream's answer in one piece | {answering.MAX_ANSWER_BYTES // MB} MB | 502 |",
+        ),
+        "Turns of which the client sees a part": (
+            f"at most {hidden.MAX_TURNS:,} of them and {hidden.MAX_BYTES // MB} MB",
+        ),
+        "Upstreams": (
+            ", ".join(str(status) for status in sorted(client.RETRIED_STATUSES)[:-1]),
+            f"and {max(client.RETRIED_STATUSES)}.",
+            f"for more than {client.MAX_WAIT_SECONDS:g} seconds",
+        ),
+    }
+    for title, told in words.items():
+        section = " ".join(sections[title].split())
+        assert [text for text in told if text not in section] == [], title
+
+
+@pytest.mark.requirement("H2")
+def test_the_numbers_about_records_of_chats_are_those_of_the_code() -> None:
+    size = f"{MAX_RECORD_BYTES // 1024} KiB"
+    days = Settings.model_fields["chat_retention_days"].default
+    words = {
+        "docs/guides/chat.md": (
+            "See what was asked",
+            f"beyond {size}",
+            f"`APEX_CHAT_RETENTION_DAYS`, {days} by default",
+        ),
+        "docs/reference/http.md": ("ChatDetail", f"{size} together"),
+        "docs/security.md": ("What is left", f"steps and tokens: for {days} days"),
+    }
+    for page, (title, *told) in words.items():
+        section = " ".join(sections_of((ROOT / page).read_text("utf-8"))[title].split())
+        assert [text for text in told if text not in section] == [], page
+
+
+@pytest.mark.requirement("H2")
 @pytest.mark.parametrize("owner", OF_INSTANCES, ids=lambda owner: owner.__name__)
 def test_the_python_reference_tells_every_method(owner: type) -> None:
     told = re.findall(r"^\| `(\w+)(?:\(.*\))?` \|", sections_of(text_of("python.md"))[owner.__name__], re.MULTILINE)
@@ -269,7 +342,7 @@ def test_the_python_reference_names_what_is_public_and_nothing_else() -> None:
     assert set(told) == public
 
 
-@pytest.mark.parametrize("room", ["skills", "tools"])
+@pytest.mark.parametrize("room", ["agent", "llm", "skills", "tools"])
 def test_the_architecture_page_knows_every_module_of_a_room(room: str) -> None:
     """Each stands in its room's table; one of a folder below the room in a row that names the folder."""
     _, _, after = (ROOT / "docs/architecture.md").read_text("utf-8").partition(f"Inside `{room}/`")
@@ -370,20 +443,30 @@ class Terminal:
             self.code, output = run_apex(f"apex {after}", typed)
             return output
         program = line.split()[0]
-        self.code, output = {"apex": run_apex, "curl": self._curl}.get(program, run_shell)(line)
+        self.code, output = {"apex": apex_piped, "curl": self._curl}.get(program, run_shell)(line)
         return output
 
     def _curl(self, line: str) -> tuple[int, str]:
         request, *pipe = [part.strip() for part in line.replace("\\\n", " ").split(" | ")]
         address = self._server()
-        output, code = curl(request.replace("http://127.0.0.1:8420", address)), 0
-        for stage in pipe:
-            program, *words = shlex.split(stage)
-            assert program == "jq", line
-            query = [word for word in words if word != "-r"]
-            output = jq(output, query[0] if query else ".")
-            output = str(json.loads(output)) if "-r" in words else output
-        return code, output.replace(address, "http://127.0.0.1:8420")
+        output = piped(curl(request.replace("http://127.0.0.1:8420", address)), pipe)
+        return 0, output.replace(address, "http://127.0.0.1:8420")
+
+
+def apex_piped(line: str) -> tuple[int, str]:
+    command, *pipe = [part.strip() for part in line.split(" | jq ")]
+    code, output = run_apex(command)
+    return code, piped(output, [f"jq {stage}" for stage in pipe])
+
+
+def piped(output: str, pipe: list[str]) -> str:
+    for stage in pipe:
+        program, *words = shlex.split(stage)
+        assert program == "jq", stage
+        query = [word for word in words if word != "-r"]
+        output = jq(output, query[0] if query else ".")
+        output = str(json.loads(output)) if "-r" in words else output
+    return output
 
 
 def run_apex(line: str, typed: str = "") -> tuple[int, str]:

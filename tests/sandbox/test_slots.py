@@ -1,5 +1,6 @@
 """Turns: first in, first out, never too many at once, and a clear no where there is no room to wait."""
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,7 @@ def test_turns_come_in_order_and_never_too_many_at_once(limit: int, lengths: lis
                 tasks.start_soon(watched.take, number, steps)
         return watched
 
-    watched = anyio.run(main)
+    watched = asyncio.run(main())
     assert watched.order == list(range(len(lengths)))
     assert watched.most <= limit
     assert (watched.slots.running, watched.slots.waiting) == (0, 0)

@@ -192,7 +192,11 @@ async def test_500_input_files_of_50_megabytes_are_taken_and_nothing_beyond(cold
         (workspace / name).write_bytes(b"x")
     with (workspace / names[0]).open("wb") as largest:
         largest.truncate(50 * MB - 499)
-    found = InputFiles(workspace=Workspace(workspace, lambda run, _: None), uploads=UploadStore(tmp_path / "uploads"))
+    found = InputFiles(
+        workspace=Workspace(workspace, lambda run, _: None),
+        uploads=UploadStore(tmp_path / "uploads"),
+        reach=lambda _: None,
+    )
     text = """
 import json, os
 sizes = [os.path.getsize(path) for path in json.loads(os.environ["INPUT_JSON"])["files"]]

@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from apexbridge.errors import ServerError
-from apexbridge.storage.database import Database
+from apexbridge.storage.database import Database, _migrations
 from apexbridge.storage.directory import is_owned, owned
 from apexbridge.storage.faults import storage_faults
 from apexbridge.storage.statistics import CallStatisticsStore
@@ -74,6 +74,16 @@ async def test_no_error_ends_the_writer(database: Database) -> None:
     assert await count(database) == 1
 
 
+async def test_nobody_but_the_owner_can_read_it(tmp_path: Path) -> None:
+    for path in (tmp_path / "x.sqlite3", tmp_path / "x.sqlite3-wal"):
+        path.touch(0o644)  # as older versions left them
+    database = Database(tmp_path / "x.sqlite3")
+    await database.write(lambda connection: connection.execute("PRAGMA user_version"))
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.glob("x.sqlite3*")}
+    database.close()
+    assert modes == dict.fromkeys(("x.sqlite3", "x.sqlite3-wal", "x.sqlite3-shm"), 0o600)
+
+
 async def test_a_database_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "x.sqlite3"
     Database(path).close()
@@ -112,6 +122,33 @@ async def test_migrations_run_once_and_data_stays(tmp_path: Path) -> None:
     assert await count(second) == 1
     assert await second.read(lambda c: c.execute("PRAGMA journal_mode").fetchone()[0]) == "wal"
     second.close()
+
+
+async def test_a_migration_that_came_after_a_higher_number_is_not_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "x.sqlite3"
+    first = Database(path)
+    await first.write(insert("kept"))  # type: ignore[arg-type]
+    first.close()
+    with closing(sqlite3.connect(path)) as connection:  # as if 4 had not been there yet
+        connection.executescript("DROP TABLE approvals; DELETE FROM migrations WHERE number = 4;")
+    second = Database(path)
+    assert await second.read(lambda c: c.execute("SELECT count(*) FROM approvals").fetchone()[0]) == 0
+    assert await count(second) == 1
+    second.close()
+    assert not list(tmp_path.glob("*.broken-*"))
+
+
+async def test_a_database_from_before_migrations_were_noted_goes_on_from_its_version(tmp_path: Path) -> None:
+    path = tmp_path / "x.sqlite3"
+    with closing(sqlite3.connect(path)) as connection:
+        for _, statements in _migrations()[:5]:
+            connection.executescript(statements)
+        connection.executescript("INSERT INTO first_installs VALUES ('kept', 1); PRAGMA user_version = 5;")
+    opened = Database(path)
+    assert await opened.read(lambda c: c.execute("SELECT caller FROM runs").fetchall()) == []
+    assert await count(opened) == 1
+    opened.close()
+    assert not list(tmp_path.glob("*.broken-*"))
 
 
 def test_damage_beyond_the_first_page_is_noticed_and_set_aside(tmp_path: Path) -> None:

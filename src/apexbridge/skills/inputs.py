@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import PurePosixPath
 from typing import BinaryIO
@@ -17,9 +17,11 @@ from apexbridge.tools.builtin.files.workspace import Workspace
 class InputFiles:
     """Finds what a call's `files` name."""
 
-    def __init__(self, *, workspace: Workspace, uploads: UploadStore) -> None:
+    def __init__(self, *, workspace: Workspace, uploads: UploadStore, reach: Callable[[str], str | None]) -> None:
+        """`reach` tells whose uploads a caller may use; None for everybody's."""
         self._workspace = workspace
         self._uploads = uploads
+        self._reach = reach
 
     @contextmanager
     def opened(self, names: Sequence[str], *, caller: str = "") -> Iterator[tuple[InputFile, ...]]:
@@ -41,7 +43,7 @@ class InputFiles:
 
     def _open(self, wanted: str, caller: str) -> tuple[str, BinaryIO]:
         if self._uploads.is_id(wanted):
-            return self._uploads.open(wanted)
+            return self._uploads.open(wanted, owner=self._reach(caller))
         try:
             return safe_name(wanted), self._workspace.open_file(wanted, caller=caller)
         except ApexBridgeError as error:

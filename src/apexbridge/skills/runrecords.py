@@ -22,6 +22,8 @@ class RunSummary(WireModel):
     skill: str
     script: str
     content_hash: str
+    caller: str
+    """The id of the API key that it was started with; empty where it was none."""
     state: RunState
     status: str | None
     created_at: datetime
@@ -51,7 +53,12 @@ def fits(row: RunRow, wanted: RunFilter) -> bool:
     """Whether a run is among those that are wanted."""
     return all(
         value is None or value == getattr(row, name)
-        for name, value in (("skill", wanted.skill), ("state", wanted.state), ("status", wanted.status))
+        for name, value in (
+            ("skill", wanted.skill),
+            ("state", wanted.state),
+            ("status", wanted.status),
+            ("caller", wanted.caller),
+        )
     )
 
 
@@ -62,6 +69,7 @@ def told(row: RunRow) -> dict[str, Any]:
         "skill": row.skill,
         "script": row.script,
         "content_hash": row.content_hash,
+        "caller": row.caller,
         "state": row.state,
         "status": row.status,
         "created_at": _moment(row.created_at),

@@ -171,6 +171,7 @@ class Runs:
             skill=request.skill,
             script=request.script,
             content_hash=request.content_hash,
+            caller=request.caller,
             state="pending",
             created_at=now(),
             input_digest=hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest(),
@@ -267,32 +268,33 @@ class Runs:
             executions=[RunSummary(**told(row)) for row in rows], total=total + len(live), page=page, limit=limit
         )
 
-    async def get(self, identity: str) -> RunDetail:
+    # With `owner`, the runs of others are not there.
+    async def get(self, identity: str, *, owner: str | None = None) -> RunDetail:
         """Everything about one run.
 
         Raises:
             RequestError: EXECUTION_NOT_FOUND.
         """
-        if run := self._live.get(identity):
+        if run := self._live_run(identity, owner):
             return RunDetail(**told(run.row))
-        row = await self._row_of(identity)
+        row = await self._row_of(identity, owner)
         result = await anyio.to_thread.run_sync(self._result, row)
         return RunDetail(**told(row), input=json.loads(row.input) if row.input else None, result=result)
 
-    async def events(self, identity: str, after: int = 0) -> AsyncIterator[RunEvent]:
+    async def events(self, identity: str, after: int = 0, *, owner: str | None = None) -> AsyncIterator[RunEvent]:
         """What happens in a run from that number on, to its end; one that ended long ago is told from its record."""
         run = self._live.get(identity) or self._ended.get(identity)
-        log = run.log if run else replay(await self.get(identity))
+        log = run.log if run and _belongs(run.row, owner) else replay(await self.get(identity, owner=owner))
         async for event in log.follow(after):
             yield event
 
-    async def open_file(self, identity: str, path: str) -> BinaryIO:
+    async def open_file(self, identity: str, path: str, *, owner: str | None = None) -> BinaryIO:
         """A file that a run left, open.
 
         Raises:
             RequestError: EXECUTION_NOT_FOUND, or FILE_NOT_FOUND.
         """
-        await self._row_of(identity)
+        await self._row_of(identity, owner)
         try:
             return await anyio.to_thread.run_sync(open_beneath, self._folder / identity / "files", path)
         except (OSError, ValueError) as error:
@@ -308,34 +310,38 @@ class Runs:
                 told[name] = path.read_text("utf-8", "replace")
         return ExecutionResult.model_validate(told).of_skill(row.skill)
 
-    async def _row_of(self, identity: str) -> RunRow:
+    def _live_run(self, identity: str, owner: str | None) -> Run | None:
+        run = self._live.get(identity)
+        return run if run and _belongs(run.row, owner) else None
+
+    async def _row_of(self, identity: str, owner: str | None) -> RunRow:
         row = await self._store.get(identity)
-        if row is None:
+        if row is None or not _belongs(row, owner):
             raise RequestError(f"There is no execution {identity[:64]}", code="EXECUTION_NOT_FOUND")
         return row
 
     # --------------------------------------------------------------------------------------------------- ending
-    async def cancel(self, identity: str) -> None:
+    async def cancel(self, identity: str, *, owner: str | None = None) -> None:
         """End a run; one that has ended already stays as it is.
 
         Raises:
             RequestError: EXECUTION_NOT_FOUND.
         """
-        if run := self._live.get(identity):
+        if run := self._live_run(identity, owner):
             run.cancel()
         else:
-            await self._row_of(identity)
+            await self._row_of(identity, owner)
 
-    async def delete(self, identity: str) -> None:
+    async def delete(self, identity: str, *, owner: str | None = None) -> None:
         """End a run if need be, and forget it with all it left.
 
         Raises:
             RequestError: EXECUTION_NOT_FOUND.
         """
-        if run := self._live.get(identity):
+        if run := self._live_run(identity, owner):
             run.cancel()
             await run.result()
-        await self._row_of(identity)
+        await self._row_of(identity, owner)
         await self._forget(identity)
 
     async def _forget(self, identity: str) -> None:
@@ -379,3 +385,7 @@ class Runs:
         for run in running:
             with anyio.move_on_after(10):
                 await asyncio.wait([asyncio.ensure_future(run.result())])
+
+
+def _belongs(row: RunRow, owner: str | None) -> bool:
+    return owner is None or row.caller == owner

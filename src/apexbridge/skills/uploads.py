@@ -39,22 +39,22 @@ class UploadStore:
         """Whether this names an upload."""
         return _ID.match(text) is not None
 
-    async def add(self, file: BinaryIO, name: str | None) -> Upload:
-        """Keep a copy of an open file.
+    async def add(self, file: BinaryIO, name: str | None, *, caller: str = "") -> Upload:
+        """Keep a copy of an open file for this caller: an API key's id, or nothing.
 
         Raises:
             RequestError: QUEUE_FULL, when too many are kept already.
         """
-        return await anyio.to_thread.run_sync(self._add, file, safe_name(name or "upload"))
+        return await anyio.to_thread.run_sync(self._add, file, safe_name(name or "upload"), caller)
 
-    def _add(self, file: BinaryIO, name: str) -> Upload:
+    def _add(self, file: BinaryIO, name: str, caller: str) -> Upload:
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.sweep()
         sizes = [file.stat().st_size for file in self._folder.glob("*/*")]
         if len(sizes) >= MAX_UPLOADS or sum(sizes) >= MAX_BYTES:
             raise RequestError("Too many uploads wait for their runs; try again later.", code="QUEUE_FULL")
         identity = f"upload-{os.urandom(16).hex()}"
-        place = self._folder / identity
+        place = self._folder / (f"{identity}.{caller}" if caller else identity)
         place.mkdir(mode=0o700)
         try:
             size = 0
@@ -66,14 +66,17 @@ class UploadStore:
             raise
         return Upload(id=identity, name=name, size=size)
 
-    def open(self, identity: str) -> tuple[str, BinaryIO]:
-        """An upload's name and the open file.
+    def open(self, identity: str, *, owner: str | None = None) -> tuple[str, BinaryIO]:
+        """An upload's name and the open file; with `owner`, those of others are not there.
 
         Raises:
             InvalidInputError: there is none, or no more.
         """
         try:
-            (path,) = (self._folder / identity).iterdir()
+            (place,) = self._folder.glob(f"{identity}*")
+            if owner not in (None, place.name.partition(".")[2]):
+                raise ValueError(identity)
+            (path,) = place.iterdir()
             return path.name, path.open("rb")
         except (OSError, ValueError) as error:
             raise InvalidInputError(

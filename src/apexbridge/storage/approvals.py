@@ -39,8 +39,15 @@ class SqliteApprovals:
 
     async def waiting_for(self, digest: str, *, now: int) -> dict[str, Any] | None:
         """The question that is already open for the same call."""
-        query = f"{_SELECT} WHERE digest = ? AND state = 'waiting' AND expires_at > ? ORDER BY created_at DESC LIMIT 1"
-        found = await self._query(query, digest, now)
+        return await self._latest(digest, "waiting", now)
+
+    async def approved_for(self, digest: str, *, now: int) -> dict[str, Any] | None:
+        """An approval for the same call that nobody has used."""
+        return await self._latest(digest, "approved", now)
+
+    async def _latest(self, digest: str, state: str, now: int) -> dict[str, Any] | None:
+        query = f"{_SELECT} WHERE digest = ? AND state = ? AND expires_at > ? ORDER BY created_at DESC LIMIT 1"
+        found = await self._query(query, digest, state, now)
         return found[0] if found else None
 
     async def open(self, *, now: int) -> Sequence[dict[str, Any]]:

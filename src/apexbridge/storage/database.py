@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import queue
 import sqlite3
 import threading
@@ -22,6 +23,7 @@ Job = Callable[[sqlite3.Connection], T]
 MAX_BATCH = 500
 """Jobs in one commit: enough to spread the cost of it, few enough to answer soon."""
 BUSY_TIMEOUT_MS = 10_000
+PRIVATE = 0o600
 
 logger = logging.getLogger(__name__)
 
@@ -33,22 +35,51 @@ class Database:
         self._path = path
         self._writer = _open(path)
         self._closed = False
-        self._jobs: queue.SimpleQueue[tuple[Job[Any], Future[Any]] | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[tuple[Job[Any], Future[Any], bool] | None] = queue.SimpleQueue()
         self._readers: queue.LifoQueue[sqlite3.Connection] = queue.LifoQueue()
         self._thread = threading.Thread(target=self._write_until_closed, name="sqlite-writer", daemon=True)
         self._thread.start()
 
     async def read(self, job: Job[T]) -> T:
         """Run a query on a reader's connection, off the event loop."""
-        return await anyio.to_thread.run_sync(self._read, job)
+        return await anyio.to_thread.run_sync(self.look, job)
 
-    async def write(self, job: Job[T]) -> T:
-        """Run a change; gives its result once it is committed, together with whatever else was waiting."""
+    def look(self, job: Job[T]) -> T:
+        """Run a query here and now: for other threads, and for a single row by its key, which is there at once."""
+        try:
+            connection = self._readers.get_nowait()
+        except queue.Empty:
+            connection = _connect(self._path)
+            connection.execute("PRAGMA query_only = ON")
+        try:
+            return job(connection)
+        finally:
+            self._readers.put(connection)
+
+    async def write(self, job: Job[T], *, durable: bool = False) -> T:
+        """Run a change; gives its result once it is committed, together with whatever else was waiting.
+
+        A crash of the process loses none of it. With `durable`, neither does one of the machine.
+        """
         if self._closed:
             raise ServerError("The database is closed.", code="NOT_READY")
         future: Future[T] = Future()
-        self._jobs.put((job, future))
+        self._jobs.put((job, future, durable))
         return await asyncio.wrap_future(future)
+
+    async def erase(self) -> None:
+        """Take what was deleted out of the log of changes beside the file, too, by emptying that."""
+
+        def job() -> None:
+            try:
+                with closing(_connect(self._path)) as connection:
+                    (is_busy, *_) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            except sqlite3.Error:
+                is_busy = True
+            if is_busy:
+                logger.warning("what was deleted stands in %s-wal until more is written", self._path.name)
+
+        await anyio.to_thread.run_sync(job)
 
     def close(self) -> None:
         """Finish what is waiting and close every connection."""
@@ -59,17 +90,6 @@ class Database:
             while True:
                 self._readers.get_nowait().close()
         self._writer.close()
-
-    def _read(self, job: Job[T]) -> T:
-        try:
-            connection = self._readers.get_nowait()
-        except queue.Empty:
-            connection = _connect(self._path)
-            connection.execute("PRAGMA query_only = ON")
-        try:
-            return job(connection)
-        finally:
-            self._readers.put(connection)
 
     def _write_until_closed(self) -> None:
         while (first := self._jobs.get()) is not None:
@@ -85,12 +105,14 @@ class Database:
             if closing:
                 return
 
-    def _commit(self, batch: list[tuple[Job[Any], Future[Any]]]) -> None:
+    def _commit(self, batch: list[tuple[Job[Any], Future[Any], bool]]) -> None:
         """One transaction for the batch; a job that fails takes back only its own changes."""
         outcomes: list[tuple[Future[Any], Any, BaseException | None]] = []
+        durable = any(durable for *_, durable in batch)
         try:
+            self._writer.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
             self._writer.execute("BEGIN IMMEDIATE")
-            for job, future in batch:
+            for job, future, _ in batch:
                 if not future.set_running_or_notify_cancel():
                     continue
                 self._writer.execute("SAVEPOINT job")
@@ -106,7 +128,7 @@ class Database:
         except BaseException as error:  # whatever it is, this thread goes on and every caller hears of it
             with suppress(sqlite3.Error):
                 self._writer.execute("ROLLBACK")
-            outcomes = [(future, None, error) for _, future in batch]
+            outcomes = [(future, None, error) for _, future, _ in batch]
         for future, result, failure in outcomes:
             with suppress(InvalidStateError):  # its caller gave up in the meantime
                 if failure is None:
@@ -133,6 +155,7 @@ def _open(path: Path) -> sqlite3.Connection:
 
 
 def _migrated(path: Path) -> sqlite3.Connection:
+    _keep_private(path)
     connection = _connect(path)
     try:
         connection.execute("PRAGMA journal_mode = WAL")
@@ -142,6 +165,15 @@ def _migrated(path: Path) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def _keep_private(path: Path) -> None:
+    """It may hold what was said in chats: for its owner only, and so are the files that SQLite puts beside it."""
+    with suppress(OSError):  # whatever is wrong with the place, SQLite says it better
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE))
+        for suffix in ("", "-wal", "-shm"):
+            with suppress(FileNotFoundError):
+                path.with_name(path.name + suffix).chmod(PRIVATE)
 
 
 class _DamagedError(sqlite3.DatabaseError):
@@ -169,6 +201,7 @@ def _connect(path: Path) -> sqlite3.Connection:
         connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA secure_delete = ON")  # what is deleted or moved is overwritten, not only let go
     except BaseException:
         connection.close()
         raise
@@ -176,16 +209,28 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def _migrate(connection: sqlite3.Connection) -> None:
-    """Apply every numbered migration that this file has not seen."""
+    """Apply every numbered migration that this file has not seen, also one that came after a higher number."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version > _migrations()[-1][0]:
+    known = _migrations()
+    if version > known[-1][0]:
         raise ServerError(
             "The data directory was written by a newer version of apexbridge; update, or name another directory.",
             code="NOT_READY",
         )
-    for number, statements in _migrations():
-        if number > version:
-            connection.executescript(f"BEGIN;\n{statements}\nPRAGMA user_version = {number};\nCOMMIT;")
+    seen = _seen(connection, version)
+    for number, statements in known:
+        if number not in seen:
+            version = max(version, number)
+            noted = f"INSERT INTO migrations VALUES ({number});\nPRAGMA user_version = {version};"  # noqa: S608
+            connection.executescript(f"BEGIN;\n{statements}\n{noted}\nCOMMIT;")
+
+
+def _seen(connection: sqlite3.Connection, version: int) -> set[int]:
+    """The numbers that were applied; a file from before they were written down has all up to its version."""
+    if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'migrations'").fetchone():
+        values = "".join(f"INSERT INTO migrations VALUES ({number});" for number in range(1, version + 1))  # noqa: S608
+        connection.executescript(f"BEGIN;CREATE TABLE migrations (number INTEGER PRIMARY KEY);{values}COMMIT;")
+    return {number for (number,) in connection.execute("SELECT number FROM migrations")}
 
 
 def _migrations() -> list[tuple[int, str]]:

@@ -9,7 +9,8 @@ from apexbridge.storage.database import Database
 
 RunState = Literal["pending", "running", "completed", "error"]
 _COLUMNS = (
-    "id, skill, script, content_hash, state, status, created_at, started_at, ended_at, input_digest, input, result"
+    "id, skill, script, content_hash, caller, state, status, "
+    "created_at, started_at, ended_at, input_digest, input, result"
 )
 
 
@@ -21,6 +22,8 @@ class RunRow:
     skill: str
     script: str
     content_hash: str
+    caller: str = ""
+    """Whose it is: an API key's id; empty for whoever came without one."""
     state: RunState
     status: str | None = None
     created_at: int
@@ -39,6 +42,8 @@ class RunFilter:
     skill: str | None = None
     state: str | None = None
     status: str | None = None
+    caller: str | None = None
+    """Only those of this one; None for everybody's."""
 
 
 class RunStore:
@@ -57,11 +62,17 @@ class RunStore:
         rows = await self._database.read(lambda connection: connection.execute(query, (identity,)).fetchall())
         return _row(rows[0]) if rows else None
 
+    def owner(self, identity: str) -> str | None:
+        """Whose run it is, at once; None where there is none."""
+        query = "SELECT caller FROM runs WHERE id = ?"
+        row = self._database.look(lambda connection: connection.execute(query, (identity,)).fetchone())
+        return None if row is None else str(row[0])
+
     async def page(
         self, wanted: RunFilter, *, besides: Sequence[str] = (), offset: int, limit: int
     ) -> tuple[list[RunRow], int]:
         """The newest first, and how many there are, leaving some out."""
-        given = {"skill": wanted.skill, "state": wanted.state, "status": wanted.status}
+        given = {"skill": wanted.skill, "state": wanted.state, "status": wanted.status, "caller": wanted.caller}
         used = {column: value for column, value in given.items() if value is not None}
         left_out = f"id NOT IN ({', '.join('?' * len(besides))})"
         where = " AND ".join([*(f"{column} = ?" for column in used), left_out])

@@ -53,6 +53,9 @@ class ApprovalStore(Protocol):
     async def waiting_for(self, digest: str, *, now: int) -> dict[str, Any] | None:
         """The question that is already open for the same call."""
 
+    async def approved_for(self, digest: str, *, now: int) -> dict[str, Any] | None:
+        """An approval for the same call that nobody has used."""
+
     async def open(self, *, now: int) -> Sequence[dict[str, Any]]:
         """All that wait for an answer, the oldest first."""
 
@@ -70,17 +73,20 @@ class Confirmation:
         self._store = store
         self._enabled = enabled
 
-    async def require(self, tool: Tool, call: Mapping[str, Any], *, caller: str, approval: str | None) -> str | None:
+    async def require(
+        self, tool: Tool, call: Mapping[str, Any], *, caller: str, approval: str | None, always: bool = False
+    ) -> str | None:
         """Let a dangerous call through that was confirmed; gives the confirmation that it used up.
 
-        `call` is everything that makes this call what it is: the input, and what else decides what happens.
+        `call` is everything that makes this call what it is: the input, and what else decides what happens. `always`
+        asks even where the operator switched the questions off.
 
         Raises:
             ApexBridgeError: CONFIRMATION_REQUIRED with the id to be approved; APPROVAL_INVALID for one that does not
                 count. A `SkillError` where the tool is a skill, else a `ToolError`.
             RequestError: APPROVAL_NOT_FOUND.
         """
-        if not self._enabled:
+        if not self._enabled and not always:
             return None
         digest = _digest(tool, call, caller)
         if approval is None:
@@ -109,6 +115,14 @@ class Confirmation:
         if row is None:
             raise RequestError(f"There is no approval {id[:64]}", code="APPROVAL_NOT_FOUND")
         return Approval(**row)
+
+    async def given_already(self, id: str) -> str | None:
+        """Another approval for the very call that a question is about, which nobody has used; None where there is none.
+
+        For whoever cannot be asked to bring an id along, such as a model.
+        """
+        row = await self._store.approved_for((await self.get(id)).digest, now=_now())
+        return None if row is None else str(row["id"])
 
     async def waiting(self) -> list[Approval]:
         """Questions without an answer, the oldest first."""

@@ -128,7 +128,8 @@ class ToolExecutor:
         if self.confirmation is not None and (tool.metadata.dangerous if dangerous is None else dangerous):
             call = {"input": input, **{key: value for key, value in (extra or {}).items() if value}}
             caller = conversation.caller if conversation else ""
-            used = await self.confirmation.require(tool, call, caller=caller, approval=approval)
+            always = conversation is not None and conversation.has_heard_strangers
+            used = await self.confirmation.require(tool, call, caller=caller, approval=approval, always=always)
         return Admitted(tool=tool, input=input, value=value, conversation=conversation or Conversation(), approval=used)
 
     def _check_allowance(self, id: str, input: Mapping[str, Any], conversation: Conversation) -> None:

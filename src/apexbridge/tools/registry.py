@@ -42,6 +42,8 @@ class ToolRegistry:
     ) -> None:
         self._tools: dict[str, Tool] = {}
         self._disabled: set[str] = set()
+        self.version = 0
+        """Another number after each change, for whoever keeps what was made of the tools."""
         self.threads = anyio.CapacityLimiter(TOOL_THREADS)
         """For tools that block; the server's own threads are not theirs to fill."""
         self.executor = ToolExecutor(self, CallHistory(history), confirmation=confirmation, counter=counter)
@@ -56,11 +58,13 @@ class ToolRegistry:
         if tool.id in self._tools:
             raise InvalidInputError(f"There is a tool {tool.id} already; update it, or unregister it first")
         self._tools[tool.id] = tool
+        self.version += 1
         return tool
 
     def unregister(self, id: str) -> bool:
         """Take a tool away; False where there was none."""
         self._disabled.discard(id)
+        self.version += 1
         return self._tools.pop(id, None) is not None
 
     def update(self, id: str, tool: Tool | None = None, /, **changes: Any) -> Tool:
@@ -78,22 +82,26 @@ class ToolRegistry:
         if wanted.id != id:
             raise InvalidInputError(f"{id} cannot become {wanted.id}: an id stays")
         self._tools[id] = wanted
+        self.version += 1
         return wanted
 
     def put(self, tool: Tool, *, enabled: bool = True) -> None:
         """Have this tool, whatever was there before."""
         self._tools[tool.id] = tool
         (self._disabled.discard if enabled else self._disabled.add)(tool.id)
+        self.version += 1
 
     def enable(self, id: str) -> None:
         """Switch a tool on."""
         self.get(id)
         self._disabled.discard(id)
+        self.version += 1
 
     def disable(self, id: str) -> None:
         """Switch a tool off: it is known and cannot be called."""
         self.get(id)
         self._disabled.add(id)
+        self.version += 1
 
     # --------------------------------------------------------------------------------------------------- finding
     def get(self, id: str) -> Tool:

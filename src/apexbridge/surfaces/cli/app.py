@@ -8,7 +8,21 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import apexbridge
-from apexbridge.surfaces.cli import config, doctor, evaluation, permits, plugins, run, search, serve, skills, tools
+from apexbridge.surfaces.cli import (
+    chat,
+    chats,
+    config,
+    doctor,
+    evaluation,
+    keys,
+    permits,
+    plugins,
+    run,
+    search,
+    serve,
+    skills,
+    tools,
+)
 from apexbridge.surfaces.cli.printable import printable
 
 if TYPE_CHECKING:
@@ -28,9 +42,13 @@ app.add_typer(plugins.app, name="plugins")
 app.add_typer(tools.app, name="tools")
 app.add_typer(tools.approvals, name="approvals")
 app.add_typer(permits.secrets, name="secrets")
+app.add_typer(keys.app, name="keys")
+app.add_typer(keys.audit, name="audit")
+app.add_typer(chats.app, name="chats")
 app.add_typer(config.app, name="config")
 app.add_typer(evaluation.app, name="eval")
 app.command()(serve.serve)
+app.command()(chat.chat)
 app.command()(doctor.doctor)
 
 CONFIRMATION_NEEDED = 3
@@ -98,6 +116,8 @@ _HINTS = {
     "ENOENT": "See what is installed with: apex skills list",
     "PLUGIN_NOT_FOUND": "See what is installed with: apex plugins list",
     "TOOL_NOT_FOUND": "See what there is with: apex tools list",
+    "CHAT_NOT_FOUND": "See what is recorded with: apex chats list",
+    "UNAUTHORIZED": "A command takes the key from APEX_API_KEY. Keys are made by: apex keys create",
     "CONFIRMATION_REQUIRED": "Confirm it with --yes; or elsewhere (apex approvals list), and then with --approval ID",
     "SKILL_ALREADY_EXISTS": "On the command line that is: --overwrite",
     "SANDBOX_UNAVAILABLE": "For what is missing on this host: apex doctor",

@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 from urllib.parse import quote
 
 import anyio
@@ -23,6 +23,7 @@ CONNECT_SECONDS = 5.0
 NO_TIMEOUT = httpx.Timeout(None, connect=CONNECT_SECONDS)
 """Long work is the server's to bound; only a server that is not there is given up on."""
 SEND_BYTES = 256 * 1024
+CHAT_PATH = "/v1/chat/completions"
 MAX_PORT = 65535
 
 
@@ -87,6 +88,35 @@ class Api:
                     elif field == "data":
                         yield kind, json.loads(value)
 
+    async def complete(self, body: dict[str, Any]) -> Any:
+        """A chat completion in one piece.
+
+        Raises:
+            ServerError: with the words of the server, or of the model's server behind it.
+        """
+        response = await self._send("POST", CHAT_PATH, json=body)
+        _check_chat(response)
+        return response.json()
+
+    async def completion_chunks(self, body: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+        """A chat completion in pieces.
+
+        Raises:
+            ServerError: as above, also where the answer breaks off.
+        """
+        with self._reachable():
+            async with self._client.stream("POST", CHAT_PATH, json=body) as response:
+                if response.is_error:
+                    await response.aread()
+                    _check_chat(response)
+                async for line in response.aiter_lines():
+                    field, _, value = line.partition(": ")
+                    if field == "data" and value != "[DONE]":
+                        chunk = json.loads(value)
+                        if "error" in chunk:
+                            raise ServerError(str(chunk["error"].get("message")), code="NOT_READY")
+                        yield chunk
+
     async def download(self, path: str, target: BinaryIO) -> None:
         """Receive a file."""
         with self._reachable():
@@ -112,6 +142,18 @@ class Api:
             ) from error
 
 
+def _check_chat(response: httpx.Response) -> None:
+    """Refusals below `/v1` have OpenAI's shape."""
+    if not response.is_error:
+        return
+    try:
+        message = str(response.json()["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        message = f"The server answered {response.status_code}"
+    code = {401: "UNAUTHORIZED", 403: "FORBIDDEN", 429: "RATE_LIMITED"}.get(response.status_code, "NOT_READY")
+    raise ServerError(message, code=code)
+
+
 def skill_path(name: str, *rest: str) -> str:
     """The path of a skill's route; a name is never more than one component.
 
@@ -134,13 +176,15 @@ async def connected(*, data_dir: str | None, url: str | None) -> AsyncIterator[A
 
 
 async def _enter(settings: Settings, remote: str | None, stack: AsyncExitStack) -> Api:
+    own = settings.api_key.get_secret_value() if settings.api_key else None
     if remote is not None:
-        return Api(await stack.enter_async_context(_client(remote, trust_env=True)))
+        return Api(await stack.enter_async_context(_client(remote, own, trust_env=True)))
     deadline = time.monotonic() + WAIT_SECONDS
     while True:
-        address = await _running_server(settings.data_dir, deadline)
-        if address is not None:
-            return Api(await stack.enter_async_context(_client(address, trust_env=False)))
+        server = await _running_server(settings.data_dir, deadline)
+        if server is not None:
+            client = _client(server.address, own or server.key, trust_env=False)
+            return Api(await stack.enter_async_context(client))
         try:
             return await stack.enter_async_context(_in_process(settings))
         except ServerError as error:  # another command was quicker: wait for it
@@ -148,7 +192,7 @@ async def _enter(settings: Settings, remote: str | None, stack: AsyncExitStack) 
                 raise
 
 
-def _client(address: str, *, trust_env: bool) -> httpx.AsyncClient:
+def _client(address: str, key: str | None, *, trust_env: bool) -> httpx.AsyncClient:
     """A proxy of the environment is for the world outside, not for a server of this machine."""
     try:
         url = httpx.URL(address)
@@ -157,7 +201,8 @@ def _client(address: str, *, trust_env: bool) -> httpx.AsyncClient:
         sound = False
     if not sound:
         raise ServerError(f"{address} is no address of a server. Check --url and APEX_URL.", code="NOT_READY")
-    return httpx.AsyncClient(base_url=url, timeout=NO_TIMEOUT, trust_env=trust_env)
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    return httpx.AsyncClient(base_url=url, timeout=NO_TIMEOUT, trust_env=trust_env, headers=headers)
 
 
 @asynccontextmanager
@@ -182,13 +227,22 @@ async def _in_process(settings: Settings) -> AsyncIterator[Api]:
             yield Api(client)
 
 
-async def _running_server(data_dir: Path, deadline: float) -> str | None:
-    """The address of the server that holds the directory; another command is waited for."""
+class _Server(NamedTuple):
+    """What a server says of itself in its data directory."""
+
+    address: str
+    instance: str
+    key: str | None
+    """Lets its owner in."""
+
+
+async def _running_server(data_dir: Path, deadline: float) -> _Server | None:
+    """The server that holds the directory; another command is waited for."""
     told = False
     while is_owned(data_dir):
-        address, instance = _announced(data_dir)
-        if address is not None and await _answers(address, instance):
-            return address
+        server = _announced(data_dir)
+        if server is not None and await _answers(server):
+            return server
         if time.monotonic() > deadline:
             raise ServerError(
                 "The data directory is in use and its server does not answer. Stop that process, then try again.",
@@ -201,21 +255,21 @@ async def _running_server(data_dir: Path, deadline: float) -> str | None:
     return None
 
 
-def _announced(data_dir: Path) -> tuple[str | None, str | None]:
+def _announced(data_dir: Path) -> _Server | None:
     """Where the directory's server says it is, and which one it is."""
     try:
         told = json.loads((data_dir / SERVER_FILE).read_bytes())
-        return str(told["url"]), str(told["instance"])
+        return _Server(str(told["url"]), str(told["instance"]), told.get("key"))
     except (OSError, ValueError, KeyError, TypeError):
-        return None, None
+        return None
 
 
-async def _answers(address: str, instance: str | None) -> bool:
+async def _answers(server: _Server) -> bool:
     """Whether that very server is there, and not another one that has its port now."""
     try:
-        async with httpx.AsyncClient(base_url=address, timeout=CONNECT_SECONDS, trust_env=False) as client:
+        async with httpx.AsyncClient(base_url=server.address, timeout=CONNECT_SECONDS, trust_env=False) as client:
             answer = (await client.get("/healthz")).json()
-            return isinstance(answer, dict) and answer.get("instance") == instance
+            return isinstance(answer, dict) and answer.get("instance") == server.instance
     except (httpx.TransportError, httpx.InvalidURL, ValueError):
         return False
 

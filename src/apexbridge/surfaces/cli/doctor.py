@@ -7,13 +7,13 @@ from apexbridge.surfaces.cli.options import DataDir, Json, show
 
 def doctor(data_dir: DataDir = None, json: Json = False) -> None:
     """Prove what this host enforces for scripts, and say what is missing and how to get it."""
-    import anyio
+    import asyncio
 
     from apexbridge.sandbox.doctor import Diagnosis, diagnose
     from apexbridge.settings import load_settings
 
     settings = load_settings(data_dir=data_dir).sandbox
-    diagnosis: Diagnosis = anyio.run(diagnose, settings)
+    diagnosis: Diagnosis = asyncio.run(diagnose(settings))
 
     def people() -> None:
         from apexbridge.surfaces.cli.output import line, say, table

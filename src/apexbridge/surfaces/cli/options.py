@@ -30,7 +30,7 @@ Profile = Annotated[ProfileChoice | None, typer.Option("--profile", help="How st
 
 def call(work: "Callable[[Api], Awaitable[Any]]", *, data_dir: str | None, url: str | None) -> Any:
     """Run a command against the server that is running, or else against the data directory itself."""
-    import anyio
+    import asyncio
 
     from apexbridge.surfaces.cli.connect import connected
 
@@ -38,7 +38,7 @@ def call(work: "Callable[[Api], Awaitable[Any]]", *, data_dir: str | None, url: 
         async with connected(data_dir=data_dir, url=url) as api:
             return await work(api)
 
-    return anyio.run(run)
+    return asyncio.run(run())
 
 
 def show(data: Any, *, json: bool, people: Callable[[], None]) -> None:

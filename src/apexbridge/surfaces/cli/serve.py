@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 
 def serve(
-    host: Annotated[str | None, typer.Option(help="Address to bind; loopback only.", show_default="127.0.0.1")] = None,
+    host: Annotated[
+        str | None,
+        typer.Option(help="Address to bind; others than loopback need an API key.", show_default="127.0.0.1"),
+    ] = None,
     port: Annotated[int | None, typer.Option(help="Port to bind; 0 takes a free one.", show_default="8420")] = None,
     data_dir: DataDir = None,
     examples: Annotated[Path | None, typer.Option(help="Install the skills of this folder on the first start.")] = None,
@@ -26,13 +29,23 @@ def serve(
     """Start the HTTP API."""
     import anyio
 
+    from apexbridge.bridge import DATABASE_FILE
     from apexbridge.settings import load_settings
     from apexbridge.surfaces.http.serve import check_host
 
     logging.getLogger().setLevel(logging.WARNING)
+    logging.getLogger("apexbridge.agent").setLevel(logging.INFO)  # what models did, step by step
+    _log_no_more_than_is_printed()
     settings = load_settings(host=host, port=port, data_dir=data_dir)
-    check_host(settings.host)
+    may_have_keys = (settings.data_dir / DATABASE_FILE).exists()
+    check_host(settings.host, required=settings.api_keys_required, has_keys=may_have_keys)
     anyio.run(_serve, settings, examples, json, backend_options={"use_uvloop": True})
+
+
+def _log_no_more_than_is_printed() -> None:
+    """A line for each request would else look up the thread, the process and the place in the code, for nobody."""
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
+    logging._srcfile = None
 
 
 async def _serve(settings: "Settings", examples: Path | None, json: bool) -> None:
@@ -42,7 +55,7 @@ async def _serve(settings: "Settings", examples: Path | None, json: bool) -> Non
 
     from apexbridge.bridge import DATABASE_FILE, Bridge
     from apexbridge.surfaces.cli.progress import progress_bar
-    from apexbridge.surfaces.http.serve import bind, serve
+    from apexbridge.surfaces.http.serve import bind, check_host, serve
 
     is_first_start = not (settings.data_dir / DATABASE_FILE).exists()
     async with AsyncExitStack() as stack:
@@ -55,6 +68,7 @@ async def _serve(settings: "Settings", examples: Path | None, json: bool) -> Non
                     index_progress=stack.enter_context(progress_bar("indexing skills")),
                 )
             )
+        check_host(settings.host, required=settings.api_keys_required, has_keys=bridge.keys.has_usable)
         if examples and is_first_start:
             await _install_examples(bridge, examples)
         listener = stack.enter_context(bind(settings.host, settings.port))
@@ -96,10 +110,13 @@ def _this_command() -> str:
 
 def _greet(url: str, settings: "Settings", total: int, broken: int) -> None:
     from apexbridge.surfaces.cli.output import say
+    from apexbridge.surfaces.http.access import needs_keys
 
     say(f"apexbridge serves {total} skill{'' if total == 1 else 's'} at {url}", style="bold")
     if broken:
         say(f"{broken} folder{'' if broken == 1 else 's'} could not be served: apex skills problems", style="yellow")
+    if needs_keys(settings.api_keys_required, settings.host):
+        say("Clients need an API key: apex keys create", style="yellow")
     say(f"  API and its documentation   {url}/docs")
     say(f"  list the skills             curl {url}/api/skills")
     elsewhere = "" if settings.data_dir == Path("data").absolute() else f" --data-dir {settings.data_dir}"

@@ -7,10 +7,14 @@ from fastapi_offline import FastAPIOffline
 
 import apexbridge
 from apexbridge.bridge import Bridge
-from apexbridge.surfaces.http import executions, permits, plugins, search, service, skills, tools
+from apexbridge.surfaces.http import chat, chats, executions, keys, permits, plugins, search, service, skills, tools
+from apexbridge.surfaces.http.access import Access, AccessGuard
+from apexbridge.surfaces.http.audit import AuditTrail
 from apexbridge.surfaces.http.errors import CatchAll, ErrorAnswer, add_error_handlers
 from apexbridge.surfaces.http.limits import BodyLimit
+from apexbridge.surfaces.http.openapi import complete_document
 from apexbridge.surfaces.http.origin import OriginGuard
+from apexbridge.surfaces.http.rates import RateLimit
 
 _ERRORS: dict[int | str, dict[str, Any]] = {
     "4XX": {"model": ErrorAnswer, "description": "Refused; `code` says why."},
@@ -18,8 +22,13 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def create_app(bridge: Bridge) -> FastAPI:
-    """Every route, every error in one shape, and documentation that needs no network."""
+def create_app(bridge: Bridge, access: Access | None = None) -> FastAPI:
+    """Every route, every error in one shape, and documentation that needs no network.
+
+    Without `access` it is for this process and this machine, and asks nobody for a key.
+    """
+    access = access or Access()
+    settings = bridge.settings
     app = FastAPIOffline(
         title="apexbridge",
         version=apexbridge.__version__,
@@ -27,12 +36,20 @@ def create_app(bridge: Bridge) -> FastAPI:
         redoc_url=None,
         static_url="/docs/static",
         responses=_ERRORS,
+        telemetry={"tracing": False, "metrics": False, "logs": False},  # looked for anew with every request otherwise
     )
     app.state.bridge = bridge
-    for part in (search, permits, skills, executions, tools, plugins, service):
+    for part in (search, permits, skills, executions, tools, plugins, keys, chats, service):
         app.include_router(part.router)
+    app.router.routes.extend(chat.routes(bridge))
+    complete_document(app, access)
     add_error_handlers(app)
+    trail = AuditTrail(bridge.audit, bridge.content_hash)
+    app.add_middleware(chat.ChatDoor, bridge=bridge)
     app.add_middleware(BodyLimit)
-    app.add_middleware(OriginGuard)
+    app.add_middleware(AccessGuard, access=access, keys=bridge.keys, rates=RateLimit(settings.rate_limit), trail=trail)
+    app.add_middleware(
+        OriginGuard, access=access, hosts=settings.allowed_hosts, origins=settings.allowed_origins, trail=trail
+    )
     app.add_middleware(CatchAll)  # the last one added is the outermost
     return app

@@ -12,10 +12,12 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from apexbridge.errors import ApexBridgeError, InvalidInputError, RequestError, ServerError
+from apexbridge.llm.errors import openai_error
 from apexbridge.wire import WireModel
 
 logger = logging.getLogger(__name__)
 _CODE_OF_STATUS = {404: "NOT_FOUND", 405: "METHOD_NOT_ALLOWED", 413: "PAYLOAD_TOO_LARGE", 415: "UNSUPPORTED_MEDIA_TYPE"}
+_OPENAI_CODES = {"UNAUTHORIZED": "invalid_api_key", "RATE_LIMITED": "rate_limit_exceeded"}
 
 
 class ErrorAnswer(WireModel):
@@ -36,10 +38,31 @@ def add_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(ClientDisconnect, _client_left)
 
 
-def error_response(error: ApexBridgeError, headers: dict[str, str] | None = None) -> Response:
-    """An error as its answer; text that is no proper Unicode (it came from the client) does no harm."""
-    body = json.dumps(error.to_json(), ensure_ascii=False, default=str).encode("utf-8", "replace")
-    return Response(body, status_code=error.status, media_type="application/json", headers=headers)
+def error_body(error: ApexBridgeError, path: str) -> bytes:
+    """An error as JSON: OpenAI's shape below `/v1`, ours elsewhere.
+
+    Text that is no proper Unicode (it came from the client) does no harm.
+    """
+    told = _told_as_openai(error) if path.startswith("/v1/") else error.to_json()
+    return json.dumps(told, ensure_ascii=False, default=str).encode("utf-8", "replace")
+
+
+def error_response(error: ApexBridgeError, path: str, headers: dict[str, str] | None = None) -> Response:
+    """An error as its answer; OpenAI knows no 422."""
+    status = 400 if error.status == 422 and path.startswith("/v1/") else error.status
+    return Response(error_body(error, path), status_code=status, media_type="application/json", headers=headers)
+
+
+async def answer_error(
+    error: ApexBridgeError, scope: Scope, receive: Receive, send: Send, *, headers: dict[str, str] | None = None
+) -> None:
+    """Refuse a request before it reaches the app."""
+    await error_response(error, scope["path"], headers)(scope, receive, send)
+
+
+def _told_as_openai(error: ApexBridgeError) -> dict[str, Any]:
+    kind = "server_error" if error.status >= 500 else "requests" if error.status == 429 else "invalid_request_error"
+    return openai_error(error.message, kind=kind, code=_OPENAI_CODES.get(error.code, error.code.lower()))
 
 
 async def _known(request: Request, error: Exception) -> Response:
@@ -47,14 +70,16 @@ async def _known(request: Request, error: Exception) -> Response:
     if error.status >= 500:
         logger.warning("%s %s: %s", request.method, request.url.path, error.message)
     wait = error.details.get("retryAfter")
-    return error_response(error, {"Retry-After": str(wait)} if wait is not None else None)
+    return error_response(error, request.scope["path"], {"Retry-After": str(wait)} if wait is not None else None)
 
 
 async def _invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)  # noqa: S101
     problems = [_problem(item) for item in error.errors()]
     told = "; ".join(f"{problem['path']}: {problem['message']}" for problem in problems)
-    return error_response(InvalidInputError(f"The request does not fit: {told}", errors=problems))
+    return error_response(
+        InvalidInputError(f"The request does not fit: {told}", errors=problems), request.scope["path"]
+    )
 
 
 def _problem(item: dict[str, Any]) -> dict[str, str]:
@@ -67,22 +92,22 @@ def _problem(item: dict[str, Any]) -> dict[str, str]:
 async def _framework(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101
     if error.status_code == 400:  # a body that cannot be parsed
-        return error_response(InvalidInputError(str(error.detail)))
+        return error_response(InvalidInputError(str(error.detail)), request.scope["path"])
     code = _CODE_OF_STATUS.get(error.status_code)
     if code is None:
-        return error_response(ServerError(str(error.detail)))
+        return error_response(ServerError(str(error.detail)), request.scope["path"])
     headers = dict(error.headers or {})
     what = f"{request.method} {request.url.path}"
     message = {
         "NOT_FOUND": f"There is no {what}; /docs lists what there is",
         "METHOD_NOT_ALLOWED": f"{what} is not possible; /docs lists what is",
     }.get(code, str(error.detail))
-    return error_response(RequestError(message, code=code), headers=headers)
+    return error_response(RequestError(message, code=code), request.scope["path"], headers)
 
 
 async def _client_left(request: Request, error: Exception) -> Response:
     logger.info("%s %s: the client went away before its request was complete", request.method, request.url.path)
-    return error_response(RequestError("The request was cut off", code="INVALID_INPUT"))
+    return error_response(RequestError("The request was cut off", code="INVALID_INPUT"), request.scope["path"])
 
 
 class CatchAll:
@@ -107,4 +132,4 @@ class CatchAll:
                 raise
             logger.exception("%s %s failed", scope["method"], scope["path"])
             error = ServerError("Something went wrong here; the server's log has the details.")
-            await error_response(error)(scope, receive, send)
+            await answer_error(error, scope, receive, send)

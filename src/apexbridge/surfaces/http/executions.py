@@ -13,7 +13,7 @@ from apexbridge.skills.runrecords import RunDetail, RunPage
 from apexbridge.skills.uploads import Upload
 from apexbridge.storage.runs import RunFilter, RunState
 from apexbridge.surfaces.http.answers import result_response, told
-from apexbridge.surfaces.http.context import ServedBridge
+from apexbridge.surfaces.http.context import Caller, Owner, ServedBridge
 from apexbridge.surfaces.http.downloads import download
 from apexbridge.surfaces.http.uploads import receive_upload
 from apexbridge.wire import WireModel
@@ -36,20 +36,22 @@ class Accepted(WireModel):
 @router.get("/api/executions")
 async def list_executions(
     bridge: ServedBridge,
+    owner: Owner,
     skill: Annotated[str | None, Query(description="Only runs of this skill.")] = None,
     state: Annotated[RunState | None, Query(description="pending, running, completed or error.")] = None,
     status: Annotated[str | None, Query(description="success, error or timeout.")] = None,
     page: Annotated[int, Query(ge=1, le=1_000_000)] = 1,
     limit: Annotated[int, Query(ge=1, le=MAX_LIMIT)] = DEFAULT_LIMIT,
 ) -> RunPage:
-    """Runs, the newest first."""
-    return await bridge.runs.page(RunFilter(skill=skill, state=state, status=status), page=page, limit=limit)
+    """Runs, the newest first: those of the key that asks, or all where it may administer."""
+    wanted = RunFilter(skill=skill, state=state, status=status, caller=owner)
+    return await bridge.runs.page(wanted, page=page, limit=limit)
 
 
 @router.get("/api/executions/{id}", response_model=None, responses={200: {"model": RunDetail}})
-async def show_execution(identity: Identity, bridge: ServedBridge) -> Response:
+async def show_execution(identity: Identity, bridge: ServedBridge, owner: Owner) -> Response:
     """Everything about one run; `result` is there when it has ended."""
-    detail = await bridge.runs.get(identity)
+    detail = await bridge.runs.get(identity, owner=owner)
     return await result_response(detail, detail.result)
 
 
@@ -57,43 +59,44 @@ async def show_execution(identity: Identity, bridge: ServedBridge) -> Response:
 async def follow_execution(
     identity: Identity,
     bridge: ServedBridge,
+    owner: Owner,
     last_event_id: Annotated[str | None, Header(description="Begin after this event.")] = None,
 ) -> StreamingResponse:
     """What happens, as server-sent events: `state`, `stdout`, `stderr`, and `result` at the end."""
     last = last_event_id or ""
     after = int(last) if last.isascii() and last.isdigit() and len(last) <= MAX_DIGITS else 0
-    events = bridge.runs.events(identity, after)
+    events = bridge.runs.events(identity, after, owner=owner)
     first = await anext(events, None)  # so that a run that is not there is a 404 and no empty stream
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", "X-Content-Type-Options": "nosniff"}
     return StreamingResponse(_stream(first, events), media_type="text/event-stream", headers=headers)
 
 
 @router.get("/api/executions/{id}/files/{path:path}", response_class=StreamingResponse)
-async def download_artifact(identity: Identity, path: str, bridge: ServedBridge) -> StreamingResponse:
+async def download_artifact(identity: Identity, path: str, bridge: ServedBridge, owner: Owner) -> StreamingResponse:
     """A file that the run left, as a download."""
-    file = await bridge.runs.open_file(identity, path)
+    file = await bridge.runs.open_file(identity, path, owner=owner)
     return download(file, path.rsplit("/", 1)[-1], "application/octet-stream")
 
 
 @router.post("/api/executions/{id}/cancel", status_code=202)
-async def cancel_execution(identity: Identity, bridge: ServedBridge) -> Accepted:
+async def cancel_execution(identity: Identity, bridge: ServedBridge, owner: Owner) -> Accepted:
     """End a run; its record then says so."""
-    await bridge.runs.cancel(identity)
+    await bridge.runs.cancel(identity, owner=owner)
     return Accepted(id=identity)
 
 
 @router.delete("/api/executions/{id}")
-async def delete_execution(identity: Identity, bridge: ServedBridge) -> dict[str, Any]:
+async def delete_execution(identity: Identity, bridge: ServedBridge, owner: Owner) -> dict[str, Any]:
     """Forget a run with everything it left; one that goes on is ended first."""
-    await bridge.runs.delete(identity)
+    await bridge.runs.delete(identity, owner=owner)
     return {"success": True, "id": identity}
 
 
 @router.post("/api/uploads", status_code=201)
-async def upload_file(request: Request, bridge: ServedBridge) -> Upload:
-    """Send a file ahead, to be named in `files` of a run."""
+async def upload_file(request: Request, bridge: ServedBridge, caller: Caller) -> Upload:
+    """Send a file ahead, to be named in `files` of a run; only the same key can name it."""
     async with receive_upload(request, bridge.skills.staging, any_type=True) as upload:
-        return await bridge.runs.uploads.add(upload.file, upload.filename)
+        return await bridge.runs.uploads.add(upload.file, upload.filename, caller=caller)
 
 
 async def _stream(first: RunEvent | None, events: AsyncIterator[RunEvent]) -> AsyncIterator[bytes]:

@@ -1,9 +1,10 @@
-"""A cap on request bodies, counted as they arrive, whatever the headers promise."""
+"""A cap on request bodies, counted as they arrive, whatever the headers promise, and on how deep their JSON goes."""
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from apexbridge.errors import RequestError
-from apexbridge.surfaces.http.errors import error_response
+from apexbridge.errors import ApexBridgeError, InvalidInputError, RequestError
+from apexbridge.surfaces.http.errors import answer_error
+from apexbridge.surfaces.http.nesting import MAX_DEPTH, is_too_deep
 
 MAX_BODY_BYTES = 8 * 1024 * 1024
 _OWN_LIMIT = {"/api/skills", "/api/skills/install", "/api/skills/validate", "/api/uploads"}
@@ -11,7 +12,7 @@ _OWN_LIMIT = {"/api/skills", "/api/skills/install", "/api/skills/validate", "/ap
 
 
 class BodyLimit:
-    """Refuses a body above the cap with 413, before it is held in memory."""
+    """Refuses a body above the cap with 413, before it is held in memory, and one too deep before it is parsed."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -22,23 +23,43 @@ class BodyLimit:
             await self._app(scope, receive, send)
             return
         received = 0
+        pieces: list[bytes] = []
 
         async def counted() -> Message:
             nonlocal received
             message = await receive()
-            received += len(message.get("body", b""))
+            piece = message.get("body", b"")
+            received += len(piece)
             if received > MAX_BODY_BYTES:
-                raise _TooLargeError
+                raise _RefusedError(
+                    RequestError(
+                        f"The body is larger than {MAX_BODY_BYTES // 1024 // 1024} MB", code="PAYLOAD_TOO_LARGE"
+                    )
+                )
+            if piece:
+                pieces.append(piece)
+            if pieces and message["type"] == "http.request" and not message.get("more_body", False):
+                whole = b"".join(pieces)
+                pieces.clear()
+                _check(whole)
             return message
 
         try:
             await self._app(scope, counted, send)
-        except _TooLargeError:
-            error = RequestError(
-                f"The body is larger than {MAX_BODY_BYTES // 1024 // 1024} MB", code="PAYLOAD_TOO_LARGE"
-            )
-            await error_response(error)(scope, receive, send)
+        except _RefusedError as refused:
+            await answer_error(refused.error, scope, receive, send)
 
 
-class _TooLargeError(BaseException):
+def _check(body: bytes) -> None:
+    if b"\0" in body:  # UTF-16 and its kin, in which brackets and quotes look different
+        raise _RefusedError(InvalidInputError("The body must be JSON in UTF-8; it holds zero bytes"))
+    if is_too_deep(body):
+        raise _RefusedError(InvalidInputError(f"The JSON of the body is nested deeper than {MAX_DEPTH} levels"))
+
+
+class _RefusedError(BaseException):
     """Travels past every handler of the app, up to the limit that raised it."""
+
+    def __init__(self, error: ApexBridgeError) -> None:
+        super().__init__(error.message)
+        self.error = error

@@ -1,48 +1,95 @@
-"""Who may talk to a server that asks for no key: programs of this machine, and pages that it served itself.
+"""Whether a request was meant for this server, and is not the doing of a page of another site.
 
 A web page somewhere else can make a browser send requests here. Two things give it away: the address it believes it
 talks to (`Host`, which a DNS trick cannot fake) and what the browser says about where the request began.
 """
 
-import ipaddress
+from collections.abc import Collection
+from functools import lru_cache
 from urllib.parse import urlsplit
 
-from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from apexbridge.errors import RequestError
-from apexbridge.surfaces.http.errors import error_response
+from apexbridge.surfaces.http.access import REMEMBERED_HOSTS, Access, is_loopback
+from apexbridge.surfaces.http.audit import AuditTrail
+from apexbridge.surfaces.http.errors import answer_error
+from apexbridge.surfaces.http.scopes import SAFE_METHODS
 
-_SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
-_OWN_NAMES = {"localhost", "in-process"}
-"""`in-process` is the command line without a server."""
+_IN_PROCESS = "in-process"
+"""The command line without a server. Behind a socket it is a name like any other, which a network can give away."""
+_NOT_IN_HOSTS = frozenset("@/?#\\")
+_OTHER_SITE = (
+    "This request was caused by a page of another site. Pages that may do so are named in APEX_ALLOWED_ORIGINS."
+)
 
 
 class OriginGuard:
-    """Refuses requests that another site caused."""
+    """Refuses requests that another site caused.
 
-    def __init__(self, app: ASGIApp) -> None:
+    Loopback names and addresses are always this server's own. So is the address that a connection came in on, where
+    the server is bound to others: an address in figures is not looked up, so no DNS trick can stand behind it.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        access: Access,
+        hosts: Collection[str] = (),
+        origins: Collection[str] = (),
+        trail: AuditTrail,
+    ) -> None:
         self._app = app
+        self._is_local_only = access.bound is None or is_loopback(access.bound)
+        own = [*hosts, access.bound or _IN_PROCESS]
+        self._hosts = frozenset(_host_name(host) or host for host in own)
+        self._origins = frozenset(origin.lower().rstrip("/") for origin in origins)
+        self._trail = trail
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on what comes from here."""
-        problem = _problem(scope["method"], Headers(scope=scope)) if scope["type"] == "http" else None
+        """Pass on what was meant for here."""
+        problem = self._problem(scope) if scope["type"] == "http" else None
         if problem is None:
             await self._app(scope, receive, send)
         else:
-            await error_response(RequestError(problem, code="FORBIDDEN"))(scope, receive, send)
+            error = RequestError(problem, code="FORBIDDEN")
+            self._trail.refused(scope, error.status)
+            await answer_error(error, scope, receive, send)
+
+    def _problem(self, scope: Scope) -> str | None:
+        host = origin = site = None
+        for name, value in scope["headers"]:
+            if name == b"host":
+                host = value.decode("latin-1") if host is None else ""  # of two, nobody knows which one counts
+            elif name == b"origin":
+                origin = value.decode("latin-1")
+            elif name == b"sec-fetch-site":
+                site = value
+        if not self._is_own(_host_name(host or ""), scope):
+            return (
+                "The Host header names another server than this one. Names that it goes by are set with "
+                "APEX_ALLOWED_HOSTS; loopback addresses always work on the machine itself."
+            )
+        if origin is not None and origin.lower() in self._origins:
+            return None
+        if origin is not None and _part(origin, "netloc") != host:
+            return _OTHER_SITE
+        if site not in (None, b"same-origin", b"none") and scope["method"] not in SAFE_METHODS:
+            return _OTHER_SITE
+        return None
+
+    def _is_own(self, name: str | None, scope: Scope) -> bool:
+        if name is None:
+            return False
+        if is_loopback(name) or name in self._hosts:
+            return True
+        return not self._is_local_only and name == (scope.get("server") or (None,))[0]
 
 
-def _problem(method: str, headers: Headers) -> str | None:
-    host = headers.get("host", "")
-    if not _is_local(_part(f"//{host}", "hostname")):
-        return "This server answers to loopback addresses only; the Host header names another one."
-    origin = headers.get("origin")
-    if origin is not None and _part(origin, "netloc") != host:
-        return "This request was caused by a page of another site."
-    if method not in _SAFE_METHODS and headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
-        return "This request was caused by a page of another site."
-    return None
+@lru_cache(REMEMBERED_HOSTS)
+def _host_name(host: str) -> str | None:
+    return None if _NOT_IN_HOSTS.intersection(host) else _part(f"//{host}", "hostname")
 
 
 def _part(address: str, name: str) -> str | None:
@@ -51,12 +98,3 @@ def _part(address: str, name: str) -> str | None:
     except ValueError:
         return None
     return found
-
-
-def _is_local(name: str | None) -> bool:
-    if name is None:
-        return False
-    try:
-        return ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return name.lower() in _OWN_NAMES

@@ -3,12 +3,13 @@
 from typing import Annotated
 
 import anyio.to_thread
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Path, Query, Request
 from pydantic import Field
 
 from apexbridge.skills.grants import GrantView
 from apexbridge.skills.models import Receipt
 from apexbridge.skills.needs import NeedsView
+from apexbridge.surfaces.http.audit import note
 from apexbridge.surfaces.http.context import Skills
 from apexbridge.wire import WireInput, WireModel
 
@@ -41,14 +42,18 @@ async def show_grants(name: Name, skills: Skills) -> list[GrantView]:
 
 
 @router.post("/api/skills/{name}/grants")
-async def grant(name: Name, skills: Skills, wanted: GrantInput) -> GrantView:
+async def grant(name: Name, request: Request, skills: Skills, wanted: GrantInput) -> GrantView:
     """Allow a skill something that it asks for; a change of its content takes it back."""
+    note(request, detail=wanted.permission)
     return await skills.grant(name, wanted.permission)
 
 
 @router.delete("/api/skills/{name}/grants")
-async def revoke(name: Name, skills: Skills, permission: Annotated[str, Query(max_length=4096)]) -> Receipt:
+async def revoke(
+    name: Name, request: Request, skills: Skills, permission: Annotated[str, Query(max_length=4096)]
+) -> Receipt:
     """Take a permission back."""
+    note(request, detail=permission)
     await skills.revoke(name, permission)
     return Receipt(name=name, message="Permission revoked")
 

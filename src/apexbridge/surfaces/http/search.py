@@ -9,7 +9,7 @@ from apexbridge.bridge import Bridge
 from apexbridge.errors import SkillNotFoundError
 from apexbridge.retrieval.matches import SearchAnswer, SearchMode
 from apexbridge.skills.models import NAME_PATTERN, Receipt
-from apexbridge.surfaces.http.context import ServedBridge
+from apexbridge.surfaces.http.context import Caller, ServedBridge
 from apexbridge.wire import WireInput, WireModel
 
 MAX_REQUESTS = 20
@@ -72,20 +72,21 @@ async def _check_there(bridge: Bridge, name: str) -> None:
 
 
 @router.post("/search")
-async def search_skills(bridge: ServedBridge, wanted: SearchInput) -> SearchAnswer:
+async def search_skills(bridge: ServedBridge, caller: Caller, wanted: SearchInput) -> SearchAnswer:
     """The skills that fit a request, best first, each with its confidence and the reasons."""
     await bridge.prepare_search()
     return await bridge.retrieval.search(
-        wanted.query, limit=wanted.limit, threshold=wanted.threshold, tags=wanted.tags, mode=wanted.mode
+        wanted.query, limit=wanted.limit, threshold=wanted.threshold, tags=wanted.tags, mode=wanted.mode, caller=caller
     )
 
 
 @router.post("/remember")
-async def remember(bridge: ServedBridge, lesson: RememberInput) -> Remembered:
+async def remember(bridge: ServedBridge, caller: Caller, lesson: RememberInput) -> Remembered:
     """Confirm that a skill answered a request, so that it is found the sooner next time."""
     await bridge.prepare_search()
     await _check_there(bridge, lesson.name)
-    return Remembered(remembered=await bridge.retrieval.remember(lesson.request, lesson.name, succeeded=True))
+    taught = await bridge.retrieval.remember(lesson.request, lesson.name, succeeded=True, caller=caller)
+    return Remembered(remembered=taught)
 
 
 @router.post("/forget")

@@ -1,9 +1,10 @@
 """Run the HTTP application: bind, tell where, serve, leave nothing behind."""
 
 import asyncio
-import ipaddress
 import json
 import os
+import resource
+import secrets
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,46 +14,58 @@ import uvicorn
 
 from apexbridge.bridge import Bridge
 from apexbridge.errors import ServerError
+from apexbridge.settings import KeysRequired
 from apexbridge.storage.directory import SERVER_FILE
+from apexbridge.surfaces.http.access import Access, is_loopback, needs_keys
 from apexbridge.surfaces.http.app import create_app
+from apexbridge.surfaces.http.protocol import LimitedProtocol
 
 DRAIN_SECONDS = 30
+DESCRIPTORS = 65_536
 RUN_SECONDS = 10
 """How long runs may go on after the signal to stop."""
 
 
-def check_host(host: str) -> None:
+def check_host(host: str, *, required: KeysRequired = "auto", has_keys: bool = False) -> None:
     """Refuse to be reached from other machines while anybody who can connect may do anything.
 
     Raises:
         ServerError: FORBIDDEN.
     """
-    try:
-        is_loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        is_loopback = False
-    if not is_loopback:
+    if is_loopback(host) or required == "true" or (required == "auto" and has_keys):
+        return
+    if required == "false":
         raise ServerError(
-            f"{host} can be reached from other machines, and there are no API keys yet. Use --host 127.0.0.1; "
-            "to reach it from elsewhere, put a proxy with a login in front or use an SSH tunnel.",
+            f"{host} can be reached from other machines, and APEX_API_KEYS_REQUIRED=false would let everybody in. "
+            "Leave that setting out, or use --host 127.0.0.1.",
             code="FORBIDDEN",
         )
+    raise ServerError(
+        f"{host} can be reached from other machines, and there is no API key that counts. Make one first with: "
+        "apex keys create --name NAME --scope chat,read,run. Or use --host 127.0.0.1.",
+        code="FORBIDDEN",
+    )
 
 
 async def serve(bridge: Bridge, listener: socket.socket, announce: Callable[[str], None]) -> None:
     """Serve until told to stop; `announce` is called with the address once requests are answered."""
+    _allow_many_connections()
+    host, port = listener.getsockname()[:2]
+    owner = secrets.token_urlsafe(32)
+    keys_required = needs_keys(bridge.settings.api_keys_required, host)
     config = uvicorn.Config(
-        create_app(bridge),
+        create_app(bridge, Access(bound=host, keys_required=keys_required, owner=owner)),
         loop="none",  # this coroutine's own loop
-        http="httptools",
+        http=LimitedProtocol,
+        ws="none",
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,  # nothing here goes by what a proxy says of a client
         timeout_graceful_shutdown=DRAIN_SECONDS,
     )
-    host, port = listener.getsockname()[:2]
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-    with _announced(bridge, url):
+    with _announced(bridge, url, owner):
         announce(url)
         await _Server(config, bridge.runs.cancel_all).serve(sockets=[listener])
 
@@ -78,14 +91,25 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
+def _allow_many_connections() -> None:
+    """A stream takes two descriptors; what a process begins with is often 1,024, and more can be had."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 @contextmanager
-def _announced(bridge: Bridge, url: str) -> Iterator[None]:
-    """Write down where the server is, for commands that come later; only its owner may read it."""
+def _announced(bridge: Bridge, url: str, owner: str) -> Iterator[None]:
+    """Write down where the server is and how its owner gets in, for commands that come later; nobody else may read it.
+
+    Whoever can read it can read and change the database beside it as well, so it gives away nothing.
+    """
     path = bridge.settings.data_dir / SERVER_FILE
     draft = path.with_suffix(".tmp")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     with os.fdopen(descriptor, "w") as file:
-        json.dump({"url": url, "pid": os.getpid(), "instance": bridge.instance}, file)
+        json.dump({"url": url, "pid": os.getpid(), "instance": bridge.instance, "key": owner}, file)
     draft.replace(path)
     try:
         yield

@@ -3,7 +3,7 @@
 import sqlite3
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Response
+from fastapi import APIRouter, Body, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector, CollectorRegistry
@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 import apexbridge
 from apexbridge.errors import ServerError
 from apexbridge.skills.config import SkillManagerConfig
+from apexbridge.surfaces.http.audit import note
 from apexbridge.surfaces.http.context import ServedBridge, Skills
 from apexbridge.wire import WireModel
 
@@ -70,8 +71,11 @@ async def show_config(skills: Skills) -> SkillManagerConfig:
 
 
 @router.patch("/api/config")
-async def change_config(skills: Skills, changes: Annotated[dict[str, Any], Body()]) -> SkillManagerConfig:
+async def change_config(
+    request: Request, skills: Skills, changes: Annotated[dict[str, Any], Body()]
+) -> SkillManagerConfig:
     """Change some of it until the next start; a bad value is refused whole."""
+    note(request, detail=", ".join(changes))
     return await skills.update_config(changes)
 
 

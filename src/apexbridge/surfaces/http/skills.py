@@ -25,11 +25,13 @@ from apexbridge.skills.models import (
     ValidationReport,
 )
 from apexbridge.surfaces.http.answers import json_response, result_response
-from apexbridge.surfaces.http.context import Skills
+from apexbridge.surfaces.http.audit import note
+from apexbridge.surfaces.http.context import Caller, Skills
 from apexbridge.surfaces.http.downloads import download
 from apexbridge.surfaces.http.executions import Accepted
 from apexbridge.surfaces.http.leaving import unless_left
 from apexbridge.surfaces.http.uploads import receive_upload
+from apexbridge.tools.conversation import Conversation
 from apexbridge.wire import WireInput
 
 DEFAULT_LIMIT = 50
@@ -113,6 +115,7 @@ async def install_skill(request: Request, response: Response, skills: Skills) ->
         receipt = await skills.install_skill(
             upload.file, overwrite=upload.overwrite, profile=upload.profile, filename=upload.filename
         )
+    note(request, target=receipt.name)
     response.status_code = 200 if receipt.replaced else 201
     return receipt
 
@@ -183,7 +186,9 @@ async def disable_skill(name: Name, skills: Skills) -> SkillDetail:
     response_model=None,
     responses={200: {"model": ExecutionResult | DirectSkillResult}, 202: {"model": Accepted}},
 )
-async def execute_skill(name: Name, request: Request, skills: Skills, call: ExecuteInput | None = None) -> Response:
+async def execute_skill(
+    name: Name, request: Request, skills: Skills, caller: Caller, call: ExecuteInput | None = None
+) -> Response:
     """Run a skill, or return a direct skill's instructions with the input filled in.
 
     With `wait: false` a run goes on by itself: follow it under `/api/executions`. Otherwise it ends with the
@@ -200,6 +205,7 @@ async def execute_skill(name: Name, request: Request, skills: Skills, call: Exec
             files=call.files,
             timeout=call.timeout,
         ),
+        conversation=Conversation(caller=caller),
         approval=call.approval,
     )
     if isinstance(started, DirectSkillResult):

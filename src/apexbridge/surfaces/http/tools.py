@@ -6,7 +6,8 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import Field
 
 from apexbridge.surfaces.http.answers import data_response
-from apexbridge.surfaces.http.context import ServedBridge
+from apexbridge.surfaces.http.audit import note
+from apexbridge.surfaces.http.context import Caller, ServedBridge
 from apexbridge.surfaces.http.leaving import unless_left
 from apexbridge.tools.confirmation import Approval
 from apexbridge.tools.naming import SKILL_PREFIX, WireNames, wire_name
@@ -126,10 +127,12 @@ async def show_tool(id: Id, bridge: ServedBridge) -> ToolView:
 
 
 @router.post("/api/tools/{id}/execute", response_model=None, responses={200: {"description": "The tool's own result."}})
-async def execute_tool(id: Id, request: Request, bridge: ServedBridge, call: ToolCall | None = None) -> Response:
+async def execute_tool(
+    id: Id, request: Request, bridge: ServedBridge, caller: Caller, call: ToolCall | None = None
+) -> Response:
     """Call a tool; the answer is its own result object."""
     call = call or ToolCall()
-    conversation = bridge.conversations.get(call.conversation)
+    conversation = bridge.conversations.get(call.conversation, caller=caller)
     result = await unless_left(
         request, bridge.tools.execute(id, call.input, conversation=conversation, approval=call.approval)
     )
@@ -151,8 +154,9 @@ async def list_approvals(bridge: ServedBridge) -> list[Approval]:
 
 
 @router.post("/api/approvals/{id}")
-async def decide_approval(id: str, decision: Decision, bridge: ServedBridge) -> Approval:
+async def decide_approval(id: str, request: Request, decision: Decision, bridge: ServedBridge) -> Approval:
     """Approve or deny; an approved one is good for one call, within its time."""
+    note(request, detail="approve" if decision.approve else "deny")
     return await bridge.confirmation.decide(id, approve=decision.approve)
 
 

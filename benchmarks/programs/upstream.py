@@ -1,0 +1,156 @@
+"""A model that says the same to everybody, as cheaply as can be; which of its ways, a request's `model` says.
+
+- `m`: at once, or event after event as fast as others get their turn.
+- `paced`: an event a millisecond, so that no two come together.
+- `slow`: an event a second.
+- `hold`: never ends, and in one piece never begins.
+- `skill`: calls a skill.
+
+`GET /state` tells which requests are open and when others were broken off.
+"""
+
+import asyncio
+import json
+import re
+import sys
+import time
+from collections.abc import Iterator
+
+HEAD = {"id": "chatcmpl-1", "created": 1, "model": "m"}
+PAUSES = {"paced": 0.001, "slow": 1.0, "hold": 0.05}
+WORDS = int(sys.argv[1])
+SLOW_WORDS = int(sys.argv[2])
+SKILL = sys.argv[3]
+MODEL = re.compile(rb'"model"\s*:\s*"([a-z]+)"')
+USER = re.compile(rb'"user"\s*:\s*"([^"]+)"')
+STREAM = re.compile(rb'"stream"\s*:\s*true')
+LENGTH = re.compile(rb"content-length:\s*(\d+)", re.IGNORECASE)
+STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+DONE = b"data: [DONE]\n\n"
+opened: dict[str, float] = {}
+broken_off: dict[str, float] = {}
+
+
+def piece(data: bytes) -> bytes:
+    """In chunked encoding; the last one is empty."""
+    return b"%x\r\n%s\r\n" % (len(data), data)
+
+
+def event(delta: object, finish_reason: str | None = None) -> bytes:
+    """One chunk of a completion."""
+    choice = {"index": 0, "delta": delta, "finish_reason": finish_reason}
+    told = {**HEAD, "object": "chat.completion.chunk", "choices": [choice]}
+    return piece(b"data: " + json.dumps(told).encode() + b"\n\n")
+
+
+def whole(told: object) -> bytes:
+    """An answer in one piece."""
+    body = json.dumps(told).encode()
+    return b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+
+
+def completion(message: object, finish_reason: str) -> bytes:
+    """A completion in one piece."""
+    choice = {"index": 0, "message": message, "finish_reason": finish_reason}
+    usage = {"prompt_tokens": 9, "completion_tokens": 20, "total_tokens": 29}
+    return whole({**HEAD, "object": "chat.completion", "choices": [choice], "usage": usage})
+
+
+def call() -> dict[str, object]:
+    """A call of the skill."""
+    arguments = json.dumps({"name": SKILL})
+    return {"id": "call_1", "index": 0, "type": "function", "function": {"name": "run_skill", "arguments": arguments}}
+
+
+BEGIN = event({"role": "assistant", "content": ""})
+SAID = [event({"content": f"weather{number} "}) for number in range(WORDS)]
+END = [event({}, "stop"), piece(DONE) + piece(b"")]
+TEXT = "".join(f"weather{number} " for number in range(WORDS))
+PLAIN = completion({"role": "assistant", "content": TEXT}, "stop")
+CALL = completion({"role": "assistant", "content": None, "tool_calls": [call()]}, "tool_calls")
+CALL_EVENTS = [event({"role": "assistant", "tool_calls": [call()]}), event({}, "tool_calls"), piece(DONE) + piece(b"")]
+
+
+def events(model: str) -> Iterator[bytes]:
+    """What is streamed, piece by piece."""
+    if model == "skill":
+        yield from CALL_EVENTS
+        return
+    yield BEGIN
+    while model == "hold":
+        yield from SAID
+    yield from SAID if model != "slow" else SAID[:1] * SLOW_WORDS
+    yield from END
+
+
+class Connection(asyncio.Protocol):
+    """One connection; one request after the other."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._received = b""
+        self._user: str | None = None
+        self._next: asyncio.Handle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Somebody connected."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Somebody left; was an answer still owed?"""
+        if self._next is not None:
+            self._next.cancel()
+        if self._user is not None and opened.pop(self._user, None) is not None:
+            broken_off[self._user] = time.monotonic()
+
+    def data_received(self, data: bytes) -> None:
+        """Answer as soon as a request is complete."""
+        self._received += data
+        head, separator, body = self._received.partition(b"\r\n\r\n")
+        length = LENGTH.search(head)
+        if not separator or (length is not None and len(body) < int(length[1])):
+            return
+        self._received = b""
+        if head.startswith(b"GET /state"):
+            self._transport.write(whole({"open": list(opened), "brokenOff": broken_off}))
+            return
+        self._answer(body)
+
+    def _answer(self, body: bytes) -> None:
+        named, user = MODEL.search(body), USER.search(body)
+        model = named[1].decode() if named else "m"
+        if user is not None:
+            self._user = user[1].decode()
+            opened[self._user] = time.monotonic()
+        if STREAM.search(body) is not None:
+            self._transport.write(STREAM_HEAD)
+            self._go_on(events(model), PAUSES.get(model, 0.0))
+        elif model != "hold":
+            self._transport.write(CALL if model == "skill" else PLAIN)
+            self._end()
+
+    def _go_on(self, rest: Iterator[bytes], pause: float) -> None:
+        data = next(rest, None)
+        if data is None:
+            self._next = None
+            self._end()
+            return
+        self._transport.write(data)
+        later = self._loop.call_later(pause, self._go_on, rest, pause) if pause else None
+        self._next = later or self._loop.call_soon(self._go_on, rest, pause)
+
+    def _end(self) -> None:
+        if self._user is not None:
+            opened.pop(self._user, None)
+        self._user = None
+
+
+async def main() -> None:
+    """Serve on a free port, and say which."""
+    server = await asyncio.get_running_loop().create_server(Connection, "127.0.0.1", 0, backlog=2048)
+    print(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
+    await asyncio.Event().wait()
+
+
+asyncio.run(main())

@@ -1,0 +1,74 @@
+"""What answered requests teach the search: which skill did the work, and what it was looked for with."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from apexbridge.agent.calling import Outcome
+from apexbridge.agent.request import ChatRequest
+from apexbridge.errors import ApexBridgeError
+from apexbridge.llm.tool_modes import text_of
+from apexbridge.tools.naming import SKILL_PREFIX
+
+MAX_CHARACTERS = 500
+"""A longer question is a document, not something that anybody asks for again."""
+MAX_WAITING = 100
+Teach = Callable[[str, str, str], Awaitable[Any]]
+"""Learns from a request, the skill that did it, and the caller."""
+logger = logging.getLogger(__name__)
+
+
+class Lessons:
+    """Passes on what was learnt, behind the answer and not before it."""
+
+    def __init__(self, teach: Teach | None) -> None:
+        self._teach = teach
+        self._waiting: set[asyncio.Task[None]] = set()
+
+    def learn(self, request: ChatRequest, outcomes: Sequence[Outcome]) -> None:
+        """Learn from a request that was answered: only a run that went well teaches anything."""
+        if self._teach is None or len(self._waiting) >= MAX_WAITING:
+            return
+        asked = _question(request)
+        queries: dict[str, str] = {}
+        for outcome in outcomes:
+            if outcome.tool == "vector-search" and outcome.succeeded:
+                queries |= dict.fromkeys(_hits(outcome), str(outcome.arguments.get("query", "")))
+            elif (skill := _done_by(outcome)) and (text := queries.get(skill) or asked):
+                task = asyncio.ensure_future(self._taught(text, skill, request.caller))
+                self._waiting.add(task)
+                task.add_done_callback(self._waiting.discard)
+
+    async def close(self) -> None:
+        """Wait for what is being learnt."""
+        if self._waiting:
+            await asyncio.wait(self._waiting)
+
+    async def _taught(self, text: str, skill: str, caller: str) -> None:
+        assert self._teach is not None  # noqa: S101  # nobody comes here otherwise
+        try:
+            await self._teach(text, skill, caller)
+        except (ApexBridgeError, OSError) as error:  # the answer was given; what it might have taught is a loss
+            logger.warning("nothing was learnt from a run of %s: %s", skill, error)
+
+
+def _question(request: ChatRequest) -> str:
+    """The user's last words, if they are short enough to be a question."""
+    asked = next((message for message in reversed(request.messages) if message["role"] == "user"), None)
+    text = text_of(asked.get("content")).strip() if asked else ""
+    return text if len(text) <= MAX_CHARACTERS else ""
+
+
+def _hits(outcome: Outcome) -> list[str]:
+    results = outcome.data.get("results", []) if isinstance(outcome.data, dict) else []
+    return [hit["name"] for hit in results]
+
+
+def _done_by(outcome: Outcome) -> str | None:
+    """The skill that was run and did what it was run for."""
+    if outcome.tool is None or not (isinstance(outcome.data, dict) and outcome.data.get("success") is True):
+        return None
+    if outcome.tool == "run-skill":
+        return str(outcome.arguments.get("name", ""))
+    return outcome.tool.removeprefix(SKILL_PREFIX) if outcome.tool.startswith(SKILL_PREFIX) else None

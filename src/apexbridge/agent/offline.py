@@ -1,0 +1,163 @@
+"""`apex-offline`: a small planner that answers when no model is set, over the same loop and the same tools.
+
+It is no language model. It knows a handful of patterns, and otherwise looks for a skill.
+"""
+
+import json
+import re
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+from apexbridge.llm.config import Upstream
+from apexbridge.llm.tool_modes import text_of
+
+Json = dict[str, Any]
+OFFLINE_MODEL = "apex-offline"
+OFFLINE_UPSTREAM = Upstream(name=OFFLINE_MODEL, base_url="", tool_mode="native")
+NOTICE = (
+    "(apex-offline is no language model, only a planner. Set APEX_LLM_BASE_URL, APEX_LLM_API_KEY and APEX_LLM_MODEL "
+    "to have a real one answer.)"
+)
+GOOD_SCORE = 0.5
+"""Below this confidence a skill is named, not run."""
+MAX_TEXT = 2_000
+_ARITHMETIC = re.compile(
+    r"[-+(√]?\s*(?:\d|sqrt|sin|cos|tan|log|ln|pi\b|π|√)[\d\s.+\-*/^%()×÷!,a-zπ√（）＋－]*", re.IGNORECASE
+)
+_OPERATOR = re.compile(r"\d\s*[-+*/^%×÷!＋－]|sqrt|√|sin|cos|log|factorial", re.IGNORECASE)
+_DATE = re.compile(
+    r"\b(?:what time|what day|what date|today|current (?:time|date)|time is it|now)\b|几点|今天|现在|日期|星期", re.I
+)
+_FILE = re.compile(r"\b(?:read|show|open|cat)\b.{0,20}?\bfile\b\s+[`'\"]?([\w./-]+)", re.IGNORECASE)
+_LIST = re.compile(r"\b(?:list|show)\b.{0,20}?\bfiles\b|列出.{0,4}文件", re.IGNORECASE)
+
+
+class OfflineModel:
+    """Gives completions without a model."""
+
+    async def ask(self, upstream: Upstream, body: Json, seconds: float) -> "OfflineAnswer":
+        """The next step of the plan."""
+        return OfflineAnswer(body)
+
+    def done(self, answer: "OfflineAnswer") -> None:
+        """There is nothing to let go of."""
+
+
+class OfflineAnswer:
+    """One step of the plan, word by word or in one piece."""
+
+    def __init__(self, body: Json) -> None:
+        self._pieces = _pieces(body) if body.get("stream") else iter([_completion(body)])
+
+    async def next(self) -> list[Json] | None:
+        """One more piece."""
+        piece = next(self._pieces, None)
+        return None if piece is None else [piece]
+
+
+def _completion(body: Json) -> Json:
+    calls, text = _next_step(body)
+    message: Json = {"role": "assistant", "content": text}
+    if calls:
+        message["tool_calls"] = calls
+    choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if calls else "stop"}
+    return {"id": "offline", "object": "chat.completion", "model": OFFLINE_MODEL, "choices": [choice]}
+
+
+def _pieces(body: Json) -> Iterator[Json]:
+    calls, text = _next_step(body)
+    for word in re.findall(r"\S+\s*|\s+", text or ""):
+        yield _chunk({"content": word}, None)
+    if calls:
+        yield _chunk({"tool_calls": [{"index": place, **call} for place, call in enumerate(calls)]}, None)
+    yield _chunk({}, "tool_calls" if calls else "stop")
+
+
+def _chunk(delta: Json, finish: str | None) -> Json:
+    return {"model": OFFLINE_MODEL, "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}
+
+
+def _next_step(body: Json) -> tuple[list[Json], str | None]:
+    """Calls to make, or the words to end with."""
+    messages = body["messages"]
+    offered = {tool["function"]["name"] for tool in body.get("tools") or () if "function" in tool}
+    asked = next((text_of(item.get("content")) for item in reversed(messages) if item["role"] == "user"), "")
+    done = _since_the_question(messages)
+    if body.get("tool_choice") == "none":
+        offered = set()
+    if not done:
+        call = _first_call(asked[:MAX_TEXT], offered)
+        return ([call], None) if call else ([], f"There is nothing I can do with that here. {NOTICE}")
+    name, result = done[-1]
+    if name == "search_skills" and "run_skill" in offered:
+        return _use_of_a_skill(asked, result, offered)
+    if result.startswith("Error"):
+        return [], f"That did not work: {result}\n\n{NOTICE}"
+    return [], f"{result.strip()}\n\n{NOTICE}"
+
+
+def _first_call(asked: str, offered: set[str]) -> Json | None:
+    if "calculate" in offered and (found := _arithmetic(asked)):
+        return _call("calculate", {"expression": found})
+    if "file_read" in offered and (file := _FILE.search(asked)):
+        return _call("file_read", {"path": file[1]})
+    if "list_files" in offered and _LIST.search(asked):
+        return _call("list_files", {})
+    if "datetime" in offered and _DATE.search(asked):
+        return _call("datetime", {})
+    if "search_skills" in offered and asked.strip():
+        return _call("search_skills", {"query": asked})
+    return None
+
+
+def _arithmetic(asked: str) -> str | None:
+    """The longest stretch of the question that looks like a sum."""
+    found = [match[0].strip().rstrip("?.,=a-z ").strip() for match in _ARITHMETIC.finditer(asked)]
+    sums = [text for text in found if _OPERATOR.search(text)]
+    return max(sums, key=len, default=None)
+
+
+def _use_of_a_skill(asked: str, told: str, offered: set[str]) -> tuple[list[Json], str | None]:
+    """Run the best skill where its input can be filled, show the instructions of one that has only those."""
+    hits = re.findall(r"^\d+\. ([a-z0-9-]+) \(([\d.]+), (runs|instructions)\): (.*)(?:\n   input: (.*))?$", told, re.M)
+    if not hits:
+        return [], f"I found no skill for that. {NOTICE}"
+    name, score, kind, description, arguments = hits[0]
+    if float(score) < GOOD_SCORE:
+        names = "\n".join(f"- {hit[0]}: {hit[3]}" for hit in hits)
+        return [], f"These skills may help; name the one you want:\n{names}\n\n{NOTICE}"
+    if kind == "instructions":
+        return ([_call("load_skill", {"name": name})], None) if "load_skill" in offered else ([], description)
+    filled = _filled(asked, arguments)
+    if filled is None:
+        return [], f"The skill {name} fits ({description}) and wants: {arguments}. Give it with run_skill.\n\n{NOTICE}"
+    return [_call("run_skill", {"name": name, "input": filled})], None
+
+
+def _filled(asked: str, arguments: str) -> Json | None:
+    """The question as the input of a skill that needs at most one text; None where it needs more."""
+    required = [part.strip() for part in arguments.split(",") if part.strip() and "?:" not in part]
+    if not required:
+        return {"text": asked, "query": asked}
+    name, _, kind = required[0].partition(":")
+    return {name: asked} if len(required) == 1 and kind.strip() == "string" else None
+
+
+def _since_the_question(messages: list[Json]) -> list[tuple[str, str]]:
+    """What was called since the last question, each with its result."""
+    names: dict[str, str] = {}
+    done: list[tuple[str, str]] = []
+    for message in messages:
+        if message["role"] == "user":
+            done = []
+        for call in message.get("tool_calls") or ():
+            names[call["id"]] = call.get("function", {}).get("name", "")
+        if message["role"] == "tool":
+            done.append((names.get(message["tool_call_id"], ""), text_of(message.get("content"))))
+    return done
+
+
+def _call(name: str, arguments: Json) -> Json:
+    written = json.dumps(arguments, ensure_ascii=False)
+    return {"id": f"call_{uuid.uuid4().hex[:24]}", "type": "function", "function": {"name": name, "arguments": written}}

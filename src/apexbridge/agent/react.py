@@ -1,0 +1,182 @@
+"""ReActStrategy: which model answers a request, and the same loop of thinking and acting for all of them."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any
+
+from apexbridge.agent.approving import Approver
+from apexbridge.agent.asking import Model
+from apexbridge.agent.budget import ChatLimits
+from apexbridge.agent.disclosure import OwnTools
+from apexbridge.agent.events import Ended, Event, Passed, Said
+from apexbridge.agent.hidden import HiddenTurns
+from apexbridge.agent.lessons import Lessons, Teach
+from apexbridge.agent.loop import Surroundings, answered
+from apexbridge.agent.offline import OFFLINE_MODEL, OFFLINE_UPSTREAM, OfflineModel
+from apexbridge.agent.records import Noting, Recorder
+from apexbridge.agent.request import BadRequestError, ChatRequest, read_request
+from apexbridge.llm.client import UpstreamClient
+from apexbridge.llm.config import LLMSettings, Upstream
+from apexbridge.llm.errors import UpstreamError
+from apexbridge.llm.mode_memory import ModeMemory
+from apexbridge.tools.registry import ToolRegistry
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatSettings:
+    """What an operator sets about chat."""
+
+    llm: LLMSettings
+    limits: ChatLimits
+    system_prompt: str | None = None
+    """In place of ours; empty for none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatAnswer:
+    """A whole answer, for Python users."""
+
+    content: str
+    finish_reason: str
+    tool_calls: tuple[Json, ...] = ()
+    usage: Json | None = None
+    x_bridge: Json = field(default_factory=dict)
+
+
+class ReActStrategy:
+    """Answers chat requests over one registry of tools and any number of upstreams."""
+
+    def __init__(
+        self,
+        registry: ToolRegistry,
+        settings: ChatSettings,
+        approver: Approver,
+        *,
+        teach: Teach | None = None,
+        recorder: Recorder | None = None,
+    ) -> None:
+        self.settings = settings
+        self._recorder = recorder
+        self._client = UpstreamClient()
+        self._offline = OfflineModel()
+        self._around = Surroundings(
+            registry=registry,
+            limits=settings.limits,
+            system_prompt=settings.system_prompt,
+            approver=approver,
+            own_tools=OwnTools(registry),
+            modes=ModeMemory(),
+            hidden=HiddenTurns(),
+            lessons=Lessons(teach),
+        )
+
+    async def close(self) -> None:
+        """Let the upstreams go; what was learnt is kept."""
+        await self._around.lessons.close()
+        await self._client.close()
+
+    async def run(self, request: ChatRequest) -> AsyncGenerator[Event, None]:
+        """Answer a request; events in the order in which things happen.
+
+        Raises:
+            BadRequestError: the request cannot be answered.
+            UpstreamError: the upstream refused or failed.
+        """
+        model, upstream = self._chosen(request)
+        with Noting(self._recorder, request, upstream.name) as noting:
+            async with aclosing(answered(self._around, model, request, upstream)) as events:
+                async for event in events:
+                    noting.saw(event)
+                    yield event
+
+    async def execute(
+        self, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any] | None = None, **more: Any
+    ) -> ChatAnswer:
+        """Answer a conversation; options are the fields of a request, `x_bridge` among them.
+
+        Raises:
+            BadRequestError: the request cannot be answered.
+            UpstreamError: the upstream refused or failed.
+        """
+        body = {"messages": [dict(message) for message in messages], **(options or {}), **more, "stream": False}
+        request = read_request(json.loads(json.dumps(body)))
+        parts: list[str] = []
+        async with aclosing(self.run(request)) as events:
+            async for event in events:
+                if isinstance(event, Said):
+                    parts.append(event.text)
+                elif isinstance(event, Passed):
+                    return _as_it_came(event.chunks[0])
+                elif isinstance(event, Ended):
+                    return ChatAnswer(
+                        content="".join(parts),
+                        finish_reason=event.finish_reason,
+                        tool_calls=event.calls,
+                        usage=event.usage,
+                        x_bridge=event.report.told(debug=request.options.debug),
+                    )
+        raise AssertionError("an answer has an end")
+
+    async def models(self) -> list[Json]:
+        """The models of all upstreams, as far as they are asked for them here, and those that are set."""
+        upstreams = self.settings.llm.upstreams
+        found: dict[str, Json] = {}
+        for upstream, listed in zip(upstreams, await asyncio.gather(*map(self._listed, upstreams)), strict=True):
+            named = [name for name in upstream.models if "*" not in name]
+            for model in [*listed, *({"id": name} for name in named)]:
+                if isinstance(model.get("id"), str) and self._serving(model["id"]) is upstream:
+                    found.setdefault(model["id"], _model(model, upstream.name))
+        if (default := self.settings.llm.default_model) is not None:
+            found.setdefault(default, _model({"id": default}, "default"))
+        if not upstreams:
+            found[OFFLINE_MODEL] = _model({"id": OFFLINE_MODEL}, "apexbridge")
+        return list(found.values())
+
+    async def _listed(self, upstream: Upstream) -> list[Json]:
+        try:
+            return await self._client.models(upstream)
+        except UpstreamError:
+            return []
+
+    def _chosen(self, request: ChatRequest) -> tuple[Model, Upstream]:
+        llm = self.settings.llm
+        if request.model == OFFLINE_MODEL or not llm.upstreams:
+            return self._offline, OFFLINE_UPSTREAM
+        if not request.model:
+            if llm.default_model is None:
+                raise BadRequestError("you must provide a model parameter", param="model")
+            request.body["model"] = llm.default_model
+        upstream = self._serving(request.model)
+        if upstream is None:
+            raise BadRequestError(
+                f"The model '{request.model[:200]}' does not exist here; GET /v1/models lists those that do.",
+                param="model",
+                code="model_not_found",
+                status=404,
+            )
+        return self._client, upstream
+
+    def _serving(self, model: str) -> Upstream | None:
+        """Whoever is asked for a model."""
+        upstream = self.settings.llm.upstream_for(model)
+        return None if upstream is None or (upstream.models and not upstream.serves(model)) else upstream
+
+
+def _as_it_came(completion: Json) -> ChatAnswer:
+    choice = completion["choices"][0]
+    message = choice.get("message") or {}
+    return ChatAnswer(
+        content=message.get("content") or "",
+        finish_reason=choice.get("finish_reason") or "stop",
+        tool_calls=tuple(message.get("tool_calls") or ()),
+        usage=completion.get("usage"),
+    )
+
+
+def _model(model: Json, owner: str) -> Json:
+    return {"object": "model", "created": 0, "owned_by": owner, **model}

@@ -1,0 +1,210 @@
+"""The records of chat requests: taken at once, written a moment later, shown, and forgotten in time."""
+
+import asyncio
+import logging
+import sqlite3
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import anyio
+import anyio.to_thread
+
+from apexbridge.agent.records import ChatRecord
+from apexbridge.agent.recordsize import bounded, clean
+from apexbridge.agent.recordviews import ChatDetail, ChatPage, ChatStatistics, ModelTotals, detail, summary, totals
+from apexbridge.errors import RequestError
+from apexbridge.storage.chats import ChatFilter, ChatRow, ChatStore
+from apexbridge.storage.faults import storage_faults
+
+FLUSH_SECONDS = 1.0
+MAX_WAITING = 10_000
+MAX_WAITING_BYTES = 64 * 1024 * 1024
+"""What may wait for a disk that does not keep up; more is dropped and counted."""
+BATCH = 500
+SWEEP_SECONDS = 3600
+MS_PER_DAY = 24 * 3600 * 1000
+DEFAULT_DAYS = 30
+DEFAULT_LIMIT = 50
+Long = tuple[str, str | None, str | None]
+"""What of a record can be long: steps, messages, answer."""
+logger = logging.getLogger(__name__)
+
+
+class ChatRecords:
+    """Keeps records and tells of them; the `Recorder` of chat."""
+
+    def __init__(
+        self,
+        store: ChatStore,
+        *,
+        has_texts: bool = False,
+        retention_days: int = 30,
+        key_name: Callable[[str], str | None] = lambda _: None,
+    ) -> None:
+        self.has_texts = has_texts
+        """Whether what was said is kept as well."""
+        self._store = store
+        self._retention_days = retention_days
+        self._key_name = key_name
+        self._waiting: list[tuple[ChatRecord, Long]] = []
+        self._bytes = 0
+        self._dropped = 0
+        self._is_failing = False
+        self._flushing: asyncio.Task[None] | None = None
+        self._lock = asyncio.Lock()
+        self._closing = asyncio.Event()
+
+    # --------------------------------------------------------------------------------------------------- keeping
+    def keep(self, record: ChatRecord) -> None:
+        """Take a record; it is written within about a second, many together."""
+        long = bounded(record.trajectory, record.messages, record.answer)
+        size = sum(len(text) for text in long if text)
+        if len(self._waiting) >= MAX_WAITING or self._bytes + size > MAX_WAITING_BYTES:
+            self._dropped += 1
+        else:
+            self._waiting.append((record, long))
+            self._bytes += size
+        if self._flushing is None or self._flushing.done():
+            self._flushing = asyncio.get_running_loop().create_task(self._flush_soon())
+
+    async def close(self) -> None:
+        """Write what is waiting."""
+        self._closing.set()
+        if self._flushing is not None:
+            await asyncio.wait([self._flushing])
+        await self._flush()
+        if self._waiting:
+            logger.error("the records of %s chat requests could not be written and are lost", len(self._waiting))
+
+    async def _flush_soon(self) -> None:
+        while self._waiting and not self._closing.is_set():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._closing.wait(), FLUSH_SECONDS)
+            await self._flush()
+
+    async def _flush(self) -> None:
+        """Write what is waiting; what cannot be written now may be later."""
+        async with self._lock:
+            while self._waiting:
+                batch = self._waiting[:BATCH]
+                try:
+                    with anyio.CancelScope(shield=True):  # whoever gives up here must not leave it half done
+                        await self._store.add(await anyio.to_thread.run_sync(_rows, batch))
+                except sqlite3.Error:
+                    if not self._is_failing:
+                        logger.warning("chat requests cannot be recorded for now; trying again", exc_info=True)
+                    self._is_failing = True
+                    break
+                except Exception:
+                    logger.exception("the records of %s chat requests are lost", len(batch))
+                self._is_failing = False
+                del self._waiting[: len(batch)]
+                self._bytes -= sum(len(text) for _, long in batch for text in long if text)
+            if self._dropped:
+                logger.warning("the disk does not keep up: %s chat requests were not recorded", self._dropped)
+                self._dropped = 0
+
+    # --------------------------------------------------------------------------------------------------- looking
+    async def list(
+        self,
+        *,
+        model: str | None = None,
+        caller: str | None = None,
+        stop_cause: str | None = None,
+        outcome: str | None = None,
+        page: int = 1,
+        limit: int = DEFAULT_LIMIT,
+    ) -> ChatPage:
+        """Requests, the newest first."""
+        await self._flush()
+        wanted = ChatFilter(model=model, caller=caller, stop_cause=stop_cause, outcome=outcome)
+        rows, total = await self._store.page(wanted, offset=(page - 1) * limit, limit=limit)
+        chats = [summary(row, self._key_name(row.caller)) for row in rows]
+        return ChatPage(chats=chats, total=total, page=page, limit=limit)
+
+    async def get(self, identity: str) -> ChatDetail:
+        """Everything about one request.
+
+        Raises:
+            RequestError: CHAT_NOT_FOUND.
+        """
+        await self._flush()
+        row = await self._store.get(identity)
+        if row is None:
+            raise _not_found(identity)
+        return detail(row, self._key_name(row.caller))
+
+    async def statistics(self, *, days: int = DEFAULT_DAYS) -> ChatStatistics:
+        """The requests of the last days together, and those of each model."""
+        await self._flush()
+        together, models = await self._store.sums(_now() - days * MS_PER_DAY)
+        told = [ModelTotals(model=model, **totals(sums)) for model, sums in models.items()]
+        return ChatStatistics(days=days, models=told, **totals(together))
+
+    # ------------------------------------------------------------------------------------------------ forgetting
+    async def delete(self, identity: str) -> None:
+        """Forget a request.
+
+        Raises:
+            RequestError: CHAT_NOT_FOUND.
+        """
+        await self._flush()
+        with storage_faults():
+            if not await self._store.delete(identity):
+                raise _not_found(identity)
+
+    async def sweep(self) -> None:
+        """Forget requests that are older than the operator wants."""
+        moment = _now() - self._retention_days * MS_PER_DAY
+        try:
+            while await self._store.delete_before(moment, limit=BATCH) == BATCH:
+                pass
+        except sqlite3.Error:
+            logger.warning("old records of chat requests could not be removed; trying again later", exc_info=True)
+
+    async def keep_tidy(self) -> None:
+        """The same again and again; until cancelled."""
+        while True:
+            await self.sweep()
+            await anyio.sleep(SWEEP_SECONDS)
+
+
+def _rows(batch: Sequence[tuple[ChatRecord, Long]]) -> Sequence[ChatRow]:
+    return [_row(record, long) for record, long in batch]
+
+
+def _row(record: ChatRecord, long: Long) -> ChatRow:
+    steps, messages, answer = long
+    error, usage = record.error, record.usage
+    return ChatRow(
+        id=record.id,
+        caller=record.caller,
+        model=clean(record.model),
+        upstream=record.upstream,
+        started_at=record.started_at,
+        duration_ms=record.duration_ms,
+        is_stream=record.is_stream,
+        turns=record.turns,
+        calls=record.calls,
+        stop_cause=record.stop_cause,
+        outcome=record.outcome,
+        error_code=error.code if error else None,
+        error_message=clean(error.message) if error else None,
+        prompt_tokens=usage.prompt if usage else None,
+        completion_tokens=usage.completion if usage else None,
+        total_tokens=usage.total if usage else None,
+        trajectory=steps,
+        messages=messages,
+        answer=answer,
+    )
+
+
+def _not_found(identity: str) -> RequestError:
+    return RequestError(
+        f"There is no record of a chat {identity[:64]}; it may be older than records are kept", code="CHAT_NOT_FOUND"
+    )
+
+
+def _now() -> int:
+    return int(time.time() * 1000)

@@ -1,0 +1,235 @@
+"""A chat request: what the client sent, checked, with what is ours taken out of it."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from apexbridge.agent.deferred import is_deferred
+
+Json = dict[str, Any]
+ApprovalMode = Literal["deny", "tool", "wait"]
+MAX_TOOLS = 128
+"""What strict upstreams take, ours and the client's together."""
+MAX_CLIENT_TOOLS = 1_000
+"""With those that are only sent when they are found."""
+MAX_MODEL_CHARACTERS = 512
+"""Names of models are remembered for what was learnt of them."""
+QUOTED_CHARACTERS = 64
+"""Of what a client wrote, in words about it."""
+_ROLES = {"system", "developer", "user", "assistant", "tool", "function"}
+_OPTIONS: Mapping[str, type | tuple[type, ...]] = {
+    "skills": list,
+    "tools": bool,
+    "activity": bool,
+    "debug": bool,
+    "approvals": str,
+    "functions": bool,
+}
+
+
+class BadRequestError(Exception):
+    """A request that cannot be answered, in OpenAI's terms."""
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None, status: int = 400) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.code = code
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The client's `x_bridge`."""
+
+    skills: tuple[str, ...] = ()
+    tools: bool = True
+    activity: bool = False
+    debug: bool = False
+    approvals: ApprovalMode = "deny"
+    functions: bool = False
+    """Whether skills that a search finds become functions of their own in the turns that follow."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatRequest:
+    """What is asked for."""
+
+    body: Json
+    """As the client sent it, without what only we understand."""
+    options: Options
+    caller: str = ""
+    request_id: str = ""
+    client_names: frozenset[str] = field(default_factory=frozenset)
+    """The client's own tools."""
+
+    @property
+    def model(self) -> str:
+        """The model's name, as the client wrote it."""
+        return str(self.body.get("model") or "")
+
+    @property
+    def messages(self) -> list[Json]:
+        """The conversation so far."""
+        messages: list[Json] = self.body["messages"]
+        return messages
+
+    @property
+    def client_tools(self) -> list[Json]:
+        """The client's own tools, as it wrote them."""
+        return list(self.body.get("tools") or ())
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether the answer shall come in pieces."""
+        return bool(self.body.get("stream"))
+
+    @property
+    def wants_usage(self) -> bool:
+        """Whether the last piece shall tell what was used."""
+        options = self.body.get("stream_options")
+        return isinstance(options, dict) and bool(options.get("include_usage"))
+
+    @property
+    def uses_our_tools(self) -> bool:
+        """Whether the model may be offered ours."""
+        return self.options.tools and self.body.get("tool_choice") != "none"
+
+
+def read_request(body: Any, *, caller: str = "", request_id: str = "") -> ChatRequest:
+    """Check a request.
+
+    Raises:
+        BadRequestError: it cannot be answered.
+    """
+    if not isinstance(body, dict):
+        raise BadRequestError("The body must be a JSON object.")
+    options = _options(body.get("x_bridge"))
+    _check_messages(body.get("messages"))
+    names = _check_tools(body.get("tools"))
+    if body.get("model") is not None and not isinstance(body["model"], str):
+        raise BadRequestError("'model' must be a string.", param="model")
+    if len(body.get("model") or "") > MAX_MODEL_CHARACTERS:
+        raise BadRequestError(
+            f"The model '{body['model'][:QUOTED_CHARACTERS]}…' does not exist",
+            param="model",
+            code="model_not_found",
+            status=404,
+        )
+    if not isinstance(body.get("stream"), bool | None):
+        raise BadRequestError("'stream' must be true or false.", param="stream")
+    if not isinstance(body.get("stream_options"), dict | None):
+        raise BadRequestError("'stream_options' must be an object.", param="stream_options")
+    if body.get("stream_options") is not None and not body.get("stream"):
+        raise BadRequestError("'stream_options' is only allowed when 'stream' is true.", param="stream_options")
+    if not isinstance(body.get("stream_options"), dict | None):
+        raise BadRequestError("'stream_options' must be an object.", param="stream_options")
+    kept = {key: value for key, value in body.items() if key != "x_bridge"}
+    request = ChatRequest(
+        body=kept, options=options, caller=caller, request_id=request_id, client_names=frozenset(names)
+    )
+    count = body.get("n")
+    if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 1):
+        raise BadRequestError("'n' must be a whole number from 1.", param="n")
+    if count is not None and count > 1 and request.uses_our_tools:
+        raise BadRequestError(
+            "'n' above 1 is not possible while tools of this server are used; send x_bridge.tools: false.", param="n"
+        )
+    return request
+
+
+def _options(given: Any) -> Options:
+    if given is None:
+        return Options()
+    if not isinstance(given, dict):
+        raise BadRequestError("'x_bridge' must be an object.", param="x_bridge")
+    for key, value in given.items():
+        if key not in _OPTIONS:
+            key = key[:QUOTED_CHARACTERS]
+            raise BadRequestError(f"'x_bridge' has no {key}; it has {', '.join(_OPTIONS)}.", param=f"x_bridge.{key}")
+        if not isinstance(value, _OPTIONS[key]):
+            raise BadRequestError(f"'x_bridge.{key}' does not fit.", param=f"x_bridge.{key}")
+    if given.get("approvals", "deny") not in ("deny", "tool", "wait"):
+        raise BadRequestError("'x_bridge.approvals' is deny, tool or wait.", param="x_bridge.approvals")
+    if not all(isinstance(name, str) for name in given.get("skills", [])):
+        raise BadRequestError("'x_bridge.skills' is a list of names.", param="x_bridge.skills")
+    return Options(**{**given, "skills": tuple(given.get("skills", ()))})
+
+
+def _check_messages(messages: Any) -> None:
+    if not isinstance(messages, list) or not messages:
+        raise BadRequestError("'messages' must be a non-empty array.", param="messages")
+    waiting: Counter[str] = Counter()
+    for place, message in enumerate(messages):
+        where = f"messages[{place}]"
+        if not isinstance(message, dict):
+            raise BadRequestError(f"'{where}' must be an object.", param=where)
+        role = message.get("role")
+        if not isinstance(role, str) or role not in _ROLES:
+            told = repr(role)[:QUOTED_CHARACTERS]
+            raise BadRequestError(f"'{where}.role' is {told}; it is one of {', '.join(sorted(_ROLES))}.", param=where)
+        if not isinstance(message.get("content"), str | list | None):
+            raise BadRequestError(f"'{where}.content' must be text or parts.", param=f"{where}.content")
+        if role == "tool":
+            id = message.get("tool_call_id")
+            if not isinstance(id, str) or not waiting[id]:
+                raise BadRequestError(
+                    f"'{where}' answers no call: a tool message follows the message with its 'tool_call_id'.",
+                    param=where,
+                )
+            waiting[id] -= 1
+        else:
+            waiting = Counter()
+        calls = _call_ids(message.get("tool_calls"), where)
+        if role == "assistant":
+            waiting = Counter(calls)
+
+
+def _call_ids(calls: Any, where: str) -> list[str]:
+    if calls is None:
+        return []
+    if not isinstance(calls, list) or not all(
+        isinstance(call, dict) and isinstance(call.get("id"), str) and _is_function(call) for call in calls
+    ):
+        raise BadRequestError(
+            f"'{where}.tool_calls' must be a list of calls, each with its id and its function's name and arguments.",
+            param=f"{where}.tool_calls",
+        )
+    return [call["id"] for call in calls]
+
+
+def _is_function(call: Json) -> bool:
+    if call.get("type", "function") != "function" and "function" not in call:
+        return True
+    function = call.get("function")
+    return isinstance(function, dict) and all(isinstance(function.get(key), str) for key in ("name", "arguments"))
+
+
+def _check_tools(tools: Any) -> list[str]:
+    if tools is None:
+        return []
+    if not isinstance(tools, list):
+        raise BadRequestError("'tools' must be an array.", param="tools")
+    deferred = sum(isinstance(tool, dict) and is_deferred(tool) for tool in tools)
+    if len(tools) - deferred > MAX_TOOLS or len(tools) > MAX_CLIENT_TOOLS:
+        raise BadRequestError(
+            f"'tools' has {len(tools)} entries; at most {MAX_TOOLS} are possible, and {MAX_CLIENT_TOOLS:,} together "
+            "with those that are looked for (defer_loading: true).",
+            param="tools",
+        )
+    names = []
+    for place, tool in enumerate(tools):
+        if not isinstance(tool, dict):
+            raise BadRequestError(f"'tools[{place}]' must be an object.", param=f"tools[{place}]")
+        function = tool.get("function")
+        name = function.get("name") if isinstance(function, dict) else None
+        if (tool.get("type", "function") == "function" or "function" in tool) and not isinstance(name, str):
+            raise BadRequestError(f"'tools[{place}].function.name' is missing.", param=f"tools[{place}]")
+        if isinstance(name, str):
+            names.append(name)
+        elif is_deferred(tool):
+            raise BadRequestError(
+                f"'tools[{place}]' cannot be looked for: only functions can.", param=f"tools[{place}].defer_loading"
+            )
+    return names

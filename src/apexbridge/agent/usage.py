@@ -1,0 +1,36 @@
+"""What an answer cost, summed over its turns."""
+
+from typing import Any, TypeGuard
+
+Json = dict[str, Any]
+MAX_COUNT = 2**53
+"""Beyond that it is no count of anything; `NaN` is none either."""
+
+
+def add_usage(total: Json | None, more: Json | None) -> Json | None:
+    """Both together: numbers add up, also below; of anything else the last counts."""
+    if more is None or total is None:
+        return more if total is None else total
+    summed = dict(total)
+    for key, value in more.items():
+        before = summed.get(key)
+        if isinstance(value, dict) and isinstance(before, dict):
+            summed[key] = add_usage(before, value)
+        elif _is_number(value) and _is_number(before):
+            summed[key] = before + value
+        elif value is not None:
+            summed[key] = value
+    return summed
+
+
+def tokens_of(usage: Json | None) -> int:
+    """All tokens of one turn, as far as the upstream tells."""
+    told = usage or {}
+    if _is_number(total := told.get("total_tokens")):
+        return max(0, int(total))
+    parts = [told.get("prompt_tokens"), told.get("completion_tokens")]
+    return int(sum(max(0, part) for part in parts if _is_number(part)))
+
+
+def _is_number(value: Any) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= MAX_COUNT

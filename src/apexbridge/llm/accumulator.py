@@ -1,0 +1,174 @@
+"""One turn of a model, put together from the pieces that it comes in."""
+
+import json
+import uuid
+from typing import Any
+
+from apexbridge.llm.errors import UpstreamError
+
+Json = dict[str, Any]
+MAX_CALLS = 1_000
+"""Of one turn; no model means as many."""
+MAX_CHARACTERS = 64 * 1024 * 1024
+_OWN_KEYS = {"id", "object", "created", "model", "choices", "usage"}
+_OWN_CHOICE_KEYS = {"index", "delta", "message", "finish_reason"}
+_OWN_CALL_KEYS = {"index", "id", "type", "function"}
+
+
+class Turn:
+    """What the model has said so far; forgiving about how it was cut."""
+
+    def __init__(self) -> None:
+        self.content: list[str] = []
+        self.finish_reason: str | None = None
+        self.usage: Json | None = None
+        self.model: str | None = None
+        self.has_text = False
+        self.beside: Json = {}
+        """What stood beside the choices, such as a fingerprint; of each the last."""
+        self._calls: dict[int, Json] = {}
+        self._arguments: dict[int, list[str]] = {}
+        self._characters = 0
+        self._last = -1
+        self._by_id: dict[str, int] = {}
+        self._owners: dict[str, int] = {}
+        """The first call of each id."""
+        self._moved: dict[int, int] = {}
+        """Where the calls are that came under an index which was taken."""
+
+    def take_chunk(self, chunk: Json) -> tuple[Json, Json]:
+        """Take a piece of a stream; gives the part of its delta that is not about calls, and what stood beside it.
+
+        What came as a whole message in a single chunk is taken too.
+
+        Raises:
+            UpstreamError: it becomes more than anybody can use.
+        """
+        if isinstance(usage := chunk.get("usage"), dict):
+            self.usage = usage
+        self.model = self.model or chunk.get("model")
+        if not chunk.keys() <= _OWN_KEYS:
+            self.beside |= {key: value for key, value in chunk.items() if key not in _OWN_KEYS and value is not None}
+        choices = chunk.get("choices")
+        choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else None
+        if choice is None:
+            return {}, {}
+        if isinstance(choice.get("finish_reason"), str):
+            self.finish_reason = choice["finish_reason"]
+        delta = choice.get("delta") or choice.get("message") or {}
+        beside: Json = {}
+        if not choice.keys() <= _OWN_CHOICE_KEYS:
+            beside = {key: value for key, value in choice.items() if key not in _OWN_CHOICE_KEYS and value is not None}
+        if not isinstance(delta, dict):
+            return {}, beside
+        text = delta.get("content")
+        if isinstance(text, str) and text:
+            self.content.append(text)
+            self._count(text)
+            self.has_text = True
+            if len(delta) == 1:  # as nearly all of them are
+                return {"content": text}, beside
+        calls = delta.get("tool_calls")
+        for call in calls if isinstance(calls, list) else ():
+            if isinstance(call, dict):
+                self._take_call(call)
+        kept = {key: value for key, value in delta.items() if key not in ("role", "tool_calls") and value is not None}
+        return kept, beside
+
+    @property
+    def text(self) -> str:
+        """Everything it said."""
+        return "".join(self.content)
+
+    @property
+    def tool_calls(self) -> list[Json]:
+        """The calls it made, complete, in its order."""
+        return [_finished(self._calls[index], self._written(index)) for index in sorted(self._calls)]
+
+    @property
+    def made_calls(self) -> bool:
+        """Whether it made any."""
+        return bool(self._calls)
+
+    def message(self, calls: list[Json] | None = None) -> Json:
+        """The assistant's message, as it goes back to the model."""
+        found = self.tool_calls if calls is None else calls
+        message: Json = {"role": "assistant", "content": self.text or (None if found else "")}
+        return message | ({"tool_calls": found} if found else {})
+
+    def add_call(self, name: str, arguments: str) -> None:
+        """A call that was found in its text."""
+        self._take_call({"index": max(self._calls, default=-1) + 1, "function": {"name": name, "arguments": arguments}})
+
+    def _take_call(self, piece: Json) -> None:
+        index = self._index(piece)
+        if index not in self._calls and len(self._calls) >= MAX_CALLS:
+            raise UpstreamError.of_ours(502, "The model made too many calls at once.", "upstream_invalid")
+        call = self._calls.setdefault(index, {"id": "", "type": "function", "function": {"name": "", "arguments": ""}})
+        written = self._arguments.setdefault(index, [])
+        self._last = index
+        if piece.get("id"):
+            id = str(piece["id"])
+            if self._owners.setdefault(id, index) == index:
+                call["id"] = id  # else it gets one of its own: results go by it
+            self._by_id[id] = index
+        function = piece.get("function") or {}
+        if isinstance(function, dict):
+            if function.get("name"):
+                name = str(function["name"])
+                own = call["function"]["name"]
+                call["function"]["name"] = name if name.startswith(own) else own + name
+            arguments = function.get("arguments")
+            if isinstance(arguments, dict | list):
+                arguments = json.dumps(arguments, ensure_ascii=False)
+            if isinstance(arguments, str):
+                written.append(arguments)
+                self._count(arguments)
+        call.update({key: value for key, value in piece.items() if key not in _OWN_CALL_KEYS})
+
+    def _index(self, piece: Json) -> int:
+        """Which call a piece belongs to: by its index, else by its id; a new name begins a new one, else the last."""
+        index, id = piece.get("index"), piece.get("id")
+        function = piece.get("function")
+        begins = bool(isinstance(function, dict) and function.get("name"))
+        after_all = max(self._calls, default=-1) + 1
+        if isinstance(index, int) and not isinstance(index, bool):
+            place = self._moved.get(index, index)
+            taken = self._calls.get(place)
+            if begins and id and taken is not None and taken["id"] not in ("", str(id)):
+                self._moved[index] = place = after_all  # some give every call the index 0
+            return place
+        if id:
+            place = self._by_id.get(str(id), after_all)
+            # Some give the same id to every call, each whole; a call that is whole already takes no second name.
+            return after_all if begins and _is_whole(self._written(place)) else place
+        return after_all if begins or self._last < 0 else self._last
+
+    def _written(self, index: int) -> str:
+        """What came of a call's arguments; in one piece again, because it is asked for while more of them come."""
+        pieces = self._arguments.get(index, [])
+        if len(pieces) > 1:
+            pieces[:] = ["".join(pieces)]
+        return pieces[0] if pieces else ""
+
+    def _count(self, text: str) -> None:
+        self._characters += len(text)
+        if self._characters > MAX_CHARACTERS:
+            raise UpstreamError.of_ours(502, "The model's server sent too much.", "upstream_invalid")
+
+
+def _is_whole(arguments: str) -> bool:
+    if not arguments:
+        return False
+    try:
+        json.loads(arguments)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _finished(call: Json, arguments: str) -> Json:
+    """A call as others want to see it: with an id, and with arguments."""
+    if not call["id"]:
+        call["id"] = f"call_{uuid.uuid4().hex[:24]}"
+    return {**call, "function": {**call["function"], "arguments": arguments or "{}"}}

@@ -1,0 +1,223 @@
+"""What a model's server answers, as it arrives: in events, or in one piece, and never later than it may."""
+
+import asyncio
+import json
+import math
+from typing import Any
+
+import aiohttp
+import orjson
+
+from apexbridge.llm.errors import UpstreamError
+from apexbridge.llm.sse import EventLines, StreamTooLongError
+
+Json = dict[str, Any]
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+MAX_STREAM_BYTES = 4 * MAX_ANSWER_BYTES
+"""Of a stream, in which each word comes with a lot around it."""
+PIECE_BYTES = 64 * 1024
+"""What is read at once; what was compressed arrives in pieces of many megabytes, and others want their turn."""
+MAX_REFUSAL_BYTES = 256 * 1024
+"""Of an error's words; they are parsed and passed on, and nobody reads more."""
+LAST_BYTES_SECONDS = 2.0
+"""How long a server has after its last word to end the answer properly; only then can its connection be used again."""
+
+
+class HttpAnswer:
+    """One answer of a server, in as many pieces as it comes in; whoever has enough of it closes it."""
+
+    def __init__(self, response: aiohttp.ClientResponse, seconds: float) -> None:
+        self._response = response
+        self._is_stream = "text/event-stream" in response.headers.get("content-type", "").lower()
+        self._lines = EventLines()
+        self._size = 0
+        self._ahead = b""
+        self._place = 0
+        self._failure: UpstreamError | None = None
+        """What went wrong behind good events of the same piece."""
+        self._has_begun = False
+        self._has_finished = False
+        self._is_over = False
+        self._is_late = False
+        # One timer for the whole answer: one for each piece would cost more than the piece.
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._be_late)
+
+    async def next(self) -> list[Json] | None:
+        """The events that arrived together, or the one completion; None at the end.
+
+        Raises:
+            UpstreamError: it broke off, fell silent, or is no answer.
+        """
+        if self._failure is not None:
+            raise self._failure
+        if self._is_over:
+            return None
+        try:
+            if self._is_stream:
+                return await self._next_events()
+            self._is_over = True
+            return [_completion(await self._whole())]  # one piece is a stream too
+        except TimeoutError as error:
+            raise UpstreamError.of_ours(504, "The model's server fell silent.", "upstream_timeout") from error
+        except (aiohttp.ClientError, OSError) as error:
+            if self._is_late:
+                raise UpstreamError.of_ours(504, "The model took too long.", "upstream_timeout") from error
+            raise UpstreamError.of_ours(502, "The model's server broke off its answer.", "upstream_cut") from error
+        except StreamTooLongError as error:
+            raise UpstreamError.of_ours(502, "The model's server sent an endless event.", "upstream_invalid") from error
+
+    async def refusal(self) -> bytes:
+        """The words of an error; of very many, the first."""
+        return await self.rest(MAX_REFUSAL_BYTES)
+
+    async def rest(self, cut_at: int | None = None) -> bytes:
+        """Everything as bytes, or so many of them."""
+        try:
+            return await self._whole(cut_at)
+        except TimeoutError as error:
+            raise UpstreamError.of_ours(504, "The model's server fell silent.", "upstream_timeout") from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise UpstreamError.of_ours(502, "The model's server broke off its answer.", "upstream_cut") from error
+
+    @property
+    def is_unread(self) -> bool:
+        """Whether the server said its last word and did not end the answer yet."""
+        return self._is_over and self._is_stream and not self._response.content.at_eof()
+
+    async def drain(self) -> None:
+        """Wait for the proper end, which lets the next request use the connection."""
+        try:
+            async with asyncio.timeout(LAST_BYTES_SECONDS):
+                while await self._response.content.readany():
+                    pass
+        except (TimeoutError, aiohttp.ClientError, OSError):
+            pass  # then the next request opens a connection of its own
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Let it go; what the server still has to say is not wanted."""
+        self._timer.cancel()
+        self._response.close()
+
+    # -------------------------------------------------------------------------------------------------- reading
+    async def _next_events(self) -> list[Json] | None:
+        while True:
+            piece = await self._piece()
+            self._size += len(piece)
+            if self._size > MAX_STREAM_BYTES:
+                raise UpstreamError.of_ours(502, "The model's server sent too much.", "upstream_invalid")
+            chunks = self._read(self._lines.feed(piece) if piece else self._lines.end())
+            if not piece:
+                self._is_over = True
+                if not self._has_finished and self._failure is None:
+                    # Many never say [DONE]; one that says neither was cut off.
+                    self._failure = UpstreamError.of_ours(
+                        502, "The model's server broke off its answer.", "upstream_cut"
+                    )
+            if chunks:
+                return chunks
+            if self._failure is not None:
+                raise self._failure
+            if self._is_over:
+                return None
+
+    async def _piece(self) -> bytes:
+        """The next bytes, and not too many of them."""
+        if self._place < len(self._ahead):
+            await asyncio.sleep(0)
+        else:
+            self._ahead, self._place = await self._response.content.readany(), 0
+            if len(self._ahead) <= PIECE_BYTES:
+                self._place = len(self._ahead)
+                return self._ahead
+        piece = self._ahead[self._place : self._place + PIECE_BYTES]
+        self._place += len(piece)
+        return piece
+
+    def _read(self, events: list[bytes]) -> list[Json]:
+        chunks: list[Json] = []
+        for data in events:
+            if data == b"[DONE]":
+                self._is_over = True
+                if not self._has_begun:
+                    self._failure = UpstreamError.of_ours(502, "The model's server said nothing.", "upstream_invalid")
+                break
+            try:
+                chunk = _chunk(data)
+            except UpstreamError as error:
+                self._failure = error
+                break
+            self._has_begun = True
+            self._has_finished = self._has_finished or _finishes(chunk)
+            chunks.append(chunk)
+        return chunks
+
+    async def _whole(self, cut_at: int | None = None) -> bytes:
+        pieces: list[bytes] = []
+        size = 0
+        while piece := await self._response.content.readany():
+            pieces.append(piece)
+            size += len(piece)
+            if cut_at is not None and size >= cut_at:
+                return b"".join(pieces)[:cut_at]
+            if size > MAX_ANSWER_BYTES:
+                raise UpstreamError.of_ours(502, "The model's server sent too much.", "upstream_invalid")
+        return b"".join(pieces)
+
+    def _be_late(self) -> None:
+        self._is_late = True
+        self._response.close()
+
+
+def _chunk(data: bytes) -> Json:
+    """One event of a stream.
+
+    Raises:
+        UpstreamError: it is no JSON object, or is an error itself.
+    """
+    try:
+        chunk = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        chunk = parsed(data)
+    if not isinstance(chunk, dict):
+        raise UpstreamError.of_ours(502, "The model's server sent an event that is no object.", "upstream_invalid")
+    error = chunk.get("error")
+    if isinstance(error, dict) or (error is not None and not chunk.get("choices")):
+        raise UpstreamError(502, data)
+    return chunk
+
+
+def _finishes(chunk: Json) -> bool:
+    choices = chunk.get("choices")
+    return isinstance(choices, list) and any(
+        isinstance(choice, dict) and choice.get("finish_reason") is not None for choice in choices
+    )
+
+
+def _completion(data: bytes) -> Json:
+    told = parsed(data)
+    choices = told.get("choices") if isinstance(told, dict) else None
+    if not isinstance(told, dict) or not isinstance(choices, list) or not choices:
+        if isinstance(told, dict) and told.get("error") is not None:
+            raise UpstreamError(502, data)
+        raise UpstreamError.of_ours(502, "The model's server answered with no completion.", "upstream_invalid")
+    return told
+
+
+def _finite(digits: str) -> float | None:
+    """A number; nothing in place of an endless one or `NaN`, which are no JSON, so that clients could not read them."""
+    number = float(digits)
+    return number if math.isfinite(number) else None
+
+
+def parsed(data: bytes) -> Any:
+    """JSON that a server sent.
+
+    Raises:
+        UpstreamError: it is none.
+    """
+    try:
+        return json.loads(data, parse_constant=lambda _: None, parse_float=_finite)
+    except (ValueError, RecursionError) as error:
+        raise UpstreamError.of_ours(502, "The model's server answered with broken JSON.", "upstream_invalid") from error

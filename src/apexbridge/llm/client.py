@@ -1,0 +1,182 @@
+"""Speaks to upstreams: raw JSON in and out, retries before the first byte, and never a wait without an end."""
+
+import asyncio
+import io
+import json
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import aiohttp
+import orjson
+
+from apexbridge.llm.answering import HttpAnswer, parsed
+from apexbridge.llm.config import Upstream
+from apexbridge.llm.errors import UpstreamError
+
+Json = dict[str, Any]
+ATTEMPTS = 3
+RETRIED_STATUSES = frozenset({408, 429, 500, 502, 503, 504, 529})
+SILENT_STATUS = 504
+_ELSEWHERE = "The model's server sends requests elsewhere; set its base URL to the address that answers them."
+MAX_WAIT_SECONDS = 20.0
+"""An upstream that wants to be left alone for longer is told so to the client."""
+FIRST_WAIT_SECONDS = 0.5
+CONNECT_SECONDS = 10
+SILENCE_SECONDS = 120
+"""How long a stream may say nothing at all; an answer in one piece takes as long as the request may."""
+ANSWER_SECONDS = 600.0
+"""How long an answer may take where nobody says less."""
+LIST_SECONDS = 10.0
+LARGE_BYTES = 512 * 1024
+"""A request from there on is sent piece by piece, so that others get their turn."""
+_WHOLE = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
+
+
+class UpstreamClient:
+    """One connection pool for all upstreams."""
+
+    def __init__(self, *, silence_seconds: float = SILENCE_SECONDS) -> None:
+        self._session: aiohttp.ClientSession | None = None
+        self._silence = silence_seconds
+        self._streams = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=silence_seconds)
+        self._ending: set[asyncio.Task[None]] = set()
+
+    async def close(self) -> None:
+        """Let all connections go."""
+        session, self._session = self._session, None
+        if self._ending:
+            await asyncio.wait(self._ending)
+        if session is not None:
+            await session.close()
+
+    async def ask(self, upstream: Upstream, body: Json, seconds: float = ANSWER_SECONDS) -> HttpAnswer:
+        """Ask for a completion; the answer has to be given back to `done`, whatever comes of it.
+
+        Raises:
+            UpstreamError: what the upstream answered instead.
+        """
+        data = _written(body)
+        late = asyncio.get_running_loop().time() + seconds
+        try:
+            async with asyncio.timeout_at(late):
+                response = await self._answered(upstream, data, self._streams if body.get("stream") else _WHOLE)
+        except TimeoutError as error:
+            raise UpstreamError.of_ours(504, "The model took too long.", "upstream_timeout") from error
+        return HttpAnswer(response, late - asyncio.get_running_loop().time())
+
+    def done(self, answer: HttpAnswer) -> None:
+        """No more of this answer is wanted; where only its end is missing, its connection is kept."""
+        if not answer.is_unread:
+            answer.close()
+            return
+        ending = asyncio.ensure_future(answer.drain())
+        self._ending.add(ending)
+        ending.add_done_callback(self._ending.discard)
+
+    async def models(self, upstream: Upstream) -> list[Json]:
+        """The models that an upstream lists.
+
+        Raises:
+            UpstreamError: it does not.
+        """
+        try:
+            async with asyncio.timeout(LIST_SECONDS):
+                response = await self._send(upstream, None, self._streams)
+                answer = HttpAnswer(response, LIST_SECONDS)
+                try:
+                    data = await answer.rest()
+                finally:
+                    answer.close()
+        except TimeoutError as error:
+            raise UpstreamError.of_ours(
+                504, "The model's server did not answer in time.", "upstream_timeout"
+            ) from error
+        if response.status >= 300:
+            raise UpstreamError(response.status, data, response.headers)
+        told = parsed(data)
+        found = told.get("data") if isinstance(told, dict) else None
+        return [model for model in found if isinstance(model, dict)] if isinstance(found, list) else []
+
+    # ------------------------------------------------------------------------------------------------- requests
+    async def _answered(self, upstream: Upstream, data: bytes, limits: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
+        """A good answer, after as many attempts as it takes and may take."""
+        for attempt in range(1, ATTEMPTS + 1):
+            is_last = attempt == ATTEMPTS
+            try:
+                response = await self._send(upstream, data, limits)
+            except UpstreamError as error:
+                if is_last or error.status == SILENT_STATUS:  # it may be at work, and would begin again
+                    raise
+                await asyncio.sleep(_pause(attempt, {}))
+                continue
+            if response.status < 300:
+                return response
+            if response.status < 400:
+                response.close()
+                raise UpstreamError.of_ours(502, _ELSEWHERE, "upstream_redirect")
+            answer = HttpAnswer(response, self._silence)
+            try:
+                failure = UpstreamError(response.status, await answer.refusal(), response.headers)
+            finally:
+                answer.close()
+            pause = _pause(attempt, response.headers)
+            if is_last or response.status not in RETRIED_STATUSES or pause > MAX_WAIT_SECONDS:
+                raise failure
+            await asyncio.sleep(pause)
+        raise AssertionError("the last attempt answers or fails")
+
+    async def _send(
+        self, upstream: Upstream, data: bytes | None, limits: aiohttp.ClientTimeout
+    ) -> aiohttp.ClientResponse:
+        headers = {
+            "content-type": "application/json",
+            "accept": "application/json, text/event-stream",
+            "accept-encoding": "identity",  # a small answer can unfold into a very large one
+        }
+        if upstream.api_key:
+            headers["authorization"] = f"Bearer {upstream.api_key}"
+        try:
+            if data is None:
+                return await self._open().get(
+                    upstream.models_url, headers=headers, allow_redirects=False, timeout=limits
+                )
+            payload = data if len(data) < LARGE_BYTES else io.BytesIO(data)
+            # Whoever is named in a redirect is not who the operator chose to hear all this.
+            return await self._open().post(
+                upstream.chat_url, data=payload, headers=headers, allow_redirects=False, timeout=limits
+            )
+        except TimeoutError as error:
+            raise UpstreamError.of_ours(
+                SILENT_STATUS, "The model's server did not answer in time.", "upstream_timeout"
+            ) from error
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise UpstreamError.of_ours(
+                502, f"The model's server cannot be reached ({type(error).__name__}).", "upstream_unreachable"
+            ) from error
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            # No cookies and no proxy of the environment: what is sent goes where the operator said, and nowhere else.
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0, ttl_dns_cache=60),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                auto_decompress=True,
+            )
+        return self._session
+
+
+def _written(body: Json) -> bytes:
+    try:
+        return orjson.dumps(body)
+    except TypeError:  # a number beyond 64 bits, or half a character, which only an escape can carry
+        return json.dumps(body).encode()
+
+
+def _pause(attempt: int, headers: Mapping[str, str]) -> float:
+    """Seconds to wait before the next attempt: as the upstream asks, else longer each time, never all at once."""
+    asked = headers.get("retry-after", "")
+    try:
+        return max(0.0, float(asked))
+    except ValueError:
+        return FIRST_WAIT_SECONDS * float(2 ** (attempt - 1)) * random.uniform(0.8, 1.2)  # noqa: S311

@@ -1,0 +1,51 @@
+"""Which upstreams there are and how they are spoken to."""
+
+from fnmatch import fnmatchcase
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+ToolMode = Literal["auto", "native", "schema", "text"]
+DEFAULT_NAME = "default"
+
+
+class Upstream(BaseModel):
+    """One server that speaks OpenAI's chat completions."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = DEFAULT_NAME
+    base_url: str = Field(description="Up to what comes before `/chat/completions`.")
+    api_key: str | None = Field(default=None, repr=False)
+    models: tuple[str, ...] = Field(default=(), description="Names, or patterns with `*`; empty takes every model.")
+    tool_mode: ToolMode = "auto"
+
+    def serves(self, model: str) -> bool:
+        """Whether it is named for this model."""
+        return any(fnmatchcase(model, pattern) for pattern in self.models)
+
+    @property
+    def chat_url(self) -> str:
+        """Where completions are asked for."""
+        return f"{self.base_url.rstrip('/')}/chat/completions"
+
+    @property
+    def models_url(self) -> str:
+        """Where its models are listed."""
+        return f"{self.base_url.rstrip('/')}/models"
+
+
+class LLMSettings(BaseModel):
+    """All upstreams, the first of which serves whatever no other is named for."""
+
+    model_config = ConfigDict(frozen=True)
+
+    upstreams: tuple[Upstream, ...] = ()
+    default_model: str | None = None
+    """For requests that name none."""
+
+    def upstream_for(self, model: str) -> Upstream | None:
+        """The upstream that serves a model; None where there is none at all."""
+        named = next((upstream for upstream in self.upstreams if upstream.serves(model)), None)
+        anything = next((upstream for upstream in self.upstreams if not upstream.models), None)
+        return named or anything or next(iter(self.upstreams), None)

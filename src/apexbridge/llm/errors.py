@@ -1,0 +1,76 @@
+"""What an upstream refused or failed at, to be passed on as it is."""
+
+import json
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+PASSED_HEADERS = ("retry-after", "x-request-id")
+PASSED_PREFIX = "x-ratelimit-"
+LAST_STATUS = 599
+
+
+class UpstreamError(Exception):
+    """An answer that is no completion, or none at all: a status, a body and a few headers."""
+
+    def __init__(self, status: int, body: bytes, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(f"the upstream answered {status}")
+        self.status = status if status <= LAST_STATUS else 502
+        self.body = body
+        self.headers = {
+            key.lower(): value
+            for key, value in (headers or {}).items()
+            if key.lower() in PASSED_HEADERS or key.lower().startswith(PASSED_PREFIX)
+        }
+
+    @classmethod
+    def of_ours(cls, status: int, message: str, code: str) -> "UpstreamError":
+        """Something that the upstream did not say itself."""
+        return cls(status, json.dumps(openai_error(message, kind="upstream_error", code=code)).encode())
+
+    @property
+    def error(self) -> dict[str, Any]:
+        """The error object, whatever the body was."""
+        error = self._told
+        if self.is_shaped and isinstance(error, dict):
+            return error
+        text = error if isinstance(error, str) else self.body[:500].decode("utf-8", "replace")
+        message = text.strip() or f"The upstream answered {self.status}"
+        ours: dict[str, Any] = openai_error(message, kind="upstream_error", code="upstream_error")["error"]
+        return ours
+
+    @property
+    def is_shaped(self) -> bool:
+        """Whether the body is an error as OpenAI writes them."""
+        error = self._told
+        return isinstance(error, dict) and isinstance(error.get("message"), str)
+
+    @cached_property
+    def _told(self) -> Any:
+        try:
+            told = _DECODER.decode(self.body.decode())
+        except (ValueError, RecursionError):
+            return None
+        return told.get("error") if isinstance(told, dict) else None
+
+
+def _no_number(word: str) -> Any:
+    """`NaN` and its kin are Python's, not JSON's, and a client could not read them."""
+    raise ValueError(word)
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_number)
+
+
+def is_too_long(error: UpstreamError) -> bool:
+    """Whether a server refused because the conversation does not fit into the model's context."""
+    if error.status not in (400, 413, 422):
+        return False
+    told = error.error
+    text = f"{told.get('code')} {told.get('type')} {told.get('message')}".lower()
+    return "context" in text and any(word in text for word in ("exceed", "maximum", "too long", "too large", "length"))
+
+
+def openai_error(message: str, *, kind: str, code: str | None, param: str | None = None) -> dict[str, Any]:
+    """An error in OpenAI's shape."""
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}

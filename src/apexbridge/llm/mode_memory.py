@@ -1,0 +1,85 @@
+"""What models were seen to be able to do; learnt from their answers, never by asking."""
+
+from collections import OrderedDict
+
+from apexbridge.llm.config import ToolMode, Upstream
+from apexbridge.llm.tool_modes import Way
+
+REMEMBERED_MODELS = 1_000
+SALVAGED_UNTIL_CHANGE = 2
+UNHEARD_UNTIL_CHANGE = 2
+LEAST_TOOL_TOKENS = 400
+TOLD_SHARE = 0.4
+"""Of what the tools take by a rough count, what a prompt must have at least for them to be in it."""
+
+
+class ModeMemory:
+    """What models were seen to be able to do; learnt from their answers, never by asking."""
+
+    def __init__(self) -> None:
+        self._ways: OrderedDict[tuple[str, str], Way] = OrderedDict()
+        self._salvaged: dict[tuple[str, str], int] = {}
+        self._unheard: dict[tuple[str, str], int] = {}
+        """How often a model answered without having been told of the tools."""
+        self._heard: OrderedDict[tuple[str, str], None] = OrderedDict()
+        """Models that were told; where prompts are cached, some servers count less of them later."""
+
+    def way(self, upstream: Upstream, model: str) -> Way:
+        """How to offer tools to this model now."""
+        mode: ToolMode = upstream.tool_mode
+        return mode if mode != "auto" else self._ways.get((upstream.name, model), "native")
+
+    def called(self, upstream: Upstream, model: str) -> None:
+        """It made a proper call."""
+        self._remember(upstream, model, "native")
+
+    def wrote(self, upstream: Upstream, model: str) -> None:
+        """It wrote a call into its text although it could have made one."""
+        key = (upstream.name, model)
+        if self._ways.get(key) != "native":
+            _add_one(self._salvaged, key)
+            if self._salvaged[key] >= SALVAGED_UNTIL_CHANGE:
+                self._remember(upstream, model, "schema")
+
+    def is_new(self, upstream: Upstream, model: str) -> bool:
+        """Whether it is not known yet if the model hears of the tools at all."""
+        key = (upstream.name, model)
+        return upstream.tool_mode == "auto" and key not in self._ways and key not in self._heard
+
+    def answered(self, upstream: Upstream, model: str, *, prompt_tokens: int, tool_tokens: float) -> None:
+        """It answered, having read so much. Some servers take tools, do not tell the model of them, and say nothing."""
+        key = (upstream.name, model)
+        if not prompt_tokens or tool_tokens < LEAST_TOOL_TOKENS:
+            return
+        if prompt_tokens >= tool_tokens * TOLD_SHARE:
+            self._heard[key] = None
+            if len(self._heard) > REMEMBERED_MODELS:
+                self._heard.popitem(last=False)
+        else:
+            _add_one(self._unheard, key)
+            if self._unheard[key] >= UNHEARD_UNTIL_CHANGE:
+                self._remember(upstream, model, "schema")
+
+    def refused(self, upstream: Upstream, model: str, way: Way) -> Way | None:
+        """Its server refused this way; gives another one to try, where the operator left the choice."""
+        other: Way | None = {"native": "schema", "schema": "text"}.get(way)  # type: ignore[assignment]
+        if upstream.tool_mode != "auto" or other is None:
+            return None
+        self._remember(upstream, model, other)
+        return other
+
+    def _remember(self, upstream: Upstream, model: str, way: Way) -> None:
+        key = (upstream.name, model)
+        self._ways[key] = way
+        self._ways.move_to_end(key)
+        self._salvaged.pop(key, None)
+        self._unheard.pop(key, None)
+        if len(self._ways) > REMEMBERED_MODELS:
+            self._ways.popitem(last=False)
+
+
+def _add_one(counts: dict[tuple[str, str], int], key: tuple[str, str]) -> None:
+    """Clients choose the names of models, so there is no end to them."""
+    counts[key] = counts.pop(key, 0) + 1
+    if len(counts) > REMEMBERED_MODELS:
+        del counts[next(iter(counts))]

@@ -1,0 +1,224 @@
+"""Tool calls that a model wrote into its text, for want of a better way."""
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+MAX_SALVAGED_CHARACTERS = 64 * 1024
+FENCE_CHARACTERS = 32
+"""The line that opens a fence is shorter."""
+_DECODER = json.JSONDecoder()
+_MARKED = re.compile(r"<(tool_call|function_call|tool|function)(?:=([\w-]{1,64}))?>\s*", re.IGNORECASE)
+_FENCE = re.compile(r"\s*```[ \t]*(json|tool_call|tool_code|tool|javascript|js)?[ \t]*\n?", re.IGNORECASE)
+_NAME_KEYS = ("name", "tool", "tool_name", "function", "action")
+_ARGUMENT_KEYS = ("arguments", "parameters", "args", "input", "action_input", "tool_input")
+_MARKS = ("tool_call", "function_call", "tool", "function")
+_PART_OF_A_NAME = re.compile(r"[\w-]{0,64}\Z")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Salvaged:
+    """What was found in a text."""
+
+    before: str
+    """What the model said before the first call."""
+    calls: tuple[tuple[str, str], ...]
+    """Name and arguments as JSON, in order."""
+
+
+def salvage(text: str, is_known: Callable[[str], bool]) -> Salvaged | None:
+    """Calls of known tools in a text that holds them marked, fenced or bare; None where it holds none."""
+    if len(text) > MAX_SALVAGED_CHARACTERS:
+        return None
+    return _marked(text, is_known) or _whole(text, is_known)
+
+
+def _marked(text: str, is_known: Callable[[str], bool]) -> Salvaged | None:
+    calls: list[tuple[str, str]] = []
+    first: int | None = None
+    for mark in _MARKED.finditer(text):
+        value = _value_at(text, mark.end())
+        found = _calls_of(value, is_known)
+        if not found and mark[2] and is_known(mark[2]) and isinstance(value, dict):
+            found = [(mark[2], _dumped(value))]
+        if found:
+            first = mark.start() if first is None else first
+            calls += found
+    return Salvaged(before=text[:first].strip(), calls=tuple(calls)) if calls else None
+
+
+def _whole(text: str, is_known: Callable[[str], bool]) -> Salvaged | None:
+    """A text that is nothing but a call, or ends in a fenced one."""
+    fence = text.find("```")
+    opened = _FENCE.match(text, fence) if fence >= 0 else None
+    if opened and (found := _calls_of(_value_at(text, opened.end()), is_known)):
+        return Salvaged(before=text[:fence].strip(), calls=tuple(found))
+    begin = len(text) - len(text.lstrip())
+    value, end = _value_and_end(text, begin)
+    if value is not None and not text[end:].strip() and (found := _calls_of(value, is_known)):
+        return Salvaged(before="", calls=tuple(found))
+    return None
+
+
+def _calls_of(value: Any, is_known: Callable[[str], bool]) -> list[tuple[str, str]]:
+    if isinstance(value, list):
+        found = [_call_of(item, is_known) for item in value]
+        return [call for call in found if call] if found and all(found) else []
+    call = _call_of(value, is_known)
+    return [call] if call else []
+
+
+def _call_of(value: Any, is_known: Callable[[str], bool]) -> tuple[str, str] | None:
+    if not isinstance(value, dict):
+        return None
+    if isinstance(value.get("function"), dict):
+        value = value["function"]
+    name = next((value[key] for key in _NAME_KEYS if isinstance(value.get(key), str)), None)
+    if name is None or not is_known(name):
+        return None
+    arguments: Any = next((value[key] for key in _ARGUMENT_KEYS if key in value), {})
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments)
+        except (ValueError, RecursionError):
+            return name, arguments
+    return name, _dumped(arguments if arguments is not None else {})
+
+
+def _value_at(text: str, place: int) -> Any:
+    return _value_and_end(text, place)[0]
+
+
+def _value_and_end(text: str, place: int) -> tuple[Any, int]:
+    if text[place : place + 1] not in ("{", "["):
+        return None, place
+    try:
+        return _DECODER.raw_decode(text, place)
+    except (ValueError, RecursionError):
+        return None, place
+
+
+def _dumped(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+class TextGate:
+    """Lets a model's text through as it comes, and holds back what may yet turn out to be a call."""
+
+    HOLD_CHARACTERS = 400
+    """A text that begins like JSON and has no name of a tool by then is no call."""
+
+    def __init__(self, is_known: Callable[[str], bool]) -> None:
+        self._is_known = is_known
+        self._held: list[str] = []
+        self._count = 0
+        self._looked = 0
+        """Characters of what is held in which no mark begins, so that nobody looks there again."""
+        self._start = ""
+        """The beginning of the text, as far as it decides anything."""
+        self._is_open = False
+        self._is_marked = False
+        self._may_be_fenced = True
+        """A call is looked for in the first fence alone."""
+
+    def feed(self, text: str) -> str:
+        """What may be shown now."""
+        self._count += len(text)
+        if self._is_open and not self._held and "<" not in text and "`" not in text:
+            return text
+        self._held.append(text)
+        if self._count > MAX_SALVAGED_CHARACTERS:  # no call is looked for in a text of that length
+            return self._release(len(self.held))
+        if self._is_marked:
+            return ""
+        if not self._is_open:
+            self._start = (self._start + text).lstrip()[: self.HOLD_CHARACTERS + 64]
+            if self._may_begin_a_call():
+                return ""
+            self._is_open = True
+        held = self.held
+        place, self._is_marked = _mark_in(held, self._looked)
+        self._looked = place
+        return self._release(min(place, self._fence_in(held)))
+
+    @property
+    def held(self) -> str:
+        """What was not shown."""
+        return "".join(self._held)
+
+    def _release(self, place: int) -> str:
+        held = self.held
+        self._held = [held[place:]] if place < len(held) else []
+        self._looked = max(0, self._looked - place)
+        return held[:place]
+
+    def _fence_in(self, text: str) -> int:
+        """Where a fence begins that may hold a call; the end of the text where there is none."""
+        if not self._may_be_fenced:
+            return len(text)
+        fence = text.find("```")
+        if fence < 0:
+            return len(text.rstrip("`"))  # the beginning of one, maybe
+        if self._may_hold_a_call(text[fence:]):
+            return fence
+        self._may_be_fenced = False
+        return len(text)
+
+    def _may_hold_a_call(self, block: str) -> bool:
+        if "\n" not in block and "{" not in block and len(block) < FENCE_CHARACTERS:
+            return True
+        opened = _FENCE.match(block)
+        inner = block[opened.end() :].lstrip() if opened else ""
+        closed = inner.find("```")
+        if closed >= 0:
+            return bool(_calls_of(_value_at(inner, 0), self._is_known))
+        return not inner or (inner[0] in "{[" and _may_name_a_tool(inner, self.HOLD_CHARACTERS))
+
+    def _may_begin_a_call(self) -> bool:
+        text = self._start
+        if not text:
+            return True
+        if text[0] not in "{[`":
+            return False
+        if text[0] == "`":
+            if len(text) < 4 or ("\n" not in text and len(text) < FENCE_CHARACTERS):
+                return "```".startswith(text[:3])
+            fence = _FENCE.match(text)
+            text = text[fence.end() :].lstrip() if fence else "x"
+            if text and text[0] not in "{[":
+                return False
+        return _may_name_a_tool(text, self.HOLD_CHARACTERS)
+
+
+def _may_name_a_tool(text: str, limit: int) -> bool:
+    names = ('"name"', '"tool', '"function', '"action"')
+    return len(text) < limit or any(name in text[:limit] for name in names)
+
+
+LOOK_AHEAD = 200
+"""Characters from the beginning of a mark within which it is decided whether it is one."""
+
+
+def _mark_in(text: str, start: int = 0) -> tuple[int, bool]:
+    """Where a marked call begins or may begin, and whether it does; the end of the text where there is none."""
+    place = start - 1
+    while (place := text.find("<", place + 1)) >= 0:
+        opens = _opens(text[place : place + LOOK_AHEAD])
+        if opens is not False:
+            return place, opens is True
+    return len(text), False
+
+
+def _opens(text: str) -> bool | None:
+    """Whether a text that begins with `<` is a mark with a call after it; None where it is too early to say."""
+    mark = _MARKED.match(text)
+    if mark is not None:
+        if mark.end() < len(text):
+            return text[mark.end()] in "{["
+        return None if len(text) < LOOK_AHEAD else False
+    word, equals, name = text[1:].lower().partition("=")
+    if equals:
+        return None if word in _MARKS and _PART_OF_A_NAME.match(name) else False
+    return None if any(known.startswith(word) for known in _MARKS) else False

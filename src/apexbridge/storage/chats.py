@@ -1,0 +1,166 @@
+"""Records of chat requests; they survive restarts."""
+
+import secrets
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from apexbridge.storage.database import Database
+
+ChatOutcome = Literal["answered", "failed", "cancelled"]
+MAX_MODELS = 100
+"""Of how many models the sums are told; their names come from clients."""
+_SUMMARY = (
+    "id, caller, model, upstream, started_at, duration_ms, is_stream, turns, calls, stop_cause, outcome, "
+    "error_code, error_message, prompt_tokens, completion_tokens, total_tokens"
+)
+_COLUMNS = f"{_SUMMARY}, trajectory, messages, answer"
+_NAMES = _COLUMNS.split(", ")
+_INSERT = f"INSERT INTO chats ({_COLUMNS}) VALUES ({', '.join('?' * len(_NAMES))})"  # noqa: S608
+_SUMS = (
+    "count(*), sum(outcome = 'failed'), sum(outcome = 'cancelled'), sum(prompt_tokens), sum(completion_tokens), "
+    "sum(total_tokens), sum(turns), sum(calls), sum(duration_ms)"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatRow:
+    """One request; the time in milliseconds since 1970, what is JSON as its text."""
+
+    id: str
+    caller: str
+    model: str
+    upstream: str
+    started_at: int
+    duration_ms: int
+    is_stream: bool
+    turns: int
+    calls: int
+    stop_cause: str
+    outcome: ChatOutcome
+    error_code: str | None = None
+    error_message: str | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    total_tokens: int | None = None
+    trajectory: str = "[]"
+    messages: str | None = None
+    answer: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatFilter:
+    """Which requests are wanted."""
+
+    model: str | None = None
+    caller: str | None = None
+    stop_cause: str | None = None
+    outcome: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatSums:
+    """Many requests together."""
+
+    requests: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    total_tokens: int = 0
+    turns: int = 0
+    calls: int = 0
+    duration_ms: int = 0
+
+
+class ChatStore:
+    """Keeps what is known of each request."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def add(self, rows: Sequence[ChatRow]) -> None:
+        """Write records down; one whose id was used before gets another."""
+
+        def job(connection: sqlite3.Connection) -> None:
+            new = _with_own_ids(connection, rows)
+            connection.executemany(_INSERT, [[getattr(row, name) for name in _NAMES] for row in new])
+
+        await self._database.write(job)
+
+    async def get(self, identity: str) -> ChatRow | None:
+        """One request, whole."""
+        query = f"SELECT {_COLUMNS} FROM chats WHERE id = ?"  # noqa: S608
+        rows = await self._database.read(lambda connection: connection.execute(query, (identity,)).fetchall())
+        return _row(rows[0]) if rows else None
+
+    async def page(self, wanted: ChatFilter, *, offset: int, limit: int) -> tuple[list[ChatRow], int]:
+        """The newest first, without what can be long, and how many there are."""
+        names = ("model", "caller", "stop_cause", "outcome")
+        used = {name: value for name in names if (value := getattr(wanted, name)) is not None}
+        where = " AND ".join(["TRUE", *(f"{name} = ?" for name in used)])
+        values = tuple(used.values())
+
+        def job(connection: sqlite3.Connection) -> tuple[list[ChatRow], int]:
+            (total,) = connection.execute(f"SELECT count(*) FROM chats WHERE {where}", values).fetchone()  # noqa: S608
+            rows = connection.execute(
+                f"SELECT {_SUMMARY} FROM chats WHERE {where} ORDER BY started_at DESC, id LIMIT ? OFFSET ?",  # noqa: S608
+                (*values, limit, offset),
+            ).fetchall()
+            return [_row(row) for row in rows], total
+
+        return await self._database.read(job)
+
+    async def delete(self, identity: str) -> bool:
+        """Forget a request; False where there was none."""
+        is_deleted = await self._delete("id = ?", identity) > 0
+        await self._database.erase()
+        return is_deleted
+
+    async def delete_before(self, moment: int, *, limit: int) -> int:
+        """Forget the oldest of those that began before a moment; tells how many they were."""
+        old = "SELECT id FROM chats WHERE started_at < ? ORDER BY started_at LIMIT ?"
+        count = await self._delete(f"id IN ({old})", moment, limit)
+        if count < limit:
+            await self._database.erase()
+        return count
+
+    async def _delete(self, where: str, *values: object) -> int:
+        query = f"DELETE FROM chats WHERE {where}"  # noqa: S608
+        return await self._database.write(lambda connection: connection.execute(query, values).rowcount)
+
+    async def sums(self, since: int) -> tuple[ChatSums, dict[str, ChatSums]]:
+        """All requests from a moment on together, and those of each model, the most used first."""
+        recent = "FROM chats WHERE started_at >= ?"
+        by_model = f"SELECT model, {_SUMS} {recent} GROUP BY model ORDER BY count(*) DESC, model LIMIT ?"
+
+        def job(connection: sqlite3.Connection) -> tuple[ChatSums, dict[str, ChatSums]]:
+            together = connection.execute(f"SELECT {_SUMS} {recent}", (since,)).fetchone()
+            rows = connection.execute(by_model, (since, MAX_MODELS)).fetchall()
+            return _sums(together), {model: _sums(sums) for model, *sums in rows}
+
+        return await self._database.read(job)
+
+
+def _with_own_ids(connection: sqlite3.Connection, rows: Sequence[ChatRow]) -> list[ChatRow]:
+    """Clients name their requests, and some name several alike."""
+    taken: set[str] = set()
+    new = []
+    for row in rows:
+        identity = row.id
+        while identity in taken or connection.execute("SELECT 1 FROM chats WHERE id = ?", (identity,)).fetchone():
+            identity = f"{row.id}.{secrets.token_hex(4)}"
+        taken.add(identity)
+        new.append(row if identity == row.id else replace(row, id=identity))
+    return new
+
+
+def _row(values: Sequence[object]) -> ChatRow:
+    known = dict(zip(_NAMES, values, strict=False))
+    return ChatRow(**{**known, "is_stream": bool(known["is_stream"])})  # type: ignore[arg-type]
+
+
+def _sums(values: Sequence[int | None]) -> ChatSums:
+    names = ChatSums.__dataclass_fields__
+    return ChatSums(**{name: value or 0 for name, value in zip(names, values, strict=True)})

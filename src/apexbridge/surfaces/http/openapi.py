@@ -1,0 +1,119 @@
+"""The OpenAPI document: what FastAPI knows of the routes, the plain ASGI routes below `/v1`, and who may use which."""
+
+from typing import Any
+
+from fastapi import FastAPI
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from apexbridge.surfaces.http.access import Access
+from apexbridge.surfaces.http.openai_shapes import (
+    ChatCompletion,
+    ChatCompletionChunk,
+    ChatModel,
+    ChatModelList,
+    ChatRequest,
+    OpenAIError,
+)
+from apexbridge.surfaces.http.scopes import required_scope
+
+Json = dict[str, Any]
+_COMPONENTS = "#/components/schemas/"
+_SHAPES = (ChatRequest, ChatCompletion, ChatCompletionChunk, ChatModel, ChatModelList, OpenAIError)
+_METHODS = {"get", "put", "post", "delete", "options", "head", "patch", "trace"}
+_SCHEMES: Json = {
+    "bearer": {"type": "http", "scheme": "bearer", "description": "An API key. Make one with: apex keys create"},
+    "apiKey": {"type": "apiKey", "in": "header", "name": "x-api-key", "description": "The same key."},
+}
+_REQUEST_ID: Json = {"x-request-id": {"description": "As sent, or made here.", "schema": {"type": "string"}}}
+
+
+def complete_document(app: FastAPI, access: Access) -> None:
+    """Have the app tell the whole of itself; the document is made when it is first asked for."""
+    known = app.openapi
+
+    def openapi() -> Json:
+        if app.openapi_schema is None:
+            _complete(known(), keys_required=access.keys_required)
+        return known()
+
+    app.openapi = openapi  # type: ignore[method-assign]  # as FastAPI's own documentation does it
+
+
+def _complete(document: Json, *, keys_required: bool) -> None:
+    _, told = models_json_schema([(shape, "validation") for shape in _SHAPES], ref_template=_COMPONENTS + "{model}")
+    parts: Json = document.setdefault("components", {})
+    parts["schemas"] = {**parts.get("schemas", {}), **told["$defs"]}
+    parts["securitySchemes"] = _SCHEMES
+    document["paths"] |= _chat_paths()
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            if method in _METHODS:
+                operation["security"] = _security(method.upper(), path, keys_required=keys_required)
+
+
+def _security(method: str, path: str, *, keys_required: bool) -> list[Json]:
+    """The ways in, with the scope that a key must have; an empty one where nobody is asked for a key."""
+    scope = required_scope(method, path)
+    if scope is None:
+        return []
+    ways: list[Json] = [{name: [scope]} for name in _SCHEMES]
+    return ways if keys_required else [*ways, {}]
+
+
+def _chat_paths() -> Json:
+    errors: Json = {
+        "4XX": _answer("Refused; `error.code` says why.", OpenAIError),
+        "5XX": _answer("This server or the model's could not.", OpenAIError),
+    }
+    id: Json = {
+        "name": "id",
+        "in": "path",
+        "required": True,
+        "description": "The model's id; it may contain `/`.",
+        "schema": {"type": "string"},
+    }
+    whole = _answer("A completion, or with `stream` its chunks as server-sent events.", ChatCompletion)
+    whole["content"]["text/event-stream"] = {
+        "schema": {"type": "string", "description": "Events whose data is a ChatCompletionChunk, then `[DONE]`."},
+        "x-event-schema": {"$ref": _COMPONENTS + ChatCompletionChunk.__name__},
+    }
+    return {
+        "/v1/chat/completions": {
+            "post": {
+                **_about("create_chat_completion", "Answer a conversation, as OpenAI's API does."),
+                "requestBody": {"required": True, "content": _content(ChatRequest)},
+                "responses": {"200": whole, **errors},
+            }
+        },
+        "/v1/models": {
+            "get": {
+                **_about("list_models", "The models that can be asked for."),
+                "responses": {"200": _answer("All of them.", ChatModelList), **errors},
+            }
+        },
+        "/v1/models/{id}": {
+            "get": {
+                **_about("show_model", "One model."),
+                "parameters": [id],
+                "responses": {"200": _answer("It.", ChatModel), **errors},
+            }
+        },
+    }
+
+
+def _about(name: str, description: str) -> Json:
+    return {
+        "tags": ["chat"],
+        "operationId": name,
+        "summary": name.replace("_", " ").capitalize(),
+        "description": description,
+    }
+
+
+def _answer(description: str, shape: type[BaseModel]) -> Json:
+    return {"description": description, "headers": _REQUEST_ID, "content": _content(shape)}
+
+
+def _content(shape: type[BaseModel]) -> Json:
+    return {"application/json": {"schema": {"$ref": _COMPONENTS + shape.__name__}}}

@@ -1,0 +1,204 @@
+"""The small parts of the loop: usage, limits, the prompt, and turns that wait for a client."""
+
+from typing import Any
+
+import pytest
+
+from apexbridge.agent import hidden as hidden_module
+from apexbridge.agent.budget import Budget, ChatLimits
+from apexbridge.agent.calling import read_arguments
+from apexbridge.agent.hidden import Asked, HiddenTurns, Question
+from apexbridge.agent.prompt import own_prompt, with_system
+from apexbridge.agent.usage import add_usage
+from tests.chat.upstream import call
+
+Json = dict[str, Any]
+
+
+# ---------------------------------------------------------------------------------------------------------------- usage
+def test_usage_adds_up_also_below_and_of_anything_else_the_last_counts() -> None:
+    first = {"total_tokens": 3, "details": {"cached": 1, "note": "a"}, "cost": 0.5, "tier": "x", "flag": True}
+    second = {
+        "total_tokens": 4,
+        "details": {"cached": 2, "note": "b", "new": 7},
+        "cost": 0.25,
+        "tier": None,
+        "flag": True,
+    }
+    assert add_usage(first, second) == {
+        "total_tokens": 7,
+        "details": {"cached": 3, "note": "b", "new": 7},
+        "cost": 0.75,
+        "tier": "x",
+        "flag": True,
+    }
+    assert first["total_tokens"] == 3
+
+
+def test_usage_that_nobody_told_counts_nothing() -> None:
+    assert add_usage(None, None) is None
+    assert add_usage({"a": 1}, None) == add_usage(None, {"a": 1}) == {"a": 1}
+
+
+# --------------------------------------------------------------------------------------------------------------- limits
+def test_the_next_turn_is_the_last_when_something_is_used_up() -> None:
+    budget = Budget(ChatLimits(turns=3, calls=2, seconds=100))
+    assert (budget.exhausted(), budget.calls_left()) == (None, 2)
+    budget.calls = 2
+    assert (budget.exhausted(), budget.calls_left()) == ("max_calls", 0)
+    budget.turns = 2
+    assert budget.exhausted() == "max_turns"
+    assert Budget(ChatLimits(seconds=0)).exhausted() == "max_seconds"
+
+
+# --------------------------------------------------------------------------------------------------------------- prompt
+def test_our_words_join_the_first_system_message_after_what_stands_there() -> None:
+    user = {"role": "user", "content": "hello"}
+    assert with_system([user], "ours") == [{"role": "system", "content": "ours"}, user]
+    assert with_system([{"role": "system", "content": "theirs"}, user], "ours") == [
+        {"role": "system", "content": "theirs\n\nours"},
+        user,
+    ]
+    assert with_system([user, {"role": "developer", "content": None, "name": "n"}], "ours") == [
+        user,
+        {"role": "developer", "content": "ours", "name": "n"},
+    ]
+    parts = [{"type": "text", "text": "theirs"}]
+    joined = with_system([{"role": "system", "content": parts}], "ours")
+    assert joined == [{"role": "system", "content": [*parts, {"type": "text", "text": "\n\nours"}]}]
+    assert parts == [{"type": "text", "text": "theirs"}]
+    assert with_system([user], "") == [user]
+    assert "search_skills" in own_prompt()
+
+
+# ------------------------------------------------------------------------------------------------------------ arguments
+@pytest.mark.parametrize("written", ["", "  ", "{}", "null"])
+def test_no_arguments_are_empty_ones(written: str) -> None:
+    assert read_arguments(written) == ({}, None)
+
+
+@pytest.mark.parametrize("written", ["{broken", "[1]", '"text"', "7", "[" * 100_000, '{"a":' * 50_000, "9" * 5_000])
+def test_arguments_that_are_none_are_a_problem_to_be_told(written: str) -> None:
+    arguments, problem = read_arguments(written)
+    assert arguments == {}
+    assert problem is not None
+    assert "JSON object" in problem
+
+
+# --------------------------------------------------------------------------------------------------------- hidden turns
+OURS, THEIRS = call("calculate", {"expression": "1+1"}, "ours"), call("get_weather", {"city": "上海"}, "theirs")
+RESULT = {"role": "tool", "tool_call_id": "ours", "content": "2"}
+BOTH = {"role": "assistant", "content": "Hm.", "tool_calls": [OURS, THEIRS]}
+
+
+def come_back(*calls: Json) -> list[Json]:
+    """What a client sends: its own calls and their results."""
+    results = [{"role": "tool", "tool_call_id": one["id"], "content": "sunny"} for one in calls]
+    return [{"role": "user", "content": "?"}, {"role": "assistant", "content": "Hm.", "tool_calls": [*calls]}, *results]
+
+
+def kept(caller: str = "") -> HiddenTurns:
+    turns = HiddenTurns()
+    turns.keep(caller, BOTH, [RESULT], [THEIRS])
+    return turns
+
+
+def restored(turns: HiddenTurns, messages: list[Json]) -> list[Json]:
+    conversation, asked = turns.restored("", messages)
+    assert asked == []
+    return conversation
+
+
+def test_a_turn_is_whole_again_when_the_client_comes_back() -> None:
+    user, said, result = come_back(THEIRS)
+    assert restored(kept(), [user, said, result]) == [user, BOTH, RESULT, result]
+
+
+def test_a_client_may_write_the_arguments_in_its_own_way() -> None:
+    other = call("get_weather", '{ "city":"\\u4e0a海" }', "theirs")
+    assert len(restored(kept(), come_back(other))) == 4
+
+
+def test_a_client_may_send_its_calls_in_another_order() -> None:
+    turns, more = HiddenTurns(), call("get_news", {}, "more")
+    turns.keep("", {**BOTH, "tool_calls": [OURS, THEIRS, more]}, [RESULT], [THEIRS, more])
+    said = restored(turns, come_back(more, THEIRS))[1]
+    assert said["tool_calls"] == [OURS, THEIRS, more]
+
+
+def test_another_caller_gets_nothing() -> None:
+    messages = come_back(THEIRS)
+    assert kept("a").restored("b", messages) == (messages, [])
+
+
+def test_the_same_id_for_another_call_gets_nothing() -> None:
+    """Some servers count their calls: `call_0`, `call_1`, in every conversation."""
+    messages = come_back(call("get_weather", {"city": "Paris"}, "theirs"))
+    assert restored(kept(), messages) == messages
+    messages = come_back(call("get_news", {"city": "上海"}, "theirs"))
+    assert restored(kept(), messages) == messages
+
+
+def test_a_later_turn_with_the_same_ids_takes_the_place_of_the_earlier() -> None:
+    turns = kept()
+    turns.forget("", [THEIRS])
+    messages = come_back(THEIRS)
+    assert restored(turns, messages) == messages
+
+
+def test_a_turn_is_kept_for_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hidden_module, "KEPT_SECONDS", -1)
+    messages = come_back(THEIRS)
+    assert restored(kept(), messages) == messages
+
+
+def test_only_so_many_turns_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hidden_module, "MAX_TURNS", 2)
+    turns = HiddenTurns()
+    calls = [call("f", {}, f"c{number}") for number in range(4)]
+    for one in calls:
+        turns.keep("", {**BOTH, "tool_calls": [OURS, one]}, [RESULT], [one])
+    assert [len(restored(turns, come_back(one))) for one in calls] == [3, 3, 4, 4]
+
+
+def test_turns_that_take_each_others_place_do_not_use_up_the_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hidden_module, "MAX_BYTES", 2_000)
+    turns = HiddenTurns()
+    for _ in range(50):
+        turns.keep("", BOTH, [RESULT], [THEIRS])
+    assert len(restored(turns, come_back(THEIRS))) == 4
+
+
+def test_odd_calls_of_a_client_do_no_harm() -> None:
+    for calls in (
+        [{"id": "theirs"}],
+        [{"id": "theirs", "function": None}],
+        [{"id": "theirs", "function": {"name": 7}}],
+    ):
+        messages = [{"role": "assistant", "content": None, "tool_calls": calls}]
+        assert restored(kept(), messages) == messages
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_agreed"),
+    [
+        ('{"approve": true}', True),
+        ('{"approved": true, "note": "fine"}', True),
+        ("true", True),
+        ("Yes", True),
+        (" approve\n", True),
+        ('"yes"', True),
+        ('{"approve": false, "approved": true}', False),
+        ('{"approve": "no"}', False),
+        ('{"approve": 1}', False),
+        ("1", False),
+        ("no", False),
+        ("", False),
+        ("yes, but not now", False),
+        ("[true]", False),
+        ("[" * 100_000, False),
+    ],
+)
+def test_only_a_plain_yes_is_one(answer: str, is_agreed: bool) -> None:
+    question = Question(asked_as="a", call=OURS, approval="p")
+    assert Asked(question=question, answer=answer, place=0).is_agreed is is_agreed

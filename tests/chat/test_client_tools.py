@@ -1,0 +1,168 @@
+"""A client's own tools come back to it as calls, beside ours or alone."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.chat.live import Live
+from tests.chat.upstream import Step, Upstream, call
+
+pytestmark = pytest.mark.requirement("G5")
+Json = dict[str, Any]
+WRITTEN = '{"city":"上海",   "unit" : "C", "days": 1.0}'
+
+
+def tool(name: str, **more: Any) -> Json:
+    schema = {"type": "object", "properties": {"city": {"type": "string"}}}
+    return {"type": "function", "function": {"name": name, "parameters": schema, **more}}
+
+
+def answers(calls: list[Json]) -> list[Json]:
+    return [{"role": "tool", "tool_call_id": one["id"], "content": f"sunny {one['id']}"} for one in calls]
+
+
+def said_by(answer: Json) -> Json:
+    return {"role": "assistant", "content": answer["content"] or None, "tool_calls": answer["tool_calls"]}
+
+
+USER = {"role": "user", "content": "How is the weather?"}
+
+
+def test_a_call_of_the_client_comes_back_with_its_id_and_its_bytes(
+    bridge_server: Live, upstream: Upstream, is_stream: bool
+) -> None:
+    made = [call("get_weather", WRITTEN, "call_w"), call("get_weather", WRITTEN, "call_v")]
+    model = upstream.play(Step(text="Looking.", calls=made), Step(text="Sunny."))
+    answer = bridge_server.answer(is_stream, model, [USER], tools=[tool("get_weather", strict=True)])
+    assert (answer["content"], answer["finish_reason"], answer["tool_calls"]) == ("Looking.", "tool_calls", made)
+    assert answer["x_bridge"]["stopCause"] == "client_tools"
+    assert tool("get_weather", strict=True) == upstream.bodies(model)[0]["tools"][-1]
+    again = [USER, said_by(answer), *answers(made)]
+    assert bridge_server.answer(is_stream, model, again, tools=[tool("get_weather")])["content"] == "Sunny."
+    assert upstream.bodies(model)[1]["messages"][1:] == again
+
+
+def test_a_turn_with_calls_for_both_is_whole_again_when_the_client_comes_back(
+    bridge_server: Live, upstream: Upstream, is_stream: bool
+) -> None:
+    sum_, weather, time_ = call("calculate", {"expression": "6*7"}), call("get_weather", WRITTEN), call("datetime")
+    model = upstream.play(
+        Step(calls=[sum_, weather, time_]),
+        lambda body: Step(text=" / ".join(one["content"] for one in body["messages"][-3:])),
+    )
+    first = bridge_server.answer(is_stream, model, [USER], tools=[tool("get_weather")])
+    assert (first["finish_reason"], first["tool_calls"], first["x_bridge"]["calls"]) == ("tool_calls", [weather], 2)
+    again = [USER, said_by(first), *answers([weather])]
+    second = bridge_server.answer(is_stream, model, again, tools=[tool("get_weather")])
+    assert second["content"].startswith("42 / ")
+    assert second["content"].endswith(f"sunny {weather['id']}")
+    sent = upstream.bodies(model)[1]["messages"]
+    assert sent[2]["tool_calls"] == [sum_, weather, time_]
+    third = [*again, {"role": "assistant", "content": second["content"]}, USER]
+    bridge_server.answer(is_stream, model, third, tools=[tool("get_weather")])
+    assert upstream.bodies(model)[2]["messages"][2:6] == sent[2:6]
+
+
+def test_our_tools_before_and_after_those_of_the_client(
+    bridge_server: Live, upstream: Upstream, is_stream: bool
+) -> None:
+    weather = call("get_weather", WRITTEN)
+    sum_ = Step(calls=[call("calculate", {"expression": "1+1"})])
+    model = upstream.play(sum_, Step(calls=[weather]), sum_, Step(text="Done."))
+    first = bridge_server.answer(is_stream, model, [USER], tools=[tool("get_weather")])
+    assert (first["tool_calls"], first["x_bridge"]["turns"]) == ([weather], 2)
+    again = [USER, said_by(first), *answers([weather])]
+    assert bridge_server.answer(is_stream, model, again, tools=[tool("get_weather")])["content"] == "Done."
+
+
+def test_two_clients_with_the_same_call_ids_do_not_meet(bridge_server: Live, upstream: Upstream) -> None:
+    """Some servers count their calls from 0 in every conversation."""
+
+    def ask(secret: str, *, mixed: bool) -> tuple[str, Json]:
+        ours = [call("calculate", {"expression": secret}, "call_0")] if mixed else []
+        theirs = call("get_weather", WRITTEN, "call_1")
+        model = upstream.play(Step(calls=[*ours, theirs]), Step(text="Done."))
+        return model, bridge_server.answer(False, model, [USER], tools=[tool("get_weather")])
+
+    _, _ = ask("123456789", mixed=True)
+    model, answer = ask("2", mixed=False)
+    again = [USER, said_by(answer), *answers(answer["tool_calls"])]
+    bridge_server.answer(False, model, again, tools=[tool("get_weather")])
+    assert "123456789" not in json.dumps(upstream.bodies(model))
+
+
+def test_a_client_wins_its_tools_names(bridge_server: Live, upstream: Upstream, is_stream: bool) -> None:
+    made = call("calculate", {"city": "x"})
+    model = upstream.play(Step(calls=[made]))
+    answer = bridge_server.answer(is_stream, model, [USER], tools=[tool("calculate")])
+    assert (answer["tool_calls"], answer["x_bridge"]["calls"]) == ([made], 0)
+    names = [one["function"]["name"] for one in upstream.bodies(model)[0]["tools"]]
+    assert names.count("calculate") == 1
+    assert "search_skills" in names
+
+
+@pytest.mark.parametrize("choice", ["auto", "required", {"type": "function", "function": {"name": "get_weather"}}])
+def test_a_choice_of_the_client_reaches_the_model(bridge_server: Live, upstream: Upstream, choice: Any) -> None:
+    model = upstream.play(Step(calls=[call("get_weather", WRITTEN)]))
+    bridge_server.ask(model, [USER], tools=[tool("get_weather")], tool_choice=choice)
+    assert upstream.bodies(model)[0]["tool_choice"] == choice
+
+
+def test_no_tools_are_offered_where_the_client_wants_none(
+    bridge_server: Live, upstream: Upstream, is_stream: bool
+) -> None:
+    model = upstream.play(Step(text="Hi."))
+    bridge_server.http.post("/v1/chat/completions", json={"model": model, "messages": [USER], "stream": is_stream})
+    body = {"model": model, "messages": [USER], "tool_choice": "none", "tools": [tool("f")], "stream": is_stream}
+    bridge_server.http.post("/v1/chat/completions", json=body).raise_for_status()
+    assert [one["function"]["name"] for one in upstream.bodies(model)[1]["tools"]] == ["f"]
+    assert upstream.bodies(model)[1]["tool_choice"] == "none"
+
+
+@pytest.mark.parametrize("kind", ["schema", "text"])
+def test_a_client_gets_proper_calls_from_a_model_that_knows_none(
+    bridge_server: Live, upstream: Upstream, is_stream: bool, kind: str
+) -> None:
+    name = "action" if kind == "schema" else "name"
+    model = upstream.play(
+        Step(text=json.dumps({name: "get_weather", "arguments": {"city": "上海"}})),
+        Step(text=json.dumps({"action": "answer", "text": "Sunny."}) if kind == "schema" else "Sunny."),
+        kind=kind,
+    )
+    answer = bridge_server.answer(is_stream, model, [USER], tools=[tool("get_weather")])
+    assert (answer["content"], answer["finish_reason"]) == ("", "tool_calls")
+    [made] = answer["tool_calls"]
+    assert (made["function"]["name"], json.loads(made["function"]["arguments"])) == ("get_weather", {"city": "上海"})
+    again = [USER, said_by(answer), *answers([made])]
+    assert bridge_server.answer(is_stream, model, again, tools=[tool("get_weather")])["content"] == "Sunny."
+
+
+def test_tools_beyond_what_upstreams_take_are_refused(bridge_server: Live, upstream: Upstream) -> None:
+    model = upstream.play(Step(text="Hi."))
+    for count in (121, 10_000):
+        refused = bridge_server.post(model, tools=[tool(f"f{number}") for number in range(count)])
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "tools")
+    assert upstream.seen(model) == []
+    bridge_server.ask(model, tools=[tool(f"f{number}") for number in range(100)])
+
+
+@pytest.mark.requirement("G5")
+def test_turns_of_ours_before_the_clients_are_not_forgotten(
+    bridge_server: Live, upstream: Upstream, is_stream: bool
+) -> None:
+    tool = {"type": "function", "function": {"name": "zeta", "parameters": {"type": "object"}}}
+    model = upstream.play(
+        Step(calls=[call("calculate", {"expression": "6*7"}, "own-1")]),
+        Step(calls=[call("zeta", {}, "theirs-1")]),
+        Step(text="Done."),
+    )
+    user = {"role": "user", "content": "go"}
+    first = bridge_server.answer(is_stream, model, [user], tools=[tool])
+    assert [one["function"]["name"] for one in first["tool_calls"]] == ["zeta"]
+    said = {"role": "assistant", "content": None, "tool_calls": first["tool_calls"]}
+    result = {"role": "tool", "tool_call_id": first["tool_calls"][0]["id"], "content": "zeta says hi"}
+    bridge_server.answer(is_stream, model, [user, said, result], tools=[tool])
+    before, after = (body["messages"] for body in upstream.bodies(model)[1:])
+    assert after[: len(before)] == before
+    assert [message["role"] for message in after[len(before) :]] == ["assistant", "tool"]

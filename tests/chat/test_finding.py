@@ -1,0 +1,191 @@
+"""What is found on the way: deferred tools, skills as functions, and what a good run teaches the search."""
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from apexbridge.agent.deferred import DeferredTools
+from apexbridge.retrieval.embedders.embedder import Embedder
+from tests.chat.live import PATIENCE, Live, live
+from tests.chat.upstream import Step, Upstream, call
+
+Json = dict[str, Any]
+ECHO = "import json, sys\nprint('echo', json.dumps(json.load(sys.stdin), sort_keys=True))\n"
+SEARCH = call("search_skills", {"query": "what is the weather like tomorrow"})
+
+
+def tool(name: str, description: str, **fields: Any) -> Json:
+    parameters = {"type": "object", "properties": {"place": {"type": "string"}}}
+    return {
+        "type": "function",
+        "function": {"name": name, "description": description, "parameters": parameters},
+    } | fields
+
+
+WEATHER = tool("get_weather", "The weather of a place for the next days.")
+ROOMS = tool("book_room", "Books a room for a meeting. 预订会议室")
+DEFERRED = [WEATHER | {"defer_loading": True}, ROOMS | {"defer_loading": True}]
+
+
+@pytest.fixture(scope="module")
+def server(upstream: Upstream, embedder: Embedder, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    with live(tmp_path_factory.mktemp("served") / "data", upstream, embedder) as opened:
+        opened.install("git-commit", {"scripts/execute.py": ECHO}, description="Commits work to git.")
+        opened.install("tides", {"scripts/execute.py": ECHO}, description="Tells the tides and the weather at sea.")
+        opened.install("boom", {"scripts/execute.py": "raise SystemExit('no')\n"}, description="Blows things up.")
+        yield opened
+
+
+def names(body: Json) -> list[str]:
+    return [one["function"]["name"] for one in body.get("tools", ())]
+
+
+# ------------------------------------------------------------------------------------------------------ deferred tools
+@pytest.mark.requirement("G5")
+def test_deferred_tools_are_sent_when_they_are_found(server: Live, upstream: Upstream, is_stream: bool) -> None:
+    model = upstream.play(
+        Step(calls=[SEARCH]), Step(calls=[call("get_weather", {"place": "Bern"}, "w1")]), Step(text="Sunny.")
+    )
+    answer = server.answer(is_stream, model, tools=DEFERRED)
+    assert [one["function"]["name"] for one in answer["tool_calls"]] == ["get_weather"]
+    first, second = upstream.bodies(model)
+    assert not {"get_weather", "book_room"} & set(names(first))
+    assert second["tools"] == [*first["tools"], WEATHER]  # nothing moved, and no mark that an upstream does not know
+    assert "get_weather" in second["messages"][-1]["content"]
+
+
+@pytest.mark.requirement("G5")
+def test_a_deferred_tool_that_was_called_stays_with_the_conversation(
+    server: Live, upstream: Upstream, is_stream: bool
+) -> None:
+    model = upstream.play(Step(text="Sunny."))
+    made = call("get_weather", {"place": "Bern"}, "w2")
+    messages = [
+        {"role": "user", "content": "weather?"},
+        {"role": "assistant", "content": None, "tool_calls": [made]},
+        {"role": "tool", "tool_call_id": "w2", "content": "sun"},
+    ]
+    server.answer(is_stream, model, messages, tools=DEFERRED)
+    assert names(upstream.bodies(model)[0])[-1] == "get_weather"
+    server.answer(is_stream, model, tools=DEFERRED, tool_choice={"type": "function", "function": {"name": "book_room"}})
+    assert names(upstream.bodies(model)[1])[-1] == "book_room"
+
+
+def test_deferred_tools_are_all_sent_where_nobody_could_look_for_them(server: Live, upstream: Upstream) -> None:
+    model = upstream.play(Step(text="Hi."))
+    own = tool("search_skills", "The client's own search.")
+    server.ask(model, tools=[own, *DEFERRED])
+    assert names(upstream.bodies(model)[0])[-3:] == ["search_skills", "get_weather", "book_room"]
+    server.ask(model, tools=DEFERRED, x_bridge={"tools": False})
+    assert upstream.bodies(model)[1]["tools"] == DEFERRED  # as they came: nothing here is ours
+
+
+def test_there_may_be_many_deferred_tools_and_not_any_number(server: Live, upstream: Upstream) -> None:
+    model = upstream.play(Step(calls=[SEARCH]), Step(text="Hi."))
+    many = [tool(f"t{number}", f"Weather of kind {number}.") | {"defer_loading": True} for number in range(900)]
+    server.ask(model, tools=many)
+    assert len(upstream.bodies(model)[1]["tools"]) == len(upstream.bodies(model)[0]["tools"]) + 5
+    for tools in (many + many, [{"type": "custom", "defer_loading": True}], [tool("t", "x") for _ in range(129)]):
+        response = server.post(model, tools=tools)
+        assert (response.status_code, response.json()["error"]["param"].split("[")[0]) == (400, "tools")
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("weather tomorrow", ["get_weather"]),
+        ("weathers", ["get_weather"]),
+        ("a meeting room", ["book_room"]),
+        ("会议", ["book_room"]),
+        ("预订", ["book_room"]),
+        ("天气", ["get_weather"]),
+        ("something else altogether", []),
+        ("", []),
+        ("place", ["book_room", "get_weather"]),
+    ],
+)
+def test_deferred_tools_are_found_by_their_words_in_either_language(query: str, found: list[str]) -> None:
+    assert sorted(DeferredTools(DEFERRED).find(query)) == found
+
+
+def test_odd_tools_are_looked_for_as_well() -> None:
+    parameters: list[Any] = [None, [], {}]
+    for one in [{"type": "function", "function": {"name": "x", "parameters": own}} for own in parameters]:
+        assert DeferredTools([one | {"defer_loading": True}]).find("x") in (["x"], [])
+    marked = {"type": "function", "function": {"name": "x", "defer_loading": True}}
+    assert DeferredTools([marked]).take("x") == {"type": "function", "function": {"name": "x"}}
+
+
+# -------------------------------------------------------------------------------------------------- skills as functions
+@pytest.mark.requirement("G5")
+def test_found_skills_become_functions_where_the_client_wants_it(
+    server: Live, upstream: Upstream, is_stream: bool
+) -> None:
+    model = upstream.play(
+        Step(calls=[call("search_skills", {"query": "tell me the tides"})]),
+        Step(calls=[call("skill__tides", {"place": "Brest"})]),
+        Step(calls=[call("search_skills", {"query": "tell me the tides"})]),
+        Step(text="High."),
+    )
+    answer = server.answer(is_stream, model, x_bridge={"functions": True, "debug": True})
+    assert [step.get("tool") for step in answer["x_bridge"]["trajectory"] if step["kind"] != "model"] == [
+        "vector-search",
+        "skill:tides",
+        "vector-search",
+    ]
+    first, second, third, fourth = (json.dumps(body["tools"]) for body in upstream.bodies(model))
+    assert "skill__tides" not in first
+    assert "skill__tides" in second
+    assert second.startswith(first[:-1])
+    assert second == third == fourth
+
+
+def test_a_functions_flag_that_is_none_is_refused(server: Live, upstream: Upstream) -> None:
+    response = server.post(upstream.play(Step(text="Hi.")), x_bridge={"functions": "yes"})
+    assert (response.status_code, response.json()["error"]["param"]) == (400, "x_bridge.functions")
+
+
+# -------------------------------------------------------------------------------------------------------------- lessons
+def known_by(server: Live, query: str) -> list[str]:
+    """The skills that a request finds because of what was done before."""
+    found = server.do(server.bridge.retrieval.find_relevant_skills(query, limit=5))
+    return [hit.name for hit in found if hit.why.past_use > 0]
+
+
+def until_known(server: Live, query: str, name: str) -> bool:
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        if name in known_by(server, query):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+@pytest.mark.requirement("E11")
+def test_a_run_that_did_its_work_is_found_the_next_time_by_the_same_words(
+    server: Live, upstream: Upstream, is_stream: bool
+) -> None:
+    words = "刷一下那个玩意儿" if is_stream else "frobnicate my quux"
+    model = upstream.play(
+        Step(calls=[call("search_skills", {"query": words})]),
+        Step(calls=[call("run_skill", {"name": "git-commit", "input": {"message": "x"}})]),
+        Step(text="Done."),
+    )
+    server.answer(is_stream, model, words)
+    assert until_known(server, words, "git-commit")
+
+
+@pytest.mark.requirement("E11")
+def test_a_run_that_failed_teaches_nothing(server: Live, upstream: Upstream) -> None:
+    words = "defenestrate the gizmo"
+    model = upstream.play(
+        Step(calls=[call("run_skill", {"name": "boom"})]),
+        Step(calls=[call("load_skill", {"name": "tides"})]),
+        Step(text="It did not work."),
+    )
+    server.ask(model, words)
+    server.do(server.bridge.chat._around.lessons.close())
+    assert known_by(server, words) == []

@@ -1,0 +1,44 @@
+"""While nothing is said for a while, the stream says that it is not dead."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+import pytest
+from starlette.types import Message
+
+from apexbridge.agent.events import Event, Passed
+from apexbridge.agent.request import read_request
+from apexbridge.surfaces.http import reply
+from tests.chat.live import Live
+from tests.chat.upstream import Step, Upstream, call
+
+
+@pytest.mark.requirement("G1")
+def test_a_stream_that_waits_is_kept_alive_by_comments(
+    bridge_server: Live, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reply, "KEEP_ALIVE_SECONDS", 0.05)
+    model = upstream.play(Step(calls=[call("datetime")]), Step(text="Now.", delay=0.4))
+    streamed = bridge_server.stream(model)
+    assert b": keep-alive\n\n" in streamed.data
+    assert streamed.whole()["content"] == "Now."
+
+
+@pytest.mark.anyio
+async def test_no_sign_of_life_follows_the_end() -> None:
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    told = reply.Reply(send, "mine")
+
+    async def events() -> AsyncGenerator[Event, None]:
+        yield Passed(chunks=[{"choices": []}])
+        told._last = -reply.KEEP_ALIVE_SECONDS
+        told._look()  # the clock strikes just when all is said
+
+    request = read_request({"messages": [{"role": "user", "content": "hello"}], "stream": True})
+    await told.stream(request, events())
+    await asyncio.sleep(0)
+    assert sent[-1]["body"] == b"data: [DONE]\n\n"

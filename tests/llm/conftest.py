@@ -1,0 +1,13 @@
+"""A model's server that misbehaves when told to."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.chat.upstream import Upstream, upstreams
+
+
+@pytest.fixture(scope="package")
+def upstream() -> Iterator[Upstream]:
+    with upstreams() as opened:
+        yield opened

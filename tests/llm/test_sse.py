@@ -1,0 +1,63 @@
+"""Events are found in a byte stream however it is cut and whatever else it holds."""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from apexbridge.llm import sse
+from apexbridge.llm.sse import EventLines, StreamTooLongError
+
+
+def all_of(pieces: list[bytes]) -> list[bytes]:
+    lines = EventLines()
+    return [data for piece in pieces for data in lines.feed(piece)] + lines.end()
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        b"data: one\n\ndata: two\n\n",
+        b"data: one\r\n\r\ndata: two\r\n\r\n",
+        b"data:one\ndata:two\n",
+        b": ping\n\nevent: message\nid: 1\nretry: 5\ndata: one\n\n: more\ndata: two\n\n",
+        b"data: one\n\ndata:\n\ndata: two",
+        b"data: one\r\rdata: two\r\r",
+        b"\xef\xbb\xbfdata: one\n\ndata: two\n\n",
+    ],
+    ids=[
+        "usual",
+        "crlf",
+        "no spaces and no blank lines",
+        "comments and other fields",
+        "no last line end",
+        "cr",
+        "byte order mark",
+    ],
+)
+def test_data_is_found_whatever_the_line_ends_and_the_noise(stream: bytes) -> None:
+    assert all_of([stream]) == [b"one", b"two"]
+    assert all_of([stream[place : place + 1] for place in range(len(stream))]) == [b"one", b"two"]
+
+
+@given(st.lists(st.text(st.characters(blacklist_categories=["Cs", "Cc", "Z"]), min_size=1), max_size=8), st.data())
+def test_where_a_stream_is_cut_makes_no_difference(texts: list[str], data: st.DataObject) -> None:
+    stream = b"".join(b"data: " + text.encode() + b"\n\n" for text in texts)
+    cuts = sorted(data.draw(st.sets(st.integers(0, len(stream)))) | {0, len(stream)})
+    pieces = [stream[start:end] for start, end in itertools.pairwise(cuts)]
+    assert all_of(pieces) == [text.encode() for text in texts]
+
+
+def test_comments_without_end_are_no_burden() -> None:
+    lines = EventLines()
+    assert [lines.feed(b":\n" * 1_000_000) for _ in range(100)] == [[]] * 100  # read line by line, a minute
+    assert lines.feed(b"data: one\n") == [b"one"]
+
+
+def test_a_line_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sse, "MAX_LINE_BYTES", 100)
+    lines = EventLines()
+    lines.feed(b"data: " + b"x" * 90)
+    with pytest.raises(StreamTooLongError):
+        lines.feed(b"x" * 20)

@@ -1,0 +1,325 @@
+"""Tools are offered in three ways, and which one a model takes is learnt from its answers."""
+
+import json
+from typing import Any
+
+import jsonschema_rs
+import pytest
+
+from apexbridge.llm import mode_memory
+from apexbridge.llm.config import Upstream
+from apexbridge.llm.mode_memory import ModeMemory
+from apexbridge.llm.tool_modes import (
+    Offer,
+    Way,
+    neutralised,
+    read_answer,
+    read_calls,
+    request_body,
+    text_of,
+)
+from tests.chat.upstream import call
+
+Json = dict[str, Any]
+TOOL = {
+    "type": "function",
+    "function": {"name": "calculate", "description": "Computes.", "parameters": {"type": "object"}},
+}
+AUTO = Upstream(base_url="http://a", tool_mode="auto")
+ASKED: list[Json] = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "1+1?"}]
+DONE: list[Json] = [
+    *ASKED,
+    {"role": "assistant", "content": "Hm.", "tool_calls": [call("calculate", {"expression": "1+1"}, "c")]},
+    {"role": "tool", "tool_call_id": "c", "name": "calculate", "content": "2 <|im_end|>"},
+]
+
+
+def body_in(way: Way, messages: list[Json], choice: Any = None, **fields: Any) -> Json:
+    body = {"model": "m", "messages": "replaced", "tools": "replaced", "tool_choice": "replaced", **fields}
+    return request_body(way, body, messages, Offer(tools=[TOOL], choice=choice))
+
+
+def actions(body: Json) -> list[str]:
+    steps = body["response_format"]["json_schema"]["schema"]["anyOf"]
+    return [step["properties"]["action"]["enum"][0] for step in steps]
+
+
+def is_known(name: str) -> bool:
+    return name == "calculate"
+
+
+def test_natively_the_messages_stay_as_they_are() -> None:
+    assert body_in("native", DONE, "auto", seed=1) == {
+        "model": "m",
+        "seed": 1,
+        "messages": DONE,
+        "tools": [TOOL],
+        "tool_choice": "auto",
+    }
+    assert "tool_choice" not in body_in("native", DONE)
+
+
+def test_without_tools_nothing_is_said_about_them() -> None:
+    for way in ("native", "schema", "text"):
+        assert request_body(way, {"model": "m"}, ASKED, Offer(tools=[])) == {"model": "m", "messages": ASKED}
+
+
+def test_by_a_schema_the_next_step_is_one_of_the_tools_or_an_answer() -> None:
+    body = body_in("schema", DONE, parallel_tool_calls=True, seed=1)
+    assert actions(body) == ["calculate", "answer"]
+    assert {"tools", "tool_choice", "parallel_tool_calls"} & set(body) == set()
+    assert body["seed"] == 1
+    system, user, said, result = body["messages"]
+    assert system["content"].startswith("Be kind.\n\n")
+    assert '"type":"object"' in system["content"]
+    assert user == ASKED[1]
+    head, written = said["content"].split("\n")
+    assert (head, json.loads(written)) == ("Hm.", {"action": "calculate", "arguments": {"expression": "1+1"}})
+    assert result["role"] == "user"
+    assert "2" in result["content"]
+    assert "<|im_end|>" not in result["content"]
+
+
+def test_a_call_that_is_required_leaves_no_way_to_answer() -> None:
+    body = body_in("schema", ASKED, "required")
+    assert actions(body) == ["calculate"]
+
+
+def test_a_call_that_is_named_leaves_no_other() -> None:
+    other = {"type": "function", "function": {"name": "other"}}
+    choice = {"type": "function", "function": {"name": "other"}}
+    body = request_body("schema", {"model": "m"}, ASKED, Offer(tools=[TOOL, other], choice=choice))
+    assert actions(body) == ["other"]
+
+
+def test_a_schema_enforces_the_arguments_of_each_tool() -> None:
+    parameters: list[Any] = [
+        {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+        {"$ref": "#/$defs/a", "$defs": {"a": {"type": "object"}}},
+        None,
+    ]
+    tools = [
+        {"type": "function", "function": {"name": f"t{at}", "parameters": own}} for at, own in enumerate(parameters)
+    ]
+    body = request_body("schema", {"model": "m"}, ASKED, Offer(tools=tools))
+    steps = body["response_format"]["json_schema"]["schema"]["anyOf"]
+    assert [step["properties"].get("arguments") for step in steps] == [
+        parameters[0],
+        {"type": "object"},
+        {"type": "object"},
+        None,
+    ]
+    assert all(step["required"] == list(step["properties"]) for step in steps)
+    whole = jsonschema_rs.validator_for({"anyOf": steps})
+    assert whole.is_valid({"action": "t0", "arguments": {"city": "Bern"}})
+    assert whole.is_valid({"action": "answer", "text": "Hi."})
+    assert not whole.is_valid({"action": "t0", "arguments": {}})
+    assert not whole.is_valid({"action": "answer"})
+
+
+def test_what_a_schema_enforces_is_said_in_words_where_there_is_none() -> None:
+    for choice in ("required", {"type": "function", "function": {"name": "calculate"}}):
+        assert "Reply with a call of calculate now" in body_in("text", ASKED, choice)["messages"][0]["content"]
+    assert "Reply with a call of" not in body_in("text", ASKED, "auto")["messages"][0]["content"]
+
+
+@pytest.mark.parametrize("way", ["schema", "text"])
+def test_tools_of_other_kinds_are_not_told_in_words(way: Way) -> None:
+    body = request_body(way, {"model": "m"}, ASKED, Offer(tools=[TOOL, {"type": "web_search"}]))
+    assert "web_search" not in json.dumps(body)
+    assert "calculate" in body["messages"][0]["content"]
+
+
+def test_in_text_the_model_is_told_how_to_call() -> None:
+    body = body_in("text", DONE)
+    assert "response_format" not in body
+    assert "<tool_call>" in body["messages"][0]["content"]
+    assert body["messages"][2]["content"].startswith('Hm.\n<tool_call>{"name": "calculate"')
+
+
+def test_a_last_turn_asks_for_plain_words() -> None:
+    body = body_in("text", DONE, "none")
+    assert "response_format" not in body
+    assert "without calling any tool" in body["messages"][0]["content"]
+    form = {"type": "json_schema", "json_schema": {"name": "own", "schema": {}}}
+    body = body_in("schema", DONE, "none", response_format=form)
+    assert body["response_format"] == form
+    assert "without calling any tool" in body["messages"][0]["content"]
+
+
+def test_by_a_schema_a_last_turn_can_do_nothing_but_answer() -> None:
+    body = body_in("schema", DONE, "none")
+    schema = jsonschema_rs.validator_for(body["response_format"]["json_schema"]["schema"])
+    assert schema.is_valid({"action": "answer", "text": "Hi."})
+    assert not schema.is_valid({"action": "calculate", "arguments": {}})
+
+
+@pytest.mark.parametrize("way", ["schema", "text"])
+def test_the_words_of_the_user_are_not_touched(way: Way) -> None:
+    said: list[Json] = [
+        {"role": "user", "content": "<|im_start|> [INST] <tool_call>"},
+        {"role": "user", "content": [{"type": "x"}]},
+    ]
+    assert body_in(way, said)["messages"][1:] == said
+
+
+@pytest.mark.parametrize("way", ["schema", "text"])
+def test_system_words_that_come_in_parts_are_kept(way: Way) -> None:
+    said: list[Json] = [{"role": "developer", "content": [{"type": "text", "text": "Be kind."}]}, ASKED[1]]
+    messages = body_in(way, said)["messages"]
+    assert messages[-2:] == said
+    assert messages[0]["role"] == "system"
+
+
+def test_calls_by_schema_are_read_and_answers_too() -> None:
+    read = read_calls("schema", '{"action": "calculate", "arguments": {"expression": "1"}}', is_known)
+    assert read is not None
+    assert read.calls == (("calculate", '{"expression": "1"}'),)
+    for text in ('{"action": "answer", "text": "2"}', '{"action": "rm"}', "plain", "[" * 100_000, '{"action": 7}'):
+        assert read_calls("schema", text, is_known) is None
+    assert read_answer("schema", '{"action": "answer", "text": "2"}') == "2"
+    for text in ("plain", '{"text": 7}', "[]", "[" * 100_000):
+        assert read_answer("schema", text) == text
+    assert read_answer("native", '{"text": "2"}') == '{"text": "2"}'
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('{"action": "answer", "text": "The capital is Par', "The capital is Par"),
+        ('{\n "action" : "answer" , "text":"a\\nb \\"c', 'a\nb "c'),
+        ('{"action": "answer", "text": "half \\u00e', "half "),
+        ('{"action": "answer", "text": "half \\', "half "),
+        ('{"action": "answer", "text": "😀 \\ud83d', "😀 "),
+        ('{"action": "answer", "text": "', ""),
+        ('{"action": "answer"}', ""),
+        ('{"action": "calculate", "arguments": {"expre', ""),
+        ('{"action": "calculate", "arguments": {}}', ""),
+        ("plain {", "plain {"),
+    ],
+)
+def test_of_a_reply_that_was_cut_off_only_the_words_are_told(text: str, told: str) -> None:
+    assert read_answer("schema", text).replace("\ud83d", "") == told
+
+
+def test_a_model_that_does_not_hear_of_its_tools_is_told_in_words() -> None:
+    modes = ModeMemory()
+    modes.answered(AUTO, "m", prompt_tokens=120, tool_tokens=1_000)
+    assert modes.way(AUTO, "m") == "native"
+    modes.answered(AUTO, "m", prompt_tokens=120, tool_tokens=1_000)
+    assert modes.way(AUTO, "m") == "schema"
+    assert not modes.is_new(AUTO, "m")
+
+
+@pytest.mark.parametrize("does_write", [True, False])
+def test_of_models_that_clients_make_up_only_the_last_are_remembered(
+    monkeypatch: pytest.MonkeyPatch, does_write: bool
+) -> None:
+    monkeypatch.setattr(mode_memory, "REMEMBERED_MODELS", 2)
+    modes = ModeMemory()
+
+    def learn(name: str) -> str:
+        if does_write:
+            modes.wrote(AUTO, name)
+        else:
+            modes.answered(AUTO, name, prompt_tokens=1, tool_tokens=1_000)
+        return modes.way(AUTO, name)
+
+    assert [learn(name) for name in ("a", "b", "c")] == ["native"] * 3
+    assert learn("a") == "native"  # the first time is forgotten
+    assert learn("a") == "schema"
+
+
+def test_a_model_that_has_heard_of_its_tools_or_tells_nothing_stays_native(monkeypatch: pytest.MonkeyPatch) -> None:
+    modes = ModeMemory()
+    for prompt, tools in ((0, 1_000), (120, 300), (0, 1_000)):
+        modes.answered(AUTO, "m", prompt_tokens=prompt, tool_tokens=tools)
+    assert modes.is_new(AUTO, "m")
+    modes.answered(AUTO, "m", prompt_tokens=900, tool_tokens=1_000)
+    assert not modes.is_new(AUTO, "m")
+    assert modes.way(AUTO, "m") == "native"
+    monkeypatch.setattr(mode_memory, "REMEMBERED_MODELS", 2)
+    for name in ("a", "b", "c"):
+        modes.answered(AUTO, name, prompt_tokens=900, tool_tokens=1_000)
+    assert modes.is_new(AUTO, "a")
+    assert not modes.is_new(Upstream(base_url="http://a", tool_mode="native"), "a")
+
+
+def test_a_call_with_broken_arguments_can_be_told_again() -> None:
+    for written in ("{broken", "[" * 100_000, ""):
+        message = {"role": "assistant", "content": None, "tool_calls": [call("calculate", written, "c")]}
+        told = body_in("schema", [message])["messages"][-1]
+        assert json.loads(told["content"]) == {"action": "calculate", "arguments": {}}
+
+
+@pytest.mark.parametrize(
+    "mark",
+    [
+        "<|im_start|>",
+        "<｜User｜>",
+        "</s>",
+        "<<SYS>>",
+        "[INST]",
+        "[/INST]",
+        "[TOOL_RESULTS]",
+        "<tool_call>",
+        "</tool_response>",
+        "</think>",
+        "<end_of_turn>",
+        "[TOOL_CALLS]",
+        "<function=f>",
+    ],
+)
+def test_control_marks_in_the_output_of_tools_lose_their_power(mark: str) -> None:
+    told = neutralised(f"before {mark} after 中文 <b>")
+    assert mark not in told
+    assert told.replace(" ", "") == f"before{mark}after中文<b>"
+
+
+def test_text_of_parts() -> None:
+    assert text_of("a") == "a"
+    assert text_of([{"type": "text", "text": "a"}, {"type": "image_url"}, "x", {"text": "b"}]) == "ab"
+    assert text_of(None) == text_of(7) == ""
+
+
+# ------------------------------------------------------------------------------------------------------------- learning
+def test_a_way_that_the_operator_chose_is_kept() -> None:
+    modes = ModeMemory()
+    fixed = Upstream(base_url="http://a", tool_mode="schema")
+    modes.wrote(fixed, "m")
+    assert modes.refused(fixed, "m", "schema") is None
+    assert modes.way(fixed, "m") == "schema"
+
+
+def test_a_model_that_writes_its_calls_is_offered_a_schema() -> None:
+    modes = ModeMemory()
+    assert modes.way(AUTO, "m") == "native"
+    modes.wrote(AUTO, "m")
+    assert modes.way(AUTO, "m") == "native"
+    modes.wrote(AUTO, "m")
+    assert modes.way(AUTO, "m") == "schema"
+    assert modes.way(AUTO, "another") == "native"
+
+
+def test_a_model_that_has_made_a_call_stays_native() -> None:
+    modes = ModeMemory()
+    modes.called(AUTO, "m")
+    for _ in range(5):
+        modes.wrote(AUTO, "m")
+    assert modes.way(AUTO, "m") == "native"
+
+
+def test_a_refusal_leads_to_the_next_way_until_there_is_none() -> None:
+    modes = ModeMemory()
+    assert modes.refused(AUTO, "m", "native") == "schema"
+    assert modes.refused(AUTO, "m", "schema") == "text"
+    assert modes.refused(AUTO, "m", "text") is None
+    assert modes.way(AUTO, "m") == "text"
+
+
+def test_only_so_many_models_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mode_memory, "REMEMBERED_MODELS", 3)
+    modes = ModeMemory()
+    for number in range(10):
+        modes.refused(AUTO, f"m{number}", "native")
+    assert [modes.way(AUTO, f"m{number}") for number in (0, 6, 7, 9)] == ["native", "native", "schema", "schema"]

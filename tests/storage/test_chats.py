@@ -1,0 +1,300 @@
+"""Records of chat requests: written together, found again, bounded, and gone when they are to go."""
+
+import json
+import logging
+import sqlite3
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from apexbridge.agent import recordkeeping
+from apexbridge.agent.recordkeeping import BATCH, MS_PER_DAY, ChatRecords
+from apexbridge.agent.records import ChatRecord, RecordedError, Tokens
+from apexbridge.agent.recordsize import MAX_RECORD_BYTES
+from apexbridge.errors import RequestError
+from apexbridge.storage.chats import ChatStore
+from apexbridge.storage.database import Database
+
+pytestmark = pytest.mark.anyio
+NOW = int(time.time() * 1000)
+RECORD = ChatRecord(
+    id="req_1",
+    caller="0a1b2c3d",
+    model="a-model",
+    upstream="default",
+    started_at=NOW,
+    duration_ms=1200,
+    is_stream=True,
+    turns=2,
+    calls=1,
+    stop_cause="answered",
+    outcome="answered",
+    error=None,
+    usage=Tokens(prompt=20, completion=10, total=30),
+    trajectory=[{"kind": "model", "name": "a-model", "durationMs": 3}],
+)
+
+
+@pytest.fixture
+async def database(tmp_path: Path) -> AsyncIterator[Database]:
+    opened = Database(tmp_path / "x.sqlite3")
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+async def records(database: Database) -> AsyncIterator[ChatRecords]:
+    opened = ChatRecords(ChatStore(database), has_texts=True, key_name={"0a1b2c3d": "laptop"}.get)
+    yield opened
+    await opened.close()
+
+
+def refuse(connection: sqlite3.Connection) -> None:
+    connection.execute("CREATE TRIGGER refuse BEFORE INSERT ON chats BEGIN SELECT RAISE(ABORT, 'no room'); END")
+
+
+def allow(connection: sqlite3.Connection) -> None:
+    connection.execute("DROP TRIGGER refuse")
+
+
+async def test_a_record_is_found_as_it_was_kept_even_before_it_is_written(records: ChatRecords) -> None:
+    failed = replace(
+        RECORD, id="req_2", outcome="failed", stop_cause="error", usage=None, error=RecordedError(code="x", message="y")
+    )
+    records.keep(replace(RECORD, messages=[{"role": "user", "content": "hi"}], answer="hello"))
+    records.keep(failed)
+    found = await records.get("req_1")
+    assert (found.id, found.caller, found.key_name, found.model) == ("req_1", "0a1b2c3d", "laptop", "a-model")
+    assert (found.duration_ms, found.is_stream, found.turns, found.calls) == (1200, True, 2, 1)
+    assert (found.stop_cause, found.outcome, found.error) == ("answered", "answered", None)
+    assert found.usage is not None
+    assert found.usage.total_tokens == 30
+    assert found.trajectory == RECORD.trajectory
+    assert (found.messages, found.answer) == ([{"role": "user", "content": "hi"}], "hello")
+    other = await records.get("req_2")
+    assert other.error is not None
+    assert (other.error.code, other.error.message, other.usage, other.messages) == ("x", "y", None, None)
+
+
+async def test_what_is_kept_reaches_the_disk_by_itself(records: ChatRecords, database: Database) -> None:
+    records.keep(RECORD)
+    query = "SELECT count(*) FROM chats"
+    with anyio.fail_after(10):
+        while await database.read(lambda connection: connection.execute(query).fetchone()) == (0,):
+            await anyio.sleep(0.05)
+
+
+async def test_an_id_that_was_used_before_is_made_another(records: ChatRecords) -> None:
+    for model in ("one", "two"):
+        records.keep(replace(RECORD, model=model))
+    await records.list()
+    records.keep(replace(RECORD, model="three"))
+    found = (await records.list()).chats
+    assert {chat.model for chat in found} == {"one", "two", "three"}
+    assert len({chat.id for chat in found}) == 3
+    assert all(chat.id.startswith("req_1") for chat in found)
+
+
+async def test_lists_are_filtered_and_paged_newest_first_also_among_thousands(records: ChatRecords) -> None:
+    for number in range(3000):
+        records.keep(
+            replace(
+                RECORD,
+                id=f"req_{number}",
+                started_at=NOW + number,
+                model=f"model-{number % 3}",
+                caller=["", "0a1b2c3d"][number % 2],
+                outcome="cancelled" if number % 10 == 0 else "answered",
+                stop_cause="cancelled" if number % 10 == 0 else "max_turns",
+            )
+        )
+    page = await records.list(limit=10)
+    assert (page.total, page.page, page.limit) == (3000, 1, 10)
+    assert [chat.id for chat in page.chats] == [f"req_{number}" for number in range(2999, 2989, -1)]
+    assert [chat.id for chat in (await records.list(page=300, limit=10)).chats][-1] == "req_0"
+    assert (await records.list(page=301, limit=10)).chats == []
+    assert (await records.list(model="model-1")).total == 1000
+    assert (await records.list(caller="0a1b2c3d", model="model-0")).total == 500
+    assert (await records.list(outcome="cancelled")).total == 300
+    assert (await records.list(stop_cause="max_turns")).total == 2700
+    assert (await records.list(model="' OR 1 --")).total == 0
+
+
+async def test_every_filter_has_its_index(database: Database) -> None:
+    def plans(connection: sqlite3.Connection) -> list[str]:
+        wheres = ["TRUE", *(f"{name} = 'x'" for name in ("model", "caller", "stop_cause", "outcome"))]
+        query = "EXPLAIN QUERY PLAN SELECT id FROM chats WHERE {} ORDER BY started_at DESC, id LIMIT 50"
+        return [str(connection.execute(query.format(where)).fetchall()) for where in wheres]
+
+    for name, plan in zip(
+        ("time", "model", "caller", "stop_cause", "outcome"), await database.read(plans), strict=True
+    ):
+        assert f"chats_by_{name}" in plan, plan
+
+
+async def test_sums_are_told_together_and_by_model(records: ChatRecords) -> None:
+    records.keep(RECORD)
+    records.keep(replace(RECORD, turns=5, calls=4, duration_ms=600, usage=None))
+    records.keep(replace(RECORD, model="other", outcome="failed", stop_cause="error"))
+    records.keep(replace(RECORD, model="old", started_at=NOW - 8 * MS_PER_DAY))
+    told = await records.statistics(days=7)
+    assert (told.requests, told.failed, told.cancelled, told.total_tokens) == (3, 1, 0, 60)
+    assert (told.mean_turns, told.mean_calls, told.mean_duration_ms) == (3.0, 2.0, 1000)
+    assert [(own.model, own.requests, own.prompt_tokens) for own in told.models] == [
+        ("a-model", 2, 20),
+        ("other", 1, 20),
+    ]
+    assert (await records.statistics(days=30)).requests == 4
+
+
+async def test_sums_of_nothing_are_zeros(records: ChatRecords) -> None:
+    told = await records.statistics()
+    assert (told.requests, told.total_tokens, told.mean_turns, told.models) == (0, 0, 0.0, [])
+
+
+async def test_what_is_deleted_is_gone_from_the_file_as_well(tmp_path: Path) -> None:
+    database = Database(tmp_path / "y.sqlite3")
+    records = ChatRecords(ChatStore(database), has_texts=True)
+    records.keep(replace(RECORD, answer="a very private answer"))
+    await records.list()
+    await records.delete("req_1")
+    with pytest.raises(RequestError) as refused:
+        await records.delete("req_1")
+    assert refused.value.code == "CHAT_NOT_FOUND"
+    files = [path.read_bytes() for path in tmp_path.glob("y.sqlite3*")]
+    assert len(files) == 3, "the server goes on"
+    assert not any(b"very private" in data for data in files)
+    await records.close()
+    database.close()
+    assert b"very private" not in (tmp_path / "y.sqlite3").read_bytes()
+
+
+async def test_whoever_keeps_tidy_begins_at_once_and_leaves_nothing_in_any_file(tmp_path: Path) -> None:
+    database = Database(tmp_path / "y.sqlite3")
+    records = ChatRecords(ChatStore(database), has_texts=True, retention_days=7)
+    for number in range(2 * BATCH):
+        records.keep(replace(RECORD, id=f"req_{number}", started_at=1, answer="a very private answer"))
+    assert (await records.list()).total == 2 * BATCH
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as group:
+            group.start_soon(records.keep_tidy)
+            while any(b"very private" in path.read_bytes() for path in tmp_path.glob("y.sqlite3*")):
+                await anyio.sleep(0.01)
+            group.cancel_scope.cancel()
+    assert (await records.list()).total == 0
+    database.close()
+
+
+async def test_records_older_than_the_setting_go_and_others_stay(database: Database) -> None:
+    records = ChatRecords(ChatStore(database), retention_days=7)
+    for days in range(14):
+        for number in range(100):
+            moment = NOW - days * MS_PER_DAY - 60_000
+            records.keep(replace(RECORD, id=f"req_{days}_{number}", started_at=moment))
+    assert (await records.list()).total == 1400
+    await records.sweep()
+    assert (await records.list()).total == 700
+    await ChatRecords(ChatStore(database), retention_days=0).sweep()
+    assert (await records.list()).total == 0
+
+
+@pytest.mark.parametrize(
+    ("trajectory", "messages", "answer"),
+    [
+        ([{"kind": "tool", "name": "x" * 100, "durationMs": n} for n in range(10_000)], [], ""),
+        ([], [{"role": "user", "content": "m" * 100} for _ in range(10_000)], ""),
+        ([], [{"role": "user", "content": [{"type": "text", "text": "\x01" * 1_000_000}]}], ""),
+        ([], [], "\N{GRINNING FACE}" * 500_000),
+        ([{"kind": "tool", "name": "x" * 400_000}], [{"role": "user", "content": "m" * 400_000}], "a" * 400_000),
+    ],
+    ids=["steps", "messages", "message", "answer", "all"],
+)
+async def test_a_record_that_is_too_long_is_cut_with_a_mark(
+    records: ChatRecords, database: Database, trajectory: Any, messages: Any, answer: str
+) -> None:
+    records.keep(replace(RECORD, trajectory=trajectory, messages=messages, answer=answer))
+    found = await records.get("req_1")
+    assert "[cut: " in json.dumps([found.trajectory, found.messages, found.answer])
+    query = "SELECT length(CAST(trajectory || messages || answer AS BLOB)) FROM chats"
+    ((size,),) = await database.read(lambda connection: connection.execute(query).fetchall())
+    assert size <= MAX_RECORD_BYTES
+
+
+async def test_a_record_that_fits_is_not_cut(records: ChatRecords) -> None:
+    answer = "a" * (MAX_RECORD_BYTES - 1000)
+    records.keep(replace(RECORD, answer=answer, messages=[]))
+    assert (await records.get("req_1")).answer == answer
+
+
+async def test_what_no_database_takes_does_no_harm_to_its_neighbours(records: ChatRecords) -> None:
+    half = "\ud800 half a character"
+    records.keep(
+        replace(
+            RECORD,
+            model=half,
+            trajectory=[{"kind": "model", "usage": {"total_tokens": 10**30}, "name": half}],
+            messages=[{"role": "user", "content": half}],
+            answer=half,
+            error=RecordedError(code="x", message=half),
+        )
+    )
+    records.keep(replace(RECORD, id="req_2"))
+    assert (await records.list()).total == 2
+    found = await records.get("req_1")
+    assert found.answer == "? half a character"
+    assert found.model_dump_json()
+
+
+async def test_a_disk_that_refuses_harms_nobody_and_gets_the_records_later(
+    records: ChatRecords, database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    await database.write(refuse)
+    for number in range(5):
+        records.keep(replace(RECORD, id=f"req_{number}"))
+        assert (await records.list()).total == 0
+    assert [entry.levelno for entry in caplog.records] == [logging.WARNING], "it is said once"
+    await database.write(allow)
+    assert (await records.list()).total == 5
+
+
+async def test_memory_is_bounded_and_what_is_dropped_is_counted(
+    records: ChatRecords, database: Database, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recordkeeping, "MAX_WAITING", 20)
+    monkeypatch.setattr(recordkeeping, "MAX_WAITING_BYTES", 15_000)
+    await database.write(refuse)
+    for number in range(12):
+        records.keep(replace(RECORD, id=f"long_{number}", answer="a" * 1_000 * (number % 3)))
+    for number in range(100):
+        records.keep(replace(RECORD, id=f"req_{number}"))
+    assert (await records.list()).total == 0
+    assert "92 chat requests were not recorded" in caplog.text
+    await database.write(allow)
+    assert (await records.list()).total == 20
+
+
+async def test_what_could_not_be_written_at_the_end_is_told(
+    database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    records = ChatRecords(ChatStore(database))
+    await database.write(refuse)
+    records.keep(RECORD)
+    await records.close()
+    assert "1 chat requests could not be written and are lost" in caplog.text
+
+
+async def test_records_survive_a_restart(tmp_path: Path) -> None:
+    path = tmp_path / "y.sqlite3"
+    database = Database(path)
+    records = ChatRecords(ChatStore(database))
+    records.keep(RECORD)
+    await records.close()
+    database.close()
+    again = Database(path)
+    assert (await ChatRecords(ChatStore(again)).get("req_1")).model == "a-model"
+    again.close()

@@ -1,0 +1,172 @@
+"""API keys, over a real database."""
+
+import hashlib
+import hmac
+import re
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import pytest
+
+from apexbridge.errors import ApexBridgeError
+from apexbridge.storage import keys as keys_module
+from apexbridge.storage.database import Database
+from apexbridge.storage.keys import ApiKey, KeyStore, milliseconds
+
+pytestmark = pytest.mark.anyio
+
+
+@contextmanager
+def database(folder: Path) -> Iterator[Database]:
+    opened = Database(folder / "apex.sqlite3")
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+@asynccontextmanager
+async def opened(folder: Path) -> AsyncIterator[KeyStore]:
+    with database(folder) as kept:
+        store = KeyStore(kept)
+        await store.load()
+        yield store
+        await store.close()
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[KeyStore]:
+    async with opened(tmp_path) as made:
+        yield made
+
+
+async def test_a_key_is_256_bits_with_its_id_in_front_and_only_the_digest_is_kept(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        key, text = await store.create("laptop", ["chat", "run"])
+        form = re.fullmatch(r"apex_([0-9a-f]{8})_([A-Za-z0-9_-]{43})", text)
+        assert form is not None
+        assert form[1] == key.id
+        assert key.digest == hashlib.sha256(form[2].encode()).digest()
+        assert key.scopes == {"chat", "run"}
+    assert all(form[2].encode() not in path.read_bytes() for path in tmp_path.glob("apex.sqlite3*"))
+
+
+async def test_a_key_is_known_again_after_a_restart(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        key, text = await store.create("laptop", ["chat"], expires_at=milliseconds() + 60_000)
+        gone, gone_text = await store.create("phone", ["admin"])
+        await store.revoke(gone.id)
+    async with opened(tmp_path) as store:
+        assert store.find(text) == key
+        assert {known.id for known in store.list()} == {key.id, gone.id}
+        revoked = store.find(gone_text)
+        assert revoked is not None
+        assert revoked.problem(milliseconds()) == "was revoked"
+
+
+async def test_anything_but_the_whole_key_is_none_of_ours(store: KeyStore) -> None:
+    key, text = await store.create("x", ["chat"])
+    _, other = await store.create("y", ["chat"])
+    swapped = f"apex_{key.id}_{other[14:]}"
+    wrong = [
+        "",
+        text[:-1],
+        text + "x",
+        text.upper(),
+        f" {text}",
+        swapped,
+        text.replace(key.id, "00000000"),
+        "apex__",
+        "é",
+    ]
+    assert [store.find(given) for given in wrong] == [None] * len(wrong)
+    assert store.find(text) == key
+
+
+async def test_secrets_are_compared_in_constant_time_even_where_the_id_is_unknown(
+    store: KeyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, text = await store.create("x", ["chat"])
+    compared: list[tuple[int, int]] = []
+
+    def watched(one: bytes, other: bytes) -> bool:
+        compared.append((len(one), len(other)))
+        return hmac.compare_digest(one, other)
+
+    class Watched:
+        compare_digest = staticmethod(watched)
+
+    monkeypatch.setattr(keys_module, "hmac", Watched)
+    assert store.find(text) is not None
+    assert store.find(text[:-2] + ("AA" if not text.endswith("AA") else "BB")) is None
+    assert store.find(f"apex_ffffffff_{'A' * 43}") is None
+    assert compared == [(32, 32)] * 3
+
+
+async def test_a_key_counts_until_it_expires_or_is_revoked(store: KeyStore) -> None:
+    assert not store.has_usable
+    now = milliseconds()
+    key, _ = await store.create("x", ["chat"], expires_at=now + 1000)
+    assert store.has_usable
+    assert (key.problem(now), key.problem(now + 999), key.problem(now + 1000)) == (None, None, "has expired")
+    await store.revoke(key.id)
+    assert not store.has_usable
+    first = store.list()[0].revoked_at
+    assert (await store.revoke(key.id)).revoked_at == first, "taking it back twice changes nothing"
+
+
+async def test_who_administers_may_do_everything_and_nobody_else_does(store: KeyStore) -> None:
+    admin, _ = await store.create("a", ["admin"])
+    chat, _ = await store.create("c", ["chat"])
+    assert all(admin.allows(scope) for scope in keys_module.SCOPES)
+    assert [scope for scope in keys_module.SCOPES if chat.allows(scope)] == ["chat"]
+
+
+@pytest.mark.parametrize(
+    ("name", "scopes"),
+    [("", ["chat"]), ("  ", ["chat"]), ("x" * 101, ["chat"]), ("a\nb", ["chat"]), ("x", []), ("x", ["chat", "root"])],
+)
+async def test_a_key_without_a_proper_name_or_scope_is_not_made(store: KeyStore, name: str, scopes: list[str]) -> None:
+    with pytest.raises(ApexBridgeError) as caught:
+        await store.create(name, scopes)
+    assert caught.value.code == "INVALID_INPUT"
+    assert store.list() == []
+
+
+async def test_revoking_what_is_not_there_says_so(store: KeyStore) -> None:
+    with pytest.raises(ApexBridgeError) as caught:
+        await store.revoke("00000000")
+    assert caught.value.code == "NOT_FOUND"
+
+
+async def test_the_last_use_is_told_at_once_and_written_down_later(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        key, _ = await store.create("x", ["chat"])
+        for moment in (1000, 2000, 3000):
+            store.note_use(key, moment)
+        assert store.list()[0].last_used_at == 3000
+        assert await _written(tmp_path) == [None], "nobody waited for the disk"
+    assert await _written(tmp_path) == [3000]
+
+
+async def test_a_use_that_cannot_be_written_down_harms_nobody(tmp_path: Path) -> None:
+    with database(tmp_path) as kept:
+        store = KeyStore(kept)
+        key, _ = await store.create("x", ["chat"])
+        await kept.write(lambda connection: connection.execute("DROP TABLE api_keys"))
+        store.note_use(key, 5)
+        await store.close()
+        assert store.list()[0].last_used_at == 5
+
+
+async def _written(folder: Path) -> list[int | None]:
+    with database(folder) as kept:
+        store = KeyStore(kept)
+        await store.load()
+        return [key.last_used_at for key in store.list()]
+
+
+def test_a_key_does_not_show_its_digest_as_text() -> None:
+    key = ApiKey(id="a" * 8, name="x", digest=b"secret", scopes=frozenset({"chat"}), created_at=0)
+    assert "secret" not in repr(key)
