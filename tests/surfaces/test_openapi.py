@@ -174,5 +174,5 @@ async def test_every_option_of_a_chat_request_is_told() -> None:
 
 async def test_no_shape_takes_the_name_of_another(document: Json) -> None:
     usage = document["components"]["schemas"]
-    assert "promptTokens" in usage["ChatUsage"]["properties"]
+    assert "promptTokens" in usage["ChatTokens"]["properties"]
     assert "prompt_tokens" in usage["CompletionUsage"]["properties"]

@@ -209,6 +209,7 @@ def _client(address: str, key: str | None, *, trust_env: bool) -> httpx.AsyncCli
 async def _in_process(settings: Settings) -> AsyncIterator[Api]:
     from apexbridge.bridge import Bridge
     from apexbridge.surfaces.cli.progress import progress_bar
+    from apexbridge.surfaces.cli.transport import InProcess
     from apexbridge.surfaces.http.app import create_app
 
     async with AsyncExitStack() as stack:
@@ -222,8 +223,9 @@ async def _in_process(settings: Settings) -> AsyncIterator[Api]:
                     index_progress=stack.enter_context(progress_bar("indexing skills")),
                 )
             )
-        transport = httpx.ASGITransport(create_app(bridge), raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://in-process", timeout=NO_TIMEOUT) as client:
+        async with httpx.AsyncClient(
+            transport=InProcess(create_app(bridge)), base_url="http://in-process", timeout=NO_TIMEOUT
+        ) as client:
             yield Api(client)
 
 

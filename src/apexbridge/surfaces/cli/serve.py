@@ -27,7 +27,9 @@ def serve(
     json: Json = False,
 ) -> None:
     """Start the HTTP API."""
-    import anyio
+    import asyncio
+
+    import uvloop
 
     from apexbridge.bridge import DATABASE_FILE
     from apexbridge.settings import load_settings
@@ -39,7 +41,8 @@ def serve(
     settings = load_settings(host=host, port=port, data_dir=data_dir)
     may_have_keys = (settings.data_dir / DATABASE_FILE).exists()
     check_host(settings.host, required=settings.api_keys_required, has_keys=may_have_keys)
-    anyio.run(_serve, settings, examples, json, backend_options={"use_uvloop": True})
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(settings, examples, json))
 
 
 def _log_no_more_than_is_printed() -> None:
