@@ -101,7 +101,7 @@ async def test_a_request_goes_out_as_it_is_and_the_answer_comes_back_as_it_is(
         {"one_byte"},
         {"one_byte", "crlf"},
     ],
-    ids=" ".join,
+    ids=lambda quirks: " ".join(sorted(quirks)),
 )
 async def test_a_stream_is_read_whatever_it_looks_like(
     client: UpstreamClient, address: Address, upstream: Upstream, quirks: set[str]
