@@ -8,6 +8,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 DATA_DIR ?= data
 PORT ?= 8420
+TEST_PROCESSES ?= 2
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
@@ -36,7 +37,7 @@ imports: .venv/dev.stamp
 	$(BIN)/lint-imports
 
 tests: .venv/dev.stamp .venv/clients.stamp system-parts
-	$(BIN)/pytest --cov --cov-report=term
+	$(BIN)/pytest -n $(TEST_PROCESSES) --dist loadfile --cov --cov-report=term
 
 bench: .venv/dev.stamp ## print the benchmarks' ratios
 	$(BIN)/python -m benchmarks
