@@ -321,10 +321,10 @@ async def test_what_became_dangerous_while_a_run_waited_does_not_run(data_dir: P
 @pytest.mark.requirement("B16")
 async def test_an_approval_is_not_used_up_by_whoever_was_called_off(bridge: Bridge) -> None:
     await install(bridge, "wipe", {"scripts/execute.py": "print('done')"}, dangerous=True)
-    for number in range(10):
+    for number in range(30):
         approval = await approved(bridge, "skill:wipe", {"number": number})
         task = asyncio.create_task(bridge.tools.execute("skill:wipe", {"number": number}, approval=approval))
-        await asyncio.sleep(0.0006 * number)
+        await asyncio.sleep(0.0002 * number)
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task

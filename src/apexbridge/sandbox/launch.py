@@ -162,14 +162,14 @@ class Launcher:
                 raise LaunchError(f"the launcher cannot be started: {error.strerror}") from error
         self._link = ours
         loop.add_reader(ours, self._hear)
-        await self.send(self._begin())
         try:
+            await self.send(self._begin())
             async with asyncio.timeout(START_SECONDS):
                 await asyncio.shield(self._ready)
         except TimeoutError:
             await self.stop()
             raise LaunchError("the launcher does not answer") from None
-        except LaunchError:
+        except BaseException:  # also where whoever waits is called off: nobody else knows of this process
             await self.stop()
             raise
 

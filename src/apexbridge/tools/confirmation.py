@@ -1,13 +1,13 @@
 """A person's word before a dangerous call: asked for once, good for one call, and for that call only."""
 
+import asyncio
 import hashlib
 import json
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Protocol
-
-import anyio
+from contextlib import suppress
+from typing import Any, Literal, Protocol, TypeVar
 
 from apexbridge.errors import ApexBridgeError, RequestError, SkillError, ToolError
 from apexbridge.tools.naming import SKILL_PREFIX
@@ -20,6 +20,7 @@ LEAST_LEFT_MS = 60 * 1000
 MAX_WAITING = 1_000
 """Questions that may wait at once; beyond that the oldest is dropped."""
 SUMMARY_CHARACTERS = 500
+T = TypeVar("T")
 ApprovalState = Literal["waiting", "approved", "denied", "used"]
 
 
@@ -94,11 +95,19 @@ class Confirmation:
         given = await self.get(approval)
         if given.digest != digest:
             raise _invalid("it was given for another call, another caller, or before the tool changed", tool)
-        with anyio.CancelScope(shield=True):  # whoever is called off now finds it used, and can give it back
-            is_moved = await self._store.move(approval, before="approved", after="used", now=_now())
-        if not is_moved:
+        if not await self._use(approval):
             raise _invalid(_why(await self.get(approval)), tool)
         return approval
+
+    async def _use(self, approval: str) -> bool:
+        """Use one up; whoever is called off meanwhile has not used it."""
+        using = asyncio.ensure_future(self._store.move(approval, before="approved", after="used", now=_now()))
+        try:
+            return await asyncio.shield(using)
+        except asyncio.CancelledError:
+            if await _in_spite_of_all(using):
+                await _in_spite_of_all(asyncio.ensure_future(self.give_back(approval)))
+            raise
 
     async def give_back(self, id: str | None) -> None:
         """The call that used it never began."""
@@ -195,6 +204,14 @@ def _why(approval: Approval) -> str:
     if approval.expires_at <= _now():
         return "it has expired"
     return "nobody has approved it yet" if approval.state == "waiting" else "it has been answered"
+
+
+async def _in_spite_of_all(work: "asyncio.Future[T]") -> T:
+    """Wait for something short that was begun, however often whoever waits is called off."""
+    while not work.done():
+        with suppress(asyncio.CancelledError):
+            await asyncio.shield(work)
+    return work.result()
 
 
 def _invalid(why: str, tool: Tool) -> ApexBridgeError:
