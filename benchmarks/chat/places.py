@@ -129,6 +129,7 @@ def _served(upstream: str, data_dir: Path) -> Iterator[tuple[Process, str]]:
     """`apex serve` as an operator has it who lets others in: keys asked for, and counted."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("APEX_")} | {
         "APEX_LLM_BASE_URL": f"{upstream}/v1",
+        "APEX_LLM_TOOL_MODE": "native",
         "APEX_API_KEYS_REQUIRED": "true",
         "APEX_RATE_LIMIT": "1000000",
     }

@@ -160,10 +160,14 @@ def test_by_a_schema_a_cut_reply_and_a_call_in_the_last_turn_show_no_json(
 def test_a_server_that_leaves_the_tools_out_is_soon_asked_by_a_schema(
     bridge_server: Live, upstream: Upstream, is_stream: bool
 ) -> None:
-    model = upstream.play(Step(text="Hi.", usage={"prompt_tokens": 90, "completion_tokens": 2}), kind="auto")
-    for _ in range(3):
-        bridge_server.answer(is_stream, model)
-    assert ["tools" in body for body in upstream.bodies(model)] == [True, True, False]
+    def answered(body: Any) -> Step:
+        read = sum(len(message["content"]) for message in body["messages"]) // 4
+        return Step(text="Hi.", usage={"prompt_tokens": read, "completion_tokens": 2})
+
+    model = upstream.play(answered, kind="auto")
+    for number in range(4):
+        bridge_server.answer(is_stream, model, "hello " * (number + 1))
+    assert ["tools" in body for body in upstream.bodies(model)] == [True, True, True, False]
 
 
 @pytest.mark.requirement("G2")

@@ -1,5 +1,6 @@
 """Tools are offered in three ways, and which one a model takes is learnt from its answers."""
 
+import itertools
 import json
 from typing import Any
 
@@ -204,11 +205,19 @@ def test_of_a_reply_that_was_cut_off_only_the_words_are_told(text: str, told: st
 
 def test_a_model_that_does_not_hear_of_its_tools_is_told_in_words() -> None:
     modes = ModeMemory()
-    modes.answered(AUTO, "m", prompt_tokens=120, tool_tokens=1_000)
-    assert modes.way(AUTO, "m") == "native"
-    modes.answered(AUTO, "m", prompt_tokens=120, tool_tokens=1_000)
+    for read in (120, 124, 131):
+        assert modes.way(AUTO, "m") == "native"
+        modes.answered(AUTO, "m", prompt_tokens=read, message_tokens=110, tool_tokens=1_000)
     assert modes.way(AUTO, "m") == "schema"
     assert not modes.is_new(AUTO, "m")
+
+
+def test_a_server_that_counts_wrongly_is_not_taken_at_its_word() -> None:
+    modes = ModeMemory()
+    for _ in range(20):
+        modes.answered(AUTO, "m", prompt_tokens=120, message_tokens=110, tool_tokens=1_000)  # always the same
+        modes.answered(AUTO, "n", prompt_tokens=9, message_tokens=110, tool_tokens=1_000)  # less than there is
+    assert (modes.way(AUTO, "m"), modes.way(AUTO, "n")) == ("native", "native")
 
 
 @pytest.mark.parametrize("does_write", [True, False])
@@ -216,31 +225,31 @@ def test_of_models_that_clients_make_up_only_the_last_are_remembered(
     monkeypatch: pytest.MonkeyPatch, does_write: bool
 ) -> None:
     monkeypatch.setattr(mode_memory, "REMEMBERED_MODELS", 2)
-    modes = ModeMemory()
+    modes, counts = ModeMemory(), itertools.count(1)
 
     def learn(name: str) -> str:
         if does_write:
             modes.wrote(AUTO, name)
         else:
-            modes.answered(AUTO, name, prompt_tokens=1, tool_tokens=1_000)
+            modes.answered(AUTO, name, prompt_tokens=next(counts), message_tokens=1, tool_tokens=1_000)
         return modes.way(AUTO, name)
 
     assert [learn(name) for name in ("a", "b", "c")] == ["native"] * 3
-    assert learn("a") == "native"  # the first time is forgotten
-    assert learn("a") == "schema"
+    needed = mode_memory.SALVAGED_UNTIL_CHANGE if does_write else mode_memory.UNHEARD_UNTIL_CHANGE
+    assert [learn("a") for _ in range(needed)] == ["native"] * (needed - 1) + ["schema"]  # the first time is forgotten
 
 
 def test_a_model_that_has_heard_of_its_tools_or_tells_nothing_stays_native(monkeypatch: pytest.MonkeyPatch) -> None:
     modes = ModeMemory()
     for prompt, tools in ((0, 1_000), (120, 300), (0, 1_000)):
-        modes.answered(AUTO, "m", prompt_tokens=prompt, tool_tokens=tools)
+        modes.answered(AUTO, "m", prompt_tokens=prompt, message_tokens=100, tool_tokens=tools)
     assert modes.is_new(AUTO, "m")
-    modes.answered(AUTO, "m", prompt_tokens=900, tool_tokens=1_000)
+    modes.answered(AUTO, "m", prompt_tokens=900, message_tokens=100, tool_tokens=1_000)
     assert not modes.is_new(AUTO, "m")
     assert modes.way(AUTO, "m") == "native"
     monkeypatch.setattr(mode_memory, "REMEMBERED_MODELS", 2)
     for name in ("a", "b", "c"):
-        modes.answered(AUTO, name, prompt_tokens=900, tool_tokens=1_000)
+        modes.answered(AUTO, name, prompt_tokens=900, message_tokens=100, tool_tokens=1_000)
     assert modes.is_new(AUTO, "a")
     assert not modes.is_new(Upstream(base_url="http://a", tool_mode="native"), "a")
 
