@@ -5,7 +5,6 @@ import logging
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 
 import anyio
 import anyio.to_thread
@@ -14,6 +13,7 @@ from apexbridge.agent.records import ChatRecord
 from apexbridge.agent.recordsize import bounded, clean
 from apexbridge.agent.recordviews import ChatDetail, ChatPage, ChatStatistics, ModelTotals, detail, summary, totals
 from apexbridge.errors import RequestError
+from apexbridge.storage.behind import WriteBehind
 from apexbridge.storage.chats import ChatFilter, ChatRow, ChatStore
 from apexbridge.storage.faults import storage_faults
 
@@ -51,9 +51,8 @@ class ChatRecords:
         self._bytes = 0
         self._dropped = 0
         self._is_failing = False
-        self._flushing: asyncio.Task[None] | None = None
         self._lock = asyncio.Lock()
-        self._closing = asyncio.Event()
+        self._behind = WriteBehind(self._flush, FLUSH_SECONDS)
 
     # --------------------------------------------------------------------------------------------------- keeping
     def keep(self, record: ChatRecord) -> None:
@@ -65,25 +64,15 @@ class ChatRecords:
         else:
             self._waiting.append((record, long))
             self._bytes += size
-        if self._flushing is None or self._flushing.done():
-            self._flushing = asyncio.get_running_loop().create_task(self._flush_soon())
+        self._behind.soon()
 
     async def close(self) -> None:
         """Write what is waiting."""
-        self._closing.set()
-        if self._flushing is not None:
-            await asyncio.wait([self._flushing])
-        await self._flush()
+        await self._behind.close()
         if self._waiting:
             logger.error("the records of %s chat requests could not be written and are lost", len(self._waiting))
 
-    async def _flush_soon(self) -> None:
-        while self._waiting and not self._closing.is_set():
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._closing.wait(), FLUSH_SECONDS)
-            await self._flush()
-
-    async def _flush(self) -> None:
+    async def _flush(self) -> bool:
         """Write what is waiting; what cannot be written now may be later."""
         async with self._lock:
             while self._waiting:
@@ -104,6 +93,7 @@ class ChatRecords:
             if self._dropped:
                 logger.warning("the disk does not keep up: %s chat requests were not recorded", self._dropped)
                 self._dropped = 0
+        return bool(self._waiting)
 
     # --------------------------------------------------------------------------------------------------- looking
     async def list(

@@ -1,6 +1,5 @@
 """API keys: made here, shown once, and known again by the digest of their secret."""
 
-import asyncio
 import hashlib
 import hmac
 import logging
@@ -9,11 +8,11 @@ import secrets
 import sqlite3
 import time
 from collections.abc import Collection
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Literal, cast, get_args
 
 from apexbridge.errors import InvalidInputError, RequestError
+from apexbridge.storage.behind import WriteBehind
 from apexbridge.storage.database import Database
 from apexbridge.storage.faults import storage_faults
 
@@ -62,8 +61,7 @@ class KeyStore:
         self._database = database
         self._keys: dict[str, ApiKey] = {}
         self._used: dict[str, int] = {}
-        self._flushing: asyncio.Task[None] | None = None
-        self._closing = asyncio.Event()
+        self._behind = WriteBehind(self._flush, FLUSH_SECONDS)
 
     async def load(self) -> None:
         """Read every key."""
@@ -112,8 +110,7 @@ class KeyStore:
     def note_use(self, key: ApiKey, now: int) -> None:
         """Remember that a key was used; it is written down later, not while somebody waits."""
         self._used[key.id] = now
-        if self._flushing is None or self._flushing.done():
-            self._flushing = asyncio.get_running_loop().create_task(self._flush_soon())
+        self._behind.soon()
 
     async def create(self, name: str, scopes: Collection[str], *, expires_at: int | None = None) -> tuple[ApiKey, str]:
         """Make a key; gives its text too, which nobody can tell again.
@@ -166,20 +163,12 @@ class KeyStore:
 
     async def close(self) -> None:
         """Write down what is not written yet."""
-        self._closing.set()
-        if self._flushing is not None:
-            await asyncio.wait([self._flushing])
-        await self._flush()
+        await self._behind.close()
 
-    async def _flush_soon(self) -> None:
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._closing.wait(), FLUSH_SECONDS)
-        await self._flush()
-
-    async def _flush(self) -> None:
+    async def _flush(self) -> bool:
         used, self._used = self._used, {}
         if not used:
-            return
+            return False
         for identity, moment in used.items():
             self._keys[identity] = replace(self._keys[identity], last_used_at=moment)
         update = "UPDATE api_keys SET last_used_at = ? WHERE id = ?"
@@ -188,6 +177,7 @@ class KeyStore:
             await self._database.write(lambda connection: connection.executemany(update, rows))
         except sqlite3.Error:  # memory knows it; a time is not worth a failure
             logger.warning("the last use of %s keys could not be written down", len(rows), exc_info=True)
+        return bool(self._used)
 
 
 def milliseconds() -> int:

@@ -1,12 +1,11 @@
 """Counters of calls, one row a tool; they survive restarts."""
 
-import asyncio
 import logging
 import sqlite3
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 
+from apexbridge.storage.behind import WriteBehind
 from apexbridge.storage.database import Database
 
 FLUSH_SECONDS = 1.0
@@ -82,15 +81,13 @@ class CallTally:
     def __init__(self, store: CallStatisticsStore) -> None:
         self._store = store
         self._waiting: dict[str, CallCounts] = {}
-        self._flushing: asyncio.Task[None] | None = None
-        self._closing = asyncio.Event()
+        self._behind = WriteBehind(self._flush, FLUSH_SECONDS)
 
     def count(self, tool: str, success: bool, duration_ms: int) -> None:
         """Count one call."""
         one = CallCounts(calls=1, successes=int(success), duration_ms=duration_ms)
         self._waiting[tool] = self._waiting.get(tool, CallCounts()) + one
-        if self._flushing is None or self._flushing.done():
-            self._flushing = asyncio.get_running_loop().create_task(self._flush_soon())
+        self._behind.soon()
 
     async def all(self) -> dict[str, CallCounts]:
         """The counts of everything."""
@@ -99,23 +96,17 @@ class CallTally:
 
     async def close(self) -> None:
         """Write what is waiting."""
-        self._closing.set()
-        if self._flushing is not None:
-            await asyncio.wait([self._flushing])
-        await self._flush()
+        await self._behind.close()
 
-    async def _flush_soon(self) -> None:
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._closing.wait(), FLUSH_SECONDS)
-        await self._flush()
-
-    async def _flush(self) -> None:
+    async def _flush(self) -> bool:
         waiting, self._waiting = self._waiting, {}
         if not waiting:
-            return
+            return False
         try:
             await self._store.add(waiting)
         except sqlite3.Error:  # a count is not worth a failure; what cannot be written now may be later
             logger.warning("calls of %s could not be counted yet", ", ".join(waiting), exc_info=True)
             for tool, own in waiting.items():
                 self._waiting[tool] = self._waiting.get(tool, CallCounts()) + own
+            return False
+        return bool(self._waiting)
