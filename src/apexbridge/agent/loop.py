@@ -267,7 +267,8 @@ class _Loop:
         self._usage = add_usage(self._usage, turn.usage)
         self._budget.tokens += tokens_of(turn.usage)
         took = round((time.monotonic() - begun) * 1000)
-        self._note({"kind": "model", "name": self._request.model, "durationMs": took, "usage": turn.usage})
+        name = self._request.model or turn.model or ""
+        self._note({"kind": "model", "name": name, "durationMs": took, "usage": turn.usage})
 
     def _note(self, step: Json) -> None:
         """Remember a step, and have it in the log under the request's id."""
