@@ -22,7 +22,7 @@ from apexbridge.agent.usage import add_usage, tokens_of
 from apexbridge.llm.accumulator import Turn
 from apexbridge.llm.config import Upstream
 from apexbridge.llm.errors import UpstreamError, is_too_long
-from apexbridge.llm.forms import as_chunk, as_completion, is_whole
+from apexbridge.llm.forms import CompletionBuilder, as_chunk, is_whole
 from apexbridge.llm.mode_memory import ModeMemory
 from apexbridge.tools.conversation import LOOP_CALLS, Conversation
 from apexbridge.tools.registry import ToolRegistry
@@ -78,16 +78,17 @@ async def _passed_on(
         body = {key: value for key, value in body.items() if key != "tool_choice"}
     answer: Answer = await model.ask(upstream, body, around.limits.seconds + GRACE_SECONDS)
     try:
-        pieces: list[Json] = []
+        builder: CompletionBuilder | None = None
         while (chunks := await answer.next()) is not None:
             if not request.is_stream and not is_whole(chunks[0]):
-                pieces += chunks
+                builder = builder or CompletionBuilder()
+                builder.add(chunks)
             elif request.is_stream and is_whole(chunks[0]):
                 yield Passed(chunks=[as_chunk(chunk) for chunk in chunks])
             else:
                 yield Passed(chunks=chunks)
-        if pieces:
-            yield Passed(chunks=[as_completion(pieces)])
+        if builder is not None:
+            yield Passed(chunks=[builder.completion()])
     finally:
         model.done(answer)
 

@@ -10,6 +10,10 @@ Json = dict[str, Any]
 MAX_CALLS = 1_000
 """Of one turn; no model means as many."""
 MAX_CHARACTERS = 64 * 1024 * 1024
+MAX_NAME_CHARACTERS = 4_096
+"""Of a tool; no tool has a longer name, and a name that grows piece by piece is copied with each of them."""
+MAX_CHECKED_CHARACTERS = 1024 * 1024
+"""Arguments that are parsed to find out whether they are complete, all attempts of a turn together."""
 _OWN_KEYS = {"id", "object", "created", "model", "choices", "usage"}
 _OWN_CHOICE_KEYS = {"index", "delta", "message", "finish_reason"}
 _OWN_CALL_KEYS = {"index", "id", "type", "function"}
@@ -29,10 +33,15 @@ class Turn:
         self._calls: dict[int, Json] = {}
         self._arguments: dict[int, list[str]] = {}
         self._characters = 0
+        self._checked_characters = 0
         self._last = -1
         self._by_id: dict[str, int] = {}
         self._owners: dict[str, int] = {}
         """The first call of each id."""
+        self._whole: dict[int, bool] = {}
+        """Whether a call's arguments are complete JSON; forgotten when more of them arrive."""
+        self._after_all = 0
+        """The index after the highest one taken."""
         self._moved: dict[int, int] = {}
         """Where the calls are that came under an index which was taken."""
 
@@ -98,12 +107,13 @@ class Turn:
 
     def add_call(self, name: str, arguments: str) -> None:
         """A call that was found in its text."""
-        self._take_call({"index": max(self._calls, default=-1) + 1, "function": {"name": name, "arguments": arguments}})
+        self._take_call({"index": self._after_all, "function": {"name": name, "arguments": arguments}})
 
     def _take_call(self, piece: Json) -> None:
         index = self._index(piece)
         if index not in self._calls and len(self._calls) >= MAX_CALLS:
             raise UpstreamError.of_ours(502, "The model made too many calls at once.", "upstream_invalid")
+        self._after_all = max(self._after_all, index + 1)
         call = self._calls.setdefault(index, {"id": "", "type": "function", "function": {"name": "", "arguments": ""}})
         written = self._arguments.setdefault(index, [])
         self._last = index
@@ -118,11 +128,14 @@ class Turn:
                 name = str(function["name"])
                 own = call["function"]["name"]
                 call["function"]["name"] = name if name.startswith(own) else own + name
+                if len(call["function"]["name"]) > MAX_NAME_CHARACTERS:
+                    raise UpstreamError.of_ours(502, "The model called a tool without end.", "upstream_invalid")
             arguments = function.get("arguments")
             if isinstance(arguments, dict | list):
                 arguments = json.dumps(arguments, ensure_ascii=False)
-            if isinstance(arguments, str):
+            if isinstance(arguments, str) and arguments:
                 written.append(arguments)
+                self._whole.pop(index, None)
                 self._count(arguments)
         call.update({key: value for key, value in piece.items() if key not in _OWN_CALL_KEYS})
 
@@ -131,7 +144,7 @@ class Turn:
         index, id = piece.get("index"), piece.get("id")
         function = piece.get("function")
         begins = bool(isinstance(function, dict) and function.get("name"))
-        after_all = max(self._calls, default=-1) + 1
+        after_all = self._after_all
         if isinstance(index, int) and not isinstance(index, bool):
             place = self._moved.get(index, index)
             taken = self._calls.get(place)
@@ -141,7 +154,7 @@ class Turn:
         if id:
             place = self._by_id.get(str(id), after_all)
             # Some give the same id to every call, each whole; a call that is whole already takes no second name.
-            return after_all if begins and _is_whole(self._written(place)) else place
+            return after_all if begins and self._is_whole(place) else place
         return after_all if begins or self._last < 0 else self._last
 
     def _written(self, index: int) -> str:
@@ -151,13 +164,21 @@ class Turn:
             pieces[:] = ["".join(pieces)]
         return pieces[0] if pieces else ""
 
+    def _is_whole(self, index: int) -> bool:
+        """Whether the arguments so far are complete JSON. Beyond the budget of a turn they count as incomplete."""
+        if index not in self._whole and self._checked_characters <= MAX_CHECKED_CHARACTERS:
+            arguments = self._written(index)
+            self._checked_characters += len(arguments)
+            self._whole[index] = _is_json(arguments)
+        return self._whole.get(index, False)
+
     def _count(self, text: str) -> None:
         self._characters += len(text)
         if self._characters > MAX_CHARACTERS:
             raise UpstreamError.of_ours(502, "The model's server sent too much.", "upstream_invalid")
 
 
-def _is_whole(arguments: str) -> bool:
+def _is_json(arguments: str) -> bool:
     if not arguments:
         return False
     try:

@@ -23,28 +23,66 @@ def as_chunk(completion: Json) -> Json:
     }
 
 
-def as_completion(chunks: Sequence[Json]) -> Json:
-    """The pieces of a stream as one completion."""
-    told: Json = {}
-    turns: dict[int, Turn] = {}
-    messages: dict[int, Json] = {}
-    for chunk in chunks:
-        told |= {key: value for key, value in chunk.items() if value is not None or key not in told}
-        for choice in chunk.get("choices") or ():
-            if isinstance(choice, dict):
-                place = choice["index"] if isinstance(choice.get("index"), int) else 0
-                fields, _ = turns.setdefault(place, Turn()).take_chunk({"choices": [choice]})
-                _join(messages.setdefault(place, {}), fields)
-    choices = [
-        {
-            "index": place,
-            "message": {**messages[place], **turn.message()},
-            "logprobs": None,
-            "finish_reason": turn.finish_reason,
-        }
-        for place, turn in sorted(turns.items())
-    ]
-    return {**told, "object": "chat.completion", "choices": choices}
+class JoinedFields:
+    """Fields of a message that arrive in pieces. Text is collected and joined once: adding to it again and again would
+    copy all of it each time."""
+
+    def __init__(self) -> None:
+        self._values: Json = {}
+        self._texts: dict[str, list[str]] = {}
+
+    def add(self, fields: Json) -> None:
+        """Text is appended to earlier text; any other value replaces the earlier one."""
+        for key, value in fields.items():
+            if not isinstance(value, str):
+                self._texts.pop(key, None)
+                self._values[key] = value
+            elif key in self._texts:
+                self._texts[key].append(value)
+            else:
+                self._texts[key] = [value]
+                self._values[key] = None  # keeps the order in which the fields came
+
+    def joined(self) -> Json:
+        """All fields so far."""
+        return {key: "".join(self._texts[key]) if key in self._texts else value for key, value in self._values.items()}
+
+
+class CompletionBuilder:
+    """One completion from the chunks of a stream."""
+
+    def __init__(self) -> None:
+        self._fields: Json = {}
+        self._turns: dict[int, Turn] = {}
+        self._messages: dict[int, JoinedFields] = {}
+
+    def add(self, chunks: Sequence[Json]) -> None:
+        """Add the next chunks of the stream."""
+        for chunk in chunks:
+            self._fields |= {key: value for key, value in chunk.items() if value is not None or key not in self._fields}
+            for choice in chunk.get("choices") or ():
+                if isinstance(choice, dict):
+                    self._add_choice(choice)
+
+    def completion(self) -> Json:
+        """The completion of everything that was added."""
+        choices = [
+            {
+                "index": index,
+                "message": {**self._messages[index].joined(), **turn.message()},
+                "logprobs": None,
+                "finish_reason": turn.finish_reason,
+            }
+            for index, turn in sorted(self._turns.items())
+        ]
+        return {**self._fields, "object": "chat.completion", "choices": choices}
+
+    def _add_choice(self, choice: Json) -> None:
+        index = choice["index"] if isinstance(choice.get("index"), int) else 0
+        if index not in self._turns:
+            self._turns[index], self._messages[index] = Turn(), JoinedFields()
+        fields, _ = self._turns[index].take_chunk({"choices": [choice]})
+        self._messages[index].add(fields)
 
 
 def _as_delta(choice: Json) -> Json:
@@ -56,9 +94,3 @@ def _as_delta(choice: Json) -> Json:
         made = [call for call in calls if isinstance(call, dict)]
         delta["tool_calls"] = [{"index": place, **call} for place, call in enumerate(made)]
     return {**{key: value for key, value in choice.items() if key != "message"}, "delta": delta}
-
-
-def _join(message: Json, fields: Json) -> None:
-    for key, value in fields.items():
-        before = message.get(key)
-        message[key] = before + value if isinstance(before, str) and isinstance(value, str) else value

@@ -4,9 +4,12 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 MAX_SALVAGED_CHARACTERS = 64 * 1024
+MAX_MARKS = 100
+"""Marks that are looked behind. Each failed attempt costs a pass over the text: the JSON decoder counts lines."""
 FENCE_CHARACTERS = 32
 """The line that opens a fence is shorter."""
 _DECODER = json.JSONDecoder()
@@ -38,7 +41,7 @@ def salvage(text: str, is_known: Callable[[str], bool]) -> Salvaged | None:
 def _marked(text: str, is_known: Callable[[str], bool]) -> Salvaged | None:
     calls: list[tuple[str, str]] = []
     first: int | None = None
-    for mark in _MARKED.finditer(text):
+    for mark in islice(_MARKED.finditer(text), MAX_MARKS):
         value = _value_at(text, mark.end())
         found = _calls_of(value, is_known)
         if not found and mark[2] and is_known(mark[2]) and isinstance(value, dict):

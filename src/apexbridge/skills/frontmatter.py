@@ -200,8 +200,11 @@ def _read_lines(block: str, *, offset: int, first_line: int) -> tuple[dict[str, 
     """The fields of a broken block: each key is read on its own, and what is no YAML is taken as text."""
     fields: dict[str, Field] = {}
     notices: list[Notice] = []
+    line, counted = first_line, 0
     for start, end in chunks(block):
-        chunk, line = block[start:end], first_line + block.count("\n", 0, start)
+        line += block.count("\n", counted, start)
+        counted = start
+        chunk = block[start:end]
         head = key_line(chunk)
         if head is None:
             if chunk.strip() and not chunk.lstrip().startswith("#"):

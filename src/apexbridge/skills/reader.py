@@ -297,14 +297,14 @@ def _split_outside_brackets(text: str) -> list[str]:
     """`Read, Bash(git add:*)` or `Read Bash(git add:*)` as a list: commas split where there are any, else spaces."""
 
     def split(is_separator: Callable[[str], bool]) -> list[str]:
-        parts, depth = [""], 0
-        for character in text:
+        parts, start, depth = [], 0, 0
+        for position, character in enumerate(text):
             depth += {"(": 1, ")": -1}.get(character, 0)
             if depth <= 0 and is_separator(character):
-                parts.append("")
-            else:
-                parts[-1] += character
-        return [part.strip() for part in parts if part.strip()]
+                parts.append(text[start:position].strip())
+                start = position + 1
+        parts.append(text[start:].strip())
+        return [part for part in parts if part]
 
     parts = split(lambda character: character == ",")
     return parts if len(parts) > 1 else split(str.isspace)

@@ -188,7 +188,7 @@ class Runs:
                     grants=request.grants,
                     identity=run.id,
                     artifacts=self._folder / run.id / "files",
-                    listener=run.log.add,
+                    listener=run.log.add_output,
                     started=lambda cancel: self._begin(run, cancel),
                 )
         except asyncio.CancelledError:

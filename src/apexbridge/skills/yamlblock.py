@@ -16,7 +16,7 @@ MAX_DEPTH = 32
 MAX_EVENTS = 5_000
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_HEADER_COMMENT = re.compile(r"[|>][^\n#]*?([ \t]+#[^\r\n]*)")
+_HEADER_COMMENT = re.compile(r"[|>][^\s#]*([ \t]+#[^\r\n]*)")
 _COLON = re.compile(r"\s*:")
 _CORE_TAG = re.compile(r"tag:yaml\.org,2002:(?:str|int|float|bool|null|map|seq)\Z")
 _INTEGER = re.compile(r"[-+]?[0-9]{1,18}\Z")

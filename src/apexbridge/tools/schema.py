@@ -1,8 +1,10 @@
 """What a tool's input must look like: a pydantic model or a JSON Schema, checked before anything runs."""
 
+import re
 from collections.abc import Mapping
 from itertools import islice
 from typing import Any, Protocol
+from urllib.parse import unquote
 
 import jsonschema_rs
 from pydantic import BaseModel, ValidationError
@@ -22,7 +24,14 @@ MAX_PROBLEMS = 20
 TEXT_SHIFT = 10
 """A kilobyte of text costs about as much as one node more."""
 MAX_MESSAGE_CHARACTERS = 300
-_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+_REFUSED_KEYWORDS = frozenset({"unevaluatedProperties", "unevaluatedItems", "$dynamicRef", "$recursiveRef"})
+"""Keywords whose cost is not bounded by schema size times input size: each level evaluates its subschemas again."""
+_RESOURCE_KEYWORDS = ("$id", "id")
+"""They start an embedded resource, in which `#/…` points elsewhere than in the root schema."""
+_NAME_MAPS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"})
+"""Keywords whose value maps names to schemas; these names are not keywords."""
+_INDEX = re.compile(r"[0-9]{1,6}\Z")
+_DATA_KEYWORDS = frozenset({"enum", "const", "default", "examples"})
 _ANYTHING: Mapping[str, Any] = {"type": "object", "properties": {}}
 
 
@@ -84,10 +93,12 @@ class SchemaParameters:
         self.schema: Mapping[str, Any] = dict(schema)
         if self.schema.get("type", "object") != "object":
             raise SchemaProblem("a tool's parameters are an object")
-        self._nodes = _affordable(self.schema)
+        # Without an address of its own: every reference must lead into this schema.
+        anonymous = {key: value for key, value in self.schema.items() if key not in _RESOURCE_KEYWORDS}
+        self._nodes = _affordable(anonymous)
         try:
             self._validator = jsonschema_rs.validator_for(
-                {"type": "object", **self.schema},
+                {"type": "object", **anonymous},
                 offline=True,
                 pattern_options=jsonschema_rs.RegexOptions(size_limit=MAX_PATTERN_BYTES),
             )
@@ -136,31 +147,54 @@ def _problem(where: Any, message: str) -> InputProblem:
 
 
 def _affordable(schema: Mapping[str, Any]) -> int:
-    """How many nodes a schema has with all references followed, if checking against it stays cheap.
+    """Count the nodes of a schema with all references followed.
 
     Raises:
-        SchemaProblem: there are too many of them, or too many patterns, or a reference leads back to itself.
+        SchemaProblem: validation could cost too much: the schema is too large, has too many patterns, refers to itself,
+            or uses keywords whose cost cannot be bounded.
     """
     budget, patterns = MAX_SCHEMA_NODES, 0
 
-    def walk(node: Any, within: tuple[str, ...]) -> None:
-        nonlocal budget, patterns
+    def count_node() -> None:
+        nonlocal budget
         budget -= 1
         if budget < 0:
             raise SchemaProblem("the schema is too large")
-        if isinstance(node, list):
+
+    def walk_data(node: Any) -> None:
+        count_node()
+        for item in node.values() if isinstance(node, Mapping) else node if isinstance(node, list) else ():
+            walk_data(item)
+
+    def walk_keyword(key: str, value: Any, within: tuple[str, ...]) -> None:
+        nonlocal patterns
+        if key in _REFUSED_KEYWORDS:
+            raise SchemaProblem(f"{key} is not supported; use additionalProperties or items")
+        if key in _RESOURCE_KEYWORDS and isinstance(value, str):
+            raise SchemaProblem(f"{key} is only allowed at the top of the schema")
+        if key == "$ref" and isinstance(value, str):
+            if value in within:
+                raise SchemaProblem("the schema refers to itself")
+            walk(_resolved(schema, value), (*within, value))
+        elif key in _DATA_KEYWORDS:
+            walk_data(value)
+        elif key in _NAME_MAPS and isinstance(value, Mapping):
+            count_node()
+            patterns += len(value) if key == "patternProperties" else 0
+            for item in value.values():
+                walk(item, within)
+        else:
+            patterns += key == "pattern"
+            walk(value, within)
+
+    def walk(node: Any, within: tuple[str, ...]) -> None:
+        count_node()
+        if isinstance(node, Mapping):
+            for key, value in node.items():
+                walk_keyword(key, value, within)
+        elif isinstance(node, list):
             for item in node:
                 walk(item, within)
-        elif isinstance(node, Mapping):
-            patterns += "pattern" in node
-            patterns += len(node["patternProperties"]) if isinstance(node.get("patternProperties"), Mapping) else 0
-            for key, value in node.items():
-                if key in _REFERENCES and isinstance(value, str):
-                    if value in within:
-                        raise SchemaProblem("the schema refers to itself")
-                    walk(_resolved(schema, value), (*within, value))
-                else:
-                    walk(value, within)
 
     try:
         walk(schema, ())
@@ -185,11 +219,20 @@ def _size(value: Any, limit: int) -> int:
 
 
 def _resolved(schema: Any, reference: str) -> Any:
-    """What a local reference points at."""
+    """Resolve a local reference as the validator does: percent-decoded, through lists as well.
+
+    Raises:
+        SchemaProblem: it leads elsewhere, or to nothing.
+    """
     if not reference.startswith("#/"):
         raise SchemaProblem("the schema refers to something outside it, or to itself")
-    place = schema
-    for part in reference.removeprefix("#/").split("/"):
+    node = schema
+    for part in unquote(reference.removeprefix("#/")).split("/"):
         key = part.replace("~1", "/").replace("~0", "~")
-        place = place.get(key) if isinstance(place, Mapping) else None
-    return place
+        if isinstance(node, Mapping) and key in node:
+            node = node[key]
+        elif isinstance(node, list) and _INDEX.match(key) and int(key) < len(node):
+            node = node[int(key)]
+        else:
+            raise SchemaProblem(f"the schema refers to {reference[:MAX_MESSAGE_CHARACTERS]}, which it does not contain")
+    return node

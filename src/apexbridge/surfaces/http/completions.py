@@ -8,6 +8,7 @@ import orjson
 
 from apexbridge.agent.events import Acted, Begun, Delta, Ended, Event, Passed, Said
 from apexbridge.agent.request import ChatRequest
+from apexbridge.llm.forms import JoinedFields
 from apexbridge.surfaces.http.identity import fresh
 
 Json = dict[str, Any]
@@ -19,7 +20,7 @@ class Completion:
     def __init__(self, request: ChatRequest) -> None:
         self._request = request
         self._model = request.model
-        self._fields: Json = {}
+        self._fields = JoinedFields()
         self._beside: Json = {}
         self._passed: Json | None = None
         self._ended: Ended | None = None
@@ -38,9 +39,7 @@ class Completion:
 
     def _take(self, delta: Delta) -> None:
         self._beside |= delta.beside
-        for key, value in delta.fields.items():
-            before = self._fields.get(key)
-            self._fields[key] = before + value if isinstance(before, str) and isinstance(value, str) else value
+        self._fields.add(delta.fields)
 
     def told(self) -> bytes:
         """The completion."""
@@ -49,7 +48,7 @@ class Completion:
         if self._ended is None:
             raise AssertionError("an answer has an end")
         ended = self._ended
-        message: Json = {"role": "assistant", "content": None, **self._fields}
+        message: Json = {"role": "assistant", "content": None, **self._fields.joined()}
         if ended.calls:
             message["tool_calls"] = list(ended.calls)
         elif message["content"] is None:

@@ -17,6 +17,8 @@ from apexbridge.wire import WireModel
 
 logger = logging.getLogger(__name__)
 _CODE_OF_STATUS = {404: "NOT_FOUND", 405: "METHOD_NOT_ALLOWED", 413: "PAYLOAD_TOO_LARGE", 415: "UNSUPPORTED_MEDIA_TYPE"}
+MAX_PROBLEMS = 20
+MAX_PROBLEM_CHARACTERS = 300
 _OPENAI_CODES = {"UNAUTHORIZED": "invalid_api_key", "RATE_LIMITED": "rate_limit_exceeded"}
 
 
@@ -75,18 +77,20 @@ async def _known(request: Request, error: Exception) -> Response:
 
 async def _invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)  # noqa: S101
-    problems = [_problem(item) for item in error.errors()]
-    told = "; ".join(f"{problem['path']}: {problem['message']}" for problem in problems)
+    found = error.errors()
+    problems = [_problem(item) for item in found[:MAX_PROBLEMS]]
+    listed = "; ".join(f"{problem['path']}: {problem['message']}" for problem in problems)
+    more = f"; and {len(found) - MAX_PROBLEMS} more" if len(found) > MAX_PROBLEMS else ""
     return error_response(
-        InvalidInputError(f"The request does not fit: {told}", errors=problems), request.scope["path"]
+        InvalidInputError(f"The request does not fit: {listed}{more}", errors=problems), request.scope["path"]
     )
 
 
 def _problem(item: dict[str, Any]) -> dict[str, str]:
     if item["type"] == "json_invalid":
         return {"path": "body", "message": f"not valid JSON at character {item['loc'][-1]}"}
-    path = ".".join(str(part) for part in item["loc"][1:])
-    return {"path": path or str(item["loc"][0]), "message": item["msg"]}
+    path = ".".join(str(part)[:MAX_PROBLEM_CHARACTERS] for part in item["loc"][1:])[:MAX_PROBLEM_CHARACTERS]
+    return {"path": path or str(item["loc"][0]), "message": item["msg"][:MAX_PROBLEM_CHARACTERS]}
 
 
 async def _framework(request: Request, error: Exception) -> Response:

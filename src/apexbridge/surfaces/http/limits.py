@@ -1,10 +1,10 @@
-"""A cap on request bodies, counted as they arrive, whatever the headers promise, and on how deep their JSON goes."""
+"""A cap on request bodies, counted as they arrive, whatever the headers promise, and on the shape of their JSON."""
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from apexbridge.errors import ApexBridgeError, InvalidInputError, RequestError
 from apexbridge.surfaces.http.errors import answer_error
-from apexbridge.surfaces.http.nesting import MAX_DEPTH, is_too_deep
+from apexbridge.surfaces.http.json_limits import check_json
 
 MAX_BODY_BYTES = 8 * 1024 * 1024
 _OWN_LIMIT = {"/api/skills", "/api/skills/install", "/api/skills/validate", "/api/uploads"}
@@ -12,7 +12,7 @@ _OWN_LIMIT = {"/api/skills", "/api/skills/install", "/api/skills/validate", "/ap
 
 
 class BodyLimit:
-    """Refuses a body above the cap with 413, before it is held in memory, and one too deep before it is parsed."""
+    """Refuses a body above the cap with 413 before it is held in memory, and a bad shape before it is parsed."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -53,8 +53,10 @@ class BodyLimit:
 def _check(body: bytes) -> None:
     if b"\0" in body:  # UTF-16 and its kin, in which brackets and quotes look different
         raise _RefusedError(InvalidInputError("The body must be JSON in UTF-8; it holds zero bytes"))
-    if is_too_deep(body):
-        raise _RefusedError(InvalidInputError(f"The JSON of the body is nested deeper than {MAX_DEPTH} levels"))
+    try:
+        check_json(body)
+    except InvalidInputError as error:
+        raise _RefusedError(error) from error
 
 
 class _RefusedError(BaseException):
