@@ -1,7 +1,10 @@
 """Fixtures that open the real parts and close them again."""
 
+import asyncio
+import gc
 import os
-from collections.abc import AsyncIterator, Iterator
+import time
+from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -23,6 +26,7 @@ from apexbridge.tools.naming import SKILL_PREFIX
 from apexbridge.tools.registry import ToolRegistry
 from tests.making import WatchedIndex, WatchedRunner
 
+MAX_STEP_SECONDS = 0.25
 hypothesis.settings.register_profile(
     "unhurried", deadline=None
 )  # machines are slow at times, and no test is about that
@@ -40,6 +44,39 @@ def _no_settings_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
         monkeypatch.delenv(name)
     (tmp_path / "cwd").mkdir()
     monkeypatch.chdir(tmp_path / "cwd")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    """Fail a test in which one step of an event loop takes too much CPU: all other requests wait for it meanwhile.
+
+    CPU time of the loop's thread, so that a loaded machine does not matter, without garbage collection, which in this
+    process walks the objects of all tests. Fixtures are not watched: a start may compute.
+    """
+    blocked: list[str] = []
+    collecting = 0.0
+    run = asyncio.Handle._run
+
+    def collect(phase: str, _: dict[str, int]) -> None:
+        nonlocal collecting
+        collecting += -time.thread_time() if phase == "start" else time.thread_time()
+
+    def timed(handle: asyncio.Handle) -> None:
+        begun = time.thread_time() - collecting
+        run(handle)
+        if (spent := time.thread_time() - collecting - begun) > MAX_STEP_SECONDS:
+            blocked.append(f"{spent * 1000:.0f} ms in {handle}")
+
+    if item.get_closest_marker("computes_in_loop"):
+        return (yield)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(asyncio.Handle, "_run", timed)
+        gc.callbacks.append(collect)
+        try:
+            yield
+        finally:
+            gc.callbacks.remove(collect)
+    assert not blocked, f"the event loop was blocked: {blocked}"
 
 
 @pytest.fixture

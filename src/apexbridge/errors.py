@@ -177,13 +177,18 @@ class InvalidArchiveError(SkillError):
     default_code = "INVALID_ZIP"
 
 
+MAX_SHOWN_FIELDS = 20
+MAX_SHOWN_CHARACTERS = 100
+
+
 class FieldNotEditableError(SkillError):
     """Only a skill's description may be changed in place."""
 
     default_code = "FIELD_NOT_EDITABLE"
 
     def __init__(self, fields: list[str], *, skill: str | None = None) -> None:
-        super().__init__("Only description field can be modified", skill=skill, fields=fields)
+        shown = [field[:MAX_SHOWN_CHARACTERS] for field in fields[:MAX_SHOWN_FIELDS]]
+        super().__init__("Only description field can be modified", skill=skill, fields=shown)
 
 
 class SkillReadOnlyError(SkillError):

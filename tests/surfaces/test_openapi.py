@@ -102,6 +102,7 @@ async def test_every_route_is_in_it(app: FastAPI, document: Json) -> None:
 
 
 @pytest.mark.parametrize("is_required", [True, False])
+@pytest.mark.computes_in_loop
 async def test_every_route_tells_who_may_use_it(bridge: Bridge, is_required: bool) -> None:
     document = create_app(bridge, Access(keys_required=is_required)).openapi()
     schemes = document["components"]["securitySchemes"]

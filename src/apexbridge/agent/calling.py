@@ -2,12 +2,12 @@
 
 import asyncio
 import difflib
-import json
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from apexbridge._json import loads_untrusted
 from apexbridge.agent.budget import Budget
 from apexbridge.agent.disclosure import SEARCH, Disclosure
 from apexbridge.errors import ApexBridgeError
@@ -166,8 +166,8 @@ def read_arguments(written: str) -> tuple[Json, str | None]:
     if len(written) > MAX_ARGUMENTS:
         return {}, f"the arguments are longer than {MAX_ARGUMENTS:,} characters; send fewer."
     try:
-        arguments = json.loads(written) if written.strip() else {}
-    except (ValueError, RecursionError) as error:
+        arguments = loads_untrusted(written) if written.strip() else {}
+    except ValueError as error:
         return {}, f"the arguments are no JSON ({error}); send one JSON object."
     if arguments is None:
         return {}, None

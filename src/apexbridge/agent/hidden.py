@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from apexbridge._json import loads_untrusted
 from apexbridge.llm.tool_modes import text_of
 
 Json = dict[str, Any]
@@ -69,8 +70,8 @@ class Asked:
     def is_agreed(self) -> bool:
         """Whether the answer is a plain yes; anything else is none."""
         try:
-            told = json.loads(self.answer)
-        except (ValueError, RecursionError):
+            told = loads_untrusted(self.answer)
+        except ValueError:
             told = self.answer
         if isinstance(told, dict):
             told = next((told[key] for key in ("approve", "approved") if key in told), None)
@@ -158,6 +159,10 @@ def _told(call: Json) -> tuple[Any, Any, Any]:
         return call.get("id"), None, None
     arguments = function.get("arguments")
     try:
-        return call.get("id"), function.get("name"), json.loads(arguments) if isinstance(arguments, str) else arguments
-    except (ValueError, RecursionError):
+        return (
+            call.get("id"),
+            function.get("name"),
+            loads_untrusted(arguments) if isinstance(arguments, str) else arguments,
+        )
+    except ValueError:
         return call.get("id"), function.get("name"), arguments

@@ -9,7 +9,7 @@ from apexbridge.llm.errors import UpstreamError
 Json = dict[str, Any]
 MAX_CALLS = 1_000
 """Of one turn; no model means as many."""
-MAX_CHARACTERS = 64 * 1024 * 1024
+MAX_CHARACTERS = 16 * 1024 * 1024
 MAX_NAME_CHARACTERS = 4_096
 """Of a tool; no tool has a longer name, and a name that grows piece by piece is copied with each of them."""
 MAX_CHECKED_CHARACTERS = 1024 * 1024

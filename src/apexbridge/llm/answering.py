@@ -8,12 +8,13 @@ from typing import Any
 import aiohttp
 import orjson
 
+from apexbridge._json import check_shape
 from apexbridge.llm.errors import UpstreamError
 from apexbridge.llm.sse import EventLines, StreamTooLongError
 
 Json = dict[str, Any]
-MAX_ANSWER_BYTES = 64 * 1024 * 1024
-MAX_STREAM_BYTES = 4 * MAX_ANSWER_BYTES
+MAX_ANSWER_BYTES = 16 * 1024 * 1024
+MAX_STREAM_BYTES = 16 * MAX_ANSWER_BYTES
 """Of a stream, in which each word comes with a lot around it."""
 PIECE_BYTES = 64 * 1024
 """What is read at once; what was compressed arrives in pieces of many megabytes, and others want their turn."""
@@ -177,8 +178,9 @@ def _chunk(data: bytes) -> Json:
         UpstreamError: it is no JSON object, or is an error itself.
     """
     try:
+        check_shape(data)
         chunk = orjson.loads(data)
-    except orjson.JSONDecodeError:
+    except ValueError:
         chunk = parsed(data)
     if not isinstance(chunk, dict):
         raise UpstreamError.of_ours(502, "The model's server sent an event that is no object.", "upstream_invalid")
@@ -218,6 +220,7 @@ def parsed(data: bytes) -> Any:
         UpstreamError: it is none.
     """
     try:
+        check_shape(data)
         return json.loads(data, parse_constant=lambda _: None, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         raise UpstreamError.of_ours(502, "The model's server answered with broken JSON.", "upstream_invalid") from error

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from apexbridge._json import loads_untrusted
 from apexbridge.llm.salvage import Salvaged, salvage
 
 Json = dict[str, Any]
@@ -80,8 +81,8 @@ def read_answer(way: Way, text: str) -> str:
     if way != "schema":
         return text
     try:
-        told = json.loads(text)
-    except (ValueError, RecursionError):
+        told = loads_untrusted(text)
+    except ValueError:
         return _cut_answer(text)
     if isinstance(told, dict) and isinstance(told.get("text"), str):
         return str(told["text"])
@@ -168,8 +169,8 @@ def _actions(offer: Offer) -> list[str]:
 
 def _read_schema(text: str, is_known: Callable[[str], bool]) -> Salvaged | None:
     try:
-        told = json.loads(text)
-    except (ValueError, RecursionError):
+        told = loads_untrusted(text)
+    except ValueError:
         return None
     if not isinstance(told, dict) or not isinstance(told.get("action"), str) or not is_known(told["action"]):
         return None
@@ -198,8 +199,8 @@ def _plain(way: Way, message: Json) -> Json:
 
 def _written(way: Way, function: Json) -> str:
     try:
-        arguments = json.loads(function["arguments"] or "{}")
-    except (ValueError, RecursionError):
+        arguments = loads_untrusted(function["arguments"] or "{}")
+    except ValueError:
         arguments = {}
     if way == "schema":
         return json.dumps({"action": function["name"], "arguments": arguments}, ensure_ascii=False)

@@ -4,12 +4,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator
 from pydantic.alias_generators import to_camel
 
 from apexbridge.errors import InvalidInputError
 from apexbridge.skills.models import DefaultMode, Profile
-from apexbridge.wire import WireModel
+from apexbridge.wire import WireInput
+
+MAX_CUSTOM_PATHS = 100
 
 
 class SkillsSettings(BaseModel):
@@ -29,13 +31,11 @@ class SkillsSettings(BaseModel):
     """Whether skills that call themselves dangerous are refused without a confirmation."""
 
 
-class SkillManagerConfig(WireModel):
+class SkillManagerConfig(WireInput):
     """What can be looked at and changed while running; until the next start."""
 
-    model_config = ConfigDict(extra="forbid")
-
     skills_path: Path
-    custom_paths: tuple[Path, ...]
+    custom_paths: tuple[Path, ...] = Field(max_length=MAX_CUSTOM_PATHS)
     default_mode: DefaultMode
     sandbox_timeout: int = Field(gt=0)
     """Milliseconds."""

@@ -21,6 +21,7 @@ MAX_CHECKS = 2_000_000
 MAX_TOLD_CHECKS = 20_000
 """Up to this cost everything that is wrong is told; beyond it, only the first thing."""
 MAX_PROBLEMS = 20
+MAX_COUNTED_PROBLEMS = 1_000
 TEXT_SHIFT = 10
 """A kilobyte of text costs about as much as one node more."""
 MAX_MESSAGE_CHARACTERS = 300
@@ -82,6 +83,8 @@ class ModelParameters:
         try:
             return self._model.model_validate(input), []
         except ValidationError as error:
+            if error.error_count() > MAX_COUNTED_PROBLEMS:  # listing them costs several microseconds each
+                return None, [InputProblem(path="", message=f"{error.error_count()} values do not fit")]
             found = error.errors(include_url=False, include_context=False, include_input=False)[:MAX_PROBLEMS]
             return None, [_problem(item["loc"], item["msg"]) for item in found]
 

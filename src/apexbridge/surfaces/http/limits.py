@@ -2,13 +2,14 @@
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from apexbridge._json import JsonShapeError, check_shape
 from apexbridge.errors import ApexBridgeError, InvalidInputError, RequestError
 from apexbridge.surfaces.http.errors import answer_error
-from apexbridge.surfaces.http.json_limits import check_json
 
 MAX_BODY_BYTES = 8 * 1024 * 1024
 _OWN_LIMIT = {"/api/skills", "/api/skills/install", "/api/skills/validate", "/api/uploads"}
 """Uploads count for themselves and go to disk."""
+_ADVICE = "Send large data as a file (POST /api/uploads)."
 
 
 class BodyLimit:
@@ -54,9 +55,9 @@ def _check(body: bytes) -> None:
     if b"\0" in body:  # UTF-16 and its kin, in which brackets and quotes look different
         raise _RefusedError(InvalidInputError("The body must be JSON in UTF-8; it holds zero bytes"))
     try:
-        check_json(body)
-    except InvalidInputError as error:
-        raise _RefusedError(error) from error
+        check_shape(body)
+    except JsonShapeError as error:
+        raise _RefusedError(InvalidInputError(f"The JSON of the body is refused: {error}. {_ADVICE}")) from error
 
 
 class _RefusedError(BaseException):

@@ -1,10 +1,13 @@
 """The OpenAPI document: what FastAPI knows of the routes, the plain ASGI routes below `/v1`, and who may use which."""
 
+import json
 from typing import Any
 
-from fastapi import FastAPI
+import anyio.to_thread
+from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
+from starlette.routing import Route
 
 from apexbridge.surfaces.http.access import Access
 from apexbridge.surfaces.http.openai_shapes import (
@@ -18,6 +21,7 @@ from apexbridge.surfaces.http.openai_shapes import (
 from apexbridge.surfaces.http.scopes import required_scope
 
 Json = dict[str, Any]
+DOCUMENT_PATH = "/openapi.json"
 _COMPONENTS = "#/components/schemas/"
 _SHAPES = (ChatRequest, ChatCompletion, ChatCompletionChunk, ChatModel, ChatModelList, OpenAIError)
 _METHODS = {"get", "put", "post", "delete", "options", "head", "patch", "trace"}
@@ -29,15 +33,23 @@ _REQUEST_ID: Json = {"x-request-id": {"description": "As sent, or made here.", "
 
 
 def complete_document(app: FastAPI, access: Access) -> None:
-    """Have the app tell the whole of itself; the document is made when it is first asked for."""
+    """Have the app describe all of its routes; the document is made when it is first asked for."""
     known = app.openapi
+    served: list[bytes] = []
 
     def openapi() -> Json:
         if app.openapi_schema is None:
             _complete(known(), keys_required=access.keys_required)
         return known()
 
+    async def document(_: Request) -> Response:
+        """Made in a thread, as it takes a good part of a second of CPU time."""
+        if not served:
+            served.append(await anyio.to_thread.run_sync(lambda: json.dumps(app.openapi()).encode()))
+        return Response(served[0], media_type="application/json")
+
     app.openapi = openapi  # type: ignore[method-assign]  # as FastAPI's own documentation does it
+    app.router.routes.insert(0, Route(DOCUMENT_PATH, document, include_in_schema=False))
 
 
 def _complete(document: Json, *, keys_required: bool) -> None:

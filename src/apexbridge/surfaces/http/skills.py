@@ -7,6 +7,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import Field, field_validator
 
+from apexbridge.sandbox.environment import MAX_ARGUMENTS
 from apexbridge.sandbox.inputs import MAX_INPUT_FILES
 from apexbridge.sandbox.models import ExecutionResult
 from apexbridge.skills.execution import Call
@@ -74,7 +75,7 @@ class ExecuteInput(WireInput):
     """A call of a skill."""
 
     input: dict[str, Any] = Field(default_factory=dict)
-    args: list[str] = Field(default_factory=list)
+    args: list[str] = Field(default_factory=list, max_length=MAX_ARGUMENTS)
     script: str | None = None
     files: list[str] = Field(default_factory=list, max_length=MAX_INPUT_FILES)
     mode: Mode | None = None

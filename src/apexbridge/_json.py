@@ -1,6 +1,10 @@
-"""Limits on the shape of a JSON body, checked before it is parsed: how deep it is nested and how many values it has."""
+"""Untrusted JSON: limits on its shape, checked before it is parsed.
 
-from apexbridge.errors import InvalidInputError
+Deeply nested or crowded JSON is cheap to send and expensive to parse, validate and encode again.
+"""
+
+import json
+from typing import Any
 
 MAX_DEPTH = 64
 MAX_VALUES = 100_000
@@ -11,13 +15,30 @@ _ALL_BUT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _OPENING = frozenset(b"[{")
 
 
-def check_json(body: bytes, *, max_depth: int = MAX_DEPTH, max_values: int = MAX_VALUES) -> None:
+class JsonShapeError(ValueError):
+    """The document is nested too deeply or has too many values."""
+
+
+def loads_untrusted(text: str) -> Any:
+    """Parse JSON of bounded shape.
+
+    Raises:
+        ValueError: it is not JSON, or exceeds a limit.
+    """
+    check_shape(text.encode("utf-8", "surrogatepass"))
+    try:
+        return json.loads(text)
+    except RecursionError as error:  # malformed, as the depth was checked
+        raise ValueError("not valid JSON") from error
+
+
+def check_shape(body: bytes, *, max_depth: int = MAX_DEPTH, max_values: int = MAX_VALUES) -> None:
     """Refuse JSON that is too deep or has too many values; text in strings does not count.
 
     Malformed JSON is left to the parser: it stops at the first mistake, and up to there the counts are right.
 
     Raises:
-        InvalidInputError: a limit is exceeded.
+        JsonShapeError: a limit is exceeded.
     """
     opening = body.count(b"[") + body.count(b"{")
     if opening <= max_depth and opening + body.count(b",") < max_values:
@@ -33,12 +54,10 @@ def check_json(body: bytes, *, max_depth: int = MAX_DEPTH, max_values: int = MAX
     for byte in outside_strings.translate(None, _ALL_BUT_BRACKETS):
         depth += 1 if byte in _OPENING else -1
         if depth > max_depth:
-            raise InvalidInputError(f"The JSON of the body is nested deeper than {max_depth} levels")
+            raise JsonShapeError(f"nested deeper than {max_depth} levels")
         if depth < 0:
             return
 
 
-def _too_many_values(limit: int) -> InvalidInputError:
-    return InvalidInputError(
-        f"The JSON of the body has more than {limit:,} values. Send large data as a file (POST /api/uploads)."
-    )
+def _too_many_values(limit: int) -> JsonShapeError:
+    return JsonShapeError(f"more than {limit:,} values")

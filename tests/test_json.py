@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apexbridge.errors import InvalidInputError
-from apexbridge.surfaces.http.json_limits import MAX_DEPTH, MAX_VALUES, check_json
+from apexbridge._json import MAX_DEPTH, MAX_VALUES, JsonShapeError, check_shape, loads_untrusted
 
 TRICKY = st.text(alphabet='"\\[]{}a\n:,é')
 VALUES: st.SearchStrategy[Any] = st.recursive(
@@ -33,8 +32,8 @@ def size_of(value: Any) -> int:
 
 def is_refused(body: bytes, **limits: int) -> bool:
     try:
-        check_json(body, **limits)
-    except InvalidInputError:
+        check_shape(body, **limits)
+    except JsonShapeError:
         return True
     return False
 
@@ -82,3 +81,10 @@ def test_any_bytes_can_be_checked(body: bytes) -> None:
 )
 def test_exactly_the_limits_are_allowed(body: bytes, refused: bool) -> None:
     assert is_refused(body) is refused
+
+
+def test_untrusted_text_is_parsed_unless_it_exceeds_a_limit() -> None:
+    assert loads_untrusted('{"a": [1, "é", null]}') == {"a": [1, "é", None]}
+    for text in ("[" * 100_000, "[" + "0," * MAX_VALUES + "0]", "{", "]" * 70, "\ud800"):
+        with pytest.raises(ValueError, match=r"."):
+            loads_untrusted(text)

@@ -1,0 +1,238 @@
+"""Untrusted text costs at most linear time, whatever it holds.
+
+Each function below reads text of a skill, a client, a model or a script. It is fed with many kinds of repetition, since
+superlinear cost always shows in one: in a regular expression that begins anew at each position, in text that is copied
+with each piece, in an error that counts lines.
+"""
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from apexbridge._json import check_shape
+from apexbridge.agent.request import read_request
+from apexbridge.llm.accumulator import Turn
+from apexbridge.llm.forms import CompletionBuilder, JoinedFields
+from apexbridge.llm.salvage import TextGate, salvage
+from apexbridge.llm.sse import EventLines
+from apexbridge.llm.tool_modes import neutralised, read_answer
+from apexbridge.retrieval.glossary import translated
+from apexbridge.retrieval.text import name_words, tokens
+from apexbridge.sandbox.outcome import Ending, failure_of
+from apexbridge.skills.arguments.derive import derive
+from apexbridge.skills.dependencies import script_blocks
+from apexbridge.skills.direct import render
+from apexbridge.skills.doctor import repair
+from apexbridge.skills.frontmatter import parse_leniently, replace_description
+from apexbridge.skills.models import PackageFile
+from apexbridge.skills.names import lenient_name, slug
+from apexbridge.skills.paths import is_odd
+from apexbridge.skills.permissions import parse as parse_permission
+from apexbridge.skills.reader import read_skill_markdown
+from apexbridge.skills.validator import assess
+from apexbridge.storage.audit import masked
+from apexbridge.tools.executor import bounded
+from apexbridge.tools.schema import SchemaParameters
+from tests.growth import MOST_GROWTH, growth
+
+HEAD = "---\nname: a\ndescription: b\n"
+FILES = [PackageFile(path="SKILL.md", size=1, executable=False)]
+Work = Callable[[str], object]
+
+
+def as_bytes(text: str) -> bytes:
+    return text.encode("utf-8", "replace")
+
+
+def read_lenient(text: str) -> object:
+    return read_skill_markdown(as_bytes(text), folder="a", profile="lenient")
+
+
+def in_pieces(feed: Callable[[str], object], text: str, size: int = 40) -> None:
+    for start in range(0, len(text), size):
+        feed(text[start : start + size])
+
+
+def feed_gate(text: str) -> None:
+    in_pieces(TextGate(lambda name: name == "x").feed, text, 3)
+
+
+def feed_events(text: str) -> None:
+    lines = EventLines()
+    in_pieces(lambda piece: lines.feed(as_bytes(piece)), text)
+
+
+def feed_thoughts(text: str) -> None:
+    """A stream of thoughts in small pieces, for a client that wants one completion."""
+    builder = CompletionBuilder()
+    in_pieces(lambda piece: builder.add([{"choices": [{"delta": {"reasoning_content": piece}}]}]), text, 5)
+    builder.completion()
+
+
+def feed_fields(text: str) -> None:
+    fields = JoinedFields()
+    in_pieces(lambda piece: fields.add({"content": piece}), text, 5)
+    fields.joined()
+
+
+def feed_arguments(text: str) -> None:
+    """Arguments in pieces that all name the call."""
+    turn = Turn()
+
+    def take(piece: str) -> None:
+        call = {"id": "c1", "function": {"name": "calculate", "arguments": piece}}
+        turn.take_chunk({"choices": [{"delta": {"tool_calls": [call]}}]})
+
+    in_pieces(take, '"' + text, 5)
+    assert turn.tool_calls
+
+
+def feed_names(text: str) -> None:
+    turn = Turn()
+
+    def take(piece: str) -> None:
+        turn.take_chunk({"choices": [{"delta": {"tool_calls": [{"index": 0, "function": {"name": piece}}]}}]})
+
+    in_pieces(take, text, 5)
+
+
+READERS: dict[str, Work] = {
+    "a whole SKILL.md": read_lenient,
+    "the body of a SKILL.md": lambda text: read_lenient(f"{HEAD}---\n{text}"),
+    "the frontmatter": lambda text: read_lenient(f"{HEAD}{text}\n---\n"),
+    "frontmatter without an end": lambda text: parse_leniently(HEAD + text),
+    "frontmatter without a beginning": lambda text: parse_leniently(f"name: a\n{text}"),
+    "the header of a block scalar": lambda text: parse_leniently(f"---\nname: a\ndescription: |{text}\n  b\n---\n"),
+    "a value": lambda text: parse_leniently(f"---\nname: a\ndescription: {text}\n---\n"),
+    "allowed tools": lambda text: read_lenient(f"{HEAD}allowed-tools: {json.dumps(text)}\n---\n"),
+    "permissions": lambda text: read_lenient(f"{HEAD}permissions: {json.dumps(text.split())}\n---\n"),
+    "tags": lambda text: read_lenient(f"{HEAD}tags: {json.dumps(text)}\n---\n"),
+    "an edit": lambda text: replace_description(f"{HEAD}{text}\n---\n", "new", name="a"),
+    "a repair": lambda text: repair(as_bytes(f"{HEAD}{text}\n---\n"), "a"),
+    "a judgement": lambda text: assess(
+        as_bytes(f"{HEAD}---\n{text}"),
+        FILES,
+        filename="SKILL.md",
+        folder="a",
+        profile="lenient",
+        require_entry_script=False,
+    ),
+    "instructions": lambda text: render(name="a", body=text, source_path="x", input={"a": "y"}),
+    "a Python script": lambda text: derive("a.py", as_bytes(f"import argparse\np=argparse.ArgumentParser()\n{text}")),
+    "a JavaScript script": lambda text: derive("a.js", as_bytes(f"require('yargs');{text}")),
+    "a shell script": lambda text: derive("a.sh", as_bytes(f"while true; do case $1 in\n{text}")),
+    "inline dependencies": lambda text: script_blocks(f"# /// script\n{text}"),
+    "a name": lambda text: (slug(text), lenient_name(text, "a"), is_odd(text)),
+    "a permission": lambda text: parse_permission(f"net:{text}"),
+    "a path": lambda text: parse_permission(f"fs:ro:/{text}"),
+    "stderr of a failed script": lambda text: failure_of(Ending(code=1), f"{text}    at x\n", output_limit=1),
+    "a traceback": lambda text: failure_of(
+        Ending(code=1), f"Traceback (most recent call last):\n{text}", output_limit=1
+    ),
+    "text with calls": lambda text: salvage(text, lambda name: name == "x"),
+    "a marked call": lambda text: salvage(f"<tool_call>{text}", lambda name: name == "x"),
+    "text in pieces": feed_gate,
+    "events in pieces": feed_events,
+    "thoughts in pieces": feed_thoughts,
+    "fields in pieces": feed_fields,
+    "arguments in pieces": feed_arguments,
+    "a name in pieces": feed_names,
+    "a tool's output": neutralised,
+    "a cut answer": lambda text: read_answer("schema", f'{{"action":"answer","text":"{text}'),
+    "output for a model": bounded,
+    "JSON": lambda text: check_shape(as_bytes("[" * 65 + text)),
+    "an audit line": masked,
+    "words": tokens,
+    "a skill's name": name_words,
+    "words to translate": translated,
+    "a chat": lambda text: read_request({"messages": [{"role": "user", "content": text}]}),
+}
+UNITS = [
+    *" \n\t\ra0-_:#'\"`()[]{}<>|\\/*.,^$~=@?!中é",
+    "\u0301",
+    "\r\n",
+    " \n",
+    "a ",
+    "a\n",
+    "a: ",
+    "a: b\n",
+    "- a\n",
+    "---\n",
+    "# a\n",
+    "```\n",
+    "` ",
+    "[a](b)",
+    "](a",
+    "{{",
+    "{{ input.",
+    "{{input.a}}",
+    "<tool>",
+    "<tool>[",
+    "<tool_call>{",
+    "```json\n{",
+    '\\"',
+    '"a",',
+    '{"a":',
+    "name: a\n",
+    " name: b\n",
+    "-a)",
+    ";;\n",
+    "case $1 in\n",
+    "esac\n",
+    "shift\n",
+    "getopts a ",
+    "p.add_argument('--a')\n",
+    "def f():\n",
+    "f(",
+    "'''",
+    "/*",
+    "${",
+    "`${",
+    "a=/",
+    ".option('a',{",
+    "    at x\n",
+    "    ^\n",
+    "  ^^^\n\n",
+    "Traceback (most recent call last):\n",
+    "E: x\n",
+    "  | ExceptionGroup: a\n",
+    "data:",
+    "data: {}\n\n",
+    "apex_01234567_a",
+    "net:a:1 ",
+    "ab.",
+    "a: |\n",
+    "a: [\n",
+    "a: {\n",
+    'a: "\n',
+    "&a ",
+    "*a ",
+]
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_the_cost_grows_at_most_linearly(name: str) -> None:
+    costly = {
+        unit: ratio
+        for unit in UNITS
+        if (ratio := growth(READERS[name], lambda size, unit=unit: unit * (size // len(unit)))) > MOST_GROWTH  # type: ignore[misc]
+    }
+    assert not costly
+
+
+def test_a_schema_costs_at_most_its_size_times_that_of_the_input() -> None:
+    schema = SchemaParameters({"properties": {"a": {"items": {"anyOf": [{"minimum": n} for n in range(100)]}}}})
+
+    def read(text: str) -> None:
+        schema.read({"a": [-1] * len(text)})
+
+    assert growth(read, lambda size: "x" * size, base=500) <= MOST_GROWTH
+
+
+def test_quadratic_cost_is_noticed() -> None:
+    def copy_each_beginning(text: str) -> None:
+        for end in range(len(text)):
+            text[:end]
+
+    assert growth(copy_each_beginning, lambda size: "é" * size) > MOST_GROWTH
