@@ -1,5 +1,7 @@
 """What crosses a boundary: snake_case in Python, camelCase in JSON."""
 
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, model_validator
@@ -7,6 +9,9 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
 MAX_UNKNOWN_FIELDS = 20
+MAX_PROBLEMS = 20
+MAX_PROBLEM_CHARACTERS = 300
+"""Of a path or message: both can quote what was sent."""
 
 
 class WireModel(BaseModel):
@@ -28,3 +33,19 @@ class WireInput(WireModel):
         if isinstance(data, dict) and len(data) > 2 * len(fields) + MAX_UNKNOWN_FIELDS:
             raise PydanticCustomError("too_many_fields", f"has {len(data)} fields; it knows only {len(fields)}")
         return data
+
+
+def problem(path: Iterable[object], message: str) -> dict[str, str]:
+    """One thing that is wrong with an input, of bounded length."""
+    parts = (str(part)[:MAX_PROBLEM_CHARACTERS] for part in path)
+    return {
+        "path": ".".join(islice(parts, MAX_PROBLEMS))[:MAX_PROBLEM_CHARACTERS],
+        "message": message[:MAX_PROBLEM_CHARACTERS],
+    }
+
+
+def summary_of(problems: Sequence[dict[str, str]], *, total: int | None = None) -> str:
+    """Problems in one line; `total` is how many there were."""
+    listed = "; ".join(f"{item['path']}: {item['message']}".removeprefix(": ") for item in problems)
+    more = (total or 0) - len(problems)
+    return f"{listed}; and {more} more" if more > 0 else listed

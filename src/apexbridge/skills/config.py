@@ -9,7 +9,7 @@ from pydantic.alias_generators import to_camel
 
 from apexbridge.errors import InvalidInputError
 from apexbridge.skills.models import DefaultMode, Profile
-from apexbridge.wire import WireInput
+from apexbridge.wire import MAX_PROBLEMS, WireInput, problem, summary_of
 
 MAX_CUSTOM_PATHS = 100
 
@@ -68,8 +68,8 @@ class SkillManagerConfig(WireInput):
             wanted = SkillManagerConfig.model_validate(self.model_dump(by_alias=False) | given)
         except ValidationError as error:
             problems = [
-                {"path": ".".join(to_camel(str(part)) for part in item["loc"]), "message": item["msg"]}
-                for item in error.errors()
+                problem([to_camel(str(part)) for part in item["loc"]], item["msg"])
+                for item in error.errors(include_url=False, include_input=False)[:MAX_PROBLEMS]
             ]
             raise _refused(problems) from error
         problems = [
@@ -87,5 +87,4 @@ class SkillManagerConfig(WireInput):
 
 
 def _refused(problems: list[dict[str, str]]) -> InvalidInputError:
-    told = "; ".join(f"{problem['path']}: {problem['message']}" for problem in problems)
-    return InvalidInputError(f"The configuration was not changed: {told}", errors=problems)
+    return InvalidInputError(f"The configuration was not changed: {summary_of(problems)}", errors=problems)

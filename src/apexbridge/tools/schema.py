@@ -9,7 +9,7 @@ from urllib.parse import unquote
 import jsonschema_rs
 from pydantic import BaseModel, ValidationError
 
-from apexbridge.wire import WireModel
+from apexbridge.wire import MAX_PROBLEM_CHARACTERS, MAX_PROBLEMS, WireModel, problem
 
 MAX_SCHEMA_NODES = 2_000
 """Nodes of a schema with every reference followed; references can double a schema again and again."""
@@ -20,11 +20,9 @@ MAX_CHECKS = 2_000_000
 """Nodes of a schema by nodes of an input: what a check may cost."""
 MAX_TOLD_CHECKS = 20_000
 """Up to this cost everything that is wrong is told; beyond it, only the first thing."""
-MAX_PROBLEMS = 20
 MAX_COUNTED_PROBLEMS = 1_000
 TEXT_SHIFT = 10
 """A kilobyte of text costs about as much as one node more."""
-MAX_MESSAGE_CHARACTERS = 300
 _REFUSED_KEYWORDS = frozenset({"unevaluatedProperties", "unevaluatedItems", "$dynamicRef", "$recursiveRef"})
 """Keywords whose cost is not bounded by schema size times input size: each level evaluates its subschemas again."""
 _RESOURCE_KEYWORDS = ("$id", "id")
@@ -146,7 +144,7 @@ def tidied(schema: Any) -> Any:
 
 
 def _problem(where: Any, message: str) -> InputProblem:
-    return InputProblem(path=".".join(str(part) for part in where), message=message[:MAX_MESSAGE_CHARACTERS])
+    return InputProblem(**problem(where, message))
 
 
 def _affordable(schema: Mapping[str, Any]) -> int:
@@ -237,5 +235,5 @@ def _resolved(schema: Any, reference: str) -> Any:
         elif isinstance(node, list) and _INDEX.match(key) and int(key) < len(node):
             node = node[int(key)]
         else:
-            raise SchemaProblem(f"the schema refers to {reference[:MAX_MESSAGE_CHARACTERS]}, which it does not contain")
+            raise SchemaProblem(f"the schema refers to {reference[:MAX_PROBLEM_CHARACTERS]}, which it does not contain")
     return node

@@ -13,12 +13,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from apexbridge.errors import ApexBridgeError, InvalidInputError, RequestError, ServerError
 from apexbridge.llm.errors import openai_error
-from apexbridge.wire import WireModel
+from apexbridge.wire import MAX_PROBLEMS, WireModel, problem, summary_of
 
 logger = logging.getLogger(__name__)
 _CODE_OF_STATUS = {404: "NOT_FOUND", 405: "METHOD_NOT_ALLOWED", 413: "PAYLOAD_TOO_LARGE", 415: "UNSUPPORTED_MEDIA_TYPE"}
-MAX_PROBLEMS = 20
-MAX_PROBLEM_CHARACTERS = 300
 _OPENAI_CODES = {"UNAUTHORIZED": "invalid_api_key", "RATE_LIMITED": "rate_limit_exceeded"}
 
 
@@ -79,18 +77,16 @@ async def _invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)  # noqa: S101
     found = error.errors()
     problems = [_problem(item) for item in found[:MAX_PROBLEMS]]
-    listed = "; ".join(f"{problem['path']}: {problem['message']}" for problem in problems)
-    more = f"; and {len(found) - MAX_PROBLEMS} more" if len(found) > MAX_PROBLEMS else ""
+    summary = summary_of(problems, total=len(found))
     return error_response(
-        InvalidInputError(f"The request does not fit: {listed}{more}", errors=problems), request.scope["path"]
+        InvalidInputError(f"The request does not fit: {summary}", errors=problems), request.scope["path"]
     )
 
 
 def _problem(item: dict[str, Any]) -> dict[str, str]:
     if item["type"] == "json_invalid":
         return {"path": "body", "message": f"not valid JSON at character {item['loc'][-1]}"}
-    path = ".".join(str(part)[:MAX_PROBLEM_CHARACTERS] for part in item["loc"][1:])[:MAX_PROBLEM_CHARACTERS]
-    return {"path": path or str(item["loc"][0]), "message": item["msg"][:MAX_PROBLEM_CHARACTERS]}
+    return problem(item["loc"][1:] or item["loc"], item["msg"])
 
 
 async def _framework(request: Request, error: Exception) -> Response:
