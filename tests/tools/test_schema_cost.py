@@ -1,0 +1,100 @@
+"""Schemas of skills: a check against one costs no more than its size times that of the input."""
+
+import json
+from typing import Any
+
+import pytest
+
+from apexbridge.tools.schema import SchemaParameters, SchemaProblem
+
+LEVELS = 40
+OBJECT = {"type": "object"}
+
+
+def doubling(prefix: str) -> dict[str, Any]:
+    """Definitions of which each refers to the next one twice."""
+    levels = {f"d{n}": {"allOf": [{"$ref": f"{prefix}d{n + 1}"}] * 2} for n in range(LEVELS)}
+    return {**levels, f"d{LEVELS}": OBJECT}
+
+
+def evaluating(keyword: str) -> dict[str, Any]:
+    """Definitions of which each has to find out what the next ones have evaluated."""
+    levels = {
+        f"d{n}": {"oneOf": [{"$ref": f"#/$defs/d{n + 1}"}, {"required": ["q"]}], keyword: {"type": "number"}}
+        for n in range(20)
+    }
+    return {"$ref": "#/$defs/d0", "$defs": {**levels, "d20": OBJECT}}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        evaluating("unevaluatedProperties"),
+        evaluating("unevaluatedItems"),
+        {"$defs": {"a": {"$dynamicAnchor": "q"}}, "$dynamicRef": "#q"},
+        {"properties": {"a": {"$recursiveRef": "#"}}},
+        {"$ref": "#/%24defs/d0", "$defs": doubling("#/%24defs/")},
+        {"$ref": "#/%24defs/a", "$defs": {"a": {"$ref": "#/%24defs/a"}}},
+        {"allOf": [{"$ref": "#/allOf/0"}]},
+        {"allOf": [{"allOf": [{"$ref": f"#/allOf/{n + 1}"}] * 2} for n in range(LEVELS)] + [OBJECT]},
+        {
+            "$defs": {name: {} for name in doubling("")},
+            "allOf": [{"$id": "http://x/y", "$ref": "#/$defs/d0", "$defs": doubling("#/$defs/")}],
+        },
+        {
+            "$schema": "http://json-schema.org/draft-04/schema#",
+            "definitions": {name: {} for name in doubling("")},
+            "allOf": [{"id": "http://x/y", "$ref": "#/definitions/d0", "definitions": doubling("#/definitions/")}],
+        },
+        {"$id": "http://x/y", "$ref": "http://x/y#/$defs/d0", "$defs": doubling("http://x/y#/$defs/")},
+        {"$ref": "#/$defs/none"},
+        {"$ref": "#/allOf/" + "9" * 5000, "allOf": [OBJECT]},
+    ],
+    ids=[
+        "unevaluatedProperties",
+        "unevaluatedItems",
+        "dynamic references",
+        "recursive references",
+        "encoded references",
+        "an encoded circle",
+        "a circle through a list",
+        "doubling through a list",
+        "an embedded resource",
+        "an embedded resource of draft 4",
+        "references by address",
+        "nothing there",
+        "a huge index",
+    ],
+)
+def test_a_schema_whose_cost_has_no_bound_is_refused(schema: dict[str, Any]) -> None:
+    with pytest.raises(SchemaProblem):
+        SchemaParameters(schema)
+
+
+@pytest.mark.parametrize(
+    ("schema", "good", "bad"),
+    [
+        ({"properties": {"id": {"type": "string"}, "$id": {"type": "integer"}}}, {"id": "x", "$id": 1}, {"id": 1}),
+        ({"properties": {"unevaluatedItems": {"type": "integer"}}}, {"unevaluatedItems": 1}, {"unevaluatedItems": ""}),
+        ({"$id": "https://example.com/a.json", "required": ["a"]}, {"a": 1}, {}),
+        (
+            {"$defs": {"a b": {"type": "integer"}}, "properties": {"a": {"$ref": "#/$defs/a%20b"}}},
+            {"a": 1},
+            {"a": "x"},
+        ),
+        (
+            {"prefix": [{"type": "integer"}], "properties": {"a": {"$ref": "#/prefix/0"}}},
+            {"a": 1},
+            {"a": "x"},
+        ),
+        ({"properties": {"a": {"default": {"id": "x", "$ref": 5}, "type": "object"}}}, {"a": {}}, {"a": 1}),
+        ({"properties": {"a": {"enum": [{"$id": "x"}]}}}, {"a": {"$id": "x"}}, {"a": 1}),
+    ],
+    ids=["names", "a name like a keyword", "an address", "an encoded name", "a list", "a default", "an enum"],
+)
+def test_ordinary_schemas_are_taken(schema: dict[str, Any], good: dict[str, Any], bad: dict[str, Any]) -> None:
+    parameters = SchemaParameters(schema)
+    assert parameters.read(good)[1] == []
+    assert parameters.read(bad)[1] != []
+    assert parameters.schema == schema
+    assert json.dumps(parameters.schema)
