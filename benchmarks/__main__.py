@@ -7,13 +7,27 @@ from pathlib import Path
 
 import anyio
 
-from benchmarks import attack, calculate, chat, corpus, file_read, help, install, listing, sandbox, search, start
+from benchmarks import (
+    attack,
+    calculate,
+    chat,
+    corpus,
+    file_read,
+    freezing,
+    help,
+    install,
+    listing,
+    sandbox,
+    search,
+    start,
+)
 
 TIMED = {
     "attack": attack,
     "calculate": calculate,
     "chat": chat,
     "file_read": file_read,
+    "freezing": freezing,
     "help": help,
     "install": install,
     "listing": listing,

@@ -12,6 +12,9 @@ Json = dict[str, Any]
 MAX_FOUND = 5
 MAX_PARAMETERS = 50
 """Names of parameters that are looked at."""
+MAX_SEARCHED_CHARACTERS = 600
+"""Of a description: a request can bring a thousand tools, and their words are read while others wait."""
+MAX_NAME_CHARACTERS = 64
 MARK = "defer_loading"
 
 
@@ -76,5 +79,6 @@ def _words(tool: Json) -> set[str]:
     parameters = function.get("parameters")
     properties = parameters.get("properties") if isinstance(parameters, dict) else None
     names = list(properties)[:MAX_PARAMETERS] if isinstance(properties, dict) else []
-    texts = [name_words(function["name"]), str(function.get("description") or ""), *map(name_words, names)]
-    return set(tokens(" ".join(texts)))
+    description = str(function.get("description") or "")
+    texts = [name_words(name[:MAX_NAME_CHARACTERS]) for name in (function["name"], *names)]
+    return set(tokens(" ".join([*texts, description[:MAX_SEARCHED_CHARACTERS]])))

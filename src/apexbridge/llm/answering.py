@@ -8,7 +8,7 @@ from typing import Any
 import aiohttp
 import orjson
 
-from apexbridge._json import check_shape
+from apexbridge._json import JsonShapeError, check_shape
 from apexbridge.llm.errors import UpstreamError
 from apexbridge.llm.sse import EventLines, StreamTooLongError
 
@@ -222,5 +222,8 @@ def parsed(data: bytes) -> Any:
     try:
         check_shape(data)
         return json.loads(data, parse_constant=lambda _: None, parse_float=_finite)
+    except JsonShapeError as error:
+        message = f"The model's server sent JSON that is refused: {error}."
+        raise UpstreamError.of_ours(502, message, "upstream_invalid") from error
     except (ValueError, RecursionError) as error:
         raise UpstreamError.of_ours(502, "The model's server answered with broken JSON.", "upstream_invalid") from error
