@@ -12,7 +12,7 @@ Json = dict[str, Any]
 MAX_FOUND = 5
 MAX_PARAMETERS = 50
 """Names of parameters that are looked at."""
-MAX_SEARCHED_CHARACTERS = 600
+MAX_SEARCHED_CHARACTERS = 300
 """Of a description: a request can bring a thousand tools, and their words are read while others wait."""
 MAX_NAME_CHARACTERS = 64
 MARK = "defer_loading"
