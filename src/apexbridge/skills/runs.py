@@ -4,11 +4,11 @@ import asyncio
 import hashlib
 import json
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import anyio
 import anyio.to_thread
@@ -18,6 +18,7 @@ from apexbridge.sandbox.engine import Sandbox
 from apexbridge.sandbox.models import ExecutionResult, InputFile, Job
 from apexbridge.skills.files import open_beneath, remove_tree
 from apexbridge.skills.inputs import InputFiles
+from apexbridge.skills.longoutput import LongOutput, RecordedText, TextSource
 from apexbridge.skills.ports import RunRequest
 from apexbridge.skills.runlog import RunEvent, RunLog
 from apexbridge.skills.runrecords import (
@@ -40,6 +41,8 @@ from apexbridge.storage.statistics import CallStatisticsStore
 REMEMBERED_RUNS = 100
 REMEMBERED_CHARACTERS = 16 * 1024 * 1024
 """How much of what ended runs said is kept for listeners who come back; the rest is told from the records."""
+LARGE_BYTES = 64 * 1024
+"""Longer streams are read from their file in pieces while they are sent."""
 SWEEP_SECONDS = 3600
 SWEEP_RUNS = 500
 MS_PER_DAY = 24 * 3600 * 1000
@@ -275,16 +278,53 @@ class Runs:
         Raises:
             RequestError: EXECUTION_NOT_FOUND.
         """
+        detail, texts = await self.outline(identity, owner=owner)
+        if detail.result is None or not texts:
+            return detail
+        whole = {name: await anyio.to_thread.run_sync(text.read) for name, text in texts.items()}
+        result = detail.result.model_copy(update=whole)
+        return detail.model_copy(update={"result": result})
+
+    async def outline(self, identity: str, *, owner: str | None = None) -> tuple[RunDetail, Mapping[str, RecordedText]]:
+        """Everything about one run. Its long streams are empty in the result, and come as files instead.
+
+        Raises:
+            RequestError: EXECUTION_NOT_FOUND.
+        """
         if run := self._live_run(identity, owner):
-            return RunDetail(**told(run.row))
+            return RunDetail(**told(run.row)), {}
         row = await self._row_of(identity, owner)
-        result = await anyio.to_thread.run_sync(self._result, row)
-        return RunDetail(**told(row), input=json.loads(row.input) if row.input else None, result=result)
+        result, texts = await anyio.to_thread.run_sync(self._result, row)
+        return RunDetail(**told(row), input=json.loads(row.input) if row.input else None, result=result), texts
+
+    def long_output(self, result: ExecutionResult) -> LongOutput:
+        """The long streams of a result: from the record if it has them, so that nobody keeps them in memory."""
+        return self._long_output(result.id, {name: getattr(result, name) for name in STREAMS})
+
+    def long_output_of(self, data: Any) -> LongOutput:
+        """The same for a result as a tool returns it."""
+        if not isinstance(data, dict) or "exitCode" not in data:
+            return {}
+        return self._long_output(str(data.get("id")), {name: str(data.get(name, "")) for name in STREAMS})
+
+    def _long_output(self, identity: str, streams: Mapping[str, str]) -> LongOutput:
+        folder = self._folder / identity
+        found: dict[str, TextSource] = {}
+        for name, text in streams.items():
+            path = folder / name
+            if len(text) > LARGE_BYTES:
+                found[name] = RecordedText(path) if path.is_file() else text
+            elif not text and path.is_file():
+                found[name] = RecordedText(path)
+        return found
 
     async def events(self, identity: str, after: int = 0, *, owner: str | None = None) -> AsyncIterator[RunEvent]:
-        """What happens in a run from that number on, to its end; one that ended long ago is told from its record."""
+        """What happens in a run from that number on, to its end; one that ended long ago is told from its record.
+
+        From a record, `data` of a long stream is a `RecordedText`.
+        """
         run = self._live.get(identity) or self._ended.get(identity)
-        log = run.log if run and _belongs(run.row, owner) else replay(await self.get(identity, owner=owner))
+        log = run.log if run and _belongs(run.row, owner) else replay(*await self.outline(identity, owner=owner))
         async for event in log.follow(after):
             yield event
 
@@ -300,15 +340,21 @@ class Runs:
         except (OSError, ValueError) as error:
             raise RequestError(f"The run left no file {path}", code="FILE_NOT_FOUND") from error
 
-    def _result(self, row: RunRow) -> ExecutionResult | None:
+    def _result(self, row: RunRow) -> tuple[ExecutionResult | None, dict[str, RecordedText]]:
+        """The result with short streams, and the files of long ones."""
         if row.result is None:
-            return None
+            return None, {}
         told = json.loads(row.result)
+        texts: dict[str, RecordedText] = {}
         for name in STREAMS:
             path = self._folder / row.id / name
-            if not told[name] and path.is_file():
-                told[name] = path.read_text("utf-8", "replace")
-        return ExecutionResult.model_validate(told).of_skill(row.skill)
+            if told[name] or not path.is_file():
+                continue
+            if path.stat().st_size > LARGE_BYTES:
+                texts[name] = RecordedText(path)
+            else:
+                told[name] = RecordedText(path).read()
+        return ExecutionResult.model_validate(told).of_skill(row.skill), texts
 
     def _live_run(self, identity: str, owner: str | None) -> Run | None:
         run = self._live.get(identity)

@@ -136,7 +136,7 @@ async def execute_tool(
     result = await unless_left(
         request, bridge.tools.execute(id, call.input, conversation=conversation, approval=call.approval)
     )
-    return await data_response(result.data, headers=_headers(result))
+    return await data_response(result.data, bridge.runs.long_output_of(result.data), headers=_headers(result))
 
 
 @router.post("/api/tools/{id}/{change}")
