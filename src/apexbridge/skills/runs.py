@@ -5,7 +5,7 @@ import hashlib
 import json
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -13,7 +13,8 @@ from typing import Any, BinaryIO
 import anyio
 import anyio.to_thread
 
-from apexbridge.errors import ApexBridgeError, RequestError
+from apexbridge.disk import Disk, blocks, size_on_disk
+from apexbridge.errors import ApexBridgeError, RequestError, ServerError
 from apexbridge.sandbox.engine import Sandbox
 from apexbridge.sandbox.models import ExecutionResult, InputFile, Job
 from apexbridge.skills.files import open_beneath, remove_tree
@@ -43,6 +44,8 @@ REMEMBERED_CHARACTERS = 16 * 1024 * 1024
 """How much of what ended runs said is kept for listeners who come back; the rest is told from the records."""
 LARGE_BYTES = 64 * 1024
 """Longer streams are read from their file in pieces while they are sent."""
+SHORT_CHARACTERS = 1024
+"""What a record holds of each stream while the disk is short of room."""
 SWEEP_SECONDS = 3600
 SWEEP_RUNS = 500
 MS_PER_DAY = 24 * 3600 * 1000
@@ -118,6 +121,7 @@ class Runs:
         folder: Path,
         inputs: InputFiles,
         uploads: UploadStore,
+        disk: Disk | None = None,
         record_input: bool = False,
         retention_days: int = 30,
     ) -> None:
@@ -127,6 +131,7 @@ class Runs:
         self._folder = folder
         self._inputs = inputs
         self.uploads = uploads
+        self._disk = disk or Disk(folder)
         self._record_input = record_input
         self._retention_days = retention_days
         self._live: dict[str, Run] = {}
@@ -138,10 +143,11 @@ class Runs:
         """Begin a run; it waits for its turn, and goes on whether anybody waits for it or not.
 
         Raises:
-            ServerError: SANDBOX_UNAVAILABLE, or QUEUE_FULL.
+            ServerError: SANDBOX_UNAVAILABLE, QUEUE_FULL, or STORAGE_FULL if the caller's quota is used up.
             SkillPermissionError: the script cannot be read.
             InvalidInputError: arguments or files do not fit.
         """
+        await self._check_quota(request.caller)
         with ExitStack() as stack:
             files: tuple[InputFile, ...] = ()
             if request.files:
@@ -159,12 +165,18 @@ class Runs:
                 layers=request.layers,
                 warnings=request.warnings,
             )
-            await self._sandbox.check(job)
-            self._sandbox.slots.reserve()
+            await self._sandbox.check(job, caller=request.caller)
+            self._sandbox.slots.reserve(request.caller)
             run = Run(self._row(request))
             run.go(asyncio.get_running_loop().create_task(self._carry(run, job, request, stack.pop_all())))
         self._live[run.id] = run
         return run
+
+    async def _check_quota(self, caller: str) -> None:
+        if self._disk.is_measured(caller):
+            self._disk.check(caller)
+        else:
+            await anyio.to_thread.run_sync(self._disk.check, caller)
 
     def _row(self, request: RunRequest) -> RunRow:
         text = json.dumps(request.input, sort_keys=True, ensure_ascii=False)
@@ -187,6 +199,7 @@ class Runs:
             with files:
                 result = await self._sandbox.run(
                     job,
+                    caller=request.caller,
                     is_reserved=True,
                     grants=request.grants,
                     identity=run.id,
@@ -222,8 +235,9 @@ class Runs:
         state: RunState = "completed" if result.success else "error"
         ended = replace(run.row, state=state, status=result.status, ended_at=now())
         try:
-            kept = await self._kept(result)
-            await self._store.put(replace(ended, result=kept))
+            recorded = replace(ended, result=await self._kept(run.row, result))
+            await self._store.put(recorded)
+            self._disk.add(recorded.caller, recorded.size)
             if run.row.started_at is not None:
                 await self._statistics.record(run.row.skill, success=result.success, duration_ms=result.duration)
         except Exception:  # the answer is there, and is not lost to a record that cannot be written
@@ -244,18 +258,37 @@ class Runs:
         ):
             self._ended.pop(next(iter(self._ended)))
 
-    async def _kept(self, result: ExecutionResult) -> str:
-        """The result as the record holds it; long output goes to files."""
-        long = {name: text for name in STREAMS if len(text := getattr(result, name)) > INLINE_CHARACTERS}
-        if long:
-            await anyio.to_thread.run_sync(self._write_output, result.id, long)
-        return result.model_copy(update=dict.fromkeys(long, "")).model_dump_json(exclude={"output"})
+    async def _kept(self, row: RunRow, result: ExecutionResult) -> str:
+        """The result as the record holds it; long output goes to files, if there is room for it."""
+        inline = SHORT_CHARACTERS if self._disk.is_short else INLINE_CHARACTERS
+        long = {name: text for name in STREAMS if len(text := getattr(result, name)) > inline}
+        changes: dict[str, Any] = dict.fromkeys(long, "")
+        if long or result.files:
+            try:
+                await anyio.to_thread.run_sync(self._write_output, row, long)
+            except (ServerError, OSError) as error:
+                logger.warning("the output of the run %s was not kept: %s", row.id, error)
+                changes = {name: text[:inline] for name, text in long.items()}
+                changes["warnings"] = [*result.warnings, "most of the output was not kept: there was no room for it"]
+        return result.model_copy(update=changes).model_dump_json(exclude={"output"})
 
-    def _write_output(self, identity: str, long: dict[str, str]) -> None:
-        folder = self._folder / identity
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, text in long.items():
-            (folder / name).write_text(text, "utf-8", "replace")
+    def _write_output(self, row: RunRow, long: dict[str, str]) -> None:
+        """Write long output beside the artifacts, and count both."""
+        folder = self._folder / row.id
+        try:
+            with self._disk.claim(row.caller, self._folder) as claim:
+                for name, text in long.items():
+                    data = text.encode("utf-8", "replace")
+                    claim.take(blocks(len(data)))
+                    folder.mkdir(parents=True, exist_ok=True)
+                    (folder / name).write_bytes(data)
+        except (ServerError, OSError):
+            for name in long:
+                with suppress(OSError):
+                    (folder / name).unlink()
+            raise
+        finally:
+            self._disk.add(row.caller, size_on_disk(folder))
 
     # -------------------------------------------------------------------------------------------------- looking
     async def page(self, wanted: RunFilter, *, page: int, limit: int) -> RunPage:
@@ -392,9 +425,18 @@ class Runs:
 
     async def _forget(self, identity: str) -> None:
         self._ended.pop(identity, None)
+        row = await self._store.get(identity)
         with storage_faults():
-            await anyio.to_thread.run_sync(remove_tree, self._folder / identity)
-            await self._store.delete(identity)
+            freed = await anyio.to_thread.run_sync(self._remove_files, identity)
+            await self._disk.ballast.give_way(lambda: self._store.delete(identity))
+        if row is not None:
+            self._disk.release(row.caller, freed + row.size)
+
+    def _remove_files(self, identity: str) -> int:
+        folder = self._folder / identity
+        size = size_on_disk(folder)
+        remove_tree(folder)
+        return size
 
     async def recover(self) -> None:
         """Say of runs that were under way when the server went away how they ended: with it."""

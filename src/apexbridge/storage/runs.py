@@ -8,6 +8,7 @@ from typing import Literal
 from apexbridge.storage.database import Database
 
 RunState = Literal["pending", "running", "completed", "error"]
+ROW_BYTES = 512
 _COLUMNS = (
     "id, skill, script, content_hash, caller, state, status, "
     "created_at, started_at, ended_at, input_digest, input, result"
@@ -33,6 +34,11 @@ class RunRow:
     input: str | None = None
     result: str | None = None
     """The result as JSON, without what is kept beside the record."""
+
+    @property
+    def size(self) -> int:
+        """About what the record takes in the database."""
+        return ROW_BYTES + len(self.result or "") + len(self.input or "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +73,12 @@ class RunStore:
         query = "SELECT caller FROM runs WHERE id = ?"
         row = self._database.look(lambda connection: connection.execute(query, (identity,)).fetchone())
         return None if row is None else str(row[0])
+
+    def taken_by(self, caller: str) -> tuple[set[str], int]:
+        """The ids of a caller's runs, and about what their records take in the database."""
+        query = "SELECT id, ? + length(coalesce(result, '')) + length(coalesce(input, '')) FROM runs WHERE caller = ?"
+        rows = self._database.look(lambda connection: connection.execute(query, (ROW_BYTES, caller)).fetchall())
+        return {identity for identity, _ in rows}, sum(size for _, size in rows)
 
     async def page(
         self, wanted: RunFilter, *, besides: Sequence[str] = (), offset: int, limit: int

@@ -12,6 +12,7 @@ from functools import partial
 from types import FrameType
 from typing import Any, cast
 
+import anyio.to_thread
 import uvicorn
 
 from apexbridge.bridge import Bridge
@@ -56,6 +57,7 @@ def check_host(host: str, *, required: KeysRequired = "auto", has_keys: bool = F
 async def serve(bridge: Bridge, listener: socket.socket, announce: Callable[[str], None]) -> None:
     """Serve until told to stop; `announce` is called with the address once requests are answered."""
     max_connections = _allow_many_connections()
+    await anyio.to_thread.run_sync(bridge.disk.ballast.fill)
     host, port = listener.getsockname()[:2]
     owner = secrets.token_urlsafe(32)
     keys_required = needs_keys(bridge.settings.api_keys_required, host)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
+from apexbridge.disk import Disk
 from apexbridge.errors import InvalidInputError, PermissionDeniedError, RequestError
 from apexbridge.tools.builtin.files.beneath import Opener, open_beneath
 from apexbridge.tools.builtin.files.globs import Glob
@@ -26,8 +27,9 @@ RunFolder = Callable[[str, str], Path | None]
 class Workspace:
     """Finds files for callers: each API key has a folder below the root, whoever comes without one has the root."""
 
-    def __init__(self, root: Path, runs: RunFolder, *, opener: Opener = open_beneath) -> None:
+    def __init__(self, root: Path, runs: RunFolder, *, opener: Opener = open_beneath, disk: Disk | None = None) -> None:
         self._root = root
+        self._disk = disk or Disk(root)
         self._runs = runs
         self._opener = opener
 
@@ -97,7 +99,8 @@ class Workspace:
     def _own(self, caller: str) -> Root:
         if caller and not _CALLER.match(caller):
             raise PermissionDeniedError("The caller's id cannot be the name of a folder")
-        return Root(self._root, inner=f"{KEYS}/{caller}" if caller else "", opener=self._opener)
+        inner = f"{KEYS}/{caller}" if caller else ""
+        return Root(self._root, inner=inner, opener=self._opener, disk=self._disk, caller=caller)
 
     def _artifacts(self, folder: Path) -> Root:
         return Root(folder, inner="files", opener=self._opener)
