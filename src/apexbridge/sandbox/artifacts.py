@@ -58,7 +58,7 @@ def carry_out(
             if isinstance(size, str):
                 left.append(f"output/{path[:MAX_SHOWN_CHARACTERS]} was left: {size}")
                 continue
-            room -= blocks(size)
+            room -= size
             files.append(RunFile(path=path, size=size))
     finally:
         os.close(output)
@@ -102,7 +102,7 @@ def _copy(folder: int, name: str, target: Path, room: int, claim: Claim, secrets
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
             return "no regular file"
-        if blocks(found.st_size) > room:
+        if found.st_size > room:
             return "there is no room for it"
         try:
             claim.take(blocks(found.st_size))

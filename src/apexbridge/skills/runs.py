@@ -330,17 +330,8 @@ class Runs:
         result, texts = await anyio.to_thread.run_sync(self._result, row)
         return RunDetail(**told(row), input=json.loads(row.input) if row.input else None, result=result), texts
 
-    def long_output(self, result: ExecutionResult) -> LongOutput:
-        """The long streams of a result: from the record if it has them, so that nobody keeps them in memory."""
-        return self._long_output(result.id, {name: getattr(result, name) for name in STREAMS})
-
-    def long_output_of(self, data: Any) -> LongOutput:
-        """The same for a result as a tool returns it."""
-        if not isinstance(data, dict) or "exitCode" not in data:
-            return {}
-        return self._long_output(str(data.get("id")), {name: str(data.get(name, "")) for name in STREAMS})
-
-    def _long_output(self, identity: str, streams: Mapping[str, str]) -> LongOutput:
+    def long_output(self, identity: str, streams: Mapping[str, str]) -> LongOutput:
+        """Which streams of a run's result are long: from the record if it has them, so that memory can let them go."""
         folder = self._folder / identity
         found: dict[str, TextSource] = {}
         for name, text in streams.items():

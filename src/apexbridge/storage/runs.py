@@ -9,10 +9,8 @@ from apexbridge.storage.database import Database
 
 RunState = Literal["pending", "running", "completed", "error"]
 ROW_BYTES = 512
-_COLUMNS = (
-    "id, skill, script, content_hash, caller, state, status, "
-    "created_at, started_at, ended_at, input_digest, input, result"
-)
+_SUMMARY = "id, skill, script, content_hash, caller, state, status, created_at, started_at, ended_at, input_digest"
+_COLUMNS = f"{_SUMMARY}, input, result"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +81,7 @@ class RunStore:
     async def page(
         self, wanted: RunFilter, *, besides: Sequence[str] = (), offset: int, limit: int
     ) -> tuple[list[RunRow], int]:
-        """The newest first, and how many there are, leaving some out."""
+        """The newest first without inputs and results, and how many there are, leaving some out."""
         given = {"skill": wanted.skill, "state": wanted.state, "status": wanted.status, "caller": wanted.caller}
         used = {column: value for column, value in given.items() if value is not None}
         left_out = f"id NOT IN ({', '.join('?' * len(besides))})"
@@ -93,7 +91,8 @@ class RunStore:
         def job(connection: sqlite3.Connection) -> tuple[list[RunRow], int]:
             (total,) = connection.execute(f"SELECT count(*) FROM runs WHERE {where}", values).fetchone()  # noqa: S608
             rows = connection.execute(
-                f"SELECT {_COLUMNS} FROM runs WHERE {where} ORDER BY created_at DESC, id LIMIT ? OFFSET ?",  # noqa: S608
+                f"SELECT {_SUMMARY}, NULL, NULL FROM runs WHERE {where} "  # noqa: S608
+                "ORDER BY created_at DESC, id LIMIT ? OFFSET ?",
                 (*values, limit, offset),
             ).fetchall()
             return [_row(row) for row in rows], total

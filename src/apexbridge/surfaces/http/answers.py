@@ -12,11 +12,25 @@ from starlette.types import Receive, Scope, Send
 from apexbridge.errors import ToolExecutionError
 from apexbridge.sandbox.models import ExecutionResult
 from apexbridge.skills.longoutput import LongOutput, TextSource
+from apexbridge.skills.runrecords import STREAMS
+from apexbridge.skills.runs import Runs
 from apexbridge.surfaces.http.jsonstream import Placeholders, without_long_texts
 from apexbridge.surfaces.http.pacing import held_by
 from apexbridge.wire import WireModel
 
 LARGE_CHARACTERS = 64 * 1024
+
+
+def long_output(runs: Runs, result: ExecutionResult) -> LongOutput:
+    """The long streams of a result."""
+    return runs.long_output(result.id, {name: getattr(result, name) for name in STREAMS})
+
+
+def long_output_of(runs: Runs, data: Any) -> LongOutput:
+    """The long streams of a result as a tool returns it; none if it is another tool's."""
+    if not isinstance(data, dict) or "exitCode" not in data:
+        return {}
+    return runs.long_output(str(data.get("id")), {name: str(data.get(name, "")) for name in STREAMS})
 
 
 def json_response(answer: WireModel, *, status_code: int = 200, headers: dict[str, str] | None = None) -> Response:

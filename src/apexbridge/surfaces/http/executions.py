@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Path, Query, Request, Response
@@ -13,7 +14,7 @@ from apexbridge.skills.runlog import RunEvent
 from apexbridge.skills.runrecords import RunDetail, RunPage
 from apexbridge.skills.uploads import Upload
 from apexbridge.storage.runs import RunFilter, RunState
-from apexbridge.surfaces.http.answers import LARGE_CHARACTERS, detail_response, outlined
+from apexbridge.surfaces.http.answers import LARGE_CHARACTERS, detail_response, long_output, outlined
 from apexbridge.surfaces.http.context import Caller, Owner, ServedBridge
 from apexbridge.surfaces.http.downloads import download
 from apexbridge.surfaces.http.jsonstream import Placeholders
@@ -72,7 +73,7 @@ async def follow_execution(
     events = bridge.runs.events(identity, after, owner=owner)
     first = await anext(events, None)  # so that a run that is not there is a 404 and no empty stream
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", "X-Content-Type-Options": "nosniff"}
-    stream = _stream(first, events, bridge.runs.long_output)
+    stream = _stream(first, events, partial(long_output, bridge.runs))
     return StreamingResponse(stream, media_type="text/event-stream", headers=headers)
 
 

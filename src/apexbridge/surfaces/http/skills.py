@@ -24,7 +24,7 @@ from apexbridge.skills.models import (
     SkillStatistics,
     ValidationReport,
 )
-from apexbridge.surfaces.http.answers import json_response, result_response
+from apexbridge.surfaces.http.answers import json_response, long_output, result_response
 from apexbridge.surfaces.http.audit import note
 from apexbridge.surfaces.http.context import Caller, ServedBridge, Skills
 from apexbridge.surfaces.http.downloads import download
@@ -219,7 +219,7 @@ async def execute_skill(
     if not call.wait:
         return json_response(Accepted(id=started.id), status_code=202, headers=headers)
     result = await unless_left(request, started.result())
-    return result_response(result, bridge.runs.long_output(result), headers=headers)
+    return result_response(result, long_output(bridge.runs, result), headers=headers)
 
 
 @router.get("/{name}/stats")
