@@ -150,12 +150,22 @@ class AuditLog:
         self._omitted = 0
 
     async def verify(self) -> AuditReport:
-        """Walk the whole chain and name the first line that is not as it was written."""
+        """Walk the whole chain and name the first line that is not as it was written.
+
+        The end is compared with what the database knows, also if the file could not be opened. A log that is not a
+        readable file is never intact.
+        """
         await self._written()
         # Both at one moment: lines that are added while the walk goes on are none of its business.
-        head, walk = self._file.head, Walk()
+        head, walk = self._anchor.head, Walk()
         with self._file.all_lines() as files:
-            return await anyio.to_thread.run_sync(walk.through, files) or walk.end(head)
+            report = await anyio.to_thread.run_sync(walk.through, files) or walk.end(head)
+        found = self._file.oddity()
+        if found is None:
+            return report
+        problem = found if report.intact else f"{found}; {report.problem}"
+        name = report.file or self._file.path.name
+        return replace(report, intact=False, file=name, line=report.line or walk.number + 1, problem=problem)
 
     # ------------------------------------------------------------------------------------------------- writing
     def _put(self, act: Act, done: asyncio.Future[None] | None) -> None:

@@ -1,4 +1,4 @@
-"""What one API key may have under way at once, so that it cannot take the server's memory and connections for itself."""
+"""What one API key may have under way at once, so that it cannot take all memory and connections for itself."""
 
 from collections import Counter
 from collections.abc import Iterator
