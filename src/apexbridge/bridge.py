@@ -2,9 +2,10 @@
 
 import asyncio
 import logging
+import os
 import uuid
 from collections.abc import AsyncIterator, Coroutine
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
@@ -15,6 +16,7 @@ import apexbridge
 from apexbridge.agent.approving import Approver
 from apexbridge.agent.react import ReActStrategy
 from apexbridge.agent.recordkeeping import ChatRecords
+from apexbridge.disk import MB, Disk, size_on_disk
 from apexbridge.errors import ApexBridgeError
 from apexbridge.retrieval.embedders.choose import choose_embedder
 from apexbridge.retrieval.embedders.embedder import Embedder
@@ -43,7 +45,7 @@ from apexbridge.tools.builtin.calculate import calculate
 from apexbridge.tools.builtin.date_time import datetime_tool
 from apexbridge.tools.builtin.file_read import file_read
 from apexbridge.tools.builtin.file_write import file_write
-from apexbridge.tools.builtin.files.workspace import Workspace
+from apexbridge.tools.builtin.files.workspace import KEYS, Workspace
 from apexbridge.tools.builtin.list_files import list_files
 from apexbridge.tools.builtin.platform_detect import platform_detect
 from apexbridge.tools.builtin.read_skill import read_skill
@@ -87,6 +89,7 @@ class Bridge:
         *,
         keys: KeyStore,
         audit: AuditLog,
+        disk: Disk,
         chats: ChatRecords,
         indexing: Indexing = "wait",
         progress: Progress | None = None,
@@ -108,6 +111,7 @@ class Bridge:
         )
         self.keys = keys
         self.audit = audit
+        self.disk = disk
         self._tally = tally
         self.instance = uuid.uuid4().hex
         """Tells this opened directory apart from any other one, so that nobody talks to the wrong server."""
@@ -143,11 +147,13 @@ class Bridge:
             database = await anyio.to_thread.run_sync(_open_database, settings.data_dir)
             try:
                 retrieval = ToolRetrievalService(settings.data_dir, embedder, settings.retrieval)
-                sandbox = Sandbox(settings.sandbox)
-                keys, audit = KeyStore(database), AuditLog(settings.data_dir / AUDIT_FILE, database)
                 store = RunStore(database)
-                workspace = _workspace(settings, store, keys)
-                runs = _runs(settings, database, sandbox, store, workspace, keys)
+                disk = _disk(settings, store)
+                sandbox = Sandbox(settings.sandbox, disk=disk)
+                keys = KeyStore(database, ballast=disk.ballast)
+                audit = AuditLog(settings.data_dir / AUDIT_FILE, database, ballast=disk.ballast)
+                workspace = _workspace(settings, store, keys, disk)
+                runs = _runs(settings, database, sandbox, store, workspace, keys, disk)
                 tally = CallTally(CallStatisticsStore(database))
                 confirmation = Confirmation(SqliteApprovals(database), enabled=settings.skills.confirm_dangerous)
                 skills = SkillManager(
@@ -169,7 +175,8 @@ class Bridge:
                     tally,
                     keys=keys,
                     audit=audit,
-                    chats=_chats(settings, database, keys),
+                    disk=disk,
+                    chats=_chats(settings, database, keys, disk),
                     indexing=indexing,
                     progress=index_progress,
                 )
@@ -204,7 +211,8 @@ class Bridge:
                 await anyio.to_thread.run_sync(database.close, abandon_on_cancel=False)
 
     async def _teach(self, request: str, skill: str, caller: str) -> None:
-        await self.retrieval.remember(request, skill, succeeded=True, caller=caller)
+        if not self.disk.is_short:
+            await self.retrieval.remember(request, skill, succeeded=True, caller=caller)
 
     def _register_tools(self, workspace: Workspace) -> None:
         """The built-ins, and what other packages bring along."""
@@ -303,18 +311,45 @@ def _runs_folder(settings: Settings) -> Path:
     return settings.data_dir / "runs"
 
 
-def _workspace(settings: Settings, store: RunStore, keys: KeyStore) -> Workspace:
+def _uploads_folder(settings: Settings) -> Path:
+    return settings.data_dir / "uploads"
+
+
+def _disk(settings: Settings, store: RunStore) -> Disk:
+    """What is written for callers: their workspace, their runs and their uploads."""
+
+    def measure(caller: str) -> int:
+        runs, size = store.taken_by(caller)
+        size += size_on_disk(settings.workspace / KEYS / caller)
+        for folder, wanted in (
+            (_runs_folder(settings), lambda name: name in runs),
+            (_uploads_folder(settings), lambda name: name.endswith(f".{caller}")),
+        ):
+            with suppress(OSError):
+                size += sum(size_on_disk(folder / name) for name in os.listdir(folder) if wanted(name))  # noqa: PTH208
+        return size
+
+    return Disk(settings.data_dir, quota_bytes=settings.key_quota_mb * MB, measure=measure)
+
+
+def _workspace(settings: Settings, store: RunStore, keys: KeyStore, disk: Disk) -> Workspace:
     def folder_of(run: str, caller: str) -> Path | None:
         owner = keys.reach(caller)
         return _runs_folder(settings) / run if owner is None or store.owner(run) == owner else None
 
-    return Workspace(settings.workspace, folder_of)
+    return Workspace(settings.workspace, folder_of, disk=disk)
 
 
 def _runs(
-    settings: Settings, database: Database, sandbox: Sandbox, store: RunStore, workspace: Workspace, keys: KeyStore
+    settings: Settings,
+    database: Database,
+    sandbox: Sandbox,
+    store: RunStore,
+    workspace: Workspace,
+    keys: KeyStore,
+    disk: Disk,
 ) -> Runs:
-    uploads = UploadStore(settings.data_dir / "uploads")
+    uploads = UploadStore(_uploads_folder(settings), disk=disk)
     return Runs(
         sandbox,
         store=store,
@@ -322,17 +357,19 @@ def _runs(
         folder=_runs_folder(settings),
         inputs=InputFiles(workspace=workspace, uploads=uploads, reach=keys.reach),
         uploads=uploads,
+        disk=disk,
         record_input=settings.record_input,
         retention_days=settings.run_retention_days,
     )
 
 
-def _chats(settings: Settings, database: Database, keys: KeyStore) -> ChatRecords:
+def _chats(settings: Settings, database: Database, keys: KeyStore, disk: Disk) -> ChatRecords:
     return ChatRecords(
         ChatStore(database),
         has_texts=settings.chat_records == "full",
         retention_days=settings.chat_retention_days,
         key_name=keys.name_of,
+        is_disk_short=lambda: disk.is_short,
     )
 
 

@@ -87,6 +87,12 @@ class Settings(BaseSettings):
     rate_limit: int = Field(
         default=600, ge=0, le=1_000_000, description="Requests that each API key may make in a minute; 0 is no limit."
     )
+    key_quota_mb: int = Field(
+        default=1024,
+        ge=0,
+        le=1_000_000_000,
+        description="Disk that each API key may use for its workspace, runs and uploads; 0 is no limit.",
+    )
     allowed_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
         default=(), description="Names by which clients may call this server, separated by commas."
     )

@@ -29,10 +29,11 @@ from apexbridge.agent.recordkeeping import ChatRecords
 from apexbridge.agent.recordsize import MAX_RECORD_BYTES
 from apexbridge.agent.request import Options
 from apexbridge.bridge import Bridge
+from apexbridge.disk import RESERVE_BYTES
 from apexbridge.errors import STATUS_OF_CODE
 from apexbridge.llm import answering, client
 from apexbridge.retrieval.matches import SearchAnswer
-from apexbridge.sandbox.artifacts import MAX_BYTES, MAX_DEPTH, MAX_FILES, MIN_FREE_BYTES
+from apexbridge.sandbox.artifacts import MAX_BYTES, MAX_DEPTH, MAX_FILES
 from apexbridge.sandbox.config import GUARANTEES, MB
 from apexbridge.sandbox.inputs import MAX_INPUT_BYTES, MAX_INPUT_FILES
 from apexbridge.sandbox.launch import FIRST_UID, NICENESS, SLACK_BYTES
@@ -263,7 +264,7 @@ def test_the_numbers_of_the_security_page_are_those_of_the_code() -> None:
             f"looks every {WATCH_SECONDS * 1000:g} ms",
             f"the limit, {SLACK_BYTES // MB} MB, and what the host's Node reserves",
             f"At most {MAX_FILES:,} files, {MAX_BYTES // MB} MB together and {MAX_DEPTH} folders deep",
-            f"would have less than {MIN_FREE_BYTES // MB} MB free",
+            f"would have less than {RESERVE_BYTES // MB} MB free",
         ),
         "Limits": (f"{MAX_INPUT_FILES} files, {MAX_INPUT_BYTES // MB} MB",),
         "Dependencies": (f"at most {MAX_LAYER_BYTES // MB // 1024} GB",),

@@ -203,3 +203,75 @@ async def test_a_run_that_finds_the_queue_full_is_refused_at_once(tmp_path: Path
             tasks.cancel_scope.cancel()
         await until(lambda: sandbox.slots.running == 0)
         assert (await bench.run("", "sh")).success
+
+
+# ---------------------------------------------------------------------------------------------------- between callers
+async def wait_for(slots: Slots, caller: str, order: list[str]) -> None:
+    async with slots.turn(caller):
+        order.append(caller)
+
+
+async def test_callers_take_turns_and_each_is_served_in_order() -> None:
+    slots, order, names = Slots(1, 100), [], ["one"] * 4 + ["two"] * 3 + ["three"]
+    with anyio.fail_after(SECONDS):
+        async with anyio.create_task_group() as group, slots.turn("busy"):
+            for number, name in enumerate(names, 1):
+                group.start_soon(wait_for, slots, name, order)
+                while slots.waiting < number:
+                    await anyio.lowlevel.checkpoint()
+    assert order == ["one", "two", "three", "one", "two", "one", "two", "one"]
+    assert (slots.running, slots.waiting) == (0, 0)
+
+
+async def test_a_caller_that_has_its_share_of_the_turns_lets_others_go_first() -> None:
+    slots, order = Slots(2, 100), []
+    with anyio.fail_after(SECONDS):
+        async with anyio.create_task_group() as group, slots.turn("one"):
+            async with slots.turn("one"):
+                for number, name in enumerate(("one", "two"), 1):
+                    group.start_soon(wait_for, slots, name, order)
+                    while slots.waiting < number:
+                        await anyio.lowlevel.checkpoint()
+            while slots.waiting:
+                await anyio.lowlevel.checkpoint()
+    assert order == ["two", "one"]
+
+
+async def test_one_caller_cannot_take_every_place() -> None:
+    slots = Slots(2, 8)
+    for _ in range(5):
+        slots.reserve("one")
+    with pytest.raises(ServerError) as caught:
+        slots.reserve("one")
+    assert (caught.value.code, caught.value.details["retryAfter"]) == ("QUEUE_FULL", 1)
+    assert "API key one" in caught.value.message
+    for _ in range(5):
+        slots.reserve("two")
+    with pytest.raises(ServerError):
+        slots.reserve("three")
+    slots = Slots(2, 8)
+    for _ in range(10):  # whoever comes without a key may have all
+        slots.reserve()
+
+
+async def test_a_caller_that_gives_up_leaves_the_turns_of_others_as_they_are() -> None:
+    slots, order = Slots(1, 100), []
+    with anyio.fail_after(SECONDS):
+        async with anyio.create_task_group() as group, slots.turn("busy"):
+            leaving = anyio.CancelScope()
+
+            async def leave() -> None:
+                with leaving:
+                    await wait_for(slots, "one", order)
+
+            group.start_soon(leave)
+            while slots.waiting < 1:
+                await anyio.lowlevel.checkpoint()
+            group.start_soon(wait_for, slots, "two", order)
+            while slots.waiting < 2:
+                await anyio.lowlevel.checkpoint()
+            leaving.cancel()
+            while slots.waiting > 1:
+                await anyio.lowlevel.checkpoint()
+    assert order == ["two"]
+    assert (slots.running, slots.waiting) == (0, 0)

@@ -5,6 +5,8 @@ import hashlib
 import json
 import os
 import signal
+import socket
+import stat
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -420,6 +422,45 @@ async def test_what_is_no_file_is_a_file_that_is_gone_and_nobody_waits_for_it(
         with anyio.fail_after(5):
             report = await log.verify()
         assert "is gone; " in str(report.problem)
+
+
+def replace_by(path: Path, kind: str) -> None:
+    """Put something else in the place of the log."""
+    path.unlink(missing_ok=True)
+    match kind:
+        case "a pipe":
+            os.mkfifo(path)
+        case "a link":
+            path.symlink_to("/dev/null")
+        case "a folder":
+            path.mkdir()
+        case "a device":
+            os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(1, 3))
+        case _:
+            with socket.socket(socket.AF_UNIX) as bound:
+                bound.bind(str(path))
+
+
+@pytest.mark.requirement("G7")
+@pytest.mark.parametrize("count", [0, 3])
+@pytest.mark.parametrize("kind", ["a pipe", "a link", "a folder", "a device", "a socket"])
+async def test_a_log_that_was_replaced_while_nobody_looked_is_not_intact(tmp_path: Path, kind: str, count: int) -> None:
+    await fill(tmp_path, count)
+    replace_by(tmp_path / AUDIT_FILE, kind)
+    for _ in range(2):
+        with anyio.fail_after(10):
+            report = await verdict(tmp_path)
+        assert (report.intact, report.count, report.file) == (False, 0, AUDIT_FILE)
+        assert f"it is {kind}, not a file" in str(report.problem)
+        assert count == 0 or f"missing: {count} lines" in str(report.problem)
+
+
+async def test_a_log_that_is_another_file_by_a_second_name_is_not_intact(tmp_path: Path) -> None:
+    await fill(tmp_path, 3)
+    (tmp_path / "other").write_text("something else\n")
+    (tmp_path / AUDIT_FILE).unlink()
+    (tmp_path / AUDIT_FILE).hardlink_to(tmp_path / "other")
+    assert not (await verdict(tmp_path)).intact
 
 
 async def test_a_file_with_a_number_out_of_all_reason_is_walked_at_once(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ HEAD = b"POST /x HTTP/1.1\r\nHost: localhost\r\n"
 
 
 async def app(scope: Any, receive: Any, send: Any) -> None:
-    """Says how many bytes came; `/early` answers before it has read, `/slow` takes its time."""
+    """Says how many bytes came; `/early` answers before it has read, `/slow` takes its time, `/names` says headers."""
     size, message = 0, {"more_body": scope["path"] != "/early"}
     while message["more_body"]:
         message = await receive()
@@ -29,6 +29,8 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
     if scope["path"] == "/slow":
         await asyncio.sleep(1.5)
     body = str(size).encode()
+    if scope["path"] == "/names":
+        body = b",".join(name for name, _ in scope["headers"])
     headers = [(b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": body})
@@ -119,6 +121,18 @@ def test_a_proper_request_is_answered_again_and_again_on_one_connection(port: in
         assert wire.answer() == (200, b"50000")
         wire.send((HEAD + b"Content-Length: 5\r\n\r\nhello") * 2)
         assert (wire.answer(), wire.answer()) == ((200, b"5"), (200, b"5"))
+
+
+def test_trailers_are_counted_and_dropped(port: int) -> None:
+    head = b"POST /names HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    trailers = b"Authorization: Bearer x\r\nSec-Fetch-Site: same-origin\r\nHost: other\r\n"
+    with Wire(port) as wire:
+        for _ in range(2):
+            wire.send(head + b"1\r\nx\r\n0\r\n" + trailers + b"\r\n")
+            assert wire.answer() == (200, b"host,transfer-encoding")
+        wire.send(head + b"1\r\nx\r\n0\r\n" + b"x: 1\r\n" * MAX_HEADERS + b"\r\n")
+        status, body = wire.answer()
+    assert (status, json.loads(body)["code"]) == (431, "HEADERS_TOO_LARGE")
 
 
 def test_too_many_headers_are_refused(port: int) -> None:

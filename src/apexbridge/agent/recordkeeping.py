@@ -41,7 +41,10 @@ class ChatRecords:
         has_texts: bool = False,
         retention_days: int = 30,
         key_name: Callable[[str], str | None] = lambda _: None,
+        is_disk_short: Callable[[], bool] = lambda: False,
     ) -> None:
+        """Nothing is recorded while the disk is short of room."""
+        self._is_disk_short = is_disk_short
         self.has_texts = has_texts
         """Whether what was said is kept as well."""
         self._store = store
@@ -75,6 +78,9 @@ class ChatRecords:
     async def _flush(self) -> bool:
         """Write what is waiting; what cannot be written now may be later."""
         async with self._lock:
+            if self._waiting and self._is_disk_short():
+                self._dropped += len(self._waiting)
+                self._waiting, self._bytes = [], 0
             while self._waiting:
                 batch = self._waiting[:BATCH]
                 try:
@@ -91,7 +97,9 @@ class ChatRecords:
                 del self._waiting[: len(batch)]
                 self._bytes -= sum(len(text) for _, long in batch for text in long if text)
             if self._dropped:
-                logger.warning("the disk does not keep up: %s chat requests were not recorded", self._dropped)
+                logger.warning(
+                    "the disk is short of room or does not keep up: %s chat requests were not recorded", self._dropped
+                )
                 self._dropped = 0
         return bool(self._waiting)
 

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from apexbridge.disk import Claim, Disk, blocks
+from apexbridge.errors import ServerError
 from apexbridge.sandbox.models import RunFile
 
 MAX_FILES = 1000
@@ -14,18 +16,28 @@ MAX_WARNINGS = 20
 MAX_SHOWN_CHARACTERS = 200
 MAX_BYTES = 256 * 1024 * 1024
 """However large a workspace may be, a run's artifacts take no more of the server's disk."""
-MIN_FREE_BYTES = 256 * 1024 * 1024
-"""The server needs the rest of its disk more than any artifact."""
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-def carry_out(workspace: int, target: Path, *, secrets: Sequence[str] = ()) -> tuple[list[RunFile], list[str]]:
+def carry_out(
+    workspace: int,
+    target: Path,
+    *,
+    limit: int = MAX_BYTES,
+    disk: Disk | None = None,
+    caller: str = "",
+    secrets: Sequence[str] = (),
+) -> tuple[list[RunFile], list[str]]:
     """Copy regular files from the workspace's `output/`; gives them, sorted, and a word on each that was left.
 
     Nothing is followed and nothing is trusted: names are checked, sizes are counted while copying, pipes, links and
     devices stay behind. What the run left is frozen by now, since nothing of it is alive.
+
+    All files together take at most `limit` bytes. A sparse file counts with its full size, which its copy will take.
+    Room is claimed on `disk` for `caller`.
     """
+    disk = disk or Disk(target)
     try:
         output = os.open("output", _OPEN_FOLDER, dir_fd=workspace)
     except OSError:
@@ -33,7 +45,7 @@ def carry_out(workspace: int, target: Path, *, secrets: Sequence[str] = ()) -> t
     files: list[RunFile] = []
     left: list[str] = []
     try:
-        room = min(MAX_BYTES, max(0, _free_bytes(target) - MIN_FREE_BYTES))
+        room = min(MAX_BYTES, limit)
         for folder, name, path in _walk(output, "", 0, left):
             if any(secret in path for secret in secrets):
                 left.append("a file with a secret in its name was left")
@@ -41,7 +53,8 @@ def carry_out(workspace: int, target: Path, *, secrets: Sequence[str] = ()) -> t
             if len(files) >= MAX_FILES:
                 left.append(f"output/ holds more than {MAX_FILES} files; the rest was left")
                 break
-            size = _copy(folder, name, target / path, room, secrets)
+            with disk.claim(caller, target) as claim:
+                size = _copy(folder, name, target / path, room, claim, secrets)
             if isinstance(size, str):
                 left.append(f"output/{path[:MAX_SHOWN_CHARACTERS]} was left: {size}")
                 continue
@@ -79,7 +92,7 @@ def _walk(folder: int, prefix: str, depth: int, left: list[str]) -> Iterator[tup
             os.close(below)
 
 
-def _copy(folder: int, name: str, target: Path, room: int, secrets: Sequence[str]) -> int | str:
+def _copy(folder: int, name: str, target: Path, room: int, claim: Claim, secrets: Sequence[str]) -> int | str:
     """Copy one file; gives its size, or why it was left."""
     try:
         descriptor = os.open(name, _OPEN_FILE, dir_fd=folder)
@@ -89,9 +102,13 @@ def _copy(folder: int, name: str, target: Path, room: int, secrets: Sequence[str
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
             return "no regular file"
-        data = source.read(room + 1) if found.st_size <= room else b""
-    if found.st_size > room or len(data) > room:
-        return "there is no room for it"
+        if found.st_size > room:
+            return "there is no room for it"
+        try:
+            claim.take(blocks(found.st_size))
+        except ServerError:
+            return "there is no room for it"
+        data = source.read(found.st_size)
     if any(secret.encode("utf-8", "surrogateescape") in data for secret in secrets if secret):
         return "it holds a secret"
     try:
@@ -104,12 +121,6 @@ def _copy(folder: int, name: str, target: Path, room: int, secrets: Sequence[str
             target.unlink()
         return str(error.strerror)
     return len(data)
-
-
-def _free_bytes(target: Path) -> int:
-    place = next(parent for parent in target.parents if parent.exists())
-    found = os.statvfs(place)
-    return found.f_bavail * found.f_frsize
 
 
 def _is_plain(name: str) -> bool:

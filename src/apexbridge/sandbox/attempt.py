@@ -7,6 +7,7 @@ from pathlib import Path
 
 import anyio.to_thread
 
+from apexbridge.disk import Disk
 from apexbridge.sandbox.artifacts import carry_out
 from apexbridge.sandbox.backends.backend import Backend
 from apexbridge.sandbox.config import SandboxLimits
@@ -86,6 +87,8 @@ class Workbench:
         begun: float,
         waiting: Waiting | None = None,
         artifacts: Path | None = None,
+        disk: Disk | None = None,
+        caller: str = "",
         listener: Listener | None = None,
         started: Callable[[Cancel], None] | None = None,
     ) -> Finished:
@@ -109,7 +112,7 @@ class Workbench:
             async with GrantedHosts(job.grants, cell):
                 ending, peak = await supervisor.wait()
             stdout, stderr = output.finish()
-            files, warnings = await self._carry_out(cell, artifacts, job)
+            files, warnings = await self._carry_out(cell, artifacts, job, disk, caller)
             return Finished(
                 ending=ending,
                 stdout=stdout,
@@ -193,9 +196,18 @@ class Workbench:
     def _place(self, pattern: str, cell: Cell) -> str:
         return pattern.format(base=self.launcher.base, cell=cell.identity)
 
-    async def _carry_out(self, cell: Cell, artifacts: Path | None, job: Job) -> tuple[list[RunFile], list[str]]:
+    async def _carry_out(
+        self, cell: Cell, artifacts: Path | None, job: Job, disk: Disk | None, caller: str
+    ) -> tuple[list[RunFile], list[str]]:
         if artifacts is None or not cell.opened.done() or cell.opened.exception() is not None:
             return [], []
         return await anyio.to_thread.run_sync(
-            lambda: carry_out(cell.opened.result()[0], artifacts, secrets=masks(job.grants.secrets))
+            lambda: carry_out(
+                cell.opened.result()[0],
+                artifacts,
+                limit=self.limits.disk_bytes,
+                disk=disk,
+                caller=caller,
+                secrets=masks(job.grants.secrets),
+            )
         )

@@ -14,6 +14,7 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
+from apexbridge.disk import Disk
 from apexbridge.errors import ServerError, SkillPermissionError
 from apexbridge.sandbox.attempt import Cancel, Finished, Waiting
 from apexbridge.sandbox.backends.choose import Choice, choose
@@ -34,8 +35,10 @@ Started = Callable[[Cancel], None]
 class Sandbox:
     """Runs jobs inside walls, so many at once. Nothing is started before the first job, unless asked to."""
 
-    def __init__(self, settings: SandboxSettings | None = None) -> None:
+    def __init__(self, settings: SandboxSettings | None = None, *, disk: Disk | None = None) -> None:
+        """Artifacts are claimed on `disk`."""
         self.settings = settings or SandboxSettings()
+        self._disk = disk
         self.slots = Slots(self.settings.max_concurrency, self.settings.queue)
         self._runtimes = Runtimes(self.settings.path)
         self._choice: Choice | None = None
@@ -80,7 +83,7 @@ class Sandbox:
         if self._pool is not None:
             await self._pool.filled()
 
-    async def check(self, job: Job) -> None:
+    async def check(self, job: Job, *, caller: str = "") -> None:
         """Refuse what cannot be run, before anybody is told that it will be.
 
         Raises:
@@ -88,7 +91,7 @@ class Sandbox:
             SkillPermissionError: the script cannot be read.
             InvalidInputError: the arguments cannot be passed on.
         """
-        self.slots.refuse_when_full()
+        self.slots.refuse_when_full(caller)
         await self.ready()
         _check_readable(job)
         arguments(job)
@@ -98,6 +101,7 @@ class Sandbox:
         self,
         job: Job,
         *,
+        caller: str = "",
         is_reserved: bool = False,
         grants: Callable[[], Awaitable[Grants]] | None = None,
         identity: str | None = None,
@@ -115,13 +119,13 @@ class Sandbox:
             SkillPermissionError: the script cannot be read.
             InvalidInputError: the arguments cannot be passed on.
         """
-        async with self.slots.turn(is_reserved=is_reserved):
+        async with self.slots.turn(caller, is_reserved=is_reserved):
             _check_readable(job)
             if grants is not None:
                 job = replace(job, grants=await grants())
             choice = await self.ready()
             try:
-                return await self._run(choice, job, identity or uuid.uuid4().hex, artifacts, listener, started)
+                return await self._run(choice, job, identity or uuid.uuid4().hex, caller, artifacts, listener, started)
             finally:
                 if self._pool is not None:
                     self._pool.fill()
@@ -131,6 +135,7 @@ class Sandbox:
         choice: Choice,
         job: Job,
         identity: str,
+        caller: str,
         artifacts: Path | None,
         listener: Listener | None,
         started: Started | None,
@@ -151,6 +156,8 @@ class Sandbox:
                     begun=begun,
                     waiting=waiting,
                     artifacts=artifacts,
+                    disk=self._disk,
+                    caller=caller,
                     listener=listener,
                     started=started,
                 )

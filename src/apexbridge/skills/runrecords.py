@@ -1,10 +1,12 @@
 """What is told of a run: in a list, by itself, and as events when its own are forgotten."""
 
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 from apexbridge.sandbox.models import ErrorCode, ExecutionResult
+from apexbridge.skills.longoutput import RecordedText
 from apexbridge.skills.runlog import RunLog
 from apexbridge.storage.runs import RunFilter, RunRow, RunState
 from apexbridge.wire import WireModel
@@ -79,14 +81,14 @@ def told(row: RunRow) -> dict[str, Any]:
     }
 
 
-def replay(detail: RunDetail) -> RunLog:
-    """The events of a run whose own are forgotten."""
+def replay(detail: RunDetail, texts: Mapping[str, RecordedText]) -> RunLog:
+    """The events of a run whose own are forgotten; `texts` are its long streams."""
     log = RunLog()
     for state in ("pending", "running"):
         log.add("state", state)
     if detail.result is not None:
         for name in STREAMS:
-            if text := getattr(detail.result, name):
+            if text := texts.get(name) or getattr(detail.result, name):
                 log.add("stdout" if name == "stdout" else "stderr", text)
         log.add("state", detail.state)
         log.add("result", detail.result)

@@ -4,20 +4,22 @@ import asyncio
 import hashlib
 import json
 import logging
-from collections.abc import AsyncIterator, Callable
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import anyio
 import anyio.to_thread
 
-from apexbridge.errors import ApexBridgeError, RequestError
+from apexbridge.disk import Disk, blocks, size_on_disk
+from apexbridge.errors import ApexBridgeError, RequestError, ServerError
 from apexbridge.sandbox.engine import Sandbox
 from apexbridge.sandbox.models import ExecutionResult, InputFile, Job
 from apexbridge.skills.files import open_beneath, remove_tree
 from apexbridge.skills.inputs import InputFiles
+from apexbridge.skills.longoutput import LongOutput, RecordedText, TextSource
 from apexbridge.skills.ports import RunRequest
 from apexbridge.skills.runlog import RunEvent, RunLog
 from apexbridge.skills.runrecords import (
@@ -40,6 +42,10 @@ from apexbridge.storage.statistics import CallStatisticsStore
 REMEMBERED_RUNS = 100
 REMEMBERED_CHARACTERS = 16 * 1024 * 1024
 """How much of what ended runs said is kept for listeners who come back; the rest is told from the records."""
+LARGE_BYTES = 64 * 1024
+"""Longer streams are read from their file in pieces while they are sent."""
+SHORT_CHARACTERS = 1024
+"""What a record holds of each stream while the disk is short of room."""
 SWEEP_SECONDS = 3600
 SWEEP_RUNS = 500
 MS_PER_DAY = 24 * 3600 * 1000
@@ -115,6 +121,7 @@ class Runs:
         folder: Path,
         inputs: InputFiles,
         uploads: UploadStore,
+        disk: Disk | None = None,
         record_input: bool = False,
         retention_days: int = 30,
     ) -> None:
@@ -124,6 +131,7 @@ class Runs:
         self._folder = folder
         self._inputs = inputs
         self.uploads = uploads
+        self._disk = disk or Disk(folder)
         self._record_input = record_input
         self._retention_days = retention_days
         self._live: dict[str, Run] = {}
@@ -135,10 +143,11 @@ class Runs:
         """Begin a run; it waits for its turn, and goes on whether anybody waits for it or not.
 
         Raises:
-            ServerError: SANDBOX_UNAVAILABLE, or QUEUE_FULL.
+            ServerError: SANDBOX_UNAVAILABLE, QUEUE_FULL, or STORAGE_FULL if the caller's quota is used up.
             SkillPermissionError: the script cannot be read.
             InvalidInputError: arguments or files do not fit.
         """
+        await self._check_quota(request.caller)
         with ExitStack() as stack:
             files: tuple[InputFile, ...] = ()
             if request.files:
@@ -156,12 +165,18 @@ class Runs:
                 layers=request.layers,
                 warnings=request.warnings,
             )
-            await self._sandbox.check(job)
-            self._sandbox.slots.reserve()
+            await self._sandbox.check(job, caller=request.caller)
+            self._sandbox.slots.reserve(request.caller)
             run = Run(self._row(request))
             run.go(asyncio.get_running_loop().create_task(self._carry(run, job, request, stack.pop_all())))
         self._live[run.id] = run
         return run
+
+    async def _check_quota(self, caller: str) -> None:
+        if self._disk.is_measured(caller):
+            self._disk.check(caller)
+        else:
+            await anyio.to_thread.run_sync(self._disk.check, caller)
 
     def _row(self, request: RunRequest) -> RunRow:
         text = json.dumps(request.input, sort_keys=True, ensure_ascii=False)
@@ -184,6 +199,7 @@ class Runs:
             with files:
                 result = await self._sandbox.run(
                     job,
+                    caller=request.caller,
                     is_reserved=True,
                     grants=request.grants,
                     identity=run.id,
@@ -219,8 +235,9 @@ class Runs:
         state: RunState = "completed" if result.success else "error"
         ended = replace(run.row, state=state, status=result.status, ended_at=now())
         try:
-            kept = await self._kept(result)
-            await self._store.put(replace(ended, result=kept))
+            recorded = replace(ended, result=await self._kept(run.row, result))
+            await self._store.put(recorded)
+            self._disk.add(recorded.caller, recorded.size)
             if run.row.started_at is not None:
                 await self._statistics.record(run.row.skill, success=result.success, duration_ms=result.duration)
         except Exception:  # the answer is there, and is not lost to a record that cannot be written
@@ -241,18 +258,37 @@ class Runs:
         ):
             self._ended.pop(next(iter(self._ended)))
 
-    async def _kept(self, result: ExecutionResult) -> str:
-        """The result as the record holds it; long output goes to files."""
-        long = {name: text for name in STREAMS if len(text := getattr(result, name)) > INLINE_CHARACTERS}
-        if long:
-            await anyio.to_thread.run_sync(self._write_output, result.id, long)
-        return result.model_copy(update=dict.fromkeys(long, "")).model_dump_json(exclude={"output"})
+    async def _kept(self, row: RunRow, result: ExecutionResult) -> str:
+        """The result as the record holds it; long output goes to files, if there is room for it."""
+        inline = SHORT_CHARACTERS if self._disk.is_short else INLINE_CHARACTERS
+        long = {name: text for name in STREAMS if len(text := getattr(result, name)) > inline}
+        changes: dict[str, Any] = dict.fromkeys(long, "")
+        if long or result.files:
+            try:
+                await anyio.to_thread.run_sync(self._write_output, row, long)
+            except (ServerError, OSError) as error:
+                logger.warning("the output of the run %s was not kept: %s", row.id, error)
+                changes = {name: text[:inline] for name, text in long.items()}
+                changes["warnings"] = [*result.warnings, "most of the output was not kept: there was no room for it"]
+        return result.model_copy(update=changes).model_dump_json(exclude={"output"})
 
-    def _write_output(self, identity: str, long: dict[str, str]) -> None:
-        folder = self._folder / identity
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, text in long.items():
-            (folder / name).write_text(text, "utf-8", "replace")
+    def _write_output(self, row: RunRow, long: dict[str, str]) -> None:
+        """Write long output beside the artifacts, and count both."""
+        folder = self._folder / row.id
+        try:
+            with self._disk.claim(row.caller, self._folder) as claim:
+                for name, text in long.items():
+                    data = text.encode("utf-8", "replace")
+                    claim.take(blocks(len(data)))
+                    folder.mkdir(parents=True, exist_ok=True)
+                    (folder / name).write_bytes(data)
+        except (ServerError, OSError):
+            for name in long:
+                with suppress(OSError):
+                    (folder / name).unlink()
+            raise
+        finally:
+            self._disk.add(row.caller, size_on_disk(folder))
 
     # -------------------------------------------------------------------------------------------------- looking
     async def page(self, wanted: RunFilter, *, page: int, limit: int) -> RunPage:
@@ -275,16 +311,44 @@ class Runs:
         Raises:
             RequestError: EXECUTION_NOT_FOUND.
         """
+        detail, texts = await self.outline(identity, owner=owner)
+        if detail.result is None or not texts:
+            return detail
+        whole = {name: await anyio.to_thread.run_sync(text.read) for name, text in texts.items()}
+        result = detail.result.model_copy(update=whole)
+        return detail.model_copy(update={"result": result})
+
+    async def outline(self, identity: str, *, owner: str | None = None) -> tuple[RunDetail, Mapping[str, RecordedText]]:
+        """Everything about one run. Its long streams are empty in the result, and come as files instead.
+
+        Raises:
+            RequestError: EXECUTION_NOT_FOUND.
+        """
         if run := self._live_run(identity, owner):
-            return RunDetail(**told(run.row))
+            return RunDetail(**told(run.row)), {}
         row = await self._row_of(identity, owner)
-        result = await anyio.to_thread.run_sync(self._result, row)
-        return RunDetail(**told(row), input=json.loads(row.input) if row.input else None, result=result)
+        result, texts = await anyio.to_thread.run_sync(self._result, row)
+        return RunDetail(**told(row), input=json.loads(row.input) if row.input else None, result=result), texts
+
+    def long_output(self, identity: str, streams: Mapping[str, str]) -> LongOutput:
+        """Which streams of a run's result are long: from the record if it has them, so that memory can let them go."""
+        folder = self._folder / identity
+        found: dict[str, TextSource] = {}
+        for name, text in streams.items():
+            path = folder / name
+            if len(text) > LARGE_BYTES:
+                found[name] = RecordedText(path) if path.is_file() else text
+            elif not text and path.is_file():
+                found[name] = RecordedText(path)
+        return found
 
     async def events(self, identity: str, after: int = 0, *, owner: str | None = None) -> AsyncIterator[RunEvent]:
-        """What happens in a run from that number on, to its end; one that ended long ago is told from its record."""
+        """What happens in a run from that number on, to its end; one that ended long ago is told from its record.
+
+        From a record, `data` of a long stream is a `RecordedText`.
+        """
         run = self._live.get(identity) or self._ended.get(identity)
-        log = run.log if run and _belongs(run.row, owner) else replay(await self.get(identity, owner=owner))
+        log = run.log if run and _belongs(run.row, owner) else replay(*await self.outline(identity, owner=owner))
         async for event in log.follow(after):
             yield event
 
@@ -300,15 +364,21 @@ class Runs:
         except (OSError, ValueError) as error:
             raise RequestError(f"The run left no file {path}", code="FILE_NOT_FOUND") from error
 
-    def _result(self, row: RunRow) -> ExecutionResult | None:
+    def _result(self, row: RunRow) -> tuple[ExecutionResult | None, dict[str, RecordedText]]:
+        """The result with short streams, and the files of long ones."""
         if row.result is None:
-            return None
+            return None, {}
         told = json.loads(row.result)
+        texts: dict[str, RecordedText] = {}
         for name in STREAMS:
             path = self._folder / row.id / name
-            if not told[name] and path.is_file():
-                told[name] = path.read_text("utf-8", "replace")
-        return ExecutionResult.model_validate(told).of_skill(row.skill)
+            if told[name] or not path.is_file():
+                continue
+            if path.stat().st_size > LARGE_BYTES:
+                texts[name] = RecordedText(path)
+            else:
+                told[name] = RecordedText(path).read()
+        return ExecutionResult.model_validate(told).of_skill(row.skill), texts
 
     def _live_run(self, identity: str, owner: str | None) -> Run | None:
         run = self._live.get(identity)
@@ -346,9 +416,18 @@ class Runs:
 
     async def _forget(self, identity: str) -> None:
         self._ended.pop(identity, None)
+        row = await self._store.get(identity)
         with storage_faults():
-            await anyio.to_thread.run_sync(remove_tree, self._folder / identity)
-            await self._store.delete(identity)
+            freed = await anyio.to_thread.run_sync(self._remove_files, identity)
+            await self._disk.ballast.give_way(lambda: self._store.delete(identity))
+        if row is not None:
+            self._disk.release(row.caller, freed + row.size)
+
+    def _remove_files(self, identity: str) -> int:
+        folder = self._folder / identity
+        size = size_on_disk(folder)
+        remove_tree(folder)
+        return size
 
     async def recover(self) -> None:
         """Say of runs that were under way when the server went away how they ended: with it."""

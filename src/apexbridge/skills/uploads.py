@@ -2,12 +2,14 @@
 
 import os
 import re
+import threading
 import time
 from pathlib import Path
 from typing import BinaryIO
 
 import anyio.to_thread
 
+from apexbridge.disk import Disk, blocks, size_on_disk
 from apexbridge.errors import InvalidInputError, RequestError
 from apexbridge.skills.files import remove_tree
 from apexbridge.wire import WireModel
@@ -16,6 +18,8 @@ LIFETIME_SECONDS = 3600
 MAX_UPLOADS = 1000
 MAX_BYTES = 1024 * 1024 * 1024
 """All that wait together."""
+SHARE = 4
+"""One caller with a key may have one in so many of them, and of their bytes."""
 MAX_NAME_BYTES = 200
 _ID = re.compile(r"upload-[0-9a-f]{32}\Z")
 
@@ -31,8 +35,10 @@ class Upload(WireModel):
 class UploadStore:
     """Keeps uploads in a folder, each in one of its own."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, disk: Disk | None = None) -> None:
         self._folder = folder
+        self._disk = disk or Disk(folder)
+        self._lock = threading.Lock()
 
     @staticmethod
     def is_id(text: str) -> bool:
@@ -43,16 +49,35 @@ class UploadStore:
         """Keep a copy of an open file for this caller: an API key's id, or nothing.
 
         Raises:
-            RequestError: QUEUE_FULL, when too many are kept already.
+            RequestError: QUEUE_FULL, when too many are kept already, of this caller or of all.
+            ServerError: STORAGE_FULL.
         """
         return await anyio.to_thread.run_sync(self._add, file, safe_name(name or "upload"), caller)
 
     def _add(self, file: BinaryIO, name: str, caller: str) -> Upload:
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.sweep()
-        sizes = [file.stat().st_size for file in self._folder.glob("*/*")]
-        if len(sizes) >= MAX_UPLOADS or sum(sizes) >= MAX_BYTES:
+        with self._lock:
+            self.sweep()
+            self._check(caller)
+        with self._disk.claim(caller, self._folder) as claim:
+            claim.take(blocks(os.fstat(file.fileno()).st_size))
+            upload, place = self._copy(file, name, caller)
+        self._disk.add(caller, size_on_disk(place))
+        return upload
+
+    def _check(self, caller: str) -> None:
+        kept = [(_owner(file.parent), file.stat().st_size) for file in self._folder.glob("*/*")]
+        if len(kept) >= MAX_UPLOADS or sum(size for _, size in kept) >= MAX_BYTES:
             raise RequestError("Too many uploads wait for their runs; try again later.", code="QUEUE_FULL")
+        own = [size for owner, size in kept if owner == caller]
+        if caller and (len(own) >= MAX_UPLOADS // SHARE or sum(own) >= MAX_BYTES // SHARE):
+            raise RequestError(
+                f"{len(own)} uploads of the API key {caller} wait for their runs, which is as much as one key may "
+                f"have; each is kept for {LIFETIME_SECONDS // 60} minutes. Try again later.",
+                code="QUEUE_FULL",
+            )
+
+    def _copy(self, file: BinaryIO, name: str, caller: str) -> tuple[Upload, Path]:
         identity = f"upload-{os.urandom(16).hex()}"
         place = self._folder / (f"{identity}.{caller}" if caller else identity)
         place.mkdir(mode=0o700)
@@ -64,7 +89,7 @@ class UploadStore:
         except BaseException:
             remove_tree(place)
             raise
-        return Upload(id=identity, name=name, size=size)
+        return Upload(id=identity, name=name, size=size), place
 
     def open(self, identity: str, *, owner: str | None = None) -> tuple[str, BinaryIO]:
         """An upload's name and the open file; with `owner`, those of others are not there.
@@ -74,7 +99,7 @@ class UploadStore:
         """
         try:
             (place,) = self._folder.glob(f"{identity}*")
-            if owner not in (None, place.name.partition(".")[2]):
+            if owner not in (None, _owner(place)):
                 raise ValueError(identity)
             (path,) = place.iterdir()
             return path.name, path.open("rb")
@@ -90,7 +115,14 @@ class UploadStore:
         oldest = time.time() - LIFETIME_SECONDS
         for place in self._folder.iterdir():
             if place.lstat().st_mtime < oldest:
+                size = size_on_disk(place)
                 remove_tree(place)
+                self._disk.release(_owner(place), size)
+
+
+def _owner(place: Path) -> str:
+    """The caller whose upload is in a folder."""
+    return place.name.partition(".")[2]
 
 
 def safe_name(name: str) -> str:

@@ -21,6 +21,7 @@ from typing import Any
 
 import anyio.to_thread
 
+from apexbridge.disk import Ballast
 from apexbridge.errors import ServerError
 from apexbridge.storage.anchor import AnchorStore
 from apexbridge.storage.chain import AuditReport, Walk, chained_all
@@ -35,6 +36,8 @@ REFUSALS_A_MINUTE = 60
 MAX_WAITING = 10_000
 RESERVE_BYTES = 256 * 1024
 """Free space without which no act is begun: its line, and what the database needs to announce it."""
+ACT_BYTES = 4 * 1024 * 1024
+"""Free space below which an act gets the room of the ballast: what acts change on the disk needs some, too."""
 _KEY = re.compile(r"apex_([0-9a-f]{8})_[\w-]+", re.ASCII)
 logger = logging.getLogger(__name__)
 
@@ -60,7 +63,16 @@ class Act:
 class AuditLog:
     """Writes acts down, many together, and tells whether all of them are still there."""
 
-    def __init__(self, path: Path, database: Database, *, max_file_bytes: int = MAX_FILE_BYTES) -> None:
+    def __init__(
+        self,
+        path: Path,
+        database: Database,
+        *,
+        ballast: Ballast | None = None,
+        max_file_bytes: int = MAX_FILE_BYTES,
+    ) -> None:
+        """`ballast` gives way when the disk is full."""
+        self._ballast = ballast
         self._file = ChainFile(path, max_bytes=max_file_bytes)
         self._anchors = AnchorStore(database)
         self._anchor = Anchor()
@@ -97,6 +109,11 @@ class AuditLog:
         Raises:
             ServerError: STORAGE_FULL.
         """
+        if self._ballast is not None:
+            if not _has_room(self._file.path.parent, ACT_BYTES):
+                self._ballast.release()
+            elif self._ballast.is_released:
+                await anyio.to_thread.run_sync(self._ballast.fill)
         if self._failure is None and self._file.is_in_place and _has_room(self._file.path.parent):
             return
         await self._written()
@@ -133,12 +150,22 @@ class AuditLog:
         self._omitted = 0
 
     async def verify(self) -> AuditReport:
-        """Walk the whole chain and name the first line that is not as it was written."""
+        """Walk the whole chain and name the first line that is not as it was written.
+
+        The end is compared with what the database knows, also if the file could not be opened. A log that is not a
+        readable file is never intact.
+        """
         await self._written()
         # Both at one moment: lines that are added while the walk goes on are none of its business.
-        head, walk = self._file.head, Walk()
+        head, walk = self._anchor.head, Walk()
         with self._file.all_lines() as files:
-            return await anyio.to_thread.run_sync(walk.through, files) or walk.end(head)
+            report = await anyio.to_thread.run_sync(walk.through, files) or walk.end(head)
+        found = self._file.oddity()
+        if found is None:
+            return report
+        problem = found if report.intact else f"{found}; {report.problem}"
+        name = report.file or self._file.path.name
+        return replace(report, intact=False, file=name, line=report.line or walk.number + 1, problem=problem)
 
     # ------------------------------------------------------------------------------------------------- writing
     def _put(self, act: Act, done: asyncio.Future[None] | None) -> None:
@@ -208,14 +235,14 @@ class AuditLog:
             self._stored = settled
 
 
-def _has_room(folder: Path) -> bool:
+def _has_room(folder: Path, size: int = RESERVE_BYTES) -> bool:
     """Whether a line would fit onto the disk; where nobody can tell, it is tried."""
     try:
         disk = os.statvfs(folder)
     except OSError:
         return True
     free = disk.f_bfree if os.geteuid() == 0 else disk.f_bavail
-    return not disk.f_blocks or free * disk.f_frsize >= RESERVE_BYTES
+    return not disk.f_blocks or free * disk.f_frsize >= size
 
 
 def masked(text: str) -> str:

@@ -113,7 +113,9 @@ class Walk:
 
     def __init__(self) -> None:
         self.head = Head()
-        self._torn = self._recovered = self._number = 0
+        self._torn = self._recovered = 0
+        self.number = 0
+        """The line of the last file that was read last."""
         self._file = ""
         self._is_missing = False
         self._left: bytes | None = None
@@ -122,13 +124,13 @@ class Walk:
         """Read all lines of all files (None is one that is missing); gives what is broken, or None."""
         gone: str | None = None
         for self._file, lines in files:
-            self._number, self._is_missing = 0, lines is None
-            for self._number, line in enumerate(lines or (), 1):
+            self.number, self._is_missing = 0, lines is None
+            for self.number, line in enumerate(lines or (), 1):
                 if broken := self._take(line):
                     return replace(broken, problem=f"{gone} is gone; {broken.problem}") if gone else broken
             gone = self._file if self._is_missing else None
             if self._left is not None:
-                return self._broken(self._number, "it is no line of this log")
+                return self._broken(self.number, "it is no line of this log")
         return None
 
     def end(self, expected: Head) -> AuditReport:
@@ -136,13 +138,13 @@ class Walk:
         more = self.head.count - expected.count
         if more < 0:
             where = "the file itself is gone" if self._is_missing else "the end is cut off"
-            return self._broken(self._number + 1, f"{where}; missing: {_lines(-more)}")
+            return self._broken(self.number + 1, f"{where}; missing: {_lines(-more)}")
         if more > 0:
             return self._broken(
-                max(1, self._number - more + 1), f"not written by this server: {_lines(more)} from here on"
+                max(1, self.number - more + 1), f"not written by this server: {_lines(more)} from here on"
             )
         if self.head.hash != expected.hash:
-            return self._broken(self._number, "the log does not end with the line it ended with; it was written anew")
+            return self._broken(self.number, "the log does not end with the line it ended with; it was written anew")
         return AuditReport(intact=True, count=self.head.count, torn=self._torn, recovered=self._recovered)
 
     def _take(self, line: bytes) -> AuditReport | None:
@@ -153,18 +155,18 @@ class Walk:
         after, problem, told = followed(self.head, text)
         if self._left is not None:
             if after is None or any(told.get(key) != value for key, value in torn_note(self._left).items()):
-                return self._broken(self._number - 1, "it is no line of this log")
+                return self._broken(self.number - 1, "it is no line of this log")
             self._torn, self._left = self._torn + 1, None
         if after is None and told.get("what") == FOREIGN and isinstance(told.get("lines"), int):
-            first = min(max(1, self._number - told["lines"]), self._number)
+            first = min(max(1, self.number - told["lines"]), self.number)
             return self._broken(
-                first, f"not written by this server: {_lines(told['lines'])} from here on", told=self._number
+                first, f"not written by this server: {_lines(told['lines'])} from here on", told=self.number
             )
         if after is None:
-            return self._broken(self._number, problem)
+            return self._broken(self.number, problem)
         self.head = after
         if text == line:
-            return self._broken(self._number, "its end is missing")
+            return self._broken(self.number, "its end is missing")
         self._recovered += told.get("what") == RECOVERED
         return None
 

@@ -64,6 +64,19 @@ class ChainFile:
         """Whether the next lines belong into a new file."""
         return self.head.size >= self._max_bytes
 
+    def oddity(self) -> str | None:
+        """What is in the place of the file, if it is not one that can be read; None if it is, or if it is missing."""
+        try:
+            found = self.path.lstat()
+            if not stat.S_ISREG(found.st_mode):
+                return f"it is {_kind(found)}, not a file"
+            os.close(os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK))
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            return f"it cannot be read ({error.strerror})"
+        return None
+
     def attach(self, anchor: Anchor, *, at_start: bool = False) -> list[dict[str, Any]]:
         """Open the file, find its end and write what was announced; gives the lines that have to be written next.
 
@@ -75,9 +88,11 @@ class ChainFile:
             anchor = self._found_anchor()
         elif not self.path.exists() and self._was_put_aside(anchor.head):
             anchor = replace(anchor, head=replace(anchor.head, size=0))
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
         descriptor = os.open(self.path, flags, 0o600)
         try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise OSError(errno.EINVAL, f"{self.path.name} is {_kind(os.fstat(descriptor))}, not a file")
             if not os.fstat(descriptor).st_size:
                 _sync(self.path.parent)
             notes = self._caught_up(descriptor, anchor, at_start=at_start)
@@ -228,7 +243,7 @@ def _lines_of(path: Path, stack: ExitStack) -> Iterator[bytes] | None:
         # Without waiting: a pipe would be waited for, by all who wait for this server.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
-        if error.errno not in (errno.ENOENT, errno.ELOOP, errno.ENXIO):
+        if error.errno not in (errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.EACCES, errno.EPERM):
             raise
         return None
     known = os.fstat(descriptor)
@@ -242,6 +257,19 @@ def _lines_up_to(file: BinaryIO, size: int) -> Iterator[bytes]:
     while size > 0 and (line := file.readline(size)):
         size -= len(line)
         yield line
+
+
+def _kind(status: os.stat_result) -> str:
+    """What something is that is not a file."""
+    kinds = {
+        stat.S_IFLNK: "a link",
+        stat.S_IFDIR: "a folder",
+        stat.S_IFIFO: "a pipe",
+        stat.S_IFSOCK: "a socket",
+        stat.S_IFBLK: "a device",
+        stat.S_IFCHR: "a device",
+    }
+    return kinds.get(stat.S_IFMT(status.st_mode), "something else")
 
 
 def _note(what: str, **more: Any) -> dict[str, Any]:

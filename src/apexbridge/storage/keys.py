@@ -11,7 +11,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Literal, cast, get_args
 
-from apexbridge.errors import InvalidInputError, RequestError
+from apexbridge.disk import Ballast
+from apexbridge.errors import InvalidInputError, RequestError, ServerError
 from apexbridge.storage.behind import WriteBehind
 from apexbridge.storage.database import Database
 from apexbridge.storage.faults import storage_faults
@@ -57,8 +58,11 @@ class ApiKey:
 class KeyStore:
     """Keeps keys in the database, and all of them in memory: a request waits for no disk."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, *, ballast: Ballast | None = None) -> None:
         self._database = database
+        self._ballast = ballast
+        self._unsaved: dict[str, int] = {}
+        """Keys that were revoked while the database could not be written, and when."""
         self._keys: dict[str, ApiKey] = {}
         self._used: dict[str, int] = {}
         self._behind = WriteBehind(self._flush, FLUSH_SECONDS)
@@ -107,6 +111,17 @@ class KeyStore:
         is_admin = key is not None and key.allows("admin") and key.problem(milliseconds()) is None
         return None if is_admin else caller
 
+    def check(self, caller: str) -> None:
+        """Refuse a caller whose key no longer counts; for requests that take long.
+
+        Raises:
+            RequestError: UNAUTHORIZED.
+        """
+        key = self._keys.get(caller)
+        problem = key.problem(milliseconds()) if key else None
+        if problem is not None:
+            raise RequestError(f"The API key {caller} {problem}.", code="UNAUTHORIZED")
+
     def note_use(self, key: ApiKey, now: int) -> None:
         """Remember that a key was used; it is written down later, not while somebody waits."""
         self._used[key.id] = now
@@ -145,30 +160,55 @@ class KeyStore:
     async def revoke(self, identity: str) -> ApiKey:
         """Take a key back, for good and at once; the record of it stays.
 
+        It no longer counts from this moment on, even if the disk does not take the change. That is tried again then.
+
         Raises:
             RequestError: NOT_FOUND.
+            ServerError: STORAGE_FULL, if the key is revoked in memory only.
         """
         key = self._keys.get(identity)
         if key is None:
             raise RequestError(f"There is no API key {identity[:64]}. See: apex keys list", code="NOT_FOUND")
         if key.revoked_at is None:
-            revoked = replace(key, revoked_at=milliseconds())
-            update = "UPDATE api_keys SET revoked_at = ? WHERE id = ? AND revoked_at IS NULL"
-            with storage_faults():
-                await self._database.write(
-                    lambda connection: connection.execute(update, (revoked.revoked_at, identity))
-                )
-            self._keys[identity] = key = revoked
+            now = milliseconds()
+            self._keys[identity] = key = replace(key, revoked_at=now)
+            self._unsaved[identity] = now
+        if identity in self._unsaved:
+            try:
+                await self._save_revocations()
+            except (OSError, sqlite3.Error) as error:
+                self._behind.soon()
+                raise ServerError(
+                    f"The API key {identity} is revoked, but the disk does not take it: it counts again should the "
+                    "server end before it could be written down, which is tried every few seconds. Free some space.",
+                    code="STORAGE_FULL",
+                ) from error
         return key
+
+    async def _save_revocations(self) -> None:
+        update = "UPDATE api_keys SET revoked_at = ? WHERE id = ? AND revoked_at IS NULL"
+        rows = [(moment, identity) for identity, moment in self._unsaved.items()]
+
+        async def save() -> None:
+            await self._database.write(lambda connection: connection.executemany(update, rows))
+
+        await (self._ballast.give_way(save) if self._ballast is not None else save())
+        for _, identity in rows:
+            self._unsaved.pop(identity, None)
 
     async def close(self) -> None:
         """Write down what is not written yet."""
         await self._behind.close()
 
     async def _flush(self) -> bool:
+        if self._unsaved:
+            try:
+                await self._save_revocations()
+            except (OSError, sqlite3.Error):
+                logger.warning("%s revoked keys are not written down yet", len(self._unsaved), exc_info=True)
         used, self._used = self._used, {}
         if not used:
-            return False
+            return bool(self._unsaved)
         for identity, moment in used.items():
             self._keys[identity] = replace(self._keys[identity], last_used_at=moment)
         update = "UPDATE api_keys SET last_used_at = ? WHERE id = ?"
@@ -177,7 +217,7 @@ class KeyStore:
             await self._database.write(lambda connection: connection.executemany(update, rows))
         except sqlite3.Error:  # memory knows it; a time is not worth a failure
             logger.warning("the last use of %s keys could not be written down", len(rows), exc_info=True)
-        return bool(self._used)
+        return bool(self._used or self._unsaved)
 
 
 def milliseconds() -> int:

@@ -8,10 +8,9 @@ from typing import Literal
 from apexbridge.storage.database import Database
 
 RunState = Literal["pending", "running", "completed", "error"]
-_COLUMNS = (
-    "id, skill, script, content_hash, caller, state, status, "
-    "created_at, started_at, ended_at, input_digest, input, result"
-)
+ROW_BYTES = 512
+_SUMMARY = "id, skill, script, content_hash, caller, state, status, created_at, started_at, ended_at, input_digest"
+_COLUMNS = f"{_SUMMARY}, input, result"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +32,11 @@ class RunRow:
     input: str | None = None
     result: str | None = None
     """The result as JSON, without what is kept beside the record."""
+
+    @property
+    def size(self) -> int:
+        """About what the record takes in the database."""
+        return ROW_BYTES + len(self.result or "") + len(self.input or "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,10 +72,16 @@ class RunStore:
         row = self._database.look(lambda connection: connection.execute(query, (identity,)).fetchone())
         return None if row is None else str(row[0])
 
+    def taken_by(self, caller: str) -> tuple[set[str], int]:
+        """The ids of a caller's runs, and about what their records take in the database."""
+        query = "SELECT id, ? + length(coalesce(result, '')) + length(coalesce(input, '')) FROM runs WHERE caller = ?"
+        rows = self._database.look(lambda connection: connection.execute(query, (ROW_BYTES, caller)).fetchall())
+        return {identity for identity, _ in rows}, sum(size for _, size in rows)
+
     async def page(
         self, wanted: RunFilter, *, besides: Sequence[str] = (), offset: int, limit: int
     ) -> tuple[list[RunRow], int]:
-        """The newest first, and how many there are, leaving some out."""
+        """The newest first without inputs and results, and how many there are, leaving some out."""
         given = {"skill": wanted.skill, "state": wanted.state, "status": wanted.status, "caller": wanted.caller}
         used = {column: value for column, value in given.items() if value is not None}
         left_out = f"id NOT IN ({', '.join('?' * len(besides))})"
@@ -81,7 +91,8 @@ class RunStore:
         def job(connection: sqlite3.Connection) -> tuple[list[RunRow], int]:
             (total,) = connection.execute(f"SELECT count(*) FROM runs WHERE {where}", values).fetchone()  # noqa: S608
             rows = connection.execute(
-                f"SELECT {_COLUMNS} FROM runs WHERE {where} ORDER BY created_at DESC, id LIMIT ? OFFSET ?",  # noqa: S608
+                f"SELECT {_SUMMARY}, NULL, NULL FROM runs WHERE {where} "  # noqa: S608
+                "ORDER BY created_at DESC, id LIMIT ? OFFSET ?",
                 (*values, limit, offset),
             ).fetchall()
             return [_row(row) for row in rows], total

@@ -20,11 +20,13 @@ from apexbridge.surfaces.http.audit import AuditTrail
 from apexbridge.surfaces.http.errors import answer_error
 from apexbridge.surfaces.http.rates import RateLimit
 from apexbridge.surfaces.http.scopes import is_act, required_scope
+from apexbridge.surfaces.http.underway import TooMuchError, UnderWay
 
 _KEY_IN_QUERY = re.compile(
     r"apex_[0-9a-f]{8}_|(?:^|[&;])(?:x-)?(?:api[-_]?key|access[-_]?token|authorization|bearer)=", re.IGNORECASE
 )
 REMEMBERED_HOSTS = 256
+UPLOAD_PATHS = frozenset({"/api/skills", "/api/skills/install", "/api/skills/validate", "/api/uploads"})
 _REALM = 'Bearer realm="apexbridge"'
 _HOW = "Send it as `Authorization: Bearer …` or `x-api-key: …`; make one with: apex keys create"
 
@@ -64,6 +66,7 @@ class AccessGuard:
         self._keys = keys
         self._rates = rates
         self._trail = trail
+        self._under_way = UnderWay()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on what is allowed; administrative acts leave a trail."""
@@ -81,13 +84,28 @@ class AccessGuard:
                     self._trail.refused(scope, error.status, who=state["caller"])
                 await answer_error(error, scope, receive, send, headers=_headers(error))
                 return
-            if is_act(scope["method"], needed):
-                try:
-                    await self._trail.follow(self._app, scope, receive, send)
-                except ApexBridgeError as error:  # it can only come from the trail: the app answers its own
-                    await answer_error(error, scope, receive, send)
+            caller = state["caller"]
+            if not caller:
+                await self._pass(scope, receive, send, needed)
                 return
+            try:
+                with self._under_way.request(caller, is_upload=_is_upload(scope)) as counted:
+                    await self._pass(scope, counted.receive(receive), send, needed)
+            except RequestError as error:  # it can only come from the count: the app answers its own
+                await answer_error(error, scope, receive, send, headers=_headers(error))
+            except TooMuchError as refused:
+                await answer_error(refused.error, scope, receive, send, headers=_headers(refused.error))
+            return
         await self._app(scope, receive, send)
+
+    async def _pass(self, scope: Scope, receive: Receive, send: Send, needed: KeyScope) -> None:
+        if not is_act(scope["method"], needed):
+            await self._app(scope, receive, send)
+            return
+        try:
+            await self._trail.follow(self._app, scope, receive, send)
+        except ApexBridgeError as error:  # it can only come from the trail: the app answers its own
+            await answer_error(error, scope, receive, send)
 
     def _admit(self, scope: Scope, state: dict[str, str], needed: KeyScope) -> None:
         """Find out who it is.
@@ -130,6 +148,10 @@ class AccessGuard:
                 scope=needed,
             )
         self._keys.note_use(key, now)
+
+
+def _is_upload(scope: Scope) -> bool:
+    return scope["method"] == "POST" and scope["path"] in UPLOAD_PATHS
 
 
 def _given_key(scope: Scope) -> str | None:

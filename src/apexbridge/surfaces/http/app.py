@@ -11,9 +11,11 @@ from apexbridge.surfaces.http import chat, chats, executions, keys, permits, plu
 from apexbridge.surfaces.http.access import Access, AccessGuard
 from apexbridge.surfaces.http.audit import AuditTrail
 from apexbridge.surfaces.http.errors import CatchAll, ErrorAnswer, add_error_handlers
+from apexbridge.surfaces.http.headers import SecurityHeaders
 from apexbridge.surfaces.http.limits import BodyLimit
 from apexbridge.surfaces.http.openapi import complete_document
 from apexbridge.surfaces.http.origin import OriginGuard
+from apexbridge.surfaces.http.pacing import PacedAnswers, UnreadAnswers
 from apexbridge.surfaces.http.rates import RateLimit
 
 _ERRORS: dict[int | str, dict[str, Any]] = {
@@ -51,5 +53,7 @@ def create_app(bridge: Bridge, access: Access | None = None) -> FastAPI:
     app.add_middleware(
         OriginGuard, access=access, hosts=settings.allowed_hosts, origins=settings.allowed_origins, trail=trail
     )
-    app.add_middleware(CatchAll)  # the last one added is the outermost
+    app.add_middleware(PacedAnswers, unread=UnreadAnswers())
+    app.add_middleware(CatchAll)
+    app.add_middleware(SecurityHeaders)  # the last one added is the outermost
     return app

@@ -7,6 +7,7 @@ import anyio
 from fastapi import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from apexbridge.errors import ServerError
 from apexbridge.storage.audit import Act, AuditLog
 from apexbridge.surfaces.http.identity import given_request_id, request_id
 from apexbridge.surfaces.http.scopes import SAFE_METHODS
@@ -14,6 +15,7 @@ from apexbridge.surfaces.http.scopes import SAFE_METHODS
 ContentHash = Callable[[str], str | None]
 _OF_METHOD = {"POST": "create", "PUT": "set", "PATCH": "change", "DELETE": "remove"}
 _STATE = "audit"
+REVOKE = "keys.revoke"
 
 
 def note(request: Request, *, target: str | None = None, detail: str | None = None) -> None:
@@ -35,7 +37,11 @@ class AuditTrail:
         Raises:
             ServerError: STORAGE_FULL, where it could not be written down.
         """
-        await self._log.ready()
+        try:
+            await self._log.ready()
+        except ServerError:
+            if _act(scope)[0] != REVOKE:  # it takes rights away and nothing else; its line waits in memory
+                raise
         identity = request_id(scope)
         before = self._hash_of(*_act(scope))
         is_written = False
@@ -104,7 +110,7 @@ def act_of(method: str, path: str) -> tuple[str, str]:
         case "POST", "approvals", [target]:
             return "approvals.decide", target
         case "DELETE", "keys", [target]:
-            return "keys.revoke", target
+            return REVOKE, target
         case "POST", _, [target, "grants"]:
             return f"{room}.grant", target
         case "DELETE", _, [target, "grants"]:

@@ -10,7 +10,7 @@ from fastapi.responses import StreamingResponse
 SEND_BYTES = 256 * 1024
 DOWNLOAD_HEADERS = {
     "X-Content-Type-Options": "nosniff",
-    "Content-Security-Policy": "sandbox; default-src 'none'",
+    "Content-Security-Policy": "sandbox; default-src 'none'; frame-ancestors 'none'",
 }
 
 

@@ -1,20 +1,23 @@
 """Runs over HTTP: what goes on, what came of it, what was left."""
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
 from apexbridge.sandbox.models import ExecutionResult
+from apexbridge.skills.longoutput import LongOutput, RecordedText
 from apexbridge.skills.runlog import RunEvent
 from apexbridge.skills.runrecords import RunDetail, RunPage
 from apexbridge.skills.uploads import Upload
 from apexbridge.storage.runs import RunFilter, RunState
-from apexbridge.surfaces.http.answers import result_response, told
+from apexbridge.surfaces.http.answers import LARGE_CHARACTERS, detail_response, long_output, outlined
 from apexbridge.surfaces.http.context import Caller, Owner, ServedBridge
 from apexbridge.surfaces.http.downloads import download
+from apexbridge.surfaces.http.jsonstream import Placeholders
 from apexbridge.surfaces.http.uploads import receive_upload
 from apexbridge.wire import WireModel
 
@@ -23,6 +26,8 @@ MAX_LIMIT = 500
 MAX_DIGITS = 12
 """No run has more events than fit into this many."""
 
+ResultTexts = Callable[[ExecutionResult], LongOutput]
+"""Where to read a result's long streams from."""
 router = APIRouter(tags=["executions"])
 Identity = Annotated[str, Path(alias="id", description="The run's id.")]
 
@@ -51,8 +56,8 @@ async def list_executions(
 @router.get("/api/executions/{id}", response_model=None, responses={200: {"model": RunDetail}})
 async def show_execution(identity: Identity, bridge: ServedBridge, owner: Owner) -> Response:
     """Everything about one run; `result` is there when it has ended."""
-    detail = await bridge.runs.get(identity, owner=owner)
-    return await result_response(detail, detail.result)
+    detail, texts = await bridge.runs.outline(identity, owner=owner)
+    return detail_response(detail, detail.result, texts)
 
 
 @router.get("/api/executions/{id}/events", response_class=StreamingResponse)
@@ -68,7 +73,8 @@ async def follow_execution(
     events = bridge.runs.events(identity, after, owner=owner)
     first = await anext(events, None)  # so that a run that is not there is a 404 and no empty stream
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", "X-Content-Type-Options": "nosniff"}
-    return StreamingResponse(_stream(first, events), media_type="text/event-stream", headers=headers)
+    stream = _stream(first, events, partial(long_output, bridge.runs))
+    return StreamingResponse(stream, media_type="text/event-stream", headers=headers)
 
 
 @router.get("/api/executions/{id}/files/{path:path}", response_class=StreamingResponse)
@@ -99,15 +105,27 @@ async def upload_file(request: Request, bridge: ServedBridge, caller: Caller) ->
         return await bridge.runs.uploads.add(upload.file, upload.filename, caller=caller)
 
 
-async def _stream(first: RunEvent | None, events: AsyncIterator[RunEvent]) -> AsyncIterator[bytes]:
+async def _stream(
+    first: RunEvent | None, events: AsyncIterator[RunEvent], result_texts: ResultTexts
+) -> AsyncIterator[bytes]:
     if first is not None:
-        yield await _sent(first)
+        async for piece in _sent(first, result_texts):
+            yield piece
     async for event in events:
-        yield await _sent(event)
+        async for piece in _sent(event, result_texts):
+            yield piece
 
 
-async def _sent(event: RunEvent) -> bytes:
+async def _sent(event: RunEvent, result_texts: ResultTexts) -> AsyncIterator[bytes]:
     """One event as it goes over the wire; JSON, so that no line end in it ends anything."""
-    is_result = isinstance(event.data, ExecutionResult)
-    data = await told(event.data, event.data) if is_result else json.dumps(event.data, ensure_ascii=False)
-    return f"id: {event.number}\nevent: {event.kind}\ndata: {data}\n\n".encode("utf-8", "replace")
+    head = f"id: {event.number}\nevent: {event.kind}\ndata: "
+    if isinstance(event.data, ExecutionResult):
+        document, placeholders = outlined(event.data, result_texts(event.data))
+    elif isinstance(event.data, RecordedText) or len(event.data) > LARGE_CHARACTERS:
+        placeholders = Placeholders()
+        document = f'"{placeholders.put(event.data)}"'
+    else:
+        yield f"{head}{json.dumps(event.data, ensure_ascii=False)}\n\n".encode("utf-8", "replace")
+        return
+    async for piece in placeholders.pieces(f"{head}{document}\n\n"):
+        yield piece

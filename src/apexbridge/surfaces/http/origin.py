@@ -18,6 +18,7 @@ from apexbridge.surfaces.http.scopes import SAFE_METHODS
 
 _IN_PROCESS = "in-process"
 """The command line without a server. Behind a socket it is a name like any other, which a network can give away."""
+_SINGLE = frozenset({b"host", b"origin", b"sec-fetch-site", b"content-type"})
 _NOT_IN_HOSTS = frozenset("@/?#\\")
 _OTHER_SITE = (
     "This request was caused by a page of another site. Pages that may do so are named in APEX_ALLOWED_ORIGINS."
@@ -59,9 +60,15 @@ class OriginGuard:
 
     def _problem(self, scope: Scope) -> str | None:
         host = origin = site = None
+        single: set[bytes] = set()
         for name, value in scope["headers"]:
+            if name not in _SINGLE:
+                continue
+            if name in single:  # of two, a proxy in front of this server may have checked the other one
+                return f"The request has the header {name.decode()} twice; send one."
+            single.add(name)
             if name == b"host":
-                host = value.decode("latin-1") if host is None else ""  # of two, nobody knows which one counts
+                host = value.decode("latin-1")
             elif name == b"origin":
                 origin = value.decode("latin-1")
             elif name == b"sec-fetch-site":

@@ -1,9 +1,9 @@
-"""What one connection may cost: how long and how large the head of a request may be, and how slow its body."""
+"""What one connection may cost: size and time of a request's head, speed of its body, and speed of the answer."""
 
 import asyncio
 from asyncio.events import TimerHandle
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
@@ -20,6 +20,11 @@ BODY_BYTES = 4 * 1024
 """What must arrive of a body within that time, unless it is complete: a trickle holds a place like a silence does."""
 FRAME_BYTES = 8
 """What may come with each byte of a body: single-byte chunks need five."""
+WRITE_SECONDS = 30.0
+WRITE_BYTES = 16 * 1024
+"""What a client must take of an answer within that time, unless nothing is left to send."""
+MAX_PIPELINED = 16
+"""Requests on one connection that wait for the answer to an earlier one."""
 
 
 class LimitedProtocol(HttpToolsProtocol):
@@ -28,8 +33,9 @@ class LimitedProtocol(HttpToolsProtocol):
     It refuses a Content-Length together with a Transfer-Encoding, and repeated or folded headers, by itself.
     """
 
-    def __init__(self, *args: Any, **options: Any) -> None:
+    def __init__(self, *args: Any, max_connections: int | None = None, **options: Any) -> None:
         super().__init__(*args, **options)
+        self._max_connections = max_connections
         self._timer: TimerHandle | None = None
         self._deadline: float | None = None
         """When something must have come. One timer looks after it, as one for each part of each request would cost."""
@@ -37,16 +43,23 @@ class LimitedProtocol(HttpToolsProtocol):
         self._has_spoken = False
         self._received = 0
         self._head_bytes = 0
+        self._head_count = 0
         self._body_bytes = 0
         self._body_bytes_before = 0
         self._problem: RequestError | None = None
+        self._meter: _Meter
+        self._write_deadline: float | None = None
+        self._sent_before = 0
         self._leaving: set[Callable[[], None]] = set()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Somebody connected; a head has to come."""
-        super().connection_made(transport)
+        self._meter = _Meter(transport)
+        super().connection_made(cast(asyncio.Transport, self._meter))
         self._expect_within(HEAD_SECONDS)
-        self._look_later(HEAD_SECONDS)
+        self._look_later(min(HEAD_SECONDS, WRITE_SECONDS))
+        if self._max_connections is not None and len(self.connections) > self._max_connections:
+            transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Nothing has to come any more."""
@@ -68,22 +81,34 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """A request begins."""
-        self._received = self._head_bytes = self._body_bytes = self._body_bytes_before = 0
+        self._received = self._head_bytes = self._head_count = self._body_bytes = self._body_bytes_before = 0
+        self._is_in_body = False
         super().on_message_begin()
         self.scope.setdefault("extensions", {})[LEAVING] = {"stop": self._leaving}
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One more header, of the head or behind a body in chunks."""
+        """One more header of the head, or a trailer behind a body in chunks.
+
+        Trailers are counted and dropped. As headers they would bypass a proxy that checks or sets the head's.
+        """
         self._head_bytes += len(name) + len(value)
-        if len(self.headers) >= MAX_HEADERS or self._head_bytes > MAX_HEAD_BYTES:
+        self._head_count += 1
+        if self._head_count > MAX_HEADERS or self._head_bytes > MAX_HEAD_BYTES:
             self._problem = _too_large()
             raise self._problem
-        super().on_header(name, value)
+        if not self._is_in_body:
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         """The head is there."""
         self._is_in_body = True
         self._expect_within(BODY_SECONDS)
+        if len(self.pipeline) >= MAX_PIPELINED:
+            self._problem = RequestError(
+                f"More than {MAX_PIPELINED} requests on this connection wait for an earlier answer.",
+                code="RATE_LIMITED",
+            )
+            raise self._problem
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -112,13 +137,33 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def _look(self) -> None:
         """Look whether the time is over, as often as is needed to be there when it is."""
+        if self._is_answer_stuck():
+            # close() would wait for the client to take the rest.
+            self.transport.abort()
+            return
         if self.transport.is_closing():
+            self._look_later(min(HEAD_SECONDS, WRITE_SECONDS))  # until connection_lost: the rest must go out in time
             return
         left = self._deadline - self.loop.time() if self._deadline is not None else HEAD_SECONDS
         if left <= 0:
             self._be_late()
             left = HEAD_SECONDS
-        self._look_later(min(left, HEAD_SECONDS))
+        self._look_later(min(left, HEAD_SECONDS, WRITE_SECONDS))
+
+    def _is_answer_stuck(self) -> bool:
+        """Whether the client has not taken enough of the answer in the time it has."""
+        unsent = self.transport.get_write_buffer_size()
+        if not unsent:
+            self._write_deadline = None
+            return False
+        now, sent = self.loop.time(), self._meter.written - unsent
+        if self._write_deadline is not None:
+            if now < self._write_deadline:
+                return False
+            if sent - self._sent_before < WRITE_BYTES:
+                return True
+        self._write_deadline, self._sent_before = now + WRITE_SECONDS, sent
+        return False
 
     def _be_late(self) -> None:
         """The time is over; was it the client's to use?"""
@@ -147,6 +192,25 @@ class LimitedProtocol(HttpToolsProtocol):
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         self.transport.close()
+
+
+class _Meter:
+    """A transport that counts what is written to it: the buffer's size alone does not show progress."""
+
+    __slots__ = ("_transport", "_write", "written")
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._write = transport.write
+        self.written = 0
+
+    def write(self, data: bytes) -> None:
+        """Count and pass on."""
+        self.written += len(data)
+        self._write(data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
 
 
 def _too_large() -> RequestError:

@@ -7,9 +7,12 @@ import resource
 import secrets
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from types import FrameType
+from typing import Any, cast
 
+import anyio.to_thread
 import uvicorn
 
 from apexbridge.bridge import Bridge
@@ -22,6 +25,10 @@ from apexbridge.surfaces.http.protocol import LimitedProtocol
 
 DRAIN_SECONDS = 30
 DESCRIPTORS = 65_536
+SHARE_OF_CONNECTIONS = 2
+"""One descriptor in so many may be a connection; the others are for model servers, runs, files and the database."""
+UNSENT_BYTES = 32 * 1024
+"""What the kernel keeps of an answer that was not sent yet. More would also hide for minutes whether a client reads."""
 RUN_SECONDS = 10
 """How long runs may go on after the signal to stop."""
 
@@ -49,14 +56,15 @@ def check_host(host: str, *, required: KeysRequired = "auto", has_keys: bool = F
 
 async def serve(bridge: Bridge, listener: socket.socket, announce: Callable[[str], None]) -> None:
     """Serve until told to stop; `announce` is called with the address once requests are answered."""
-    _allow_many_connections()
+    max_connections = _allow_many_connections()
+    await anyio.to_thread.run_sync(bridge.disk.ballast.fill)
     host, port = listener.getsockname()[:2]
     owner = secrets.token_urlsafe(32)
     keys_required = needs_keys(bridge.settings.api_keys_required, host)
     config = uvicorn.Config(
         create_app(bridge, Access(bound=host, keys_required=keys_required, owner=owner)),
         loop="none",  # this coroutine's own loop
-        http=LimitedProtocol,
+        http=cast(Any, partial(LimitedProtocol, max_connections=max_connections)),
         ws="none",
         log_config=None,
         access_log=False,
@@ -79,6 +87,9 @@ def bind(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if option := getattr(socket, "TCP_NOTSENT_LOWAT", None):  # connections inherit it
+        with suppress(OSError):
+            listener.setsockopt(socket.IPPROTO_TCP, option, UNSENT_BYTES)
     try:
         listener.bind((host, port))
         listener.listen(2048)
@@ -91,12 +102,13 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _allow_many_connections() -> None:
-    """A stream takes two descriptors; what a process begins with is often 1,024, and more can be had."""
+def _allow_many_connections() -> int:
+    """Raise the limit of open files, which is often 1,024 at first; returns how many connections may be open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
     if soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return max(soft, wanted) // SHARE_OF_CONNECTIONS
 
 
 @contextmanager

@@ -25,9 +25,9 @@ from apexbridge.skills.models import (
     SkillStatistics,
     ValidationReport,
 )
-from apexbridge.surfaces.http.answers import json_response, result_response
+from apexbridge.surfaces.http.answers import json_response, long_output, result_response
 from apexbridge.surfaces.http.audit import note
-from apexbridge.surfaces.http.context import Caller, Skills
+from apexbridge.surfaces.http.context import Caller, ServedBridge, Skills
 from apexbridge.surfaces.http.downloads import download
 from apexbridge.surfaces.http.executions import Accepted
 from apexbridge.surfaces.http.leaving import unless_left
@@ -188,7 +188,12 @@ async def disable_skill(name: Name, skills: Skills) -> SkillDetail:
     responses={200: {"model": ExecutionResult | DirectSkillResult}, 202: {"model": Accepted}},
 )
 async def execute_skill(
-    name: Name, request: Request, skills: Skills, caller: Caller, call: ExecuteInput | None = None
+    name: Name,
+    request: Request,
+    bridge: ServedBridge,
+    skills: Skills,
+    caller: Caller,
+    call: ExecuteInput | None = None,
 ) -> Response:
     """Run a skill, or return a direct skill's instructions with the input filled in.
 
@@ -215,7 +220,7 @@ async def execute_skill(
     if not call.wait:
         return json_response(Accepted(id=started.id), status_code=202, headers=headers)
     result = await unless_left(request, started.result())
-    return await result_response(result, result, headers=headers)
+    return result_response(result, long_output(bridge.runs, result), headers=headers)
 
 
 @router.get("/{name}/stats")

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import Field
 
-from apexbridge.surfaces.http.answers import data_response
+from apexbridge.surfaces.http.answers import data_response, long_output_of
 from apexbridge.surfaces.http.audit import note
 from apexbridge.surfaces.http.context import Caller, ServedBridge
 from apexbridge.surfaces.http.leaving import unless_left
@@ -136,7 +136,7 @@ async def execute_tool(
     result = await unless_left(
         request, bridge.tools.execute(id, call.input, conversation=conversation, approval=call.approval)
     )
-    return await data_response(result.data, headers=_headers(result))
+    return await data_response(result.data, long_output_of(bridge.runs, result.data), headers=_headers(result))
 
 
 @router.post("/api/tools/{id}/{change}")

@@ -1,8 +1,8 @@
 """Uploads, streamed to an unnamed file on the skills' own disk: never whole in memory, never left behind."""
 
 import tempfile
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, cast, get_args
@@ -13,6 +13,8 @@ from python_multipart import MultipartParser
 from python_multipart.exceptions import MultipartParseError
 from python_multipart.multipart import parse_options_header
 
+from apexbridge.bridge import Bridge
+from apexbridge.disk import BLOCK_BYTES, Claim
 from apexbridge.errors import InvalidArchiveError, InvalidInputError, RequestError
 from apexbridge.skills.archive import MAX_ARCHIVE_BYTES, MEGABYTE
 from apexbridge.skills.models import Profile
@@ -73,9 +75,12 @@ async def receive_upload(request: Request, folder: Path, *, any_type: bool = Fal
 
     With `any_type`, a file of any kind in a form.
 
+    What has arrived counts for the caller on the server's disk until the block ends.
+
     Raises:
+        ServerError: STORAGE_FULL.
         InvalidArchiveError: ARCHIVE_TOO_LARGE.
-        RequestError: UNSUPPORTED_MEDIA_TYPE.
+        RequestError: UNSUPPORTED_MEDIA_TYPE; UNAUTHORIZED, if the caller's key was revoked meanwhile.
         InvalidInputError: the form cannot be read or holds no file.
     """
     content_type, options = parse_options_header(request.headers.get("content-type", ""))
@@ -83,17 +88,22 @@ async def receive_upload(request: Request, folder: Path, *, any_type: bool = Fal
     if kind != "multipart/form-data" and (any_type or kind not in _ARCHIVE_TYPES):
         way = "the file as" if any_type else "the archive as application/zip, or as"
         raise RequestError(f"Send {way} the field `file` of multipart/form-data", code="UNSUPPORTED_MEDIA_TYPE")
-    with storage_faults():
-        target = await anyio.to_thread.run_sync(_unnamed_file, folder)
-    with storage_faults(), target:
+    bridge: Bridge = request.app.state.bridge
+    caller: str = request.scope["state"]["caller"]
+    with ExitStack() as stack:
+        claim = await anyio.to_thread.run_sync(stack.enter_context, bridge.disk.claim(caller, folder))
+        claim.take(BLOCK_BYTES)
+        stack.enter_context(storage_faults())
+        target = stack.enter_context(await anyio.to_thread.run_sync(_unnamed_file, folder))
+        arriving = _Arriving(target, claim, lambda: bridge.keys.check(caller))
         upload = Upload(file=target)
         if kind in _ARCHIVE_TYPES:
             upload.fields = dict(request.query_params)
             upload.filename = upload.fields.get("filename")
-            await _receive(request, _Body(), target)
+            await _receive(request, _Body(), arriving)
         else:
             form = _Form(options.get(b"boundary", b""))
-            await _receive(request, form, target)
+            await _receive(request, form, arriving)
             form.finish()
             upload.fields, upload.filename = {**request.query_params, **form.fields}, form.filename
         target.seek(0)
@@ -104,23 +114,38 @@ def _unnamed_file(folder: Path) -> BinaryIO:
     return cast(BinaryIO, tempfile.TemporaryFile(dir=folder))  # the caller closes it
 
 
-async def _receive(request: Request, reader: "_Body | _Form", target: BinaryIO) -> None:
+@dataclass(frozen=True, slots=True)
+class _Arriving:
+    """The file that a body goes to."""
+
+    file: BinaryIO
+    claim: Claim
+    check_caller: Callable[[], None]
+
+    async def write(self, data: bytes) -> None:
+        self.claim.take(len(data))
+        await anyio.to_thread.run_sync(self.file.write, data)
+        self.claim.wrote()
+
+
+async def _receive(request: Request, reader: "_Body | _Form", target: _Arriving) -> None:
     """Write what the reader takes for the archive, piece by piece."""
     limit, received = MAX_ARCHIVE_BYTES + FORM_BYTES, 0
     async for piece in request.stream():
+        target.check_caller()
         received += len(piece)
         if received > DRAIN_BYTES:
             break
         if received <= limit:
             reader.feed(piece)
             if len(reader.pending) >= WRITE_BYTES:
-                await anyio.to_thread.run_sync(target.write, bytes(reader.pending))
+                await target.write(bytes(reader.pending))
                 reader.pending.clear()
     if received > limit:
         raise InvalidArchiveError(
             f"Archive too large: at most {MAX_ARCHIVE_BYTES // MEGABYTE} MB are accepted", code="ARCHIVE_TOO_LARGE"
         )
-    await anyio.to_thread.run_sync(target.write, bytes(reader.pending))
+    await target.write(bytes(reader.pending))
     reader.pending.clear()
 
 

@@ -2,7 +2,6 @@
 
 import os
 
-import anyio.to_thread
 from pydantic import Field
 
 from apexbridge.tools.builtin.files.paths import shown
@@ -36,7 +35,7 @@ def file_read(workspace: Workspace) -> Tool:
             if os.fstat(file.fileno()).st_size <= INLINE_BYTES:
                 stretch = read_stretch(file, wanted)
             else:
-                stretch = await anyio.to_thread.run_sync(read_stretch, file, wanted)
+                stretch = await workspace.in_thread(lambda: read_stretch(file, wanted), caller=context.caller)
         return ToolResult(output=told_to_model(stretch), data=told_to_programs(stretch))
 
     return Tool.define(

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import anyio.to_thread
 from pydantic import Field
 
 from apexbridge.errors import InvalidInputError
@@ -45,7 +44,7 @@ def file_write(workspace: Workspace) -> Tool:
 
     async def execute_in_thread(args: FileWriteInput, context: ToolContext) -> ToolResult:
         # Not abandoned when the caller leaves: what began is finished, so nobody finds half a change later.
-        return await anyio.to_thread.run_sync(execute, args, context.caller)
+        return await workspace.in_thread(lambda: execute(args, context.caller), caller=context.caller)
 
     return Tool.define(
         "file-write",

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import anyio.to_thread
 from pydantic import Field
 
 from apexbridge.errors import PermissionDeniedError
@@ -41,7 +40,7 @@ def list_files(workspace: Workspace) -> Tool:
         return ToolResult(output=_for_model(files, is_cut), data=data)
 
     async def execute_in_thread(args: ListFilesInput, context: ToolContext) -> ToolResult:
-        return await anyio.to_thread.run_sync(execute, args, context.caller)
+        return await workspace.in_thread(lambda: execute(args, context.caller), caller=context.caller)
 
     return Tool.define(
         "list-files",

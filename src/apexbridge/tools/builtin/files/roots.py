@@ -6,6 +6,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from apexbridge.disk import BLOCK_BYTES, Claim, Disk
 from apexbridge.errors import InvalidInputError, PermissionDeniedError
 from apexbridge.tools.builtin.files.beneath import OPEN_FILE, OPEN_FOLDER, Opener, open_beneath, walk_beneath
 from apexbridge.tools.builtin.files.globs import Glob
@@ -24,8 +25,19 @@ class Root:
     that is the real boundary; no link is followed on the way there.
     """
 
-    def __init__(self, path: Path, *, inner: str = "", opener: Opener = open_beneath) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        inner: str = "",
+        opener: Opener = open_beneath,
+        disk: Disk | None = None,
+        caller: str = "",
+    ) -> None:
+        """What is written counts for `caller` on `disk`."""
         self._path = path
+        self._disk = disk or Disk(path)
+        self._caller = caller
         self._inner = inner
         self._opener = opener
 
@@ -70,8 +82,8 @@ class Root:
             PermissionDeniedError: there is something else of that name, or a link leads out.
             ServerError: STORAGE_FULL.
         """
-        with self._parent(path) as folder:
-            return _beside(path, replace_file(folder, path, data, backup=backup))
+        with self._disk.claim(self._caller, self._path) as claim, self._parent(path, claim) as folder:
+            return _beside(path, replace_file(folder, path, data, backup=backup, claim=claim))
 
     def append_to_file(
         self, path: RelativePath, data: bytes, *, mark: bytes = b"", backup: bool = False
@@ -82,8 +94,8 @@ class Root:
             PermissionDeniedError: there is something else of that name, or a link leads out.
             ServerError: STORAGE_FULL.
         """
-        with self._parent(path) as folder:
-            written, saved = append_to_file(folder, path, data, mark=mark, backup=backup)
+        with self._disk.claim(self._caller, self._path) as claim, self._parent(path, claim) as folder:
+            written, saved = append_to_file(folder, path, data, mark=mark, backup=backup, claim=claim)
             return written, _beside(path, saved)
 
     def _list(self, folder: int, path: RelativePath, glob: Glob | None, deep: bool) -> tuple[list[Entry], bool]:
@@ -97,15 +109,20 @@ class Root:
             os.close(base)
 
     @contextmanager
-    def _folder(self, *, create: bool = False) -> Iterator[int]:
-        if create:
+    def _folder(self, *, claim: Claim | None = None) -> Iterator[int]:
+        """With a claim it is made if it is missing."""
+        if claim is not None:
             self._path.mkdir(NEW_FOLDER_MODE, parents=True, exist_ok=True)
         top = os.open(self._path, OPEN_FOLDER)
         try:
             if not self._inner:
                 yield top
                 return
-            inner = _made(top, self._inner, walk_beneath) if create else walk_beneath(top, self._inner, OPEN_FOLDER)
+            inner = (
+                _made(top, self._inner, walk_beneath, claim)
+                if claim is not None
+                else walk_beneath(top, self._inner, OPEN_FOLDER)
+            )
             try:
                 yield inner
             finally:
@@ -114,13 +131,13 @@ class Root:
             os.close(top)
 
     @contextmanager
-    def _parent(self, path: RelativePath) -> Iterator[int]:
+    def _parent(self, path: RelativePath, claim: Claim) -> Iterator[int]:
         """The folder that a path's last part stands in, made where it is missing."""
         if not path.parts:
             raise PermissionDeniedError(f"{path} is the workspace itself, not a file")
-        with refusals(path), self._folder(create=True) as folder:
+        with refusals(path), self._folder(claim=claim) as folder:
             try:
-                parent = _made(folder, "/".join(path.parts[:-1]) or ".", self._opener)
+                parent = _made(folder, "/".join(path.parts[:-1]) or ".", self._opener, claim)
             except NotADirectoryError:
                 raise PermissionDeniedError(f"{path} needs a folder where there is a file") from None
             try:
@@ -129,7 +146,7 @@ class Root:
                 os.close(parent)
 
 
-def _made(folder: int, path: str, opener: Opener) -> int:
+def _made(folder: int, path: str, opener: Opener, claim: Claim) -> int:
     """A folder below another, open; it and those before it are made where they are missing."""
     try:
         return opener(folder, path, OPEN_FOLDER)
@@ -137,10 +154,12 @@ def _made(folder: int, path: str, opener: Opener) -> int:
         if path == ".":
             raise
     above, _, name = path.rpartition("/")
-    parent = _made(folder, above or ".", opener)
+    parent = _made(folder, above or ".", opener, claim)
     try:
+        claim.take(BLOCK_BYTES)
         with suppress(FileExistsError):
             os.mkdir(name, NEW_FOLDER_MODE, dir_fd=parent)
+            claim.keep(BLOCK_BYTES)
     finally:
         os.close(parent)
     return opener(folder, path, OPEN_FOLDER)

@@ -4,8 +4,12 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
+import anyio
+import anyio.to_thread
+
+from apexbridge.disk import Disk
 from apexbridge.errors import InvalidInputError, PermissionDeniedError, RequestError
 from apexbridge.tools.builtin.files.beneath import Opener, open_beneath
 from apexbridge.tools.builtin.files.globs import Glob
@@ -14,11 +18,13 @@ from apexbridge.tools.builtin.files.paths import RelativePath, read_path
 from apexbridge.tools.builtin.files.roots import Root
 
 RUNS = "runs"
+THREADS_OF_A_KEY = 4
 KEYS = "keys"
 STREAMS = ("stdout", "stderr")
 _RUN_ID = re.compile(r"[0-9a-f]{32}\Z")
 _CALLER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
 
+T = TypeVar("T")
 RunFolder = Callable[[str, str], Path | None]
 """Where a run keeps what it left (`files/`, `stdout`, `stderr`), by its id and who asks; None where that is nothing."""
 
@@ -26,10 +32,24 @@ RunFolder = Callable[[str, str], Path | None]
 class Workspace:
     """Finds files for callers: each API key has a folder below the root, whoever comes without one has the root."""
 
-    def __init__(self, root: Path, runs: RunFolder, *, opener: Opener = open_beneath) -> None:
+    def __init__(self, root: Path, runs: RunFolder, *, opener: Opener = open_beneath, disk: Disk | None = None) -> None:
         self._root = root
+        self._disk = disk or Disk(root)
+        self._limiters: dict[str, anyio.CapacityLimiter] = {}
         self._runs = runs
         self._opener = opener
+
+    async def in_thread(self, work: Callable[[], T], *, caller: str = "") -> T:
+        """Do something with files beside the event loop. It is not abandoned when its caller is cancelled.
+
+        Each key has threads of its own. Of the common ones, which everything else needs, it takes none.
+        """
+        if not caller:
+            return await anyio.to_thread.run_sync(work)
+        limiter = self._limiters.get(caller)
+        if limiter is None:
+            limiter = self._limiters[caller] = anyio.CapacityLimiter(THREADS_OF_A_KEY)
+        return await anyio.to_thread.run_sync(work, limiter=limiter)
 
     def open_file(self, given: str, *, caller: str = "") -> BinaryIO:
         """A file, open for reading.
@@ -97,7 +117,8 @@ class Workspace:
     def _own(self, caller: str) -> Root:
         if caller and not _CALLER.match(caller):
             raise PermissionDeniedError("The caller's id cannot be the name of a folder")
-        return Root(self._root, inner=f"{KEYS}/{caller}" if caller else "", opener=self._opener)
+        inner = f"{KEYS}/{caller}" if caller else ""
+        return Root(self._root, inner=inner, opener=self._opener, disk=self._disk, caller=caller)
 
     def _artifacts(self, folder: Path) -> Root:
         return Root(folder, inner="files", opener=self._opener)

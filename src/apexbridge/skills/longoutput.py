@@ -1,0 +1,36 @@
+"""Long output of runs: kept in files, and read from there in pieces, never whole."""
+
+import codecs
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+READ_BYTES = 32 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedText:
+    """A text in a file."""
+
+    path: Path
+
+    def pieces(self) -> Iterator[str]:
+        """The text in order. It is empty if the run was deleted in the meantime."""
+        try:
+            file = self.path.open("rb")
+        except OSError:
+            return
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        with file:
+            while data := file.read(READ_BYTES):
+                yield decoder.decode(data)
+            yield decoder.decode(b"", final=True)
+
+    def read(self) -> str:
+        """The whole text."""
+        return "".join(self.pieces())
+
+
+TextSource = str | RecordedText
+LongOutput = Mapping[str, TextSource]
+"""The long streams of a run, by name: `stdout`, `stderr`."""

@@ -1,0 +1,68 @@
+"""JSON that is encoded while it is sent, so that megabytes of text never exist as JSON in one piece."""
+
+import asyncio
+import re
+import secrets
+from collections.abc import AsyncIterator, Iterator, Mapping
+from json.encoder import encode_basestring
+from typing import Any
+
+import anyio.to_thread
+
+from apexbridge.skills.longoutput import RecordedText, TextSource
+
+PIECE_CHARACTERS = 32 * 1024
+"""Encoded at a time. JSON needs up to six bytes for a character."""
+
+
+class Placeholders:
+    """Stands in a document for long texts, which are encoded when their turn comes."""
+
+    def __init__(self) -> None:
+        self._token = secrets.token_hex(16)  # not guessable, so no text of a document can be mistaken for one
+        self._texts: list[TextSource] = []
+
+    def put(self, text: TextSource) -> str:
+        """Take a long text; returns what to put into the document in its place."""
+        self._texts.append(text)
+        return f"{self._token}-{len(self._texts) - 1}-"
+
+    async def pieces(self, document: str) -> AsyncIterator[bytes]:
+        """A document as JSON, with each placeholder replaced by its text."""
+        parts = re.split(f"{self._token}-([0-9]+)-", document)
+        for index, part in enumerate(parts):
+            if index % 2 == 0:
+                yield part.encode("utf-8", "replace")
+                continue
+            async for piece in _encoded(self._texts[int(part)]):
+                yield piece
+
+
+async def _encoded(text: TextSource) -> AsyncIterator[bytes]:
+    if isinstance(text, RecordedText):
+        source = text.pieces()
+        try:
+            while (piece := await anyio.to_thread.run_sync(_next_encoded, source)) is not None:
+                yield piece
+        finally:
+            source.close()  # type: ignore[attr-defined]  # a generator
+        return
+    for start in range(0, len(text), PIECE_CHARACTERS):
+        yield _escaped(text[start : start + PIECE_CHARACTERS])
+        await asyncio.sleep(0)
+
+
+def _next_encoded(source: Iterator[str]) -> bytes | None:
+    piece = next(source, None)
+    return None if piece is None else _escaped(piece)
+
+
+def _escaped(text: str) -> bytes:
+    """Text as it is between the quotes of a JSON string."""
+    return encode_basestring(text)[1:-1].encode("utf-8", "replace")
+
+
+def without_long_texts(data: Mapping[str, Any], texts: Mapping[str, TextSource]) -> tuple[dict[str, Any], Placeholders]:
+    """A copy of an object in which placeholders stand for the named texts."""
+    placeholders = Placeholders()
+    return {**data, **{name: placeholders.put(text) for name, text in texts.items()}}, placeholders

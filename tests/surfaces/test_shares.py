@@ -1,0 +1,171 @@
+"""One key among others: what it may have under way, and what it may keep."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.from_thread
+import anyio.to_thread
+import httpx
+import pytest
+
+from apexbridge.bridge import Bridge
+from apexbridge.errors import RequestError
+from apexbridge.skills import uploads
+from apexbridge.skills.uploads import UploadStore
+from apexbridge.storage.runs import RunFilter
+from apexbridge.surfaces.http import underway
+from apexbridge.surfaces.http.access import Access
+from apexbridge.surfaces.http.app import create_app
+from apexbridge.tools.builtin.files.workspace import THREADS_OF_A_KEY, Workspace
+from tests.making import skill_zip
+
+pytestmark = pytest.mark.anyio
+PATIENCE = 30
+ZIP = {"content-type": "application/zip"}
+
+
+class Keys:
+    """Requests with keys to the application of a bridge."""
+
+    def __init__(self, bridge: Bridge) -> None:
+        self.bridge = bridge
+        transport = httpx.ASGITransport(create_app(bridge, Access(keys_required=True, owner="owner")))
+        self._client = httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=PATIENCE)
+
+    async def make(self) -> str:
+        _, text = await self.bridge.keys.create("made", ["run"])
+        return text
+
+    async def post(self, path: str, key: str, **options: Any) -> httpx.Response:
+        headers = {"authorization": f"Bearer {key}", **options.pop("headers", {})}
+        return await self._client.post(path, headers=headers, **options)
+
+
+class Body:
+    """A request body that arrives when it is told to."""
+
+    def __init__(self, first: bytes, last: bytes) -> None:
+        self._first, self._last = first, last
+        self.has_begun, self.may_end = anyio.Event(), anyio.Event()
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        yield self._first
+        self.has_begun.set()
+        await self.may_end.wait()
+        yield self._last
+
+
+async def test_a_key_may_have_so_many_uploads_under_way_and_others_are_not_concerned(bridge: Bridge) -> None:
+    keys = Keys(bridge)
+    one, other = await keys.make(), await keys.make()
+    archive = skill_zip()
+    bodies = [Body(archive[:10], archive[10:]) for _ in range(underway.MAX_UPLOADS)]
+    answers: list[int] = []
+
+    async def validate(body: Body) -> None:
+        answers.append((await keys.post("/api/skills/validate", one, content=body, headers=ZIP)).status_code)
+
+    with anyio.fail_after(PATIENCE):
+        async with anyio.create_task_group() as group:
+            for body in bodies:
+                group.start_soon(validate, body)
+                await body.has_begun.wait()
+            refused = await keys.post("/api/skills/validate", one, content=archive, headers=ZIP)
+            assert (refused.status_code, refused.json()["code"]) == (429, "RATE_LIMITED")
+            assert int(refused.headers["retry-after"]) > 0
+            assert (await keys.post("/api/skills/validate", other, content=archive, headers=ZIP)).status_code == 200
+            calculated = await keys.post("/api/tools/calculate/execute", one, json={"input": {"expression": "1+1"}})
+            assert calculated.status_code == 200
+            for body in bodies:
+                body.may_end.set()
+        assert answers == [200] * underway.MAX_UPLOADS
+        assert (await keys.post("/api/skills/validate", one, content=archive, headers=ZIP)).status_code == 200
+
+
+async def test_a_key_may_have_so_many_bytes_of_requests_under_way(
+    bridge: Bridge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(underway, "MAX_BODY_BYTES", 1000)
+    keys = Keys(bridge)
+    one, other = await keys.make(), await keys.make()
+    path, call = "/api/tools/calculate/execute", b'{"input": {"expression": "1+1"}}'
+    json_type = {"content-type": "application/json"}
+    body = Body(b" " * 990, call)
+
+    async def hold() -> None:
+        held.append((await keys.post(path, one, content=body, headers=json_type)).json()["code"])
+
+    held: list[str] = []
+    with anyio.fail_after(PATIENCE):
+        async with anyio.create_task_group() as group:
+            group.start_soon(hold)
+            await body.has_begun.wait()
+            refused = await keys.post(path, one, content=call, headers=json_type)
+            assert (refused.status_code, refused.json()["code"]) == (429, "RATE_LIMITED")
+            assert (await keys.post(path, other, content=call, headers=json_type)).status_code == 200
+            body.may_end.set()
+        assert held == ["RATE_LIMITED"]
+        assert (await keys.post(path, one, content=call, headers=json_type)).status_code == 200
+
+
+def test_a_key_may_have_so_many_requests_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(underway, "MAX_REQUESTS", 1)
+    counter = underway.UnderWay()
+    with counter.request("one", is_upload=False), counter.request("other", is_upload=False):
+        with pytest.raises(RequestError) as caught, counter.request("one", is_upload=False):
+            pass
+        assert caught.value.status == 429
+    with counter.request("one", is_upload=False):
+        pass
+
+
+async def test_uploads_of_one_key_leave_room_for_those_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uploads, "MAX_UPLOADS", 8)
+    store = UploadStore(tmp_path / "uploads")
+    source = (tmp_path / "source").open("w+b")
+    with source:
+        for _ in range(2):
+            await store.add(source, "x", caller="one")
+        with pytest.raises(RequestError) as caught:
+            await store.add(source, "x", caller="one")
+        assert caught.value.code == "QUEUE_FULL"
+        for caller in ("two", "", "", "", "", ""):
+            await store.add(source, "x", caller=caller)
+        with pytest.raises(RequestError):
+            await store.add(source, "x", caller="three")
+
+
+async def test_file_tools_of_one_key_leave_threads_for_everything_else(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path, lambda identity, caller: None)
+    release, started = anyio.Event(), []
+
+    def work() -> None:
+        anyio.from_thread.run_sync(started.append, 1)
+        anyio.from_thread.run(release.wait)
+
+    async def call() -> None:
+        await workspace.in_thread(work, caller="one")
+
+    with anyio.fail_after(PATIENCE):
+        async with anyio.create_task_group() as group:
+            for _ in range(100):
+                group.start_soon(call)
+            while len(started) < THREADS_OF_A_KEY:
+                await anyio.sleep(0.01)
+            assert await workspace.in_thread(lambda: "other", caller="other") == "other"
+            assert await anyio.to_thread.run_sync(lambda: "common") == "common"
+            assert len(started) == THREADS_OF_A_KEY
+            release.set()
+    assert len(started) == 100
+
+
+async def test_a_list_of_runs_is_read_without_their_results(bridge: Bridge, client: httpx.AsyncClient) -> None:
+    archive = skill_zip("says", {"scripts/execute.py": "print('x' * 5000)"})
+    await client.post("/api/skills", content=archive, headers=ZIP)
+    await client.post("/api/skills/says/execute", json={})
+    rows, total = await bridge.runs._store.page(RunFilter(), offset=0, limit=10)
+    assert (total, rows[0].skill, rows[0].result, rows[0].input) == (1, "says", None, None)

@@ -1,0 +1,333 @@
+"""A disk that fills up: what callers may take of it, and that the server can be administered on a full one."""
+
+import os
+import subprocess
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx
+import pytest
+
+from apexbridge import disk as disk_module
+from apexbridge.bridge import Bridge
+from apexbridge.disk import BALLAST_BYTES, BLOCK_BYTES, MB, RESERVE_BYTES, Ballast, Disk, blocks, size_on_disk
+from apexbridge.errors import ServerError
+from apexbridge.retrieval.embedders.embedder import Embedder
+from apexbridge.settings import Settings
+from apexbridge.surfaces.http.access import Access
+from apexbridge.surfaces.http.app import create_app
+from tests.making import skill_zip
+
+pytestmark = pytest.mark.anyio
+PATIENCE = 60
+OWNER = "owner-of-the-data-directory"
+ZIP = {"content-type": "application/zip"}
+FORM = {"content-type": "multipart/form-data; boundary=b"}
+TALKS = "import sys\nsys.stdout.write('x' * 3_000_000)"
+LEAVES = "open('output/small', 'w').write('x')\nf = open('output/sparse', 'wb')\nf.truncate(3_000_000)"
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A file system of 48 MB of which the server keeps 1 MB for itself."""
+    monkeypatch.setattr(disk_module, "RESERVE_BYTES", MB)
+    folder = tmp_path / "small"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48m,mode=755", "tmpfs", str(folder)], check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@asynccontextmanager
+async def served(data_dir: Path, embedder: Embedder, **settings: Any) -> AsyncIterator["Gate"]:
+    """The application with keys, over an opened data directory."""
+    async with Bridge.open(
+        Settings(data_dir=data_dir, rate_limit=0, **settings), watch=False, embedder=embedder
+    ) as opened:
+        app = create_app(opened, Access(keys_required=True, owner=OWNER))
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=PATIENCE) as client:
+            yield Gate(opened, client)
+
+
+class Gate:
+    """Requests with and without keys."""
+
+    def __init__(self, bridge: Bridge, client: httpx.AsyncClient) -> None:
+        self.bridge = bridge
+        self._client = client
+
+    async def ask(self, method: str, path: str, key: str = OWNER, **options: Any) -> httpx.Response:
+        headers = {"authorization": f"Bearer {key}", **options.pop("headers", {})}
+        with anyio.fail_after(PATIENCE):
+            return await self._client.request(method, path, headers=headers, **options)
+
+    async def key(self, *scopes: str) -> str:
+        made = await self.ask("POST", "/api/keys", json={"name": "made", "scopes": scopes})
+        return str(made.raise_for_status().json()["key"])
+
+    async def install(self, name: str, script: str) -> None:
+        archive = skill_zip(name, {"scripts/execute.py": script})
+        (await self.ask("POST", "/api/skills", content=archive, headers=ZIP)).raise_for_status()
+
+    async def write(self, key: str, path: str, size: int, **options: Any) -> httpx.Response:
+        call = {"input": {"path": path, "content": "x" * size, **options}}
+        return await self.ask("POST", "/api/tools/file-write/execute", key, json=call)
+
+
+def identity_of(key: str) -> str:
+    return key.split("_")[1]
+
+
+def code(answer: httpx.Response) -> tuple[int, str]:
+    return answer.status_code, answer.json().get("code", "")
+
+
+def free_bytes(folder: Path) -> int:
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize
+
+
+def fill_up(folder: Path) -> None:
+    """Take every last byte."""
+    descriptor = os.open(folder / "filler", os.O_WRONLY | os.O_CREAT)
+    size = 0
+    for step in (MB, BLOCK_BYTES):
+        try:
+            while True:
+                os.posix_fallocate(descriptor, size, step)
+                size += step
+        except OSError:
+            pass
+    os.close(descriptor)
+    assert free_bytes(folder) == 0
+
+
+# -------------------------------------------------------------------------------------------------------------- claims
+def test_the_reserve_is_the_one_that_was_promised() -> None:
+    assert RESERVE_BYTES == 256 * MB
+
+
+def test_a_quota_counts_what_is_there_and_what_is_claimed(tmp_path: Path) -> None:
+    disk = Disk(tmp_path, quota_bytes=10 * BLOCK_BYTES, measure=lambda _: 4 * BLOCK_BYTES)
+    with disk.claim("one") as claim:
+        claim.take(5 * BLOCK_BYTES)
+        with pytest.raises(ServerError) as caught, disk.claim("one") as second:
+            second.take(2 * BLOCK_BYTES)
+        assert (caught.value.code, caught.value.status) == ("STORAGE_FULL", 507)
+        claim.keep(2 * BLOCK_BYTES)
+    assert disk.used_by("one") == 6 * BLOCK_BYTES
+    disk.release("one", 6 * BLOCK_BYTES)
+    with disk.claim("one") as claim:
+        assert claim.take_up_to(20 * BLOCK_BYTES) == 10 * BLOCK_BYTES
+        claim.keep(10 * BLOCK_BYTES)
+    with pytest.raises(ServerError):
+        disk.check("one")
+    with disk.claim("one") as claim:  # what frees room is never refused
+        claim.take(BLOCK_BYTES, replaces=5 * BLOCK_BYTES)
+        claim.keep(BLOCK_BYTES, replaced=5 * BLOCK_BYTES)
+    assert disk.used_by("one") == 6 * BLOCK_BYTES
+    with disk.claim("") as claim:  # callers without a key have no quota
+        claim.take(100 * BLOCK_BYTES)
+
+
+def test_two_writers_cannot_both_take_the_last_room(small_disk: Path) -> None:
+    disk, granted, barrier = Disk(small_disk), [], threading.Barrier(8)
+    room = free_bytes(small_disk) - MB
+
+    def write() -> None:
+        with disk.claim("") as claim:
+            try:
+                claim.take(room // 2 + 1)
+                granted.append(1)
+            except ServerError:
+                pass
+            barrier.wait(PATIENCE)
+
+    threads = [threading.Thread(target=write) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(granted) == 1
+
+
+def test_a_tree_is_measured_by_what_it_takes_on_the_disk(tmp_path: Path) -> None:
+    folder = tmp_path / "tree"
+    (folder / "inner").mkdir(parents=True)
+    (folder / "empty").touch()
+    (folder / "link").symlink_to("/")
+    (folder / "inner/file").write_bytes(bytes(BLOCK_BYTES + 1))
+    assert size_on_disk(folder) == (2 + 1 + 1 + 2) * BLOCK_BYTES
+    assert size_on_disk(tmp_path / "none") == 0
+    assert [blocks(size) for size in (0, 1, 4096, 4097)] == [4096, 4096, 4096, 8192]
+
+
+def test_the_ballast_gives_way_once_and_is_taken_back_when_there_is_room(small_disk: Path) -> None:
+    ballast = Ballast(small_disk / ".ballast")
+    ballast.fill()
+    assert (small_disk / ".ballast").stat().st_mode & 0o777 == 0o600
+    assert free_bytes(small_disk) <= 48 * MB - BALLAST_BYTES
+    fill_up(small_disk)
+    assert (ballast.release(), ballast.release()) == (True, False)
+    assert free_bytes(small_disk) == BALLAST_BYTES
+    ballast.fill()
+    assert free_bytes(small_disk) == BALLAST_BYTES, "there is not enough room for it"
+    (small_disk / "filler").unlink()
+    ballast.fill()
+    assert not ballast.is_released
+
+
+# --------------------------------------------------------------------------------------------------------- a small disk
+async def test_callers_leave_the_reserve_alone(small_disk: Path, embedder: Embedder) -> None:
+    async with served(small_disk / "data", embedder) as gate:
+        key = await gate.key("run", "read")
+        await gate.install("talks", TALKS)
+        await gate.install("leaves", LEAVES)
+        while (answer := await gate.write(key, "a.txt", 4_000_000, append=True, backup=True)).status_code == 200:
+            pass
+        assert code(answer) == (507, "STORAGE_FULL") or "backups" in answer.json()["message"]
+        for size in (1_000_000, 100_000, 1000):
+            number = 0
+            while (answer := await gate.write(key, f"f-{size}-{number}", size)).status_code == 200:
+                number += 1
+        assert code(answer) == (507, "STORAGE_FULL")
+        assert free_bytes(small_disk) >= MB // 2
+        for name in ("talks", "leaves"):
+            result = (await gate.ask("POST", f"/api/skills/{name}/execute", key, json={})).json()
+            assert result["success"]
+            record = (await gate.ask("GET", f"/api/executions/{result['id']}", key)).json()["result"]
+            assert any("no room" in warning for warning in record["warnings"])
+            assert record["files"] == []
+        form = (
+            b'--b\r\nContent-Disposition: form-data; name="file"; filename="x"\r\n\r\n' + bytes(MB) + b"\r\n--b--\r\n"
+        )
+        assert code(await gate.ask("POST", "/api/uploads", key, content=form, headers=FORM)) == (507, "STORAGE_FULL")
+        body = {"content": bytes(MB), "headers": ZIP}
+        assert code(await gate.ask("POST", "/api/skills/validate", key, **body)) == (507, "STORAGE_FULL")
+        assert gate.bridge.disk._pending == 0
+        assert (await gate.ask("DELETE", f"/api/keys/{identity_of(key)}")).status_code == 200
+
+
+async def test_a_full_disk_can_be_administered(small_disk: Path, embedder: Embedder) -> None:
+    async with served(small_disk / "data", embedder) as gate:
+        await gate.install("talks", TALKS)
+        await gate.install("other", "print(1)")
+        keys = [await gate.key("run") for _ in range(21)]
+        runs = [(await gate.ask("POST", "/api/skills/other/execute", keys[0], json={})).json()["id"] for _ in range(3)]
+        gate.bridge.disk.ballast.fill()
+        fill_up(small_disk)
+        for key in keys[1:]:
+            assert (await gate.ask("DELETE", f"/api/keys/{identity_of(key)}")).status_code == 200
+            assert code(await gate.ask("GET", "/api/tools", key)) == (401, "UNAUTHORIZED")
+        for run in runs:
+            assert (await gate.ask("DELETE", f"/api/executions/{run}", keys[0])).status_code == 200
+        assert (await gate.ask("POST", "/api/skills/talks/disable")).status_code == 200
+        for name in ("talks", "other"):
+            assert (await gate.ask("DELETE", f"/api/skills/{name}")).status_code == 200
+        assert (await gate.ask("DELETE", f"/api/keys/{identity_of(keys[0])}")).status_code == 200
+        assert (await gate.ask("GET", "/api/audit/verify")).json()["intact"] is True
+        (small_disk / "filler").unlink()
+        await gate.key("read")
+        assert not gate.bridge.disk.ballast.is_released
+    async with served(small_disk / "data", embedder) as gate:
+        assert all(key.revoked_at for key in gate.bridge.keys.list() if key.id in set(map(identity_of, keys)))
+
+
+async def test_a_key_is_revoked_even_if_the_disk_takes_nothing(small_disk: Path, embedder: Embedder) -> None:
+    async with served(small_disk / "data", embedder) as gate:
+        key = await gate.key("run")
+        fill_up(small_disk)  # and there is no ballast
+        wal = small_disk / "data/apex.sqlite3-wal"
+        answer = await gate.ask("DELETE", f"/api/keys/{identity_of(key)}")
+        assert code(answer)[0] in (200, 507), "the log of changes may still have had room"
+        assert code(await gate.ask("GET", "/api/tools", key)) == (401, "UNAUTHORIZED")
+        assert wal.exists()
+        (small_disk / "filler").unlink()
+        assert (await gate.ask("DELETE", f"/api/keys/{identity_of(key)}")).status_code == 200
+    async with served(small_disk / "data", embedder) as gate:
+        assert code(await gate.ask("GET", "/api/tools", key)) == (401, "UNAUTHORIZED")
+
+
+# --------------------------------------------------------------------------------------------------------------- quotas
+async def test_a_key_has_a_quota_for_all_that_it_writes(data_dir: Path, embedder: Embedder) -> None:
+    async with served(data_dir, embedder, key_quota_mb=10) as gate:
+        one, other = await gate.key("run", "read"), await gate.key("run")
+        await gate.install("talks", TALKS)
+        assert (await gate.write(one, "a.txt", 4_000_000)).status_code == 200
+        run = (await gate.ask("POST", "/api/skills/talks/execute", one, json={})).json()["id"]
+        assert (await gate.write(one, "a.txt", 2_000_000, append=True)).status_code == 200
+        refused = await gate.write(one, "b.txt", 2_000_000)
+        assert code(refused) == (507, "STORAGE_FULL")
+        assert "/api/executions" in refused.json()["message"]
+        assert code(await gate.write(one, "a.txt", 1, append=True, backup=True)) == (507, "STORAGE_FULL")
+        assert (await gate.write(other, "b.txt", 2_000_000)).status_code == 200, "the quota of another key"
+        assert (await gate.write(one, "a.txt", 4_000_000)).status_code == 200, "a smaller file in its place"
+        assert (await gate.ask("DELETE", f"/api/executions/{run}", one)).status_code == 200
+        assert (await gate.write(one, "b.txt", 4_000_000)).status_code == 200
+        used = gate.bridge.disk.used_by(identity_of(one))
+    async with served(data_dir, embedder, key_quota_mb=10) as gate:
+        assert abs(gate.bridge.disk.used_by(identity_of(one)) - used) <= 16 * BLOCK_BYTES
+        assert code(await gate.write(one, "c.txt", 4_000_000)) == (507, "STORAGE_FULL")
+        assert (await gate.write(one, "a.txt", 0)).status_code == 200
+        assert (await gate.write(one, "c.txt", 3_000_000)).status_code == 200
+
+
+async def test_bodies_under_way_count_and_end_with_their_key(data_dir: Path, embedder: Embedder) -> None:
+    async with served(data_dir, embedder, key_quota_mb=4) as gate:
+        key = await gate.key("run")
+        arrived, go_on = anyio.Event(), anyio.Event()
+
+        async def body() -> AsyncIterator[bytes]:
+            yield bytes(3 * MB)
+            yield b"x"
+            arrived.set()
+            await go_on.wait()
+            yield b"x"
+
+        answers: list[httpx.Response] = []
+
+        async def send() -> None:
+            answers.append(await gate.ask("POST", "/api/skills/validate", key, content=body(), headers=ZIP))
+
+        with anyio.fail_after(PATIENCE):
+            async with anyio.create_task_group() as group:
+                group.start_soon(send)
+                await arrived.wait()
+                assert gate.bridge.disk.used_by(identity_of(key)) >= 3 * MB
+                assert code(await gate.write(key, "a.txt", 2_000_000)) == (507, "STORAGE_FULL")
+                await gate.ask("DELETE", f"/api/keys/{identity_of(key)}")
+                go_on.set()
+        assert code(answers[0]) == (401, "UNAUTHORIZED")
+        assert gate.bridge.disk.used_by(identity_of(key)) <= 2 * BLOCK_BYTES, "the folders of its workspace"
+        assert gate.bridge.disk._pending == 0
+
+
+async def test_folders_and_empty_files_count_too(data_dir: Path, embedder: Embedder) -> None:
+    async with served(data_dir, embedder, key_quota_mb=1) as gate:
+        key = await gate.key("run")
+        written = 0
+        while (answer := await gate.write(key, f"{written}/a/b/c", 0)).status_code == 200:
+            written += 1
+        assert code(answer) == (507, "STORAGE_FULL")
+        assert written == MB // (4 * BLOCK_BYTES) - 1 or written == MB // (4 * BLOCK_BYTES)
+
+
+async def test_a_run_of_a_key_without_room_is_refused(data_dir: Path, embedder: Embedder) -> None:
+    async with served(data_dir, embedder, key_quota_mb=1) as gate:
+        key = await gate.key("run")
+        await gate.install("one", "print('x' * 7000)")
+        while (answer := await gate.ask("POST", "/api/skills/one/execute", key, json={})).status_code == 200:
+            identity = answer.json()["id"]
+            disk = gate.bridge.disk
+            disk.add(identity_of(key), MB // 4)  # as many more runs would
+        assert code(answer) == (507, "STORAGE_FULL")
+        disk.release(identity_of(key), MB)
+        assert (await gate.ask("DELETE", f"/api/executions/{identity}", key)).status_code == 200
+        assert (await gate.ask("POST", "/api/skills/one/execute", key, json={})).status_code == 200
