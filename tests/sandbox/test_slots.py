@@ -212,7 +212,8 @@ async def wait_for(slots: Slots, caller: str, order: list[str]) -> None:
 
 
 async def test_callers_take_turns_and_each_is_served_in_order() -> None:
-    slots, order, names = Slots(1, 100), [], ["one"] * 4 + ["two"] * 3 + ["three"]
+    slots, names = Slots(1, 100), ["one"] * 4 + ["two"] * 3 + ["three"]
+    order: list[str] = []
     with anyio.fail_after(SECONDS):
         async with anyio.create_task_group() as group, slots.turn("busy"):
             for number, name in enumerate(names, 1):
@@ -224,7 +225,8 @@ async def test_callers_take_turns_and_each_is_served_in_order() -> None:
 
 
 async def test_a_caller_that_has_its_share_of_the_turns_lets_others_go_first() -> None:
-    slots, order = Slots(2, 100), []
+    slots = Slots(2, 100)
+    order: list[str] = []
     with anyio.fail_after(SECONDS):
         async with anyio.create_task_group() as group, slots.turn("one"):
             async with slots.turn("one"):
@@ -255,7 +257,8 @@ async def test_one_caller_cannot_take_every_place() -> None:
 
 
 async def test_a_caller_that_gives_up_leaves_the_turns_of_others_as_they_are() -> None:
-    slots, order = Slots(1, 100), []
+    slots = Slots(1, 100)
+    order: list[str] = []
     with anyio.fail_after(SECONDS):
         async with anyio.create_task_group() as group, slots.turn("busy"):
             leaving = anyio.CancelScope()

@@ -74,7 +74,7 @@ asyncio.run(main())
 
 
 @asynccontextmanager
-async def opened(folder: Path, **options: int) -> AsyncIterator[AuditLog]:
+async def opened(folder: Path, **options: Any) -> AsyncIterator[AuditLog]:
     database = Database(folder / "apex.sqlite3")
     try:
         log = AuditLog(folder / AUDIT_FILE, database, **options)

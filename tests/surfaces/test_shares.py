@@ -141,7 +141,8 @@ async def test_uploads_of_one_key_leave_room_for_those_of_others(
 
 async def test_file_tools_of_one_key_leave_threads_for_everything_else(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path, lambda identity, caller: None)
-    release, started = anyio.Event(), []
+    release = anyio.Event()
+    started: list[int] = []
 
     def work() -> None:
         anyio.from_thread.run_sync(started.append, 1)
