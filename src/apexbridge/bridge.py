@@ -15,6 +15,7 @@ import apexbridge
 from apexbridge.agent.approving import Approver
 from apexbridge.agent.react import ReActStrategy
 from apexbridge.agent.recordkeeping import ChatRecords
+from apexbridge.agent.request import ChatRequest
 from apexbridge.errors import ApexBridgeError
 from apexbridge.retrieval.embedders.choose import choose_embedder
 from apexbridge.retrieval.embedders.embedder import Embedder
@@ -37,6 +38,7 @@ from apexbridge.storage.database import Database
 from apexbridge.storage.directory import owned
 from apexbridge.storage.faults import storage_faults
 from apexbridge.storage.keys import KeyStore
+from apexbridge.storage.private import keep_private
 from apexbridge.storage.runs import RunStore
 from apexbridge.storage.statistics import CallCounts, CallStatisticsStore, CallTally
 from apexbridge.tools.builtin.calculate import calculate
@@ -104,7 +106,11 @@ class Bridge:
         self.chats = chats
         recorder = chats if settings.chat_records != "off" else None
         self.chat = ReActStrategy(
-            self.tools, settings.chat, Approver(self.confirmation), teach=self._teach, recorder=recorder
+            self.tools,
+            settings.chat,
+            Approver(self.confirmation),
+            teach=self._teach if recorder else None,  # without records, nothing of a chat is kept
+            recorder=recorder,
         )
         self.keys = keys
         self.audit = audit
@@ -140,6 +146,7 @@ class Bridge:
         settings = settings or Settings()
         embedder = embedder or choose_embedder(settings.retrieval)
         with owned(settings.data_dir):
+            await anyio.to_thread.run_sync(keep_private, settings.data_dir)
             database = await anyio.to_thread.run_sync(_open_database, settings.data_dir)
             try:
                 retrieval = ToolRetrievalService(settings.data_dir, embedder, settings.retrieval)
@@ -169,7 +176,7 @@ class Bridge:
                     tally,
                     keys=keys,
                     audit=audit,
-                    chats=_chats(settings, database, keys),
+                    chats=_chats(settings, database, keys, retrieval),
                     indexing=indexing,
                     progress=index_progress,
                 )
@@ -203,8 +210,8 @@ class Bridge:
             finally:
                 await anyio.to_thread.run_sync(database.close, abandon_on_cancel=False)
 
-    async def _teach(self, request: str, skill: str, caller: str) -> None:
-        await self.retrieval.remember(request, skill, succeeded=True, caller=caller)
+    async def _teach(self, text: str, skill: str, request: ChatRequest) -> None:
+        await self.retrieval.remember(text, skill, succeeded=True, caller=request.caller, chat=request.link)
 
     def _register_tools(self, workspace: Workspace) -> None:
         """The built-ins, and what other packages bring along."""
@@ -327,12 +334,13 @@ def _runs(
     )
 
 
-def _chats(settings: Settings, database: Database, keys: KeyStore) -> ChatRecords:
+def _chats(settings: Settings, database: Database, keys: KeyStore, past_use: ToolRetrievalService) -> ChatRecords:
     return ChatRecords(
         ChatStore(database),
         has_texts=settings.chat_records == "full",
         retention_days=settings.chat_retention_days,
         key_name=keys.name_of,
+        past_use=past_use,
     )
 
 

@@ -13,6 +13,7 @@ from typing import BinaryIO
 import anyio
 import anyio.to_thread
 
+from apexbridge._fs import make_private_folder, write_private
 from apexbridge.errors import ApexBridgeError, RequestError
 from apexbridge.sandbox.engine import Sandbox
 from apexbridge.sandbox.models import ExecutionResult, InputFile, Job
@@ -250,9 +251,9 @@ class Runs:
 
     def _write_output(self, identity: str, long: dict[str, str]) -> None:
         folder = self._folder / identity
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private_folder(folder)
         for name, text in long.items():
-            (folder / name).write_text(text, "utf-8", "replace")
+            write_private(folder / name, text.encode("utf-8", "replace"))
 
     # -------------------------------------------------------------------------------------------------- looking
     async def page(self, wanted: RunFilter, *, page: int, limit: int) -> RunPage:
