@@ -12,6 +12,8 @@ from apexbridge.llm.errors import UpstreamError
 Json = dict[str, Any]
 MAX_NAME = 200
 MAX_MESSAGE = 1_000
+MAX_DEPTH = 8
+"""Of what an upstream counted; those that are known to nest, nest twice."""
 _WORD = re.compile(r"\w[\w.-]{0,63}", re.ASCII)
 _RUN = re.compile(r"[0-9a-f-]{32,36}")
 _NUMBERS = frozenset({int, float, bool})
@@ -61,13 +63,16 @@ def _without_texts(step: Json) -> Json:
     return kept
 
 
-def _counts(usage: Json) -> Json:
+def _counts(usage: Json, depth: int = MAX_DEPTH) -> Json:
     """What an upstream counted: numbers under names that upstreams use."""
-    return {
-        key: value if type(value) in _NUMBERS else _counts(value)
-        for key, value in usage.items()
-        if (type(value) in _NUMBERS or type(value) is dict) and len(key) <= MAX_NAME and _is_word(key)
-    }
+    kept: Json = {}
+    for key, value in usage.items():
+        if len(key) <= MAX_NAME and _is_word(key):
+            if type(value) in _NUMBERS:
+                kept[key] = value
+            elif type(value) is dict and depth > 1:
+                kept[key] = _counts(value, depth - 1)
+    return kept
 
 
 @lru_cache(maxsize=1024)
