@@ -36,7 +36,9 @@ def told_error(error: BaseException | None, *, has_texts: bool) -> tuple[str, st
         code, message, ours = error.code.lower(), error.message, f"Answered with the status {error.status}."
     else:
         code, message, ours = "internal_error", None, "Something went wrong here; the log has more."
-    word = str(code) if code and _WORD.fullmatch(str(code)) else "upstream_error"
+    # An upstream's code can be any JSON, of any depth.
+    is_word = isinstance(code, str | int) and _WORD.fullmatch(str(code)) is not None
+    word = str(code) if is_word else "upstream_error"
     return word, str(message)[:MAX_MESSAGE] if has_texts and message else ours
 
 

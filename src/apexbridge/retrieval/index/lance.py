@@ -29,7 +29,7 @@ TABLE_WITH_TEXTS = "usage"
 KEEP_OLD_VERSIONS = timedelta(minutes=1)
 """Longer than any reader needs to read one through."""
 NAMES_A_DELETE = 500
-_OS_ERROR = re.compile(r"(?P<words>[A-Z][\w -]+) \(os error (?P<number>\d+)\)")
+_OS_ERROR = re.compile(r"(?P<words>[A-Z][\w -]{1,100}) \(os error (?P<number>\d+)\)")
 
 
 class StoreError(Exception):
