@@ -113,3 +113,11 @@ def test_the_same_request_is_known_by_its_vector_and_another_one_is_not() -> Non
     near = vector.copy()
     near[0] = 2
     assert memory.teach("a", near, caller="")[0].key != first.key
+
+
+def test_a_word_that_is_said_many_times_is_looked_up_once_and_counts_as_often() -> None:
+    index = KeywordIndex()
+    for slot, words in enumerate((["merge", "pdf"], ["pdf"], ["weather"])):
+        index.put(slot, words)
+    once, often = index.score(["pdf"]), index.score(["pdf"] * 8 + ["merge"])
+    np.testing.assert_allclose(often, 8 * once + index.score(["merge"]), rtol=1e-5)

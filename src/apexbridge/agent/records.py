@@ -53,7 +53,7 @@ class ChatRecord:
 
     id: str
     """The request's own; the store gives another where it was used before."""
-    link: str
+    link: str = ""
     """Connects it with what the request taught."""
     caller: str
     model: str

@@ -13,7 +13,7 @@ PRIVATE = (
     ".lock",
     "server.json*",
     "apex.sqlite3*",
-    "audit.jsonl*",
+    "audit*.jsonl*",
     "secrets.json*",
     "skills.snapshot*",
     "skills.lance*",
