@@ -81,8 +81,8 @@ def open_to_others(folder: Path) -> dict[str, str]:
 def use_everything(client: httpx.Client) -> None:
     install_haiku(client)
     install(client, skill_zip("busy", files={"scripts/execute.py": BUSY}))
-    fields = {"dangerous": True, "permissions": ["secret:TOKEN"]}
-    install(client, skill_zip("wipe", files={"scripts/execute.py": "print(1)"}, **fields))
+    wipe = {"scripts/execute.py": "print(1)"}
+    install(client, skill_zip("wipe", files=wipe, dangerous=True, permissions=["secret:TOKEN"]))
     skill = "---\nname: part\ndescription: A part of a plugin.\n---\n"
     manifest = '{"name": "whole", "version": "1.0.0"}'
     install(client, zip_of({"whole/.claude-plugin/plugin.json": manifest, "whole/skills/part/SKILL.md": skill}))
