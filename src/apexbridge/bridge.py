@@ -16,6 +16,7 @@ import apexbridge
 from apexbridge.agent.approving import Approver
 from apexbridge.agent.react import ReActStrategy
 from apexbridge.agent.recordkeeping import ChatRecords
+from apexbridge.agent.request import ChatRequest
 from apexbridge.disk import MB, Disk, size_on_disk
 from apexbridge.errors import ApexBridgeError
 from apexbridge.retrieval.embedders.choose import choose_embedder
@@ -39,6 +40,7 @@ from apexbridge.storage.database import Database
 from apexbridge.storage.directory import owned
 from apexbridge.storage.faults import storage_faults
 from apexbridge.storage.keys import KeyStore
+from apexbridge.storage.private import keep_private
 from apexbridge.storage.runs import RunStore
 from apexbridge.storage.statistics import CallCounts, CallStatisticsStore, CallTally
 from apexbridge.tools.builtin.calculate import calculate
@@ -107,7 +109,11 @@ class Bridge:
         self.chats = chats
         recorder = chats if settings.chat_records != "off" else None
         self.chat = ReActStrategy(
-            self.tools, settings.chat, Approver(self.confirmation), teach=self._teach, recorder=recorder
+            self.tools,
+            settings.chat,
+            Approver(self.confirmation),
+            teach=self._teach if recorder else None,  # without records, nothing of a chat is kept
+            recorder=recorder,
         )
         self.keys = keys
         self.audit = audit
@@ -144,6 +150,7 @@ class Bridge:
         settings = settings or Settings()
         embedder = embedder or choose_embedder(settings.retrieval)
         with owned(settings.data_dir):
+            await anyio.to_thread.run_sync(keep_private, settings.data_dir)
             database = await anyio.to_thread.run_sync(_open_database, settings.data_dir)
             try:
                 retrieval = ToolRetrievalService(settings.data_dir, embedder, settings.retrieval)
@@ -176,7 +183,7 @@ class Bridge:
                     keys=keys,
                     audit=audit,
                     disk=disk,
-                    chats=_chats(settings, database, keys, disk),
+                    chats=_chats(settings, database, keys, disk, retrieval),
                     indexing=indexing,
                     progress=index_progress,
                 )
@@ -210,9 +217,9 @@ class Bridge:
             finally:
                 await anyio.to_thread.run_sync(database.close, abandon_on_cancel=False)
 
-    async def _teach(self, request: str, skill: str, caller: str) -> None:
+    async def _teach(self, text: str, skill: str, request: ChatRequest) -> None:
         if not self.disk.is_short:
-            await self.retrieval.remember(request, skill, succeeded=True, caller=caller)
+            await self.retrieval.remember(text, skill, succeeded=True, caller=request.caller, chat=request.link)
 
     def _register_tools(self, workspace: Workspace) -> None:
         """The built-ins, and what other packages bring along."""
@@ -363,13 +370,16 @@ def _runs(
     )
 
 
-def _chats(settings: Settings, database: Database, keys: KeyStore, disk: Disk) -> ChatRecords:
+def _chats(
+    settings: Settings, database: Database, keys: KeyStore, disk: Disk, past_use: ToolRetrievalService
+) -> ChatRecords:
     return ChatRecords(
         ChatStore(database),
         has_texts=settings.chat_records == "full",
         retention_days=settings.chat_retention_days,
         key_name=keys.name_of,
         is_disk_short=lambda: disk.is_short,
+        past_use=past_use,
     )
 
 

@@ -239,6 +239,7 @@ class Settings(BaseSettings):
             threshold=self.search_threshold,
             usage_memory=self.usage_memory,
             usage_memory_shared=self.usage_memory_shared,
+            usage_days=self.chat_retention_days,
         )
 
     @property

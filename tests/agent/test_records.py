@@ -10,6 +10,7 @@ from apexbridge.agent.events import Begun, Delta, Ended, Event, Passed, Report, 
 from apexbridge.agent.records import ChatRecord, Noting
 from apexbridge.agent.request import BadRequestError, ChatRequest, read_request
 from apexbridge.agent.textless import without_texts
+from apexbridge.agent.usage import add_usage
 from apexbridge.bridge import Bridge
 from apexbridge.errors import ServerError
 from apexbridge.llm.errors import UpstreamError
@@ -197,3 +198,44 @@ async def test_python_users_leave_records_and_read_them(chatting: Bridge, upstre
     assert (await chatting.chats.get("mine")).outcome == "cancelled"
     await chatting.chats.delete("mine")
     assert (await chatting.chats.statistics()).requests == 3
+
+
+def nested(depth: int) -> dict[str, Any]:
+    usage: dict[str, Any] = {"total_tokens": 7}
+    for _ in range(depth):
+        usage = {"total_tokens": 7, "a": usage}
+    return usage
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("depth", [100, 900, 5000])
+async def test_usage_of_any_depth_costs_no_record(bridge: Bridge, depth: int) -> None:
+    usage = nested(depth)
+    for has_texts in (False, True):
+        chunk = {"choices": [{"index": 0, "message": {"content": "ok"}, "finish_reason": "stop"}], "usage": usage}
+        bridge.chats.has_texts = has_texts
+        noting = Noting(bridge.chats, asked(), "local")
+        noting.saw(Passed(chunks=[chunk, chunk]))
+        noting.end()
+    kept = [await bridge.chats.get(chat.id) for chat in (await bridge.chats.list()).chats]
+    assert [record.usage.total_tokens for record in kept if record.usage] == [7, 7]
+    assert all(record.trajectory for record in kept)
+
+
+def test_usage_of_any_depth_adds_up() -> None:
+    total = add_usage(add_usage(None, nested(5000)), nested(5000))
+    assert total is not None
+    assert total["total_tokens"] == total["a"]["total_tokens"] == 14
+
+
+@pytest.mark.anyio
+async def test_messages_of_any_depth_cost_no_record(bridge: Bridge) -> None:
+    content: Any = "x"
+    for _ in range(3000):
+        content = [content]
+    bridge.chats.has_texts = True
+    request = asked()
+    request.body["messages"] = [{"role": "user", "content": content}]
+    Noting(bridge.chats, request, "local").end()
+    (chat,) = (await bridge.chats.list()).chats
+    assert "nested too deep" in str((await bridge.chats.get(chat.id)).messages)

@@ -92,11 +92,32 @@ def test_a_document_without_a_vector_is_known_as_such() -> None:
 
 def test_usage_memory_is_bounded_and_keeps_the_newest() -> None:
     memory = UsageMemory()
-    for number in range(MAX_PER_SKILL + 10):
-        memory.teach(f"request {number}", "a", np.ones(2, np.float32), caller="", now=number)
+    vectors = np.eye(MAX_PER_SKILL + 10, dtype=np.float32)
+    keys = [memory.teach("a", vector, caller="", now=number)[0].key for number, vector in enumerate(vectors)]
     assert len(memory) == MAX_PER_SKILL
-    assert memory.pairs()[0][0].request == "request 10"
-    memory.teach("request 10", "a", np.ones(2, np.float32), caller="", now=999)
-    assert (len(memory), memory.pairs()[-1][0].request) == (MAX_PER_SKILL, "request 10")
+    assert memory.pairs()[0][0].key == keys[10]
+    memory.teach("a", vectors[10], caller="", now=999)
+    assert (len(memory), memory.pairs()[-1][0].key) == (MAX_PER_SKILL, keys[10])
     assert len(memory.forget(["a"])) == MAX_PER_SKILL
     assert len(memory) == 0
+
+
+def test_the_same_request_is_known_by_its_vector_and_another_one_is_not() -> None:
+    memory = UsageMemory()
+    vector = np.ones(8, np.float32)
+    first, _ = memory.teach("a", vector, caller="", chat="one", now=1)
+    rounded, _ = memory.teach("a", vector + np.float32(1e-4) * np.arange(8, dtype=np.float32), caller="", now=2)
+    assert (rounded.key, rounded.chat, len(memory)) == (first.key, "", 1)
+    for skill, caller in (("b", ""), ("a", "somebody")):
+        assert memory.teach(skill, vector, caller=caller)[0].key != first.key
+    near = vector.copy()
+    near[0] = 2
+    assert memory.teach("a", near, caller="")[0].key != first.key
+
+
+def test_a_word_that_is_said_many_times_is_looked_up_once_and_counts_as_often() -> None:
+    index = KeywordIndex()
+    for slot, words in enumerate((["merge", "pdf"], ["pdf"], ["weather"])):
+        index.put(slot, words)
+    once, often = index.score(["pdf"]), index.score(["pdf"] * 8 + ["merge"])
+    np.testing.assert_allclose(often, 8 * once + index.score(["merge"]), rtol=1e-5)

@@ -2,9 +2,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from apexbridge.retrieval.documents import MAX_EMBEDDED_CHARACTERS, MAX_EMBEDDED_TAG_CHARACTERS, Document
 from apexbridge.retrieval.glossary import english_gist, translated
 from apexbridge.retrieval.tags import MAX_TAGS, derive_tags
-from apexbridge.retrieval.text import clauses, is_mostly_ascii, name_words, tokens, visible, word_count
+from apexbridge.retrieval.text import (
+    MAX_MARKS,
+    MAX_STEMMED_CHARACTERS,
+    _stem,
+    clauses,
+    is_mostly_ascii,
+    name_words,
+    tokens,
+    visible,
+    word_count,
+)
 
 
 @pytest.mark.parametrize(
@@ -88,3 +99,32 @@ def test_tags_are_derived_from_a_skills_own_words(name: str, description: str, e
 
 def test_derived_tags_are_few() -> None:
     assert len(derive_tags("alpha-beta-gamma-delta-epsilon-zeta-eta", "")) == MAX_TAGS
+
+
+# ------------------------------------------------------------------------------------------------------ hostile text
+@pytest.mark.parametrize("size", [1_000, 2_000, 4_000, 8_000])
+def test_marks_on_one_character_are_bounded_whatever_their_number(size: int) -> None:
+    """Normalising sorts them by their class, one by one: above and below in turn is the worst order."""
+    text = visible("a" + "\u0301\u0316" * size)
+    assert len(text) <= MAX_MARKS + 1
+    assert visible("naïve e\u0301") == "naïve é"
+
+
+@pytest.mark.parametrize("size", [1_000, 2_000, 4_000, 8_000])
+def test_a_run_of_spaces_is_one_place_to_cut_at(size: int) -> None:
+    text = "book a flight" + " " * size + "and" + " " * size + "tell the weather"
+    assert clauses(text) == ["book a flight", "tell the weather"]
+    assert clauses("book a flight" + " " * size + "tell the weather") == []
+
+
+def test_long_runs_of_letters_are_cut_and_not_kept_in_the_cache() -> None:
+    before = _stem.cache_info().currsize
+    found = tokens(" ".join(f"{number:04}" + "x" * 500 for number in range(100)))
+    assert [len(token) for token in found] == [MAX_STEMMED_CHARACTERS] * 100
+    assert _stem.cache_info().currsize == before
+
+
+def test_what_a_model_reads_of_a_skill_is_bounded() -> None:
+    document = Document(name="a", description="word " * 100_000, tags=tuple(f"tag{number}" for number in range(50_000)))
+    assert len(document.text) <= MAX_EMBEDDED_CHARACTERS + MAX_EMBEDDED_TAG_CHARACTERS + len("a:  ()")
+    assert Document(name="a", description="b", tags=("c", "d")).text == "a: b (c, d)"

@@ -263,13 +263,13 @@ def test_no_descriptor_is_left_open(root: Root, folder: Path) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------- writing
-def test_a_replaced_file_keeps_its_mode_and_a_new_one_has_the_usual(root: Root, folder: Path) -> None:
+def test_a_replaced_file_keeps_its_mode_and_a_new_one_is_private(root: Root, folder: Path) -> None:
     (folder / "script").write_bytes(b"old")
     (folder / "script").chmod(0o4750)
     write(root, "script")
     write(root, "new")
     modes = [stat.S_IMODE((folder / name).stat().st_mode) for name in ("script", "new")]
-    assert modes == [0o750, 0o644]
+    assert modes == [0o750, 0o600]
 
 
 def test_a_reader_keeps_what_it_opened_while_the_file_is_replaced(root: Root, folder: Path) -> None:

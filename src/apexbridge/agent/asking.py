@@ -8,7 +8,9 @@ from typing import Any, Protocol
 from apexbridge.agent.budget import Budget
 from apexbridge.agent.disclosure import Disclosure
 from apexbridge.agent.events import Begun, Delta, Event, Report, Said
+from apexbridge.agent.refusals import is_about_tools
 from apexbridge.agent.request import ChatRequest
+from apexbridge.agent.textless import on_one_line
 from apexbridge.llm.accumulator import Turn
 from apexbridge.llm.config import Upstream
 from apexbridge.llm.errors import UpstreamError
@@ -21,18 +23,6 @@ GRACE_SECONDS = 30.0
 """What a last answer may take beyond the time limit."""
 BYTES_PER_TOKEN = 4
 TURN_SEPARATOR = "\n\n"
-_TOOL_WORDS = ("tool", "function", "response_format", "json_schema", "grammar")
-_UNABLE_WORDS = (
-    "support",
-    "requires",
-    "enable",
-    "unrecognized",
-    "unknown",
-    "unexpected",
-    "not permitted",
-    "not allowed",
-)
-"""A server that cannot do something says so; one that was sent bad tools by a client says something else."""
 logger = logging.getLogger(__name__)
 
 
@@ -158,12 +148,13 @@ class Asker:
                     self._model.done(answer)
                     raise
             except UpstreamError as error:
-                if not self._is_about_tools(error) or self._has_begun:
+                if self._has_begun or not self._disclosure.tools or not is_about_tools(error, self._request.body):
                     raise
                 other = self._modes.refused(self._upstream, self._request.model, self._way)
                 if other is None:
                     raise
-                logger.info("%s takes no tools in this way (%s); trying %s", self._request.model, self._way, other)
+                name = on_one_line(self._request.model)
+                logger.info("%s takes no tools in this way (%s); trying %s", name, self._way, other)
                 self._way = other
 
     def _body(self, messages: Sequence[Json], *, is_last: bool) -> Json:
@@ -174,12 +165,6 @@ class Asker:
             body["stream_options"] = {**(body.get("stream_options") or {}), "include_usage": True}
         choice = "none" if is_last and self._disclosure.tools else self.choice
         return request_body(self._way, body, messages, Offer(tools=self._disclosure.tools, choice=choice))
-
-    def _is_about_tools(self, error: UpstreamError) -> bool:
-        if error.status not in (400, 404, 422, 501) or not self._disclosure.tools:
-            return False
-        text = str(error.error.get("message", "")).lower()
-        return any(word in text for word in _TOOL_WORDS) and any(word in text for word in _UNABLE_WORDS)
 
     # ---------------------------------------------------------------------------------------------------- words
     def _deltas(self, taken: list[tuple[Json, Json]], gate: TextGate | None) -> list[Delta]:

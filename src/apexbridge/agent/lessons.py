@@ -14,8 +14,8 @@ from apexbridge.tools.naming import SKILL_PREFIX
 MAX_CHARACTERS = 500
 """A longer question is a document, not something that anybody asks for again."""
 MAX_WAITING = 100
-Teach = Callable[[str, str, str], Awaitable[Any]]
-"""Learns from a request, the skill that did it, and the caller."""
+Teach = Callable[[str, str, ChatRequest], Awaitable[Any]]
+"""Learns from a text, the skill that did what it asks for, and the request that both come from."""
 logger = logging.getLogger(__name__)
 
 
@@ -36,7 +36,7 @@ class Lessons:
             if outcome.tool == "vector-search" and outcome.succeeded:
                 queries |= dict.fromkeys(_hits(outcome), str(outcome.arguments.get("query", "")))
             elif (skill := _done_by(outcome)) and (text := queries.get(skill) or asked):
-                task = asyncio.ensure_future(self._taught(text, skill, request.caller))
+                task = asyncio.ensure_future(self._taught(text, skill, request))
                 self._waiting.add(task)
                 task.add_done_callback(self._waiting.discard)
 
@@ -45,10 +45,10 @@ class Lessons:
         if self._waiting:
             await asyncio.wait(self._waiting)
 
-    async def _taught(self, text: str, skill: str, caller: str) -> None:
+    async def _taught(self, text: str, skill: str, request: ChatRequest) -> None:
         assert self._teach is not None  # noqa: S101  # nobody comes here otherwise
         try:
-            await self._teach(text, skill, caller)
+            await self._teach(text, skill, request)
         except (ApexBridgeError, OSError) as error:  # the answer was given; what it might have taught is a loss
             logger.warning("nothing was learnt from a run of %s: %s", skill, error)
 

@@ -5,6 +5,7 @@ import logging
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import anyio
 import anyio.to_thread
@@ -31,8 +32,18 @@ Long = tuple[str, str | None, str | None]
 logger = logging.getLogger(__name__)
 
 
+class PastUse(Protocol):
+    """What chats taught the search."""
+
+    async def forget_chat(self, chat: str) -> int:
+        """Forget what the chat with this link taught."""
+
+    async def forget_expired(self) -> int:
+        """Forget what is older than the operator wants."""
+
+
 class ChatRecords:
-    """Keeps records and tells of them; the `Recorder` of chat."""
+    """Keeps records and tells of them; the `Recorder` of chat. What a chat taught goes with its record."""
 
     def __init__(
         self,
@@ -42,6 +53,7 @@ class ChatRecords:
         retention_days: int = 30,
         key_name: Callable[[str], str | None] = lambda _: None,
         is_disk_short: Callable[[], bool] = lambda: False,
+        past_use: PastUse | None = None,
     ) -> None:
         """Nothing is recorded while the disk is short of room."""
         self._is_disk_short = is_disk_short
@@ -50,6 +62,7 @@ class ChatRecords:
         self._store = store
         self._retention_days = retention_days
         self._key_name = key_name
+        self._past_use = past_use
         self._waiting: list[tuple[ChatRecord, Long]] = []
         self._bytes = 0
         self._dropped = 0
@@ -142,15 +155,19 @@ class ChatRecords:
 
     # ------------------------------------------------------------------------------------------------ forgetting
     async def delete(self, identity: str) -> None:
-        """Forget a request.
+        """Forget a request, and what it taught.
 
         Raises:
             RequestError: CHAT_NOT_FOUND.
         """
         await self._flush()
+        row = await self._store.get(identity)
+        if row is None:
+            raise _not_found(identity)
+        if self._past_use is not None and row.link:
+            await self._past_use.forget_chat(row.link)
         with storage_faults():
-            if not await self._store.delete(identity):
-                raise _not_found(identity)
+            await self._store.delete(identity)
 
     async def sweep(self) -> None:
         """Forget requests that are older than the operator wants."""
@@ -160,6 +177,8 @@ class ChatRecords:
                 pass
         except sqlite3.Error:
             logger.warning("old records of chat requests could not be removed; trying again later", exc_info=True)
+        if self._past_use is not None:
+            await self._past_use.forget_expired()
 
     async def keep_tidy(self) -> None:
         """The same again and again; until cancelled."""
@@ -177,6 +196,7 @@ def _row(record: ChatRecord, long: Long) -> ChatRow:
     error, usage = record.error, record.usage
     return ChatRow(
         id=record.id,
+        link=record.link,
         caller=record.caller,
         model=clean(record.model),
         upstream=record.upstream,

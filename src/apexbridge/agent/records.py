@@ -53,6 +53,8 @@ class ChatRecord:
 
     id: str
     """The request's own; the store gives another where it was used before."""
+    link: str = ""
+    """Connects it with what the request taught."""
     caller: str
     model: str
     upstream: str
@@ -166,6 +168,7 @@ class Noting:
         usage = ended.usage if ended is not None else _usage_of(steps)
         return ChatRecord(
             id=_identity(request.request_id),
+            link=request.link,
             caller=request.caller,
             model=(self._model or self._upstream)[:MAX_NAME],
             upstream=self._upstream,

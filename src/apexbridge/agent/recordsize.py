@@ -10,6 +10,8 @@ MAX_RECORD_BYTES = 256 * 1024
 """Steps, messages and answer of one request together."""
 STEPS_BYTES = 64 * 1024
 ANSWER_BYTES = 64 * 1024
+MAX_DEPTH = 100
+"""Deeper JSON of a client or an upstream would end in a RecursionError, here or with whoever reads the record."""
 MESSAGES_BYTES = 120 * 1024
 """How much of each is left where they are too long together; some room is for the marks."""
 
@@ -81,5 +83,16 @@ def _size(*texts: str | None) -> int:
 def _dumped(value: Any) -> str:
     try:
         return orjson.dumps(value).decode()
-    except TypeError:  # a number beyond 64 bits, or half a character
-        return clean(json.dumps(value, ensure_ascii=False, default=str))
+    except TypeError:  # a number beyond 64 bits, a lone surrogate, or too deep for orjson
+        return clean(json.dumps(_shallow(value, MAX_DEPTH), ensure_ascii=False, default=str))
+
+
+def _shallow(value: Any, depth: int) -> Any:
+    """The value down to some depth; what is below is cut."""
+    if not isinstance(value, dict | list):
+        return value
+    if depth == 0:
+        return "[cut: nested too deep]"
+    if isinstance(value, dict):
+        return {key: _shallow(below, depth - 1) for key, below in value.items()}
+    return [_shallow(below, depth - 1) for below in value]

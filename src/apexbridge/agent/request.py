@@ -1,5 +1,6 @@
 """A chat request: what the client sent, checked, with what is ours taken out of it."""
 
+import uuid
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -63,6 +64,8 @@ class ChatRequest:
     request_id: str = ""
     client_names: frozenset[str] = field(default_factory=frozenset)
     """The client's own tools."""
+    link: str = field(default_factory=lambda: uuid.uuid4().hex)
+    """Connects the record of the request with what the request taught; clients choose `request_id`, and repeat it."""
 
     @property
     def model(self) -> str:

@@ -12,6 +12,8 @@ from apexbridge.llm.errors import UpstreamError
 Json = dict[str, Any]
 MAX_NAME = 200
 MAX_MESSAGE = 1_000
+MAX_DEPTH = 8
+"""Of what an upstream counted; those that are known to nest, nest twice."""
 _WORD = re.compile(r"\w[\w.-]{0,63}", re.ASCII)
 _RUN = re.compile(r"[0-9a-f-]{32,36}")
 _NUMBERS = frozenset({int, float, bool})
@@ -34,7 +36,9 @@ def told_error(error: BaseException | None, *, has_texts: bool) -> tuple[str, st
         code, message, ours = error.code.lower(), error.message, f"Answered with the status {error.status}."
     else:
         code, message, ours = "internal_error", None, "Something went wrong here; the log has more."
-    word = str(code) if code and _WORD.fullmatch(str(code)) else "upstream_error"
+    # An upstream's code can be any JSON, of any depth.
+    is_word = isinstance(code, str | int) and _WORD.fullmatch(str(code)) is not None
+    word = str(code) if is_word else "upstream_error"
     return word, str(message)[:MAX_MESSAGE] if has_texts and message else ours
 
 
@@ -61,13 +65,16 @@ def _without_texts(step: Json) -> Json:
     return kept
 
 
-def _counts(usage: Json) -> Json:
+def _counts(usage: Json, depth: int = MAX_DEPTH) -> Json:
     """What an upstream counted: numbers under names that upstreams use."""
-    return {
-        key: value if type(value) in _NUMBERS else _counts(value)
-        for key, value in usage.items()
-        if (type(value) in _NUMBERS or type(value) is dict) and len(key) <= MAX_NAME and _is_word(key)
-    }
+    kept: Json = {}
+    for key, value in usage.items():
+        if len(key) <= MAX_NAME and _is_word(key):
+            if type(value) in _NUMBERS:
+                kept[key] = value
+            elif type(value) is dict and depth > 1:
+                kept[key] = _counts(value, depth - 1)
+    return kept
 
 
 @lru_cache(maxsize=1024)

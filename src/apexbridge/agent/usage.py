@@ -3,19 +3,21 @@
 from typing import Any, TypeGuard
 
 Json = dict[str, Any]
+MAX_DEPTH = 8
+"""An upstream decides how deep its numbers are nested; those that are known to nest, nest twice."""
 MAX_COUNT = 2**53
 """Beyond that it is no count of anything; `NaN` is none either."""
 
 
-def add_usage(total: Json | None, more: Json | None) -> Json | None:
+def add_usage(total: Json | None, more: Json | None, depth: int = MAX_DEPTH) -> Json | None:
     """Both together: numbers add up, also below; of anything else the last counts."""
     if more is None or total is None:
         return more if total is None else total
     summed = dict(total)
     for key, value in more.items():
         before = summed.get(key)
-        if isinstance(value, dict) and isinstance(before, dict):
-            summed[key] = add_usage(before, value)
+        if isinstance(value, dict) and isinstance(before, dict) and depth > 1:
+            summed[key] = add_usage(before, value, depth - 1)
         elif _is_number(value) and _is_number(before):
             summed[key] = before + value
         elif value is not None:

@@ -13,6 +13,8 @@ from apexbridge.llm.errors import UpstreamError
 from apexbridge.llm.sse import EventLines, StreamTooLongError
 
 Json = dict[str, Any]
+MAX_DEPTH = 1_000
+"""Of the JSON of an answer; about what the parser can follow."""
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
 MAX_STREAM_BYTES = 16 * MAX_ANSWER_BYTES
 """Of a stream, in which each word comes with a lot around it."""
@@ -178,7 +180,7 @@ def _chunk(data: bytes) -> Json:
         UpstreamError: it is no JSON object, or is an error itself.
     """
     try:
-        check_shape(data)
+        check_shape(data, max_depth=MAX_DEPTH)
         chunk = orjson.loads(data)
     except ValueError:
         chunk = parsed(data)
@@ -220,7 +222,7 @@ def parsed(data: bytes) -> Any:
         UpstreamError: it is none.
     """
     try:
-        check_shape(data)
+        check_shape(data, max_depth=MAX_DEPTH)
         return json.loads(data, parse_constant=lambda _: None, parse_float=_finite)
     except JsonShapeError as error:
         message = f"The model's server sent JSON that is refused: {error}."

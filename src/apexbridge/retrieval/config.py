@@ -23,3 +23,5 @@ class RetrievalSettings:
     usage_memory: bool = True
     usage_memory_shared: bool = False
     """Whether one caller's past requests help another caller."""
+    usage_days: int = 30
+    """How long a request is remembered after it was last confirmed."""

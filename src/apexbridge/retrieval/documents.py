@@ -7,6 +7,8 @@ from typing import Protocol
 from apexbridge.retrieval.text import name_words, plain_words, tokens, word_count
 
 MAX_EMBEDDED_CHARACTERS = 2000
+MAX_EMBEDDED_TAG_CHARACTERS = 500
+"""A model takes about 5 KB of memory for each token, and a skill may have a megabyte of tags."""
 NAME_WEIGHT = 0.3
 SHORT_WORDS, LONG_WORDS = 10, 30
 """A description of ten words leans on its name with the whole weight, one of thirty not at all."""
@@ -66,8 +68,8 @@ class Document:
     @property
     def text(self) -> str:
         """What is embedded."""
-        tags = f" ({', '.join(self.telling_tags)})" if self.telling_tags else ""
-        return f"{name_words(self.name)}: {self.description[:MAX_EMBEDDED_CHARACTERS]}{tags}"
+        tags = ", ".join(self.telling_tags)[:MAX_EMBEDDED_TAG_CHARACTERS]
+        return f"{name_words(self.name)}: {self.description[:MAX_EMBEDDED_CHARACTERS]}{f' ({tags})' if tags else ''}"
 
     @property
     def telling_tags(self) -> list[str]:

@@ -122,7 +122,7 @@ class Arena:
         vector = request_vector(vectors, self._embedder.part_dimensions)
         for slot, key in enumerate(self._ids):
             if key in question.gold:
-                self._usage.teach(question.request, self._memory.documents[slot].name, vector, caller="")
+                self._usage.teach(self._memory.documents[slot].name, vector, caller="")
 
 
 def evaluate(

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -16,11 +17,12 @@ from apexbridge.retrieval.embedders.model import EmbeddingError, Floats
 from apexbridge.retrieval.index.keeper import IndexKeeper
 from apexbridge.retrieval.index.lance import Contents, IndexedSkill, LanceStore, StoreError
 from apexbridge.retrieval.index.memory import MemoryIndex
-from apexbridge.retrieval.index.snapshot import read_snapshot
-from apexbridge.retrieval.usage import UsageMemory
+from apexbridge.retrieval.index.snapshot import read_snapshot, remove_snapshot_with_texts
+from apexbridge.retrieval.usage import Pair, UsageMemory
 
 STORE = "skills.lance"
 SNAPSHOT = "skills.snapshot"
+MS_PER_DAY = 24 * 3600 * 1000
 BATCH = 100
 """Skills embedded at a time."""
 ASKING_THREADS = 8
@@ -33,8 +35,9 @@ Progress = Callable[[int, int], None]
 class SkillIndexing:
     """The feeding half of the `ToolRetrievalService`: skills and past requests, in memory and on disk."""
 
-    def __init__(self, data_dir: Path, embedder: Embedder) -> None:
+    def __init__(self, data_dir: Path, embedder: Embedder, *, usage_days: int) -> None:
         self._embedder = embedder
+        self._usage_days = usage_days
         self._memory = MemoryIndex(embedder.part_dimensions)
         self._usage = UsageMemory()
         self._store = LanceStore(data_dir / STORE)
@@ -58,6 +61,7 @@ class SkillIndexing:
     async def running(self) -> AsyncIterator[None]:
         """Keep the durable copy in step while the block lasts, and complete at its end."""
         self._is_owner = True
+        await anyio.to_thread.run_sync(self._remove_texts)
         # No task group: it would wrap the block's own errors in a group.
         keeping = asyncio.create_task(self._keeper.run())
         try:
@@ -66,6 +70,15 @@ class SkillIndexing:
             self._keeper.stop()
             with anyio.CancelScope(shield=True):
                 await keeping
+
+    def _remove_texts(self) -> None:
+        """Remove files of earlier versions that hold the text of past requests. What those taught is lost."""
+        try:
+            remove_snapshot_with_texts(self._snapshot)
+            if self._store.remove_texts():
+                logger.warning("past use was stored with the text of requests; it was removed and starts again")
+        except (StoreError, OSError) as error:
+            logger.error("the text of past requests could not be removed from the index: %s", error)
 
     async def wake(self) -> None:
         """Load the index, if that was not done yet."""
@@ -106,10 +119,13 @@ class SkillIndexing:
             for skill in contents.skills:
                 self._memory.put(skill.document, skill.vector)
             for pair, vector in contents.pairs:
-                self._usage.teach(pair.request, pair.skill, vector, caller=pair.caller, now=pair.taught_at)
+                self._usage.restore(pair, vector)
+            expired = self._usage.forget_before(self._oldest_moment())
         self._loaded = signature
         if self._closed_store is None:
             self._keeper.begin(signature)
+            if expired or contents.has_others:
+                self._keeper.erase_pairs()
 
     def _repaired(self, error: StoreError) -> str | None:
         """Put a damaged index out of the way; gives why that was not done, where it was not."""
@@ -138,6 +154,10 @@ class SkillIndexing:
         embedder, dimensions = self._embedder.id, self._embedder.dimensions
         copy = read_snapshot(self._snapshot, signature=signature, embedder=embedder, dimensions=dimensions)
         return copy or self._store.read(embedder, dimensions)
+
+    def _oldest_moment(self) -> int:
+        """Past use that was last confirmed before this is over; in milliseconds."""
+        return int(time.time() * 1000) - self._usage_days * MS_PER_DAY
 
     def _contents(self) -> Contents:
         with self._memory.held():
@@ -242,15 +262,15 @@ class SkillIndexing:
                 self._memory.put(document, vector)
 
     async def _drop(self, drop: Callable[[], list[str]], with_past: Collection[str]) -> list[str]:
-        def work() -> list[str]:
+        def work() -> tuple[list[str], list[Pair]]:
             with self._memory.held():
                 gone = drop()
-                self._usage.forget({*gone, *with_past})
-                return gone
+                return gone, self._usage.forget({*gone, *with_past})
 
-        gone = await anyio.to_thread.run_sync(work)
-        if forgotten := {*gone, *with_past}:
-            self._keeper.forget_skills(forgotten)
+        gone, pairs = await anyio.to_thread.run_sync(work)
+        self._keeper.drop_skills({*gone, *with_past})
+        if pairs:
+            self._keeper.erase_pairs()
         return gone
 
     def _note_model(self, problem: str | None) -> None:

@@ -211,7 +211,7 @@ def _candidate(
         likeness=None if likeness is None or not memory.has_vector[slot] else float(likeness[slot]),
         vector_rank=None if likeness is None or not memory.has_vector[slot] else _place(likeness, slot),
         keyword_rank=_place(words, slot) if words[slot] > 0 else None,
-        matched=[*matched, *(word for word in others if word not in matched)],
+        matched=list(dict.fromkeys([*matched, *others])),
         share=max(share, other_share),
         past=_past_use(past.nearest) if past else 0.0,
     )

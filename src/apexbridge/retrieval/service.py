@@ -2,7 +2,7 @@
 
 import time
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +28,8 @@ MOST_RAW_CHARACTERS = 2 * MAX_REQUEST_CHARACTERS
 SPARE_CANDIDATES = 5
 """Ranked beyond the limit, in case some are switched off."""
 CACHED_RANKINGS = 1000
+FORGOTTEN_CHATS = 1000
+"""A chat teaches behind its answer, so its record may be deleted before that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,12 +59,13 @@ class ToolRetrievalService(SkillIndexing):
         *,
         facts: FactsOf | None = None,
     ) -> None:
-        super().__init__(data_dir, embedder)
         self.settings = settings or RetrievalSettings()
+        super().__init__(data_dir, embedder, usage_days=self.settings.usage_days)
         self.facts = facts
         """Who says which skills may be shown; nobody where that is left open."""
         self._rankings: OrderedDict[tuple[object, ...], _Ranking] = OrderedDict()
         self._ranked_version = 0
+        self._forgotten_chats: OrderedDict[str, None] = OrderedDict()
 
     # -------------------------------------------------------------------------------------------------- asking
     async def find_relevant_skills(
@@ -242,45 +245,74 @@ class ToolRetrievalService(SkillIndexing):
         return [f"The index on disk cannot be written ({self.problem}); search goes on from memory."]
 
     # ------------------------------------------------------------------------------------------------ past use
-    async def remember(self, request: str, skill: str, *, succeeded: bool, caller: str = "") -> bool:
-        """Learn that a request was answered by a skill; a run that failed teaches nothing. False where it did not."""
+    async def remember(self, request: str, skill: str, *, succeeded: bool, caller: str = "", chat: str = "") -> bool:
+        """Learn that a request was answered by a skill; a run that failed teaches nothing. False where it did not.
+
+        What is learnt with the link of a `chat` can be forgotten by it.
+        """
         if not self.settings.usage_memory or not succeeded:
             return False
         text = _checked(request)
         await self.wake()
         if skill not in self._memory:
             return False
-        taught = await anyio.to_thread.run_sync(self._teach, text, skill, caller, limiter=self._asking)
+        taught = await anyio.to_thread.run_sync(self._teach, text, skill, caller, chat, limiter=self._asking)
         if taught is None:
             return False
         pair, vector, crowded = taught
-        self._keeper.put_pair(pair, vector)
+        if pair in self._usage:  # else it was forgotten again in the meantime
+            self._keeper.put_pair(pair, vector)
         self._keeper.drop_pairs(crowded)
         return True
 
     async def forget(self, skill: str | None = None) -> int:
         """Forget what past requests taught about a skill, or about all; gives how many pairs that were."""
         await self.wake()
+        return await self._forget(
+            lambda: self._usage.forget_all_but(()) if skill is None else self._usage.forget([skill])
+        )
 
-        def drop() -> list[Pair]:
+    async def forget_chat(self, chat: str) -> int:
+        """Forget what a chat taught, and what it may still be about to teach; returns how many pairs that were."""
+        self._forgotten_chats[chat] = None
+        if len(self._forgotten_chats) > FORGOTTEN_CHATS:
+            self._forgotten_chats.popitem(last=False)
+        if not self._awake and not self._store.is_there():
+            return 0
+        await self.wake()
+        return await self._forget(lambda: self._usage.forget_chat(chat))
+
+    async def forget_expired(self) -> int:
+        """Forget what was not confirmed for too long; returns how many pairs that were."""
+        if not self._awake:  # it is done when the index is loaded
+            return 0
+        return await self._forget(lambda: self._usage.forget_before(self._oldest_moment()))
+
+    async def _forget(self, drop: Callable[[], list[Pair]]) -> int:
+        """Drop pairs; they are gone from the disk when this returns, unless that cannot be written now."""
+
+        def work() -> list[Pair]:
             with self._memory.held():
                 self._memory.version += 1
-                return self._usage.forget_all_but(()) if skill is None else self._usage.forget([skill])
+                return drop()
 
-        pairs = await anyio.to_thread.run_sync(drop)
-        self._keeper.drop_pairs(pairs)
+        pairs = await anyio.to_thread.run_sync(work)
+        if pairs:
+            self._keeper.drop_pairs(pairs)
+            self._keeper.erase_pairs()
+            await self._keeper.flush()
         return len(pairs)
 
-    def _teach(self, text: str, skill: str, caller: str) -> tuple[Pair, Floats, list[Pair]] | None:
+    def _teach(self, text: str, skill: str, caller: str, chat: str) -> tuple[Pair, Floats, list[Pair]] | None:
         vectors, _ = self._request_vectors(text)
         if vectors is None:
             return None
         vector = request_vector(vectors, self._embedder.part_dimensions)
         with self._memory.held():
-            if skill not in self._memory:
+            if skill not in self._memory or chat in self._forgotten_chats:
                 return None
             self._memory.version += 1
-            pair, crowded = self._usage.teach(text, skill, vector, caller=caller)
+            pair, crowded = self._usage.teach(skill, vector, caller=caller, chat=chat)
             return pair, vector, crowded
 
 

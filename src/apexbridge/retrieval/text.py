@@ -7,6 +7,10 @@ from functools import cache, lru_cache
 from typing import Any
 
 MAX_CLAUSES = 6
+MAX_MARKS = 30
+"""Combining marks on one character, as in Unicode's stream-safe text: normalising sorts them, in quadratic time."""
+MAX_STEMMED_CHARACTERS = 64
+"""A longer run of letters is not a word of a language; stems are cached, so each would take memory for long."""
 MIN_CLAUSE_WORDS = 3
 MIN_CLAUSE_CHARACTERS = 4
 """For scripts without spaces."""
@@ -24,7 +28,8 @@ _CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uac00-\ud7af"
 _CJK_CHARACTER = re.compile(f"[{_CJK}]")
 _WORD = re.compile(rf"[{_CJK}]+|[^\W_{_CJK}]+")
 _CUT = re.compile(
-    r"[.;!?。；！？\n]+\s*|[,，、:：]\s*|\s+(?:and|then|also|but|so|after|before|while|plus)\s+"
+    # Without the lookbehind, a run of spaces would be scanned again from each of them.
+    r"[.;!?。；！？\n]+\s*|[,，、:：]\s*|(?<!\s)\s+(?:and|then|also|but|so|after|before|while|plus)\s+"
     r"|然后|并且|并|再|同时|接着|以及|还有|另外|最后|之后",
     re.IGNORECASE,
 )
@@ -35,8 +40,13 @@ _stemming = threading.Lock()
 
 def visible(text: str) -> str:
     """The text without control characters and half characters, its white space single; composed (NFKC)."""
-    kept = "".join(" " if unicodedata.category(character) in _INVISIBLE else character for character in text)
-    return " ".join(unicodedata.normalize("NFKC", kept).split())
+    kept: list[str] = []
+    marks = 0
+    for character in text:
+        marks = marks + 1 if unicodedata.combining(character) else 0
+        if marks <= MAX_MARKS:
+            kept.append(" " if unicodedata.category(character) in _INVISIBLE else character)
+    return " ".join(unicodedata.normalize("NFKC", "".join(kept)).split())
 
 
 def has_cjk(text: str) -> bool:
@@ -74,6 +84,8 @@ def tokens(text: str) -> list[str]:
             found.extend(word[place : place + 2] for place in range(len(word) - 1))
             if len(word) == 1:
                 found.append(word)
+        elif len(word) > MAX_STEMMED_CHARACTERS:
+            found.append(word[:MAX_STEMMED_CHARACTERS])
         elif word not in STOP_WORDS:
             found.append(_stem(word))
     return found

@@ -1,6 +1,10 @@
-"""What past requests taught: each confirmed pair of request and skill is one more vector of that skill."""
+"""What past requests taught: each confirmed pair of request and skill is one more vector of that skill.
+
+The text of a request is not kept, nor a hash of it: two requests are the same if their vectors are.
+"""
 
 import time
+import uuid
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -13,17 +17,21 @@ from apexbridge.retrieval.embedders.model import Floats
 MAX_PER_SKILL = 50
 MAX_PAIRS = 20_000
 """In all; the oldest go first."""
-MAX_REQUEST_CHARACTERS = 1000
+SAME_COSINE = 0.9999
+"""From here on two requests count as one; an embedding endpoint may round the same text differently each time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """A request, and the skill that then ran well."""
+    """A past request, of which only the vector is known, and the skill that then ran well."""
 
-    request: str
+    key: str
+    """Random; names the row on disk."""
     skill: str
     caller: str
     """Whose request it was; empty where callers are not told apart."""
+    chat: str
+    """The link of the chat that confirmed it last; empty if a client confirmed it."""
     taught_at: int
     """Milliseconds."""
 
@@ -38,41 +46,56 @@ class PastUse:
     """How many past requests it answered."""
 
 
-Key = tuple[str, str, str]
-
-
 class UsageMemory:
     """Confirmed pairs, the newest last. Its user holds the index's lock."""
 
     def __init__(self) -> None:
-        self._pairs: OrderedDict[Key, tuple[Pair, Floats]] = OrderedDict()
-        self._own: dict[tuple[str, str], OrderedDict[Key, None]] = {}
+        self._pairs: OrderedDict[str, tuple[Pair, Floats]] = OrderedDict()
+        self._own: dict[tuple[str, str], OrderedDict[str, None]] = {}
         """Keys by caller and skill, the oldest first."""
         self._matrix: Floats | None = None
 
     def __len__(self) -> int:
         return len(self._pairs)
 
+    def __contains__(self, pair: Pair) -> bool:
+        return pair.key in self._pairs
+
     def teach(
-        self, request: str, skill: str, vector: Floats, *, caller: str, now: int | None = None
+        self, skill: str, vector: Floats, *, caller: str, chat: str = "", now: int | None = None
     ) -> tuple[Pair, list[Pair]]:
-        """Remember a pair; gives it, and those that had to go for it."""
+        """Remember a pair; returns it, and those that had to go for it."""
         pair = Pair(
-            request=request[:MAX_REQUEST_CHARACTERS],
+            key=self._same(skill, caller, vector) or uuid.uuid4().hex,
             skill=skill,
             caller=caller,
+            chat=chat,
             taught_at=int(time.time() * 1000) if now is None else now,
         )
-        key = _key(pair)
-        self._drop([key] if key in self._pairs else [])
+        return pair, self.restore(pair, vector)
+
+    def restore(self, pair: Pair, vector: Floats) -> list[Pair]:
+        """Put a pair in, in place of one with its key; returns those that had to go for it."""
+        self._drop([pair.key] if pair.key in self._pairs else [])
         self._matrix = None
-        self._pairs[key] = (pair, vector)
-        own = self._own.setdefault(key[:2], OrderedDict())
-        own[key] = None
+        self._pairs[pair.key] = (pair, vector)
+        own = self._own.setdefault((pair.caller, pair.skill), OrderedDict())
+        own[pair.key] = None
         crowded = [next(iter(own))] if len(own) > MAX_PER_SKILL else []
         if len(self._pairs) - len(crowded) > MAX_PAIRS:
             crowded.append(next(iter(self._pairs)))
-        return pair, self._drop(crowded)
+        return self._drop(crowded)
+
+    def _same(self, skill: str, caller: str, vector: Floats) -> str | None:
+        """The key of the pair with the same request, if there is one."""
+        keys = list(self._own.get((caller, skill), ()))
+        if not keys:
+            return None
+        known = np.stack([self._pairs[key][1] for key in keys])
+        lengths = np.linalg.norm(known, axis=1) * np.linalg.norm(vector)
+        cosines = known @ vector / np.maximum(lengths, 1e-12)
+        nearest = int(cosines.argmax())
+        return keys[nearest] if cosines[nearest] >= SAME_COSINE else None
 
     def forget(self, skills: Iterable[str]) -> list[Pair]:
         """Drop everything about these skills."""
@@ -82,6 +105,14 @@ class UsageMemory:
     def forget_all_but(self, skills: Collection[str]) -> list[Pair]:
         """Drop everything about other skills."""
         return self._drop([key for key, (pair, _) in self._pairs.items() if pair.skill not in skills])
+
+    def forget_chat(self, chat: str) -> list[Pair]:
+        """Drop what a chat taught."""
+        return self._drop([key for key, (pair, _) in self._pairs.items() if pair.chat == chat])
+
+    def forget_before(self, moment: int) -> list[Pair]:
+        """Drop what was last confirmed before a moment, in milliseconds."""
+        return self._drop([key for key, (pair, _) in self._pairs.items() if pair.taught_at < moment])
 
     def skills(self) -> set[str]:
         """Those with a past."""
@@ -103,15 +134,16 @@ class UsageMemory:
                 cosines.setdefault(pair.skill, []).append(cosine)
         return {skill: PastUse(nearest=max(own), count=len(own)) for skill, own in cosines.items()}
 
-    def _drop(self, keys: Collection[Key]) -> list[Pair]:
+    def _drop(self, keys: Collection[str]) -> list[Pair]:
         if keys:
             self._matrix = None
-        for key in keys:
-            own = self._own[key[:2]]
-            del own[key]
+        dropped = [self._pairs.pop(key)[0] for key in keys]
+        for pair in dropped:
+            own = self._own[pair.caller, pair.skill]
+            del own[pair.key]
             if not own:
-                del self._own[key[:2]]
-        return [self._pairs.pop(key)[0] for key in keys]
+                del self._own[pair.caller, pair.skill]
+        return dropped
 
 
 def request_vector(vectors: RequestVectors, dimensions: Sequence[int]) -> Floats:
@@ -140,7 +172,3 @@ def _cosines(matrix: Floats, vectors: RequestVectors) -> Floats:
         read += part.any(axis=1, keepdims=True)
     likeness: Floats = (total / np.maximum(read, 1)).max(axis=1).astype(np.float32)
     return likeness
-
-
-def _key(pair: Pair) -> Key:
-    return pair.caller, pair.skill, pair.request

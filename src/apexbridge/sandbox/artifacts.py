@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from apexbridge._fs import PRIVATE_FILE, make_private_folder
 from apexbridge.disk import Claim, Disk, blocks
 from apexbridge.errors import ServerError
 from apexbridge.sandbox.models import RunFile
@@ -112,8 +113,8 @@ def _copy(folder: int, name: str, target: Path, room: int, claim: Claim, secrets
     if any(secret.encode("utf-8", "surrogateescape") in data for secret in secrets if secret):
         return "it holds a secret"
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        copy = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        make_private_folder(target.parent)
+        copy = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, PRIVATE_FILE)
         with os.fdopen(copy, "wb") as file:
             file.write(data)
     except OSError as error:  # a path that is too long for this disk, or no room on it

@@ -53,7 +53,7 @@ class Library:
     def prepare(self) -> None:
         """Make the folders, finish what a crash left half-done, and clear what it left behind."""
         for folder in (self.plugins.folder, self.staging, self.trash, self.markers):
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for aside in sorted(self.skills.glob(f"{_ASIDE}*")):  # a swap in three steps was cut off
             target = self.skills / aside.name.removeprefix(_ASIDE)
             aside.rename(self.trash / uuid.uuid4().hex if is_there(target) else target)

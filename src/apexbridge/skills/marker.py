@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pydantic import Field, ValidationError
 
+from apexbridge._fs import make_private_folder
 from apexbridge.skills.files import replace_file
 from apexbridge.skills.models import MARKER_FILE
 from apexbridge.wire import WireModel
@@ -41,8 +42,9 @@ def read_marker(path: Path) -> Marker | None:
 
 def write_marker(path: Path, marker: Marker, *, beside: Path) -> None:
     """Put the marker in place in one step; a crash may lose it, which costs one embedding."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(path, marker.model_dump_json().encode() + b"\n", beside=beside)
+    make_private_folder(path.parent)
+    mode = 0o644 if path.name == MARKER_FILE else 0o600  # in a skill's folder, a run may read it
+    replace_file(path, marker.model_dump_json().encode() + b"\n", beside=beside, mode=mode)
 
 
 def marker_path(folder: Path, *, outside: Path, root_key: str, writable: bool) -> Path:

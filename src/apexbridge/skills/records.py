@@ -45,7 +45,7 @@ class Plan(WireModel):
 
     def write(self, stage: Path) -> None:
         """Put the plan into its stage; from here on it will be carried out."""
-        replace_file(stage / PLAN_FILE, self.model_dump_json().encode(), beside=stage, durable=True)
+        replace_file(stage / PLAN_FILE, self.model_dump_json().encode(), beside=stage, mode=0o600, durable=True)
 
     @classmethod
     def read(cls, stage: Path) -> "Plan | None":
@@ -85,7 +85,7 @@ class PluginRecords:
         with self._lock:
             if record.skills:
                 data = record.model_dump_json(indent=1).encode()
-                replace_file(path, data, beside=self.folder, durable=True)
+                replace_file(path, data, beside=self.folder, mode=0o600, durable=True)
             else:
                 path.unlink(missing_ok=True)
 

@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 import anyio
 import anyio.to_thread
 
+from apexbridge._fs import make_private_folder, write_private
 from apexbridge.disk import Disk, blocks, size_on_disk
 from apexbridge.errors import ApexBridgeError, RequestError, ServerError
 from apexbridge.sandbox.engine import Sandbox
@@ -280,8 +281,8 @@ class Runs:
                 for name, text in long.items():
                     data = text.encode("utf-8", "replace")
                     claim.take(blocks(len(data)))
-                    folder.mkdir(parents=True, exist_ok=True)
-                    (folder / name).write_bytes(data)
+                    make_private_folder(folder)
+                    write_private(folder / name, data)
         except (ServerError, OSError):
             for name in long:
                 with suppress(OSError):

@@ -83,7 +83,7 @@ class UploadStore:
         place.mkdir(mode=0o700)
         try:
             size = 0
-            with (place / name).open("xb") as copy:
+            with os.fdopen(os.open(place / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as copy:
                 while piece := file.read(1024 * 1024):
                     size += copy.write(piece)
         except BaseException:

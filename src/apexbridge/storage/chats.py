@@ -15,7 +15,7 @@ _SUMMARY = (
     "id, caller, model, upstream, started_at, duration_ms, is_stream, turns, calls, stop_cause, outcome, "
     "error_code, error_message, prompt_tokens, completion_tokens, total_tokens"
 )
-_COLUMNS = f"{_SUMMARY}, trajectory, messages, answer"
+_COLUMNS = f"{_SUMMARY}, trajectory, messages, answer, link"
 _NAMES = _COLUMNS.split(", ")
 _INSERT = f"INSERT INTO chats ({_COLUMNS}) VALUES ({', '.join('?' * len(_NAMES))})"  # noqa: S608
 _SUMS = (
@@ -47,6 +47,8 @@ class ChatRow:
     trajectory: str = "[]"
     messages: str | None = None
     answer: str | None = None
+    link: str = ""
+    """Connects the request with what it taught."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

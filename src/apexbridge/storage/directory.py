@@ -26,7 +26,7 @@ def owned(data_dir: Path) -> Iterator[None]:
     """
     with storage_faults():
         try:
-            data_dir.mkdir(parents=True, exist_ok=True)
+            data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError) as error:
             raise ServerError(
                 f"{data_dir} is not a folder; name one with --data-dir", code="INVALID_SETTING"

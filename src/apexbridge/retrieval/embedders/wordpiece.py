@@ -20,14 +20,13 @@ class WordPieceTokenizer:
         """At most `limit` numbers, the two that mark begin and end among them."""
         found = [self._begin]
         for word in _words(text):
-            found.extend(self._pieces(word))
+            # Long words stay out of the cache, where they would take memory.
+            found.extend(self._pieces(word) if len(word) <= MAX_WORD_CHARACTERS else (self._unknown,))
             if len(found) >= limit:
                 break
         return [*found[: limit - 1], self._end]
 
     def _split(self, word: str) -> tuple[int, ...]:
-        if len(word) > MAX_WORD_CHARACTERS:
-            return (self._unknown,)
         pieces: list[int] = []
         start = 0
         while start < len(word):

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeVar
 
@@ -45,9 +45,10 @@ class IndexKeeper:
         self._model = model
         self._contents = contents
         self._skills: dict[str, IndexedSkill | None] = {}
-        self._pairs: dict[Pair, Floats | None] = {}
-        self._forgotten: set[str] = set()
-        self._purge = False
+        self._pairs: dict[str, tuple[Pair, Floats] | None] = {}
+        """By key; None for those to be removed."""
+        self._erase = False
+        """Whether past requests were forgotten of which nothing may stay in a file."""
         self._write_everything = False
         self._writing = False
         self._signature: str | None = None
@@ -56,6 +57,7 @@ class IndexKeeper:
         self._changed = anyio.Event()
         self._stop = anyio.Event()
         self._thread = anyio.CapacityLimiter(1)
+        self._round = anyio.Lock()
 
     # ------------------------------------------------------------------------------------------------- orders
     def put_skills(self, skills: Iterable[IndexedSkill]) -> None:
@@ -68,25 +70,25 @@ class IndexKeeper:
         self._skills |= dict.fromkeys(names)
         self._changed.set()
 
-    def forget_skills(self, names: Collection[str]) -> None:
-        """To be removed with everything that past requests taught of them."""
-        self.drop_skills(names)
-        self._forgotten |= set(names)
-
     def put_pair(self, pair: Pair, vector: Floats) -> None:
         """To be remembered."""
-        self._pairs[pair] = vector
+        self._pairs[pair.key] = (pair, vector)
         self._changed.set()
 
     def drop_pairs(self, pairs: Iterable[Pair]) -> None:
-        """To be forgotten."""
-        self._pairs |= dict.fromkeys(pairs)
+        """To be removed; what LanceDB keeps of deleted rows may stay for a while."""
+        self._pairs |= dict.fromkeys(pair.key for pair in pairs)
+        self._changed.set()
+
+    def erase_pairs(self) -> None:
+        """To be left with the pairs that are in memory, and nothing of any other in any file."""
+        self._erase = True
         self._changed.set()
 
     @property
     def is_behind(self) -> bool:
         """Whether something waits to be written, or is being written."""
-        return self._writing or self._write_everything or bool(self._skills or self._pairs)
+        return self._writing or self._write_everything or self._erase or bool(self._skills or self._pairs)
 
     # --------------------------------------------------------------------------------------------------- work
     def begin(self, signature: str) -> None:
@@ -109,9 +111,15 @@ class IndexKeeper:
         if not self.problem and self._signature is not None:
             await self._tidy()
 
+    async def flush(self) -> None:
+        """Write what waits now; what the disk does not take waits on, and `problem` says why."""
+        with anyio.CancelScope(shield=True):  # a round that is cut off would lose what it was about to write
+            await self._keep_up_whatever_happens()
+
     async def _keep_up_whatever_happens(self) -> None:
         try:
-            await self._keep_up()
+            async with self._round:
+                await self._keep_up()
         except Exception as error:  # whatever it is, search goes on from memory and the next round tries again
             logger.exception("the index on disk could not be kept in step")
             self.problem = type(error).__name__
@@ -119,8 +127,8 @@ class IndexKeeper:
 
     async def _tidy(self) -> None:
         try:
-            if self._commits or self._purge:
-                await self._blocking(lambda: self._store.optimize(at_once=self._purge))
+            if self._commits:
+                await self._blocking(self._store.optimize)
                 self._signature = self._store.signature()
             if self._snapshot_due is not None:
                 await self._write_snapshot()
@@ -140,7 +148,7 @@ class IndexKeeper:
         if signature != self._signature:
             logger.warning("the index on disk was lost or changed by somebody else; it is written anew")
             self._write_everything = True
-        if self._write_everything or self._skills or self._pairs:
+        if self._write_everything or self._erase or self._skills or self._pairs:
             self._writing = True
             try:
                 await self._write()
@@ -153,16 +161,20 @@ class IndexKeeper:
         whole, self._write_everything = self._write_everything, False
         skills, self._skills = self._skills, {}
         pairs, self._pairs = self._pairs, {}
-        forgotten, self._forgotten = self._forgotten, set()
+        erase, self._erase = self._erase, False
         try:
+            if erase:
+                await self._blocking(lambda: self._snapshot.unlink(missing_ok=True))
             if whole:
                 await self._blocking(self._write_all)
             else:
-                await self._blocking(lambda: self._write_changes(skills, pairs, forgotten))
-        except StoreError as error:
+                await self._blocking(lambda: self._write_changes(skills, pairs))
+            if erase:
+                await self._blocking(self._write_pairs_again)
+        except (StoreError, OSError) as error:
             self._skills, self._pairs = {**skills, **self._skills}, {**pairs, **self._pairs}
-            self._forgotten |= forgotten
-            self._write_everything = whole or error.is_damage
+            self._erase = self._erase or erase
+            self._write_everything = whole or getattr(error, "is_damage", False)
             if self.problem != str(error):
                 logger.warning("the index on disk cannot be written (%s); search goes on from memory", error)
             self.problem = str(error)
@@ -177,23 +189,23 @@ class IndexKeeper:
         self._store.replace(self._model()[0], self._contents())
 
     def _write_changes(
-        self, skills: dict[str, IndexedSkill | None], pairs: dict[Pair, Floats | None], gone: set[str]
+        self, skills: dict[str, IndexedSkill | None], pairs: dict[str, tuple[Pair, Floats] | None]
     ) -> None:
         embedder, _ = self._model()
         puts = [skill for skill in skills.values() if skill is not None]
         drops = [name for name, skill in skills.items() if skill is None]
         if puts or drops:
             self._store.write_skills(embedder, puts, drops)
-        remembered = [(pair, vector) for pair, vector in pairs.items() if vector is not None]
-        forgotten: Sequence[Pair] = [pair for pair, vector in pairs.items() if vector is None]
-        if gone:
-            self._store.forget_skills(sorted(gone))
+        remembered = [pair for pair in pairs.values() if pair is not None]
+        forgotten = [key for key, pair in pairs.items() if pair is None]
         if remembered or forgotten:
             self._store.write_pairs(embedder, remembered, forgotten)
-        self._purge = self._purge or bool(gone or forgotten)  # what was forgotten must not stay in old versions
         self._commits += 1
         if self._commits % COMMITS_BEFORE_OPTIMIZE == 0:
             self._store.optimize()
+
+    def _write_pairs_again(self) -> None:
+        self._store.rewrite_pairs(self._model()[0], self._contents().pairs)
 
     async def _write_snapshot(self) -> None:
         self._snapshot_due = None

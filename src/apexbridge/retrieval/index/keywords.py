@@ -53,9 +53,9 @@ class KeywordIndex:
         """BM25 of every slot for a request."""
         self._build()
         scores = np.zeros(len(self._terms), np.float32)
-        for term in self._known(tokens):
+        for term, times in Counter(self._known(tokens)).items():
             place = slice(self._starts[term], self._starts[term + 1])
-            scores[self._slots[place]] += self._weights[place]
+            scores[self._slots[place]] += times * self._weights[place]
         return scores
 
     def coverage(self, tokens: Sequence[str], others: Sequence[str] = ()) -> float:

@@ -4,7 +4,6 @@ The import alone costs more than a second of CPU, so it waits for the first call
 """
 
 import errno
-import hashlib
 import os
 import re
 import shutil
@@ -19,15 +18,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from apexbridge._fs import make_private_folder, take_from_others
 from apexbridge.retrieval.documents import Document
 from apexbridge.retrieval.usage import Pair
 
 Floats = NDArray[np.float32]
-SKILLS, USAGE = "skills", "usage"
+SKILLS, USAGE = "skills", "past"
+TABLE_WITH_TEXTS = "usage"
+"""Of versions that kept the text of past requests."""
 KEEP_OLD_VERSIONS = timedelta(minutes=1)
 """Longer than any reader needs to read one through."""
 NAMES_A_DELETE = 500
-_OS_ERROR = re.compile(r"(?P<words>[A-Z][\w -]+) \(os error (?P<number>\d+)\)")
+_OS_ERROR = re.compile(r"(?P<words>[A-Z][\w -]{1,100}) \(os error (?P<number>\d+)\)")
 
 
 class StoreError(Exception):
@@ -53,6 +55,8 @@ class Contents:
 
     skills: list[IndexedSkill]
     pairs: list[tuple[Pair, Floats]]
+    has_others: bool = False
+    """Whether there are past requests that another model read; they are of no use any more."""
 
 
 class LanceStore:
@@ -94,10 +98,21 @@ class LanceStore:
                 for row, vector in self._rows(SKILLS, embedder, dimensions)
             ]
             pairs = [
-                (Pair(request=row["request"], skill=row["skill"], caller=row["caller"], taught_at=row["at"]), vector)
+                (
+                    Pair(
+                        key=row["key"],
+                        skill=row["skill"],
+                        caller=row["caller"],
+                        chat=row["chat"],
+                        taught_at=row["at"],
+                    ),
+                    vector,
+                )
                 for row, vector in self._rows(USAGE, embedder, dimensions)
             ]
-        return Contents(skills=skills, pairs=sorted(pairs, key=lambda pair: pair[0].taught_at))
+            table = self._open(USAGE)
+            has_others = table is not None and dimensions > 0 and table.count_rows() > len(pairs)
+        return Contents(skills=skills, pairs=sorted(pairs, key=lambda pair: pair[0].taught_at), has_others=has_others)
 
     def model(self) -> tuple[str, int] | None:
         """Whose vectors are stored, and how long they are.
@@ -137,20 +152,10 @@ class LanceStore:
                 table.merge_insert("name").when_matched_update_all().when_not_matched_insert_all().execute(rows)
             if drops and table is not None:
                 _delete(table, "name", drops)
+            take_from_others(self.path)
 
-    def forget_skills(self, names: Sequence[str]) -> None:
-        """Remove every past request that led to these, whichever model read it.
-
-        Raises:
-            StoreError: it could not be done.
-        """
-        with _faults():
-            table = self._open(USAGE)
-            if table is not None:
-                _delete(table, "skill", names)
-
-    def write_pairs(self, embedder: str, puts: Sequence[tuple[Pair, Floats]], drops: Sequence[Pair]) -> None:
-        """Remember these pairs, and forget others.
+    def write_pairs(self, embedder: str, puts: Sequence[tuple[Pair, Floats]], drops: Sequence[str]) -> None:
+        """Remember these pairs, and forget those with these keys.
 
         Raises:
             StoreError: nothing, or not everything, was written.
@@ -161,7 +166,45 @@ class LanceStore:
                 rows = _pair_table(embedder, puts)
                 table.merge_insert("key").when_matched_update_all().when_not_matched_insert_all().execute(rows)
             if drops and table is not None:
-                _delete(table, "key", [_key(pair) for pair in drops])
+                _delete(table, "key", drops)
+            take_from_others(self.path)
+
+    def rewrite_pairs(self, embedder: str, pairs: Sequence[tuple[Pair, Floats]]) -> None:
+        """Store exactly these pairs, and leave nothing of any other one in a file.
+
+        A deleted row stays in LanceDB's data files until a tenth of them is deleted, and its key in the transaction
+        log. So the table is written again, and every older version removed.
+
+        Raises:
+            StoreError: it could not be done; the table is as it was, or has the new pairs and old versions of it.
+        """
+        with _faults():
+            if pairs:
+                rows = _pair_table(embedder, pairs)
+                self._tables[USAGE] = self._connected().create_table(USAGE, data=rows, mode="overwrite")
+                self.optimize(at_once=True)
+            elif self._tables.pop(USAGE, None) is not None or (self.path / f"{USAGE}.lance").exists():
+                self._connected().drop_table(USAGE)
+            for copy in self._copies():
+                shutil.rmtree(copy, ignore_errors=True)
+            take_from_others(self.path)
+
+    def remove_texts(self) -> bool:
+        """Remove what earlier versions stored with the text of requests; returns whether there was any.
+
+        Raises:
+            StoreError: it could not be removed.
+        """
+        places = [self.path, *self._copies()]
+        found = [place for place in places if (place / f"{TABLE_WITH_TEXTS}.lance").exists()]
+        with _faults():
+            for place in found:
+                shutil.rmtree(place / f"{TABLE_WITH_TEXTS}.lance" if place == self.path else place)
+        return bool(found)
+
+    def _copies(self) -> list[Path]:
+        """Where a damaged index, and one that was being written at a crash, are left."""
+        return [self.path.with_name(f"{self.path.name}.{suffix}") for suffix in ("damaged", "new")]
 
     def replace(self, embedder: str, contents: Contents) -> None:
         """Begin anew with exactly this: written beside first, so that a failure costs nothing that was there.
@@ -204,7 +247,11 @@ class LanceStore:
         with _faults(), warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # that readers of old versions fail, which is the point
             for table in self._tables.values():
-                table.optimize(cleanup_older_than=timedelta(0) if at_once else KEEP_OLD_VERSIONS)
+                if at_once:
+                    table.optimize(cleanup_older_than=timedelta(0), delete_unverified=True)
+                else:
+                    table.optimize(cleanup_older_than=KEEP_OLD_VERSIONS)
+        take_from_others(self.path)
 
     # ------------------------------------------------------------------------------------------------- details
     def _connected(self) -> Any:
@@ -212,6 +259,7 @@ class LanceStore:
             os.environ.setdefault("LANCEDB_LOG", "error")
             import lancedb
 
+            make_private_folder(self.path)  # LanceDB creates its files as the umask says
             self._database = lancedb.connect(self.path)
         return self._database
 
@@ -271,9 +319,9 @@ def _schema(name: str, dimensions: int) -> Any:
         ],
         USAGE: [
             ("key", pa.string()),
-            ("request", pa.string()),
             ("skill", pa.string()),
             ("caller", pa.string()),
+            ("chat", pa.string()),
             ("at", pa.int64()),
         ],
     }
@@ -299,10 +347,10 @@ def _skill_table(embedder: str, skills: Sequence[IndexedSkill]) -> Any:
 def _pair_table(embedder: str, pairs: Sequence[tuple[Pair, Floats]]) -> Any:
     rows = [
         {
-            "key": _key(pair),
-            "request": pair.request,
+            "key": pair.key,
             "skill": pair.skill,
             "caller": pair.caller,
+            "chat": pair.chat,
             "at": pair.taught_at,
             "embedder": embedder,
         }
@@ -330,11 +378,6 @@ def _document(row: dict[str, Any]) -> Document:
         hidden=row["hidden"],
         version=row["version"],
     )
-
-
-def _key(pair: Pair) -> str:
-    """A hash: what is deleted is named in LanceDB's journal, and a forgotten request must not stay there."""
-    return hashlib.sha256("\x1f".join((pair.caller, pair.skill, pair.request)).encode()).hexdigest()
 
 
 def _delete(table: Any, column: str, values: Sequence[str]) -> None:

@@ -5,6 +5,7 @@ It says which commit of the tables it was made of; beside any other commit it co
 
 import json
 import logging
+import os
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -12,18 +13,19 @@ from typing import Any
 
 import numpy as np
 
+from apexbridge._fs import PRIVATE_FILE
 from apexbridge.retrieval.documents import Document
 from apexbridge.retrieval.index.lance import Contents, IndexedSkill
 from apexbridge.retrieval.usage import Pair
 
-FORMAT = 1
+FORMAT = 2
+"""Files of format 1 hold the text of past requests."""
 logger = logging.getLogger(__name__)
 
 
 def write_snapshot(path: Path, contents: Contents, *, signature: str, embedder: str, dimensions: int) -> None:
     """Put the copy in place in one step; one that cannot be written is only missing."""
     about = {
-        "format": FORMAT,
         "signature": signature,
         "embedder": embedder,
         "skills": [asdict(skill.document) for skill in contents.skills],
@@ -31,9 +33,13 @@ def write_snapshot(path: Path, contents: Contents, *, signature: str, embedder: 
     }
     beside = path.with_name(f"{path.name}.new")
     try:
-        with beside.open("wb") as file:
+        beside.unlink(missing_ok=True)
+        with os.fdopen(
+            os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE), "wb"
+        ) as file:
             np.savez(
                 file,
+                format=np.array(FORMAT),
                 about=np.frombuffer(json.dumps(about).encode(), np.uint8),
                 skills=_stacked([skill.vector for skill in contents.skills], dimensions),
                 pairs=_stacked([vector for _, vector in contents.pairs], dimensions),
@@ -50,7 +56,7 @@ def read_snapshot(path: Path, *, signature: str, embedder: str, dimensions: int)
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             about = json.loads(stored["about"].tobytes())
-            if (about["format"], about["signature"], about["embedder"]) != (FORMAT, signature, embedder):
+            if (int(stored["format"]), about["signature"], about["embedder"]) != (FORMAT, signature, embedder):
                 return None
             skills, pairs = stored["skills"], stored["pairs"]
         if skills.shape != (len(about["skills"]), dimensions) or pairs.shape != (len(about["pairs"]), dimensions):
@@ -67,6 +73,24 @@ def read_snapshot(path: Path, *, signature: str, embedder: str, dimensions: int)
     except Exception as error:  # a file of unknown content: whatever is wrong with it, it is not a copy
         logger.warning("the copy of the index is of no use: %s", type(error).__name__)
         return None
+
+
+def remove_snapshot_with_texts(path: Path) -> None:
+    """Remove a copy that another version wrote, which may hold the text of past requests.
+
+    Raises:
+        OSError: it could not be removed.
+    """
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
+            is_ours = int(stored["format"]) == FORMAT
+    except FileNotFoundError:
+        is_ours = True
+    except Exception:  # a file of unknown content
+        is_ours = False
+    if not is_ours:
+        path.unlink(missing_ok=True)
+    path.with_name(f"{path.name}.new").unlink(missing_ok=True)  # of a crash
 
 
 def _stacked(vectors: list[Any], dimensions: int) -> Any:

@@ -1,7 +1,6 @@
 """The `apex` command."""
 
 import json
-import logging
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,6 +22,7 @@ from apexbridge.surfaces.cli import (
     skills,
     tools,
 )
+from apexbridge.surfaces.cli.logs import set_up_logging
 from apexbridge.surfaces.cli.printable import printable
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ INTERRUPTED = 130
 
 def main() -> None:
     """Run the command line: 0 good, 1 refused or failed, 2 wrong usage, 3 confirmation needed, 130 interrupted."""
-    logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(name)s: %(message)s")
+    set_up_logging()
     try:
         app()
     except KeyboardInterrupt:

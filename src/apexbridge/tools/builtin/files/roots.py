@@ -15,7 +15,7 @@ from apexbridge.tools.builtin.files.paths import RelativePath
 from apexbridge.tools.builtin.files.refusals import check_regular, refusals
 from apexbridge.tools.builtin.files.writing import append_to_file, replace_file
 
-NEW_FOLDER_MODE = 0o755
+NEW_FOLDER_MODE = 0o700
 
 
 class Root:

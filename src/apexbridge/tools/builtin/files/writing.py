@@ -11,7 +11,7 @@ from apexbridge.tools.builtin.files.beneath import OPEN_FILE
 from apexbridge.tools.builtin.files.paths import RelativePath
 from apexbridge.tools.builtin.files.refusals import check_regular
 
-NEW_FILE_MODE = 0o644
+NEW_FILE_MODE = 0o600
 MAX_BACKUP_BYTES = 100 * 1024 * 1024
 MAX_BACKUPS = 10
 """Of each file."""

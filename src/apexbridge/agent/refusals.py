@@ -1,0 +1,108 @@
+"""Whether a model server refused a request because of the tools in it.
+
+Servers say so in a message, and messages quote the request. What the client wrote must not decide: how tools are
+offered to a model is remembered for all callers.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from apexbridge.llm.errors import UpstreamError
+
+Json = dict[str, Any]
+MAX_MESSAGE = 2_000
+MAX_QUOTED = 2_000
+"""Characters of the message, and of each text of the request, that are compared."""
+MAX_NODES, MAX_TEXTS = 100_000, 1_000
+"""Keys and values of a request, and those of them that could mislead. Of a larger request no refusal counts."""
+LONG_RUN = 4
+"""Words of the request in a row that count as quoted, even if the quotation is cut off."""
+_STATUSES = frozenset({400, 404, 422, 501})
+_TOOL_WORDS = ("tool", "function", "response_format", "json_schema", "grammar")
+_UNABLE_WORDS = (
+    "support",
+    "requires",
+    "enable",
+    "unrecognized",
+    "unknown",
+    "unexpected",
+    "not permitted",
+    "not allowed",
+)
+"""A server that cannot do something says so; one that was sent bad tools by a client says something else."""
+_PROTOCOL = frozenset(
+    {
+        "function",
+        "function_call",
+        "functions",
+        "json_schema",
+        "parallel_tool_calls",
+        "response_format",
+        "tool",
+        "tool_call_id",
+        "tool_calls",
+        "tool_choice",
+        "tools",
+    }
+)
+"""In every request with tools; a server that names one of these speaks of the tools."""
+_WORD = re.compile(r"\w+")
+_SIGNAL = re.compile("|".join((*_TOOL_WORDS, *_UNABLE_WORDS)), re.IGNORECASE)
+
+
+def is_about_tools(error: UpstreamError, request: Json) -> bool:
+    """Whether the error's own words, without those of the request, say that tools are not possible."""
+    told = error.error
+    if error.status not in _STATUSES or told.get("code") == "model_not_found" or told.get("param") == "model":
+        return False
+    words = _WORD.findall(str(told.get("message", ""))[:MAX_MESSAGE].lower())
+    if not _says_so(words):
+        return False
+    seen: set[str] = set()
+    for count, text in enumerate(_texts(request)):
+        if count > MAX_NODES or len(seen) > MAX_TEXTS:
+            return False
+        quoted = text[:MAX_QUOTED].lower()
+        if quoted in seen or quoted in _PROTOCOL or not _SIGNAL.search(quoted):
+            continue
+        seen.add(quoted)
+        words = _without(words, _WORD.findall(quoted))
+        if not _says_so(words):
+            return False
+    return True
+
+
+def _says_so(words: list[str]) -> bool:
+    text = " ".join(words)
+    return any(word in text for word in _TOOL_WORDS) and any(word in text for word in _UNABLE_WORDS)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Every key and text, and an empty one for anything else; without recursion, as a client decides how deep it is."""
+    waiting = [value]
+    while waiting:
+        found = waiting.pop()
+        yield found if isinstance(found, str) else ""
+        if isinstance(found, dict):
+            waiting += found.keys()
+            waiting += found.values()
+        elif isinstance(found, list):
+            waiting += found
+
+
+def _without(words: list[str], quoted: list[str]) -> list[str]:
+    """The words without each run that quotes the beginning of a text: all of it, or at least a few words."""
+    least = min(len(quoted), LONG_RUN)
+    left: list[str] = []
+    place = 0
+    while place < len(words):
+        run = 0
+        while run < len(quoted) and place + run < len(words) and words[place + run] == quoted[run]:
+            run += 1
+        if run >= max(least, 1):
+            place += run
+        else:
+            left.append(words[place])
+            place += 1
+    return left

@@ -1,0 +1,158 @@
+"""What past use leaves on the disk: vectors, never the words of a request, and nothing of what was forgotten."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import lancedb
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from apexbridge.retrieval.embedders.embedder import Embedder
+from apexbridge.retrieval.embedders.endpoint import EndpointModel
+from apexbridge.retrieval.service import ToolRetrievalService
+from apexbridge.retrieval.usage import Pair
+from tests.retrieval.conftest import LIBRARY, Searching
+from tests.retrieval.endpoint import Endpoint
+
+pytestmark = pytest.mark.anyio
+DAY_MS = 24 * 3600 * 1000
+REQUEST = "the quagga habit of the house"
+
+
+def holding(folder: Path, *marks: bytes) -> list[str]:
+    """The files that hold one of these."""
+    return [
+        str(path.relative_to(folder))
+        for path in folder.rglob("*")
+        if path.is_file() and any(mark in path.read_bytes() for mark in marks)
+    ]
+
+
+async def written(service: ToolRetrievalService) -> None:
+    await service._keeper.flush()
+    assert not service.is_behind
+
+
+def pairs(service: ToolRetrievalService) -> list[tuple[Pair, Any]]:
+    return service._usage.pairs()
+
+
+@pytest.mark.requirement("E11")
+async def test_the_words_of_a_request_are_in_no_file(searching: Searching, data_dir: Path) -> None:
+    async with searching.open() as service:
+        await service.index_skills(LIBRARY)
+        assert await service.remember(REQUEST, "weather", succeeded=True)
+        await written(service)
+        assert holding(data_dir, pairs(service)[0][0].key.encode()) != []
+        assert holding(data_dir, b"quagga") == []
+    assert (data_dir / "skills.snapshot").exists()
+    assert holding(data_dir, b"quagga") == []
+
+
+@pytest.mark.requirement("E11")
+async def test_one_forgotten_pair_of_many_is_gone_from_every_file_at_once(searching: Searching, data_dir: Path) -> None:
+    async with searching.open() as service:
+        await service.index_skills(LIBRARY)
+        for number in range(30):
+            await service.remember(f"forecast of the weather for day {number}", "weather", succeeded=True)
+        await service.remember(REQUEST, "pdf-merge", succeeded=True, chat="c" * 32)
+        await written(service)
+        (pair, vector) = pairs(service)[-1]
+        marks = (pair.key.encode(), b"c" * 32, vector.tobytes())
+        assert holding(data_dir, *marks) != []
+        assert await service.forget("pdf-merge") == 1
+        assert holding(data_dir, *marks) == []
+        assert len(pairs(service)) == 30
+    assert holding(data_dir, *marks) == []
+    (data_dir / "skills.snapshot").unlink()
+    async with searching.open() as again:
+        assert await again.forget() == 30
+
+
+async def test_what_a_chat_taught_is_forgotten_with_it_and_not_learnt_late(
+    searching: Searching, data_dir: Path
+) -> None:
+    async with searching.open() as service:
+        await service.index_skills(LIBRARY)
+        await service.remember(REQUEST, "weather", succeeded=True, chat="one")
+        await service.remember("merge these two", "pdf-merge", succeeded=True, chat="two")
+        assert await service.forget_chat("one") == 1
+        assert [pair.chat for pair, _ in pairs(service)] == ["two"]
+        assert not await service.remember(REQUEST, "weather", succeeded=True, chat="one")
+        assert await service.forget_chat("unknown") == 0
+
+
+async def test_a_chat_can_be_forgotten_where_there_is_no_index(searching: Searching, data_dir: Path) -> None:
+    async with searching.open() as service:
+        assert await service.forget_chat("one") == 0
+    assert not (data_dir / "skills.lance").exists()
+
+
+@pytest.mark.parametrize("how", ["snapshot", "tables"])
+async def test_past_use_that_is_not_confirmed_again_expires(searching: Searching, data_dir: Path, how: str) -> None:
+    async with searching.open(usage_days=30) as service:
+        await service.index_skills(LIBRARY)
+        now = int(time.time() * 1000)
+        for number, days in enumerate((31, 29)):
+            vector = np.zeros(service.dimensions, np.float32)
+            vector[number] = 1
+            pair, _ = service._usage.teach("weather", vector, caller="", now=now - days * DAY_MS)
+            service._keeper.put_pair(pair, vector)
+        old = pairs(service)[0][0].key.encode()
+        await written(service)
+    assert holding(data_dir, old) != []
+    if how == "tables":
+        (data_dir / "skills.snapshot").unlink()
+    async with searching.open(usage_days=30) as again:
+        await again.wake()
+        assert len(pairs(again)) == 1
+        await written(again)
+        assert holding(data_dir, old) == []
+        again._usage_days = 28
+        assert await again.forget_expired() == 1
+    async with searching.open() as last:
+        assert await last.forget() == 0
+
+
+async def test_past_use_of_another_model_is_removed(searching: Searching, data_dir: Path, endpoint: Endpoint) -> None:
+    async with searching.open() as service:
+        await service.index_skills(LIBRARY)
+        await service.remember(REQUEST, "weather", succeeded=True)
+        key = pairs(service)[0][0].key.encode()
+    other = Embedder([EndpointModel(base_url=endpoint.url, model="other", api_key=None)])
+    async with searching.open(other) as service:
+        await service.index_skills(LIBRARY)
+        await written(service)
+        assert holding(data_dir, key) == []
+
+
+async def test_files_of_an_earlier_version_with_words_in_them_are_removed(searching: Searching, data_dir: Path) -> None:
+    async with searching.open() as service:
+        await service.index_skills(LIBRARY)
+    rows = pa.table({"key": ["k"], "request": [REQUEST], "skill": ["weather"], "caller": [""], "at": [1]})
+    for store in ("skills.lance", "skills.lance.damaged", "skills.lance.new"):
+        lancedb.connect(data_dir / store).create_table("usage", rows)
+    about = np.frombuffer(json.dumps({"format": 1, "pairs": [REQUEST]}).encode(), np.uint8)
+    for name in ("skills.snapshot", "skills.snapshot.new"):
+        with (data_dir / name).open("wb") as file:
+            np.savez(file, about=about)
+    assert len(holding(data_dir, b"quagga")) == 5
+    async with searching.open() as again:  # before anything is asked of it
+        assert holding(data_dir, b"quagga") == []
+        await again.wake()
+        assert await again.missing({skill.name: skill.version for skill in LIBRARY}) == []
+
+
+async def test_only_the_owner_can_read_the_index(searching: Searching, data_dir: Path) -> None:
+    async with searching.open() as service:
+        await service.index_skills(LIBRARY)
+        await service.remember(REQUEST, "weather", succeeded=True)
+        await written(service)
+        await service.forget()
+        await service.remember(REQUEST, "weather", succeeded=True)
+        await written(service)
+    for path in (data_dir / "skills.snapshot", data_dir / "skills.lance", *(data_dir / "skills.lance").rglob("*")):
+        assert path.stat().st_mode & 0o077 == 0, path
