@@ -1,8 +1,8 @@
 """The `apex` command."""
 
-import json
 import logging
 import sys
+import traceback
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,6 +14,7 @@ from apexbridge.surfaces.cli import (
     config,
     doctor,
     evaluation,
+    interrupts,
     keys,
     permits,
     plugins,
@@ -23,7 +24,7 @@ from apexbridge.surfaces.cli import (
     skills,
     tools,
 )
-from apexbridge.surfaces.cli.printable import printable
+from apexbridge.surfaces.cli.printable import printable, printable_json
 
 if TYPE_CHECKING:
     from apexbridge.errors import ApexBridgeError
@@ -59,7 +60,8 @@ def main() -> None:
     """Run the command line: 0 good, 1 refused or failed, 2 wrong usage, 3 confirmation needed, 130 interrupted."""
     logging.basicConfig(level=logging.ERROR, format="%(levelname)s %(name)s: %(message)s")
     try:
-        app()
+        with interrupts.interruptible():
+            app()
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except BrokenPipeError:  # the reader of our output went away, as `head` does
@@ -90,9 +92,11 @@ def _refused(error: Exception) -> int:
     from apexbridge.errors import ApexBridgeError
 
     if not isinstance(error, ApexBridgeError):
-        raise error
+        # It may quote what a server sent.
+        sys.stderr.write(printable("".join(traceback.format_exception(error))))
+        return 1
     if "--json" in sys.argv:
-        sys.stdout.write(json.dumps(error.to_json(), ensure_ascii=False, indent=2) + "\n")
+        sys.stdout.write(printable_json(error.to_json()))
     else:
         sys.stderr.write(f"{printable(error.message)}\n")
         if hint := _hint(error):
