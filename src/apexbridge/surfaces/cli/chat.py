@@ -83,8 +83,9 @@ def _decided(asked: dict[str, Any]) -> str:
 
     told = jsonlib.loads(asked["function"]["arguments"])
     question = " ".join(str(told.get("summary")).split())
-    words = printable(f"{told.get('skill')} calls itself dangerous. {question} [y/N]: ")
-    agreed = interrupts.ask(words).strip().lower() in ("y", "yes")
+    words = f"{told.get('skill')} calls itself dangerous. The call: {told.get('call')}\n"
+    words += f"All of it: apex approvals show {told.get('approvalId')}\n{question} [y/N]: "
+    agreed = interrupts.ask(printable(words)).strip().lower() in ("y", "yes")
     return jsonlib.dumps({"approve": agreed})
 
 

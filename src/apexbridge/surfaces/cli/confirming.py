@@ -55,7 +55,8 @@ def _agrees(refusal: "ApexBridgeError") -> bool:
     details = refusal.details
     what = details.get("skillName") or details.get("tool")
     question = " ".join(str(details.get("confirm")).split())
-    words = f"{what} calls itself dangerous. The call: {details.get('summary')}\n{question} [y/N]: "
+    words = f"{what} calls itself dangerous. The call: {details.get('summary')}\n"
+    words += f"All of it: apex approvals show {details.get('approvalId')}\n{question} [y/N]: "
     answer = interrupts.ask(printable(words))
     if not answer:  # the end of the input is not an agreement
         sys.stderr.write("\n")

@@ -53,6 +53,9 @@ def interruptible() -> Iterator[None]:
     try:
         yield
         check()
+    except (Exception, SystemExit):
+        check()  # an exception of a press can come back as another one, as from the body of a class
+        raise
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         _presses.is_handled = False
