@@ -117,8 +117,16 @@ async def test_the_question_names_each_file_with_its_digest(bridge: Bridge) -> N
 
 @pytest.mark.parametrize(
     "change",
-    [{"timeout": 2000}, {"timeout": None}, {"args": ["x"]}, {"script": "scripts/other.py"}, {"files": ["b.txt"]}]
-    + [{"files": ["a.txt", "a.txt"]}, {"files": []}, {"input": {"a": 1}}],
+    [
+        {"timeout": 2000},
+        {"timeout": None},
+        {"args": ["x"]},
+        {"script": "scripts/other.py"},
+        {"files": ["b.txt"]},
+        {"files": ["a.txt", "a.txt"]},
+        {"files": []},
+        {"input": {"a": 1}},
+    ],
     ids=str,
 )
 async def test_an_approval_holds_for_nothing_else(bridge: Bridge, change: dict[str, Any]) -> None:

@@ -133,7 +133,9 @@ def test_a_path_that_is_not_plain_or_hidden_is_not_written(apex: Apex, tmp_path:
 @pytest.mark.parametrize("json", [False, True])
 def test_nothing_that_exists_is_replaced(apex: Apex, tmp_path: Path, json: bool) -> None:
     files = "import os\nos.makedirs('output/deep')\nfor name in ('a.txt', 'deep/b.txt', 'c.txt'):\n"
-    write_skill(tmp_path, "leaves", files={"scripts/execute.py": f"{files}    open('output/' + name, 'w').write('new')"})
+    write_skill(
+        tmp_path, "leaves", files={"scripts/execute.py": f"{files}    open('output/' + name, 'w').write('new')"}
+    )
     assert apex("skills", "install", tmp_path / "leaves").code == 0
     out = tmp_path / "out"
     (out / "deep").mkdir(parents=True)

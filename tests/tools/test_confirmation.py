@@ -188,9 +188,7 @@ async def test_a_flood_of_one_caller_drops_its_own_questions_only(desk: Desk, mo
         await desk.confirmation.decide(id, approve=True)
 
 
-async def test_questions_that_expired_or_were_decided_do_not_count(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_questions_that_expired_or_were_decided_do_not_count(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(confirming, "MAX_WAITING_OF_CALLER", 2)
     await desk.confirmation.decide(await desk.asked({"a": 1}), approve=True)
     monkeypatch.setattr(confirming, "LIFETIME_MS", 0)

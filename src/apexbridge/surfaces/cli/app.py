@@ -108,9 +108,11 @@ def _hint(error: "ApexBridgeError") -> str | None:
     """The next thing to try, as a command."""
     if error.code != "INVALID_SKILL_STRUCTURE":
         return _HINTS.get(error.code)
-    if "several skills" in error.message:
+    from apexbridge.skills.models import RESERVED_NAMES
+
+    if error.details.get("folders"):
         return "A folder of several skills is installed with: apex skills import DIR"
-    if "reserved" in error.message:
+    if error.details.get("skillName") in RESERVED_NAMES:
         return None
     return "Lines and repairs: apex skills doctor FOLDER. Read it as leniently as possible: --profile lenient"
 
