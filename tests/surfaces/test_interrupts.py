@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -50,14 +50,13 @@ def press_when(condition: threading.Event) -> threading.Thread:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_press_that_a_finalizer_drops_is_noticed() -> None:
-    with pytest.raises(KeyboardInterrupt), interrupts.interruptible():
+    def go_on(then: Callable[[], object]) -> None:
         Interrupting()
-        interrupts.ask("this is not asked any more")
-    with pytest.raises(KeyboardInterrupt), interrupts.interruptible():
-        Interrupting()
-    with pytest.raises(KeyboardInterrupt), interrupts.interruptible():
-        Interrupting()
-        raise SystemExit(0)
+        then()
+
+    for then in (lambda: interrupts.ask("this is not asked any more"), lambda: None, lambda: sys.exit(0)):
+        with pytest.raises(KeyboardInterrupt), interrupts.interruptible():
+            go_on(then)
 
 
 def test_a_press_that_becomes_another_exception_is_noticed() -> None:
@@ -83,6 +82,25 @@ def test_a_press_ends_a_coroutine_that_waits() -> None:
         interrupts.run(waits())
     thread.join(PATIENCE)
     assert ended == ["cleaned up"]
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 4, 5])
+def test_a_press_is_not_raised_inside_the_event_loop(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+    """A callback that the loop has taken and not run would be lost, and closing the loop would wait for it forever."""
+    original, steps = asyncio.base_events.BaseEventLoop._run_once, list[str]()  # type: ignore[attr-defined]
+
+    def run_once(loop: asyncio.AbstractEventLoop) -> None:
+        steps.append("begun")
+        if len(steps) == step:
+            signal.raise_signal(signal.SIGINT)
+        steps[-1] = "not interrupted"
+        original(loop)
+
+    monkeypatch.setattr(asyncio.base_events.BaseEventLoop, "_run_once", run_once)
+    with pytest.raises(KeyboardInterrupt), interrupts.interruptible():
+        interrupts.run(asyncio.sleep(0))
+    assert "begun" not in steps
+    assert len(steps) >= step
 
 
 @pytest.mark.parametrize("how", ["returns", "fails", "goes on"])
@@ -115,24 +133,20 @@ def test_a_second_press_ends_what_the_first_did_not() -> None:
 
 
 def test_a_press_ends_a_question_and_one_within_a_coroutine(typed: int) -> None:
-    for _ in range(20):
-        asked = threading.Event()
-        thread = press_when(asked)
-        with pytest.raises(KeyboardInterrupt), interrupts.interruptible():
-            asked.set()  # the press comes before, while or after the wait begins
-            interrupts.ask("really? ")
-        thread.join(PATIENCE)
-
-    async def asks() -> str:
-        asked.set()
+    def ask() -> str:
+        asked.set()  # the press comes before, while or after the wait begins
         return interrupts.ask("really? ")
 
+    async def ask_in_a_loop() -> str:
+        return ask()
+
     for _ in range(20):
-        asked = threading.Event()
-        thread = press_when(asked)
-        with pytest.raises(KeyboardInterrupt), interrupts.interruptible():
-            interrupts.run(asks())
-        thread.join(PATIENCE)
+        for asking in (ask, lambda: interrupts.run(ask_in_a_loop())):
+            asked = threading.Event()
+            thread = press_when(asked)
+            with pytest.raises(KeyboardInterrupt), interrupts.interruptible():
+                asking()
+            thread.join(PATIENCE)
 
 
 def test_lines_are_read_one_by_one_to_the_end(typed: int) -> None:

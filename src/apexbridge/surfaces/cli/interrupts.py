@@ -104,7 +104,9 @@ def run(work: Coroutine[Any, Any, T]) -> T:
             loop.remove_reader(wakeup)
             work.close()
 
-    with _wakeups() as wakeup:
+    # Not raised inside the event loop: a callback that it has taken from its queue would be lost, and with it the step
+    # of a task that the loop waits for when it closes.
+    with _cancelling(_no_cancel), _wakeups() as wakeup:
         try:
             return asyncio.run(cancellable(wakeup))
         finally:
@@ -126,7 +128,7 @@ def ask(question: str, *, echo: bool = True) -> str:
             source = sys.stdin.fileno()
         except (AttributeError, OSError, ValueError):
             return sys.stdin.readline()
-        with _wakeups() as wakeup, _cancelling(lambda: None):
+        with _cancelling(_no_cancel), _wakeups() as wakeup:
             return _line(source, wakeup)
 
 
@@ -160,6 +162,10 @@ def _on_press(number: int, frame: FrameType | None) -> None:
     if _presses.cancel is None or _presses.count > 1:
         raise KeyboardInterrupt
     _presses.cancel()
+
+
+def _no_cancel() -> None:
+    """Leave a press to the next check."""
 
 
 @contextmanager
