@@ -213,7 +213,7 @@ class WatchedRunner:
         self.outcome = ExecutionResult(id="0" * 32, success=True, status="success", exit_code=0, duration=150)
 
     async def hold(self, files: Sequence[str], *, caller: str) -> HeldFiles:
-        return HeldFiles(())
+        return HeldFiles()
 
     async def start(self, request: RunRequest) -> StartedOutcome:
         self.requests.append(request)

@@ -12,11 +12,10 @@ import pytest
 from apexbridge.bridge import Bridge
 from apexbridge.errors import ApexBridgeError
 from apexbridge.retrieval.embedders.embedder import Embedder
-from apexbridge.sandbox.models import ExecutionResult
+from apexbridge.sandbox.models import ExecutionResult, InputFile
 from apexbridge.settings import Settings
-from apexbridge.skills import inputs
 from apexbridge.skills.execution import Call
-from apexbridge.skills.inputs import HeldFile
+from apexbridge.skills.inputs import HeldFiles
 from apexbridge.skills.runs import Run
 from tests.making import skill_zip
 
@@ -95,14 +94,13 @@ async def test_a_file_that_changes_after_it_was_hashed_does_not_reach_the_run(
     await install(bridge, "danger", READS, dangerous=True)
     path = workspace_file(bridge, "list.txt", "harmless")
     id = await approved(bridge, files=["list.txt"])
-    copied = HeldFile.copied.__func__  # type: ignore[attr-defined]
+    copy = HeldFiles.copy
 
-    def changed_in_place(cls: type[HeldFile], *args: Any) -> Any:
-        held = copied(cls, *args)
+    def changed_in_place(held: HeldFiles, wanted: str, source: InputFile) -> None:
+        copy(held, wanted, source)
         path.write_text("delete everything")  # the same inode, which is still open
-        return held
 
-    monkeypatch.setattr(inputs.HeldFile, "copied", classmethod(changed_in_place))
+    monkeypatch.setattr(HeldFiles, "copy", changed_in_place)
     assert await run(bridge, files=["list.txt"], approval=id) == "['harmless'] []"
 
 
@@ -155,7 +153,8 @@ async def tool_disabled(bridge: Bridge, id: str) -> None:
 
 
 async def other_files(bridge: Bridge, id: str) -> None:
-    assert await code_of(run(bridge, files=["none.txt"], approval=id)) == "INVALID_INPUT"
+    assert await code_of(run(bridge, files=["none.txt"])) == "INVALID_INPUT"
+    assert await code_of(run(bridge, files=["none.txt"], approval=id)) == "APPROVAL_INVALID"
     assert await code_of(run(bridge, files=["b.txt"], approval=id)) == "APPROVAL_INVALID"
 
 

@@ -3,6 +3,7 @@
 import hashlib
 import os
 import tempfile
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -29,25 +30,40 @@ class HeldFile:
     size: int
     sha256: str
 
-    @classmethod
-    def copied(cls, wanted: str, source: InputFile, stack: ExitStack) -> "HeldFile":
-        """Copy a file and hash the copy."""
-        copy = tempfile.TemporaryFile("w+b", buffering=0)  # noqa: SIM115  # it outlives this function
-        stack.callback(copy.close)
-        digest, size = hashlib.sha256(), 0
-        while size <= MAX_INPUT_BYTES and (piece := source.file.read(_PIECE)):
-            copy.write(piece)
-            digest.update(piece)
-            size += len(piece)
-        copy.seek(0)
-        return cls(wanted=wanted, file=InputFile(name=source.name, file=copy), size=size, sha256=digest.hexdigest())
-
 
 class HeldFiles:
     """Copies of all files of a call."""
 
-    def __init__(self, files: Sequence[HeldFile]) -> None:
-        self._files = files
+    def __init__(self) -> None:
+        self._files: list[HeldFile] = []
+        self._lock = threading.Lock()
+        self._is_closed = False
+        """A call that is cancelled closes them, while the thread that copies may go on."""
+
+    def copy(self, wanted: str, source: InputFile) -> None:
+        """Copy a file and hash what is copied.
+
+        Raises:
+            InvalidInputError: the files are too large together.
+            ValueError: these were closed meanwhile.
+        """
+        with ExitStack() as stack:
+            copy = stack.enter_context(tempfile.TemporaryFile("w+b", buffering=0))
+            digest, size = hashlib.sha256(), 0
+            while size <= MAX_INPUT_BYTES and (piece := source.file.read(_PIECE)):
+                copy.write(piece)
+                digest.update(piece)
+                size += len(piece)
+            copy.seek(0)
+            held = HeldFile(
+                wanted=wanted, file=InputFile(name=source.name, file=copy), size=size, sha256=digest.hexdigest()
+            )
+            with self._lock:
+                if self._is_closed:
+                    raise ValueError("nobody waits for the copies any more")
+                self._files.append(held)
+                stack.pop_all()
+        check_size([held.size for held in self._files])
 
     @property
     def inputs(self) -> tuple[InputFile, ...]:
@@ -63,8 +79,10 @@ class HeldFiles:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for held in self._files:
-            held.file.file.close()
+        with self._lock:
+            self._is_closed = True
+            for held in self._files:
+                held.file.file.close()
 
 
 class InputFiles:
@@ -94,17 +112,15 @@ class InputFiles:
             check_size([os.fstat(item.file.fileno()).st_size for item in found])
             yield tuple(found)
 
-    def held(self, names: Sequence[str], *, caller: str = "") -> "HeldFiles":
-        """Copies of all of them, which nothing can change.
+    def copy_to(self, held: HeldFiles, names: Sequence[str], *, caller: str = "") -> None:
+        """Copy all of them, so that nothing can change them any more.
 
         Raises:
             InvalidInputError: as for `opened`.
         """
-        with ExitStack() as stack, self.opened(names, caller=caller) as files:
-            copies = [HeldFile.copied(wanted, file, stack) for wanted, file in zip(names, files, strict=True)]
-            check_size([copy.size for copy in copies])
-            stack.pop_all()
-            return HeldFiles(copies)
+        with self.opened(names, caller=caller) as files:
+            for wanted, file in zip(names, files, strict=True):
+                held.copy(wanted, file)
 
     def _open(self, wanted: str, caller: str) -> tuple[str, BinaryIO]:
         if self._uploads.is_id(wanted):

@@ -166,7 +166,7 @@ class NoRunner:
 
     async def hold(self, files: Sequence[str], *, caller: str) -> HeldFiles:
         """No files: nothing is run with them."""
-        return HeldFiles(())
+        return HeldFiles()
 
     async def start(self, request: RunRequest) -> StartedRun:
         """Refuse."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import anyio.to_thread
 
-from apexbridge.errors import SkillError, SkillNotFoundError, ToolNotFoundError
+from apexbridge.errors import InvalidInputError, SkillError, SkillNotFoundError, ToolNotFoundError
 from apexbridge.sandbox.models import ExecutionResult
 from apexbridge.skills.catalog import Row
 from apexbridge.skills.execution import Call, SkillExecution, refuse_disabled
@@ -84,7 +84,12 @@ class SkillRunning(SkillViews):
             held = None
             if is_dangerous and call.files and self.tools.executor.asks(conversation):
                 caller = conversation.caller if conversation else ""
-                held = stack.enter_context(await self._execution.hold(call.files, caller=caller))
+                try:
+                    held = stack.enter_context(await self._execution.hold(call.files, caller=caller))
+                except InvalidInputError:
+                    if approval is None:
+                        raise
+                    # Files that cannot be read are not those that were approved: the names alone never match.
             try:
                 admitted = await self.tools.executor.admit(
                     skill_tool_id(name),

@@ -138,8 +138,11 @@ class Runs:
         Raises:
             InvalidInputError: one of them is not there, or they are too many or too large.
         """
-        with storage_faults():
-            return await anyio.to_thread.run_sync(functools.partial(self._inputs.held, files, caller=caller))
+        with ExitStack() as stack, storage_faults():
+            held = stack.enter_context(HeldFiles())
+            await anyio.to_thread.run_sync(functools.partial(self._inputs.copy_to, held, files, caller=caller))
+            stack.pop_all()
+            return held
 
     async def start(self, request: RunRequest) -> Run:
         """Begin a run; it waits for its turn, and goes on whether anybody waits for it or not.
