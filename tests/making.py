@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from apexbridge.sandbox.models import ExecutionResult
+from apexbridge.skills.inputs import HeldFiles
 from apexbridge.skills.ports import IndexDocument, RunRequest
 
 MEGABYTE = 1024 * 1024
@@ -210,6 +211,9 @@ class WatchedRunner:
     def __init__(self) -> None:
         self.requests: list[RunRequest] = []
         self.outcome = ExecutionResult(id="0" * 32, success=True, status="success", exit_code=0, duration=150)
+
+    async def hold(self, files: Sequence[str], *, caller: str) -> HeldFiles:
+        return HeldFiles()
 
     async def start(self, request: RunRequest) -> StartedOutcome:
         self.requests.append(request)

@@ -166,9 +166,11 @@ class InvalidSkillStructureError(SkillError):
 
     default_code = "INVALID_SKILL_STRUCTURE"
 
-    def __init__(self, errors: list[str], *, skill: str | None = None, message: str | None = None) -> None:
+    def __init__(
+        self, errors: list[str], *, skill: str | None = None, message: str | None = None, **details: Any
+    ) -> None:
         told = message or f"Invalid skill structure: {'; '.join(errors)}"
-        super().__init__(told, skill=skill, errors=errors)
+        super().__init__(told, skill=skill, errors=errors, **details)
 
 
 class InvalidArchiveError(SkillError):

@@ -70,6 +70,7 @@ INHERITED = {
     "NewKey": "KeyView",
     "ChatDetail": "ChatSummary",
     "ChatStatistics": "ModelTotals",
+    "ApprovalDetail": "Approval",
 }
 """Shapes whose section tells only what they add."""
 OF_INSTANCES: dict[type, set[str]] = {

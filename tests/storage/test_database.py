@@ -129,10 +129,10 @@ async def test_a_migration_that_came_after_a_higher_number_is_not_left_out(tmp_p
     first = Database(path)
     await first.write(insert("kept"))  # type: ignore[arg-type]
     first.close()
-    with closing(sqlite3.connect(path)) as connection:  # as if 4 had not been there yet
-        connection.executescript("DROP TABLE approvals; DELETE FROM migrations WHERE number = 4;")
+    with closing(sqlite3.connect(path)) as connection:  # as if 6 had not been there yet
+        connection.executescript("DROP TABLE chats; DELETE FROM migrations WHERE number = 6;")
     second = Database(path)
-    assert await second.read(lambda c: c.execute("SELECT count(*) FROM approvals").fetchone()[0]) == 0
+    assert await second.read(lambda c: c.execute("SELECT count(*) FROM chats").fetchone()[0]) == 0
     assert await count(second) == 1
     second.close()
     assert not list(tmp_path.glob("*.broken-*"))

@@ -129,6 +129,7 @@ async def test_every_route_has_a_scope_and_only_the_signs_of_life_are_open(bridg
         "GET /api/secrets",
         "GET /api/audit/verify",
         "GET /api/approvals",
+        "GET /api/approvals/{id}",
         "GET /api/chats",
         "GET /api/chats/stats",
         "GET /api/chats/{id}",

@@ -422,7 +422,13 @@ def test_the_command_line_confirms_with_yes_and_says_so_without(apex: Apex, tmp_
     assert apex("skills", "run", "wipe", "--input", '{"once": "more"}').code == 3
     (waiting,) = apex("approvals", "list", "--json").json
     assert "wipe" in apex("approvals", "list").out
+    detail = apex("approvals", "show", waiting["id"], "--json").json
+    assert {key: detail[key] for key in waiting} == waiting
+    assert detail["call"] in apex("approvals", "show", waiting["id"]).out
+    assert apex("approvals", "show", "no-such-id").code == 1
     assert apex("approvals", "deny", waiting["id"], "--json").json["state"] == "denied"
+    assert apex("approvals", "show", waiting["id"], "--json").json["call"] == ""
+    assert "not kept any more" in apex("approvals", "show", waiting["id"]).out
     assert "Nothing waits" in apex("approvals", "list").err
 
 

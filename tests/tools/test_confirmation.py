@@ -1,7 +1,8 @@
 """Dangerous calls: asked for once, good for one call, and for that call only."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import json
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from apexbridge.errors import ApexBridgeError, RequestError, ToolError
 from apexbridge.storage.approvals import SqliteApprovals
 from apexbridge.storage.database import Database
 from apexbridge.tools import confirmation as confirming
-from apexbridge.tools.confirmation import Confirmation
+from apexbridge.tools.confirmation import Admission, Confirmation
 from apexbridge.tools.conversation import Conversation
 from apexbridge.tools.registry import ToolRegistry
 from apexbridge.tools.tool import Tool, ToolContext, ToolMetadata
@@ -138,7 +139,7 @@ async def test_the_same_question_is_not_asked_twice_and_the_waiting_room_is_boun
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert await desk.asked({"a": 1}) == await desk.asked({"a": 1})
-    monkeypatch.setattr(confirming, "MAX_WAITING", 5)
+    monkeypatch.setattr(confirming, "MAX_WAITING_OF_CALLER", 5)
     for number in range(20):
         await desk.asked({"number": number})
     assert len(await desk.confirmation.waiting()) == 5
@@ -172,3 +173,137 @@ async def test_input_that_does_not_fit_is_not_asked_about(desk: Desk) -> None:
     )
     await desk.refused({}, code="INVALID_INPUT")
     assert await desk.confirmation.waiting() == []
+
+
+async def test_a_flood_of_one_caller_drops_its_own_questions_only(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(confirming, "MAX_WAITING_OF_CALLER", 5)
+    monkeypatch.setattr(confirming, "MAX_WAITING", 8)
+    others = [await desk.asked({"of": caller}, caller=caller) for caller in ("b", "c", "d")]
+    flood = [await desk.asked({"number": number}, caller="a") for number in range(20)]
+    assert [one.id for one in await desk.confirmation.waiting()] == others + flood[-5:]
+    # Over the common limit, the caller with the most makes room for the newcomer.
+    more = [await desk.asked({"of": caller}, caller=caller) for caller in ("e", "f")]
+    assert [one.id for one in await desk.confirmation.waiting()] == others + flood[-3:] + more
+    for id in others:
+        await desk.confirmation.decide(id, approve=True)
+
+
+async def test_questions_that_expired_or_were_decided_do_not_count(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(confirming, "MAX_WAITING_OF_CALLER", 2)
+    await desk.confirmation.decide(await desk.asked({"a": 1}), approve=True)
+    monkeypatch.setattr(confirming, "LIFETIME_MS", 0)
+    await desk.asked({"a": 2})
+    monkeypatch.setattr(confirming, "LIFETIME_MS", 600_000)
+    kept = [await desk.asked({"a": 3}), await desk.asked({"a": 4})]
+    assert [one.id for one in await desk.confirmation.waiting()] == kept
+
+
+async def test_the_whole_call_is_kept_until_it_is_decided(desk: Desk) -> None:
+    text = "x" * 3000 + "the end"
+    for approve in (True, False):
+        id = await desk.asked({"note": text, "approve": approve})
+        detail = await desk.confirmation.detail(id)
+        assert json.loads(detail.call) == {"input": {"note": text, "approve": approve}}
+        assert "hidden, sha256" in detail.summary
+        assert len(detail.summary) < 1000
+        await desk.confirmation.decide(id, approve=approve)
+        decided = await desk.confirmation.detail(id)
+        assert (decided.call, decided.summary) == ("", "")
+
+
+async def test_the_call_of_a_question_that_expired_is_deleted_with_the_next_one(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(confirming, "LIFETIME_MS", 0)
+    id = await desk.asked({"secret": 1})
+    await desk.asked({"other": 1})
+    expired = await desk.confirmation.detail(id)
+    assert (expired.call, expired.summary) == ("", "")
+
+
+async def test_only_the_admission_that_used_an_approval_can_release_it(desk: Desk) -> None:
+    tool, call = desk.registry.get("wipe"), {"input": {"a": 1}}
+
+    async def admit(id: str) -> Admission | None:
+        return await desk.confirmation.require(tool, call, caller="", approval=id)
+
+    id = await desk.asked({"a": 1})
+    await desk.confirmation.decide(id, approve=True)
+    first = await admit(id)
+    assert first is not None
+    foreign = Admission(desk.store, id)
+    assert not await foreign.take()
+    await foreign.release()
+    assert (await desk.confirmation.get(id)).state == "used"
+    await first.release()
+    assert (await desk.confirmation.get(id)).state == "approved"
+    second = await admit(id)
+    assert second is not None
+    await first.release()  # it was released before: the approval is the second one's now
+    assert (await desk.confirmation.get(id)).state == "used"
+    second.settle()
+    await second.release()
+    assert (await desk.confirmation.get(id)).state == "used"
+
+
+async def test_a_call_that_is_cancelled_while_it_is_admitted_leaves_the_approval_as_it_was(desk: Desk) -> None:
+    id = await desk.asked({"a": 1})
+    await desk.confirmation.decide(id, approve=True)
+    for steps in range(12):
+        calling = asyncio.ensure_future(desk.call({"a": 1}, approval=id))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        calling.cancel()
+        await asyncio.wait([calling])
+        state = (await desk.confirmation.get(id)).state
+        assert state == ("used" if desk.calls else "approved")
+        if desk.calls:
+            break
+    else:
+        assert await desk.call({"a": 1}, approval=id) == "wiped"
+    assert len(desk.calls) == 1
+
+
+async def test_a_decision_wakes_all_that_wait_and_dropping_the_question_too(desk: Desk) -> None:
+    approved, forgotten = await desk.asked({"a": 1}), await desk.asked({"a": 2})
+    asking = [asyncio.ensure_future(desk.confirmation.answer_to(approved, seconds=60)) for _ in range(3)]
+    gone = asyncio.ensure_future(desk.confirmation.answer_to(forgotten, seconds=60))
+    await until(lambda: sum(map(len, desk.confirmation._listeners.values())) == 4)
+    await desk.confirmation.decide(approved, approve=True)
+    assert {(await one).state for one in asking} == {"approved"}
+    await desk.confirmation.forget("wipe")
+    with pytest.raises(RequestError):
+        await gone
+    assert (desk.confirmation._listeners, dict(desk.confirmation._requests)) == ({}, {})
+
+
+async def test_one_that_is_decided_already_or_has_no_time_left_is_not_waited_for(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id = await desk.asked({"a": 1})
+    assert (await desk.confirmation.answer_to(id, seconds=0)).state == "waiting"
+    await desk.confirmation.decide(id, approve=False)
+    assert (await desk.confirmation.answer_to(id, seconds=60)).state == "denied"
+    monkeypatch.setattr(confirming, "LIFETIME_MS", 0)
+    expired = await desk.asked({"a": 2})
+    assert (await desk.confirmation.answer_to(expired, seconds=60)).state == "waiting"
+
+
+async def test_requests_of_one_caller_that_wait_are_bounded(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(confirming, "MAX_REQUESTS_OF_CALLER", 2)
+    id, other = await desk.asked({"a": 1}, caller="a"), await desk.asked({"a": 1}, caller="b")
+    asking = [asyncio.ensure_future(desk.confirmation.answer_to(id, seconds=60)) for _ in range(2)]
+    await until(lambda: sum(map(len, desk.confirmation._listeners.values())) == 2)
+    assert (await desk.confirmation.answer_to(id, seconds=60)).state == "waiting"
+    asking.append(asyncio.ensure_future(desk.confirmation.answer_to(other, seconds=60)))
+    await until(lambda: sum(map(len, desk.confirmation._listeners.values())) == 3)
+    for one in asking:
+        one.cancel()
+    await asyncio.wait(asking)
+    assert (desk.confirmation._listeners, dict(desk.confirmation._requests)) == ({}, {})
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not condition():
+            await asyncio.sleep(0.005)

@@ -1,17 +1,15 @@
 """Dangerous skills in a conversation: who is asked, and how long one waits for the answer."""
 
-import asyncio
 import json
 import uuid
 from typing import Any
 
 from apexbridge.agent.request import ApprovalMode
-from apexbridge.errors import ApexBridgeError, ToolError
+from apexbridge.errors import ApexBridgeError, RequestError, ToolError
 from apexbridge.tools.confirmation import Confirmation
 
 APPROVAL_TOOL = "bridge_approve_skill"
 """The call by which a client is asked that wants to be asked so."""
-LOOK_SECONDS = 0.25
 
 
 class Approver:
@@ -33,15 +31,13 @@ class Approver:
             return given
         if mode != "wait":
             return None
-        deadline = asyncio.get_running_loop().time() + seconds
-        while asyncio.get_running_loop().time() < deadline:
-            known = await self._confirmation.get(id)
-            if known.state == "denied":
-                raise ToolError("The user did not agree, so it was not run. Go on without it.", code="APPROVAL_INVALID")
-            if known.state != "waiting":
-                return id if known.state == "approved" else None
-            await asyncio.sleep(LOOK_SECONDS)
-        return None
+        try:
+            known = await self._confirmation.answer_to(id, seconds=seconds)
+        except RequestError:  # dropped, or the tool is gone
+            return None
+        if known.state == "denied":
+            raise ToolError("The user did not agree, so it was not run. Go on without it.", code="APPROVAL_INVALID")
+        return id if known.state == "approved" else None
 
     async def answered(self, id: str, *, agreed: bool) -> str | None:
         """A client's own answer to the question that it was asked; gives the approval, or None."""
@@ -65,6 +61,7 @@ def question_for(refusal: ApexBridgeError) -> dict[str, Any]:
         "approvalId": details.get("approvalId"),
         "skill": details.get("skillName") or details.get("tool"),
         "summary": f"{details.get('confirm')} The call: {details.get('summary')}",
+        "call": details.get("summary"),  # on its own: the question is the skill's, and may look like a call
     }
     return {
         "id": f"call_{uuid.uuid4().hex[:24]}",

@@ -24,9 +24,9 @@ MAX_ARGUMENTS = 1_000_000
 """Characters; they are parsed, checked and looked through while everybody else waits."""
 MAX_NAME = 64
 """Characters of a name that are compared with others."""
-_OWN_WORDS = frozenset({"calculate", "datetime", "platform-detect", SEARCH, "file-write", "list-files"})
-"""Tools whose results hold no stranger's words that a model could take for orders. A search tells what skills say of
-themselves, which the operator has seen."""
+_TRUSTED_OUTPUT_TOOLS = frozenset({"calculate", "datetime", "platform-detect", "file-write"})
+"""Tools whose results and errors hold the model's own words, and ours. All others may hold untrusted text: names of
+files, descriptions of skills, values of their schemas."""
 NOT_APPROVED = "Error (APPROVAL_INVALID): the user did not agree, or not in time, so it was not run. Go on without it."
 
 
@@ -44,6 +44,8 @@ class Outcome:
     data: Any = None
     notices: tuple[str, ...] = ()
     refusal: ApexBridgeError | None = None
+    is_loop: bool = False
+    """Whether it was the same call once too often."""
 
     @property
     def message(self) -> Json:
@@ -60,11 +62,6 @@ class Outcome:
     def needs_approval(self) -> bool:
         """Whether a person has to agree first."""
         return self.refusal is not None and self.refusal.code == "CONFIRMATION_REQUIRED"
-
-    @property
-    def is_loop(self) -> bool:
-        """Whether it was the same call once too often."""
-        return any("times in a row" in notice for notice in self.notices)
 
 
 class Caller:
@@ -104,8 +101,10 @@ class Caller:
         warning = self._watch.note(name, {"written": written})
 
         def refused(text: str, tool: str | None = None, refusal: ApexBridgeError | None = None) -> Outcome:
+            is_trusted = tool in _TRUSTED_OUTPUT_TOOLS and (refusal is None or refusal.code != "PERMISSION_DENIED")
+            self._conversation.has_heard_strangers |= not is_trusted  # what a skill allows is in the skill's words
             notices = (warning,) if warning else ()
-            return outcome(text, tool, succeeded=False, notices=notices, refusal=refusal)
+            return outcome(text, tool, succeeded=False, notices=notices, refusal=refusal, is_loop=warning is not None)
 
         def outcome(text: str, tool: str | None = None, **more: Any) -> Outcome:
             took = round((time.monotonic() - begun) * 1000)
@@ -121,11 +120,10 @@ class Caller:
             async with asyncio.timeout(self._budget.seconds_left):
                 result = await self._execute(id, arguments, approval)
         except ApexBridgeError as error:
-            self._conversation.has_heard_strangers |= error.code == "EXIT_NONZERO"
             return refused(f"{_told_error(error)}{self._near_skills(error, arguments)}", id, error)
         except TimeoutError:
             return refused("Error (TIMEOUT): the time of this request is over, so the call was ended.", id)
-        self._conversation.has_heard_strangers |= id not in _OWN_WORDS
+        self._conversation.has_heard_strangers |= id not in _TRUSTED_OUTPUT_TOOLS
         text = _told_result(id, arguments, result)
         if id == SEARCH and (more := self._disclosure.found(str(arguments.get("query", "")), _names(result.data))):
             text = f"{text}\n{more}"
@@ -136,6 +134,7 @@ class Caller:
             arguments=arguments,
             data=result.data,
             notices=result.notices,
+            is_loop=result.is_repeated,
         )
 
     async def _execute(self, id: str, arguments: Json, approval: str | None) -> ToolResult:

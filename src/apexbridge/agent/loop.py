@@ -126,7 +126,7 @@ class _Loop:
             Conversation(
                 id=request.request_id or "chat",
                 caller=request.caller,
-                has_heard_strangers=any(message["role"] in ("tool", "function") for message in request.messages),
+                has_heard_strangers=_begins_untrusted(request),
             ),
             self._budget,
             lambda error: around.approver.approve(error, request.options.approvals, self._budget.seconds_left),
@@ -289,6 +289,16 @@ class _Loop:
         return Ended(
             finish_reason=finish, calls=tuple(calls or ()), usage=self._usage, report=report, beside=turn.beside
         )
+
+
+def _begins_untrusted(request: ChatRequest) -> bool:
+    """Whether a conversation holds untrusted text from the start.
+
+    Results of tools are, and earlier answers may be made of them: the server does not know. Of several skills that are
+    offered by name, the description of one could talk the model into calling another.
+    """
+    is_later = any(message["role"] in ("tool", "function", "assistant") for message in request.messages)
+    return is_later or len(set(request.options.skills)) > 1
 
 
 def _acted(outcome: Outcome) -> Acted:

@@ -25,6 +25,7 @@ from apexbridge.skills.entrypoint import runnable_scripts
 from apexbridge.skills.fingerprint import look
 from apexbridge.skills.frontmatter import parse_leniently
 from apexbridge.skills.grants import Place, SkillGrants
+from apexbridge.skills.inputs import HeldFiles
 from apexbridge.skills.models import DirectSkillResult, Mode, effective_mode
 from apexbridge.skills.needs import SkillNeeds
 from apexbridge.skills.ports import RunRequest, SkillRunner, StartedRun
@@ -62,7 +63,12 @@ class Call:
     @property
     def besides_input(self) -> dict[str, Any]:
         """What else decides what the call does."""
-        return {"script": self.script, "args": list(self.args), "files": list(self.files)}
+        return {
+            "script": self.script,
+            "timeout": self.timeout,
+            "args": list(self.args),
+            "files": list(self.files),
+        }
 
 
 class SkillExecution:
@@ -83,10 +89,25 @@ class SkillExecution:
         self._statistics = statistics
         self._settings = settings
 
+    async def hold(self, files: Sequence[str], *, caller: str) -> HeldFiles:
+        """Copies of a call's files, to be approved and then used by the run."""
+        return await self._runner.hold(files, caller=caller)
+
     async def start(
-        self, row: Row, place: Place, config: SkillManagerConfig, call: Call, *, caller: str, confirmed: str | None
+        self,
+        row: Row,
+        place: Place,
+        config: SkillManagerConfig,
+        call: Call,
+        *,
+        caller: str,
+        confirmed: str | None,
+        held: HeldFiles | None = None,
     ) -> StartedRun:
-        """Begin a run of the skill, or of one of its scripts; where a person confirmed it, of that very content."""
+        """Begin a run of the skill, or of one of its scripts; where a person confirmed it, of that very content.
+
+        `held` are the call's files, if they were approved; the caller closes them when the run is over.
+        """
         target = row.entry
         if call.script is not None or target is None:
             target = await anyio.to_thread.run_sync(_script, row, place.folder, call.script)
@@ -103,6 +124,7 @@ class SkillExecution:
             input=call.input,
             args=tuple(call.args) or _argv(row, target, call.input),
             files=tuple(call.files),
+            held=held,
             caller=caller,
             timeout_ms=min(wanted, self._settings.max_sandbox_timeout_ms),
             is_entry=target == row.entry,

@@ -1,17 +1,88 @@
 """The files of a call: from the workspace, from an upload, or from what an earlier run left."""
 
+import hashlib
 import os
+import tempfile
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from apexbridge.errors import ApexBridgeError, InvalidInputError
-from apexbridge.sandbox.inputs import check_count, check_size
+from apexbridge.sandbox.inputs import MAX_INPUT_BYTES, check_count, check_size
 from apexbridge.sandbox.models import InputFile
 from apexbridge.skills.uploads import UploadStore, safe_name
 from apexbridge.tools.builtin.files.workspace import Workspace
+
+_PIECE = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldFile:
+    """A copy of an input file in an unnamed file of our own, and what is in it."""
+
+    wanted: str
+    """The name in the call."""
+    file: InputFile
+    size: int
+    sha256: str
+
+
+class HeldFiles:
+    """Copies of all files of a call."""
+
+    def __init__(self) -> None:
+        self._files: list[HeldFile] = []
+        self._lock = threading.Lock()
+        self._is_closed = False
+        """A call that is cancelled closes them, while the thread that copies may go on."""
+
+    def copy(self, wanted: str, source: InputFile) -> None:
+        """Copy a file and hash what is copied.
+
+        Raises:
+            InvalidInputError: the files are too large together.
+            ValueError: these were closed meanwhile.
+        """
+        with ExitStack() as stack:
+            copy = stack.enter_context(tempfile.TemporaryFile("w+b", buffering=0))
+            digest, size = hashlib.sha256(), 0
+            while size <= MAX_INPUT_BYTES and (piece := source.file.read(_PIECE)):
+                copy.write(piece)
+                digest.update(piece)
+                size += len(piece)
+            copy.seek(0)
+            held = HeldFile(
+                wanted=wanted, file=InputFile(name=source.name, file=copy), size=size, sha256=digest.hexdigest()
+            )
+            with self._lock:
+                if self._is_closed:
+                    raise ValueError("nobody waits for the copies any more")
+                self._files.append(held)
+                stack.pop_all()
+        check_size([held.size for held in self._files])
+
+    @property
+    def inputs(self) -> tuple[InputFile, ...]:
+        """For the run."""
+        return tuple(held.file for held in self._files)
+
+    @property
+    def described(self) -> list[dict[str, Any]]:
+        """For the approval."""
+        return [{"name": held.wanted, "bytes": held.size, "sha256": held.sha256} for held in self._files]
+
+    def __enter__(self) -> "HeldFiles":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._is_closed = True
+            for held in self._files:
+                held.file.file.close()
 
 
 class InputFiles:
@@ -40,6 +111,16 @@ class InputFiles:
                 found.append(InputFile(name=_free(name, taken), file=file))
             check_size([os.fstat(item.file.fileno()).st_size for item in found])
             yield tuple(found)
+
+    def copy_to(self, held: HeldFiles, names: Sequence[str], *, caller: str = "") -> None:
+        """Copy all of them, so that nothing can change them any more.
+
+        Raises:
+            InvalidInputError: as for `opened`.
+        """
+        with self.opened(names, caller=caller) as files:
+            for wanted, file in zip(names, files, strict=True):
+                held.copy(wanted, file)
 
     def _open(self, wanted: str, caller: str) -> tuple[str, BinaryIO]:
         if self._uploads.is_id(wanted):

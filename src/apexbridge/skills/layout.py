@@ -47,7 +47,8 @@ def find_layout(paths: Iterable[Parts], profile: Profile) -> Layout:
             [
                 f"several skills in one archive ({named}): pack each on its own, or as a plugin: "
                 "a folder with skills/ in it, or a .claude-plugin/plugin.json that names it"
-            ]
+            ],
+            folders=["/".join(parts) for parts in skills],
         )
     return Layout(skills=tuple(skills))
 

@@ -1,6 +1,6 @@
 """One change at a time for each skill, any number of skills at once; and a gate to stop them all."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import anyio
@@ -36,6 +36,25 @@ class NameLocks:
                 del self._users[name], self._locks[name]
 
 
+class GatePass:
+    """Leave the gate once, however often it is closed."""
+
+    def __init__(self, leave: Callable[[], None]) -> None:
+        self._leave: Callable[[], None] | None = leave
+
+    def close(self) -> None:
+        """The work is done."""
+        leave, self._leave = self._leave, None
+        if leave is not None:
+            leave()
+
+    def __enter__(self) -> "GatePass":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
 class Gate:
     """Many work at once, or one has the place to itself."""
 
@@ -46,21 +65,23 @@ class Gate:
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
         """Work, once the gate is open."""
-        await self.enter()
-        try:
+        with await self.enter():
             yield
-        finally:
-            self.leave()
 
-    async def enter(self) -> None:
+    async def enter(self) -> "GatePass":
         """Begin to work, once the gate is open; for work that outlasts whoever began it."""
         while self._reopened is not None:
             await self._reopened.wait()
         self._working += 1
+        return GatePass(self._leave)
 
-    def leave(self) -> None:
-        """The work is done."""
+    def _leave(self) -> None:
         self._working -= 1
+
+    @property
+    def working_count(self) -> int:
+        """How many are at work."""
+        return self._working
 
     @asynccontextmanager
     async def closed(self) -> AsyncIterator[None]:

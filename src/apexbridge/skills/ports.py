@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from apexbridge.errors import SkillError
 from apexbridge.sandbox.models import ExecutionResult, Grants
+from apexbridge.skills.inputs import HeldFiles
 from apexbridge.skills.models import Mode, SkillMetadata
 
 
@@ -120,6 +121,8 @@ class RunRequest:
     files: tuple[str, ...]
     caller: str
     """Whose files those are: an API key's id, or empty."""
+    held: HeldFiles | None = None
+    """Copies of these files that are to be used in their place; whoever made them closes them after the run."""
     timeout_ms: int
     is_entry: bool
     """False for a helper script run by name: its input arrives as `--key value`."""
@@ -151,12 +154,19 @@ class StartedRun(Protocol):
 class SkillRunner(Protocol):
     """Where scripts run."""
 
+    async def hold(self, files: Sequence[str], *, caller: str) -> HeldFiles:
+        """Copies of a call's files that nothing can change, with their digests."""
+
     async def start(self, request: RunRequest) -> StartedRun:
         """Begin a run inside the walls; what the script does wrong is in the result."""
 
 
 class NoRunner:
     """Stands where no sandbox is set up: nothing runs outside one."""
+
+    async def hold(self, files: Sequence[str], *, caller: str) -> HeldFiles:
+        """No files: nothing is run with them."""
+        return HeldFiles()
 
     async def start(self, request: RunRequest) -> StartedRun:
         """Refuse."""

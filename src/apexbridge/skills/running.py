@@ -2,25 +2,25 @@
 
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import replace
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
-import anyio
 import anyio.to_thread
 
-from apexbridge.errors import SkillError, SkillNotFoundError, ToolNotFoundError
+from apexbridge.errors import InvalidInputError, SkillError, SkillNotFoundError, ToolNotFoundError
 from apexbridge.sandbox.models import ExecutionResult
 from apexbridge.skills.catalog import Row
 from apexbridge.skills.execution import Call, SkillExecution, refuse_disabled
 from apexbridge.skills.grants import GrantView, Place
+from apexbridge.skills.inputs import HeldFiles
 from apexbridge.skills.locks import Gate
 from apexbridge.skills.models import DirectSkillResult, Mode
 from apexbridge.skills.needs import NeedsView, SkillNeeds
 from apexbridge.skills.ports import SkillToolSource, StartedRun
 from apexbridge.skills.tool_factory import own_input
 from apexbridge.skills.views import SkillViews
-from apexbridge.tools.confirmation import Confirmation
+from apexbridge.tools.confirmation import Admission, Confirmation
 from apexbridge.tools.conversation import Conversation
 from apexbridge.tools.executor import Admitted
 from apexbridge.tools.history import CallRecord
@@ -74,45 +74,62 @@ class SkillRunning(SkillViews):
         approval: str | None = None,
     ) -> StartedRun | DirectSkillResult:
         """As `execute_skill`, without waiting for the end of a run."""
-        await self._gate.enter()  # until the run is over, its skill stays where it is
-        try:
+        with ExitStack() as stack:  # given to the run, once there is one
+            stack.enter_context(await self._gate.enter())  # until the run is over, its skill stays where it is
             row, place = await self._standing(name)
             refuse_disabled(row)
             call = _own_call(call or Call(), self._tool_source(row))
             mode = call.mode_for(row, self._config)
+            is_dangerous = mode == "sandbox" and row.dangerous
+            held = None
+            if is_dangerous and call.files and self.tools.executor.asks(conversation):
+                caller = conversation.caller if conversation else ""
+                try:
+                    held = stack.enter_context(await self._execution.hold(call.files, caller=caller))
+                except InvalidInputError:
+                    if approval is None:
+                        raise
+                    # Files that cannot be read are not those that were approved: the names alone never match.
             try:
                 admitted = await self.tools.executor.admit(
                     skill_tool_id(name),
                     call.input,
                     conversation=conversation,
                     approval=approval,
-                    extra=call.besides_input,
+                    extra={**call.besides_input, **({"files": held.described} if held else {})},
                     validate=mode == "sandbox" and call.is_plain(row),
-                    dangerous=mode == "sandbox" and row.dangerous,
+                    dangerous=is_dangerous,
                 )
             except ToolNotFoundError as error:
                 raise SkillNotFoundError(name, code="ENOENT") from error
-            async with self._giving_back(admitted.approval):
-                content = admitted.tool.metadata.content_hash
-                started = await self._begin(
-                    row, place, call, mode, admitted.conversation.caller, admitted.approval, content
+            async with _released_on_failure(admitted.admission):
+                begun = _Beginning(
+                    call=call,
+                    mode=mode,
+                    caller=admitted.conversation.caller,
+                    content=admitted.tool.metadata.content_hash,
+                    is_approved=admitted.admission is not None,
+                    held=held,
                 )
-        except BaseException:
-            self._gate.leave()
-            raise
-        self._follow(admitted, started)
-        return started
+                started = await self._begin(row, place, begun)
+            self._follow(admitted, started, stack.pop_all())
+            return started
 
     async def call_as_tool(
         self, source: SkillToolSource, input: Mapping[str, Any], context: ToolContext
     ) -> ExecutionResult | DirectSkillResult:
         """What a call of a skill's tool does; it was admitted already."""
-        used = context.approval if source.metadata.dangerous else None
         async with self._gate.working():
-            async with self._giving_back(used):
+            async with _released_on_failure(context.admission):
                 row, place = await self._standing(source.metadata.name)
-                call = Call(input=input)
-                started = await self._begin(row, place, call, source.mode, context.caller, used, source.content_hash)
+                begun = _Beginning(
+                    call=Call(input=input),
+                    mode=source.mode,
+                    caller=context.caller,
+                    content=source.content_hash,
+                    is_approved=context.admission is not None,
+                )
+                started = await self._begin(row, place, begun)
             return started if isinstance(started, DirectSkillResult) else await started.result()
 
     async def _standing(self, name: str) -> tuple[Row, Place]:
@@ -123,44 +140,36 @@ class SkillRunning(SkillViews):
         except SkillNotFoundError as error:
             raise SkillNotFoundError(name, code="ENOENT") from error
 
-    async def _begin(
-        self, row: Row, place: Place, call: Call, mode: Mode, caller: str, approval: str | None, content: str
-    ) -> StartedRun | DirectSkillResult:
+    async def _begin(self, row: Row, place: Place, begun: "_Beginning") -> StartedRun | DirectSkillResult:
         """Begin what was admitted, and nothing else: not what was put in its place meanwhile."""
-        if row.content_hash != content:
+        if row.content_hash != begun.content:
             raise SkillError(f"{row.name} was changed a moment ago; call it again.", skill=row.name, code="BUSY")
-        if mode == "direct":
-            return await self._execution.execute_direct(row, place.folder, self._config, call.input)
-        confirmed = content if approval is not None else None
-        return await self._execution.start(row, place, self._config, call, caller=caller, confirmed=confirmed)
+        if begun.mode == "direct":
+            return await self._execution.execute_direct(row, place.folder, self._config, begun.call.input)
+        return await self._execution.start(
+            row,
+            place,
+            self._config,
+            begun.call,
+            caller=begun.caller,
+            confirmed=begun.content if begun.is_approved else None,
+            held=begun.held,
+        )
 
-    @asynccontextmanager
-    async def _giving_back(self, approval: str | None) -> AsyncIterator[None]:
-        """An approval is not used up by what never began."""
-        try:
-            yield
-        except BaseException:
-            with anyio.CancelScope(shield=True):
-                await self.confirmation.give_back(approval)
-            raise
-
-    def _follow(self, admitted: Admitted, started: StartedRun | DirectSkillResult) -> None:
-        """Take the call down, and what becomes of it."""
-        id = uuid.uuid4().hex if isinstance(started, DirectSkillResult) else started.id
-        record = self.tools.executor.open(admitted, id)
-        record.run()
-        if isinstance(started, DirectSkillResult):
-            self._gate.leave()
-            record.complete(started.content)
-        else:
-            started.when_over(lambda result: self._is_over(record, result))
-
-    def _is_over(self, record: CallRecord, result: ExecutionResult | None) -> None:
-        self._gate.leave()
-        if result is not None and result.success:
-            record.complete(result.stdout)
-        else:
-            record.fail((result.error if result else None) or "The run could not be started")
+    def _follow(self, admitted: Admitted, started: StartedRun | DirectSkillResult, held: ExitStack) -> None:
+        """Record the call and its end, and hold what it needs until then."""
+        with ExitStack() as stack:
+            stack.push(held)
+            if not isinstance(started, DirectSkillResult):
+                stack.callback(started.cancel)  # a run that nobody follows is ended
+            id = uuid.uuid4().hex if isinstance(started, DirectSkillResult) else started.id
+            record = self.tools.executor.open(admitted, id)
+            record.run()
+            if isinstance(started, DirectSkillResult):
+                record.complete(started.content)
+            else:
+                started.when_over(lambda result: _end(record, result, held))
+                stack.pop_all()
 
     async def execute_skill_direct(self, name: str, input: Mapping[str, Any] | None = None) -> DirectSkillResult:
         """A skill's instructions, whatever its mode."""
@@ -191,6 +200,42 @@ class SkillRunning(SkillViews):
         """Install what a skill declares; a run never does."""
         row = await self._live(name)
         return await self.needs.install(row, self._folder(row), progress)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Beginning:
+    """A call that was admitted."""
+
+    call: Call
+    mode: Mode
+    caller: str
+    content: str
+    """The hash of what was admitted."""
+    is_approved: bool
+    """Whether a person approved this very call."""
+    held: HeldFiles | None = None
+    """Its files, as they were approved."""
+
+
+@asynccontextmanager
+async def _released_on_failure(admission: Admission | None) -> AsyncIterator[None]:
+    """An approval is used by a call that began, not by one that failed before."""
+    try:
+        yield
+    except BaseException:
+        if admission is not None:
+            await admission.release()
+        raise
+    if admission is not None:
+        admission.settle()
+
+
+def _end(record: CallRecord, result: ExecutionResult | None, held: ExitStack) -> None:
+    held.close()
+    if result is not None and result.success:
+        record.complete(result.stdout)
+    else:
+        record.fail((result.error if result else None) or "The run could not be started")
 
 
 def _own_call(call: Call, source: SkillToolSource) -> Call:

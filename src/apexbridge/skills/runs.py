@@ -1,10 +1,11 @@
 """Runs of skills: those under way, the records of those that ended, and what they left."""
 
 import asyncio
+import functools
 import hashlib
 import json
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from apexbridge.errors import ApexBridgeError, RequestError, ServerError
 from apexbridge.sandbox.engine import Sandbox
 from apexbridge.sandbox.models import ExecutionResult, InputFile, Job
 from apexbridge.skills.files import open_beneath, remove_tree
-from apexbridge.skills.inputs import InputFiles
+from apexbridge.skills.inputs import HeldFiles, InputFiles
 from apexbridge.skills.longoutput import LongOutput, RecordedText, TextSource
 from apexbridge.skills.ports import RunRequest
 from apexbridge.skills.runlog import RunEvent, RunLog
@@ -140,6 +141,18 @@ class Runs:
         self._notes: set[asyncio.Task[None]] = set()
 
     # ------------------------------------------------------------------------------------------------- starting
+    async def hold(self, files: Sequence[str], *, caller: str) -> HeldFiles:
+        """Copies of a call's files that nothing can change, with their digests.
+
+        Raises:
+            InvalidInputError: one of them is not there, or they are too many or too large.
+        """
+        with ExitStack() as stack, storage_faults():
+            held = stack.enter_context(HeldFiles())
+            await anyio.to_thread.run_sync(functools.partial(self._inputs.copy_to, held, files, caller=caller))
+            stack.pop_all()
+            return held
+
     async def start(self, request: RunRequest) -> Run:
         """Begin a run; it waits for its turn, and goes on whether anybody waits for it or not.
 
@@ -150,8 +163,8 @@ class Runs:
         """
         await self._check_quota(request.caller)
         with ExitStack() as stack:
-            files: tuple[InputFile, ...] = ()
-            if request.files:
+            files: tuple[InputFile, ...] = request.held.inputs if request.held else ()
+            if request.files and request.held is None:
                 opened = self._inputs.opened(request.files, caller=request.caller)
                 files = await anyio.to_thread.run_sync(stack.enter_context, opened)
             job = Job(

@@ -10,6 +10,15 @@ REMEMBERED_MS = 60 * 60 * 1000
 """How long one that has expired can still be asked about."""
 _COLUMNS = ("id", "tool", "confirm", "summary", "content_hash", "digest", "caller", "created_at", "expires_at", "state")
 _SELECT = f"SELECT {', '.join(_COLUMNS)} FROM approvals"  # noqa: S608
+_COUNT = "SELECT count(*) FROM approvals WHERE state = 'waiting' AND expires_at > ?"
+_LARGEST = (
+    "SELECT caller, count(*) FROM approvals WHERE state = 'waiting' AND expires_at > ?"
+    " GROUP BY caller ORDER BY count(*) DESC, max(created_at) DESC LIMIT 1"
+)
+_OLDEST = (
+    "SELECT id FROM approvals WHERE state = 'waiting' AND expires_at > ? AND caller = ?"
+    " ORDER BY created_at DESC, id LIMIT -1 OFFSET ?"
+)
 
 
 class SqliteApprovals:
@@ -18,19 +27,30 @@ class SqliteApprovals:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def put(self, approval: dict[str, Any], *, keep: int) -> None:
-        """Write one down; forget what has expired, and all but so many of the newest that still wait."""
-        marks = ", ".join("?" * len(_COLUMNS))
-        values = [approval[name] for name in _COLUMNS]
+    async def put(self, approval: dict[str, Any], *, call: str, own: int, total: int) -> list[str]:
+        """Keep a question with its call; returns the ids of those that were dropped for it.
 
-        def job(connection: sqlite3.Connection) -> None:
-            connection.execute(f"INSERT INTO approvals ({', '.join(_COLUMNS)}) VALUES ({marks})", values)  # noqa: S608
-            forgotten = approval["created_at"] - REMEMBERED_MS
-            connection.execute("DELETE FROM approvals WHERE expires_at <= ?", (forgotten,))
-            old = "SELECT id FROM approvals WHERE state = 'waiting' ORDER BY created_at DESC, id LIMIT -1 OFFSET ?"
-            connection.execute(f"DELETE FROM approvals WHERE id IN ({old})", (keep,))  # noqa: S608
+        One caller has up to `own` questions that wait, and beyond that loses its oldest. Beyond `total` of all callers,
+        the one with the most loses its oldest. What has expired is forgotten.
+        """
+        marks = ", ".join("?" * (len(_COLUMNS) + 1))
+        values = [*(approval[name] for name in _COLUMNS), call]
+        now, caller = approval["created_at"], approval["caller"]
 
-        await self._database.write(job)
+        def job(connection: sqlite3.Connection) -> list[str]:
+            connection.execute("DELETE FROM approvals WHERE expires_at <= ?", (now - REMEMBERED_MS,))
+            connection.execute(
+                "UPDATE approvals SET summary = '', call = '' WHERE state = 'waiting' AND expires_at <= ?", (now,)
+            )
+            connection.execute(f"INSERT INTO approvals ({', '.join(_COLUMNS)}, call) VALUES ({marks})", values)  # noqa: S608
+            dropped = _drop_oldest(connection, caller, keep=own, now=now)
+            (count,) = connection.execute(_COUNT, (now,)).fetchone()
+            if count > total:
+                largest, its = connection.execute(_LARGEST, (now,)).fetchone()
+                dropped += _drop_oldest(connection, largest, keep=its - (count - total), now=now)
+            return dropped
+
+        return await self._database.write(job)
 
     async def get(self, id: str) -> dict[str, Any] | None:
         """One of them."""
@@ -54,18 +74,53 @@ class SqliteApprovals:
         """All that wait for an answer, the oldest first."""
         return await self._query(f"{_SELECT} WHERE state = 'waiting' AND expires_at > ? ORDER BY created_at, id", now)
 
-    async def move(self, id: str, *, before: str, after: str, now: int) -> bool:
-        """Change a state, if it is the expected one and not expired; one statement, so nobody comes between."""
-        # What the call was is shown to whoever decides, and kept no longer than that.
-        query = "UPDATE approvals SET state = ?, summary = '' WHERE id = ? AND state = ? AND expires_at > ?"
-        values = (after, id, before, now)
+    async def call_of(self, id: str) -> str:
+        """The call that a question is about; empty once it was decided or has expired."""
+        query = "SELECT call FROM approvals WHERE id = ?"
+        row = await self._database.read(lambda connection: connection.execute(query, (id,)).fetchone())
+        return str(row[0]) if row else ""
+
+    async def decide(self, id: str, *, state: str, now: int) -> bool:
+        """Answer a question that waits; False if it does not. Its call was for whoever decides, and is deleted."""
+        query = (
+            "UPDATE approvals SET state = ?, summary = '', call = ''"
+            " WHERE id = ? AND state = 'waiting' AND expires_at > ?"
+        )
+        return await self._change(query, state, id, now)
+
+    async def use(self, id: str, *, admission: str, now: int) -> bool:
+        """Use an approval for one admission; False if it is not an unused approval."""
+        query = (
+            "UPDATE approvals SET state = 'used', admission = ? WHERE id = ? AND state = 'approved' AND expires_at > ?"
+        )
+        return await self._change(query, admission, id, now)
+
+    async def release(self, id: str, *, admission: str) -> bool:
+        """Make an approval good again that this admission used; False for any other."""
+        query = (
+            "UPDATE approvals SET state = 'approved', admission = NULL"
+            " WHERE id = ? AND state = 'used' AND admission = ?"
+        )
+        return await self._change(query, id, admission)
+
+    async def _change(self, query: str, *values: Any) -> bool:
+        """One statement, so that nothing happens between the check and the change."""
         return await self._database.write(lambda connection: connection.execute(query, values).rowcount == 1)
 
-    async def forget(self, tool: str) -> None:
-        """Drop everything about a tool."""
-        query = "DELETE FROM approvals WHERE tool = ?"
-        await self._database.write(lambda connection: connection.execute(query, (tool,)))
+    async def forget(self, tool: str) -> list[str]:
+        """Drop everything about a tool; returns the ids."""
+        query = "DELETE FROM approvals WHERE tool = ? RETURNING id"
+        return await self._database.write(
+            lambda connection: [id for (id,) in connection.execute(query, (tool,)).fetchall()]
+        )
 
     async def _query(self, query: str, *values: Any) -> list[dict[str, Any]]:
         rows = await self._database.read(lambda connection: connection.execute(query, values).fetchall())
         return [dict(zip(_COLUMNS, row, strict=True)) for row in rows]
+
+
+def _drop_oldest(connection: sqlite3.Connection, caller: str, *, keep: int, now: int) -> list[str]:
+    """Drop a caller's questions that wait, all but the newest."""
+    dropped = [id for (id,) in connection.execute(_OLDEST, (now, caller, max(0, keep)))]
+    connection.executemany("DELETE FROM approvals WHERE id = ?", [(id,) for id in dropped])
+    return dropped

@@ -10,6 +10,7 @@ from apexbridge._fs import OTHERS, is_open_to_others, take_from_others
 READ_BY_RUNS = ("skills", "layers")
 """A run of root's server has a user of its own, which must be able to read what it is shown."""
 PRIVATE = (
+    ".ballast",
     ".lock",
     "server.json*",
     "apex.sqlite3*",

@@ -1,15 +1,17 @@
-"""A person's word before a dangerous call: asked for once, good for one call, and for that call only."""
+"""A person's approval before a dangerous call: asked for once, good for one call, and for that call only."""
 
 import asyncio
 import hashlib
 import json
 import secrets
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, Literal, Protocol, TypeVar
 
 from apexbridge.errors import ApexBridgeError, RequestError, SkillError, ToolError
+from apexbridge.tools.callview import summary_of, whole_of
 from apexbridge.tools.naming import SKILL_PREFIX
 from apexbridge.tools.tool import Tool
 from apexbridge.wire import WireModel
@@ -17,9 +19,12 @@ from apexbridge.wire import WireModel
 LIFETIME_MS = 10 * 60 * 1000
 LEAST_LEFT_MS = 60 * 1000
 """A question with less time than this left is asked anew."""
+MAX_WAITING_OF_CALLER = 100
+"""Questions of one caller that may wait at once; beyond that its oldest is dropped."""
 MAX_WAITING = 1_000
-"""Questions that may wait at once; beyond that the oldest is dropped."""
-SUMMARY_CHARACTERS = 500
+"""Questions of all callers; beyond that the caller with the most loses its oldest."""
+MAX_REQUESTS_OF_CALLER = 20
+"""Requests of one caller that may wait for an answer at once; the next one does not wait."""
 T = TypeVar("T")
 ApprovalState = Literal["waiting", "approved", "denied", "used"]
 
@@ -32,7 +37,7 @@ class Approval(WireModel):
     confirm: str
     """What the person is asked."""
     summary: str
-    """The call's input, shortened, so that one knows what one agrees to."""
+    """The call, shortened, so that one knows what one agrees to; empty once it is decided."""
     content_hash: str
     digest: str
     """Of everything that the call consists of."""
@@ -42,14 +47,24 @@ class Approval(WireModel):
     state: ApprovalState = "waiting"
 
 
+class ApprovalDetail(Approval):
+    """A question with the whole call."""
+
+    call: str
+    """The call as JSON, up to 64 KB whole; empty once it is decided."""
+
+
 class ApprovalStore(Protocol):
     """Where questions and answers are kept."""
 
-    async def put(self, approval: dict[str, Any], *, keep: int) -> None:
-        """Write one down; forget what has expired, and all but so many of the newest that still wait."""
+    async def put(self, approval: dict[str, Any], *, call: str, own: int, total: int) -> Sequence[str]:
+        """Keep a question and forget what has expired; returns the ids of questions that were dropped for it."""
 
     async def get(self, id: str) -> dict[str, Any] | None:
         """One of them."""
+
+    async def call_of(self, id: str) -> str:
+        """The whole call that a question is about, as long as it waits."""
 
     async def waiting_for(self, digest: str, *, now: int) -> dict[str, Any] | None:
         """The question that is already open for the same call."""
@@ -60,11 +75,47 @@ class ApprovalStore(Protocol):
     async def open(self, *, now: int) -> Sequence[dict[str, Any]]:
         """All that wait for an answer, the oldest first."""
 
-    async def move(self, id: str, *, before: str, after: str, now: int) -> bool:
-        """Change a state, if it is the expected one and not expired; False where it is not. Nobody comes between."""
+    async def decide(self, id: str, *, state: str, now: int) -> bool:
+        """Answer a question that waits, and delete its call; False if it does not wait."""
 
-    async def forget(self, tool: str) -> None:
-        """Drop everything about a tool."""
+    async def use(self, id: str, *, admission: str, now: int) -> bool:
+        """Use an approval for one admission; False if it is not an unused approval."""
+
+    async def release(self, id: str, *, admission: str) -> bool:
+        """Make an approval good again that this admission used; False for any other."""
+
+    async def forget(self, tool: str) -> Sequence[str]:
+        """Drop everything about a tool; returns the ids."""
+
+
+class Admission:
+    """The right of one call to run, for which an approval was used. Nothing else can make that approval good again."""
+
+    def __init__(self, store: ApprovalStore, approval: str) -> None:
+        self.approval = approval
+        self._store = store
+        self._token: str | None = secrets.token_hex(16)
+
+    async def take(self) -> bool:
+        """Use the approval; False if it is not an unused approval. A caller that is cancelled has not used it."""
+        assert self._token is not None  # noqa: S101  # it is taken first
+        using = asyncio.ensure_future(self._store.use(self.approval, admission=self._token, now=_now()))
+        try:
+            return await asyncio.shield(using)
+        except asyncio.CancelledError:
+            if await _completed(using):
+                await self.release()
+            raise
+
+    async def release(self) -> None:
+        """The call never began: the approval is good again, for another try. Works once, also when cancelled."""
+        token, self._token = self._token, None
+        if token is not None:
+            await _completed(asyncio.ensure_future(self._store.release(self.approval, admission=token)))
+
+    def settle(self) -> None:
+        """The call has begun: the approval stays used."""
+        self._token = None
 
 
 class Confirmation:
@@ -73,46 +124,41 @@ class Confirmation:
     def __init__(self, store: ApprovalStore, *, enabled: bool = True) -> None:
         self._store = store
         self._enabled = enabled
+        self._listeners: dict[str, set[asyncio.Event]] = {}
+        """Requests that wait for an answer, by the question's id."""
+        self._requests: Counter[str] = Counter()
+        """Such requests, by caller."""
+
+    def asks(self, *, always: bool = False) -> bool:
+        """Whether dangerous calls need an approval; `always` if they do even though the operator switched it off."""
+        return self._enabled or always
 
     async def require(
         self, tool: Tool, call: Mapping[str, Any], *, caller: str, approval: str | None, always: bool = False
-    ) -> str | None:
-        """Let a dangerous call through that was confirmed; gives the confirmation that it used up.
+    ) -> Admission | None:
+        """Admit a dangerous call that was approved; None if no approval is needed.
 
-        `call` is everything that makes this call what it is: the input, and what else decides what happens. `always`
-        asks even where the operator switched the questions off.
+        `call` is everything that makes this call what it is: the input, and what else decides what happens.
 
         Raises:
             ApexBridgeError: CONFIRMATION_REQUIRED with the id to be approved; APPROVAL_INVALID for one that does not
                 count. A `SkillError` where the tool is a skill, else a `ToolError`.
             RequestError: APPROVAL_NOT_FOUND.
         """
-        if not self._enabled and not always:
+        if not self.asks(always=always):
             return None
         digest = _digest(tool, call, caller)
         if approval is None:
             raise await self._question(tool, call, caller, digest)
         given = await self.get(approval)
         if given.digest != digest:
-            raise _invalid("it was given for another call, another caller, or before the tool changed", tool)
-        if not await self._use(approval):
+            raise _invalid(
+                "it was given for another call, other files, another caller, or before the tool changed", tool
+            )
+        admission = Admission(self._store, approval)
+        if not await admission.take():
             raise _invalid(_why(await self.get(approval)), tool)
-        return approval
-
-    async def _use(self, approval: str) -> bool:
-        """Use one up; whoever is called off meanwhile has not used it."""
-        using = asyncio.ensure_future(self._store.move(approval, before="approved", after="used", now=_now()))
-        try:
-            return await asyncio.shield(using)
-        except asyncio.CancelledError:
-            if await _in_spite_of_all(using):
-                await _in_spite_of_all(asyncio.ensure_future(self.give_back(approval)))
-            raise
-
-    async def give_back(self, id: str | None) -> None:
-        """The call that used it never began."""
-        if id is not None:
-            await self._store.move(id, before="used", after="approved", now=_now())
+        return admission
 
     async def get(self, id: str) -> Approval:
         """One question.
@@ -124,6 +170,15 @@ class Confirmation:
         if row is None:
             raise RequestError(f"There is no approval {id[:64]}", code="APPROVAL_NOT_FOUND")
         return Approval(**row)
+
+    async def detail(self, id: str) -> ApprovalDetail:
+        """One question with the whole call.
+
+        Raises:
+            RequestError: APPROVAL_NOT_FOUND.
+        """
+        known = await self.get(id)
+        return ApprovalDetail(**known.model_dump(by_alias=False), call=await self._store.call_of(id))
 
     async def given_already(self, id: str) -> str | None:
         """Another approval for the very call that a question is about, which nobody has used; None where there is none.
@@ -137,6 +192,48 @@ class Confirmation:
         """Questions without an answer, the oldest first."""
         return [Approval(**row) for row in await self._store.open(now=_now())]
 
+    async def answer_to(self, id: str, *, seconds: float) -> Approval:
+        """Wait until a question is decided, dropped or expired, or the time is up; returns what became of it.
+
+        A caller with too many requests that wait already gets the question as it is.
+
+        Raises:
+            RequestError: APPROVAL_NOT_FOUND.
+        """
+        known = await self.get(id)
+        if self._requests[known.caller] >= MAX_REQUESTS_OF_CALLER:
+            return known
+        with self._listening(known) as decided:
+            left = min(seconds, (known.expires_at - _now()) / 1000)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, left)):
+                    # Once more, now that a decision is noticed: one may have come before.
+                    while (known := await self.get(id)).state == "waiting":
+                        await decided.wait()
+                        decided.clear()
+        return known
+
+    @contextmanager
+    def _listening(self, question: Approval) -> Iterator[asyncio.Event]:
+        decided = asyncio.Event()
+        listeners = self._listeners.setdefault(question.id, set())
+        listeners.add(decided)
+        self._requests[question.caller] += 1
+        try:
+            yield decided
+        finally:
+            listeners.discard(decided)
+            if not listeners:
+                self._listeners.pop(question.id, None)
+            self._requests[question.caller] -= 1
+            if not self._requests[question.caller]:
+                del self._requests[question.caller]
+
+    def _wake(self, *ids: str) -> None:
+        for id in ids:
+            for decided in self._listeners.get(id, ()):
+                decided.set()
+
     async def decide(self, id: str, *, approve: bool) -> Approval:
         """Answer a question.
 
@@ -145,16 +242,18 @@ class Confirmation:
             ToolError: APPROVAL_INVALID, it has been answered or has expired.
         """
         known = await self.get(id)
-        after: ApprovalState = "approved" if approve else "denied"
-        if not await self._store.move(id, before="waiting", after=after, now=_now()):
+        state: ApprovalState = "approved" if approve else "denied"
+        is_decided = await self._store.decide(id, state=state, now=_now())
+        self._wake(id)
+        if not is_decided:
             raise ToolError(
                 f"This confirmation cannot be answered: {_why(await self.get(id))}", code="APPROVAL_INVALID"
             )
-        return known.model_copy(update={"state": after})
+        return known.model_copy(update={"state": state})
 
     async def forget(self, tool: str) -> None:
         """The tool is gone, and with it every question about it."""
-        await self._store.forget(tool)
+        self._wake(*await self._store.forget(tool))
 
     async def _question(self, tool: Tool, call: Mapping[str, Any], caller: str, digest: str) -> ApexBridgeError:
         now = _now()
@@ -164,7 +263,7 @@ class Confirmation:
                 id=secrets.token_hex(16),
                 tool=tool.id,
                 confirm=tool.metadata.confirm or f"Run {_called(tool)}? It calls itself dangerous.",
-                summary=_shown(call),
+                summary=summary_of(call),
                 content_hash=tool.metadata.content_hash,
                 digest=digest,
                 caller=caller,
@@ -172,7 +271,8 @@ class Confirmation:
                 expires_at=now + LIFETIME_MS,
             )
             row = asked.model_dump(by_alias=False)
-            await self._store.put(row, keep=MAX_WAITING)
+            dropped = await self._store.put(row, call=whole_of(call), own=MAX_WAITING_OF_CALLER, total=MAX_WAITING)
+            self._wake(*dropped)
         question = Approval(**row)
         return _refusal(
             tool,
@@ -193,11 +293,6 @@ def _digest(tool: Tool, call: Mapping[str, Any], caller: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _shown(call: Mapping[str, Any]) -> str:
-    text = json.dumps(call, ensure_ascii=False, default=str)
-    return text if len(text) <= SUMMARY_CHARACTERS else f"{text[:SUMMARY_CHARACTERS]}…"
-
-
 def _why(approval: Approval) -> str:
     if approval.state in ("used", "denied"):
         return {"used": "it has been used", "denied": "it was denied"}[approval.state]
@@ -206,8 +301,8 @@ def _why(approval: Approval) -> str:
     return "nobody has approved it yet" if approval.state == "waiting" else "it has been answered"
 
 
-async def _in_spite_of_all(work: "asyncio.Future[T]") -> T:
-    """Wait for something short that was begun, however often whoever waits is called off."""
+async def _completed(work: "asyncio.Future[T]") -> T:
+    """Wait for something short that was begun, however often this task is cancelled; for handlers that raise again."""
     while not work.done():
         with suppress(asyncio.CancelledError):
             await asyncio.shield(work)

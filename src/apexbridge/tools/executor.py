@@ -16,7 +16,7 @@ from apexbridge.tools.history import CallHistory, CallRecord
 from apexbridge.tools.tool import Progress, Tool, ToolContext, ToolResult, unheard
 
 if TYPE_CHECKING:
-    from apexbridge.tools.confirmation import Confirmation
+    from apexbridge.tools.confirmation import Admission, Confirmation
     from apexbridge.tools.registry import ToolRegistry
 
 OUTPUT_BYTES = 32 * 1024
@@ -39,8 +39,8 @@ class Admitted:
     value: Any
     """The input as the tool takes it."""
     conversation: Conversation
-    approval: str | None
-    """The confirmation that it used up."""
+    admission: "Admission | None"
+    """What its approval was used for; None if it needed none."""
 
 
 class ToolExecutor:
@@ -91,6 +91,7 @@ class ToolExecutor:
             conversation=admitted.conversation,
             message_id=message_id,
             approval=approval,
+            admission=admitted.admission,
             progress=progress,
         )
         record = self.open(admitted, context.call_id)
@@ -124,13 +125,23 @@ class ToolExecutor:
             told = "; ".join(f"{problem.path}: {problem.message}".removeprefix(": ") for problem in problems)
             errors = [problem.model_dump() for problem in problems]
             raise InvalidInputError(f"The input of {id} does not fit: {told}", tool=id, errors=errors)
-        used = None
+        conversation = conversation or Conversation()
+        admission = None
         if self.confirmation is not None and (tool.metadata.dangerous if dangerous is None else dangerous):
             call = {"input": input, **{key: value for key, value in (extra or {}).items() if value}}
-            caller = conversation.caller if conversation else ""
-            always = conversation is not None and conversation.has_heard_strangers
-            used = await self.confirmation.require(tool, call, caller=caller, approval=approval, always=always)
-        return Admitted(tool=tool, input=input, value=value, conversation=conversation or Conversation(), approval=used)
+            admission = await self.confirmation.require(
+                tool,
+                call,
+                caller=conversation.caller,
+                approval=approval,
+                always=conversation.has_heard_strangers,
+            )
+        return Admitted(tool=tool, input=input, value=value, conversation=conversation, admission=admission)
+
+    def asks(self, conversation: Conversation | None) -> bool:
+        """Whether a dangerous call needs an approval in this conversation."""
+        always = conversation is not None and conversation.has_heard_strangers
+        return self.confirmation is not None and self.confirmation.asks(always=always)
 
     def _check_allowance(self, id: str, input: Mapping[str, Any], conversation: Conversation) -> None:
         """Of the call that was made, not of what it leads to: running a skill is a call of its own."""
@@ -172,10 +183,8 @@ class ToolExecutor:
             raise
         self._ended(record, begun, output=result.data, error=result.output if result.is_error else None)
         output = bounded(result.output, whole=result.whole)
-        if output is result.output and notice is None:
-            return result
         notices = (*result.notices, notice) if notice else result.notices
-        return replace(result, output=output, notices=notices)
+        return replace(result, output=output, notices=notices, is_repeated=notice is not None)
 
     async def _within_its_time(self, tool: Tool, value: Any, context: ToolContext) -> ToolResult:
         if tool.metadata.timeout is None:

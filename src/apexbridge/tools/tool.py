@@ -16,6 +16,7 @@ from apexbridge.tools.conversation import Conversation
 from apexbridge.tools.schema import Parameters, SchemaProblem, parameters_of
 
 if TYPE_CHECKING:
+    from apexbridge.tools.confirmation import Admission
     from apexbridge.tools.registry import ToolRegistry
 
 ID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9:._-]{0,127}\Z")
@@ -63,6 +64,8 @@ class ToolResult:
     """What whoever called should know besides."""
     is_error: bool = False
     """Whether the tool ran and did not succeed; what could not be run raises."""
+    is_repeated: bool = False
+    """Whether the same call was made too often in a row; whoever runs the calls of a conversation says so."""
 
     @classmethod
     def of(cls, value: Any) -> "ToolResult":
@@ -95,6 +98,8 @@ class ToolContext:
     message_id: str | None = None
     approval: str | None = None
     """A confirmation that came with the call, for what the tool itself calls."""
+    admission: "Admission | None" = None
+    """What the approval of this very call was used for, if it needed one."""
     progress: Progress = unheard
     """Where the tool says how far it has come."""
     cancelled: anyio.Event = field(default_factory=anyio.Event)

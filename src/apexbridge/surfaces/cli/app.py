@@ -1,7 +1,7 @@
 """The `apex` command."""
 
-import json
 import sys
+import traceback
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,6 +13,7 @@ from apexbridge.surfaces.cli import (
     config,
     doctor,
     evaluation,
+    interrupts,
     keys,
     permits,
     plugins,
@@ -23,7 +24,7 @@ from apexbridge.surfaces.cli import (
     tools,
 )
 from apexbridge.surfaces.cli.logs import set_up_logging
-from apexbridge.surfaces.cli.printable import printable
+from apexbridge.surfaces.cli.printable import printable, printable_json
 
 if TYPE_CHECKING:
     from apexbridge.errors import ApexBridgeError
@@ -59,7 +60,8 @@ def main() -> None:
     """Run the command line: 0 good, 1 refused or failed, 2 wrong usage, 3 confirmation needed, 130 interrupted."""
     set_up_logging()
     try:
-        app()
+        with interrupts.interruptible():
+            app()
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except BrokenPipeError:  # the reader of our output went away, as `head` does
@@ -90,9 +92,11 @@ def _refused(error: Exception) -> int:
     from apexbridge.errors import ApexBridgeError
 
     if not isinstance(error, ApexBridgeError):
-        raise error
+        # It may quote what a server sent.
+        sys.stderr.write(printable("".join(traceback.format_exception(error))))
+        return 1
     if "--json" in sys.argv:
-        sys.stdout.write(json.dumps(error.to_json(), ensure_ascii=False, indent=2) + "\n")
+        sys.stdout.write(printable_json(error.to_json()))
     else:
         sys.stderr.write(f"{printable(error.message)}\n")
         if hint := _hint(error):
@@ -104,9 +108,11 @@ def _hint(error: "ApexBridgeError") -> str | None:
     """The next thing to try, as a command."""
     if error.code != "INVALID_SKILL_STRUCTURE":
         return _HINTS.get(error.code)
-    if "several skills" in error.message:
+    from apexbridge.skills.models import RESERVED_NAMES
+
+    if error.details.get("folders"):
         return "A folder of several skills is installed with: apex skills import DIR"
-    if "reserved" in error.message:
+    if error.details.get("skillName") in RESERVED_NAMES:
         return None
     return "Lines and repairs: apex skills doctor FOLDER. Read it as leniently as possible: --profile lenient"
 

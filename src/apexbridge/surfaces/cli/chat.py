@@ -1,6 +1,5 @@
 """`apex chat`: one question, or a conversation; the answer as it comes, the steps on the way dim."""
 
-import signal
 import sys
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -8,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from apexbridge.surfaces.cli import interrupts
 from apexbridge.surfaces.cli.options import DataDir, Json, Url, call
-from apexbridge.surfaces.cli.printable import printable
+from apexbridge.surfaces.cli.printable import printable, printable_json
 
 if TYPE_CHECKING:
     from apexbridge.surfaces.cli.connect import Api
@@ -44,28 +44,15 @@ def _questions() -> Iterator[str]:
     """What a person types, until they are done."""
     sys.stderr.write("Ask; an empty line or Ctrl-D ends.\n")
     while True:
-        sys.stderr.write("> ")
-        sys.stderr.flush()
-        line = _typed()
+        line = interrupts.ask("> ").strip()
         if not line:
             return
         yield line
 
 
-def _typed() -> str:
-    """A line that a person types; Ctrl-C ends the waiting, which the event loop around it would not let it do."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        return sys.stdin.readline().strip()
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
 def _answer_as_json(body: dict[str, Any], data_dir: str | None, url: str | None) -> None:
-    import json as jsonlib
-
     answer = call(lambda api: api.complete(body), data_dir=data_dir, url=url)
-    sys.stdout.write(jsonlib.dumps(answer, ensure_ascii=False, indent=2) + "\n")
+    sys.stdout.write(printable_json(answer))
 
 
 async def _converse(api: "Api", body: dict[str, Any], questions: Iterable[str]) -> None:
@@ -96,9 +83,9 @@ def _decided(asked: dict[str, Any]) -> str:
 
     told = jsonlib.loads(asked["function"]["arguments"])
     question = " ".join(str(told.get("summary")).split())
-    sys.stderr.write(printable(f"{told.get('skill')} calls itself dangerous. {question} [y/N]: "))
-    sys.stderr.flush()
-    agreed = _typed().lower() in ("y", "yes")
+    words = f"{told.get('skill')} calls itself dangerous. The call: {told.get('call')}\n"
+    words += f"All of it: apex approvals show {told.get('approvalId')}\n{question} [y/N]: "
+    agreed = interrupts.ask(printable(words)).strip().lower() in ("y", "yes")
     return jsonlib.dumps({"approve": agreed})
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from apexbridge.surfaces.cli import interrupts
 from apexbridge.surfaces.cli.options import call
 from apexbridge.surfaces.cli.printable import printable
 
@@ -54,12 +55,9 @@ def _agrees(refusal: "ApexBridgeError") -> bool:
     details = refusal.details
     what = details.get("skillName") or details.get("tool")
     question = " ".join(str(details.get("confirm")).split())
-    sys.stderr.write(
-        printable(f"{what} calls itself dangerous. The call: {details.get('summary')}\n{question} [y/N]: ")
-    )
-    sys.stderr.flush()
-    try:
-        return input().strip().lower() in ("y", "yes")
-    except EOFError:  # the end of the input is no agreement
+    words = f"{what} calls itself dangerous. The call: {details.get('summary')}\n"
+    words += f"All of it: apex approvals show {details.get('approvalId')}\n{question} [y/N]: "
+    answer = interrupts.ask(printable(words))
+    if not answer:  # the end of the input is not an agreement
         sys.stderr.write("\n")
-        return False
+    return answer.strip().lower() in ("y", "yes")

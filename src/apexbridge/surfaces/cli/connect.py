@@ -20,8 +20,11 @@ from apexbridge.storage.directory import SERVER_FILE, is_owned
 WAIT_SECONDS = 20
 """How long to wait for another command that holds the data directory."""
 CONNECT_SECONDS = 5.0
-NO_TIMEOUT = httpx.Timeout(None, connect=CONNECT_SECONDS)
-"""Long work is the server's to bound; only a server that is not there is given up on."""
+SILENCE_SECONDS = 3600.0
+"""A run may wait and work for long without a word; a server that sends nothing for this long is given up on."""
+TIMEOUT = httpx.Timeout(SILENCE_SECONDS, connect=CONNECT_SECONDS)
+MAX_ANSWER_BYTES = 256 * 1024 * 1024
+"""Of one answer, or one stream of events."""
 SEND_BYTES = 256 * 1024
 CHAT_PATH = "/v1/chat/completions"
 MAX_PORT = 65535
@@ -37,6 +40,10 @@ class AnsweredError(ApexBridgeError):
     def to_json(self) -> dict[str, Any]:
         """Word for word."""
         return self._answer
+
+
+class TooLargeError(ServerError):
+    """An answer that is larger than what is accepted."""
 
 
 class Api:
@@ -78,10 +85,9 @@ class Api:
         with self._reachable():
             async with self._client.stream("GET", path) as response:
                 if response.is_error:
-                    await response.aread()
-                    _checked(response)
+                    _checked(await _whole(response))
                 kind = ""
-                async for line in response.aiter_lines():
+                async for line in _lines(response):
                     field, _, value = line.partition(": ")
                     if field == "event":
                         kind = value
@@ -107,9 +113,8 @@ class Api:
         with self._reachable():
             async with self._client.stream("POST", CHAT_PATH, json=body) as response:
                 if response.is_error:
-                    await response.aread()
-                    _check_chat(response)
-                async for line in response.aiter_lines():
+                    _check_chat(await _whole(response))
+                async for line in _lines(response):
                     field, _, value = line.partition(": ")
                     if field == "data" and value != "[DONE]":
                         chunk = json.loads(value)
@@ -117,19 +122,25 @@ class Api:
                             raise ServerError(str(chunk["error"].get("message")), code="NOT_READY")
                         yield chunk
 
-    async def download(self, path: str, target: BinaryIO) -> None:
-        """Receive a file."""
+    async def download(self, path: str, target: BinaryIO, *, limit: int | None = None) -> int:
+        """Receive a file; returns its size.
+
+        Raises:
+            TooLargeError: it is larger than `limit` bytes, or than any answer may be.
+        """
+        size = 0
         with self._reachable():
             async with self._client.stream("GET", path) as response:
                 if response.is_error:
-                    await response.aread()
-                    _checked(response)
-                async for piece in response.aiter_bytes():
-                    target.write(piece)
+                    _checked(await _whole(response))
+                async for piece in _pieces(response, limit):
+                    size += target.write(piece)
+        return size
 
     async def _send(self, method: str, path: str, **options: Any) -> httpx.Response:
         with self._reachable():
-            return await self._client.request(method, path, **options)
+            async with self._client.stream(method, path, **options) as response:
+                return await _whole(response)
 
     @contextmanager
     def _reachable(self) -> Iterator[None]:
@@ -140,6 +151,40 @@ class Api:
                 f"No answer from {self._client.base_url}: {error}. Is the server running? Start it with: apex serve",
                 code="NOT_READY",
             ) from error
+
+
+async def _pieces(response: httpx.Response, limit: int | None = None) -> AsyncIterator[bytes]:
+    """The body as it comes, up to a limit. It is never unpacked: a few bytes could become any number.
+
+    Raises:
+        TooLargeError: there is more.
+        ServerError: it is compressed, although that was not asked for.
+    """
+    if response.headers.get("content-encoding", "identity").lower() != "identity":
+        raise ServerError("The server compressed its answer, which was not asked for. Check --url.", code="NOT_READY")
+    room = most = MAX_ANSWER_BYTES if limit is None else limit
+    async for piece in response.aiter_raw():
+        room -= len(piece)
+        if room < 0:
+            raise TooLargeError(f"The answer is larger than {most:,} bytes.", code="NOT_READY")
+        yield piece
+
+
+async def _whole(response: httpx.Response) -> httpx.Response:
+    """The answer with its body in memory."""
+    body = b"".join([piece async for piece in _pieces(response)])
+    return httpx.Response(response.status_code, content=body, request=response.request)
+
+
+async def _lines(response: httpx.Response) -> AsyncIterator[str]:
+    """The lines of an event stream."""
+    begun: list[bytes] = []
+    async for piece in _pieces(response):
+        *ends, rest = piece.split(b"\n")
+        for end in ends:
+            yield b"".join([*begun, end]).rstrip(b"\r").decode("utf-8", "replace")
+            begun = []
+        begun.append(rest)
 
 
 def _check_chat(response: httpx.Response) -> None:
@@ -201,8 +246,8 @@ def _client(address: str, key: str | None, *, trust_env: bool) -> httpx.AsyncCli
         sound = False
     if not sound:
         raise ServerError(f"{address} is no address of a server. Check --url and APEX_URL.", code="NOT_READY")
-    headers = {"authorization": f"Bearer {key}"} if key else {}
-    return httpx.AsyncClient(base_url=url, timeout=NO_TIMEOUT, trust_env=trust_env, headers=headers)
+    headers = {"accept-encoding": "identity"} | ({"authorization": f"Bearer {key}"} if key else {})
+    return httpx.AsyncClient(base_url=url, timeout=TIMEOUT, trust_env=trust_env, headers=headers)
 
 
 @asynccontextmanager
@@ -224,7 +269,7 @@ async def _in_process(settings: Settings) -> AsyncIterator[Api]:
                 )
             )
         async with httpx.AsyncClient(
-            transport=InProcess(create_app(bridge)), base_url="http://in-process", timeout=NO_TIMEOUT
+            transport=InProcess(create_app(bridge)), base_url="http://in-process", timeout=TIMEOUT
         ) as client:
             yield Api(client)
 

@@ -2,18 +2,17 @@
 
 import typer
 
+from apexbridge.surfaces.cli import interrupts
 from apexbridge.surfaces.cli.options import DataDir, Json, show
 
 
 def doctor(data_dir: DataDir = None, json: Json = False) -> None:
     """Prove what this host enforces for scripts, and say what is missing and how to get it."""
-    import asyncio
-
     from apexbridge.sandbox.doctor import Diagnosis, diagnose
     from apexbridge.settings import load_settings
 
     settings = load_settings(data_dir=data_dir).sandbox
-    diagnosis: Diagnosis = asyncio.run(diagnose(settings))
+    diagnosis: Diagnosis = interrupts.run(diagnose(settings))
 
     def people() -> None:
         from apexbridge.surfaces.cli.output import line, say, table

@@ -1,12 +1,13 @@
 """Options that many commands share, and how a command runs."""
 
-import json as jsonlib
 import sys
 from collections.abc import Awaitable, Callable
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from apexbridge.surfaces.cli.printable import printable_json
 
 if TYPE_CHECKING:
     from apexbridge.surfaces.cli.connect import Api
@@ -30,20 +31,19 @@ Profile = Annotated[ProfileChoice | None, typer.Option("--profile", help="How st
 
 def call(work: "Callable[[Api], Awaitable[Any]]", *, data_dir: str | None, url: str | None) -> Any:
     """Run a command against the server that is running, or else against the data directory itself."""
-    import asyncio
-
+    from apexbridge.surfaces.cli import interrupts
     from apexbridge.surfaces.cli.connect import connected
 
     async def run() -> Any:
         async with connected(data_dir=data_dir, url=url) as api:
             return await work(api)
 
-    return asyncio.run(run())
+    return interrupts.run(run())
 
 
 def show(data: Any, *, json: bool, people: Callable[[], None]) -> None:
     """Data for programs, or the same for people."""
     if json:
-        sys.stdout.write(jsonlib.dumps(data, ensure_ascii=False, indent=2) + "\n")
+        sys.stdout.write(printable_json(data))
     else:
         people()

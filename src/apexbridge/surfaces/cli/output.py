@@ -24,10 +24,10 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str, 
     cells = [[_word(value) for value in row] for row in rows]
     if not cells:
         if empty:
-            talk.print(Text(empty))
+            talk.print(Text(printable(empty)))
         return
     grid = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
-    *firsts, last = columns
+    *firsts, last = map(printable, columns)
     room = out.width
     for number, column in enumerate(firsts):
         width = max(cell_len(text) for text in (column, *(row[number] for row in cells)))
@@ -46,7 +46,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str, 
 def facts(values: Mapping[str, Any]) -> None:
     """One fact a line; what is empty is left out."""
     width = max((len(key) for key in values), default=0)
-    for key, value in values.items():
+    for key, value in ((printable(key), value) for key, value in values.items()):
         if value not in (None, "", [], {}):
             out.print(Text.assemble((f"{key:<{width}}  ", "bold"), _word(value)), soft_wrap=True)
 
@@ -75,7 +75,7 @@ def _word(value: Any) -> str:
     if isinstance(value, list):
         return ("; " if any(" " in str(item) for item in value) else ", ").join(_word(item) for item in value)
     if isinstance(value, dict):
-        return ", ".join(f"{key} {_word(item)}" for key, item in value.items())
+        return ", ".join(f"{printable(str(key))} {_word(item)}" for key, item in value.items())
     if isinstance(value, datetime):
         return value.strftime("%Y-%m-%d %H:%M")
     return printable(str(value))

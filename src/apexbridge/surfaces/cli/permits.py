@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from apexbridge.surfaces.cli import interrupts
 from apexbridge.surfaces.cli.options import DataDir, Json, SkillName, Url, call, show
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def deps(
 @secrets.command("set")
 def set_secret(name: SecretName, json: Json = False, data_dir: DataDir = None, url: Url = None) -> None:
     """Keep a secret; its value is asked for, or read from stdin."""
-    value = typer.prompt(f"Value of {name}", hide_input=True) if sys.stdin.isatty() else sys.stdin.read().rstrip("\n")
+    value = _asked(name) if sys.stdin.isatty() else sys.stdin.read().rstrip("\n")
     receipt = _secret("PUT", name, data_dir=data_dir, url=url, json={"value": value})
     show(
         receipt, json=json, people=lambda: _say(f"{name} is kept; grant it with: apex skills grant SKILL secret:{name}")
@@ -111,6 +112,13 @@ def remove_secret(name: SecretName, json: Json = False, data_dir: DataDir = None
     """Forget a secret."""
     receipt = _secret("DELETE", name, data_dir=data_dir, url=url)
     show(receipt, json=json, people=lambda: _say(f"{name} is forgotten"))
+
+
+def _asked(name: str) -> str:
+    while not (line := interrupts.ask(f"Value of {name}: ", echo=False)).rstrip("\n"):
+        if not line:
+            raise typer.Abort  # the end of the input
+    return line.rstrip("\n")
 
 
 def _ask(method: str, name: str, *rest: str, data_dir: str | None, url: str | None, **options: Any) -> Any:

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
@@ -14,6 +15,12 @@ from apexbridge.surfaces.cli.reading import InputOption, read_input
 
 if TYPE_CHECKING:
     from apexbridge.surfaces.cli.connect import Api
+    from apexbridge.surfaces.cli.saving import SavedFile
+
+SHOWN_FILES = 20
+"""Files that were not written, by name."""
+CANCEL_SECONDS = 5.0
+"""How long an interrupted command waits for the server to end the run."""
 
 
 class ModeChoice(StrEnum):
@@ -50,18 +57,23 @@ def run(
     body |= {"args": args or []} | ({"script": script} if script else {}) | ({"timeout": timeout} if timeout else {})
     body |= {"mode": mode.value} if mode else {}
 
+    saved: list[SavedFile] = []
+
     async def work(api: "Api", given: str | None) -> Any:
         if "files" not in body:  # once: a confirmation is about these very uploads
             body["files"] = [(await api.send_file("/api/uploads", path))["id"] for path in file or []]
         wanted = {**body, "approval": given}
         answer = await (_wait(api, name, wanted) if json else _follow(api, name, wanted))
         if out is not None:
-            await _fetch(api, answer, out)
+            from apexbridge.surfaces.cli.saving import save_files
+
+            saved.extend(await save_files(api, answer, out))
         return answer
 
     answer = call_confirmed(work, yes=yes, ask=not json, approval=approval, data_dir=data_dir, url=url)
-    show(answer, json=json, people=lambda: _tell(answer, out))
-    if answer.get("success") is False:
+    show(answer, json=json, people=lambda: _tell(answer, out, saved))
+    is_saved = _tell_unsaved(saved, answer, out)
+    if answer.get("success") is False or not is_saved:
         raise typer.Exit(1)
 
 
@@ -76,6 +88,8 @@ async def _follow(api: "Api", name: str, body: dict[str, Any]) -> dict[str, Any]
     """Start the run and print what it prints, while it does; who stops this command stops the run."""
     import anyio
 
+    from apexbridge.errors import ApexBridgeError
+
     started = await _wait(api, name, {**body, "wait": False})
     if "id" not in started:  # instructions, not a run
         return started
@@ -88,7 +102,8 @@ async def _follow(api: "Api", name: str, body: dict[str, Any]) -> dict[str, Any]
             elif kind in ("stdout", "stderr"):
                 _print(sys.stdout if kind == "stdout" else sys.stderr, data)
     except BaseException:
-        with anyio.CancelScope(shield=True):
+        # A server that does not answer must not keep the command from ending.
+        with anyio.move_on_after(CANCEL_SECONDS, shield=True), suppress(ApexBridgeError):
             await api.ask("POST", f"{path}/cancel")
         raise
     return result
@@ -104,18 +119,7 @@ def _print(stream: TextIO, text: str) -> None:
     stream.flush()
 
 
-async def _fetch(api: "Api", result: dict[str, Any], folder: Path) -> None:
-    """Bring the run's files here; their names were checked when they were carried out."""
-    from urllib.parse import quote
-
-    for item in result.get("files", []):
-        target = folder / item["path"]
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with target.open("wb") as file:
-            await api.download(f"/api/executions/{result['id']}/files/{quote(item['path'])}", file)
-
-
-def _tell(answer: dict[str, Any], out: Path | None) -> None:
+def _tell(answer: dict[str, Any], out: Path | None, saved: Sequence["SavedFile"]) -> None:
     from apexbridge.surfaces.cli.output import line, say, warn
 
     if answer.get("mode") == "direct":
@@ -128,17 +132,43 @@ def _tell(answer: dict[str, Any], out: Path | None) -> None:
             f"{answer['error']} ({answer['errorCode']}, exit code {_code(answer)}, {answer['duration']} ms)",
             style="red",
         )
-    if answer["files"]:
-        _tell_files(answer["files"], answer["id"], out)
+    if out is not None:
+        written = [(file.path, file.size) for file in saved if file.problem is None]
+        _tell_files(written, f"in {out}")
+    elif answer["files"]:
+        kept = [(item["path"], item["size"]) for item in answer["files"]]
+        _tell_files(kept, f"kept as runs/{answer['id']}/…; fetch them with --out DIR next time")
 
 
-def _tell_files(files: Sequence[dict[str, Any]], identity: str, out: Path | None) -> None:
+def _tell_files(files: Sequence[tuple[str, int]], where: str) -> None:
     from apexbridge.surfaces.cli.output import say
 
-    where = f"in {out}" if out else f"kept as runs/{identity}/…; fetch them with --out DIR next time"
-    say(f"{len(files)} file{'' if len(files) == 1 else 's'} {where}:")
-    for item in files:
-        say(f"  {item['path']}  {item['size']} bytes")
+    if files:
+        say(f"{len(files)} file{'' if len(files) == 1 else 's'} {where}:")
+    for path, size in files:
+        say(f"  {path}  {size} bytes")
+
+
+def _tell_unsaved(saved: Sequence["SavedFile"], answer: dict[str, Any], out: Path | None) -> bool:
+    """Name the files that were not written and how to get them; returns whether there are none."""
+    from apexbridge.surfaces.cli.output import say
+
+    left = [file for file in saved if file.problem is not None]
+    if not left:
+        return True
+    say(f"{len(left)} file{'' if len(left) == 1 else 's'} not written to {out}:", style="yellow")
+    for file in left[:SHOWN_FILES]:
+        say(f"  {_on_one_line(file.path)}: {file.problem}")
+    if len(left) > SHOWN_FILES:
+        say(f"  and {len(left) - SHOWN_FILES} more")
+    say(f"Fetch them with: GET /api/executions/{_on_one_line(str(answer.get('id')))}/files/PATH")
+    if any(file.is_in_the_way for file in left):
+        say("Files that exist are not replaced: remove them, or name another folder with --out, and run again.")
+    return False
+
+
+def _on_one_line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def _code(answer: dict[str, Any]) -> str:

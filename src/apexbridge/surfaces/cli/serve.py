@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from apexbridge.surfaces.cli import interrupts
 from apexbridge.surfaces.cli.options import DataDir, Json, show
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def serve(
     settings = load_settings(host=host, port=port, data_dir=data_dir)
     may_have_keys = (settings.data_dir / DATABASE_FILE).exists()
     check_host(settings.host, required=settings.api_keys_required, has_keys=may_have_keys)
+    interrupts.leave_to_python()  # the runner, and then the server, handle SIGINT
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(settings, examples, json))
 

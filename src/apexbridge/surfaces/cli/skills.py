@@ -1,6 +1,7 @@
 """`apex skills …`: the life of a skill."""
 
 from pathlib import Path
+from secrets import token_hex
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -149,9 +150,9 @@ def export(
     async def work(api: "Api") -> None:
         from apexbridge.surfaces.cli.connect import skill_path
 
-        draft = target.with_name(f".{target.name}.part")
+        draft = target.with_name(f".{target.name}.{token_hex(4)}.part")
         try:
-            with draft.open("wb") as file:
+            with draft.open("xb") as file:  # a name nobody knows, and never through a link
                 await api.download(skill_path(name, "export"), file)
             draft.replace(target)
         finally:

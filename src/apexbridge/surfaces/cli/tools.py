@@ -97,6 +97,20 @@ def list_approvals(json: Json = False, data_dir: DataDir = None, url: Url = None
     show(waiting, json=json, people=people)
 
 
+@approvals.command("show")
+def show_approval(id: ApprovalId, json: Json = False, data_dir: DataDir = None, url: Url = None) -> None:
+    """Show a confirmation with the whole call."""
+    found = call(lambda api: api.ask("GET", _approval_path(id)), data_dir=data_dir, url=url)
+
+    def people() -> None:
+        from apexbridge.surfaces.cli.output import facts, line
+
+        facts({key: found[key] for key in ("id", "tool", "confirm", "caller", "state", "digest")})
+        line(found["call"] or "The call is not kept any more.")
+
+    show(found, json=json, people=people)
+
+
 @approvals.command("approve")
 def approve(id: ApprovalId, json: Json = False, data_dir: DataDir = None, url: Url = None) -> None:
     """Let one call through."""
@@ -110,8 +124,9 @@ def deny(id: ApprovalId, json: Json = False, data_dir: DataDir = None, url: Url 
 
 
 def _decide(id: str, approved: bool, *, json: bool, data_dir: str | None, url: str | None) -> None:
-    path = f"/api/approvals/{quote(id, safe='')}"
-    answer = call(lambda api: api.ask("POST", path, json={"approve": approved}), data_dir=data_dir, url=url)
+    answer = call(
+        lambda api: api.ask("POST", _approval_path(id), json={"approve": approved}), data_dir=data_dir, url=url
+    )
 
     def people() -> None:
         from apexbridge.surfaces.cli.output import say
@@ -119,6 +134,19 @@ def _decide(id: str, approved: bool, *, json: bool, data_dir: str | None, url: s
         say(f"{answer['tool']} is {answer['state']}: {answer['summary']}")
 
     show(answer, json=json, people=people)
+
+
+def _approval_path(id: str) -> str:
+    """The path of a confirmation's route.
+
+    Raises:
+        RequestError: for what cannot be an id.
+    """
+    from apexbridge.errors import RequestError
+
+    if id in ("", ".", ".."):
+        raise RequestError(f"There is no approval {id}", code="APPROVAL_NOT_FOUND")
+    return f"/api/approvals/{quote(id, safe='')}"
 
 
 def _path(id: str, *rest: str) -> str:

@@ -9,7 +9,7 @@ from apexbridge.surfaces.http.answers import data_response, long_output_of
 from apexbridge.surfaces.http.audit import note
 from apexbridge.surfaces.http.context import Caller, ServedBridge
 from apexbridge.surfaces.http.leaving import unless_left
-from apexbridge.tools.confirmation import Approval
+from apexbridge.tools.confirmation import Approval, ApprovalDetail
 from apexbridge.tools.naming import SKILL_PREFIX, WireNames, wire_name
 from apexbridge.tools.registry import ToolRegistry
 from apexbridge.tools.tool import Tool, ToolResult
@@ -151,6 +151,12 @@ async def switch_tool(id: Id, change: Literal["enable", "disable"], bridge: Serv
 async def list_approvals(bridge: ServedBridge) -> list[Approval]:
     """Confirmations that somebody is waiting for, the oldest first; those of tools that are gone wait for nothing."""
     return [question for question in await bridge.confirmation.waiting() if bridge.tools.find(question.tool)]
+
+
+@router.get("/api/approvals/{id}")
+async def show_approval(id: str, bridge: ServedBridge) -> ApprovalDetail:
+    """One confirmation with the whole call, as long as it waits."""
+    return await bridge.confirmation.detail(id)
 
 
 @router.post("/api/approvals/{id}")

@@ -1,0 +1,215 @@
+"""Ctrl-C: one press ends the command with 130, wherever it arrives.
+
+Python alone loses a press in two ways. One that arrives between the last check for signals and a system call that
+blocks is not seen before that call returns. And a `KeyboardInterrupt` inside a finalizer or a callback of a weak
+reference, of which every import runs some, is printed and dropped. So presses are counted, and whatever blocks also
+waits for a pipe that the signal itself writes to.
+"""
+
+import os
+import select
+import signal
+import sys
+import termios
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any, TypeVar
+
+READ_BYTES = 64 * 1024
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class _Presses:
+    """The state of this process's SIGINT handler."""
+
+    is_handled: bool = False
+    count: int = 0
+    cancel: Callable[[], None] | None = None
+    """What the first press calls instead of raising KeyboardInterrupt."""
+    unread: bytearray = field(default_factory=bytearray)
+    """Input that was read beyond the end of a line."""
+
+
+_presses = _Presses()
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Handle SIGINT within the block, unless the process ignores it or handles it in its own way.
+
+    Raises:
+        KeyboardInterrupt: SIGINT arrived.
+    """
+    is_ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if not is_ours or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    _presses.is_handled, _presses.count = True, 0
+    signal.signal(signal.SIGINT, _on_press)
+    try:
+        yield
+        check()
+    except (Exception, SystemExit):
+        check()  # an exception of a press can come back as another one, as from the body of a class
+        raise
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        _presses.is_handled = False
+
+
+def leave_to_python() -> None:
+    """Have SIGINT handled as Python does; for a command that handles it in its own way."""
+    if _presses.is_handled:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def check() -> None:
+    """Raise for a press that was not acted upon yet.
+
+    Raises:
+        KeyboardInterrupt: SIGINT arrived.
+    """
+    if _presses.is_handled and _presses.count:
+        raise KeyboardInterrupt
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine in an event loop of its own; the first press cancels it, the second ends the loop at once.
+
+    Raises:
+        KeyboardInterrupt: SIGINT arrived, however the coroutine ended after that.
+    """
+    import asyncio
+
+    if not _presses.is_handled:
+        return asyncio.run(work)
+
+    async def cancellable(wakeup: int) -> T:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None  # noqa: S101  # a coroutine that runs has a task
+
+        def cancel() -> None:
+            loop.call_soon_threadsafe(task.cancel)
+
+        loop.add_reader(wakeup, _drain, wakeup)
+        try:
+            with _cancelling(cancel):
+                check()
+                return await work
+        finally:
+            loop.remove_reader(wakeup)
+            work.close()
+
+    # Not raised inside the event loop: a callback that it has taken from its queue would be lost, and with it the step
+    # of a task that the loop waits for when it closes.
+    with _cancelling(_no_cancel), _wakeups() as wakeup:
+        try:
+            return asyncio.run(cancellable(wakeup))
+        finally:
+            check()
+
+
+def ask(question: str, *, echo: bool = True) -> str:
+    """Write a question to stderr and read a line from stdin; an empty one at its end. Without `echo` it stays unseen.
+
+    Raises:
+        KeyboardInterrupt: SIGINT arrived.
+    """
+    with _hidden(not echo):
+        sys.stderr.write(question)
+        sys.stderr.flush()
+        if not _presses.is_handled:
+            return sys.stdin.readline()
+        try:
+            source = sys.stdin.fileno()
+        except (AttributeError, OSError, ValueError):
+            return sys.stdin.readline()
+        with _cancelling(_no_cancel), _wakeups() as wakeup:
+            return _line(source, wakeup)
+
+
+def _line(source: int, wakeup: int) -> str:
+    unread = _presses.unread
+    while b"\n" not in unread:
+        check()
+        ready, _, _ = select.select([source, wakeup], [], [])
+        if wakeup in ready:
+            _drain(wakeup)
+        elif piece := _read(source):
+            unread += piece
+        else:
+            break
+    check()
+    line, end, tail = unread.partition(b"\n")
+    _presses.unread = tail
+    return (line + end).decode("utf-8", "replace")
+
+
+def _read(source: int) -> bytes:
+    """What there is to read; a terminal that hung up has nothing."""
+    try:
+        return os.read(source, READ_BYTES)
+    except OSError:
+        return b""
+
+
+def _on_press(number: int, frame: FrameType | None) -> None:
+    _presses.count += 1
+    if _presses.cancel is None or _presses.count > 1:
+        raise KeyboardInterrupt
+    _presses.cancel()
+
+
+def _no_cancel() -> None:
+    """Leave a press to the next check."""
+
+
+@contextmanager
+def _cancelling(cancel: Callable[[], None]) -> Iterator[None]:
+    before, _presses.cancel = _presses.cancel, cancel
+    try:
+        yield
+    finally:
+        _presses.cancel = before
+
+
+@contextmanager
+def _wakeups() -> Iterator[int]:
+    """A descriptor that becomes readable with every signal."""
+    reader, writer = os.pipe()
+    for descriptor in (reader, writer):
+        os.set_blocking(descriptor, False)
+    before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    try:
+        yield reader
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(reader)
+        os.close(writer)
+
+
+def _drain(wakeup: int) -> None:
+    with suppress(BlockingIOError):
+        while os.read(wakeup, READ_BYTES):
+            pass
+
+
+@contextmanager
+def _hidden(is_hidden: bool) -> Iterator[None]:
+    """A terminal that does not show what is typed."""
+    if not is_hidden or not sys.stdin.isatty():
+        yield
+        return
+    source = sys.stdin.fileno()
+    before = termios.tcgetattr(source)
+    silent = [*before[:3], before[3] & ~termios.ECHO, *before[4:]]
+    termios.tcsetattr(source, termios.TCSAFLUSH, silent)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(source, termios.TCSAFLUSH, before)
+        sys.stderr.write("\n")

@@ -1,0 +1,321 @@
+"""Approved calls of dangerous skills: what was approved is what runs, once; and the gate is left on every path."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from apexbridge.bridge import Bridge
+from apexbridge.errors import ApexBridgeError
+from apexbridge.retrieval.embedders.embedder import Embedder
+from apexbridge.sandbox.models import ExecutionResult, InputFile
+from apexbridge.settings import Settings
+from apexbridge.skills.execution import Call
+from apexbridge.skills.inputs import HeldFiles
+from apexbridge.skills.runs import Run
+from tests.making import skill_zip
+
+pytestmark = [pytest.mark.anyio, pytest.mark.requirement("B16")]
+PATIENCE = 60
+READS = "import glob, sys\nprint([open(name).read() for name in sorted(glob.glob('input/*'))], sys.argv[1:])\n"
+WAITS = "import time\nprint('begun', flush=True)\ntime.sleep(60)\n"
+
+
+@pytest.fixture
+async def serial(data_dir: Path, embedder: Embedder) -> AsyncIterator[Bridge]:
+    """One run at a time, none waits."""
+    settings = Settings(data_dir=data_dir, sandbox_max_concurrency=1, sandbox_queue=0)
+    async with Bridge.open(settings, watch=False, embedder=embedder) as opened:
+        await install(opened, "danger", READS, dangerous=True)
+        await install(opened, "waits", WAITS)
+        yield opened
+
+
+async def install(bridge: Bridge, name: str, script: str, **fields: Any) -> None:
+    package = skill_zip(name, files={"scripts/execute.py": script}, **fields)
+    await bridge.skills.install_skill(package, overwrite=True)
+
+
+def workspace_file(bridge: Bridge, name: str, content: str) -> Path:
+    path = bridge.settings.data_dir / "workspace" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content)
+    return path
+
+
+async def asked(bridge: Bridge, **call: Any) -> str:
+    with pytest.raises(ApexBridgeError) as caught:
+        await bridge.skills.execute_skill("danger", **call)
+    assert caught.value.code == "CONFIRMATION_REQUIRED"
+    return str(caught.value.details["approvalId"])
+
+
+async def approved(bridge: Bridge, **call: Any) -> str:
+    id = await asked(bridge, **call)
+    await bridge.confirmation.decide(id, approve=True)
+    return id
+
+
+async def code_of(work: Awaitable[Any]) -> str:
+    with pytest.raises(ApexBridgeError) as caught, anyio.fail_after(PATIENCE):
+        await work
+    return caught.value.code
+
+
+async def run(bridge: Bridge, **call: Any) -> str:
+    with anyio.fail_after(PATIENCE):
+        result = await bridge.skills.execute_skill("danger", **call)
+    assert isinstance(result, ExecutionResult)
+    return result.stdout.strip()
+
+
+async def state(bridge: Bridge, id: str) -> str:
+    return (await bridge.confirmation.get(id)).state
+
+
+# ------------------------------------------------------------------------------------------------ what was approved
+async def test_a_file_that_changed_after_the_approval_is_not_run_with(bridge: Bridge) -> None:
+    await install(bridge, "danger", READS, dangerous=True)
+    path = workspace_file(bridge, "list.txt", "harmless")
+    id = await approved(bridge, files=["list.txt"])
+    path.write_text("delete everything")
+    assert await code_of(run(bridge, files=["list.txt"], approval=id)) == "APPROVAL_INVALID"
+    path.write_text("harmless")
+    assert await run(bridge, files=["list.txt"], approval=id) == "['harmless'] []"
+
+
+async def test_a_file_that_changes_after_it_was_hashed_does_not_reach_the_run(
+    bridge: Bridge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await install(bridge, "danger", READS, dangerous=True)
+    path = workspace_file(bridge, "list.txt", "harmless")
+    id = await approved(bridge, files=["list.txt"])
+    copy = HeldFiles.copy
+
+    def changed_in_place(held: HeldFiles, wanted: str, source: InputFile) -> None:
+        copy(held, wanted, source)
+        path.write_text("delete everything")  # the same inode, which is still open
+
+    monkeypatch.setattr(HeldFiles, "copy", changed_in_place)
+    assert await run(bridge, files=["list.txt"], approval=id) == "['harmless'] []"
+
+
+async def test_the_question_names_each_file_with_its_digest(bridge: Bridge) -> None:
+    await install(bridge, "danger", READS, dangerous=True)
+    workspace_file(bridge, "list.txt", "abc")
+    detail = await bridge.confirmation.detail(await asked(bridge, files=["list.txt"]))
+    digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    assert json.loads(detail.call)["files"] == [{"name": "list.txt", "bytes": 3, "sha256": digest}]
+    assert digest in detail.summary
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"timeout": 2000},
+        {"timeout": None},
+        {"args": ["x"]},
+        {"script": "scripts/other.py"},
+        {"files": ["b.txt"]},
+        {"files": ["a.txt", "a.txt"]},
+        {"files": []},
+        {"input": {"a": 1}},
+    ],
+    ids=str,
+)
+async def test_an_approval_holds_for_nothing_else(bridge: Bridge, change: dict[str, Any]) -> None:
+    files = {"scripts/execute.py": READS, "scripts/other.py": READS}
+    await bridge.skills.install_skill(skill_zip("danger", files=files, dangerous=True))
+    for name in ("a.txt", "b.txt"):
+        workspace_file(bridge, name, name)
+    call: dict[str, Any] = {"timeout": 9000, "files": ["a.txt"]}
+    id = await approved(bridge, **call)
+    assert await code_of(run(bridge, **{**call, **change}, approval=id)) == "APPROVAL_INVALID"
+    assert await run(bridge, **call, approval=id) == "['a.txt'] []"
+
+
+# -------------------------------------------------------------------------------------------------------- used once
+async def disabled(bridge: Bridge, id: str) -> None:
+    await bridge.skills.set_enabled("danger", False)
+    assert await code_of(run(bridge, files=["a.txt"], approval=id)) == "TOOL_DISABLED"
+    await bridge.skills.set_enabled("danger", True)
+
+
+async def tool_disabled(bridge: Bridge, id: str) -> None:
+    bridge.tools.disable("skill:danger")
+    call = bridge.tools.execute("skill:danger", {}, approval=id)
+    assert await code_of(call) == "TOOL_DISABLED"
+    bridge.tools.enable("skill:danger")
+
+
+async def other_files(bridge: Bridge, id: str) -> None:
+    assert await code_of(run(bridge, files=["none.txt"])) == "INVALID_INPUT"
+    assert await code_of(run(bridge, files=["none.txt"], approval=id)) == "APPROVAL_INVALID"
+    assert await code_of(run(bridge, files=["b.txt"], approval=id)) == "APPROVAL_INVALID"
+
+
+async def queue_full(bridge: Bridge, id: str) -> None:
+    busy = await bridge.skills.start_skill("waits", Call())
+    assert isinstance(busy, Run)
+    assert await code_of(run(bridge, files=["a.txt"], approval=id)) in ("QUEUE_FULL", "APPROVAL_INVALID")
+    busy.cancel()
+    await busy.result()
+
+
+async def by_tools(bridge: Bridge, id: str) -> None:
+    for name, input in (("skill:danger", {}), ("run-skill", {"name": "danger", "files": ["a.txt"]})):
+        assert await code_of(bridge.tools.execute(name, input, approval=id)) == "APPROVAL_INVALID"
+
+
+async def cancelled(bridge: Bridge, id: str) -> None:
+    for steps in range(0, 40, 4):
+        calling = asyncio.ensure_future(bridge.skills.execute_skill("danger", files=["a.txt"], approval=id))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        calling.cancel()
+        await asyncio.wait([calling])
+
+
+async def unrelated_without_questions(bridge: Bridge, id: str) -> None:
+    """A dangerous call that needs no approval, brings one along, and fails."""
+    confirmation = bridge.confirmation
+    enabled, confirmation._enabled = confirmation._enabled, False
+    try:
+        await disabled(bridge, id)
+        await queue_full_of_tool(bridge, id)
+    finally:
+        confirmation._enabled = enabled
+
+
+async def queue_full_of_tool(bridge: Bridge, id: str) -> None:
+    busy = await bridge.skills.start_skill("waits", Call())
+    assert isinstance(busy, Run)
+    assert await code_of(bridge.tools.execute("skill:danger", {}, approval=id)) == "QUEUE_FULL"
+    busy.cancel()
+    await busy.result()
+
+
+@pytest.mark.parametrize(
+    "fail", [disabled, tool_disabled, other_files, queue_full, by_tools, cancelled, unrelated_without_questions]
+)
+async def test_a_used_approval_stays_used_however_another_call_with_it_fails(
+    serial: Bridge, fail: Callable[[Bridge, str], Awaitable[None]]
+) -> None:
+    for name in ("a.txt", "b.txt"):
+        workspace_file(serial, name, name)
+    id = await approved(serial, files=["a.txt"])
+    assert await run(serial, files=["a.txt"], approval=id) == "['a.txt'] []"
+    await fail(serial, id)
+    assert await state(serial, id) == "used"
+    assert await code_of(run(serial, files=["a.txt"], approval=id)) == "APPROVAL_INVALID"
+
+
+async def test_a_call_that_never_began_leaves_its_approval_for_another_try(serial: Bridge) -> None:
+    workspace_file(serial, "a.txt", "a.txt")
+    id, by_tool = await approved(serial, files=["a.txt"]), await approved(serial)
+    await queue_full(serial, id)
+    busy = await serial.skills.start_skill("waits", Call())
+    assert isinstance(busy, Run)
+    assert await code_of(serial.tools.execute("skill:danger", {}, approval=by_tool)) == "QUEUE_FULL"
+    busy.cancel()
+    await busy.result()
+    assert (await state(serial, id), await state(serial, by_tool)) == ("approved", "approved")
+    assert await run(serial, files=["a.txt"], approval=id) == "['a.txt'] []"
+    assert (await serial.tools.execute("skill:danger", {}, approval=by_tool)).output.startswith("[] []")
+    assert (await state(serial, id), await state(serial, by_tool)) == ("used", "used")
+
+
+# --------------------------------------------------------------------------------------------------------- the gate
+async def settled(bridge: Bridge) -> None:
+    """Nobody is at work, and a skill can be replaced and removed."""
+    with anyio.fail_after(PATIENCE):
+        while bridge.skills._gate.working_count:
+            await anyio.sleep(0.01)
+        async with bridge.skills._gate.closed():
+            pass
+        await install(bridge, "danger", READS, dangerous=True)
+        await bridge.skills.uninstall_skill("danger")
+    assert bridge.skills._gate.working_count == 0
+
+
+STEPS = [
+    "skills._standing",
+    "skills._execution.hold",
+    "tools.executor.admit",
+    "skills._begin",
+    "skills._execution.start",
+    "runs.start",
+    "tools.executor.open",
+]
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("error", [RuntimeError, asyncio.CancelledError])
+async def test_a_failure_at_any_step_leaves_the_gate(
+    serial: Bridge, monkeypatch: pytest.MonkeyPatch, step: str, error: type[BaseException]
+) -> None:
+    workspace_file(serial, "a.txt", "a.txt")
+    id = await approved(serial, files=["a.txt"])
+    owner: Any = serial
+    *path, name = step.split(".")
+    for part in path:
+        owner = getattr(owner, part)
+
+    def fails(*args: Any, **more: Any) -> Any:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(owner), name, fails)
+        with pytest.raises(error):
+            await serial.skills.start_skill("danger", Call(files=["a.txt"]), approval=id)
+    # Only a run that began uses the approval.
+    assert await state(serial, id) == ("used" if step == "tools.executor.open" else "approved")
+    await settled(serial)
+
+
+@pytest.mark.parametrize("mode", ["direct", "sandbox"])
+async def test_a_call_that_cannot_be_recorded_leaves_the_gate(
+    serial: Bridge, monkeypatch: pytest.MonkeyPatch, mode: Any
+) -> None:
+    def fails(*args: Any, **more: Any) -> Any:
+        raise RuntimeError
+
+    for name in ("run", "complete") if mode == "direct" else ("run",):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"apexbridge.tools.history.CallRecord.{name}", fails)
+            try:
+                started = await serial.skills.start_skill("waits", Call(mode=mode))
+            except RuntimeError:
+                continue
+            if isinstance(started, Run):
+                started.cancel()
+                await started.result()
+    await settled(serial)
+
+
+async def test_calls_that_are_cancelled_at_any_moment_leave_the_gate(serial: Bridge) -> None:
+    workspace_file(serial, "a.txt", "a.txt")
+    for steps in range(0, 60, 3):
+        id = await approved(serial, input={"n": steps}, files=["a.txt"])
+        call = serial.skills.execute_skill("danger", {"n": steps}, files=["a.txt"], approval=id)
+        calling = asyncio.ensure_future(call)
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        calling.cancel()
+        await asyncio.wait([calling])
+        assert await state(serial, id) in ("approved", "used")
+    await settled(serial)
+
+
+async def test_a_pass_leaves_the_gate_once(serial: Bridge) -> None:
+    gate = serial.skills._gate
+    one, other = await gate.enter(), await gate.enter()
+    for _ in range(3):
+        one.close()
+    assert gate.working_count == 1
+    other.close()
+    assert gate.working_count == 0

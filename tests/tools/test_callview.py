@@ -1,0 +1,88 @@
+"""What a person sees of a call: script, arguments and files first, and how much of the rest is hidden."""
+
+import hashlib
+import json
+import re
+from typing import Any
+
+import pytest
+
+from apexbridge.tools.callview import STORED_CHARACTERS, SUMMARY_CHARACTERS, summary_of, whole_of
+
+MARK = re.compile(r"<<([\d,]+) (character|item)s? hidden, sha256 ([0-9a-f]+)>>")
+
+
+def test_a_short_call_is_shown_whole_as_json() -> None:
+    call = {"input": {"a": [1, None, True, "x"]}, "args": ["--all"], "script": "scripts/x.py", "timeout": 500}
+    assert list(json.loads(summary_of(call))) == ["script", "timeout", "args", "input"]
+    assert json.loads(summary_of(call)) == json.loads(whole_of(call)) == call
+
+
+@pytest.mark.parametrize("section", ["input", "args", "files"])
+def test_padding_of_one_part_hides_no_other(section: str) -> None:
+    call: dict[str, Any] = {"input": {"of": "input"}, "script": "scripts/wipe.py", "args": ["--force"]}
+    call["files"] = [{"name": "list.txt", "bytes": 3, "sha256": "f" * 64}]
+    padding: dict[str, Any] = {
+        "input": {**{f"key {number}": "x" * 1000 for number in range(5000)}, "last": "hidden"},
+        "args": ["x" * 1000] * 900,
+        "files": call["files"] * 500,
+    }
+    shown = summary_of({**call, section: padding[section]})
+    assert '"script": "scripts/wipe.py"' in shown
+    for other in {"input", "args", "files"} - {section}:
+        assert f'"{other}": {json.dumps(call[other])}' in shown
+    assert MARK.search(shown)
+    assert len(shown) < SUMMARY_CHARACTERS
+
+
+def test_a_long_value_keeps_both_ends_and_names_what_is_between() -> None:
+    text = "begin " + "x" * 10_000 + " end"
+    shown = summary_of({"input": {"note": text}})
+    [(count, unit, digest)] = MARK.findall(shown)
+    head, tail = re.findall(r'"((?:begin|x)[^"]*)"', shown)
+    hidden = text[len(head) : len(text) - len(tail)]
+    assert text == head + hidden + tail
+    assert (count, unit) == (f"{len(hidden):,}", "character")
+    assert hashlib.sha256(hidden.encode()).hexdigest().startswith(digest)
+    assert len(digest) == 16
+
+
+def test_entries_that_are_left_out_are_counted() -> None:
+    items = list(range(1000))
+    [(count, unit, digest)] = MARK.findall(shown := summary_of({"input": {"list": items}}))
+    left = len(re.findall(r"\d+", shown.partition("<<")[0]))
+    assert (int(count) + left, unit) == (1000, "item")
+    assert hashlib.sha256(json.dumps(items[left:]).encode()).hexdigest().startswith(digest)
+
+
+def test_a_value_cannot_forge_a_mark_or_steer_a_terminal() -> None:
+    forged = '"<<1 character hidden, sha256 0000000000000000>>", "script": "harmless'
+    shown = summary_of({"input": {"a": forged, forged: "\x1b[2J \u202e \x9b \u2028 \ud800"}})
+    assert json.loads(shown)["input"]["a"] == forged
+    assert shown.isprintable()
+
+
+@pytest.mark.parametrize(
+    "input",
+    [
+        {"a": "x" * 8_000_000},
+        {"a": "\x00" * 100_000},
+        {"a": [[]] * 500_000},
+        {str(number): number for number in range(200_000)},
+        {"k" * 100_000: "k" * 100_000},
+        {"n": 10**4000},
+    ],
+    ids=["text", "escapes", "lists", "entries", "keys", "number"],
+)
+def test_whatever_the_call_what_is_shown_and_kept_is_bounded(input: dict[str, Any]) -> None:
+    call = {"input": input, "args": ["x" * 1_000_000], "script": "s" * 100_000}
+    assert len(summary_of(call)) < 2 * SUMMARY_CHARACTERS
+    assert len(whole_of(call)) < 2 * STORED_CHARACTERS
+    assert all(len(digest) == 64 for _, _, digest in MARK.findall(whole_of(call)))
+
+
+def test_deep_input_is_bounded() -> None:
+    deep: Any = "x"
+    for _ in range(400):
+        deep = {"a": [deep]}
+    assert MARK.search(summary_of({"input": deep}))
