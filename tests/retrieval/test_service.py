@@ -206,6 +206,7 @@ async def test_the_same_name_again_updates_and_never_duplicates(searching: Searc
 
 
 @pytest.mark.requirement("E6")
+@pytest.mark.computes_in_loop
 async def test_embedding_is_deterministic_and_works_for_chinese(embedder: Embedder) -> None:
     documents = [Document(name="天气", description="查询城市天气预报"), LIBRARY[1]]
     first, second = embedder.embed_documents(documents), embedder.embed_documents(documents[::-1])[::-1]
@@ -557,6 +558,7 @@ async def test_an_endpoint_serves_in_batches_and_switching_embeds_anew(
 
 
 @pytest.mark.requirement("E9")
+@pytest.mark.computes_in_loop
 async def test_the_last_thousand_request_embeddings_are_remembered(endpoint: Endpoint) -> None:
     embedder = choose_embedder(RetrievalSettings(embedding="openai", base_url=endpoint.url, model="bag"))
     for number in range(1001):

@@ -9,7 +9,7 @@ import pytest
 
 from apexbridge.surfaces.cli.logs import FORMAT, SafeFormatter
 
-HOSTILE = "name\nERROR apexbridge.storage.audit: FORGED\r\x1b[31m\x7f\x9b2J\u2028\u2029\u202e\u2066\udc80\t"
+HOSTILE = "name\nERROR apexbridge.storage.audit: FORGED\r\x1b[31m\x7f\x9b2J\u2028\u2029\u202e\u2066\t"
 
 
 @pytest.fixture
@@ -73,3 +73,8 @@ def test_the_command_line_logs_in_this_form(monkeypatch: pytest.MonkeyPatch) -> 
     set_up_logging()
     logging.getLogger("uvicorn.error").error("a\nb")
     assert stream.getvalue() == "ERROR uvicorn.error: a\\nb\n"
+
+
+def test_a_lone_surrogate_is_escaped() -> None:
+    record = logging.makeLogRecord({"name": "here", "levelname": "ERROR", "msg": "a \udc80 b"})
+    assert SafeFormatter(FORMAT).format(record) == r"ERROR here: a \udc80 b"

@@ -34,7 +34,6 @@ class SqliteApprovals:
         the one with the most loses its oldest. What has expired is forgotten.
         """
         marks = ", ".join("?" * (len(_COLUMNS) + 1))
-        values = [*(approval[name] for name in _COLUMNS), call]
         now, caller = approval["created_at"], approval["caller"]
 
         def job(connection: sqlite3.Connection) -> list[str]:
@@ -42,6 +41,10 @@ class SqliteApprovals:
             connection.execute(
                 "UPDATE approvals SET summary = '', call = '' WHERE state = 'waiting' AND expires_at <= ?", (now,)
             )
+            # Later than all others even within a millisecond, or the newest question could be dropped as the oldest.
+            (last,) = connection.execute("SELECT max(created_at) FROM approvals").fetchone()
+            ordered = {**approval, "created_at": max(now, (last or 0) + 1)}
+            values = [*(ordered[name] for name in _COLUMNS), call]
             connection.execute(f"INSERT INTO approvals ({', '.join(_COLUMNS)}, call) VALUES ({marks})", values)  # noqa: S608
             dropped = _drop_oldest(connection, caller, keep=own, now=now)
             (count,) = connection.execute(_COUNT, (now,)).fetchone()
