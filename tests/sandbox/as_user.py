@@ -19,6 +19,7 @@ from apexbridge.sandbox.engine import Sandbox
 from apexbridge.sandbox.launcher import kernel
 from apexbridge.sandbox.launcher.confined import is_reachable
 from tests.sandbox.bench import Bench, descendants, named, put_up
+from tests.sandbox.hidden import HIDDEN, IN_NAMESPACES_HIDDEN, ORDINARY_USE, REFUSED
 from tests.sandbox.hostile import EVERYWHERE, IN_NAMESPACES, bait, script
 
 SETTINGS = {
@@ -73,6 +74,12 @@ async def main(kind: str) -> dict[str, Any]:
                 )
                 told[name] = [result.error_code, result.stdout[:100] if result.success else result.error]
                 told[f"left of {name}"] = named(mark)
+            hidden = {} if kind == "warm" else HIDDEN if kind == "landlock" else HIDDEN | IN_NAMESPACES_HIDDEN
+            for how, text in hidden.items():
+                result = await bench.run(text, timeout_ms=PATIENCE_MS)
+                told[how] = [result.error_code, result.stdout]
+            told["not refused"] = await bench.told(REFUSED)
+            told["ordinary use"] = await bench.told(ORDINARY_USE)
             job = bench.job("print(1)")
             (job.folder / job.script).chmod(0)
             try:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from apexbridge.sandbox.launcher import kernel, network
+from apexbridge.sandbox.launcher import kernel, network, tree
 from apexbridge.sandbox.launcher.cells import Cell, Order, Tell, end, refuse_another
 from apexbridge.sandbox.launcher.cgroups import Group
 from apexbridge.sandbox.launcher.house import House
@@ -148,6 +148,10 @@ class BubblewrapCell(Cell):
                 kernel.unmount(str(place))
             with suppress(OSError):
                 place.rmdir()
+
+    def sockets(self, pids: Sequence[int]) -> int:
+        """How many sockets the run has, those included that wait to be accepted."""
+        return tree.sockets_of_namespace(self.pid) if self.pid is not None else 0
 
     @property
     def wakes(self) -> dict[int, Callable[[], None]]:

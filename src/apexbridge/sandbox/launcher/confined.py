@@ -26,6 +26,7 @@ from apexbridge.sandbox.launcher.cells import (
     settle,
     words_of,
 )
+from apexbridge.sandbox.launcher.cgroups import Group
 from apexbridge.sandbox.launcher.clearing import remove_tree
 from apexbridge.sandbox.launcher.limits import Limits, limit_processes
 from apexbridge.sandbox.launcher.rooms import make_readable
@@ -36,7 +37,8 @@ _ALL_RIGHTS = {1: 0x1FFF, 2: 0x3FFF, 3: 0x7FFF, 4: 0x7FFF, 5: 0xFFFF}
 _FIRST_WITH_NETWORK, _FIRST_WITH_SCOPES = 4, 6
 _BIND_AND_CONNECT = 3
 _SOCKETS_AND_SIGNALS = 3
-_DEVICES = ("null", "zero", "full", "random", "urandom")
+_DEVICES = ("null", "full", "random", "urandom")
+"""Not /dev/zero: mapped shared it is memory whose size the watchdog cannot tell. /dev/full reads the same."""
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _ETC = ("alternatives", "ld.so.cache", "localtime", "ssl/openssl.cnf", "ssl/certs", "pki", "mime.types", "fonts")
 ERROR_FILE = 10
@@ -61,8 +63,11 @@ def is_reachable(path: str) -> bool:
 class ConfinedCell(Cell):
     """A cell on the host's own process table and disk."""
 
-    def __init__(self, identity: str, told: dict[str, Any], *, limits: Limits, uid: int | None, tell: Tell) -> None:
+    def __init__(
+        self, identity: str, told: dict[str, Any], group: Group, *, limits: Limits, uid: int | None, tell: Tell
+    ) -> None:
         super().__init__(identity, limits=limits, uid=uid, tell=tell)
+        self.group = group
         self._told = told
         self.niceness: int = told["niceness"]
         self._workspace = Path(told["temporary"]) / f"skill-workspace-{identity}"
@@ -121,6 +126,8 @@ class ConfinedCell(Cell):
         if self._status is not None:
             told = os.read(self._status, 64)
             self.exit_code = int(told) if told else None
+        if self.verdict is None and self.exit_code and self.group.oom_kills():
+            self.verdict = "memory"
         return None
 
     def close(self) -> None:
@@ -128,6 +135,7 @@ class ConfinedCell(Cell):
         if self._status is not None:
             os.close(self._status)
             self._status = None
+        self.group.remove()
         remove_tree(str(self._workspace))
         remove_tree(str(self._place))
 
@@ -189,6 +197,7 @@ class ConfinedCell(Cell):
                     size += found.st_blocks * 512
                     if stat.S_ISDIR(found.st_mode):
                         waiting.append(entry.path)
+        size += tree.unnamed_bytes_of(self.inside())
         return size > self.limits.disk or count > self.limits.inodes
 
 
@@ -205,6 +214,7 @@ def _keep(cell: ConfinedCell, order: Order, files: Sequence[int], status: int, r
     run = os.fork()
     if run == 0:
         try:
+            cell.group.join()
             settle(limits=cell.limits, niceness=cell.niceness)
             become(files, {not_started_inside: ERROR_FILE}, uid=cell.uid)
             os.set_inheritable(ERROR_FILE, False)  # closed by a successful start

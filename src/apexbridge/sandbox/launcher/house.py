@@ -72,13 +72,12 @@ class House:
             self.next = None
 
     def close(self) -> None:
-        """Let the next process go, and leave neither groups nor a folder behind."""
+        """Let the next process go, and leave no folder behind."""
         if self.next is not None:
             end(self.next.pid)
             with suppress(ChildProcessError):
                 os.waitpid(self.next.pid, 0)
             self.next.group.remove()
-        self.cgroups.close()
         with suppress(OSError):  # the folder on the host, below: the server removes it too, unless it was killed
             kernel.unmount(str(self.base))
             self.base.rmdir()
@@ -95,7 +94,7 @@ class House:
         )
 
 
-def build(told: dict[str, Any], *, is_root: bool) -> House:
+def build(told: dict[str, Any], cgroups: Cgroups, *, is_root: bool) -> House:
     """Move into a mount namespace of our own and furnish it."""
     base = Path(told["base"])
     if is_root:
@@ -105,7 +104,7 @@ def build(told: dict[str, Any], *, is_root: bool) -> House:
     kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_SLAVE)
     kernel.mount("apexbridge", str(base), "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "size=32m,mode=711")
     kernel.mount(None, str(base), None, kernel.MS_PRIVATE)
-    house = House(base=base, program=_reachable_program(told["program"], base), told=told, cgroups=Cgroups())
+    house = House(base=base, program=_reachable_program(told["program"], base), told=told, cgroups=cgroups)
     for is_network in (False, True):
         house.filter(network=is_network).write_bytes(bytes.fromhex(told["filters"][is_network]))
     house.furnish(house.model)

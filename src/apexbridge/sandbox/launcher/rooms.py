@@ -20,7 +20,9 @@ NOTHING_PLACE = "/layers/nothing"
 """An empty folder, shown in the place of what is hidden."""
 _EMPTY = ("proc", "tmp", "skill", "layers/python", "node_modules", "dev/pts", "dev/shm")
 _SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
-_DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+_DEVICES = {"null": "null", "zero": "full", "full": "full", "random": "random", "urandom": "urandom", "tty": "tty"}
+"""By their name inside. /dev/full reads as zeros too, but it cannot be mapped: /dev/zero mapped shared is memory whose
+size the watchdog cannot tell."""
 _DEVICE_LINKS = {
     "fd": "/proc/self/fd",
     "stdin": "/proc/self/fd/0",
@@ -112,14 +114,14 @@ def _show(room: Path, path: str) -> None:
 
 def _make_devices(folder: Path) -> None:
     """A few harmless devices: nodes of our own where root makes them, else the host's, each mounted by itself."""
-    for name in _DEVICES:
-        device, path = os.stat(f"/dev/{name}"), folder / name
+    for name, source in _DEVICES.items():
+        device, path = os.stat(f"/dev/{source}"), folder / name
         try:
             os.mknod(path, stat.S_IFCHR, device.st_rdev)
             path.chmod(0o666)
         except PermissionError:
             path.touch()
-            kernel.mount(f"/dev/{name}", str(path), None, kernel.MS_BIND)
+            kernel.mount(f"/dev/{source}", str(path), None, kernel.MS_BIND)
     for name, target in _DEVICE_LINKS.items():
         (folder / name).symlink_to(target)
 
