@@ -42,6 +42,12 @@ ORDINARY = {
     "daemon": ("sh", "(setsid sh -c 'sleep 1000; true' $1 > /dev/null 2>&1 &); echo left"),
     "bomb": ("py", "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass"),
 }
+INOTIFY = """
+import ctypes, json
+libc, count = ctypes.CDLL(None, use_errno=True), 0
+while count < 200 and libc.inotify_init1(0) >= 0: count += 1
+print(json.dumps(count))
+"""
 ENDLESS = {"time": 1500, "bomb": 1500}
 """Those that only the clock ends; all others end by themselves, however busy the machine is."""
 PATIENCE_MS = 30_000
@@ -79,6 +85,7 @@ async def main(kind: str) -> dict[str, Any]:
                 result = await bench.run(text, timeout_ms=PATIENCE_MS)
                 told[how] = [result.error_code, result.stdout]
             told["not refused"] = await bench.told(REFUSED)
+            told["inotify"] = await bench.told(INOTIFY)
             told["ordinary use"] = await bench.told(ORDINARY_USE)
             job = bench.job("print(1)")
             (job.folder / job.script).chmod(0)

@@ -58,6 +58,8 @@ def test_a_server_without_privileges_has_the_same_walls(kind: str) -> None:
     assert {how: told.pop(how) for how in hidden} == {how: ["OUT_OF_MEMORY", ""] for how in hidden}
     assert told.pop("not refused") == []
     assert len(told.pop("ordinary use")) == 4
+    instances = int(Path("/proc/sys/user/max_inotify_instances").read_text())
+    assert told.pop("inotify") == (0 if kind == "landlock" else min(instances // 4, 200))
     bomb, _ = told.pop("bomb")
     assert bomb in ("TIMEOUT", "PROCESS_LIMIT", "OUTPUT_LIMIT")
     assert json.loads(told.pop("python")[1])[0] == {"a": 1}

@@ -15,6 +15,8 @@ from apexbridge.sandbox.launcher.embryo import Embryo
 from apexbridge.sandbox.launcher.limits import Limits
 from apexbridge.sandbox.launcher.rooms import furnish, is_temporary
 
+_COUNTED_BY_USER = ("/proc/sys/user/max_inotify_instances", "/proc/sys/user/max_inotify_watches")
+
 
 @dataclass(slots=True, kw_only=True)
 class House:
@@ -114,10 +116,15 @@ def build(told: dict[str, Any], cgroups: Cgroups, *, is_root: bool) -> House:
 def _own_user_namespace() -> None:
     """Without root, mounting needs a user namespace; everyone keeps their own number in it."""
     uid, gid = os.getuid(), os.getgid()
+    # The kernel counts these by user, and a run is the server's user: all runs together leave most to other programs.
+    # Read here, since a new namespace has no limits of its own.
+    shares = {limit: int(limit.read_text()) // 4 for limit in map(Path, _COUNTED_BY_USER) if limit.exists()}
     kernel.unshare(kernel.CLONE_NEWUSER | kernel.CLONE_NEWNS)
     Path("/proc/self/setgroups").write_text("deny")
     Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
     Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
+    for limit, value in shares.items():
+        limit.write_text(str(value))
 
 
 def _reachable_program(program: str, base: Path) -> str:
