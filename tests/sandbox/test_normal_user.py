@@ -58,6 +58,8 @@ def test_a_server_without_privileges_has_the_same_walls(kind: str) -> None:
     assert {how: told.pop(how) for how in hidden} == {how: ["OUT_OF_MEMORY", ""] for how in hidden}
     assert told.pop("not refused") == []
     assert len(told.pop("ordinary use")) == 4
+    below = told.pop("below")
+    assert below == (["SPAWN_FAILED", ""] if kind == "landlock" else [None, '[["below", "file"], []]\n'])
     instances = int(Path("/proc/sys/user/max_inotify_instances").read_text())
     assert told.pop("inotify") == (0 if kind == "landlock" else min(instances // 4, 200))
     bomb, _ = told.pop("bomb")

@@ -36,8 +36,8 @@ class Order:
     """The device and number that the skill's folder must have, where it matters which one it is."""
     layers: dict[str, str] = field(default_factory=dict)
     """Folders of installed dependencies, by the name of the place where they show."""
-    paths: list[str] = field(default_factory=list)
-    """Further paths of the host that are shown read-only, as they stand."""
+    paths: dict[str, list[int]] = field(default_factory=dict)
+    """Further paths of the host that are shown read-only, as they stand, and the device and inode each must have."""
     hosts: list[list[Any]] = field(default_factory=list)
     """Addresses inside that lead to a granted host: address, port, name."""
 

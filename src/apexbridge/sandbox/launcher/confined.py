@@ -30,6 +30,7 @@ from apexbridge.sandbox.launcher.cgroups import Group
 from apexbridge.sandbox.launcher.clearing import remove_tree
 from apexbridge.sandbox.launcher.limits import Limits, limit_processes
 from apexbridge.sandbox.launcher.rooms import make_readable
+from apexbridge.sandbox.launcher.shown import mounts_below, refuse_another_path
 
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_FOLDER = 1, 2, 4, 8
 _ALL_RIGHTS = {1: 0x1FFF, 2: 0x3FFF, 3: 0x7FFF, 4: 0x7FFF, 5: 0xFFFF}
@@ -95,6 +96,8 @@ class ConfinedCell(Cell):
         refuse_another(descriptor, order.folder)
         os.close(descriptor)
         self._show(order.skill)
+        if self._told["walls"] == "landlock":
+            _check_granted(order.paths)
         rules = self._rules([*self._shown, *order.layers.values(), *order.paths])
         status, status_inside = os.pipe()
         # The word to stop must not come while the keeper cannot hear it yet.
@@ -147,7 +150,7 @@ class ConfinedCell(Cell):
         if self._looks % _DISK_EVERY == 0 and self._is_too_large():
             self.end_for("disk")
 
-    def confine(self, rules: list[tuple[str, int]]) -> None:
+    def confine(self, rules: list[tuple[str, int]], granted: dict[str, list[int]]) -> None:
         """Put up what walls this host has; called in the child that becomes the run."""
         # A user that others share has theirs already; what they start or end meanwhile, the watching makes up for.
         others = 0 if self.uid is not None else tree.tasks_of_user(os.getuid()) - 1
@@ -159,6 +162,7 @@ class ConfinedCell(Cell):
                 _BIND_AND_CONNECT if version >= _FIRST_WITH_NETWORK else 0,
                 _SOCKETS_AND_SIGNALS if version >= _FIRST_WITH_SCOPES else 0,
                 rules,
+                granted,
             )
             kernel.filter_syscalls(bytes.fromhex(self._told["filters"][0]))
 
@@ -201,6 +205,22 @@ class ConfinedCell(Cell):
         return size > self.limits.disk or count > self.limits.inodes
 
 
+def _check_granted(paths: dict[str, list[int]]) -> None:
+    """Refuse what a rule of Landlock would show too much of: a rule holds for everything that is mounted below as well.
+
+    Raises:
+        OSError: naming the path.
+    """
+    for path, identity in paths.items():
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        try:
+            refuse_another_path(descriptor, path, identity)
+            if below := mounts_below(os.readlink(f"/proc/self/fd/{descriptor}")):
+                raise OSError(f"{path} cannot be shown without namespaces: {below[0]} is mounted below it")
+        finally:
+            os.close(descriptor)
+
+
 def _keep(cell: ConfinedCell, order: Order, files: Sequence[int], status: int, rules: list[tuple[str, int]]) -> None:
     """The keeper: starts the run, adopts whatever the run lets go of, and ends it all."""
     stop, stopper = os.pipe()
@@ -218,7 +238,7 @@ def _keep(cell: ConfinedCell, order: Order, files: Sequence[int], status: int, r
             settle(limits=cell.limits, niceness=cell.niceness)
             become(files, {not_started_inside: ERROR_FILE}, uid=cell.uid)
             os.set_inheritable(ERROR_FILE, False)  # closed by a successful start
-            cell.confine(rules)
+            cell.confine(rules, order.paths)
             os.chdir(order.workspace)
             os.execve(order.command[0], order.command, order.environment)
         except BaseException as error:  # whatever it is, this copy of the launcher must not go on

@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,7 +84,7 @@ class House:
             kernel.unmount(str(self.base))
             self.base.rmdir()
 
-    def furnish(self, room: Path, paths: Sequence[str] = ()) -> None:
+    def furnish(self, room: Path, paths: Mapping[str, Sequence[int]] | None = None) -> None:
         """Make a root folder."""
         told = self.told
         furnish(
@@ -92,7 +92,7 @@ class House:
             loaders=told["loaders"],
             interpreters=[path for path in told["interpreters"] if not is_temporary(path)],
             hidden=[path for path in told["hidden"] if not is_temporary(path)],
-            paths=paths,
+            paths=paths or {},
         )
 
 
