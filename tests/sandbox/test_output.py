@@ -265,6 +265,9 @@ PRINTED: dict[str, Callable[[str], str]] = {
     "repr with both quotes": lambda value: repr(value + "\"'"),
     "ascii": ascii,
     "JSON": json.dumps,
+    "JSON in JSON": lambda value: json.dumps({"body": json.dumps({"key": value})}).removeprefix(
+        '{"body": "{\\"key\\": '
+    ),
     "JSON without escapes": lambda value: json.dumps(value, ensure_ascii=False),
     "JSON for a page": lambda value: (
         json.dumps(value).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -44,6 +44,7 @@ def _in_json(value: str) -> Iterator[str]:
     for is_ascii in (True, False):
         text = json.dumps(value, ensure_ascii=is_ascii)[1:-1]
         yield text
+        yield json.dumps(text, ensure_ascii=is_ascii)[1:-1]  # JSON in a text of JSON
         yield text.replace("/", "\\/")
         yield "".join(_IN_SCRIPT.get(character, character) for character in text)
 
