@@ -234,7 +234,7 @@ os.write(unnamed, b"x" * (1 << 20))
     with started(text + READY) as pid:
         assert tree.locks_of([pid]) == 7
         assert tree.open_sockets_of([pid]) == 2
-        assert tree.unnamed_bytes_of([pid]) >= 1 << 20
+        assert tree.unnamed_bytes_of([pid], tmp_path.stat().st_dev) >= 1 << 20
         assert tree.sockets_of_namespace(pid) >= 2
     assert tree.shared_memory_of_host() >= 0
     assert tree.socket_bytes() > 0

@@ -75,6 +75,7 @@ class ConfinedCell(Cell):
         self._place = Path(told["base"]) / identity
         self._shown: list[str] = [f"{told['base']}/loaders"]
         self._status: int | None = None
+        self._device = 0
 
     def open(self, *, with_input: bool) -> list[int]:
         """Make the workspace in the host's temporary folder."""
@@ -83,6 +84,7 @@ class ConfinedCell(Cell):
             if self.uid is not None:
                 os.chown(folder, self.uid, self.uid)
         opened = [os.open(self._workspace, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)]
+        self._device = os.fstat(opened[0]).st_dev
         if with_input:
             (self._workspace / "input").mkdir(mode=0o755)
             opened.append(os.open(self._workspace / "input", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
@@ -201,7 +203,7 @@ class ConfinedCell(Cell):
                     size += found.st_blocks * 512
                     if stat.S_ISDIR(found.st_mode):
                         waiting.append(entry.path)
-        size += tree.unnamed_bytes_of(self.inside())
+        size += tree.unnamed_bytes_of(self.inside(), self._device)
         return size > self.limits.disk or count > self.limits.inodes
 
 

@@ -178,7 +178,11 @@ def landlock_version() -> int:
 
 
 def landlock(
-    files: int, network: int, scopes: int, rules: "list[tuple[str, int]]", identities: "dict[str, list[int]]"
+    files: int,
+    network: int,
+    scopes: int,
+    rules: "list[tuple[str, int]]",
+    identities: "dict[str, list[int]] | None" = None,
 ) -> None:
     """Confine this process and all it starts to the paths in `rules`; every right in `files` is refused elsewhere.
 
@@ -200,7 +204,8 @@ def landlock(
                 continue
             try:
                 found = os.fstat(parent)
-                if [found.st_dev, found.st_ino] != identities.get(path, [found.st_dev, found.st_ino]):
+                identity = [found.st_dev, found.st_ino]
+                if identities and identities.get(path, identity) != identity:
                     raise OSError(f"{path} was replaced a moment ago; run it again")
                 possible = files if stat.S_ISDIR(found.st_mode) else files & _LANDLOCK_FILE_RIGHTS
                 rule = _PathRule(allowed=allowed & possible, parent=parent)

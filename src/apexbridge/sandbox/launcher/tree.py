@@ -148,12 +148,12 @@ def open_sockets_of(pids: Iterable[int]) -> int:
     return len({(found.st_dev, found.st_ino) for found in _open_files(pids) if stat.S_ISSOCK(found.st_mode)})
 
 
-def unnamed_bytes_of(pids: Iterable[int]) -> int:
-    """What files take of the disk that these processes have open and that no folder names any more."""
+def unnamed_bytes_of(pids: Iterable[int], device: int) -> int:
+    """What files take of a disk that these processes have open and that no folder names any more."""
     unnamed = {
         (found.st_dev, found.st_ino): found.st_blocks * 512
         for found in _open_files(pids)
-        if stat.S_ISREG(found.st_mode) and not found.st_nlink
+        if stat.S_ISREG(found.st_mode) and not found.st_nlink and found.st_dev == device
     }
     return sum(unnamed.values())
 
