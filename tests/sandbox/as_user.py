@@ -18,7 +18,9 @@ from apexbridge.sandbox.config import SandboxSettings
 from apexbridge.sandbox.engine import Sandbox
 from apexbridge.sandbox.launcher import kernel
 from apexbridge.sandbox.launcher.confined import is_reachable
+from apexbridge.sandbox.models import Grants
 from tests.sandbox.bench import Bench, descendants, named, put_up
+from tests.sandbox.hidden import HIDDEN, IN_NAMESPACES_HIDDEN, ORDINARY_USE, REFUSED
 from tests.sandbox.hostile import EVERYWHERE, IN_NAMESPACES, bait, script
 
 SETTINGS = {
@@ -41,6 +43,19 @@ ORDINARY = {
     "daemon": ("sh", "(setsid sh -c 'sleep 1000; true' $1 > /dev/null 2>&1 &); echo left"),
     "bomb": ("py", "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass"),
 }
+INOTIFY = """
+import ctypes, json
+libc, count = ctypes.CDLL(None, use_errno=True), 0
+while count < 200 and libc.inotify_init1(0) >= 0: count += 1
+print(json.dumps(count))
+"""
+SHOWN = Path("/mnt/shown")
+"""Made in the mount namespace of this process alone, with another file system mounted below."""
+BELOW = """
+import json, os
+path = json.loads(os.environ["INPUT_JSON"])["path"]
+print(json.dumps([sorted(os.listdir(path)), os.listdir(path + "/below")]))
+"""
 ENDLESS = {"time": 1500, "bomb": 1500}
 """Those that only the clock ends; all others end by themselves, however busy the machine is."""
 PATIENCE_MS = 30_000
@@ -73,6 +88,17 @@ async def main(kind: str) -> dict[str, Any]:
                 )
                 told[name] = [result.error_code, result.stdout[:100] if result.success else result.error]
                 told[f"left of {name}"] = named(mark)
+            hidden = {} if kind == "warm" else HIDDEN if kind == "landlock" else HIDDEN | IN_NAMESPACES_HIDDEN
+            for how, text in hidden.items():
+                result = await bench.run(text, timeout_ms=PATIENCE_MS)
+                told[how] = [result.error_code, result.stdout]
+            told["not refused"] = await bench.told(REFUSED)
+            shown = SHOWN.stat()
+            grants = Grants(paths={str(SHOWN): (shown.st_dev, shown.st_ino)})
+            result = await bench.run(BELOW, grants=grants, input={"path": str(SHOWN)})
+            told["below"] = [result.error_code, result.stdout]
+            told["inotify"] = await bench.told(INOTIFY)
+            told["ordinary use"] = await bench.told(ORDINARY_USE)
             job = bench.job("print(1)")
             (job.folder / job.script).chmod(0)
             try:
@@ -90,6 +116,11 @@ def become(user: int, folder: Path, module: str, *words: str) -> None:
     kernel.unshare(kernel.CLONE_NEWNS)
     kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_SLAVE)
     os.umask(0o022)
+    kernel.mount("shown", "/mnt", "tmpfs", 0, "mode=755")
+    (SHOWN / "below").mkdir(parents=True)
+    (SHOWN / "file").touch()
+    kernel.mount("below", str(SHOWN / "below"), "tmpfs", 0, "mode=755")
+    (SHOWN / "below/secret").touch()
     _put_within_reach([Path(sys.base_prefix), checkout, packages])
     os.chown(folder, user, user)
     os.setgroups([])

@@ -13,6 +13,7 @@ import anyio
 import anyio.abc
 import pytest
 
+from apexbridge.sandbox.launcher import kernel
 from apexbridge.sandbox.models import Grants
 from apexbridge.sandbox.proxy import MAX_CONNECTIONS, places
 from tests.sandbox.bench import Bench, Words
@@ -176,6 +177,11 @@ async def test_a_secret_in_an_error_is_masked(bench: Bench) -> None:
     assert (result.error, "hunter2" in result.stderr) == ("***", False)
 
 
+def identity(path: str | Path) -> tuple[int, int]:
+    found = Path(path).stat()
+    return found.st_dev, found.st_ino
+
+
 async def test_a_granted_path_can_be_read_and_nothing_beside_it(bench: Bench, folder: Path) -> None:
     text = """
 import json, os
@@ -192,13 +198,44 @@ print(json.dumps(told))
 """
     shown, beside = str(folder / "shown"), str(folder / "beside.txt")
     given = {"shown": shown, "beside": beside}
-    told = await bench.told(text, grants=Grants(paths=(shown,)), input=given)
+    told = await bench.told(text, grants=Grants(paths={shown: identity(shown)}), input=given)
     assert told == {"read": True, "write": False, "create": False, "beside": False, "list above": False}
     assert not (await bench.told(text, input=given))["read"]
 
 
+async def test_what_is_mounted_below_a_granted_path_is_not_shown(walls: Bench, folder: Path) -> None:
+    if os.getuid() != 0:
+        return  # `test_normal_user.py` tries the same
+    shown = folder / "shown"
+    for name in ("proc", "other", "file"):
+        (shown / name).touch() if name == "file" else (shown / name).mkdir()
+    kernel.mount("proc", str(shown / "proc"), "proc", 0)
+    kernel.mount("tmpfs", str(shown / "other"), "tmpfs", 0)
+    (shown / "other/secret").touch()
+    kernel.mount(str(folder / "beside.txt"), str(shown / "file"), None, kernel.MS_BIND)
+    text = f"""
+import json, os
+os.chdir({str(shown)!r})
+print(json.dumps([os.listdir("proc"), os.listdir("other"), open("file").read()]))
+"""
+    try:
+        result = await walls.run(text, grants=Grants(paths={str(shown): identity(shown)}))
+    finally:
+        for name in ("proc", "other", "file"):
+            kernel.unmount(str(shown / name))
+    if walls.sandbox.settings.backend == "landlock":
+        assert (result.error_code, "mounted below" in (result.error or "")) == ("SPAWN_FAILED", True)
+    else:
+        assert result.stdout == '[[], [], ""]\n'
+
+
+async def test_another_folder_in_the_place_of_the_granted_one_is_not_shown(walls: Bench, folder: Path) -> None:
+    result = await walls.run("print('ran')", grants=Grants(paths={str(folder / "shown"): identity(folder)}))
+    assert (result.error_code, result.stdout) == ("SPAWN_FAILED", "")
+
+
 async def test_a_result_tells_what_was_let_through(bench: Bench, folder: Path) -> None:
-    grants = Grants(hosts=(("192.0.2.1", 443),), paths=(str(folder / "shown"),))
+    grants = Grants(hosts=(("192.0.2.1", 443),), paths={str(folder / "shown"): identity(folder / "shown")})
     result = await bench.run("pass", grants=grants)
     assert str(result.enforcement["net"]).endswith("192.0.2.1:443")
     assert str(folder / "shown") in str(result.enforcement["fs"])

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -141,6 +142,102 @@ def test_every_process_below_is_found_and_shared_pages_count_once_where_it_matte
         assert 60 << 20 <= exact < quick
         process.communicate()
     assert (tree.descendants(process.pid), tree.memory_of(pids), tree.exact_memory_of(pids)) == ([], 0, 0)
+
+
+@contextmanager
+def started(text: str) -> Iterator[int]:
+    """A process that has said that it is ready; it ends when its stdin does."""
+    with subprocess.Popen([sys.executable, "-c", text], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        yield process.pid
+        process.communicate()
+
+
+READY = """
+print("ready", flush=True)
+sys.stdin.read()
+os._exit(0)
+"""
+
+
+@pytest.mark.requirement("B7")
+def test_the_pieces_of_a_shared_object_count_together_and_each_byte_once() -> None:
+    text = """
+import ctypes, mmap, os, sys
+libc = ctypes.CDLL(None)
+libc.mmap.restype = libc.mremap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+libc.mremap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int]
+MB = 1 << 20
+pieces = libc.mmap(None, 8 * MB, 3, 0x21, -1, 0)
+libc.mprotect(pieces + 2 * MB, 2 * MB, 1)
+twice = libc.mmap(None, 4 * MB, 3, 0x21, -1, 0)
+libc.mremap(twice, 0, 4 * MB, 1)
+zero = mmap.mmap(os.open("/dev/zero", os.O_RDWR), 2 * MB)
+if os.fork() == 0: sys.stdin.read(); os._exit(0)
+"""
+    with started(text + READY) as pid:
+        mapped = tree.shared_memory_of([pid, *tree.descendants(pid)])
+        assert (mapped.is_whole, mapped.unreadable, len(mapped.ranges)) == (True, set(), 3)
+        assert mapped.bytes_at_most(0) == 14 << 20
+        assert mapped.bytes_at_most(8 << 20) == 24 << 20
+
+
+@pytest.mark.requirement("B7")
+def test_a_process_whose_first_thread_has_ended_counts() -> None:
+    text = """
+import ctypes, os, platform, sys, threading
+def hold():
+    taken = bytearray(b"x") * (60 << 20)
+    main.join(0.2)
+    print("ready", flush=True)
+    sys.stdin.read()
+    os._exit(0)
+main = threading.current_thread()
+threading.Thread(target=hold).start()
+ctypes.CDLL(None).syscall(60 if platform.machine() == "x86_64" else 93, 0)
+"""
+    with started(text) as pid:
+        assert b"VmRSS" not in Path(f"/proc/{pid}/status").read_bytes()
+        assert tree.memory_of([pid]) >= 60 << 20
+        assert tree.exact_memory_of([pid]) >= 60 << 20
+
+
+@pytest.mark.requirement("B7")
+def test_more_mappings_than_can_be_read_are_not_overlooked() -> None:
+    text = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None)
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+for count in range(60_000): libc.mmap(None, 4096, count % 2, 0x22, -1, 0)
+for _ in range(4):
+    if os.fork() == 0: sys.stdin.read(); os._exit(0)
+"""
+    with started(text + READY) as pid:
+        assert tree.shared_memory_of([pid]).is_whole
+        assert not tree.shared_memory_of([pid, *tree.descendants(pid)]).is_whole
+
+
+def test_locks_sockets_and_files_without_a_name_are_found(tmp_path: Path) -> None:
+    text = f"""
+import fcntl, os, socket, sys
+os.chdir({str(tmp_path)!r})
+file = os.open("locked", os.O_RDWR | os.O_CREAT)
+for at in range(7): fcntl.lockf(file, fcntl.LOCK_EX, 1, 2 * at)
+pair = socket.socketpair()
+unnamed = os.open("unnamed", os.O_RDWR | os.O_CREAT)
+os.unlink("unnamed")
+os.write(unnamed, b"x" * (1 << 20))
+"""
+    with started(text + READY) as pid:
+        assert tree.locks_of([pid]) == 7
+        assert tree.open_sockets_of([pid]) == 2
+        assert tree.unnamed_bytes_of([pid], tmp_path.stat().st_dev) >= 1 << 20
+        assert tree.sockets_of_namespace(pid) >= 2
+    assert tree.shared_memory_of_host() >= 0
+    assert tree.socket_bytes() > 0
 
 
 # ------------------------------------------------------------------------------------------------------------- others

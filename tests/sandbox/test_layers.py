@@ -25,6 +25,7 @@ import pytest
 from apexbridge.errors import ApexBridgeError, RequestError, ServerError
 from apexbridge.sandbox.layers import build
 from apexbridge.sandbox.layers.store import Kind, LayerStore
+from apexbridge.sandbox.layers.words import without_paths
 from apexbridge.skills.dependencies import read_dependencies
 
 pytestmark = pytest.mark.anyio
@@ -153,7 +154,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> StandIn:
     def put(script: str) -> None:
         npm = tmp_path / "bin/npm"
         npm.parent.mkdir(exist_ok=True)
-        npm.write_text(f"#!/bin/sh\n{script}\n")
+        npm.write_text(f"#!/bin/sh\nif [ $1 = config ]; then echo all; exit; fi\n{script}\n")
         npm.chmod(0o755)
         monkeypatch.setenv("PATH", f"{npm.parent}:{os.environ['PATH']}")
 
@@ -293,6 +294,74 @@ async def test_a_wheel_that_a_wheel_names_by_url_is_refused(store: LayerStore, w
     assert "far" in (await refusal(store, "python", "tiny")).message
 
 
+@pytest.mark.requirement("B21")
+@pytest.mark.parametrize(
+    "named",
+    [
+        "{address}/internal/metadata?token=1",
+        "{address}/files/far-1.0-py3-none-any.whl",
+        "{address}/files/far-1.0.tar.gz",
+        "git+{address}/far.git",
+        "file://{folder}",
+        "file://{folder}/far-1.0-py3-none-any.whl",
+    ],
+)
+@pytest.mark.parametrize("depth", [1, 2])
+async def test_what_a_package_names_by_a_url_is_not_even_fetched(
+    store: LayerStore, wheels: Path, tmp_path: Path, named: str, depth: int
+) -> None:
+    fetched: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            fetched.append(self.path)
+            self.send_error(404)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}).start()
+        place = named.format(address=f"http://127.0.0.1:{server.server_port}", folder=tmp_path)
+        make_wheel(wheels, "near", {"near.py": ""}, metadata=f"Requires-Dist: far @ {place}")
+        make_wheel(wheels, "tiny", {"tiny.py": ""}, metadata="Requires-Dist: near")
+        lines: list[str] = []
+        with pytest.raises(ServerError) as caught:
+            await store.install("python", KEY, ["near" if depth == 1 else "tiny"], lines.append)
+        server.shutdown()
+    assert "by a URL" in caught.value.message
+    assert fetched == []
+    told = "\n".join([caught.value.message, *lines])
+    assert str(tmp_path) not in told, "the server's own paths are not for whoever installs"
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("Cannot unpack file /srv/staging/x/data.json (downloaded)", "Cannot unpack file …/data.json (downloaded)"),
+        ("in '/usr/lib/python3/pip'", "in '…/pip'"),
+        ("from https://pypi.org/simple/tiny/ and http://[::1]:80/a/b", None),
+        ("Looking in links: file:///srv/wheels/here", "Looking in links: …/here"),
+        ("read/write and 1/2, ./a/b, ../c/d", None),
+    ],
+)
+def test_installers_words_are_told_without_paths_of_the_server(line: str, told: str | None) -> None:
+    assert without_paths(line) == (told or line)
+
+
+async def test_an_npm_that_would_fetch_any_url_is_refused(
+    store: LayerStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    npm = tmp_path / "bin/npm"
+    npm.parent.mkdir()
+    npm.write_text(f"#!/bin/sh\n[ $1 = config ] && echo undefined && exit\ntouch {tmp_path}/INSTALLED\n")
+    npm.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{npm.parent}:{os.environ['PATH']}")
+    error = await refusal(store, "node", "a@1")
+    assert (error.code, "npm install -g npm@latest" in error.message) == ("NOT_READY", True)
+    assert not (tmp_path / "INSTALLED").exists()
+
+
 @pytest.mark.parametrize(
     "path",
     ["../../../../evil.py", "tiny-1.0.data/purelib/../../../../../evil.py", "tiny-1.0.data/data/../../../evil.py"],
@@ -340,11 +409,29 @@ async def test_the_guard_holds_pip_whatever_its_version_lets_through(
     ):
         (packages / "pip").mkdir(exist_ok=True)
         (packages / "pip/__main__.py").write_text(f"import os, subprocess\n{attempt}\n")
-        (packages / "pip/__init__.py").touch()
+        for name in ("__init__", "_internal/__init__", "_internal/req/__init__"):
+            (packages / f"pip/{name}.py").parent.mkdir(exist_ok=True)
+            (packages / f"pip/{name}.py").touch()
+        (packages / "pip/_internal/exceptions.py").write_text("class InstallationError(Exception): pass\n")
+        (packages / "pip/_internal/req/req_install.py").write_text("class InstallRequirement: pass\n")
         error = await refusal(store, "python", "tiny")
         assert "PermissionError" in error.message, attempt
     assert list(tmp_path.rglob("evil")) == []
     assert (tmp_path / "kept").stat().st_mode & 0o777 != 0
+
+
+async def test_a_pip_that_cannot_be_kept_from_urls_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, store: LayerStore
+) -> None:
+    environment = tmp_path / "environment"
+    venv.create(environment, with_pip=False)
+    monkeypatch.setattr(sys, "executable", str(environment / "bin/python"))
+    (packages,) = environment.glob("lib/python*/site-packages")
+    (packages / "pip").mkdir()
+    (packages / "pip/__init__.py").touch()
+    (packages / "pip/__main__.py").write_text(f"open({str(tmp_path / 'evil')!r}, 'w')\n")
+    error = await refusal(store, "python", "tiny")
+    assert (error.code, "version of pip" in error.message) == ("NOT_READY", True)
 
 
 async def test_a_link_in_a_wheel_is_not_a_link_in_the_layer(store: LayerStore, wheels: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from tests.sandbox.as_user import ORDINARY, SETTINGS
 from tests.sandbox.bench import SECONDS
+from tests.sandbox.hidden import HIDDEN, IN_NAMESPACES_HIDDEN
 from tests.sandbox.hostile import EVERYWHERE, IN_NAMESPACES
 
 ROOT = Path(__file__).parents[2]
@@ -28,7 +29,7 @@ def told_by_user(kind: str) -> dict[str, Any]:
             cwd=ROOT,
             capture_output=True,
             text=True,
-            timeout=SECONDS * 4,
+            timeout=SECONDS * 8,
         )
     assert ended.returncode == 0, ended.stderr
     told: dict[str, Any] = json.loads(ended.stdout)
@@ -53,6 +54,14 @@ def test_a_server_without_privileges_has_the_same_walls(kind: str) -> None:
         assert (harm, code, reached) == (harm, None, "[]\n")
     for name in ORDINARY:
         assert told.pop(f"left of {name}") == []
+    hidden = {} if kind == "warm" else HIDDEN if kind == "landlock" else HIDDEN | IN_NAMESPACES_HIDDEN
+    assert {how: told.pop(how) for how in hidden} == {how: ["OUT_OF_MEMORY", ""] for how in hidden}
+    assert told.pop("not refused") == []
+    assert len(told.pop("ordinary use")) == 4
+    below = told.pop("below")
+    assert below == (["SPAWN_FAILED", ""] if kind == "landlock" else [None, '[["below", "file"], []]\n'])
+    instances = int(Path("/proc/sys/user/max_inotify_instances").read_text())
+    assert told.pop("inotify") == (0 if kind == "landlock" else min(instances // 4, 200))
     bomb, _ = told.pop("bomb")
     assert bomb in ("TIMEOUT", "PROCESS_LIMIT", "OUTPUT_LIMIT")
     assert json.loads(told.pop("python")[1])[0] == {"a": 1}

@@ -1,12 +1,21 @@
 """What a run prints, piece by piece: nothing is lost at a border, nothing above the budget, no secret at all."""
 
+import base64
 import codecs
+import html
+import json
+import re
+import shlex
+from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
+from urllib.parse import quote, urlencode
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from apexbridge.sandbox.masker import Masker
 from apexbridge.sandbox.masking import MIN_CHARACTERS, masks
 from apexbridge.sandbox.output import TRUNCATED, Output, Stream
 from tests.sandbox.properties import unhurried
@@ -100,6 +109,23 @@ def test_half_a_character_at_the_end_shows_as_damage() -> None:
 
 
 # ------------------------------------------------------------------------------------------------------- secrets
+def masked_by_hand(text: str, secrets: list[str]) -> str:
+    """Every character of every occurrence is masked; occurrences that overlap share one mask."""
+    found = [
+        (at, at + len(secret))
+        for secret in secrets
+        for at in range(len(text) - len(secret) + 1)
+        if text.startswith(secret, at)
+    ]
+    shown, until, at = "", 0, 0
+    for first, last in sorted(found, key=lambda place: (place[0], -place[1])):
+        if first >= until:
+            shown += text[at:first] + "***"
+        until = max(until, last)
+        at = until
+    return shown + text[at:]
+
+
 words = st.text(alphabet="abcdé", min_size=1, max_size=6)
 letters = st.text(alphabet="abcdé-\n", max_size=60)
 
@@ -108,8 +134,84 @@ letters = st.text(alphabet="abcdé-\n", max_size=60)
 @given(letters, words, st.lists(st.integers(min_value=0)))
 @unhurried
 def test_a_secret_is_masked_the_same_way_wherever_a_piece_ends(text: str, secret: str, borders: list[int]) -> None:
-    masked = text.replace(secret, "***")
+    masked = masked_by_hand(text, [secret])
     assert collected(text.encode(), borders, [secret]) == (masked, masked)
+
+
+@pytest.mark.requirement("B20")
+@given(letters, st.lists(words, min_size=1, max_size=5), st.lists(st.integers(min_value=0)))
+@unhurried
+def test_secrets_that_overlap_are_masked_as_a_whole_wherever_a_piece_ends(
+    text: str, secrets: list[str], borders: list[int]
+) -> None:
+    masked = masked_by_hand(text, secrets)
+    assert collected(text.encode(), borders, secrets) == (masked, masked)
+    assert not [secret for secret in secrets if secret in masked]
+
+
+@pytest.mark.parametrize("borders", [[], list(range(20))])
+def test_of_three_secrets_in_a_chain_nothing_is_left(borders: list[int]) -> None:
+    secrets = ["abcdef", "defghi", "ghijkl"]
+    assert collected(b"-abcdefghijkl-", borders, secrets)[0] == "-***-"
+    assert collected(b"-abcdef-defghijk-", borders, secrets)[0] == "-***-***jk-"
+    assert collected(b"abcdefabcdef", borders, secrets)[0] == "******", "two that touch are two"
+
+
+def hear(heard: list[str], _: Stream, text: str) -> None:
+    heard.append(text)
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+@pytest.mark.parametrize("sizes", [[100], [1] * 100, [7, 3, 90]])
+def test_the_beginning_of_a_secret_at_the_cut_is_not_shown(stream: Stream, sizes: list[int]) -> None:
+    secret = "hunter2-is-long"
+    text = f"the key is {secret} and more".encode()
+    for limit in range(12, 11 + len(secret)):
+        heard: list[str] = []
+        output = Output(limit, secrets=[secret], listener=partial(hear, heard))
+        at = 0
+        for size in sizes:
+            output.add(stream, text[at : at + size])
+            at += size
+        shown = output.finish()[0 if stream == "stdout" else 1]
+        assert shown == f"the key is {TRUNCATED}", limit
+        assert "hunt" not in "".join(heard)
+
+
+# ------------------------------------------------------------------------------------------------------------- cost
+HARD: dict[str, tuple[list[str], Callable[[str], str]]] = {
+    "one long secret, a character at a time": (["".join(map(str, range(7000)))], lambda secret: secret[:-1] * 2),
+    "a secret that repeats itself": (["ab" * 8000 + "c"], lambda secret: secret[:-1] * 2),
+    "a secret of one character and another at its end": (["a" * 16000 + "b"], lambda secret: "a" * 40000),
+    "text that nearly is the secret again and again": (["a" * 200 + "b"], lambda secret: ("a" * 199 + "b") * 200),
+    "secrets that are ends of each other": (["x" * n + "y" for n in range(1, 200)], lambda secret: "x" * 20000),
+    "ordinary text": (["hunter2", "s3cr3t"], lambda secret: "it is hungry and such " * 2000),
+}
+
+
+@pytest.mark.requirement("B20")
+@pytest.mark.parametrize("case", list(HARD))
+@pytest.mark.parametrize("size", [1, 100, 100_000])
+def test_the_search_takes_a_few_steps_for_each_character(case: str, size: int) -> None:
+    secrets, make = HARD[case]
+    text = make(secrets[0])
+    masker = Masker(secrets)
+    shown = "".join(masker.add(text[at : at + size]) for at in range(0, len(text), size)) + masker.end()
+    assert masker.examined <= 6 * len(text)
+    whole = Masker(secrets)
+    assert shown == whole.add(text) + whole.end()
+
+
+@pytest.mark.requirement("B20")
+def test_a_text_twice_as_long_takes_twice_the_steps() -> None:
+    secrets = masks({"KEY": "".join(map(chr, range(33, 127))) * 40})
+    counts = []
+    for times in (1, 2, 4, 8):
+        masker = Masker(secrets)
+        for at in range(0, 5000 * times):
+            masker.add(secrets[0][at % len(secrets[0])])
+        counts.append(masker.examined / times)
+    assert max(counts) < 2 * min(counts)
 
 
 @pytest.mark.requirement("B20")
@@ -141,9 +243,49 @@ def test_what_may_become_a_secret_is_held_back_until_it_is_clear() -> None:
 def test_a_secret_is_known_in_every_usual_shape(value: str) -> None:
     shapes = masks({"KEY": value})
     raw = value.encode()
-    base64 = codecs.encode(raw, "base64").decode().replace("\n", "")
-    for shape in (value, base64, raw.hex(), raw.hex().upper()):
+    encoded = codecs.encode(raw, "base64").decode().replace("\n", "")
+    for shape in (value, encoded, raw.hex(), raw.hex().upper()):
         assert shape in shapes
+
+
+PRINTED: dict[str, Callable[[str], str]] = {
+    "plain": str,
+    "basic authentication": lambda value: codecs.encode(f"user:{value}".encode(), "base64").decode().replace("\n", ""),
+    "base64 behind one byte": lambda value: base64.b64encode(f"x{value}".encode()).decode(),
+    "base64 between bytes": lambda value: base64.urlsafe_b64encode(f"xy{value}zz".encode()).decode(),
+    "a form": lambda value: urlencode({"k": value}),
+    "a path of a URL": quote,
+    "a URL in lower case": lambda value: re.sub("%..", lambda code: code[0].lower(), quote(value, safe="")),
+    "HTML": html.escape,
+    "HTML with quotes left": lambda value: html.escape(value, quote=False),
+    "HTML with decimal quotes": lambda value: html.escape(value).replace("&#x27;", "&#39;").replace("&quot;", "&#34;"),
+    "a shell": shlex.quote,
+    "a shell with backslashes": lambda value: value.replace("'", "'\\''"),
+    "repr": repr,
+    "repr with both quotes": lambda value: repr(value + "\"'"),
+    "ascii": ascii,
+    "JSON": json.dumps,
+    "JSON in JSON": lambda value: json.dumps({"body": json.dumps({"key": value})}).removeprefix(
+        '{"body": "{\\"key\\": '
+    ),
+    "JSON without escapes": lambda value: json.dumps(value, ensure_ascii=False),
+    "JSON for a page": lambda value: (
+        json.dumps(value).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    ),
+    "hexadecimal": lambda value: value.encode().hex(),
+}
+
+
+@pytest.mark.requirement("B20")
+@pytest.mark.parametrize("how", list(PRINTED))
+@pytest.mark.parametrize("value", ["p4ss'wOrd &<x>/é 9+Zq", "hunter2", "plain words", 'say "it"', "日本語の秘密"])
+def test_a_secret_is_masked_however_a_program_prints_it(how: str, value: str) -> None:
+    printed = PRINTED[how](value)
+    shown, _ = collected(f"before {printed} after".encode(), [], masks({"KEY": value}))
+    assert "***" in shown
+    left = shown.removeprefix("before ").removesuffix(" after")
+    kept = max(left.split("***"), key=len)
+    assert len(kept) <= 8, "at most a quote, the other bytes, or what belongs to both"
 
 
 def test_a_value_too_short_to_be_a_secret_masks_nothing() -> None:

@@ -25,7 +25,13 @@ SOCKET = {"x86_64": 41, "aarch64": 198}
 SOCKETPAIR = {"x86_64": 53, "aarch64": 199}
 IOCTL = {"x86_64": 16, "aarch64": 29}
 PERSONALITY = {"x86_64": 135, "aarch64": 92}
-CHECKED = (CLONE, SOCKET, SOCKETPAIR, IOCTL, PERSONALITY)
+MMAP = {"x86_64": 9, "aarch64": 222}
+FCNTL = {"x86_64": 72, "aarch64": 25}
+SETSOCKOPT = {"x86_64": 54, "aarch64": 208}
+SENDFILE = {"x86_64": 40, "aarch64": 71}
+PRCTL = {"x86_64": 157, "aarch64": 167}
+INOTIFY_INIT1 = {"x86_64": 294, "aarch64": 26}
+CHECKED = (CLONE, SOCKET, SOCKETPAIR, IOCTL, PERSONALITY, MMAP, FCNTL, SETSOCKOPT, SENDFILE)
 AF_UNIX, AF_INET, AF_INET6, AF_NETLINK, AF_PACKET, AF_ALG, AF_VSOCK = 1, 2, 10, 16, 17, 38, 40
 EVERY_NAMESPACE = {
     "time": 0x80,
@@ -239,6 +245,57 @@ def test_where_files_have_the_servers_owner_nothing_about_them_changes(machine: 
         assert (answer(usual, machine, number), answer(careful, machine, number)) == (ALLOWED, PRETENDED)
     for number in OWNERS_AND_ATTRIBUTES[machine]:
         assert (answer(usual, machine, number), answer(careful, machine, number)) == (ALLOWED, "EPERM")
+
+
+@given(any_machine, word, word)
+@unhurried
+def test_a_mapping_is_refused_exactly_if_nothing_could_count_it(machine: str, length: int, flags: int) -> None:
+    limit = 16 * 1024 * 1024
+    is_anonymous_and_shared = flags & 0x21 == 0x21
+    is_refused = bool(flags & 0x4_0000) or (is_anonymous_and_shared and length > limit)
+    told = answer(program(machine=machine, shared_bytes=limit), machine, MMAP[machine], [0, length, 3, flags])
+    assert told == ("ENOMEM" if is_refused else ALLOWED)
+
+
+@machines
+def test_the_largest_shared_mapping_is_as_large_as_was_said(machine: str) -> None:
+    for limit in (0, 4096, 16 << 20, 1 << 30):
+        code = program(machine=machine, shared_bytes=limit)
+        answers = [answer(code, machine, MMAP[machine], [0, limit + more, 3, 0x21]) for more in (0, 1, 1 << 32)]
+        assert answers == [ALLOWED, "ENOMEM", "ENOMEM"]
+        assert answer(code, machine, MMAP[machine], [0, limit + 1, 3, 0x22]) == ALLOWED
+
+
+@machines
+def test_no_socket_gets_a_program_and_other_options_of_the_same_number_work(machine: str) -> None:
+    code = program(machine=machine, network=True)
+    for option in (26, 50, 51, 52):
+        assert answer(code, machine, SETSOCKOPT[machine], [3, 1, option]) == "EPERM"
+        assert answer(code, machine, SETSOCKOPT[machine], [3, 41, option]) == ALLOWED, "IPV6_V6ONLY is 26 too"
+
+
+@machines
+def test_what_would_keep_pages_without_counting_them_is_refused(machine: str) -> None:
+    code = program(machine=machine)
+    assert answer(code, machine, SENDFILE[machine], [1, 2, 0, 1]) == "EINVAL"
+    assert [answer(code, machine, FCNTL[machine], [3, command]) for command in (6, 37, 38)] == [
+        ALLOWED,
+        "EINVAL",
+        "EINVAL",
+    ]
+
+
+@machines
+def test_a_run_of_the_servers_own_user_stays_readable_and_takes_nothing_counted_by_user(machine: str) -> None:
+    usual, careful = program(machine=machine), program(machine=machine, metadata=False)
+    for number, call, expected in (
+        (INOTIFY_INIT1[machine], [0], "ENOSYS"),
+        (PRCTL[machine], [4, 0], PRETENDED),
+        (IOCTL[machine], [3, 0x4008_6602], "EPERM"),
+        (IOCTL[machine], [3, 0x401C_5820], "EPERM"),
+    ):
+        assert (answer(usual, machine, number, call), answer(careful, machine, number, call)) == (ALLOWED, expected)
+    assert answer(careful, machine, PRCTL[machine], [3]) == ALLOWED
 
 
 def test_without_a_table_for_a_machine_there_is_no_filter_that_could_be_wrong() -> None:

@@ -28,6 +28,7 @@ from apexbridge.tools.builtin.files.workspace import Workspace
 from tests.sandbox.bench import SECONDS, Bench, Words, marker, named
 from tests.sandbox.conftest import Opener
 from tests.sandbox.elsewhere import CLINGS_TO_MEMORY, SHOWS_ITS_PYTHON, told_by
+from tests.sandbox.test_grants import identity
 
 pytestmark = pytest.mark.anyio
 GB = 1024 * MB
@@ -219,7 +220,16 @@ async def test_a_layer_is_at_most_a_gigabyte(tmp_path: Path, monkeypatch: pytest
     # An npm whose package is one file without contents, whose size counts all the same; folders and list add a little.
     for size, key in ((GB - MB, "aaaaaaaa"), (GB, "bbbbbbbb")):
         lines = ("mkdir node_modules", "cd node_modules", f"truncate -s {size} large")
-        npm.write_text("\n".join(["#!/bin/sh", *lines, """echo '{"packages": {}}' > .package-lock.json"""]))
+        npm.write_text(
+            "\n".join(
+                [
+                    "#!/bin/sh",
+                    "[ $1 = config ] && echo all && exit",
+                    *lines,
+                    """echo '{"packages": {}}' > .package-lock.json""",
+                ]
+            )
+        )
         npm.chmod(0o755)
         with anyio.fail_after(SECONDS):
             if size < GB:
@@ -241,7 +251,7 @@ async def test_runs_with_files_hosts_or_paths_are_never_given_a_waiting_sandbox(
         "a variable": {"grants": Grants(variables={"REGION": "north"})},
         "a file": {"files": (InputFile(name="a", file=io.BytesIO(b"a")),)},
         "a host": {"grants": Grants(hosts=(("192.0.2.1", 443),))},
-        "a path": {"grants": Grants(paths=(str(folder / "shown"),))},
+        "a path": {"grants": Grants(paths={str(folder / "shown"): identity(folder / "shown")})},
     }
     had_waited = {}
     for need, fields in needs.items():

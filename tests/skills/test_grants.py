@@ -1,9 +1,10 @@
 """Grants: nothing is given that was not asked for and granted, to this content, and secrets stay secret."""
 
 import json
+import os
 import socketserver
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ import pytest
 from apexbridge.bridge import Bridge
 from apexbridge.errors import ApexBridgeError, InvalidInputError
 from apexbridge.retrieval.embedders.embedder import Embedder
+from apexbridge.sandbox.launcher import kernel
 from apexbridge.sandbox.models import ExecutionResult
+from apexbridge.sandbox.proxy import is_public
 from apexbridge.settings import Settings
 from apexbridge.skills.permissions import parse
 from apexbridge.skills.runs import Run
@@ -277,6 +280,10 @@ async def test_the_server_itself_is_never_granted(bridge: Bridge, data_dir: Path
         "net:::1:80",
         "net:1.2.3:80",
         "net:999.1.1.1:80",
+        "net:0x7f000001:80",
+        "net:127.0.0.0x1:80",
+        "net:0:80",
+        "fs:ro:/a\nb",
         "net:-bad:80",
         "env:",
         "env:A B",
@@ -299,6 +306,141 @@ async def test_the_server_itself_is_never_granted(bridge: Bridge, data_dir: Path
 def test_what_is_no_permission_is_refused(wrong: str) -> None:
     with pytest.raises(InvalidInputError):
         parse(wrong)
+
+
+@pytest.mark.parametrize(
+    ("written", "canonical"),
+    [
+        ("net:EXAMPLE.com:0443", "net:example.com:443"),
+        ("net:LocalHost:80", "net:localhost:80"),
+        ("net:10.0.0.1:00080", "net:10.0.0.1:80"),
+        ("fs:ro:/srv//data/./x/", "fs:ro:/srv/data/x"),
+        ("fs:ro://srv", "fs:ro:/srv"),
+        ("env:GREETING", "env:GREETING"),
+        ("secret:TOKEN", "secret:TOKEN"),
+    ],
+)
+def test_a_permission_has_one_way_to_be_written(written: str, canonical: str) -> None:
+    assert parse(written).text == canonical
+    assert parse(canonical).text == canonical
+
+
+async def test_what_is_asked_for_and_what_is_granted_are_compared_by_what_they_mean(
+    bridge: Bridge, tmp_path: Path
+) -> None:
+    shown = tmp_path / "shown"
+    shown.mkdir()
+    await install(bridge, ["net:EXAMPLE.com:0443", f"fs:ro:{shown}//.", "net:example.com:443"])
+    meant = ["net:example.com:443", f"fs:ro:{shown}"]
+    assert [view.permission for view in await bridge.skills.grants_of("wants")] == meant
+    await bridge.skills.grant("wants", "net:Example.COM:443")
+    await bridge.skills.grant("wants", f"fs:ro:{shown}/")
+    views = await bridge.skills.grants_of("wants")
+    assert [(view.permission, view.state) for view in views] == [(permission, "granted") for permission in meant]
+    await bridge.skills.revoke("wants", "net:EXAMPLE.com:00443")
+    assert [view.state for view in await bridge.skills.grants_of("wants")] == ["requested", "granted"]
+
+
+# ------------------------------------------------------------------------------------------------------------- mounts
+Mounter = Callable[..., Path]
+
+
+@pytest.fixture
+def mounted(tmp_path: Path) -> Iterator[Mounter]:
+    """Mounts something below the test's own folder, and takes it away again."""
+    points: list[Path] = []
+
+    def mount(source: str | Path, name: str, kind: str | None = None) -> Path:
+        point = tmp_path / name
+        point.mkdir(parents=True, exist_ok=True)
+        kernel.mount(str(source), str(point), kind, 0 if kind else kernel.MS_BIND)
+        points.append(point)
+        return point
+
+    if os.getuid() != 0:
+        pytest.skip("only root mounts")
+    yield mount
+    for point in reversed(points):
+        kernel.unmount(str(point))
+
+
+async def test_a_path_of_the_kernels_is_not_granted_wherever_it_is_mounted(
+    bridge: Bridge, mounted: Mounter, tmp_path: Path
+) -> None:
+    paths = [
+        mounted("proc", "some/proc", "proc"),
+        mounted("sysfs", "some/sys", "sysfs"),
+        mounted("/dev", "some/dev"),
+        mounted("/dev/pts", "some/pts"),
+        mounted("mqueue", "some/queues", "mqueue"),
+        tmp_path / "some/proc/self",
+    ]
+    await install(bridge, [f"fs:ro:{path}" for path in paths])
+    for path in paths:
+        with pytest.raises(InvalidInputError, match="kernel"):
+            await bridge.skills.grant("wants", f"fs:ro:{path}")
+
+
+async def test_the_servers_data_are_not_granted_by_another_mount_or_name(
+    bridge: Bridge, data_dir: Path, mounted: Mounter, tmp_path: Path
+) -> None:
+    bridge.skills.grants.secrets.set("TOP", "topsecret")
+    linked = tmp_path / "linked.json"
+    linked.hardlink_to(data_dir / "secrets.json")
+    paths = [
+        mounted(data_dir, "aliases/data"),
+        mounted(data_dir / "skills", "aliases/skills"),
+        mounted(data_dir.parent, "aliases/parent"),
+        tmp_path / "aliases/data/skills",
+        tmp_path / "aliases/data/secrets.json",
+        linked,
+        data_dir / "secrets.json",
+        data_dir.parent,
+    ]
+    await install(bridge, [f"fs:ro:{path}" for path in paths])
+    for path in paths:
+        with pytest.raises(InvalidInputError, match="server's own data"):
+            await bridge.skills.grant("wants", f"fs:ro:{path}")
+
+
+async def test_a_run_is_checked_again_for_what_was_mounted_since(
+    bridge: Bridge, data_dir: Path, mounted: Mounter, tmp_path: Path
+) -> None:
+    shown = tmp_path / "shown"
+    shown.mkdir()
+    await install(bridge, [f"fs:ro:{shown}"])
+    await bridge.skills.grant("wants", f"fs:ro:{shown}")
+    mounted(data_dir, "shown")
+    with pytest.raises(ApexBridgeError) as caught:
+        await looked(bridge)
+    assert "server's own data" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("address", "public"),
+    [
+        ("93.184.216.34", True),
+        ("2606:2800:220:1::1", True),
+        ("64:ff9b::5db8:d822", True),
+        ("10.0.0.1", False),
+        ("169.254.169.254", False),
+        ("168.63.129.16", False),
+        ("100.100.100.200", False),
+        ("224.0.0.1", False),
+        ("::ffff:10.0.0.1", False),
+        ("::ffff:168.63.129.16", False),
+        ("::10.0.0.1", False),
+        ("64:ff9b::a00:1", False),
+        ("64:ff9b::a83f:8110", False),
+        ("64:ff9b:1::5db8:d822", False),
+        ("2002:a00:1::1", False),
+        ("2001:0:4136:e378:8000:63bf:3fff:fdd2", False),
+        ("fe80::1%eth0", False),
+        ("fd00:ec2::254", False),
+    ],
+)
+def test_only_addresses_of_the_internet_are_public(address: str, public: bool) -> None:
+    assert is_public(address) is public
 
 
 @pytest.mark.parametrize("bad", ["", "a\0b", "x" * 40_000, "\ud800"])

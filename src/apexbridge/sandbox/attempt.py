@@ -163,7 +163,7 @@ class Workbench:
             "skill": str(job.folder),
             "folder": job.grants.folder,
             "layers": {name: str(path) for name, path in job.layers.items()},
-            "paths": list(job.grants.paths),
+            "paths": dict(job.grants.paths),
             "hosts": places(job.grants),
         }
         await cell.start(order, pipes.theirs if packet is not None else pipes.theirs[:3])

@@ -33,6 +33,11 @@ class SandboxLimits(BaseModel):
     files: int = 256
     """Open at once, in each process."""
 
+    @property
+    def shared_bytes(self) -> int:
+        """The largest piece of anonymous shared memory; every piece counts as this large, however small it looks."""
+        return min(max(MB, self.memory_bytes // 32), 1024 * MB)
+
 
 class SandboxSettings(BaseModel):
     """The room's own settings."""

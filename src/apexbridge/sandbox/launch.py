@@ -40,6 +40,8 @@ class Walls:
     limits: SandboxLimits
     filters: tuple[bytes, bytes]
     """Seccomp programs: without and with network."""
+    shared_bytes: int
+    """The largest piece of anonymous shared memory that these allow."""
     interpreters: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
     reserved_bytes: int = 0
@@ -246,6 +248,7 @@ class Launcher:
             "firstUid": FIRST_UID,
             "limits": {
                 "memory": limits.memory_bytes,
+                "shared": walls.shared_bytes,
                 "processes": limits.processes,
                 "disk": limits.disk_bytes,
                 "inodes": limits.inodes,

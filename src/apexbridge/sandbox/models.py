@@ -43,7 +43,8 @@ class Grants:
     hosts: tuple[tuple[str, int], ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict)
-    paths: tuple[str, ...] = ()
+    paths: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Shown read-only: each with its device and inode, so that no other can take its place."""
     folder: tuple[int, int] | None = None
     """Device and number of the skill's folder that all this was granted to."""
 

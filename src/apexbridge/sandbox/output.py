@@ -4,6 +4,8 @@ import codecs
 from collections.abc import Callable, Sequence
 from typing import Literal
 
+from apexbridge.sandbox.masker import Masker
+
 Stream = Literal["stdout", "stderr"]
 Listener = Callable[[Stream, str], None]
 TRUNCATED = "[TRUNCATED]"
@@ -57,45 +59,20 @@ class _Text:
 
     def __init__(self, secrets: Sequence[str]) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._secrets = sorted(secrets, key=len, reverse=True)
-        self._held = ""
+        self._masker = Masker(secrets)
         self.pieces: list[str] = []
 
     def add(self, data: bytes) -> str:
-        return self._keep(self._decoder.decode(data), final=False)
+        return self._keep(self._masker.add(self._decoder.decode(data)))
 
     def end(self, *, cut: bool) -> str:
         rest = "" if cut else self._decoder.decode(b"", final=True)  # half a character at the cut is no damage to show
-        return self._keep(rest, final=True)
+        return self._keep(self._masker.add(rest) + self._masker.end(cut=cut))
 
     def whole(self) -> str:
         return "".join(self.pieces)
 
-    def _keep(self, text: str, *, final: bool) -> str:
-        if self._secrets:
-            text = self._masked(self._held + text, final=final)
+    def _keep(self, text: str) -> str:
         if text:
             self.pieces.append(text)
         return text
-
-    def _masked(self, text: str, *, final: bool) -> str:
-        """Mask, and hold back an end that may be the beginning of a secret."""
-        split = len(text)
-        if not final:
-            split -= max((_overlap(text, secret) for secret in self._secrets), default=0)
-            split = min([split, *(_crossing(text, secret, split) for secret in self._secrets)])
-        text, self._held = text[:split], text[split:]
-        for secret in self._secrets:
-            text = text.replace(secret, "***")
-        return text
-
-
-def _overlap(text: str, secret: str) -> int:
-    """How much of the text's end is a beginning of the secret."""
-    return next((size for size in range(min(len(text), len(secret) - 1), 0, -1) if secret.startswith(text[-size:])), 0)
-
-
-def _crossing(text: str, secret: str, split: int) -> int:
-    """Where a secret begins that a split would cut in two; the split itself where there is none."""
-    found = text.find(secret, max(0, split - len(secret) + 1), split + len(secret) - 1)
-    return found if 0 <= found < split < found + len(secret) else split

@@ -13,6 +13,17 @@ CONNECT_SECONDS = 15
 PIECE_BYTES = 64 * 1024
 MAX_CONNECTIONS = 64
 """At once, for one run."""
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+_NEVER_PUBLIC = [
+    ipaddress.IPv6Network(text)
+    for text in (
+        "64:ff9b:1::/48",  # NAT64 for a network of one's own
+        "2001::/32",  # Teredo
+        "::/96",  # IPv4-compatible, long given up
+    )
+]
+_CLOUD_SERVICES = {ipaddress.IPv4Address("168.63.129.16")}
+"""Public by their number, and yet the host's own: Azure's virtual machines are steered from here."""
 logger = logging.getLogger(__name__)
 
 
@@ -114,10 +125,29 @@ async def _resolve(host: str, port: int) -> tuple[str, int]:
     addresses = [str(entry[4][0]) for entry in found]
     if host == "localhost" or _is_address(host):
         return addresses[0], port
-    outside = [address for address in addresses if ipaddress.ip_address(address.partition("%")[0]).is_global]
+    outside = [address for address in addresses if is_public(address)]
     if not outside:
         raise OSError(f"{host} leads to {', '.join(addresses)}, which has to be granted by its number")
     return outside[0], port
+
+
+def is_public(text: str) -> bool:
+    """Whether an address is one of the internet's, also by what an IPv6 address leads to through a translator."""
+    address = ipaddress.ip_address(text.partition("%")[0])
+    if isinstance(address, ipaddress.IPv6Address):
+        if any(address in network for network in _NEVER_PUBLIC):
+            return False
+        inner = _translated(address)
+        if inner is not None:
+            address = inner
+    return address.is_global and not address.is_multicast and address not in _CLOUD_SERVICES
+
+
+def _translated(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
+    """The IPv4 address inside one of IPv6, if it has one."""
+    if address in _NAT64:
+        return ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF)
+    return address.ipv4_mapped or address.sixtofour
 
 
 async def _pour(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:

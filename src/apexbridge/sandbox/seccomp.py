@@ -12,7 +12,8 @@ from collections.abc import Iterable
 
 from apexbridge.sandbox.launch import LaunchError
 
-# (x86-64, arm64); None where an architecture never had the call.
+# (x86-64, arm64); None where an architecture never had the call. uprobe and uretprobe are missing on purpose: from
+# Linux 6.14 on the kernel makes them past any filter, and ends the process unless it made the call itself.
 _FORBIDDEN: dict[str, tuple[int | None, int | None]] = {
     "acct": (163, 89),
     "add_key": (248, 217),
@@ -24,6 +25,7 @@ _FORBIDDEN: dict[str, tuple[int | None, int | None]] = {
     "create_module": (174, None),
     "delete_module": (176, 106),
     "fanotify_init": (300, 262),
+    "file_setattr": (469, 469),
     "finit_module": (313, 273),
     "fsconfig": (431, 431),
     "fsmount": (432, 432),
@@ -37,6 +39,7 @@ _FORBIDDEN: dict[str, tuple[int | None, int | None]] = {
     "kexec_load": (246, 104),
     "keyctl": (250, 219),
     "lookup_dcookie": (212, 18),
+    "lsm_set_self_attr": (460, 460),
     "migrate_pages": (256, 238),
     "mount": (165, 40),
     "mount_setattr": (442, 442),
@@ -75,11 +78,14 @@ _FORBIDDEN: dict[str, tuple[int | None, int | None]] = {
 }
 _MISSING: dict[str, tuple[int | None, int | None]] = {
     "clone3": (435, 435),  # its flags lie in memory, where a filter cannot look; libc then uses clone
+    "get_mempolicy": (239, 236),
+    "io_setup": (206, 0),  # its contexts are counted for the whole host (fs.aio-max-nr)
     "io_uring_setup": (425, 425),
     "io_uring_enter": (426, 426),
     "io_uring_register": (427, 427),
     "listmount": (458, 458),
     "statmount": (457, 457),
+    "mbind": (237, 235),
     "memfd_create": (319, 279),
     "memfd_secret": (447, 447),
     "modify_ldt": (154, None),
@@ -93,10 +99,15 @@ _MISSING: dict[str, tuple[int | None, int | None]] = {
     "semget": (64, 190),
     "semop": (65, 193),
     "semtimedop": (220, 192),
+    "set_mempolicy": (238, 237),
+    "set_mempolicy_home_node": (450, 450),
     "shmat": (30, 196),
     "shmctl": (31, 195),
     "shmdt": (67, 197),
     "shmget": (29, 194),
+    # A socket or pipe keeps a whole page for each byte that was spliced, also after its file is gone.
+    "splice": (275, 76),
+    "tee": (276, 77),
     "vmsplice": (278, 75),
 }
 _METADATA: dict[str, tuple[int | None, int | None]] = {
@@ -123,8 +134,13 @@ _OWNERSHIP: dict[str, tuple[int | None, int | None]] = {
     "setxattr": (188, 5),
     "setxattrat": (463, 463),
 }
+_INOTIFY: dict[str, tuple[int | None, int | None]] = {"inotify_init": (253, None), "inotify_init1": (294, 26)}
+_SENDFILE = (40, 71)
 _CLONE = (56, 220)
+_FCNTL = (72, 25)
 _IOCTL = (16, 29)
+_MMAP = (9, 222)
+_PRCTL = (157, 167)
 _PERSONALITY = (135, 92)
 _SOCKET = (41, 198)
 _SOCKETPAIR = (53, 199)
@@ -144,6 +160,16 @@ _NAMESPACE_FLAGS = 0x7E02_0080
 _TERMINAL_INJECTION = (0x5412, 0x541C)
 """TIOCSTI and TIOCLINUX: typing into somebody's terminal."""
 _PERSONALITIES = (0, 0xFFFF_FFFF)
+_SET_FILE_FLAGS = (0x4008_6602, 0x4004_6602, 0x401C_5820, 0x4008_7602, 0x4004_7602)
+"""FS_IOC_SETFLAGS, FS_IOC_FSSETXATTR and FS_IOC_SETVERSION."""
+_PR_SET_DUMPABLE = 4
+_OPEN_FILE_LOCKS = (37, 38)
+"""F_OFD_SETLK and F_OFD_SETLKW: such a lock names no process, so the watchdog could not tell whose it is."""
+_MAP_SHARED, _MAP_ANONYMOUS, _MAP_HUGETLB = 0x1, 0x20, 0x4_0000
+_SOL_SOCKET = 1
+_SOCKET_PROGRAMS = (26, 50, 51, 52)
+"""SO_ATTACH_FILTER, SO_ATTACH_BPF and the same for SO_REUSEPORT: the kernel compiles them into memory of its own, whose
+size is limited for the whole host."""
 _BUFFER_SIZES = (7, 8, 32, 33)
 """SO_SNDBUF and its kin: buffers are memory that only a control group counts, so they stay as small as they are."""
 _CONNECTED = [kind | flags for kind in (1, 5) for flags in (0, 0x800, 0x8_0000, 0x8_0800)]
@@ -161,13 +187,22 @@ Instruction = tuple[int, int, int, int]
 
 
 def program(
-    *, network: bool = False, unix_sockets: bool = True, metadata: bool = True, machine: str | None = None
+    *,
+    network: bool = False,
+    unix_sockets: bool = True,
+    metadata: bool = True,
+    shared_bytes: int = 16 * 1024 * 1024,
+    machine: str | None = None,
 ) -> bytes:
     """The filter as the kernel reads it; with `network`, sockets of the internet are allowed.
 
     Without `unix_sockets` a run still gets socket pairs, which reach nobody else. Without `metadata` a change of modes
     and times does nothing and says that it did, and no other process is slowed or limited: Landlock does not look at
-    those, and a run that is the same user as the server could open the server's files to everybody.
+    those, and a run that is the same user as the server could open the server's files to everybody. Such a run gets no
+    inotify instance either: the kernel counts those by user.
+
+    `shared_bytes` is the size of the largest anonymous shared mapping. Such memory stays in use while any page of it is
+    mapped, and nothing in /proc says how large it was.
 
     Raises:
         LaunchError: there is no table for this kind of machine.
@@ -192,8 +227,17 @@ def program(
     if not metadata:
         code += _answer(_numbers(_METADATA, column), 0)
         code += _answer(_numbers(_OWNERSHIP, column), errno.EPERM)
+        code += _answer(_numbers(_INOTIFY, column), errno.ENOSYS)
+        code += _when_argument(_IOCTL[column], 1, one_of=_SET_FILE_FLAGS, answer=errno.EPERM)
+        # Without it the watchdog, which is the same user, could not read what the process has mapped.
+        code += _when_argument(_PRCTL[column], 0, one_of=[_PR_SET_DUMPABLE], answer=0)
         for numbers, argument in _OTHER_PROCESSES:
             code += _unless_argument(numbers[column], argument, one_of=[0], answer=errno.EPERM)
+    # Like splice. Programs take EINVAL as "not for this kind of file" and copy by reading and writing.
+    code += _answer([_SENDFILE[column]], errno.EINVAL)
+    code += _when_argument(_FCNTL[column], 1, one_of=_OPEN_FILE_LOCKS, answer=errno.EINVAL)
+    code += _large_mappings(_MMAP[column], shared_bytes)
+    code += _socket_programs(_SETSOCKOPT[column])
     code += _when_argument(_CLONE[column], 0, any_bit=_NAMESPACE_FLAGS, answer=errno.EPERM)
     code += _when_argument(_IOCTL[column], 1, one_of=_TERMINAL_INJECTION, answer=errno.EPERM)
     code += _when_argument(_SETSOCKOPT[column], 2, one_of=_BUFFER_SIZES, answer=0)
@@ -238,6 +282,34 @@ def _unless_argument(number: int, argument: int, *, one_of: Iterable[int], answe
     values = list(one_of)
     tests = [(_EQUAL, len(values) - position, 0, value) for position, value in enumerate(values)]
     return _checked(number, argument, [*tests, (_RETURN, 0, 0, _ERRNO | answer)])
+
+
+def _large_mappings(number: int, shared_bytes: int) -> list[Instruction]:
+    """mmap fails for huge pages, which the whole host shares, and for anonymous shared memory above a size."""
+    length, flags = _ARGUMENTS_OFFSET + _ARGUMENT_SIZE, _ARGUMENTS_OFFSET + 3 * _ARGUMENT_SIZE
+    tests: list[Instruction] = [
+        (_LOAD, 0, 0, flags),
+        (_ANY_BIT, 6, 0, _MAP_HUGETLB),
+        (_ANY_BIT, 0, 6, _MAP_SHARED),
+        (_ANY_BIT, 0, 5, _MAP_ANONYMOUS),
+        (_LOAD, 0, 0, length + _ARGUMENT_SIZE // 2),
+        (_AT_LEAST, 2, 0, 1),
+        (_LOAD, 0, 0, length),
+        (_AT_LEAST, 0, 1, shared_bytes + 1),
+        (_RETURN, 0, 0, _ERRNO | errno.ENOMEM),
+    ]
+    return [(_EQUAL, 0, len(tests) + 1, number), *tests, (_LOAD, 0, 0, _NUMBER_OFFSET)]
+
+
+def _socket_programs(number: int) -> list[Instruction]:
+    """setsockopt fails for programs of the socket level; other levels have other options of the same numbers."""
+    level, option = _ARGUMENTS_OFFSET + _ARGUMENT_SIZE, _ARGUMENTS_OFFSET + 2 * _ARGUMENT_SIZE
+    count = len(_SOCKET_PROGRAMS)
+    tests: list[Instruction] = [(_LOAD, 0, 0, level), (_EQUAL, 0, count + 2, _SOL_SOCKET), (_LOAD, 0, 0, option)]
+    for position, value in enumerate(_SOCKET_PROGRAMS):
+        tests.append((_EQUAL, count - 1 - position, 1 if position == count - 1 else 0, value))
+    tests.append((_RETURN, 0, 0, _ERRNO | errno.EPERM))
+    return [(_EQUAL, 0, len(tests) + 1, number), *tests, (_LOAD, 0, 0, _NUMBER_OFFSET)]
 
 
 def _checked(number: int, argument: int, tests: list[Instruction]) -> list[Instruction]:

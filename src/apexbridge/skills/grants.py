@@ -4,19 +4,21 @@ import json
 import os
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Literal
 from urllib.parse import urlsplit
 
 import anyio.to_thread
 
 from apexbridge.errors import InvalidInputError, SkillError, SkillNotFoundError
+from apexbridge.sandbox.launcher.shown import kernel_kind, origin
 from apexbridge.sandbox.models import Grants
 from apexbridge.skills.catalog import Row
 from apexbridge.skills.fingerprint import hash_folder, look
-from apexbridge.skills.permissions import Permission, parse
+from apexbridge.skills.permissions import Permission, canonical, parse
 from apexbridge.skills.secrets import SecretStore
 from apexbridge.storage.directory import SERVER_FILE
 from apexbridge.storage.grants import GrantRow, GrantStore
@@ -84,10 +86,11 @@ class SkillGrants:
             InvalidInputError: it does not ask for that, or that cannot be given.
         """
         wanted = parse(permission)
-        if permission not in row.metadata.permissions:
-            asked = ", ".join(row.metadata.permissions) or "nothing"
+        permission = wanted.text
+        if permission not in _asked(row):
+            asked = ", ".join(_asked(row)) or "nothing"
             raise InvalidInputError(f"{row.name} does not ask for {permission}; it asks for {asked}")
-        self._check(wanted, permission)
+        await anyio.to_thread.run_sync(self._check, wanted)
         if wanted.kind == "net" and len(await self.granted(row)) >= MAX_GRANTS:
             raise InvalidInputError(f"{row.name} has {MAX_GRANTS} grants already; revoke some first")
         await self._same_content(row, folder)
@@ -101,7 +104,12 @@ class SkillGrants:
         Raises:
             InvalidInputError: it was not given.
         """
-        if not await self._store.remove(row.name, permission):
+        removed = [
+            await self._store.remove(row.name, grant.permission)
+            for grant in await self._store.of(row.name)
+            if canonical(grant.permission) == canonical(permission)
+        ]
+        if not any(removed):
             raise InvalidInputError(f"{row.name} was not granted {permission[:200]}")
 
     async def forget(self, skill: str) -> None:
@@ -110,9 +118,9 @@ class SkillGrants:
 
     async def views(self, row: Row) -> list[GrantView]:
         """Every permission that the skill asks for or was given."""
-        given = {grant.permission: grant for grant in await self._store.of(row.name)}
+        given = {canonical(grant.permission): grant for grant in await self._store.of(row.name)}
         views = []
-        for permission in dict.fromkeys((*row.metadata.permissions, *given)):
+        for permission in dict.fromkeys((*_asked(row), *given)):
             grant = given.get(permission)
             if grant is None:
                 views.append(GrantView(permission=permission, state="requested"))
@@ -123,7 +131,8 @@ class SkillGrants:
 
     async def granted(self, row: Row) -> list[str]:
         """The permissions that hold now."""
-        return [grant.permission for grant in await self._store.of(row.name) if _holds(grant, row)]
+        held = [canonical(grant.permission) for grant in await self._store.of(row.name) if _holds(grant, row)]
+        return list(dict.fromkeys(held))
 
     async def for_run(self, row: Row, place: Place, *, confirmed: str | None = None) -> Grants:
         """What a run of the skill may have; `confirmed` is the content that a person agreed to, if one had to.
@@ -152,8 +161,7 @@ class SkillGrants:
         if content != row.content_hash:
             return Grants(folder=place.identity)  # it changed a moment ago, and nobody has looked at it since
         wanted = [parse(permission) for permission in held]
-        for item, permission in zip(wanted, held, strict=True):
-            self._check(item, permission)
+        identities = await anyio.to_thread.run_sync(lambda: {item.text: self._check(item) for item in wanted})
         secrets = await anyio.to_thread.run_sync(
             lambda: {item.name: self._secret(row, item) for item in wanted if item.kind == "secret"}
         )
@@ -161,23 +169,38 @@ class SkillGrants:
             hosts=tuple((item.name, item.port) for item in wanted if item.kind == "net"),
             variables={item.name: self._variable(row, item) for item in wanted if item.kind == "env"},
             secrets=secrets,
-            paths=tuple(item.path for item in wanted if item.kind == "fs"),
+            paths={item.path: shown for item in wanted if (shown := identities[item.text]) is not None},
             folder=identity,
         )
 
-    def _check(self, wanted: Permission, permission: str) -> None:
-        """Refuse what nobody should have, whatever an operator says."""
+    def _check(self, wanted: Permission) -> tuple[int, int] | None:
+        """Refuse what nobody should have, whatever an operator says; gives the device and inode of a path."""
         if wanted.kind == "net" and wanted.port == self._own_port() and _is_here(wanted.name):
-            raise InvalidInputError(f"{permission}: that is this server, which would do for a skill whatever it asks")
+            raise InvalidInputError(f"{wanted.text}: that is this server, which would do for a skill whatever it asks")
         if wanted.kind != "fs":
-            return
-        path = Path(wanted.path)
-        if not path.exists():
-            raise InvalidInputError(f"{permission}: there is no {wanted.path}")
-        resolved, data_dir = path.resolve(), self._data_dir.resolve()
+            return None
+        try:
+            descriptor = os.open(wanted.path, os.O_PATH | os.O_CLOEXEC)
+        except OSError as error:
+            raise InvalidInputError(f"{wanted.text}: there is no {wanted.path}") from error
+        try:
+            return self._check_path(wanted, descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _check_path(self, wanted: Permission, descriptor: int) -> tuple[int, int]:
+        """All of this is about the open file, so that no other can be put in its place between two looks."""
+        resolved = Path(f"/proc/self/fd/{descriptor}").readlink()
         parse(f"fs:ro:{resolved}")  # a link to what is never shown is not shown either
-        if resolved.is_relative_to(data_dir) or data_dir.is_relative_to(resolved):
-            raise InvalidInputError(f"{permission}: the server's own data are never shown to a skill")
+        if kind := kernel_kind(descriptor):
+            raise InvalidInputError(
+                f"{wanted.text}: it is on a file system of the kernel's ({kind}) and is never shown"
+            )
+        found = os.fstat(descriptor)
+        identity = (found.st_dev, found.st_ino)
+        if _is_data(descriptor, resolved, identity, self._data_dir.resolve()):
+            raise InvalidInputError(f"{wanted.text}: the server's own data are never shown to a skill")
+        return identity
 
     def _own_port(self) -> int | None:
         """Where this server listens, if it does."""
@@ -208,12 +231,39 @@ class SkillGrants:
         return value
 
 
+def _is_data(descriptor: int, resolved: Path, identity: tuple[int, int], data_dir: Path) -> bool:
+    """Whether an open file is the data directory, in it, or above it, by whichever mount or link it was reached."""
+    if _overlap(resolved, data_dir):
+        return True
+    private = (data_dir, *data_dir.parents, *(data_dir.iterdir() if data_dir.is_dir() else ()))
+    for path in private:
+        with suppress(OSError):
+            found = path.stat()
+            if (found.st_dev, found.st_ino) == identity:
+                return True
+    opened = os.open(data_dir, os.O_PATH | os.O_CLOEXEC)
+    try:
+        here, there = origin(descriptor), origin(opened)
+    finally:
+        os.close(opened)
+    return here is not None and there is not None and here[0] == there[0] and _overlap(here[1], there[1])
+
+
+def _overlap(one: PurePath, other: PurePath) -> bool:
+    return one.is_relative_to(other) or other.is_relative_to(one)
+
+
 def _is_here(host: str) -> bool:
     return host in ("localhost", "0.0.0.0") or host.startswith("127.")  # noqa: S104
 
 
 def _holds(grant: GrantRow, row: Row) -> bool:
-    return grant.content_hash == row.content_hash and grant.permission in row.metadata.permissions
+    return grant.content_hash == row.content_hash and canonical(grant.permission) in _asked(row)
+
+
+def _asked(row: Row) -> list[str]:
+    """What the skill asks for, each in the one way to write it."""
+    return list(dict.fromkeys(map(canonical, row.metadata.permissions)))
 
 
 def _looked_at(folder: Path) -> tuple[str, tuple[int, int]]:

@@ -14,6 +14,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}\Z")
 _HOST = re.compile(
     r"(?=.{1,253}\Z)[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*\Z"
 )
+_NUMBER = re.compile(r"(?:[0-9]+|0[xX][0-9A-Fa-f]*)\Z")
 _OURS = {"PATH", "HOME", "TMPDIR", "INPUT_JSON", "TIMEOUT", "SKILL_NAME", "SKILL_PATH"}
 _NEVER_SHOWN = ("proc", "sys", "dev")
 _MAX_PORT = 65_535
@@ -28,6 +29,13 @@ class Permission:
     """A variable's or a secret's name, or a host."""
     port: int = 0
     path: str = ""
+
+    @property
+    def text(self) -> str:
+        """The one way to write it: what is stored, shown and compared."""
+        if self.kind == "net":
+            return f"net:{self.name}:{self.port}"
+        return f"fs:ro:{self.path}" if self.kind == "fs" else f"{self.kind}:{self.name}"
 
 
 def parse(text: str) -> Permission:
@@ -48,6 +56,24 @@ def parse(text: str) -> Permission:
     raise InvalidInputError(f"{text[:200]} is no permission; write {FORMS}")
 
 
+def permission_problem(text: str) -> str | None:
+    """Why a text is no permission, for the author of a skill; None if it is one."""
+    try:
+        parse(text)
+    except InvalidInputError as error:
+        is_known = text.startswith(("net:", "env:", "secret:", "fs:ro:"))
+        return f"permission {error}" if is_known else f'permission "{text[:200]}" is unknown; write {FORMS}'
+    return None
+
+
+def canonical(text: str) -> str:
+    """The one way to write a permission; a text that is no permission stays as it is."""
+    try:
+        return parse(text).text
+    except InvalidInputError:
+        return text
+
+
 def _net(text: str, rest: str) -> Permission:
     host, _, port = rest.rpartition(":")
     if not (port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) <= _MAX_PORT):
@@ -56,7 +82,7 @@ def _net(text: str, rest: str) -> Permission:
         raise InvalidInputError(f"{text[:200]}: addresses of IPv6 cannot be granted; use a name or an IPv4 address")
     if not _HOST.match(host):
         raise InvalidInputError(f"{text[:200]}: name one host, without wildcards")
-    if re.fullmatch(r"[0-9.]+", host):
+    if _NUMBER.match(host.rpartition(".")[2]):  # resolvers take such names for addresses: 127.1, 0x7f000001
         try:
             ipaddress.IPv4Address(host)
         except ValueError as error:
@@ -66,7 +92,7 @@ def _net(text: str, rest: str) -> Permission:
 
 def _path(text: str, path: str) -> Permission:
     plain = Path(f"/{path.lstrip('/')}")  # two slashes at the beginning would be a root of their own
-    if not path.startswith("/") or ".." in plain.parts or len(plain.parts) < 2 or "\0" in path:
+    if not path.startswith("/") or ".." in plain.parts or len(plain.parts) < 2 or not path.isprintable():
         raise InvalidInputError(f"{text[:200]}: name an absolute path, and not the root itself")
     if plain.parts[1] in _NEVER_SHOWN:
         raise InvalidInputError(f"{text[:200]}: {plain.parts[1]} belongs to the kernel and is never shown")

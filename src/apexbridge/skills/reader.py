@@ -4,7 +4,6 @@
 repairs whatever can be understood, with a warning for each repair.
 """
 
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -20,12 +19,12 @@ from apexbridge.skills.models import (
 )
 from apexbridge.skills.names import lenient_name, name_problem
 from apexbridge.skills.parameters import declared_schema
+from apexbridge.skills.permissions import canonical, permission_problem
 from apexbridge.skills.yamlblock import FrontmatterError
 
 MAX_SKILL_FILE_BYTES = 1024 * 1024
 MAX_COMPATIBILITY_CHARACTERS = 500
 _OPEN_SPECIFICATION_KEYS = {"name", "description", "license", "compatibility", "metadata", "allowed-tools"}
-_PERMISSION = re.compile(r"net:[^:\s]+:(?:\d{1,5}|\*)\Z|env:[A-Za-z_]\w*\Z|secret:[A-Za-z_][\w-]*\Z|fs:ro:\S.*\Z")
 _YES = {True, "true", "yes", "on"}
 _NO = {False, "false", "no", "off"}
 
@@ -200,12 +199,9 @@ class _Reader:
     def permissions(self) -> tuple[str, ...]:
         wanted = self.words("permissions")
         for permission in wanted:
-            if not _PERMISSION.match(permission):
-                self.warn(
-                    f'permission "{permission}" is unknown; write net:HOST:PORT, env:NAME, secret:NAME or fs:ro:PATH',
-                    self.line("permissions"),
-                )
-        return wanted
+            if problem := permission_problem(permission):
+                self.warn(problem, self.line("permissions"))
+        return tuple(dict.fromkeys(map(canonical, wanted)))
 
     def tools(self) -> tuple[str, ...]:
         value = self.document.value("allowed-tools")

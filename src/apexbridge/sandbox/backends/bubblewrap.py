@@ -4,7 +4,7 @@ import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
-from apexbridge.sandbox.backends.backend import Backend
+from apexbridge.sandbox.backends.backend import Backend, shared_bytes
 from apexbridge.sandbox.config import SandboxLimits
 from apexbridge.sandbox.launch import Walls
 from apexbridge.sandbox.launcher.rooms import LAYER_PLACES, LOADER_PLACE, SKILL_PLACE
@@ -46,10 +46,12 @@ def find_bubblewrap(path: str) -> str | None:
 
 def walls(bwrap: str, runtimes: Runtimes, limits: SandboxLimits) -> Walls:
     """What a launcher has to know to build them."""
+    shared = shared_bytes(limits)
     return Walls(
         backend="bubblewrap",
         limits=limits,
-        filters=(program(), program(network=True)),
+        filters=(program(shared_bytes=shared), program(network=True, shared_bytes=shared)),
+        shared_bytes=shared,
         interpreters=tuple(runtimes.prefixes),
         hidden=tuple(runtimes.hidden),
         reserved_bytes=runtimes.reserved_bytes,

@@ -3,7 +3,7 @@
 import os
 import tempfile
 
-from apexbridge.sandbox.backends.backend import Backend
+from apexbridge.sandbox.backends.backend import Backend, shared_bytes
 from apexbridge.sandbox.config import BackendName, Guarantee, SandboxLimits
 from apexbridge.sandbox.launch import LaunchError, Walls
 from apexbridge.sandbox.launcher import kernel
@@ -51,11 +51,13 @@ def walls(name: BackendName, runtimes: Runtimes, limits: SandboxLimits) -> Walls
     if name == "landlock" and not kernel.landlock_version():
         raise LaunchError("this kernel has no Landlock")
     # Unix sockets would reach the host's: no namespace is between. Nor is there another user, unless root gives one.
-    rules = program(unix_sockets=False, metadata=os.getuid() == 0)
+    shared = shared_bytes(limits)
+    rules = program(unix_sockets=False, metadata=os.getuid() == 0, shared_bytes=shared)
     return Walls(
         backend=name,
         limits=limits,
         filters=(rules, rules),
+        shared_bytes=shared,
         interpreters=tuple(runtimes.prefixes),
         reserved_bytes=runtimes.reserved_bytes,
     )

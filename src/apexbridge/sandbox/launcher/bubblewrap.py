@@ -13,12 +13,20 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from apexbridge.sandbox.launcher import kernel, network
+from apexbridge.sandbox.launcher import kernel, network, tree
 from apexbridge.sandbox.launcher.cells import Cell, Order, Tell, end, refuse_another
 from apexbridge.sandbox.launcher.cgroups import Group
 from apexbridge.sandbox.launcher.house import House
 from apexbridge.sandbox.launcher.limits import Limits, limit_processes
-from apexbridge.sandbox.launcher.rooms import LAYER_PLACES, SKILL_PLACE, copy_of, hide, is_temporary, make_place
+from apexbridge.sandbox.launcher.rooms import (
+    LAYER_PLACES,
+    SKILL_PLACE,
+    copy_of,
+    hide,
+    is_temporary,
+    make_place,
+    show_granted,
+)
 
 INSIDE_ID = "1000"
 """User and group as the run sees itself."""
@@ -149,6 +157,10 @@ class BubblewrapCell(Cell):
             with suppress(OSError):
                 place.rmdir()
 
+    def sockets(self, pids: Sequence[int]) -> int:
+        """How many sockets the run has, those included that wait to be accepted."""
+        return tree.sockets_of_namespace(self.pid) if self.pid is not None else 0
+
     @property
     def wakes(self) -> dict[int, Callable[[], None]]:
         """What bubblewrap tells."""
@@ -156,7 +168,7 @@ class BubblewrapCell(Cell):
 
     def _furnish(self, order: Order) -> None:
         """The run's own root folder: the model's mounts, and its workspace on top."""
-        if elsewhere := [path for path in order.paths if not is_temporary(path)]:
+        if elsewhere := {path: identity for path, identity in order.paths.items() if not is_temporary(path)}:
             own = self._house.base / f"{self.identity}-model"
             try:
                 self._house.furnish(own, elsewhere)
@@ -168,9 +180,12 @@ class BubblewrapCell(Cell):
         else:
             copy_of(self._house.model, self._room)
         kernel.attach(kernel.view(str(self._disk / "tmp")), f"{self._room}/tmp")
-        for path in (*self._house.temporary, *filter(is_temporary, order.paths)):
+        for path in self._house.temporary:
             make_place(self._disk, path)
             kernel.attach(kernel.view(path), f"{self._room}{path}")
+        for path in sorted(filter(is_temporary, order.paths)):
+            make_place(self._disk, path)
+            show_granted(self._room, path, order.paths[path])
         for folder in self._house.hidden:
             hide(self._room, folder)
         inside = f"{self._room}{order.workspace}"

@@ -15,6 +15,10 @@ Tell = Callable[[dict[str, Any], Sequence[int]], None]
 """Sends news to the server, with open files."""
 SHARED_EVERY = 4
 """Looks at what is mapped are dearer than looks at what is used, so there are fewer."""
+LISTINGS = 3
+"""How often a look lists the run's processes while they come and go."""
+MAX_LOCKS = 1024
+"""On files. A database has a handful."""
 MAX_DESCRIPTOR = 65_536
 """Above any that this program has open."""
 
@@ -32,8 +36,8 @@ class Order:
     """The device and number that the skill's folder must have, where it matters which one it is."""
     layers: dict[str, str] = field(default_factory=dict)
     """Folders of installed dependencies, by the name of the place where they show."""
-    paths: list[str] = field(default_factory=list)
-    """Further paths of the host that are shown read-only, as they stand."""
+    paths: dict[str, list[int]] = field(default_factory=dict)
+    """Further paths of the host that are shown read-only, as they stand, and the device and inode each must have."""
     hosts: list[list[Any]] = field(default_factory=list)
     """Addresses inside that lead to a granted host: address, port, name."""
 
@@ -60,6 +64,8 @@ class Cell(ABC):
         """Whether it was ended; what was ended before it began does not begin."""
         self.peak = 0
         self._looks = 0
+        self._unreadable: set[int] = set()
+        """Processes whose mappings could not be read at the last look."""
         self.verdict: str | None = None
         """Which limit it was ended for, if one."""
         self.exit_code: int | None = None
@@ -100,16 +106,42 @@ class Cell(ABC):
 
     def watch(self) -> None:
         """Look at what the run uses, and end it where that is too much."""
-        pids = self.inside()
+        pids = self._settled()
         used = tree.memory_of(pids)
         if used > self.limits.memory:
             used = tree.exact_memory_of(pids)
-        self.peak = max(self.peak, used)
         self._looks += 1
-        if used > self.limits.memory or (
-            self._looks % SHARED_EVERY == 0 and tree.shared_memory_of(pids) > self.limits.memory
-        ):
+        is_hiding = False
+        if used <= self.limits.memory and self._looks % SHARED_EVERY == 0:
+            is_hiding = self._is_hiding(pids)
+        self.peak = max(self.peak, used)
+        if is_hiding or used > self.limits.memory:
             self.end_for("memory")
+
+    def sockets(self, pids: Sequence[int]) -> int:
+        """How many sockets the run has."""
+        return tree.open_sockets_of(pids)
+
+    def _settled(self) -> list[int]:
+        """The processes of the run; listed again if one ended meanwhile, since its child may have been missed."""
+        for _ in range(LISTINGS):
+            pids = self.inside()
+            if tree.are_all_there(pids):
+                break
+        return pids
+
+    def _is_hiding(self, pids: Sequence[int]) -> bool:
+        """Whether the run has too much memory, with what no figure of a process shows."""
+        mapped = tree.shared_memory_of(pids)
+        unreadable, self._unreadable = mapped.unreadable & self._unreadable, mapped.unreadable
+        if not mapped.is_whole or tree.locks_of(pids) > MAX_LOCKS or (unreadable and self.limits.shared):
+            return True
+        hidden = tree.socket_bytes() * self.sockets(pids)
+        if mapped.ranges:
+            hidden += min(mapped.bytes_at_most(self.limits.shared), tree.shared_memory_of_host())
+        if tree.private_memory_of(pids) + hidden <= self.limits.memory:
+            return False
+        return tree.exact_memory_of(pids, shared=False) + hidden > self.limits.memory
 
     def end_for(self, verdict: str) -> None:
         """End everything inside because of a limit."""

@@ -26,9 +26,11 @@ from apexbridge.sandbox.launcher.cells import (
     settle,
     words_of,
 )
+from apexbridge.sandbox.launcher.cgroups import Group
 from apexbridge.sandbox.launcher.clearing import remove_tree
 from apexbridge.sandbox.launcher.limits import Limits, limit_processes
 from apexbridge.sandbox.launcher.rooms import make_readable
+from apexbridge.sandbox.launcher.shown import mounts_below, refuse_another_path
 
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_FOLDER = 1, 2, 4, 8
 _ALL_RIGHTS = {1: 0x1FFF, 2: 0x3FFF, 3: 0x7FFF, 4: 0x7FFF, 5: 0xFFFF}
@@ -36,7 +38,8 @@ _ALL_RIGHTS = {1: 0x1FFF, 2: 0x3FFF, 3: 0x7FFF, 4: 0x7FFF, 5: 0xFFFF}
 _FIRST_WITH_NETWORK, _FIRST_WITH_SCOPES = 4, 6
 _BIND_AND_CONNECT = 3
 _SOCKETS_AND_SIGNALS = 3
-_DEVICES = ("null", "zero", "full", "random", "urandom")
+_DEVICES = ("null", "full", "random", "urandom")
+"""Not /dev/zero: mapped shared it is memory whose size the watchdog cannot tell. /dev/full reads the same."""
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _ETC = ("alternatives", "ld.so.cache", "localtime", "ssl/openssl.cnf", "ssl/certs", "pki", "mime.types", "fonts")
 ERROR_FILE = 10
@@ -61,14 +64,18 @@ def is_reachable(path: str) -> bool:
 class ConfinedCell(Cell):
     """A cell on the host's own process table and disk."""
 
-    def __init__(self, identity: str, told: dict[str, Any], *, limits: Limits, uid: int | None, tell: Tell) -> None:
+    def __init__(
+        self, identity: str, told: dict[str, Any], group: Group, *, limits: Limits, uid: int | None, tell: Tell
+    ) -> None:
         super().__init__(identity, limits=limits, uid=uid, tell=tell)
+        self.group = group
         self._told = told
         self.niceness: int = told["niceness"]
         self._workspace = Path(told["temporary"]) / f"skill-workspace-{identity}"
         self._place = Path(told["base"]) / identity
         self._shown: list[str] = [f"{told['base']}/loaders"]
         self._status: int | None = None
+        self._device = 0
 
     def open(self, *, with_input: bool) -> list[int]:
         """Make the workspace in the host's temporary folder."""
@@ -77,6 +84,7 @@ class ConfinedCell(Cell):
             if self.uid is not None:
                 os.chown(folder, self.uid, self.uid)
         opened = [os.open(self._workspace, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)]
+        self._device = os.fstat(opened[0]).st_dev
         if with_input:
             (self._workspace / "input").mkdir(mode=0o755)
             opened.append(os.open(self._workspace / "input", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
@@ -90,6 +98,8 @@ class ConfinedCell(Cell):
         refuse_another(descriptor, order.folder)
         os.close(descriptor)
         self._show(order.skill)
+        if self._told["walls"] == "landlock":
+            _check_granted(order.paths)
         rules = self._rules([*self._shown, *order.layers.values(), *order.paths])
         status, status_inside = os.pipe()
         # The word to stop must not come while the keeper cannot hear it yet.
@@ -121,6 +131,8 @@ class ConfinedCell(Cell):
         if self._status is not None:
             told = os.read(self._status, 64)
             self.exit_code = int(told) if told else None
+        if self.verdict is None and self.exit_code and self.group.oom_kills():
+            self.verdict = "memory"
         return None
 
     def close(self) -> None:
@@ -128,6 +140,7 @@ class ConfinedCell(Cell):
         if self._status is not None:
             os.close(self._status)
             self._status = None
+        self.group.remove()
         remove_tree(str(self._workspace))
         remove_tree(str(self._place))
 
@@ -139,7 +152,7 @@ class ConfinedCell(Cell):
         if self._looks % _DISK_EVERY == 0 and self._is_too_large():
             self.end_for("disk")
 
-    def confine(self, rules: list[tuple[str, int]]) -> None:
+    def confine(self, rules: list[tuple[str, int]], granted: dict[str, list[int]]) -> None:
         """Put up what walls this host has; called in the child that becomes the run."""
         # A user that others share has theirs already; what they start or end meanwhile, the watching makes up for.
         others = 0 if self.uid is not None else tree.tasks_of_user(os.getuid()) - 1
@@ -151,6 +164,7 @@ class ConfinedCell(Cell):
                 _BIND_AND_CONNECT if version >= _FIRST_WITH_NETWORK else 0,
                 _SOCKETS_AND_SIGNALS if version >= _FIRST_WITH_SCOPES else 0,
                 rules,
+                granted,
             )
             kernel.filter_syscalls(bytes.fromhex(self._told["filters"][0]))
 
@@ -189,7 +203,24 @@ class ConfinedCell(Cell):
                     size += found.st_blocks * 512
                     if stat.S_ISDIR(found.st_mode):
                         waiting.append(entry.path)
+        size += tree.unnamed_bytes_of(self.inside(), self._device)
         return size > self.limits.disk or count > self.limits.inodes
+
+
+def _check_granted(paths: dict[str, list[int]]) -> None:
+    """Refuse what a rule of Landlock would show too much of: a rule holds for everything that is mounted below as well.
+
+    Raises:
+        OSError: naming the path.
+    """
+    for path, identity in paths.items():
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        try:
+            refuse_another_path(descriptor, path, identity)
+            if below := mounts_below(os.readlink(f"/proc/self/fd/{descriptor}")):
+                raise OSError(f"{path} cannot be shown without namespaces: {below[0]} is mounted below it")
+        finally:
+            os.close(descriptor)
 
 
 def _keep(cell: ConfinedCell, order: Order, files: Sequence[int], status: int, rules: list[tuple[str, int]]) -> None:
@@ -205,10 +236,11 @@ def _keep(cell: ConfinedCell, order: Order, files: Sequence[int], status: int, r
     run = os.fork()
     if run == 0:
         try:
+            cell.group.join()
             settle(limits=cell.limits, niceness=cell.niceness)
             become(files, {not_started_inside: ERROR_FILE}, uid=cell.uid)
             os.set_inheritable(ERROR_FILE, False)  # closed by a successful start
-            cell.confine(rules)
+            cell.confine(rules, order.paths)
             os.chdir(order.workspace)
             os.execve(order.command[0], order.command, order.environment)
         except BaseException as error:  # whatever it is, this copy of the launcher must not go on

@@ -70,6 +70,7 @@ def _start(link: socket.socket, told: dict[str, Any], files: list[int]) -> None:
     stderr = standard[2]
     try:
         if told["hosts"]:
+            network.limit_buffers()
             listeners = [network.listener(str(address), int(port)) for address, port, _ in told["hosts"]]
             channel.send(link, {}, [item.fileno() for item in listeners])
         become(standard, kept, uid=uid)

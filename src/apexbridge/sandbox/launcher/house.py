@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +14,8 @@ from apexbridge.sandbox.launcher.cgroups import Cgroups
 from apexbridge.sandbox.launcher.embryo import Embryo
 from apexbridge.sandbox.launcher.limits import Limits
 from apexbridge.sandbox.launcher.rooms import furnish, is_temporary
+
+_COUNTED_BY_USER = ("/proc/sys/user/max_inotify_instances", "/proc/sys/user/max_inotify_watches")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -72,18 +74,17 @@ class House:
             self.next = None
 
     def close(self) -> None:
-        """Let the next process go, and leave neither groups nor a folder behind."""
+        """Let the next process go, and leave no folder behind."""
         if self.next is not None:
             end(self.next.pid)
             with suppress(ChildProcessError):
                 os.waitpid(self.next.pid, 0)
             self.next.group.remove()
-        self.cgroups.close()
         with suppress(OSError):  # the folder on the host, below: the server removes it too, unless it was killed
             kernel.unmount(str(self.base))
             self.base.rmdir()
 
-    def furnish(self, room: Path, paths: Sequence[str] = ()) -> None:
+    def furnish(self, room: Path, paths: Mapping[str, Sequence[int]] | None = None) -> None:
         """Make a root folder."""
         told = self.told
         furnish(
@@ -91,11 +92,11 @@ class House:
             loaders=told["loaders"],
             interpreters=[path for path in told["interpreters"] if not is_temporary(path)],
             hidden=[path for path in told["hidden"] if not is_temporary(path)],
-            paths=paths,
+            paths=paths or {},
         )
 
 
-def build(told: dict[str, Any], *, is_root: bool) -> House:
+def build(told: dict[str, Any], cgroups: Cgroups, *, is_root: bool) -> House:
     """Move into a mount namespace of our own and furnish it."""
     base = Path(told["base"])
     if is_root:
@@ -105,7 +106,7 @@ def build(told: dict[str, Any], *, is_root: bool) -> House:
     kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_SLAVE)
     kernel.mount("apexbridge", str(base), "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "size=32m,mode=711")
     kernel.mount(None, str(base), None, kernel.MS_PRIVATE)
-    house = House(base=base, program=_reachable_program(told["program"], base), told=told, cgroups=Cgroups())
+    house = House(base=base, program=_reachable_program(told["program"], base), told=told, cgroups=cgroups)
     for is_network in (False, True):
         house.filter(network=is_network).write_bytes(bytes.fromhex(told["filters"][is_network]))
     house.furnish(house.model)
@@ -115,10 +116,15 @@ def build(told: dict[str, Any], *, is_root: bool) -> House:
 def _own_user_namespace() -> None:
     """Without root, mounting needs a user namespace; everyone keeps their own number in it."""
     uid, gid = os.getuid(), os.getgid()
+    # The kernel counts these by user, and a run is the server's user: all runs together leave most to other programs.
+    # Read here, since a new namespace has no limits of its own.
+    shares = {limit: int(limit.read_text()) // 4 for limit in map(Path, _COUNTED_BY_USER) if limit.exists()}
     kernel.unshare(kernel.CLONE_NEWUSER | kernel.CLONE_NEWNS)
     Path("/proc/self/setgroups").write_text("deny")
     Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
     Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
+    for limit, value in shares.items():
+        limit.write_text(str(value))
 
 
 def _reachable_program(program: str, base: Path) -> str:

@@ -92,13 +92,17 @@ def unmount(target: str) -> None:
     _checked(_LIBC.umount2(_text(target), ctypes.c_int(MNT_DETACH)), "umount")
 
 
-def view(path: str, *, read_only: bool = True, propagation: int = MS_PRIVATE) -> int:
-    """A mount of `path` with everything below it, not attached anywhere yet; nobody writes through a read-only one."""
-    flags = _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC | _AT_RECURSIVE
+def view(path: str, *, read_only: bool = True, propagation: int = MS_PRIVATE, recursive: bool = True) -> int:
+    """A mount of `path`, not attached anywhere yet; nobody writes through a read-only one.
+
+    It includes what is mounted below the path, unless it is not `recursive`.
+    """
+    below = _AT_RECURSIVE if recursive else 0
+    flags = _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC | below
     tree = _checked(_syscall(_SYS_OPEN_TREE, ctypes.c_int(_AT_FDCWD), _text(path), ctypes.c_uint(flags)), "open_tree")
     try:
         wanted = _MOUNT_ATTR_RDONLY | _MOUNT_ATTR_NODEV if read_only else 0
-        _set_attributes(tree, "", wanted | _MOUNT_ATTR_NOSUID, propagation, _AT_EMPTY_PATH | _AT_RECURSIVE)
+        _set_attributes(tree, "", wanted | _MOUNT_ATTR_NOSUID, propagation, _AT_EMPTY_PATH | below)
     except OSError:
         os.close(tree)
         raise
@@ -173,10 +177,17 @@ def landlock_version() -> int:
     return max(found, 0)
 
 
-def landlock(files: int, network: int, scopes: int, rules: "list[tuple[str, int]]") -> None:
+def landlock(
+    files: int,
+    network: int,
+    scopes: int,
+    rules: "list[tuple[str, int]]",
+    identities: "dict[str, list[int]] | None" = None,
+) -> None:
     """Confine this process and all it starts to the paths in `rules`; every right in `files` is refused elsewhere.
 
-    A path that does not exist gives nothing; one that is no folder takes only the rights that a file can have.
+    A path that does not exist gives nothing; one that is no folder takes only the rights that a file can have. A path
+    in `identities` must have that device and inode.
     """
     ruleset = _Ruleset(files=files, network=network, scopes=scopes)
     version = landlock_version()
@@ -192,7 +203,11 @@ def landlock(files: int, network: int, scopes: int, rules: "list[tuple[str, int]
             except OSError:
                 continue
             try:
-                possible = files if stat.S_ISDIR(os.fstat(parent).st_mode) else files & _LANDLOCK_FILE_RIGHTS
+                found = os.fstat(parent)
+                identity = [found.st_dev, found.st_ino]
+                if identities and identities.get(path, identity) != identity:
+                    raise OSError(f"{path} was replaced a moment ago; run it again")
+                possible = files if stat.S_ISDIR(found.st_mode) else files & _LANDLOCK_FILE_RIGHTS
                 rule = _PathRule(allowed=allowed & possible, parent=parent)
                 _checked(
                     _syscall(

@@ -7,12 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+_SIGNALS = 512
+"""Queued signals and timers; the kernel counts them by user, and the run may be the server's user."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """What one run may use."""
 
     memory: int
+    shared: int
+    """The largest piece of anonymous shared memory that the filter of system calls allows."""
     processes: int
     disk: int
     inodes: int
@@ -37,6 +42,7 @@ class Limits:
             (resource.RLIMIT_MSGQUEUE, 0),
             (resource.RLIMIT_RTPRIO, 0),
             (resource.RLIMIT_NICE, 0),
+            (resource.RLIMIT_SIGPENDING, _SIGNALS),
         ):
             _, hard = resource.getrlimit(kind)
             allowed = value if hard == resource.RLIM_INFINITY else min(value, hard)

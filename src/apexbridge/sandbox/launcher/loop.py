@@ -13,6 +13,7 @@ from typing import Any
 
 from apexbridge.sandbox.launcher import bubblewrap, channel, confined, kernel, tree
 from apexbridge.sandbox.launcher.cells import Cell, Order, end, words_of
+from apexbridge.sandbox.launcher.cgroups import Cgroups, Group
 from apexbridge.sandbox.launcher.clearing import remove_tree
 from apexbridge.sandbox.launcher.house import House, build
 from apexbridge.sandbox.launcher.limits import Limits
@@ -37,6 +38,7 @@ class Launcher:
         self._registered: dict[int, Callable[[], None]] = {}
         self._told: dict[str, Any] = {}
         self._house: House | None = None
+        self._cgroups: Cgroups | None = None
         self._users = Users(0, 0)
         self._next_watch = 0.0
 
@@ -115,11 +117,12 @@ class Launcher:
     def _do_begin(self, _: str, told: dict[str, Any], __: list[int]) -> None:
         self._told = told
         self._users = Users(told["firstUid"], USERS)
+        self._cgroups = Cgroups()
         if told["walls"] == "bubblewrap":
-            self._house = build(told, is_root=os.getuid() == 0)
+            self._house = build(told, self._cgroups, is_root=os.getuid() == 0)
         else:
             confined.prepare(told)
-        self._tell({"event": "ready", "counted": self._house.cgroups.controllers if self._house else []})
+        self._tell({"event": "ready", "counted": self._cgroups.controllers})
 
     def _do_open(self, identity: str, told: dict[str, Any], _: list[int]) -> None:
         cell = self._new_cell(identity, Limits.read(self._told["limits"]))
@@ -164,7 +167,8 @@ class Launcher:
         uid = self._users.take()
         if self._house is not None:
             return bubblewrap.BubblewrapCell(identity, self._house, limits=limits, uid=uid, tell=self._tell)
-        return confined.ConfinedCell(identity, self._told, limits=limits, uid=uid, tell=self._tell)
+        group = self._cgroups.new(limits) if self._cgroups is not None else Group()
+        return confined.ConfinedCell(identity, self._told, group, limits=limits, uid=uid, tell=self._tell)
 
     # ----------------------------------------------------------------------------------------------------- ends
     def _reap(self) -> None:
@@ -238,6 +242,8 @@ class Launcher:
             self._house.close()
         elif base := self._told.get("base"):
             remove_tree(base)
+        if self._cgroups is not None:
+            self._cgroups.close()
 
     def _tell(self, news: dict[str, Any], files: Sequence[int] = ()) -> None:
         try:

@@ -4,23 +4,29 @@ Everything is mounted once, read-only, on a model. A cell gets a copy of those m
 its own: that is cheaper by far than to have bubblewrap mount each part anew.
 """
 
+import errno
 import os
 import shutil
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from apexbridge.sandbox.launcher import kernel
+from apexbridge.sandbox.launcher.shown import mounts_below, refuse_another_path
 
 SKILL_PLACE = "/skill"
 LOADER_PLACE = "/loaders"
 LAYER_PLACES = {"python": "/layers/python", "node_modules": "/node_modules"}
 NOTHING_PLACE = "/layers/nothing"
 """An empty folder, shown in the place of what is hidden."""
+EMPTY_FILE_PLACE = "/layers/empty"
+"""The same for a file."""
 _EMPTY = ("proc", "tmp", "skill", "layers/python", "node_modules", "dev/pts", "dev/shm")
 _SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
-_DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+_DEVICES = {"null": "null", "zero": "full", "full": "full", "random": "random", "urandom": "urandom", "tty": "tty"}
+"""By their name inside. /dev/full reads as zeros too, but it cannot be mapped: /dev/zero mapped shared is memory whose
+size the watchdog cannot tell."""
 _DEVICE_LINKS = {
     "fd": "/proc/self/fd",
     "stdin": "/proc/self/fd/0",
@@ -51,7 +57,12 @@ _ROOM_OPTIONS = "size=16m,mode=755"
 
 
 def furnish(
-    room: Path, *, loaders: str, interpreters: Sequence[str], hidden: Sequence[str], paths: Sequence[str] = ()
+    room: Path,
+    *,
+    loaders: str,
+    interpreters: Sequence[str],
+    hidden: Sequence[str],
+    paths: Mapping[str, Sequence[int]],
 ) -> None:
     """Make a root folder: the host's programs, an /etc without secrets, a few devices, and places for the rest."""
     room.mkdir()
@@ -70,9 +81,13 @@ def furnish(
         elif path.is_dir():
             _show(room, str(path))
     _make_devices(room / "dev")
-    for shown in (*interpreters, *paths):
-        _show(room, shown)
     (room / NOTHING_PLACE[1:]).mkdir()
+    (room / EMPTY_FILE_PLACE[1:]).touch()
+    for shown in interpreters:
+        _show(room, shown)
+    for granted in sorted(paths):
+        make_place(room, granted)
+        show_granted(room, granted, paths[granted])
     for folder in hidden:
         hide(room, folder)
     kernel.make_read_only(str(room))
@@ -94,6 +109,31 @@ def hide(room: Path, folder: str) -> None:
     kernel.attach(kernel.view(f"{room}{NOTHING_PLACE}"), f"{room}{folder}")
 
 
+def show_granted(room: Path, path: str, identity: Sequence[int]) -> None:
+    """Show a granted path of the host, read-only, and nothing that is mounted below it.
+
+    Raises:
+        OSError: it is not the one that was granted, or belongs to the kernel.
+    """
+    target = f"{room}{path}"
+    try:
+        view = kernel.view(path, recursive=False)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        # The kernel does not let a user without privileges uncover what lies beneath another's mounts.
+        view = kernel.view(path)
+    try:
+        refuse_another_path(view, path, identity)
+    except OSError:
+        os.close(view)
+        raise
+    kernel.attach(view, target)
+    for point in mounts_below(target):
+        nothing = NOTHING_PLACE if os.path.isdir(point) else EMPTY_FILE_PLACE
+        kernel.attach(kernel.view(f"{room}{nothing}"), str(point))
+
+
 def make_place(room: Path, path: str) -> None:
     """An empty place for a path of the host; folders on the way can be passed, not listed."""
     target = Path(f"{room}{path}")
@@ -112,14 +152,14 @@ def _show(room: Path, path: str) -> None:
 
 def _make_devices(folder: Path) -> None:
     """A few harmless devices: nodes of our own where root makes them, else the host's, each mounted by itself."""
-    for name in _DEVICES:
-        device, path = os.stat(f"/dev/{name}"), folder / name
+    for name, source in _DEVICES.items():
+        device, path = os.stat(f"/dev/{source}"), folder / name
         try:
             os.mknod(path, stat.S_IFCHR, device.st_rdev)
             path.chmod(0o666)
         except PermissionError:
             path.touch()
-            kernel.mount(f"/dev/{name}", str(path), None, kernel.MS_BIND)
+            kernel.mount(f"/dev/{source}", str(path), None, kernel.MS_BIND)
     for name, target in _DEVICE_LINKS.items():
         (folder / name).symlink_to(target)
 

@@ -15,7 +15,7 @@ import anyio.abc
 import anyio.to_thread
 
 from apexbridge.sandbox.layers.tree import size_of
-from apexbridge.sandbox.layers.words import MAX_LINE_CHARACTERS, readable, too_large
+from apexbridge.sandbox.layers.words import MAX_LINE_CHARACTERS, readable, too_large, without_paths
 
 Progress = Callable[[str], None]
 LAYER_FOLDER = "layer"
@@ -86,7 +86,7 @@ class Build:
                 looked = anyio.current_time()
             *whole, rest = (rest + chunk).split(b"\n")
             rest = rest[:MAX_LINE_CHARACTERS]
-            for line in filter(None, map(readable, whole)):
+            for line in map(without_paths, filter(None, map(readable, whole))):
                 if not _EMPTY_WORDS.match(line):
                     last.append(line)
                 room -= len(line)

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -22,8 +23,8 @@ _NPM_OPTIONS = (
     "--no-save",
     "--no-package-lock",
     "--logs-max=0",
-    # Dependencies of dependencies may name any place: npm 11 refuses those itself. For older ones there is no git,
-    # and every address left in the list of what was installed is one that is not the registry's.
+    # Dependencies of dependencies may name any place. npm refuses those before it fetches them, and as a second line
+    # there is no git, and every address left in the list of what was installed is one that is not the registry's.
     "--allow-git=none",
     "--allow-remote=none",
     "--allow-file=none",
@@ -42,6 +43,7 @@ async def install_node(build: Build, requirements: Sequence[str]) -> list[tuple[
             "and try again.",
             code="NOT_READY",
         )
+    await _refuse_an_old_npm(build, npm)
     wanted = dict(_name_and_range(requirement) for requirement in requirements)
     manifest = json.dumps({"private": True, "dependencies": wanted})
     await anyio.Path(build.work / "package.json").write_text(manifest, "utf-8")
@@ -51,6 +53,21 @@ async def install_node(build: Build, requirements: Sequence[str]) -> list[tuple[
     packages = await anyio.to_thread.run_sync(_node_packages, build.work / "node_modules")
     await anyio.Path(build.work / "node_modules").rename(build.layer / "node_modules")
     return packages
+
+
+async def _refuse_an_old_npm(build: Build, npm: str) -> None:
+    """Fail for an npm that does not know the options above: it would fetch whatever a package names.
+
+    Raises:
+        ServerError: NOT_READY.
+    """
+    code, known = await replace(build, tell=lambda line: None).run([npm, "config", "get", "allow-remote"])
+    if code or not known or "undefined" in known.split():
+        raise ServerError(
+            "This npm would fetch what packages name by a URL. Install a newer one with `npm install -g npm@latest`, "
+            "and try again.",
+            code="NOT_READY",
+        )
 
 
 def _node_packages(folder: Path) -> list[tuple[str, str]]:

@@ -10,7 +10,7 @@ from apexbridge.errors import ServerError
 from apexbridge.sandbox.layers.build import Build
 from apexbridge.sandbox.layers.words import failed, readable
 
-_NO_PIP = 97
+_NO_PIP, _UNKNOWN_PIP = 97, 98
 _GUARDED_PIP = f"""
 import os, runpy, sys
 inside = os.path.realpath(sys.argv.pop(1)) + os.sep
@@ -31,10 +31,28 @@ try:
     import pip
 except ImportError:
     sys.exit({_NO_PIP})
+try:
+    from pip._internal.exceptions import InstallationError
+    from pip._internal.req.req_install import InstallRequirement
+    make = InstallRequirement.__init__
+except (ImportError, AttributeError):
+    sys.exit({_UNKNOWN_PIP})
+def make_from_index(self, req, *args, **options):
+    if getattr(req, "url", None) or options.get("link") or any(type(arg).__name__ == "Link" for arg in args):
+        name = getattr(req, "name", None) or "another"
+        raise InstallationError(
+            f"A package asks for {{name}} by a URL. Only packages of the index are installed: nothing is built, and "
+            "nothing is fetched from elsewhere."
+        )
+    make(self, req, *args, **options)
+InstallRequirement.__init__ = make_from_index
 sys.addaudithook(guard)
 runpy.run_module("pip", run_name="__main__", alter_sys=True)
 """
-"""pip, unable to start a program or to write elsewhere.
+"""pip, unable to start a program, to write elsewhere, or to fetch what a package names by a URL.
+
+The URL is refused where pip makes a requirement of it, before anything is fetched: pip would fetch it from the server's
+place in the network.
 
 `--only-binary` is not enough: a wheel may require `other @ https://…/other.tar.gz`, and pip builds that all the same,
 which is a stranger's code running. And some versions, 24.0 among them, write a console script wherever its name points.
@@ -61,6 +79,12 @@ async def install_python(build: Build, requirements: Sequence[str]) -> list[tupl
         raise ServerError(
             "pip is missing in the server's Python environment. Add it with `python -m ensurepip`, or with "
             "`uv pip install pip`, and try again.",
+            code="NOT_READY",
+        )
+    if code == _UNKNOWN_PIP:
+        raise ServerError(
+            "This version of pip cannot be kept from fetching what packages name by a URL. Install another one, for "
+            "example with `python -m pip install 'pip<26'`, and try again.",
             code="NOT_READY",
         )
     if code:

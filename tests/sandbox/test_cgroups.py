@@ -1,0 +1,182 @@
+"""Control groups that were handed over to a user without privileges, on the real hierarchies of this host."""
+
+import json
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from apexbridge.sandbox.launcher.cgroups import Cgroups
+from apexbridge.sandbox.launcher.limits import Limits
+from tests.sandbox.as_user import become
+from tests.sandbox.bench import SECONDS
+
+ROOT = Path("/sys/fs/cgroup")
+USER = 61_358
+"""Nobody's number."""
+MB = 1024 * 1024
+LIMITS = Limits(memory=32 * MB, shared=MB, processes=16, disk=MB, inodes=100, files=64, slack=0)
+
+
+def own_paths() -> dict[str, str]:
+    lines = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
+    return {name: path.lstrip("/") for _, names, path in lines for name in names.split(",")}
+
+
+def first_version() -> list[str]:
+    """The controllers that a run needs and that this host has in version 1."""
+    return [name for name in ("memory", "pids") if name in own_paths() and (ROOT / name).is_dir()]
+
+
+@contextmanager
+def handed_over(bases: list[Path]) -> Iterator[list[Path]]:
+    """A group below each of these that belongs to the user, as an administrator or systemd would make it."""
+    name = f"handed-over-{uuid.uuid4().hex}"
+    folders = [base / name for base in bases]
+    try:
+        for folder in folders:
+            folder.mkdir()
+            for path in (folder, *(folder / each for each in ("cgroup.procs", "cgroup.subtree_control", "tasks"))):
+                if path.exists():
+                    os.chown(path, USER, USER)
+        yield folders
+    finally:
+        for folder in folders:
+            for below in sorted(folder.rglob("*"), key=lambda path: len(path.parts), reverse=True):
+                if below.is_dir():
+                    below.rmdir()
+            with suppress(FileNotFoundError):
+                folder.rmdir()
+
+
+def told_from(folders: list[Path], controllers: list[str], tmp_path: Path) -> dict[str, object]:
+    """What a launcher of that user finds, if it and its server are in these groups."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "tests.sandbox.test_cgroups", json.dumps([*map(str, folders)]), str(tmp_path)],
+        input=json.dumps(controllers),
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        cwd=Path(__file__).parents[2],
+    )
+    assert ended.returncode == 0, ended.stderr
+    told: dict[str, object] = json.loads(ended.stdout)
+    return told
+
+
+@pytest.mark.requirement("B7")
+def test_groups_handed_over_to_a_user_count_memory_and_processes(tmp_path: Path) -> None:
+    found = first_version()
+    if os.getuid() != 0 or not found:
+        assert Cgroups(controllers=("no-such-controller",)).controllers == []
+        return
+    with handed_over([ROOT / name / own_paths()[name] for name in found]) as folders:
+        told = told_from(folders, found, tmp_path)
+        assert told["controllers"] == found
+        if "memory" in found:
+            assert told["signal"] == 9, "the kernel ended what took too much"
+            assert told["kills"] == 1
+        assert told["left"] == []
+
+
+@pytest.mark.requirement("B7")
+def test_a_user_to_whom_nothing_was_handed_over_gets_no_group(tmp_path: Path) -> None:
+    if os.getuid() == 0:
+        assert told_from([], ["memory", "pids", "cpu"], tmp_path)["controllers"] == []
+
+
+@pytest.mark.requirement("B7")
+def test_version_two_without_the_controllers_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "cgroup").write_text("0::/\n")
+    groups = Cgroups(mounted_at=ROOT / "unified", own_groups=tmp_path / "cgroup", controllers=("no-such-controller",))
+    assert groups.controllers == []
+    assert groups.new(LIMITS).folders == []
+    groups.close()
+
+
+@pytest.mark.requirement("B7")
+def test_in_version_two_the_server_moves_into_a_group_below_and_runs_beside_it(tmp_path: Path) -> None:
+    mount = ROOT if (ROOT / "cgroup.controllers").exists() else ROOT / "unified"
+    try:
+        offered = (mount / "cgroup.controllers").read_text().split()
+    except FileNotFoundError:
+        offered = []
+    if os.getuid() != 0 or not offered or (mount / "cgroup.type").exists():
+        assert Cgroups(mounted_at=tmp_path).controllers == []
+        return
+    wanted = next((name for name in ("memory", "pids") if name in offered), offered[0])
+    passed_on = mount / "cgroup.subtree_control"
+    was_passed_on = wanted in passed_on.read_text().split()
+    passed_on.write_text(f"+{wanted}")
+    try:
+        with handed_over([mount]) as (folder,):
+            told = told_from([folder], [wanted], tmp_path)
+            assert told["controllers"] == [wanted]
+            assert told["own"] == f"/{folder.name}/apexbridge-server"
+            assert told["again"] == [wanted], "the next launcher of the same server finds its place again"
+            assert str(told["run"]).startswith(f"/{folder.name}/apexbridge-")
+            assert told["left"] == ["apexbridge-server"]
+    finally:
+        if not was_passed_on:
+            passed_on.write_text(f"-{wanted}")
+
+
+@pytest.mark.requirement("B7")
+def test_in_version_two_processes_of_others_are_not_moved(tmp_path: Path) -> None:
+    (tmp_path / "cgroup").write_text("0::/group\n")
+    group = tmp_path / "unified" / "group"
+    group.mkdir(parents=True)
+    for folder in (group, group.parent):
+        for name, text in {"controllers": "memory", "subtree_control": "", "procs": "1\n", "type": "domain"}.items():
+            (folder / f"cgroup.{name}").write_text(text)
+    groups = Cgroups(mounted_at=tmp_path, own_groups=tmp_path / "cgroup", controllers=("memory",))
+    assert groups.controllers == []
+    assert (group / "cgroup.subtree_control").read_text() == ""
+    assert [path for path in group.iterdir() if path.is_dir()] == []
+
+
+def _launcher(controllers: tuple[str, ...], folders: list[str]) -> dict[str, object]:
+    """What the launcher does, in a child of the "server"."""
+    groups = Cgroups(controllers=controllers)
+    told: dict[str, object] = {"controllers": groups.controllers}
+    group = groups.new(LIMITS)
+    told["own"] = own_paths().get("", "") and f"/{own_paths()['']}"
+    told["again"] = Cgroups(controllers=controllers).controllers
+    if group.folders:
+        read, write = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            group.join()
+            os.write(write, json.dumps(own_paths()).encode())
+            if "memory" in controllers:
+                held = bytearray(b"x") * (512 * MB)
+                os.write(2, b"kept %d" % len(held))
+            os._exit(0)
+        _, status = os.waitpid(pid, 0)
+        told["signal"] = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+        told["run"] = f"/{json.loads(os.read(read, 4096)).get('', '')}"
+        told["kills"] = group.oom_kills()
+    group.remove()
+    groups.close()
+    told["left"] = sorted(path.name for folder in folders for path in Path(folder).iterdir() if path.is_dir())
+    return told
+
+
+if __name__ == "__main__":
+    given, scratch = json.loads(sys.argv[1]), Path(sys.argv[2])
+    if os.getuid() == 0:
+        for each in given:
+            Path(each, "cgroup.procs").write_text(str(os.getpid()))
+        become(USER, scratch, "tests.sandbox.test_cgroups", *sys.argv[1:])
+    wanted_controllers = tuple(json.load(sys.stdin))
+    child = os.fork()
+    if child == 0:
+        print(json.dumps(_launcher(wanted_controllers, given)), flush=True)
+        os._exit(0)
+    _, ended_with = os.waitpid(child, 0)
+    sys.exit(os.waitstatus_to_exitcode(ended_with))
