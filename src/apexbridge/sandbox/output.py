@@ -1,6 +1,7 @@
 """What a run prints: one budget for both streams, characters whole, secrets masked, told while it happens."""
 
 import codecs
+import io
 from collections.abc import Callable, Sequence
 from typing import Literal
 
@@ -46,7 +47,7 @@ class Output:
     def _mark(self, stream: Stream) -> None:
         """The mark stands on stdout, whichever stream it was, so that whoever reads only that one knows."""
         for each in dict.fromkeys(("stdout", stream)):
-            self._streams[each].pieces.append(TRUNCATED)
+            self._streams[each].kept.write(TRUNCATED)
             self._tell(each, TRUNCATED)
 
     def _tell(self, stream: Stream, text: str) -> None:
@@ -60,7 +61,8 @@ class _Text:
     def __init__(self, secrets: Sequence[str]) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._masker = Masker(secrets)
-        self.pieces: list[str] = []
+        self.kept = io.StringIO()
+        """One buffer, as a run can print millions of single characters."""
 
     def add(self, data: bytes) -> str:
         return self._keep(self._masker.add(self._decoder.decode(data)))
@@ -70,9 +72,8 @@ class _Text:
         return self._keep(self._masker.add(rest) + self._masker.end(cut=cut))
 
     def whole(self) -> str:
-        return "".join(self.pieces)
+        return self.kept.getvalue()
 
     def _keep(self, text: str) -> str:
-        if text:
-            self.pieces.append(text)
+        self.kept.write(text)
         return text
