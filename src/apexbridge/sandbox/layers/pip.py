@@ -83,8 +83,8 @@ async def install_python(build: Build, requirements: Sequence[str]) -> list[tupl
         )
     if code == _UNKNOWN_PIP:
         raise ServerError(
-            "This version of pip cannot be kept from fetching what packages name by a URL. Install another one, for "
-            "example with `python -m pip install 'pip<26'`, and try again.",
+            "This version of pip cannot be kept from fetching what packages name by a URL. Install another version "
+            "into the server's Python environment, and try again.",
             code="NOT_READY",
         )
     if code:
