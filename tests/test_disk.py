@@ -331,3 +331,57 @@ async def test_a_run_of_a_key_without_room_is_refused(data_dir: Path, embedder: 
         disk.release(identity_of(key), MB)
         assert (await gate.ask("DELETE", f"/api/executions/{identity}", key)).status_code == 200
         assert (await gate.ask("POST", "/api/skills/one/execute", key, json={})).status_code == 200
+
+
+def test_a_caller_that_was_refused_is_measured_again_after_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files that the operator removed by hand no longer count."""
+    sizes = [10 * BLOCK_BYTES, 2 * BLOCK_BYTES]
+    disk = Disk(tmp_path, quota_bytes=10 * BLOCK_BYTES, measure=lambda _: sizes.pop(0))
+    with pytest.raises(ServerError), disk.claim("one") as claim:
+        claim.take(BLOCK_BYTES)
+    with pytest.raises(ServerError):
+        disk.check("one")
+    monkeypatch.setattr(disk_module, "MEASURE_AGAIN_SECONDS", -1.0)
+    with disk.claim("one") as claim:
+        claim.take(BLOCK_BYTES)
+        assert disk.used_by("one") == 3 * BLOCK_BYTES
+    assert sizes == []
+
+
+async def test_artifacts_of_one_run_stay_within_the_quota_together(data_dir: Path, embedder: Embedder) -> None:
+    async with served(data_dir, embedder, key_quota_mb=2) as gate:
+        key = await gate.key("run")
+        await gate.install("many", "for n in range(20): open(f'output/{n}', 'wb').write(b'x' * 1_000_000)")
+        answer = await gate.ask("POST", "/api/skills/many/execute", key, json={})
+        assert len(answer.json()["files"]) == 2
+        assert size_on_disk(data_dir / "runs") < 3 * MB
+
+
+async def test_inputs_are_not_recorded_while_the_disk_is_short(
+    data_dir: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with served(data_dir, embedder, record_input=True) as gate:
+        await gate.install("echo", "print(1)")
+        runs = []
+        for state in (property(lambda _: False), property(lambda _: True)):
+            monkeypatch.setattr(Disk, "is_short", state)
+            runs.append((await gate.ask("POST", "/api/skills/echo/execute", json={"input": {"a": 1}})).json()["id"])
+        inputs = [(await gate.ask("GET", f"/api/executions/{id}")).json()["input"] for id in runs]
+        assert inputs == [{"a": 1}, None]
+
+
+async def test_copies_of_approved_files_count_as_the_callers(data_dir: Path, embedder: Embedder) -> None:
+    async with served(data_dir, embedder, key_quota_mb=4) as gate:
+        key = await gate.key("run")
+        (await gate.write(key, "large.txt", 3_000_000)).raise_for_status()
+        caller, runs = identity_of(key), gate.bridge.runs
+        before = gate.bridge.disk.used_by(caller)
+        with pytest.raises(ServerError):
+            await runs.hold(["large.txt"], caller=caller)
+        (await gate.write(key, "large.txt", 1_000_000)).raise_for_status()
+        with await runs.hold(["large.txt"], caller=caller) as held:
+            assert [file["bytes"] for file in held.described] == [1_000_000]
+            assert gate.bridge.disk.used_by(caller) > before - 1_500_000
+        assert gate.bridge.disk.used_by(caller) < before

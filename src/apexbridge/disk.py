@@ -7,6 +7,7 @@ What a key has on the disk is measured when the key first writes, and kept up to
 import os
 import sqlite3
 import threading
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -23,6 +24,7 @@ RESERVE_FILES = 4096
 BLOCK_BYTES = 4096
 BALLAST_BYTES = 8 * MB
 BALLAST_FILE = ".ballast"
+MEASURE_AGAIN_SECONDS = 60.0
 SMALL_BYTES = 64 * 1024
 """A write that frees room may need this much of the reserve for a moment."""
 _UNKNOWN = 1 << 62
@@ -43,7 +45,12 @@ class Disk:
         self._quota = quota_bytes
         self._measure = measure
         self._used: Counter[str] = Counter()
-        self._measured: set[str] = set()
+        self._measured: dict[str, float] = {}
+        """When each caller was measured."""
+        self._refused: set[str] = set()
+        """Callers that were over their quota: measured again after a while, as files may be removed by hand."""
+        self._open: Counter[str] = Counter()
+        """Claims of each caller that are not over."""
         self._pending = 0
         """Claimed and not written yet."""
         self._lock = threading.Lock()
@@ -56,7 +63,7 @@ class Disk:
 
     def is_measured(self, caller: str) -> bool:
         """Whether it is known what a caller has on the disk, so that nothing has to be read for it."""
-        return caller in self._measured or not self._is_counted(caller)
+        return not self._is_counted(caller) or (caller in self._measured and not self._is_stale(caller))
 
     def used_by(self, caller: str) -> int:
         """What a key has on the disk, claims included; 0 if nobody counts."""
@@ -71,10 +78,16 @@ class Disk:
         if self._is_counted(caller):
             self._measure_once(caller)
         claim = Claim(self, caller, folder or self._folder)
+        with self._lock:
+            self._open[caller] += 1
         try:
             yield claim
         finally:
             claim.give_back()
+            with self._lock:
+                self._open[caller] -= 1
+                if not self._open[caller]:
+                    del self._open[caller]
 
     def check(self, caller: str) -> None:
         """Refuse a caller whose quota is used up.
@@ -130,22 +143,30 @@ class Disk:
         """Callers without a key have no quota: they own the server, or are on its machine and may administer it."""
         return bool(caller and self._quota)
 
+    def _is_stale(self, caller: str) -> bool:
+        """Whether a caller was refused and should be measured again. Open claims would be counted twice, or not."""
+        if caller not in self._refused or self._open[caller]:
+            return False
+        return time.monotonic() - self._measured.get(caller, 0.0) > MEASURE_AGAIN_SECONDS
+
     def _measure_once(self, caller: str) -> None:
-        if caller in self._measured:
+        if self.is_measured(caller):
             return
         with self._measuring:
-            if caller not in self._measured:
+            if not self.is_measured(caller):
                 size = self._measure(caller)
                 with self._lock:
                     self._used[caller] = size
-                    self._measured.add(caller)
+                    self._measured[caller] = time.monotonic()
+                    self._refused.discard(caller)
 
     def _over_quota(self, caller: str) -> ServerError:
+        self._refused.add(caller)
         return ServerError(
             f"The API key {caller} has {-(-self._used[caller] // MB)} MB of at most {self._quota // MB} MB on the "
             "server's disk. Nothing was written. Delete runs that are no longer needed (DELETE /api/executions/ID) or "
             "write an empty text to large files. The operator can remove files below workspace/keys/ and raise "
-            "APEX_KEY_QUOTA_MB.",
+            "APEX_KEY_QUOTA_MB. What was removed by hand counts after a minute.",
             code="STORAGE_FULL",
         )
 

@@ -1,5 +1,6 @@
 """A server's refusal is about tools only by the server's own words."""
 
+import json
 from typing import Any
 
 import pytest
@@ -12,8 +13,6 @@ TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "
 
 
 def error_of(message: str, *, status: int = 400, **fields: Any) -> UpstreamError:
-    import json
-
     body = openai_error(message, kind="invalid_request_error", code=None)
     body["error"] |= fields
     return UpstreamError(status, json.dumps(body).encode())
@@ -83,3 +82,9 @@ def test_a_request_of_any_depth_is_searched() -> None:
     for _ in range(5000):
         deep = [deep]
     assert is_about_tools(error_of("this model does not support tools"), asked(content=deep))
+
+
+def test_an_error_about_one_of_the_tools_is_not_about_tools() -> None:
+    message = "Invalid schema for function 'skill__x': in context=('properties',), 'oneOf' is not permitted."
+    assert is_about_tools(error_of(message), asked())
+    assert not is_about_tools(error_of(message), asked(), ["calculate", "skill__x"])

@@ -296,7 +296,7 @@ def test_a_way_that_the_operator_chose_is_kept() -> None:
     modes = ModeMemory()
     fixed = Upstream(base_url="http://a", tool_mode="schema")
     modes.wrote(fixed, "m")
-    assert modes.refused(fixed, "m", "schema") is None
+    assert modes.after_refusal(fixed, "schema") is None
     assert modes.way(fixed, "m") == "schema"
 
 
@@ -320,9 +320,11 @@ def test_a_model_that_has_made_a_call_stays_native() -> None:
 
 def test_a_refusal_leads_to_the_next_way_until_there_is_none() -> None:
     modes = ModeMemory()
-    assert modes.refused(AUTO, "m", "native") == "schema"
-    assert modes.refused(AUTO, "m", "schema") == "text"
-    assert modes.refused(AUTO, "m", "text") is None
+    assert modes.after_refusal(AUTO, "native") == "schema"
+    assert modes.after_refusal(AUTO, "schema") == "text"
+    assert modes.after_refusal(AUTO, "text") is None
+    assert modes.way(AUTO, "m") == "native"  # nothing is learnt from a refusal alone
+    modes.accepted(AUTO, "m", "text")
     assert modes.way(AUTO, "m") == "text"
 
 
@@ -330,5 +332,5 @@ def test_only_so_many_models_are_remembered(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(mode_memory, "REMEMBERED_MODELS", 3)
     modes = ModeMemory()
     for number in range(10):
-        modes.refused(AUTO, f"m{number}", "native")
+        modes.accepted(AUTO, f"m{number}", "schema")
     assert [modes.way(AUTO, f"m{number}") for number in (0, 6, 7, 9)] == ["native", "native", "schema", "schema"]

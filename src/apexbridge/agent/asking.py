@@ -137,20 +137,26 @@ class Asker:
 
     # ------------------------------------------------------------------------------------------------- requests
     async def _first(self, messages: Sequence[Json], *, is_last: bool) -> tuple[Answer, list[Json] | None]:
-        """The answer and its first piece; up to there another way can be tried."""
+        """The answer and its first piece; up to there another tool mode can be tried. One that works is remembered."""
+        first = self._way
         while True:
+            body = self._body(messages, is_last=is_last)
             try:
-                seconds = self._budget.seconds_left + GRACE_SECONDS
-                answer: Answer = await self._model.ask(self._upstream, self._body(messages, is_last=is_last), seconds)
+                answer: Answer = await self._model.ask(self._upstream, body, self._budget.seconds_left + GRACE_SECONDS)
                 try:
-                    return answer, await answer.next()
+                    chunks = await answer.next()
                 except BaseException:
                     self._model.done(answer)
                     raise
+                if self._way != first:
+                    self._modes.accepted(self._upstream, self._request.model, self._way)
+                return answer, chunks
             except UpstreamError as error:
-                if self._has_begun or not self._disclosure.tools or not is_about_tools(error, self._request.body):
+                if self._has_begun or not self._disclosure.tools:
                     raise
-                other = self._modes.refused(self._upstream, self._request.model, self._way)
+                if not is_about_tools(error, body, self._disclosure.names):
+                    raise
+                other = self._modes.after_refusal(self._upstream, self._way)
                 if other is None:
                     raise
                 name = on_one_line(self._request.model)

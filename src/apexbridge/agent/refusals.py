@@ -5,7 +5,7 @@ offered to a model is remembered for all callers.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from apexbridge.llm.errors import UpstreamError
@@ -51,13 +51,16 @@ _WORD = re.compile(r"\w+")
 _SIGNAL = re.compile("|".join((*_TOOL_WORDS, *_UNABLE_WORDS)), re.IGNORECASE)
 
 
-def is_about_tools(error: UpstreamError, request: Json) -> bool:
-    """Whether the error's own words, without those of the request, say that tools are not possible."""
+def is_about_tools(error: UpstreamError, request: Json, tools: Collection[str] = ()) -> bool:
+    """Whether the error's own words, without those of the request, say that tools are not possible.
+
+    An error that names one of the offered `tools` is about that tool: another tool mode would not help.
+    """
     told = error.error
     if error.status not in _STATUSES or told.get("code") == "model_not_found" or told.get("param") == "model":
         return False
     words = _WORD.findall(str(told.get("message", ""))[:MAX_MESSAGE].lower())
-    if not _says_so(words):
+    if not _says_so(words) or not {name.lower() for name in tools}.isdisjoint(words):
         return False
     seen: set[str] = set()
     for count, text in enumerate(_texts(request)):

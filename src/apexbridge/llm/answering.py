@@ -15,6 +15,8 @@ from apexbridge.llm.sse import EventLines, StreamTooLongError
 Json = dict[str, Any]
 MAX_DEPTH = 1_000
 """Of the JSON of an answer; about what the parser can follow."""
+MAX_VALUES = 400_000
+"""Of the JSON of an answer in one piece: log probabilities of 2,000 tokens with 20 alternatives each."""
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
 MAX_STREAM_BYTES = 16 * MAX_ANSWER_BYTES
 """Of a stream, in which each word comes with a lot around it."""
@@ -222,8 +224,12 @@ def parsed(data: bytes) -> Any:
         UpstreamError: it is none.
     """
     try:
-        check_shape(data, max_depth=MAX_DEPTH)
-        return json.loads(data, parse_constant=lambda _: None, parse_float=_finite)
+        check_shape(data, max_depth=MAX_DEPTH, max_values=MAX_VALUES)
+        try:
+            return orjson.loads(data)
+        except orjson.JSONDecodeError:  # it may be Python's JSON, with NaN or lone surrogates
+            check_shape(data, max_depth=MAX_DEPTH)
+            return json.loads(data, parse_constant=lambda _: None, parse_float=_finite)
     except JsonShapeError as error:
         message = f"The model's server sent JSON that is refused: {error}."
         raise UpstreamError.of_ours(502, message, "upstream_invalid") from error

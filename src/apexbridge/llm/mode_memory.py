@@ -74,13 +74,14 @@ class ModeMemory:
         if len(self._unheard) > REMEMBERED_MODELS:
             del self._unheard[next(iter(self._unheard))]
 
-    def refused(self, upstream: Upstream, model: str, way: Way) -> Way | None:
-        """Its server refused this way; gives another one to try, where the operator left the choice."""
+    def after_refusal(self, upstream: Upstream, way: Way) -> Way | None:
+        """Another tool mode to try after the server refused this one, if the operator left the choice."""
         other: Way | None = {"native": "schema", "schema": "text"}.get(way)  # type: ignore[assignment]
-        if upstream.tool_mode != "auto" or other is None:
-            return None
-        self._remember(upstream, model, other)
-        return other
+        return other if upstream.tool_mode == "auto" else None
+
+    def accepted(self, upstream: Upstream, model: str, way: Way) -> None:
+        """The server accepted this tool mode after it had refused others."""
+        self._remember(upstream, model, way)
 
     def _remember(self, upstream: Upstream, model: str, way: Way) -> None:
         key = (upstream.name, model)

@@ -47,20 +47,21 @@ def carry_out(
     left: list[str] = []
     try:
         room = min(MAX_BYTES, limit)
-        for folder, name, path in _walk(output, "", 0, left):
-            if any(secret in path for secret in secrets):
-                left.append("a file with a secret in its name was left")
-                continue
-            if len(files) >= MAX_FILES:
-                left.append(f"output/ holds more than {MAX_FILES} files; the rest was left")
-                break
-            with disk.claim(caller, target) as claim:
+        with disk.claim(caller, target) as claim:  # one for all files, or each would get the last room again
+            for folder, name, path in _walk(output, "", 0, left):
+                if any(secret in path for secret in secrets):
+                    left.append("a file with a secret in its name was left")
+                    continue
+                if len(files) >= MAX_FILES:
+                    left.append(f"output/ holds more than {MAX_FILES} files; the rest was left")
+                    break
                 size = _copy(folder, name, target / path, room, claim, secrets)
-            if isinstance(size, str):
-                left.append(f"output/{path[:MAX_SHOWN_CHARACTERS]} was left: {size}")
-                continue
-            room -= size
-            files.append(RunFile(path=path, size=size))
+                claim.wrote()
+                if isinstance(size, str):
+                    left.append(f"output/{path[:MAX_SHOWN_CHARACTERS]} was left: {size}")
+                    continue
+                room -= size
+                files.append(RunFile(path=path, size=size))
     finally:
         os.close(output)
     if len(left) > MAX_WARNINGS:

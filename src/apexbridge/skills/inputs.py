@@ -8,9 +8,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
+from apexbridge._fs import make_private_folder
+from apexbridge.disk import Disk
 from apexbridge.errors import ApexBridgeError, InvalidInputError
 from apexbridge.sandbox.inputs import MAX_INPUT_BYTES, check_count, check_size
 from apexbridge.sandbox.models import InputFile
@@ -32,9 +34,13 @@ class HeldFile:
 
 
 class HeldFiles:
-    """Copies of all files of a call."""
+    """Copies of all files of a call, in unnamed files of `folder`. They count as the caller's until they are closed."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path | None = None, *, disk: Disk | None = None, caller: str = "") -> None:
+        self._folder = folder
+        self._disk = disk
+        self._caller = caller
+        self._claims = ExitStack()
         self._files: list[HeldFile] = []
         self._lock = threading.Lock()
         self._is_closed = False
@@ -45,12 +51,18 @@ class HeldFiles:
 
         Raises:
             InvalidInputError: the files are too large together.
+            ServerError: STORAGE_FULL.
             ValueError: these were closed meanwhile.
         """
         with ExitStack() as stack:
-            copy = stack.enter_context(tempfile.TemporaryFile("w+b", buffering=0))
+            claim = stack.enter_context(self._disk.claim(self._caller, self._folder)) if self._disk else None
+            if self._folder is not None:
+                make_private_folder(self._folder)
+            copy = stack.enter_context(tempfile.TemporaryFile("w+b", buffering=0, dir=self._folder))
             digest, size = hashlib.sha256(), 0
             while size <= MAX_INPUT_BYTES and (piece := source.file.read(_PIECE)):
+                if claim is not None:
+                    claim.take(len(piece))
                 copy.write(piece)
                 digest.update(piece)
                 size += len(piece)
@@ -62,7 +74,7 @@ class HeldFiles:
                 if self._is_closed:
                     raise ValueError("nobody waits for the copies any more")
                 self._files.append(held)
-                stack.pop_all()
+                self._claims.push(stack.pop_all())
         check_size([held.size for held in self._files])
 
     @property
@@ -81,8 +93,7 @@ class HeldFiles:
     def __exit__(self, *_: object) -> None:
         with self._lock:
             self._is_closed = True
-            for held in self._files:
-                held.file.file.close()
+            self._claims.close()
 
 
 class InputFiles:

@@ -146,9 +146,10 @@ class Runs:
 
         Raises:
             InvalidInputError: one of them is not there, or they are too many or too large.
+            ServerError: STORAGE_FULL.
         """
         with ExitStack() as stack, storage_faults():
-            held = stack.enter_context(HeldFiles())
+            held = stack.enter_context(HeldFiles(self._folder, disk=self._disk, caller=caller))
             await anyio.to_thread.run_sync(functools.partial(self._inputs.copy_to, held, files, caller=caller))
             stack.pop_all()
             return held
@@ -204,7 +205,7 @@ class Runs:
             state="pending",
             created_at=now(),
             input_digest=hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest(),
-            input=text if self._record_input else None,
+            input=text if self._record_input and not self._disk.is_short else None,
         )
 
     async def _carry(self, run: Run, job: Job, request: RunRequest, files: ExitStack) -> ExecutionResult:

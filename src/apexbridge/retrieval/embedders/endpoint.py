@@ -8,7 +8,9 @@ from typing import Any
 
 import httpx
 import numpy as np
+import orjson
 
+from apexbridge._json import check_shape
 from apexbridge.retrieval.embedders.anchors import measured_scale
 from apexbridge.retrieval.embedders.model import EmbeddingError, Floats, Scale, normalised
 
@@ -27,6 +29,12 @@ AGAIN = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 REFUSED = frozenset({400, 413, 422})
 """Answers that blame the text."""
 FEW_TEXTS = 10
+MAX_DIMENSIONS = 8_192
+NUMBER_BYTES = 30
+"""Of one number of a vector, with its comma."""
+HEAD_BYTES, HEAD_VALUES = 64 * 1024, 10_000
+"""What an answer may have besides the vectors."""
+PIECE_BYTES = 64 * 1024
 logger = logging.getLogger(__name__)
 
 
@@ -85,18 +93,14 @@ class EndpointModel:
         pause = FIRST_PAUSE_SECONDS
         for left in reversed(range(ATTEMPTS)):
             try:
-                response = self._client.post(
-                    self._url,
-                    json={"model": self._model, "input": list(texts)},
-                    timeout=_timeout(len(texts)),
-                )
+                response, body = self._post(texts)
             except (httpx.HTTPError, httpx.InvalidURL) as error:
                 problem, wait = f"is not reachable ({type(error).__name__})", pause
                 if isinstance(error, httpx.TimeoutException):
                     break
             else:
                 if response.is_success:
-                    return self._vectors(response, len(texts))
+                    return self._vectors(body, len(texts))
                 if response.status_code in REFUSED:
                     raise RefusedTextError(f"The embedding endpoint refused a text ({response.status_code}).")
                 problem, wait = f"answered {response.status_code}", _told_pause(response, pause)
@@ -109,9 +113,22 @@ class EndpointModel:
         self._rests_until = time.monotonic() + REST_SECONDS
         raise EmbeddingError(self._problem)
 
-    def _vectors(self, response: httpx.Response, count: int) -> Floats:
+    def _post(self, texts: Sequence[str]) -> tuple[httpx.Response, bytes]:
+        """The answer and its body, of which no more is read than the vectors can take."""
+        most = HEAD_BYTES + len(texts) * MAX_DIMENSIONS * NUMBER_BYTES
+        request = {"model": self._model, "input": list(texts)}
+        with self._client.stream("POST", self._url, json=request, timeout=_timeout(len(texts))) as response:
+            body = bytearray()
+            for piece in response.iter_bytes(PIECE_BYTES):
+                body += piece
+                if len(body) > most:
+                    raise EmbeddingError("The embedding endpoint's answer is larger than its vectors can be.")
+        return response, bytes(body)
+
+    def _vectors(self, body: bytes, count: int) -> Floats:
         try:
-            data: list[dict[str, Any]] = sorted(response.json()["data"], key=lambda item: int(item["index"]))
+            check_shape(body, max_values=HEAD_VALUES + count * MAX_DIMENSIONS)
+            data: list[dict[str, Any]] = sorted(orjson.loads(body)["data"], key=lambda item: int(item["index"]))
             vectors = np.array([item["embedding"] for item in data], np.float32)
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise EmbeddingError("The embedding endpoint's answer is not of the form {data: [{embedding}]}.") from error
