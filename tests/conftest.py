@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import os
+import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Generator, Iterator
@@ -32,6 +33,12 @@ hypothesis.settings.register_profile(
     "unhurried", deadline=None
 )  # machines are slow at times, and no test is about that
 hypothesis.settings.load_profile("unhurried")
+
+
+def pytest_configure() -> None:
+    """Started in the background, this process and all commands that tests start would ignore Ctrl-C."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

@@ -6,9 +6,10 @@ import json
 import os
 import pty
 import shutil
+import signal
 import subprocess
 import termios
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,12 @@ PATIENCE = 30
 def own() -> None:
     """Make the terminal this process's own, so that Ctrl-C reaches it."""
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+def own_and_ignore() -> None:
+    """The same for a process that descends from a background job of a shell, which ignores Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    own()
 
 
 BUILT_IN = [
@@ -434,25 +441,36 @@ def test_the_command_line_confirms_with_yes_and_says_so_without(apex: Apex, tmp_
 
 @pytest.mark.requirement("B16")
 @pytest.mark.parametrize(
-    ("typed", "code", "state"),
-    [("y\n", 0, "used"), ("n\n", 3, "denied"), ("\x04", 3, "denied"), ("\x03", 130, "waiting")],
+    ("typed", "code", "state", "begin"),
+    [
+        ("y\n", 0, "used", own),
+        ("n\n", 3, "denied", own),
+        ("\x04", 3, "denied", own),
+        ("\x03", 130, "waiting", own),
+        ("\x03", 130, "waiting", own_and_ignore),
+    ],
+    ids=["yes", "no", "end", "interrupt", "interrupt that was ignored"],
 )
 def test_a_person_at_a_terminal_is_asked(
-    client: httpx.Client, server: Server, tmp_path: Path, typed: str, code: int, state: str
+    client: httpx.Client, server: Server, typed: str, code: int, state: str, begin: Callable[[], None]
 ) -> None:
     install(client, "wipe", {"scripts/execute.py": ECHO}, dangerous=True, confirm=f"Really {typed!r}?")
     command = [*APEX, "skills", "run", "wipe", "--url", server.url]
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True, preexec_fn=own
+        command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True, preexec_fn=begin
     )
     os.close(theirs)
-    shown = ""
-    while "[y/N]" not in shown:
-        shown += os.read(ours, 4096).decode()
-    os.write(ours, typed.encode())
-    assert process.wait(PATIENCE) == code, shown
-    os.close(ours)
+    try:
+        shown = ""
+        while "[y/N]" not in shown:
+            shown += os.read(ours, 4096).decode()
+        os.write(ours, typed.encode())
+        assert process.wait(PATIENCE) == code, shown
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
     assert f"Really {typed!r}?" in shown
     waiting = {item["state"] for item in client.get("/api/approvals").json()}
     assert waiting == ({"waiting"} if state == "waiting" else set())

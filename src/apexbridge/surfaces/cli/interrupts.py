@@ -39,12 +39,16 @@ _presses = _Presses()
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Handle SIGINT within the block, unless the process ignores it or handles it in its own way.
+    """Handle SIGINT within the block, unless the process handles it in its own way, or ignores it in the background.
+
+    A command at a terminal handles it even if it was started with SIGINT ignored, as everything is that comes from a
+    shell's background job: a person who presses Ctrl-C means this command.
 
     Raises:
         KeyboardInterrupt: SIGINT arrived.
     """
-    is_ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    before = signal.getsignal(signal.SIGINT)
+    is_ours = before is signal.default_int_handler or (before is signal.SIG_IGN and _is_in_foreground())
     if not is_ours or threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -57,8 +61,16 @@ def interruptible() -> Iterator[None]:
         check()  # an exception of a press can come back as another one, as from the body of a class
         raise
     finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, before)
         _presses.is_handled = False
+
+
+def _is_in_foreground() -> bool:
+    """Whether a person at the terminal of stdin types to this process."""
+    try:
+        return os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
+    except (AttributeError, OSError, ValueError):
+        return False
 
 
 def leave_to_python() -> None:
