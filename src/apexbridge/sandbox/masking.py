@@ -10,6 +10,8 @@ from urllib.parse import quote, quote_plus
 
 MIN_CHARACTERS = 4
 """A shorter value would mask half of any text."""
+_NOT_PUNCTUATION = re.compile(r"(?:\w\W*){8}")
+"""A line of a secret that is masked on its own: the lines of indented JSON or of a key's frame occur in other text."""
 _PERCENT = re.compile(r"%[0-9A-F]{2}")
 _IN_SCRIPT = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 """How many JSON writers escape what could end a script of a page."""
@@ -27,7 +29,7 @@ def masks(secrets: Mapping[str, str]) -> list[str]:
 def _shapes(value: str) -> Iterator[str]:
     raw = value.encode("utf-8", "surrogateescape")
     yield value
-    yield from value.splitlines()
+    yield from (line for line in map(str.strip, value.splitlines()) if _NOT_PUNCTUATION.search(line))
     yield from _in_json(value)
     yield from (repr(value)[1:-1], repr(f'{value}"')[1:-2], ascii(value)[1:-1])
     yield from (

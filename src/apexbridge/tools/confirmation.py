@@ -195,13 +195,14 @@ class Confirmation:
     async def answer_to(self, id: str, *, seconds: float) -> Approval:
         """Wait until a question is decided, dropped or expired, or the time is up; returns what became of it.
 
-        A caller with too many requests that wait already gets the question as it is.
+        A key with too many requests that wait already gets the question as it is. Callers without a key are not
+        counted: they are many people, or the owner.
 
         Raises:
             RequestError: APPROVAL_NOT_FOUND.
         """
         known = await self.get(id)
-        if self._requests[known.caller] >= MAX_REQUESTS_OF_CALLER:
+        if known.caller and self._requests[known.caller] >= MAX_REQUESTS_OF_CALLER:
             return known
         with self._listening(known) as decided:
             left = min(seconds, (known.expires_at - _now()) / 1000)

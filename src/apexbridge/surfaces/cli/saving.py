@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from apexbridge.errors import InvalidInputError, ServerError
+from apexbridge.errors import ApexBridgeError, InvalidInputError, ServerError
 from apexbridge.surfaces.cli.connect import Api, TooLargeError
 
 MAX_FILES = 1_000
@@ -85,6 +85,8 @@ async def _save_all(api: Api, address: str, paths: Sequence[str], root: int) -> 
                 problem = f"the files are larger than {MAX_BYTES // 1024 // 1024} MB together"
             except OSError as error:
                 problem = error.strerror or "cannot be written"
+            except ApexBridgeError as error:  # such as a run that was deleted meanwhile
+                problem = error.message
         room -= size
         saved.append(SavedFile(path=path, size=size, problem=problem, is_in_the_way=exists))
     return saved

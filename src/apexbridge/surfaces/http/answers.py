@@ -1,6 +1,7 @@
 """Answers as JSON; long texts are encoded while they are sent, at the speed at which the client reads."""
 
 import json
+import re
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
@@ -19,6 +20,7 @@ from apexbridge.surfaces.http.pacing import held_by
 from apexbridge.wire import WireModel
 
 LARGE_CHARACTERS = 64 * 1024
+_RUN_ID = re.compile(r"[0-9a-f]{32}\Z")
 
 
 def long_output(runs: Runs, result: ExecutionResult) -> LongOutput:
@@ -28,9 +30,9 @@ def long_output(runs: Runs, result: ExecutionResult) -> LongOutput:
 
 def long_output_of(runs: Runs, data: Any) -> LongOutput:
     """The long streams of a result as a tool returns it; none if it is another tool's."""
-    if not isinstance(data, dict) or "exitCode" not in data:
+    if not isinstance(data, dict) or "exitCode" not in data or not _RUN_ID.match(str(data.get("id"))):
         return {}
-    return runs.long_output(str(data.get("id")), {name: str(data.get(name, "")) for name in STREAMS})
+    return runs.long_output(data["id"], {name: str(data.get(name, "")) for name in STREAMS})
 
 
 def json_response(answer: WireModel, *, status_code: int = 200, headers: dict[str, str] | None = None) -> Response:
