@@ -185,6 +185,7 @@ def test_the_ballast_gives_way_once_and_is_taken_back_when_there_is_room(small_d
 
 
 # --------------------------------------------------------------------------------------------------------- a small disk
+@pytest.mark.computes_in_loop
 async def test_callers_leave_the_reserve_alone(small_disk: Path, embedder: Embedder) -> None:
     async with served(small_disk / "data", embedder) as gate:
         key = await gate.key("run", "read")
@@ -215,6 +216,7 @@ async def test_callers_leave_the_reserve_alone(small_disk: Path, embedder: Embed
         assert (await gate.ask("DELETE", f"/api/keys/{identity_of(key)}")).status_code == 200
 
 
+@pytest.mark.computes_in_loop
 async def test_a_full_disk_can_be_administered(small_disk: Path, embedder: Embedder) -> None:
     async with served(small_disk / "data", embedder) as gate:
         await gate.install("talks", TALKS)
@@ -240,6 +242,7 @@ async def test_a_full_disk_can_be_administered(small_disk: Path, embedder: Embed
         assert all(key.revoked_at for key in gate.bridge.keys.list() if key.id in set(map(identity_of, keys)))
 
 
+@pytest.mark.computes_in_loop
 async def test_a_key_is_revoked_even_if_the_disk_takes_nothing(small_disk: Path, embedder: Embedder) -> None:
     async with served(small_disk / "data", embedder) as gate:
         key = await gate.key("run")

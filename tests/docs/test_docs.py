@@ -193,6 +193,7 @@ def test_every_alias_group_and_general_option_is_told() -> None:
 
 @pytest.mark.anyio
 @pytest.mark.requirement("H2")
+@pytest.mark.computes_in_loop
 async def test_every_route_has_a_section_with_its_parameters(bridge: Bridge) -> None:
     api = create_app(bridge).openapi()
     sections = sections_of(text_of("http.md"))
@@ -211,6 +212,7 @@ async def test_every_route_has_a_section_with_its_parameters(bridge: Bridge) -> 
 
 @pytest.mark.anyio
 @pytest.mark.requirement("H2")
+@pytest.mark.computes_in_loop
 async def test_every_field_that_travels_over_http_is_told(bridge: Bridge) -> None:
     sections = sections_of(text_of("http.md"))
     for name, schema in create_app(bridge).openapi()["components"]["schemas"].items():

@@ -41,8 +41,8 @@ class UnreadAnswers:
         own_limit = MAX_HELD_BYTES if caller else MAX_HELD_IN_ALL  # callers without a key are counted as one
         if held and (held + size > own_limit or self._in_all + size > MAX_HELD_IN_ALL):
             raise ServerError(
-                f"The request was carried out, but its answer is not sent: {held // 1024} KB of earlier answers wait to "
-                "be read. Read those first. Results of runs are kept: GET /api/executions lists them.",
+                f"The request was carried out, but its answer is not sent: {held // 1024} KB of earlier answers wait "
+                "to be read. Read those first. Results of runs are kept: GET /api/executions lists them.",
                 code="QUEUE_FULL",
                 retryAfter=RETRY_SECONDS,
             )
