@@ -153,7 +153,7 @@ def test_a_passing_fault_is_tried_again(endpoint: Endpoint) -> None:
         (200, {"data": []}, 1, "1 proper vectors"),
         (200, {"data": [{"index": 0, "embedding": []}]}, 1, "1 proper vectors"),
         (200, {"data": [{"index": 0, "embedding": ["a"]}]}, 1, "not of the form"),
-        (200, {"data": [{"index": 0, "embedding": [float("nan")]}]}, 1, "1 proper vectors"),
+        (200, {"data": [{"index": 0, "embedding": [float("nan")]}]}, 1, "not of the form"),
         (200, {"data": [{"index": 0, "embedding": [0.0] * 64}]}, 1, "1 proper vectors"),
         (200, {"data": [{"index": 0, "embedding": [10**400]}]}, 1, "not of the form"),
         (200, {"data": [{"index": float("inf"), "embedding": [1.0]}]}, 1, "not of the form"),
@@ -211,3 +211,19 @@ def test_an_unknown_models_scale_is_measured(endpoint: Endpoint) -> None:
         {"data": [{"index": place, "embedding": [1.0] * 64} for place in range(len(texts))]},
     )
     assert model_at(endpoint).scale().related > 1
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b'{"data": [' + b"[]," * 3_000_000 + b"0]}",
+        b" " * 5_000_000,
+        {"data": [{"index": 0, "embedding": [0.5] * 200_000}]},
+    ],
+    ids=["lists", "spaces", "a vector"],
+)
+def test_an_answer_that_is_larger_than_vectors_can_be_is_not_read(endpoint: Endpoint, said: Any) -> None:
+    endpoint.answer = lambda _: (200, said)
+    model = EndpointModel(base_url=endpoint.url, model="bag", api_key=None)
+    with pytest.raises(EmbeddingError):
+        model.embed(["one"])

@@ -11,6 +11,8 @@ NEVER_LIMITED = frozenset({"vector-search", "read-skill"})
 RUN_SKILL = "run-skill"
 MAX_PATTERN_CHARACTERS = 128
 MAX_NAMES = 100
+MAX_WILDCARDS = 10
+"""Patterns that are compared with every tool, to warn of those that fit none."""
 _READING = ("file-read", "list-files")
 _COMMON_NAMES: Mapping[str, tuple[str, ...]] = {
     "read": _READING,
@@ -38,7 +40,7 @@ class Allowance:
         """Read a skill's `allowed-tools`; None where it limits nothing."""
         patterns: list[str] = []
         warnings: list[str] = []
-        runs_own_scripts = False
+        runs_own_scripts, wildcards = False, 0
         given = [name.strip() for name in names if name.strip()]
         if len(given) > MAX_NAMES:
             warnings.append(f"allowed-tools of {skill} has {len(given)} names; those after {MAX_NAMES} are left out")
@@ -52,7 +54,11 @@ class Allowance:
                 patterns.extend(meant)
             else:
                 patterns.append(name)
-                if name not in spelled and "*" not in name:
+                wildcards += "*" in name
+                is_known = name in spelled or (
+                    "*" in name and (wildcards > MAX_WILDCARDS or any(_fits(name, text) for text in spelled))
+                )
+                if not is_known:
                     warnings.append(f"allowed-tools of {skill} names {name}, which is no tool here")
         if not given:
             return None
