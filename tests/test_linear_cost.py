@@ -11,14 +11,18 @@ from collections.abc import Callable
 import pytest
 
 from apexbridge._json import check_shape
+from apexbridge._text import escaped
+from apexbridge.agent.refusals import is_about_tools
 from apexbridge.agent.request import read_request
 from apexbridge.llm.accumulator import Turn
+from apexbridge.llm.errors import UpstreamError
 from apexbridge.llm.forms import CompletionBuilder, JoinedFields
 from apexbridge.llm.salvage import TextGate, salvage
 from apexbridge.llm.sse import EventLines
 from apexbridge.llm.tool_modes import neutralised, read_answer
 from apexbridge.retrieval.glossary import translated
 from apexbridge.retrieval.text import name_words, tokens
+from apexbridge.sandbox.masker import Masker
 from apexbridge.sandbox.outcome import Ending, failure_of
 from apexbridge.skills.arguments.derive import derive
 from apexbridge.skills.dependencies import script_blocks
@@ -32,6 +36,7 @@ from apexbridge.skills.permissions import parse as parse_permission
 from apexbridge.skills.reader import read_skill_markdown
 from apexbridge.skills.validator import assess
 from apexbridge.storage.audit import masked
+from apexbridge.tools.callview import summary_of, whole_of
 from apexbridge.tools.executor import bounded
 from apexbridge.tools.schema import SchemaParameters
 from tests.growth import MOST_GROWTH, growth
@@ -146,6 +151,12 @@ READERS: dict[str, Work] = {
     "words": tokens,
     "a skill's name": name_words,
     "words to translate": translated,
+    "a refusal of a model's server": lambda text: is_about_tools(
+        UpstreamError.of_ours(400, f"tools: {text}", "x"), {"messages": [{"content": text}], "tool not allowed": text}
+    ),
+    "a call to approve": lambda text: (summary_of({"input": {"a": text}}), whole_of({"input": {"a": text}})),
+    "a line of the log": escaped,
+    "output with secrets": lambda text: in_pieces(Masker([" " * 50, "a0-_:" * 20, "\n" * 9]).add, text, 7),
     "a chat": lambda text: read_request({"messages": [{"role": "user", "content": text}]}),
 }
 UNITS = [
