@@ -242,8 +242,8 @@ def test_a_schema_costs_at_most_its_size_times_that_of_the_input() -> None:
 
 
 def test_quadratic_cost_is_noticed() -> None:
-    def copy_each_beginning(text: str) -> None:
-        for end in range(len(text)):
-            text[:end]
+    def read_each_beginning(text: str) -> None:
+        for end in range(0, len(text), 64):
+            sum(1 for _ in text[:end])
 
-    assert growth(copy_each_beginning, lambda size: "é" * size) > MOST_GROWTH
+    assert growth(read_each_beginning, lambda size: "x" * size) > MOST_GROWTH

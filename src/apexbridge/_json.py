@@ -9,6 +9,10 @@ from typing import Any
 MAX_DEPTH = 64
 MAX_VALUES = 100_000
 """Parsing, validating and encoding cost about a microsecond a value each; together they must not stall the server."""
+MAX_DIGITS = 1_000
+"""Of a number: to parse and to compare one takes time that is quadratic in its digits."""
+_DIGITS = b"0" * (MAX_DIGITS + 1)
+_AS_ZEROS = bytes.maketrans(b"123456789", b"000000000")
 _QUOTES_PER_VALUE = 4
 """A value that is a string, and its key."""
 _ALL_BUT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
@@ -40,14 +44,15 @@ def check_shape(body: bytes, *, max_depth: int = MAX_DEPTH, max_values: int = MA
     Raises:
         JsonShapeError: a limit is exceeded.
     """
+    if len(body) > MAX_DIGITS and _DIGITS in body.translate(_AS_ZEROS):
+        _check_numbers(body)
     opening = body.count(b"[") + body.count(b"{")
     if opening <= max_depth and opening + body.count(b",") < max_values:
         return
-    # Backslashes only occur in strings. Without escaped backslashes and escaped quotes, each quote opens or closes one.
-    unescaped = body.replace(b"\\\\", b"").replace(b'\\"', b"")
+    unescaped = _unescaped(body)
     if unescaped.count(b'"') > _QUOTES_PER_VALUE * max_values:
         raise _too_many_values(max_values)
-    outside_strings = b"".join(unescaped.split(b'"')[::2])
+    outside_strings = _outside_strings(unescaped)
     if outside_strings.count(b",") + outside_strings.count(b"[") + outside_strings.count(b"{") >= max_values:
         raise _too_many_values(max_values)
     depth = 0
@@ -57,6 +62,26 @@ def check_shape(body: bytes, *, max_depth: int = MAX_DEPTH, max_values: int = MA
             raise JsonShapeError(f"nested deeper than {max_depth} levels")
         if depth < 0:
             return
+
+
+def _check_numbers(body: bytes) -> None:
+    unescaped = _unescaped(body)
+    if unescaped.count(b'"') > _QUOTES_PER_VALUE * MAX_VALUES:
+        raise _too_many_values(MAX_VALUES)
+    if _DIGITS in _outside_strings(unescaped).translate(_AS_ZEROS):
+        raise JsonShapeError(f"a number of more than {MAX_DIGITS:,} digits")
+
+
+def _unescaped(body: bytes) -> bytes:
+    """The document without escaped backslashes and escaped quotes: each quote then opens or closes a string.
+
+    Backslashes only occur in strings.
+    """
+    return body.replace(b"\\\\", b"").replace(b'\\"', b"")
+
+
+def _outside_strings(unescaped: bytes) -> bytes:
+    return b'"'.join(unescaped.split(b'"')[::2])
 
 
 def _too_many_values(limit: int) -> JsonShapeError:

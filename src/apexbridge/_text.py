@@ -1,4 +1,21 @@
-"""Text of unknown origin, made fit to be shown."""
+"""Text of unknown origin, made fit to be shown and compared."""
+
+import unicodedata
+from typing import Literal
+
+_PIECE = 500
+"""Characters that are normalised together."""
+
+
+def normalized(form: Literal["NFC", "NFD", "NFKC", "NFKD"], text: str) -> str:
+    """Unicode normalisation in linear time: combining marks are sorted, which takes quadratic time for a run of them.
+
+    A long text is normalised in pieces; only a character that is composed across their border stays decomposed.
+    """
+    if len(text) <= _PIECE or text.isascii():
+        return unicodedata.normalize(form, text)
+    pieces = (text[start : start + _PIECE] for start in range(0, len(text), _PIECE))
+    return "".join(unicodedata.normalize(form, piece) for piece in pieces)
 
 
 def escaped(text: str) -> str:

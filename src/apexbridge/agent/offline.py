@@ -23,7 +23,7 @@ GOOD_SCORE = 0.5
 """Below this confidence a skill is named, not run."""
 MAX_TEXT = 2_000
 _ARITHMETIC = re.compile(
-    r"[-+(√]?\s*(?:\d|sqrt|sin|cos|tan|log|ln|pi\b|π|√)[\d\s.+\-*/^%()×÷!,a-zπ√（）＋－]*", re.IGNORECASE
+    r"(?:[-+(√]\s{0,10})?(?:\d|sqrt|sin|cos|tan|log|ln|pi\b|π|√)[\d\s.+\-*/^%()×÷!,a-zπ√（）＋－]*", re.IGNORECASE
 )
 _OPERATOR = re.compile(r"\d\s*[-+*/^%×÷!＋－]|sqrt|√|sin|cos|log|factorial", re.IGNORECASE)
 _DATE = re.compile(

@@ -6,6 +6,8 @@ import unicodedata
 from functools import cache, lru_cache
 from typing import Any
 
+from apexbridge._text import normalized
+
 MAX_CLAUSES = 6
 MAX_MARKS = 30
 """Combining marks on one character, as in Unicode's stream-safe text: normalising sorts them, in quadratic time."""
@@ -46,7 +48,7 @@ def visible(text: str) -> str:
         marks = marks + 1 if unicodedata.combining(character) else 0
         if marks <= MAX_MARKS:
             kept.append(" " if unicodedata.category(character) in _INVISIBLE else character)
-    return " ".join(unicodedata.normalize("NFKC", "".join(kept)).split())
+    return " ".join(normalized("NFKC", "".join(kept)).split())
 
 
 def has_cjk(text: str) -> bool:

@@ -2,10 +2,12 @@
 
 import hashlib
 import re
-import unicodedata
 
+from apexbridge._text import normalized
 from apexbridge.skills.models import MAX_NAME_CHARACTERS, NAME_PATTERN, RESERVED_NAMES
 
+MAX_READ_CHARACTERS = 1_000
+"""Of a text that a name is made of."""
 _STRICT_NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*\Z")
 
 
@@ -24,7 +26,7 @@ def name_problem(name: str, *, strict: bool = False) -> str | None:
 
 def slug(text: str) -> str:
     """The text as a name: accents dropped, everything else that is no letter or digit a hyphen; may be empty."""
-    plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode().lower()
+    plain = normalized("NFKD", text[:MAX_READ_CHARACTERS]).encode("ascii", "ignore").decode().lower()
     return re.sub(r"[^a-z0-9]+", "-", plain).strip("-")[:MAX_NAME_CHARACTERS].rstrip("-")
 
 

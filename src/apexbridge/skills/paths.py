@@ -3,6 +3,7 @@
 import re
 import unicodedata
 
+from apexbridge._text import normalized
 from apexbridge.errors import InvalidArchiveError
 
 MAX_PATH_BYTES = 240
@@ -28,7 +29,7 @@ def checked_parts(name: str) -> tuple[str, ...]:
 
 def collision_key(parts: tuple[str, ...]) -> str:
     """Equal for two names that some file system cannot tell apart."""
-    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", "/".join(parts)).casefold())
+    return normalized("NFC", normalized("NFC", "/".join(parts)).casefold())
 
 
 def is_junk(parts: tuple[str, ...]) -> bool:

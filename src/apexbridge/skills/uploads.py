@@ -21,6 +21,8 @@ MAX_BYTES = 1024 * 1024 * 1024
 SHARE = 4
 """One caller with a key may have one in so many of them, and of their bytes."""
 MAX_NAME_BYTES = 200
+MAX_READ_CHARACTERS = 1_000
+"""Of the end of a name."""
 _ID = re.compile(r"upload-[0-9a-f]{32}\Z")
 
 
@@ -127,8 +129,7 @@ def _owner(place: Path) -> str:
 
 def safe_name(name: str) -> str:
     """A file name from a stranger as one that is only a name."""
-    last = re.split(r"[/\\]", name)[-1].strip()
+    last = re.split(r"[/\\]", name[-MAX_READ_CHARACTERS:])[-1].strip()
     plain = "".join(character if character.isprintable() else "_" for character in last).lstrip(".") or "file"
-    while len(plain.encode("utf-8", "replace")) > MAX_NAME_BYTES:
-        plain = plain[1:]  # the end is kept: it says what kind of file it is
-    return plain.encode("utf-8", "replace").decode()
+    # The end is kept: it says what kind of file it is.
+    return plain.encode("utf-8", "replace")[-MAX_NAME_BYTES:].decode("utf-8", "ignore")

@@ -46,8 +46,8 @@ def summary_of(call: Mapping[str, Any]) -> str:
 
 def whole_of(call: Mapping[str, Any]) -> str:
     """The call as JSON; beyond a size, with the middle of long values left out."""
-    text = _json({key: call[key] for key in _ordered(call)})
-    if len(text) <= STORED_CHARACTERS:
+    plain = json.dumps({key: call[key] for key in _ordered(call)}, ensure_ascii=False, default=str)
+    if len(plain) <= STORED_CHARACTERS and len(text := _escaped(plain)) <= STORED_CHARACTERS:
         return text
     return _sections(call, lambda share: _Room(int(STORED_CHARACTERS * share), text=8_192, items=500, digits=64))
 
@@ -111,7 +111,10 @@ def _scalar(value: Any, room: _Room) -> str:
 
 def _json(value: Any) -> str:
     """JSON on one line, with everything escaped that is not printable."""
-    text = json.dumps(value, ensure_ascii=False, default=str)
+    return _escaped(json.dumps(value, ensure_ascii=False, default=str))
+
+
+def _escaped(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(letter if letter.isprintable() else json.dumps(letter)[1:-1] for letter in text)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Protocol
 from urllib.parse import unquote
@@ -14,8 +15,16 @@ from apexbridge.wire import MAX_PROBLEM_CHARACTERS, MAX_PROBLEMS, WireModel, pro
 MAX_SCHEMA_NODES = 2_000
 """Nodes of a schema with every reference followed; references can double a schema again and again."""
 MAX_PATTERNS = 64
-MAX_PATTERN_BYTES = 64 * 1024
+MAX_PATTERN_BYTES = 16 * 1024
 """The compiled size of a pattern; it runs in time that is linear in the text, and in this."""
+MAX_PATTERN_TEXT = 4_096
+"""Characters of a text that is compared with a pattern; a longer one does not fit."""
+MAX_PATTERN_CHARACTERS = 50_000
+"""Characters of all texts of an input by patterns. One costs up to two microseconds with the largest pattern."""
+MAX_UNIQUE_CHECKS = 1_000_000
+"""Pairs of items by `uniqueItems`: items that hash alike are compared one by one."""
+MULTIPLE_NODES = 1_000
+"""What `multipleOf` counts for: very large and very small numbers are divided exactly."""
 MAX_CHECKS = 2_000_000
 """Nodes of a schema by nodes of an input: what a check may cost."""
 MAX_TOLD_CHECKS = 20_000
@@ -96,10 +105,11 @@ class SchemaParameters:
             raise SchemaProblem("a tool's parameters are an object")
         # Without an address of its own: every reference must lead into this schema.
         anonymous = {key: value for key, value in self.schema.items() if key not in _RESOURCE_KEYWORDS}
-        self._nodes = _affordable(anonymous)
+        costs = _costs_of(anonymous)
+        self._nodes, self._patterns, self._unique = costs.nodes, costs.patterns, costs.unique
         try:
             self._validator = jsonschema_rs.validator_for(
-                {"type": "object", **anonymous},
+                {"type": "object", **_with_bounded_patterns(anonymous)},
                 offline=True,
                 pattern_options=jsonschema_rs.RegexOptions(size_limit=MAX_PATTERN_BYTES),
             )
@@ -110,7 +120,7 @@ class SchemaParameters:
         """The input itself, or what the schema finds wrong."""
         given = dict(input)
         cost = self._nodes * _size(given, MAX_CHECKS // self._nodes + 1)
-        if cost > MAX_CHECKS:
+        if cost > MAX_CHECKS or self._is_too_costly(given):
             return given, [InputProblem(path="", message="the input is too large to be checked against its schema")]
         if self._validator.is_valid(given):
             return given, []
@@ -118,6 +128,13 @@ class SchemaParameters:
             return given, [self._first_problem(given)]
         found = islice(self._validator.iter_errors(given), MAX_PROBLEMS)
         return given, [_problem(error.instance_path, error.message) for error in found]
+
+    def _is_too_costly(self, given: dict[str, Any]) -> bool:
+        """Whether patterns or `uniqueItems` would take too long."""
+        if not self._patterns and not self._unique:
+            return False
+        characters, pairs = _measured(given)
+        return characters * self._patterns > MAX_PATTERN_CHARACTERS or pairs * self._unique > MAX_UNIQUE_CHECKS
 
     def _first_problem(self, given: dict[str, Any]) -> InputProblem:
         try:
@@ -147,19 +164,28 @@ def _problem(where: Any, message: str) -> InputProblem:
     return InputProblem(**problem(where, message))
 
 
-def _affordable(schema: Mapping[str, Any]) -> int:
-    """Count the nodes of a schema with all references followed.
+@dataclass(slots=True)
+class _Costs:
+    """What a check against a schema costs, with all references followed."""
+
+    nodes: int = 0
+    patterns: int = 0
+    unique: int = 0
+    """Occurrences of `uniqueItems`."""
+
+
+def _costs_of(schema: Mapping[str, Any]) -> _Costs:
+    """Count what makes a schema expensive.
 
     Raises:
         SchemaProblem: validation could cost too much: the schema is too large, has too many patterns, refers to itself,
             or uses keywords whose cost cannot be bounded.
     """
-    budget, patterns = MAX_SCHEMA_NODES, 0
+    costs, multiples = _Costs(), 0
 
     def count_node() -> None:
-        nonlocal budget
-        budget -= 1
-        if budget < 0:
+        costs.nodes += 1
+        if costs.nodes > MAX_SCHEMA_NODES:
             raise SchemaProblem("the schema is too large")
 
     def walk_data(node: Any) -> None:
@@ -168,7 +194,7 @@ def _affordable(schema: Mapping[str, Any]) -> int:
             walk_data(item)
 
     def walk_keyword(key: str, value: Any, within: tuple[str, ...]) -> None:
-        nonlocal patterns
+        nonlocal multiples
         if key in _REFUSED_KEYWORDS:
             raise SchemaProblem(f"{key} is not supported; use additionalProperties or items")
         if key in _RESOURCE_KEYWORDS and isinstance(value, str):
@@ -181,11 +207,13 @@ def _affordable(schema: Mapping[str, Any]) -> int:
             walk_data(value)
         elif key in _NAME_MAPS and isinstance(value, Mapping):
             count_node()
-            patterns += len(value) if key == "patternProperties" else 0
+            costs.patterns += len(value) if key == "patternProperties" else 0
             for item in value.values():
                 walk(item, within)
         else:
-            patterns += key == "pattern"
+            costs.patterns += key == "pattern"
+            costs.unique += key == "uniqueItems" and value is True
+            multiples += key == "multipleOf"
             walk(value, within)
 
     def walk(node: Any, within: tuple[str, ...]) -> None:
@@ -201,9 +229,44 @@ def _affordable(schema: Mapping[str, Any]) -> int:
         walk(schema, ())
     except RecursionError as error:
         raise SchemaProblem("the schema is nested too deeply") from error
-    if patterns > MAX_PATTERNS:
+    if costs.patterns > MAX_PATTERNS:
         raise SchemaProblem(f"the schema has more than {MAX_PATTERNS} patterns")
-    return MAX_SCHEMA_NODES - budget
+    costs.nodes += MULTIPLE_NODES * multiples
+    return costs
+
+
+def _with_bounded_patterns(node: Any, *, is_map: bool = False) -> Any:
+    """The schema with each `pattern` applied to texts of bounded length alone."""
+    if isinstance(node, list):
+        return [_with_bounded_patterns(item) for item in node]
+    if not isinstance(node, Mapping):
+        return node
+    copy = {
+        key: value if key in _DATA_KEYWORDS and not is_map else _with_bounded_patterns(value, is_map=key in _NAME_MAPS)
+        for key, value in node.items()
+    }
+    if not is_map and isinstance(copy.get("pattern"), str):
+        limit = {"maxLength": MAX_PATTERN_TEXT}
+        bounded = {"if": limit, "then": {"pattern": copy.pop("pattern")}, "else": limit}
+        copy["allOf"] = [*(copy["allOf"] if isinstance(copy.get("allOf"), list) else ()), bounded]
+    return copy
+
+
+def _measured(value: Any) -> tuple[int, int]:
+    """Characters of an input that patterns may be compared with, and pairs of items of its lists."""
+    characters = pairs = 0
+    waiting = [value]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, str):
+            characters += min(len(node), MAX_PATTERN_TEXT)
+        elif isinstance(node, dict):
+            characters += sum(map(len, node))
+            waiting.extend(node.values())
+        elif isinstance(node, list):
+            pairs += len(node) ** 2
+            waiting.extend(node)
+    return characters, pairs
 
 
 def _size(value: Any, limit: int) -> int:

@@ -4,6 +4,8 @@ import unicodedata
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
+from apexbridge._text import normalized
+
 MAX_WORD_CHARACTERS = 100
 
 
@@ -45,7 +47,7 @@ class WordPieceTokenizer:
 def _words(text: str) -> Iterator[str]:
     """Words without accents; every punctuation mark and every ideograph is one of its own."""
     word: list[str] = []
-    for character in unicodedata.normalize("NFD", text.lower()):
+    for character in normalized("NFD", text.lower()):
         category = unicodedata.category(character)
         if category == "Mn" or (category.startswith("C") and character not in "\t\n\r"):
             continue

@@ -168,6 +168,7 @@ class _Form:
         self.pending = bytearray()
         self.fields: dict[str, str] = {}
         self.filename: str | None = None
+        self._parts = 0
         self._has_file = False
         self._complete = False
         self._header_name, self._header_value = bytearray(), bytearray()
@@ -203,6 +204,9 @@ class _Form:
             raise InvalidInputError("The form has no field `file` with the archive")
 
     def _begin(self) -> None:
+        self._parts += 1
+        if self._parts > MAX_FIELDS + 1:
+            raise InvalidInputError("The form has too many fields")
         self._name, self._is_file = None, False
         self._value.clear()
 
