@@ -5,6 +5,7 @@ import os
 import socketserver
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -357,11 +358,13 @@ def mounted(tmp_path: Path) -> Iterator[Mounter]:
         points.append(point)
         return point
 
-    if os.getuid() != 0:
-        pytest.skip("only root mounts")
-    yield mount
-    for point in reversed(points):
-        kernel.unmount(str(point))
+    assert os.getuid() == 0, "only root mounts: run the tests as root, for example in a container"
+    try:
+        yield mount
+    finally:
+        for point in reversed(points):
+            with suppress(OSError):  # the others have to go all the same
+                kernel.unmount(str(point))
 
 
 async def test_a_path_of_the_kernels_is_not_granted_wherever_it_is_mounted(

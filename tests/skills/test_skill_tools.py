@@ -228,7 +228,7 @@ async def test_running_the_same_skill_with_the_same_input_again_and_again_is_not
 async def test_a_thousand_allowed_tools_hold_nobody_up(bridge: Bridge) -> None:
     await install(bridge, "greedy", None, **{"allowed-tools": [f"tool{number}*x*y" for number in range(2000)]})
     result = await bridge.tools.execute("read-skill", {"name": "greedy"}, conversation=Conversation(id="c"))
-    assert len(result.notices) == 101
+    assert len(result.notices) == 11
     assert "2000 names; those after 100 are left out" in result.notices[0]
 
 

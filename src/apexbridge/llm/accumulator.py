@@ -10,6 +10,7 @@ Json = dict[str, Any]
 MAX_CALLS = 1_000
 """Of one turn; no model means as many."""
 MAX_CHARACTERS = 16 * 1024 * 1024
+MAX_EXTRA_FIELDS = 100
 MAX_NAME_CHARACTERS = 4_096
 """Of a tool; no tool has a longer name, and a name that grows piece by piece is copied with each of them."""
 MAX_CHECKED_CHARACTERS = 1024 * 1024
@@ -58,6 +59,7 @@ class Turn:
         self.model = self.model or chunk.get("model")
         if not chunk.keys() <= _OWN_KEYS:
             self.beside |= {key: value for key, value in chunk.items() if key not in _OWN_KEYS and value is not None}
+            _check_extra(self.beside)
         choices = chunk.get("choices")
         choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else None
         if choice is None:
@@ -137,7 +139,9 @@ class Turn:
                 written.append(arguments)
                 self._whole.pop(index, None)
                 self._count(arguments)
-        call.update({key: value for key, value in piece.items() if key not in _OWN_CALL_KEYS})
+        if not piece.keys() <= _OWN_CALL_KEYS:
+            call.update({key: value for key, value in piece.items() if key not in _OWN_CALL_KEYS})
+            _check_extra(call)
 
     def _index(self, piece: Json) -> int:
         """Which call a piece belongs to: by its index, else by its id; a new name begins a new one, else the last."""
@@ -176,6 +180,12 @@ class Turn:
         self._characters += len(text)
         if self._characters > MAX_CHARACTERS:
             raise UpstreamError.of_ours(502, "The model's server sent too much.", "upstream_invalid")
+
+
+def _check_extra(fields: Json) -> None:
+    """Fields that we do not know are passed on, up to a number: each event of a stream could bring others."""
+    if len(fields) > MAX_EXTRA_FIELDS:
+        raise UpstreamError.of_ours(502, "The model's server sent too many unknown fields.", "upstream_invalid")
 
 
 def _is_json(arguments: str) -> bool:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from packaging.requirements import Requirement
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from apexbridge.skills.files import open_beneath
@@ -29,6 +29,9 @@ MAX_FILE_BYTES = 1024 * 1024
 MAX_REQUIREMENT_CHARACTERS = 500
 MAX_SHOWN_CHARACTERS = 120
 KEY_CHARACTERS = 32
+MAX_BLOCK_CHARACTERS = 16 * 1024
+"""Of a PEP 723 block; the parser's time is quadratic in the parts of a dotted key."""
+MAX_SEARCHED_CHARACTERS = 20_000_000
 
 _REQUIREMENT_FILES = ("requirements.txt", "scripts/requirements.txt")
 _PACKAGE_FILES = ("package.json", "scripts/package.json")
@@ -183,6 +186,9 @@ class _Reader:
             self.complain(path, blocks[1][0], "a second script block; PEP 723 allows one in a file")
             return
         for line, toml in blocks:
+            if len(toml) > MAX_BLOCK_CHARACTERS:
+                self.complain(path, line, f"the script block is longer than {MAX_BLOCK_CHARACTERS:,} characters")
+                return
             try:
                 data = tomllib.loads(toml)
             except (ValueError, RecursionError) as error:
@@ -195,9 +201,9 @@ class _Reader:
             if not isinstance(wanted, list) or not all(isinstance(item, str) for item in wanted):
                 self.complain(path, line, "dependencies must be a list of text")
                 return
-            lines = toml.split("\n")
+            place = _Places(toml, line + 1)
             for item in islice(wanted, MAX_REQUIREMENTS + 1):
-                self.take_python(path, _line_of(item, lines, line + 1, fallback=line), item.strip())
+                self.take_python(path, place.of(item) or line, item.strip())
 
     def read_requirements(self, path: str, text: str) -> None:
         for number, line in enumerate(text.splitlines(), 1):
@@ -215,15 +221,15 @@ class _Reader:
         if not isinstance(data, dict):
             self.complain(path, None, "must be an object")
             return
-        lines = text.split("\n")
+        place = _Places(text, 1)
         if "workspaces" in data:
-            self.complain(path, _line_of('"workspaces"', lines, 1), "workspaces are not installed")
+            self.complain(path, place.of('"workspaces"'), "workspaces are not installed")
         wanted = data.get("dependencies", {})
         if not isinstance(wanted, dict):
-            self.complain(path, _line_of('"dependencies"', lines, 1), "dependencies must be an object")
+            self.complain(path, place.of('"dependencies"'), "dependencies must be an object")
             return
         for name, versions in islice(wanted.items(), MAX_REQUIREMENTS + 1):
-            self.take_node(path, _line_of(json.dumps(name, ensure_ascii=False), lines, 1), name, versions)
+            self.take_node(path, place.of(json.dumps(name, ensure_ascii=False)), name, versions)
 
     # -------------------------------------------------------------------------------------------- one declaration
     def take_python(self, path: str, line: int | None, wanted: str) -> None:
@@ -256,8 +262,10 @@ class _Reader:
             return
         here = platform.python_version()
         try:
+            if len(str(wanted)) > MAX_REQUIREMENT_CHARACTERS:
+                raise ValueError("too long")
             fits = SpecifierSet(str(wanted)).contains(here, prereleases=True)
-        except InvalidSpecifier:
+        except ValueError:  # InvalidSpecifier, or a number with too many digits
             self.complain(path, line, "requires-python is not a version specifier")
             return
         if not fits:
@@ -317,9 +325,21 @@ def _other_places(data: dict[str, Any]) -> list[str]:
     return [key for key in _OTHER_PLACES if uv.get(key)] if isinstance(uv, dict) else []
 
 
-def _line_of(text: str, lines: Sequence[str], first: int, *, fallback: int | None = None) -> int | None:
-    """Where a text stands; the parsers do not tell."""
-    return next((number for number, line in enumerate(lines, first) if text in line), fallback)
+class _Places:
+    """The lines of texts in a file, which the parsers do not tell. All look-ups together cost a few reads of it."""
+
+    def __init__(self, text: str, first: int) -> None:
+        self._text = text
+        self._first = first
+        self._characters = MAX_SEARCHED_CHARACTERS
+
+    def of(self, text: str) -> int | None:
+        """The line of the first occurrence; None if there is none, or if too much was looked up."""
+        if self._characters <= 0:
+            return None
+        found = self._text.find(text)
+        self._characters -= len(self._text) if found < 0 else 2 * found
+        return None if found < 0 else self._first + self._text.count("\n", 0, found)
 
 
 def _key(kind: str, runtime: str, declared: Sequence[str]) -> str | None:

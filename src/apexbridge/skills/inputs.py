@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 from apexbridge._fs import make_private_folder
 from apexbridge.disk import Disk
@@ -20,6 +20,7 @@ from apexbridge.skills.uploads import UploadStore, safe_name
 from apexbridge.tools.builtin.files.workspace import Workspace
 
 _PIECE = 1024 * 1024
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +105,10 @@ class InputFiles:
         self._workspace = workspace
         self._uploads = uploads
         self._reach = reach
+
+    async def in_thread(self, work: Callable[[], T], *, caller: str) -> T:
+        """Work on files in one of the caller's threads."""
+        return await self._workspace.in_thread(work, caller=caller)
 
     @contextmanager
     def opened(self, names: Sequence[str], *, caller: str = "") -> Iterator[tuple[InputFile, ...]]:

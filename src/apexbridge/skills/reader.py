@@ -24,6 +24,7 @@ from apexbridge.skills.yamlblock import FrontmatterError
 
 MAX_SKILL_FILE_BYTES = 1024 * 1024
 MAX_COMPATIBILITY_CHARACTERS = 500
+MAX_CONFIRM_CHARACTERS = 500
 _OPEN_SPECIFICATION_KEYS = {"name", "description", "license", "compatibility", "metadata", "allowed-tools"}
 _YES = {True, "true", "yes", "on"}
 _NO = {False, "false", "no", "off"}
@@ -145,7 +146,7 @@ class _Reader:
             entrypoint=self.entrypoint(),
             timeout_ms=self.timeout(),
             dangerous=self.flag("dangerous", when_unclear=True),
-            confirm=self.apex_text("confirm"),
+            confirm=self.confirm(),
             disable_model_invocation=self.flag("disable-model-invocation", when_unclear=False),
             parameters=self.parameters(),
             metadata=self.mapping("metadata"),
@@ -157,6 +158,15 @@ class _Reader:
             return mode  # type: ignore[return-value]  # narrowed by the line above
         self.complain(f'mode "{mode}" is unknown; write sandbox or direct', self.line("mode"))
         return None
+
+    def confirm(self) -> str | None:
+        """The question to a person, on one line: line ends could imitate what else is shown."""
+        question = self.apex_text("confirm")
+        if question is None:
+            return None
+        if len(question) > MAX_CONFIRM_CHARACTERS:
+            self.warn(f"confirm is cut to {MAX_CONFIRM_CHARACTERS} characters", self.line("confirm"))
+        return " ".join(question[:MAX_CONFIRM_CHARACTERS].split())
 
     def timeout(self) -> int | None:
         value = self.apex("timeout")

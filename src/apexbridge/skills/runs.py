@@ -150,7 +150,8 @@ class Runs:
         """
         with ExitStack() as stack, storage_faults():
             held = stack.enter_context(HeldFiles(self._folder, disk=self._disk, caller=caller))
-            await anyio.to_thread.run_sync(functools.partial(self._inputs.copy_to, held, files, caller=caller))
+            copy = functools.partial(self._inputs.copy_to, held, files, caller=caller)
+            await self._inputs.in_thread(copy, caller=caller)
             stack.pop_all()
             return held
 
@@ -167,7 +168,8 @@ class Runs:
             files: tuple[InputFile, ...] = request.held.inputs if request.held else ()
             if request.files and request.held is None:
                 opened = self._inputs.opened(request.files, caller=request.caller)
-                files = await anyio.to_thread.run_sync(stack.enter_context, opened)
+                enter = functools.partial(stack.enter_context, opened)
+                files = await self._inputs.in_thread(enter, caller=request.caller)
             job = Job(
                 skill=request.skill,
                 folder=request.folder,

@@ -37,6 +37,7 @@ from apexbridge.wire import WireInput
 
 DEFAULT_LIMIT = 50
 MAX_LIMIT = 500
+MAX_FILE_NAME_CHARACTERS = 4_096
 _ARCHIVE_BODY: dict[str, Any] = {
     "requestBody": {
         "required": True,
@@ -77,7 +78,9 @@ class ExecuteInput(WireInput):
     input: dict[str, Any] = Field(default_factory=dict)
     args: list[str] = Field(default_factory=list, max_length=MAX_ARGUMENTS)
     script: str | None = None
-    files: list[str] = Field(default_factory=list, max_length=MAX_INPUT_FILES)
+    files: list[Annotated[str, Field(max_length=MAX_FILE_NAME_CHARACTERS)]] = Field(
+        default_factory=list, max_length=MAX_INPUT_FILES
+    )
     mode: Mode | None = None
     timeout: int | None = Field(default=None, gt=0, description="Milliseconds.")
     approval: str | None = Field(
