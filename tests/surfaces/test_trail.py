@@ -189,7 +189,7 @@ def test_json_deeper_than_64_is_refused_before_it_is_parsed(open_server: Server,
             answer = sent(body)
             assert answer.status_code == refused, body[:20]
             told = answer.json().get("error", answer.json())
-    assert any(word in told["message"] for word in ("deeper", "values", "UTF-8"))
+            assert any(word in told["message"] for word in ("deeper", "values", "UTF-8"))
         assert "deep" not in sent(DEEP.replace(b"[[", b"[", 1).replace(b"]]", b"]", 1)).text
         in_text = json.dumps({"input": {"expression": '"\\' + "[{" * 500 + '\\"'}}).encode()
         assert "deep" not in sent(in_text).text
