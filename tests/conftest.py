@@ -5,7 +5,9 @@ import gc
 import os
 import signal
 import sys
+import threading
 import time
+from collections import defaultdict
 from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -63,17 +65,23 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     its time.
     """
     blocked: list[str] = []
-    collecting = 0.0
+    collected: dict[int, float] = defaultdict(float)
+    """Seconds of garbage collection, by thread."""
+    begun_at: dict[int, float] = {}
     run = asyncio.Handle._run
 
     def collect(phase: str, _: dict[str, int]) -> None:
-        nonlocal collecting
-        collecting += -time.thread_time() if phase == "start" else time.thread_time()
+        thread = threading.get_ident()
+        if phase == "start":
+            begun_at[thread] = time.thread_time()
+        else:
+            collected[thread] += time.thread_time() - begun_at.pop(thread, time.thread_time())
 
     def timed(handle: asyncio.Handle) -> None:
-        modules, begun = len(sys.modules), time.thread_time() - collecting
+        thread, modules = threading.get_ident(), len(sys.modules)
+        begun = time.thread_time() - collected[thread]
         run(handle)
-        spent = time.thread_time() - collecting - begun
+        spent = time.thread_time() - collected[thread] - begun
         if spent > MAX_STEP_SECONDS and len(sys.modules) == modules:
             blocked.append(f"{spent * 1000:.0f} ms in {handle}")
 

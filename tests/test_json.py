@@ -88,3 +88,10 @@ def test_untrusted_text_is_parsed_unless_it_exceeds_a_limit() -> None:
     for text in ("[" * 100_000, "[" + "0," * MAX_VALUES + "0]", "{", "]" * 70, "\ud800"):
         with pytest.raises(ValueError, match=r"."):
             loads_untrusted(text)
+
+
+def test_numbers_without_end_are_refused_and_texts_of_digits_are_not() -> None:
+    assert loads_untrusted(json.dumps(["1" * 5_000, 10**999, 1.5])) == ["1" * 5_000, 10**999, 1.5]
+    for number in ("1" * 1_001, "-" + "1" * 1_001, "0." + "1" * 1_001, "1e" + "1" * 1_001):
+        with pytest.raises(JsonShapeError):
+            loads_untrusted(f'{{"a": "\\"", "b": [{number}]}}')

@@ -7,11 +7,14 @@ with each piece, in an error that counts lines.
 
 import json
 from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from apexbridge._json import check_shape
-from apexbridge._text import escaped
+from apexbridge._text import escaped, normalized
+from apexbridge.agent.offline import _first_call as first_call
 from apexbridge.agent.refusals import is_about_tools
 from apexbridge.agent.request import read_request
 from apexbridge.llm.accumulator import Turn
@@ -21,19 +24,20 @@ from apexbridge.llm.salvage import TextGate, salvage
 from apexbridge.llm.sse import EventLines
 from apexbridge.llm.tool_modes import neutralised, read_answer
 from apexbridge.retrieval.glossary import translated
-from apexbridge.retrieval.text import name_words, tokens
+from apexbridge.retrieval.text import name_words, tokens, visible
 from apexbridge.sandbox.masker import Masker
 from apexbridge.sandbox.outcome import Ending, failure_of
 from apexbridge.skills.arguments.derive import derive
-from apexbridge.skills.dependencies import script_blocks
+from apexbridge.skills.dependencies import read_dependencies, script_blocks
 from apexbridge.skills.direct import render
 from apexbridge.skills.doctor import repair
 from apexbridge.skills.frontmatter import parse_leniently, replace_description
 from apexbridge.skills.models import PackageFile
 from apexbridge.skills.names import lenient_name, slug
-from apexbridge.skills.paths import is_odd
+from apexbridge.skills.paths import collision_key, is_odd
 from apexbridge.skills.permissions import parse as parse_permission
 from apexbridge.skills.reader import read_skill_markdown
+from apexbridge.skills.uploads import safe_name
 from apexbridge.skills.validator import assess
 from apexbridge.storage.audit import masked
 from apexbridge.tools.callview import summary_of, whole_of
@@ -102,6 +106,19 @@ def feed_names(text: str) -> None:
     in_pieces(take, text, 5)
 
 
+def read_package(text: str) -> None:
+    with TemporaryDirectory() as folder:
+        (Path(folder) / "package.json").write_text(text, "utf-8", "replace")
+        read_dependencies(Path(folder))
+
+
+def read_script(text: str) -> None:
+    with TemporaryDirectory() as folder:
+        (Path(folder) / "scripts").mkdir()
+        (Path(folder) / "scripts/execute.py").write_text(text, "utf-8", "replace")
+        read_dependencies(Path(folder))
+
+
 READERS: dict[str, Work] = {
     "a whole SKILL.md": read_lenient,
     "the body of a SKILL.md": lambda text: read_lenient(f"{HEAD}---\n{text}"),
@@ -129,6 +146,11 @@ READERS: dict[str, Work] = {
     "a shell script": lambda text: derive("a.sh", as_bytes(f"while true; do case $1 in\n{text}")),
     "inline dependencies": lambda text: script_blocks(f"# /// script\n{text}"),
     "a name": lambda text: (slug(text), lenient_name(text, "a"), is_odd(text)),
+    "a name of a file": safe_name,
+    "a question to the offline planner": lambda text: first_call(text, {"calculate", "file_read", "datetime"}),
+    "text to compare": lambda text: (normalized("NFKC", text), visible(text), collision_key((text,))),
+    "package.json": lambda text: read_package(json.dumps({"dependencies": {"a": "1", "b": text}}) + text),
+    "a script block": lambda text: read_script(f"# /// script\n# a = '{text[:100]}'\n# ///\n{text}"),
     "a permission": lambda text: parse_permission(f"net:{text}"),
     "a path": lambda text: parse_permission(f"fs:ro:/{text}"),
     "stderr of a failed script": lambda text: failure_of(Ending(code=1), f"{text}    at x\n", output_limit=1),
@@ -162,6 +184,8 @@ READERS: dict[str, Work] = {
 UNITS = [
     *" \n\t\ra0-_:#'\"`()[]{}<>|\\/*.,^$~=@?!中é",
     "\u0301",
+    "\u0f73",
+    "\x7f",
     "\r\n",
     " \n",
     "a ",
@@ -230,6 +254,11 @@ def test_the_cost_grows_at_most_linearly(name: str) -> None:
         if (ratio := growth(READERS[name], lambda size, unit=unit: unit * (size // len(unit)))) > MOST_GROWTH  # type: ignore[misc]
     }
     assert not costly
+
+
+@pytest.mark.parametrize("name", ["a name", "text to compare", "words", "a skill's name"])
+def test_marks_that_have_to_be_sorted_cost_linear_time(name: str) -> None:
+    assert growth(READERS[name], lambda size: "\u0301" * (size // 2) + "\u0316" * (size // 2)) <= MOST_GROWTH
 
 
 def test_a_schema_costs_at_most_its_size_times_that_of_the_input() -> None:

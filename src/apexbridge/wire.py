@@ -40,8 +40,14 @@ def problem(path: Iterable[object], message: str) -> dict[str, str]:
     parts = (str(part)[:MAX_PROBLEM_CHARACTERS] for part in path)
     return {
         "path": ".".join(islice(parts, MAX_PROBLEMS))[:MAX_PROBLEM_CHARACTERS],
-        "message": message[:MAX_PROBLEM_CHARACTERS],
+        "message": _cut(message),
     }
+
+
+def _cut(message: str) -> str:
+    """A message of bounded length; its middle goes, as messages begin with what was sent and end with the reason."""
+    half = MAX_PROBLEM_CHARACTERS // 2
+    return message if len(message) <= MAX_PROBLEM_CHARACTERS else f"{message[:half]}…{message[1 - half :]}"
 
 
 def summary_of(problems: Sequence[dict[str, str]], *, total: int | None = None) -> str:

@@ -256,3 +256,12 @@ async def test_every_error_has_a_status(skills: SkillManager) -> None:
     from apexbridge.errors import STATUS_OF_CODE
 
     assert {kind.default_code for kind in kinds(ApexBridgeError)} <= STATUS_OF_CODE.keys()
+
+
+def test_instructions_have_a_length_whatever_the_input_is() -> None:
+    body = "{{input.a}}" * 2_000
+    assert len(render(name="a", body=body, source_path="x", input={"a": "x" * 1_000}).content) == 2_000_000
+    with pytest.raises(InvalidInputError, match="longer than"):
+        render(name="a", body=body, source_path="x", input={"a": "x" * 300_000})
+    many = "".join(f"{{{{input.a{number}}}}}" for number in range(5_000))
+    assert len(render(name="a", body=many, source_path="x", input={}).warnings) == 20

@@ -98,3 +98,42 @@ def test_ordinary_schemas_are_taken(schema: dict[str, Any], good: dict[str, Any]
     assert parameters.read(bad)[1] != []
     assert parameters.schema == schema
     assert json.dumps(parameters.schema)
+
+
+@pytest.mark.parametrize(
+    ("schema", "given"),
+    [
+        ({"properties": {"a": {"pattern": "^(?:a|b)*a(?:a|b){100}$"}}}, {"a": ["ab" * 2_000] * 100}),
+        ({"patternProperties": {"^(?:a|b)*a(?:a|b){100}$": {}}}, {"ab" * 2_000 + str(n): 1 for n in range(100)}),
+        ({"properties": {"a": {"uniqueItems": True}}}, {"a": [[]] * 2_000}),
+        ({"properties": {"a": {"allOf": [{"uniqueItems": True}] * 10}}}, {"a": [[]] * 400}),
+        ({"properties": {"a": {"items": {"multipleOf": 1e-300}}}}, {"a": [1.7e308] * 4_000}),
+    ],
+    ids=["a pattern", "patterns of names", "unique items", "unique items again and again", "multiples"],
+)
+def test_an_input_that_would_take_too_long_to_check_is_refused(schema: dict[str, Any], given: dict[str, Any]) -> None:
+    (problem,) = SchemaParameters(schema).read(given)[1]
+    assert "too large to be checked" in problem.message
+
+
+def test_patterns_hold_for_texts_of_bounded_length() -> None:
+    parameters = SchemaParameters(
+        {
+            "properties": {
+                "pattern": {"type": "string", "pattern": "^a+$", "allOf": [{"minLength": 2}]},
+                "text": {"type": "string"},
+            }
+        }
+    )
+    assert parameters.read({"pattern": "aaa", "text": "x" * 1_000_000})[1] == []
+    assert "does not match" in parameters.read({"pattern": "abc"})[1][0].message
+    assert "shorter" in parameters.read({"pattern": "a"})[1][0].message
+    assert "longer than 4096" in parameters.read({"pattern": "a" * 5_000})[1][0].message
+
+
+def test_an_input_within_the_limits_is_checked() -> None:
+    schema = {"properties": {"a": {"uniqueItems": True, "items": {"pattern": "^[a-z0-9.]+@[a-z.]+$"}}}}
+    addresses = [f"someone.{number}@example.org" for number in range(500)]
+    parameters = SchemaParameters(schema)
+    assert parameters.read({"a": addresses})[1] == []
+    assert parameters.read({"a": [*addresses, addresses[0]]})[1] != []
