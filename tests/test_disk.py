@@ -282,6 +282,28 @@ async def test_a_key_has_a_quota_for_all_that_it_writes(data_dir: Path, embedder
         assert (await gate.write(one, "c.txt", 3_000_000)).status_code == 200
 
 
+async def test_a_run_that_is_deleted_many_times_at_once_is_given_back_once(data_dir: Path, embedder: Embedder) -> None:
+    async with served(data_dir, embedder, key_quota_mb=20) as gate:
+        key = await gate.key("run", "read")
+        await gate.install("talks", TALKS)
+        for name in ("a.txt", "b.txt", "c.txt"):
+            assert (await gate.write(key, name, 4_000_000)).status_code == 200
+        run = (await gate.ask("POST", "/api/skills/talks/execute", key, json={})).json()["id"]
+        before = gate.bridge.disk.used_by(identity_of(key))
+        statuses: list[int] = []
+
+        async def delete() -> None:
+            statuses.append((await gate.ask("DELETE", f"/api/executions/{run}", key)).status_code)
+
+        async with anyio.create_task_group() as group:
+            for _ in range(8):
+                group.start_soon(delete)
+        assert set(statuses) <= {200, 404}
+        assert 200 in statuses
+        freed = before - gate.bridge.disk.used_by(identity_of(key))
+        assert 3_000_000 <= freed <= 3_000_000 + 16 * BLOCK_BYTES
+
+
 async def test_bodies_under_way_count_and_end_with_their_key(data_dir: Path, embedder: Embedder) -> None:
     async with served(data_dir, embedder, key_quota_mb=4) as gate:
         key = await gate.key("run")
