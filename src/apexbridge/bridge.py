@@ -172,6 +172,7 @@ class Bridge:
                     tools=ToolRegistry(confirmation=confirmation, counter=lambda *call: _count(tally, *call)),
                     confirmation=confirmation,
                     runner=runs,
+                    disk=disk,
                 )
                 retrieval.facts = skills.facts
                 bridge = cls(
