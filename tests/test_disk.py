@@ -4,7 +4,7 @@ import os
 import subprocess
 import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,13 @@ import pytest
 from apexbridge import disk as disk_module
 from apexbridge.bridge import Bridge
 from apexbridge.disk import BALLAST_BYTES, BLOCK_BYTES, MB, RESERVE_BYTES, Ballast, Disk, blocks, size_on_disk
-from apexbridge.errors import ServerError
+from apexbridge.errors import RequestError, ServerError
 from apexbridge.retrieval.embedders.embedder import Embedder
 from apexbridge.settings import Settings
+from apexbridge.surfaces.http import access
 from apexbridge.surfaces.http.access import Access
 from apexbridge.surfaces.http.app import create_app
+from apexbridge.surfaces.http.underway import MAX_EXPORTS, UnderWay
 from tests.making import skill_zip
 
 pytestmark = pytest.mark.anyio
@@ -282,6 +284,28 @@ async def test_a_key_has_a_quota_for_all_that_it_writes(data_dir: Path, embedder
         assert (await gate.write(one, "c.txt", 3_000_000)).status_code == 200
 
 
+async def test_a_run_that_is_deleted_many_times_at_once_is_given_back_once(data_dir: Path, embedder: Embedder) -> None:
+    async with served(data_dir, embedder, key_quota_mb=20) as gate:
+        key = await gate.key("run", "read")
+        await gate.install("talks", TALKS)
+        for name in ("a.txt", "b.txt", "c.txt"):
+            assert (await gate.write(key, name, 4_000_000)).status_code == 200
+        before = gate.bridge.disk.used_by(identity_of(key))
+        run = (await gate.ask("POST", "/api/skills/talks/execute", key, json={})).json()["id"]
+        assert gate.bridge.disk.used_by(identity_of(key)) > before + 3_000_000
+        statuses: list[int] = []
+
+        async def delete() -> None:
+            statuses.append((await gate.ask("DELETE", f"/api/executions/{run}", key)).status_code)
+
+        async with anyio.create_task_group() as group:
+            for _ in range(8):
+                group.start_soon(delete)
+        assert set(statuses) <= {200, 404}
+        assert 200 in statuses
+        assert gate.bridge.disk.used_by(identity_of(key)) == before
+
+
 async def test_bodies_under_way_count_and_end_with_their_key(data_dir: Path, embedder: Embedder) -> None:
     async with served(data_dir, embedder, key_quota_mb=4) as gate:
         key = await gate.key("run")
@@ -388,3 +412,47 @@ async def test_copies_of_approved_files_count_as_the_callers(data_dir: Path, emb
             assert [file["bytes"] for file in held.described] == [1_000_000]
             assert gate.bridge.disk.used_by(caller) > before - 1_500_000
         assert gate.bridge.disk.used_by(caller) < before
+
+
+# -------------------------------------------------------------------------------------------------------------- exports
+async def test_an_export_counts_as_its_callers_until_it_is_closed(data_dir: Path, embedder: Embedder) -> None:
+    async with served(data_dir, embedder, key_quota_mb=2) as gate:
+        noise = {"scripts/execute.py": "print(1)", "noise.bin": os.urandom(3 * MB // 2)}
+        archive = skill_zip("large", noise)
+        (await gate.ask("POST", "/api/skills", content=archive, headers=ZIP)).raise_for_status()
+        key = await gate.key("read")
+        identity, disk = identity_of(key), gate.bridge.disk
+        before = disk.used_by(identity)
+        with await gate.bridge.skills.export_skill("large", caller=identity) as exported:
+            assert os.fstat(exported.fileno()).st_dev == data_dir.stat().st_dev
+            assert str(data_dir) in str(Path(f"/proc/self/fd/{exported.fileno()}").readlink())
+            assert disk.used_by(identity) - before >= 3 * MB // 2
+            assert code(await gate.ask("GET", "/api/skills/large/export", key)) == (507, "STORAGE_FULL")
+        assert disk.used_by(identity) == before
+        answer = await gate.ask("GET", "/api/skills/large/export", key)
+        assert answer.status_code == 200
+        assert len(answer.content) >= 3 * MB // 2
+        assert disk.used_by(identity) == before
+        assert disk._pending == 0
+
+
+def test_a_key_may_have_so_many_exports_under_way() -> None:
+    counts = UnderWay()
+    with ExitStack() as stack:
+        for _ in range(MAX_EXPORTS):
+            stack.enter_context(counts.request("one", is_upload=False, is_export=True))
+        with pytest.raises(RequestError) as refused:
+            stack.enter_context(counts.request("one", is_upload=False, is_export=True))
+        assert refused.value.code == "RATE_LIMITED"
+        stack.enter_context(counts.request("one", is_upload=False))
+        stack.enter_context(counts.request("other", is_upload=False, is_export=True))
+    with counts.request("one", is_upload=False, is_export=True):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("path", "is_export"),
+    [("/api/skills/a/export", True), ("/api/skills/a", False), ("/api/skills/a/files/export", False)],
+)
+def test_exports_are_known_by_their_path(path: str, is_export: bool) -> None:
+    assert access._is_export({"path": path}) is is_export

@@ -162,7 +162,8 @@ class Bridge:
                 workspace = _workspace(settings, store, keys, disk)
                 runs = _runs(settings, database, sandbox, store, workspace, keys, disk)
                 tally = CallTally(CallStatisticsStore(database))
-                confirmation = Confirmation(SqliteApprovals(database), enabled=settings.skills.confirm_dangerous)
+                approvals = SqliteApprovals(database)
+                confirmation = Confirmation(approvals, enabled=settings.skills.confirm_dangerous)
                 skills = SkillManager(
                     data_dir=settings.data_dir,
                     database=database,
@@ -171,6 +172,7 @@ class Bridge:
                     tools=ToolRegistry(confirmation=confirmation, counter=lambda *call: _count(tally, *call)),
                     confirmation=confirmation,
                     runner=runs,
+                    disk=disk,
                 )
                 retrieval.facts = skills.facts
                 bridge = cls(
@@ -202,6 +204,8 @@ class Bridge:
                     await stack.enter_async_context(sandbox.running())
                     stack.push_async_callback(runs.close)
                     await runs.recover()
+                    await approvals.sweep()
+                    await database.erase()  # a crash may have left deleted words in the log of changes
                     if not embedder.dimensions:  # what it is not known to be, it must not be taken to have changed from
                         await retrieval.wake()
                     await skills.initialize(progress, index=False)
@@ -212,6 +216,7 @@ class Bridge:
                     )
                     await stack.enter_async_context(_background(watch_skills(skills) if watch else None))
                     await stack.enter_async_context(_background(runs.keep_tidy() if watch else None))
+                    await stack.enter_async_context(_background(approvals.keep_tidy() if watch else None))
                     await stack.enter_async_context(_background(bridge.chats.keep_tidy() if watch else None))
                     yield bridge
             finally:

@@ -1,8 +1,10 @@
 """Search end to end: the real models, a real LanceDB."""
 
 import asyncio
+import functools
 import shutil
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from apexbridge.retrieval.embedders.embedder import Embedder
 from apexbridge.retrieval.embedders.model import EmbeddingError, Floats, Scale
 from apexbridge.retrieval.embedders.multilingual import MultilingualModel
 from apexbridge.retrieval.facts import SkillFacts
+from apexbridge.retrieval.indexing import ASKING_THREADS
 from apexbridge.retrieval.service import ToolRetrievalService
 from tests.retrieval.conftest import LIBRARY, Searching
 from tests.retrieval.endpoint import Endpoint
@@ -662,3 +665,28 @@ async def test_what_was_forgotten_is_gone_from_the_disk(searching: Searching, da
         assert await service.forget() == 1
     left = [path for path in data_dir.rglob("*") if path.is_file() and b"secret habit" in path.read_bytes()]
     assert left == []
+
+
+async def test_many_searches_of_one_caller_do_not_delay_those_of_another(
+    service: ToolRetrievalService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[str] = []
+    go_on = threading.Event()
+    ranking = service._ranking
+
+    def held(*values: Any) -> Any:
+        begun.append(values[-1])
+        go_on.wait(60)
+        return ranking(*values)
+
+    monkeypatch.setattr(service, "_ranking", held)
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+            for _ in range(40):
+                tasks.start_soon(functools.partial(service.search, "commit", caller="many"))
+            await until(lambda: len(begun) == ASKING_THREADS and service._turns.waiting == 40 - ASKING_THREADS)
+            tasks.start_soon(functools.partial(service.search, "commit", caller="one"))
+            await until(lambda: service._turns.waiting_of("one") == 1)
+            go_on.set()
+    assert len(begun) == 41
+    assert begun.index("one") <= 2 * ASKING_THREADS

@@ -536,3 +536,46 @@ async def test_scripts_by_name_take_arguments_or_their_input_as_options(bridge: 
         await execute(bridge, "pack", script="scripts/tool.py", args=["a\0b"])
     with pytest.raises(InvalidInputError, match="too long"):
         await execute(bridge, "pack", script="scripts/tool.py", args=["x" * 200_000])
+
+
+# ------------------------------------------------------------------------------------------------------ words on disk
+def files_with(word: str, folder: Path) -> list[str]:
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return [str(path.relative_to(folder)) for path in files if word.encode() in path.read_bytes()]
+
+
+async def test_a_deleted_run_stands_in_no_file(data_dir: Path, embedder: Embedder) -> None:
+    settings = Settings(data_dir=data_dir, record_input=True)
+    async with Bridge.open(settings, watch=False, embedder=embedder) as bridge:
+        await install(bridge, "echo", ECHO)
+        result = await execute(bridge, "echo", {"said": "quagga" + "word"})
+        assert result.success, result
+        assert files_with("quaggaword", data_dir)
+        await bridge.runs.delete(result.id)
+        assert files_with("quaggaword", data_dir) == []
+
+
+async def test_runs_that_are_swept_stand_in_no_file(
+    data_dir: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Bridge.open(Settings(data_dir=data_dir), watch=False, embedder=embedder) as bridge:
+        await install(bridge, "echo", ECHO)
+        await execute(bridge, "echo", {"said": "quagga" + "word"})
+        assert files_with("quaggaword", data_dir)
+        monkeypatch.setattr(bridge.runs, "_retention_days", -1)
+        await bridge.runs.sweep()
+        assert files_with("quaggaword", data_dir) == []
+
+
+async def test_expired_questions_stand_in_no_file_after_a_start(data_dir: Path, embedder: Embedder) -> None:
+    settings = Settings(data_dir=data_dir)
+    async with Bridge.open(settings, watch=False, embedder=embedder) as bridge:
+        await install(bridge, "wipe", ECHO, dangerous=True)
+        with pytest.raises(ApexBridgeError):
+            await execute(bridge, "wipe", {"said": "quagga" + "word"})
+    database = Database(data_dir / DATABASE_FILE)
+    await database.write(lambda connection: connection.execute("UPDATE approvals SET expires_at = created_at"))
+    database.close()
+    assert files_with("quaggaword", data_dir)
+    async with Bridge.open(settings, watch=False, embedder=embedder):
+        assert files_with("quaggaword", data_dir) == []

@@ -227,3 +227,30 @@ async def test_a_really_full_database_says_so(tmp_path: Path) -> None:
     assert caught.value.code == "STORAGE_FULL"
     assert await count(database) == 0
     database.close()
+
+
+async def test_deletions_of_a_moment_empty_the_log_once(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    emptied: list[int] = []
+    empty = database._empty_log
+
+    def counted() -> None:
+        empty()
+        emptied.append(1)
+
+    monkeypatch.setattr(database, "_empty_log", counted)
+    await database.write(insert("quaggaword"))  # type: ignore[arg-type]
+    await database.write(lambda connection: connection.execute("DELETE FROM first_installs"))
+    for _ in range(20):
+        database.erase_soon()
+    with anyio.fail_after(60):
+        while not emptied:
+            await anyio.sleep(0.02)
+    assert len(emptied) == 1
+    assert database._erase_timer is None
+    assert not any(b"quaggaword" in path.read_bytes() for path in tmp_path.glob("x.sqlite3*"))
+    async with anyio.create_task_group() as tasks:
+        for _ in range(20):
+            tasks.start_soon(database.erase)
+    assert len(emptied) <= 3, "one that was under way, and one for all who came in the meantime"

@@ -307,3 +307,52 @@ async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(30):
         while not condition():
             await asyncio.sleep(0.005)
+
+
+# ---------------------------------------------------------------------------------------------------- words on disk
+WORD = "quaggaword"
+
+
+def files_with_word(folder: Path) -> list[str]:
+    return [path.name for path in folder.rglob("*") if path.is_file() and WORD.encode() in path.read_bytes()]
+
+
+async def until_no_file_has_the_word(folder: Path) -> None:
+    async with asyncio.timeout(60):
+        while files_with_word(folder):
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("approve", [True, False])
+async def test_a_decided_call_soon_stands_in_no_file(desk: Desk, tmp_path: Path, approve: bool) -> None:
+    id = await desk.asked({"a": WORD * 1000})
+    assert files_with_word(tmp_path)
+    await desk.confirmation.decide(id, approve=approve)
+    await until_no_file_has_the_word(tmp_path)
+
+
+async def test_the_call_of_a_forgotten_tool_soon_stands_in_no_file(desk: Desk, tmp_path: Path) -> None:
+    await desk.asked({"a": WORD})
+    await desk.confirmation.forget("wipe")
+    await until_no_file_has_the_word(tmp_path)
+
+
+async def test_a_dropped_call_soon_stands_in_no_file(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(confirming, "MAX_WAITING_OF_CALLER", 1)
+    await desk.asked({"a": WORD}, caller="key")
+    await desk.asked({"a": "another"}, caller="key")
+    await until_no_file_has_the_word(tmp_path)
+
+
+async def test_an_expired_call_is_not_shown_and_a_sweep_takes_it_from_every_file(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(confirming, "LIFETIME_MS", 0)
+    id = await desk.asked({"a": WORD})
+    detail = await desk.confirmation.detail(id)
+    assert (detail.call, detail.summary) == ("", "")
+    assert files_with_word(tmp_path)
+    await desk.store.sweep()
+    assert files_with_word(tmp_path) == []

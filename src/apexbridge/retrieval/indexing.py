@@ -11,6 +11,7 @@ import anyio
 import anyio.to_thread
 import numpy as np
 
+from apexbridge._turns import Turns
 from apexbridge.retrieval.documents import Document, Searchable
 from apexbridge.retrieval.embedders.embedder import Embedder
 from apexbridge.retrieval.embedders.model import EmbeddingError, Floats
@@ -52,6 +53,8 @@ class SkillIndexing:
         self._is_owner = False
         self._loaded = ""
         self._asking = anyio.CapacityLimiter(ASKING_THREADS)
+        self._turns = Turns(ASKING_THREADS)
+        """Callers take turns at these threads, so that many requests of one do not delay those of the others."""
         self._closed_store: str | None = None
         self._model_problem: str | None = None
         self._waking = anyio.Lock()
@@ -208,9 +211,10 @@ class SkillIndexing:
             return [None] * len(skills)
         documents = [Document.of(skill) for skill in skills]
         try:
-            vectors = await anyio.to_thread.run_sync(
-                self._embedder.embed_documents, documents, limiter=self._asking, abandon_on_cancel=True
-            )
+            async with self._turns.turn():
+                vectors = await anyio.to_thread.run_sync(
+                    self._embedder.embed_documents, documents, limiter=self._asking, abandon_on_cancel=True
+                )
         except EmbeddingError as error:
             self._note_model(str(error))
             return [None] * len(skills)

@@ -105,9 +105,10 @@ class ToolRetrievalService(SkillIndexing):
         wanted = frozenset(tag.casefold() for tag in tags)
         count = limit + SPARE_CANDIDATES
         while True:
-            ranking = await anyio.to_thread.run_sync(
-                self._ranking, text, count, wanted, mode, for_model, caller, limiter=self._asking
-            )
+            async with self._turns.turn(caller):
+                ranking = await anyio.to_thread.run_sync(
+                    self._ranking, text, count, wanted, mode, for_model, caller, limiter=self._asking
+                )
             results, was_enough = await self._results(ranking, limit, threshold)
             if was_enough or len(ranking.found) < count:
                 break
@@ -152,7 +153,8 @@ class ToolRetrievalService(SkillIndexing):
         """The place of one skill among all for a request, 1 being the first; None where it is not known."""
         text = _checked(query)
         await self.wake()
-        return await anyio.to_thread.run_sync(self._place, name, text, limiter=self._asking)
+        async with self._turns.turn():
+            return await anyio.to_thread.run_sync(self._place, name, text, limiter=self._asking)
 
     def _place(self, name: str, text: str) -> int | None:
         vectors, _ = self._request_vectors(text)
@@ -256,7 +258,8 @@ class ToolRetrievalService(SkillIndexing):
         await self.wake()
         if skill not in self._memory:
             return False
-        taught = await anyio.to_thread.run_sync(self._teach, text, skill, caller, chat, limiter=self._asking)
+        async with self._turns.turn(caller):
+            taught = await anyio.to_thread.run_sync(self._teach, text, skill, caller, chat, limiter=self._asking)
         if taught is None:
             return False
         pair, vector, crowded = taught

@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
+from apexbridge.disk import Disk
 from apexbridge.errors import (
     SkillNotFoundError,
     SkillParseError,
@@ -76,12 +77,14 @@ class SkillManager(SkillRunning):
         tools: ToolRegistry | None = None,
         confirmation: Confirmation | None = None,
         runner: SkillRunner | None = None,
+        disk: Disk | None = None,
     ) -> None:
         settings = settings or SkillsSettings()
         self.confirmation = confirmation or Confirmation(SqliteApprovals(database), enabled=settings.confirm_dangerous)
         self.tools = tools or ToolRegistry(confirmation=self.confirmation)
         self._factory = SkillToolFactory(self.call_as_tool)
         self._data_dir = data_dir
+        self._disk = disk or Disk(data_dir)
         self._settings = settings
         self._index = index or NoIndex()
         self._keeper = ToolKeeper(self.tools, lambda row: self._factory.create_tool(self._tool_source(row)))

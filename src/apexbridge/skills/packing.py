@@ -1,14 +1,17 @@
 """Folders as ZIP archives: to install one, to export one."""
 
+import io
 import os
 import stat
 import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, cast
 
+from apexbridge.disk import Claim, Disk
 from apexbridge.errors import InvalidArchiveError, RequestError
 from apexbridge.skills.archive import (
     MAX_ENTRIES,
@@ -49,16 +52,45 @@ def pack_folder(folder: Path, target: IO[bytes], *, name: str | None = None, kee
         raise RequestError(f"Cannot read {Path(os.fsdecode(shown)).name}: {reason}", code="FILE_NOT_FOUND") from error
 
 
-def packed(folder: Path, name: str) -> IO[bytes]:
-    """The whole folder as a ZIP in an unnamed file, positioned at its start; the caller closes it."""
-    target = tempfile.TemporaryFile()  # noqa: SIM115
+def packed(folder: Path, name: str, *, staging: Path, disk: Disk, caller: str) -> IO[bytes]:
+    """The whole folder as a ZIP in an unnamed file below `staging`, positioned at its start; the caller closes it.
+
+    The file counts as the caller's until it is closed.
+
+    Raises:
+        ServerError: STORAGE_FULL.
+    """
+    with ExitStack() as stack:
+        claim = stack.enter_context(disk.claim(caller, staging))
+        raw = cast(io.RawIOBase, stack.enter_context(tempfile.TemporaryFile(dir=staging, buffering=0)))
+        target = _ClaimedFile(raw, claim, stack.pop_all())
     try:
-        pack_folder(folder, target, name=name, keep_everything=True)
+        pack_folder(folder, cast(IO[bytes], target), name=name, keep_everything=True)
+        target.seek(0)
+        claim.wrote()
     except BaseException:
         target.close()
         raise
-    target.seek(0)
-    return target
+    return cast(IO[bytes], target)
+
+
+class _ClaimedFile(io.BufferedRandom):
+    """An unnamed file whose room on the disk is claimed before it is written, and given back when it is closed."""
+
+    def __init__(self, raw: io.RawIOBase, claim: Claim, claims: ExitStack) -> None:
+        self._claim = claim
+        self._claims = claims
+        super().__init__(raw)
+
+    def write(self, data: Any, /) -> int:
+        self._claim.take(len(data))
+        return super().write(data)
+
+    def close(self) -> None:
+        try:
+            super().close()
+        finally:
+            self._claims.close()
 
 
 class _Packer:

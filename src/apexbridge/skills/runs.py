@@ -21,6 +21,7 @@ from apexbridge.sandbox.engine import Sandbox
 from apexbridge.sandbox.models import ExecutionResult, InputFile, Job
 from apexbridge.skills.files import open_beneath, remove_tree
 from apexbridge.skills.inputs import HeldFiles, InputFiles
+from apexbridge.skills.locks import NameLocks
 from apexbridge.skills.longoutput import LongOutput, RecordedText, TextSource
 from apexbridge.skills.ports import RunRequest
 from apexbridge.skills.runlog import RunEvent, RunLog
@@ -139,6 +140,8 @@ class Runs:
         self._live: dict[str, Run] = {}
         self._ended: dict[str, Run] = {}
         self._notes: set[asyncio.Task[None]] = set()
+        self._removals = NameLocks()
+        """Held by run while it is removed, so that what it took is given back once."""
 
     # ------------------------------------------------------------------------------------------------- starting
     async def hold(self, files: Sequence[str], *, caller: str) -> HeldFiles:
@@ -430,15 +433,17 @@ class Runs:
             await run.result()
         await self._row_of(identity, owner)
         await self._forget(identity)
+        await self._store.erase()
 
     async def _forget(self, identity: str) -> None:
         self._ended.pop(identity, None)
-        row = await self._store.get(identity)
-        with storage_faults():
-            freed = await anyio.to_thread.run_sync(self._remove_files, identity)
-            await self._disk.ballast.give_way(lambda: self._store.delete(identity))
-        if row is not None:
-            self._disk.release(row.caller, freed + row.size)
+        async with self._removals.hold(identity):
+            row = await self._store.get(identity)
+            with storage_faults():
+                freed = await anyio.to_thread.run_sync(self._remove_files, identity)
+                is_deleted = await self._disk.ballast.give_way(lambda: self._store.delete(identity))
+            if row is not None and is_deleted:
+                self._disk.release(row.caller, freed + row.size)
 
     def _remove_files(self, identity: str) -> int:
         folder = self._folder / identity
@@ -465,9 +470,13 @@ class Runs:
     async def sweep(self) -> None:
         """Forget runs that ended too long ago."""
         moment = now() - self._retention_days * MS_PER_DAY
+        is_any = False
         while old := await self._store.ended_before(moment, limit=SWEEP_RUNS):
+            is_any = True
             for identity in old:
                 await self._forget(identity)
+        if is_any:
+            await self._store.erase()
 
     def cancel_all(self) -> None:
         """End everything that is under way."""

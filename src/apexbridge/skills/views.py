@@ -1,5 +1,6 @@
 """What can be looked at without changing anything: lists, details, files, counts."""
 
+import functools
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import IO, BinaryIO, Literal
 
 import anyio.to_thread
 
+from apexbridge.disk import Disk
 from apexbridge.errors import InvalidInputError, SkillError, SkillNotFoundError
 from apexbridge.retrieval.facts import SkillFacts
 from apexbridge.skills.catalog import Catalog, Row
@@ -40,6 +42,7 @@ class SkillViews:
     _statistics: CallStatisticsStore
     _config: SkillManagerConfig
     _home: SkillHome
+    _disk: Disk
     _commits: NameLocks
     """Held around a commit, and by whoever must not see two versions at once."""
     grants: SkillGrants
@@ -87,10 +90,15 @@ class SkillViews:
             except (OSError, ValueError) as error:
                 raise SkillError(f"{name} has no file {path}", code="FILE_NOT_FOUND", skill=name) from error
 
-    async def export_skill(self, name: str) -> IO[bytes]:
-        """The skill as a ZIP, in an unnamed file positioned at its start; the caller closes it."""
+    async def export_skill(self, name: str, *, caller: str = "") -> IO[bytes]:
+        """The skill as a ZIP, in an unnamed file positioned at its start; it counts as the caller's until it is closed.
+
+        Raises:
+            ServerError: STORAGE_FULL.
+        """
         async with self._reading(name) as row:
-            return await anyio.to_thread.run_sync(packed, self._folder(row), name)
+            pack = functools.partial(packed, staging=self._home.library.staging, disk=self._disk, caller=caller)
+            return await anyio.to_thread.run_sync(pack, self._folder(row), name)
 
     async def facts(self, names: Collection[str]) -> dict[str, SkillFacts]:
         """What search shows of these skills, and whether it may."""

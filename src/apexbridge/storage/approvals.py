@@ -1,16 +1,24 @@
 """Confirmations of dangerous calls; they survive restarts, and nobody uses one twice."""
 
+import logging
 import sqlite3
+import time
 from collections.abc import Sequence
 from typing import Any
+
+import anyio
 
 from apexbridge.storage.database import Database
 
 REMEMBERED_MS = 60 * 60 * 1000
 """How long one that has expired can still be asked about."""
+SWEEP_SECONDS = 300
+"""How often the calls of expired questions are deleted."""
 _COLUMNS = ("id", "tool", "confirm", "summary", "content_hash", "digest", "caller", "created_at", "expires_at", "state")
 _SELECT = f"SELECT {', '.join(_COLUMNS)} FROM approvals"  # noqa: S608
 _COUNT = "SELECT count(*) FROM approvals WHERE state = 'waiting' AND expires_at > ?"
+_EXPIRED_WITH_CALL = "expires_at <= ? AND (summary <> '' OR call <> '')"
+_EMPTY_EXPIRED = f"UPDATE approvals SET summary = '', call = '' WHERE {_EXPIRED_WITH_CALL}"  # noqa: S608
 _LARGEST = (
     "SELECT caller, count(*) FROM approvals WHERE state = 'waiting' AND expires_at > ?"
     " GROUP BY caller ORDER BY count(*) DESC, max(created_at) DESC LIMIT 1"
@@ -19,6 +27,8 @@ _OLDEST = (
     "SELECT id FROM approvals WHERE state = 'waiting' AND expires_at > ? AND caller = ?"
     " ORDER BY created_at DESC, id LIMIT -1 OFFSET ?"
 )
+
+logger = logging.getLogger(__name__)
 
 
 class SqliteApprovals:
@@ -36,11 +46,8 @@ class SqliteApprovals:
         marks = ", ".join("?" * (len(_COLUMNS) + 1))
         now, caller = approval["created_at"], approval["caller"]
 
-        def job(connection: sqlite3.Connection) -> list[str]:
-            connection.execute("DELETE FROM approvals WHERE expires_at <= ?", (now - REMEMBERED_MS,))
-            connection.execute(
-                "UPDATE approvals SET summary = '', call = '' WHERE state = 'waiting' AND expires_at <= ?", (now,)
-            )
+        def job(connection: sqlite3.Connection) -> tuple[list[str], bool]:
+            has_expired = _delete_expired(connection, now)
             # Later than all others even within a millisecond, or the newest question could be dropped as the oldest.
             (last,) = connection.execute("SELECT max(created_at) FROM approvals").fetchone()
             ordered = {**approval, "created_at": max(now, (last or 0) + 1)}
@@ -51,14 +58,38 @@ class SqliteApprovals:
             if count > total:
                 largest, its = connection.execute(_LARGEST, (now,)).fetchone()
                 dropped += _drop_oldest(connection, largest, keep=its - (count - total), now=now)
-            return dropped
+            return dropped, has_expired
 
-        return await self._database.write(job)
+        dropped, has_expired = await self._database.write(job)
+        if dropped or has_expired:
+            self._database.erase_soon()
+        return dropped
+
+    async def keep_tidy(self) -> None:
+        """Delete the calls of expired questions, again and again; until cancelled."""
+        while True:
+            await anyio.sleep(SWEEP_SECONDS)
+            await self.sweep()
+
+    async def sweep(self) -> None:
+        """Delete the calls of expired questions, and questions that expired long ago, from the files too."""
+        now = _now()
+        query = f"SELECT 1 FROM approvals WHERE expires_at <= ? OR ({_EXPIRED_WITH_CALL})"  # noqa: S608
+        values = (now - REMEMBERED_MS, now)
+        try:
+            has_any = await self._database.read(lambda connection: connection.execute(query, values).fetchone())
+            if has_any:
+                await self._database.write(lambda connection: _delete_expired(connection, now))
+                await self._database.erase()
+        except sqlite3.Error as error:  # such as a full disk, on which the server must start all the same
+            logger.warning("the calls of expired questions could not be deleted: %s", error)
 
     async def get(self, id: str) -> dict[str, Any] | None:
-        """One of them."""
+        """One of them; without its summary if it has expired."""
         found = await self._query(f"{_SELECT} WHERE id = ?", id)
-        return found[0] if found else None
+        if not found:
+            return None
+        return {**found[0], "summary": ""} if found[0]["expires_at"] <= _now() else found[0]
 
     async def waiting_for(self, digest: str, *, now: int) -> dict[str, Any] | None:
         """The question that is already open for the same call."""
@@ -79,8 +110,8 @@ class SqliteApprovals:
 
     async def call_of(self, id: str) -> str:
         """The call that a question is about; empty once it was decided or has expired."""
-        query = "SELECT call FROM approvals WHERE id = ?"
-        row = await self._database.read(lambda connection: connection.execute(query, (id,)).fetchone())
+        query = "SELECT call FROM approvals WHERE id = ? AND expires_at > ?"
+        row = await self._database.read(lambda connection: connection.execute(query, (id, _now())).fetchone())
         return str(row[0]) if row else ""
 
     async def decide(self, id: str, *, state: str, now: int) -> bool:
@@ -89,7 +120,10 @@ class SqliteApprovals:
             "UPDATE approvals SET state = ?, summary = '', call = ''"
             " WHERE id = ? AND state = 'waiting' AND expires_at > ?"
         )
-        return await self._change(query, state, id, now)
+        is_decided = await self._change(query, state, id, now)
+        if is_decided:
+            self._database.erase_soon()
+        return is_decided
 
     async def use(self, id: str, *, admission: str, now: int) -> bool:
         """Use an approval for one admission; False if it is not an unused approval."""
@@ -113,13 +147,26 @@ class SqliteApprovals:
     async def forget(self, tool: str) -> list[str]:
         """Drop everything about a tool; returns the ids."""
         query = "DELETE FROM approvals WHERE tool = ? RETURNING id"
-        return await self._database.write(
+        forgotten = await self._database.write(
             lambda connection: [id for (id,) in connection.execute(query, (tool,)).fetchall()]
         )
+        if forgotten:
+            self._database.erase_soon()
+        return forgotten
 
     async def _query(self, query: str, *values: Any) -> list[dict[str, Any]]:
         rows = await self._database.read(lambda connection: connection.execute(query, values).fetchall())
         return [dict(zip(_COLUMNS, row, strict=True)) for row in rows]
+
+
+def _delete_expired(connection: sqlite3.Connection, now: int) -> bool:
+    """Delete the calls of expired questions, and questions that expired long ago; returns whether there were any."""
+    gone = connection.execute("DELETE FROM approvals WHERE expires_at <= ?", (now - REMEMBERED_MS,)).rowcount
+    return gone + connection.execute(_EMPTY_EXPIRED, (now,)).rowcount > 0
+
+
+def _now() -> int:
+    return int(time.time() * 1000)
 
 
 def _drop_oldest(connection: sqlite3.Connection, caller: str, *, keep: int, now: int) -> list[str]:

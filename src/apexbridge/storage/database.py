@@ -23,6 +23,8 @@ Job = Callable[[sqlite3.Connection], T]
 MAX_BATCH = 500
 """Jobs in one commit: enough to spread the cost of it, few enough to answer soon."""
 BUSY_TIMEOUT_MS = 10_000
+ERASE_SECONDS = 0.2
+"""Deletions are gathered this long before the log of changes is emptied."""
 PRIVATE = 0o600
 
 logger = logging.getLogger(__name__)
@@ -37,6 +39,12 @@ class Database:
         self._closed = False
         self._jobs: queue.SimpleQueue[tuple[Job[Any], Future[Any], bool] | None] = queue.SimpleQueue()
         self._readers: queue.LifoQueue[sqlite3.Connection] = queue.LifoQueue()
+        self._erase_lock = asyncio.Lock()
+        self._erase_requests = 0
+        self._erased_requests = 0
+        """Requests to erase that an emptied log has served."""
+        self._erase_timer: tuple[asyncio.AbstractEventLoop, asyncio.TimerHandle] | None = None
+        self._erase_tasks: set[asyncio.Task[None]] = set()
         self._thread = threading.Thread(target=self._write_until_closed, name="sqlite-writer", daemon=True)
         self._thread.start()
 
@@ -68,18 +76,43 @@ class Database:
         return await asyncio.wrap_future(future)
 
     async def erase(self) -> None:
-        """Take what was deleted out of the log of changes beside the file, too, by emptying that."""
+        """Take what was deleted out of the log of changes beside the file, too, by emptying that.
 
-        def job() -> None:
-            try:
-                with closing(_connect(self._path)) as connection:
-                    (is_busy, *_) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-            except sqlite3.Error:
-                is_busy = True
-            if is_busy:
-                logger.warning("what was deleted stands in %s-wal until more is written", self._path.name)
+        Requests that arrive while the log is being emptied share the next time.
+        """
+        self._erase_requests += 1
+        own = self._erase_requests
+        async with self._erase_lock:
+            if self._erased_requests >= own or self._closed:
+                return
+            served = self._erase_requests
+            await anyio.to_thread.run_sync(self._empty_log)
+            self._erased_requests = served
 
-        await anyio.to_thread.run_sync(job)
+    def erase_soon(self) -> None:
+        """Erase what was deleted in a moment, once for everything that is deleted until then.
+
+        A database that is closed before empties its log as it closes.
+        """
+        loop = asyncio.get_running_loop()
+        if self._erase_timer is None or self._erase_timer[0] is not loop:
+            self._erase_timer = loop, loop.call_later(ERASE_SECONDS, self._begin_erasing, loop)
+
+    def _begin_erasing(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._erase_timer = None
+        if not self._closed:
+            task = loop.create_task(self.erase())
+            self._erase_tasks.add(task)
+            task.add_done_callback(self._erase_tasks.discard)
+
+    def _empty_log(self) -> None:
+        try:
+            with closing(_connect(self._path)) as connection:
+                (is_busy, *_) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        except sqlite3.Error:
+            is_busy = True
+        if is_busy:
+            logger.warning("what was deleted stands in %s-wal until more is written", self._path.name)
 
     def close(self) -> None:
         """Finish what is waiting and close every connection."""

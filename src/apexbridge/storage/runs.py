@@ -104,6 +104,10 @@ class RunStore:
         query = "DELETE FROM runs WHERE id = ?"
         return await self._database.write(lambda connection: connection.execute(query, (identity,)).rowcount > 0)
 
+    async def erase(self) -> None:
+        """Leave nothing of deleted records in the database's files."""
+        await self._database.erase()
+
     async def ended_before(self, moment: int, *, limit: int) -> list[str]:
         """Runs that ended before a moment, the oldest first."""
         query = "SELECT id FROM runs WHERE created_at < ? AND ended_at < ? ORDER BY created_at LIMIT ?"

@@ -27,6 +27,7 @@ _KEY_IN_QUERY = re.compile(
 )
 REMEMBERED_HOSTS = 256
 UPLOAD_PATHS = frozenset({"/api/skills", "/api/skills/install", "/api/skills/validate", "/api/uploads"})
+_EXPORT_PATH = re.compile(r"/api/skills/[^/]+/export/?")
 _REALM = 'Bearer realm="apexbridge"'
 _HOW = "Send it as `Authorization: Bearer …` or `x-api-key: …`; make one with: apex keys create"
 
@@ -89,7 +90,9 @@ class AccessGuard:
                 await self._pass(scope, receive, send, needed)
                 return
             try:
-                with self._under_way.request(caller, is_upload=_is_upload(scope)) as counted:
+                with self._under_way.request(
+                    caller, is_upload=_is_upload(scope), is_export=_is_export(scope)
+                ) as counted:
                     await self._pass(scope, counted.receive(receive), send, needed)
             except RequestError as error:  # it can only come from the count: the app answers its own
                 await answer_error(error, scope, receive, send, headers=_headers(error))
@@ -152,6 +155,10 @@ class AccessGuard:
 
 def _is_upload(scope: Scope) -> bool:
     return scope["method"] == "POST" and scope["path"] in UPLOAD_PATHS
+
+
+def _is_export(scope: Scope) -> bool:
+    return _EXPORT_PATH.fullmatch(scope["path"]) is not None
 
 
 def _given_key(scope: Scope) -> str | None:

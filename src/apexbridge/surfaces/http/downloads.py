@@ -1,11 +1,12 @@
 """Files as downloads: a stranger made them, so a browser keeps them and does not show them."""
 
 from collections.abc import AsyncIterator
-from typing import IO
+from typing import IO, Any
 from urllib.parse import quote
 
 import anyio.to_thread
 from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 SEND_BYTES = 256 * 1024
 DOWNLOAD_HEADERS = {
@@ -18,10 +19,21 @@ def download(file: IO[bytes], filename: str, media_type: str) -> StreamingRespon
     """An open file as an attachment; it is closed at the end."""
 
     async def pieces() -> AsyncIterator[bytes]:
-        with file:
-            while piece := await anyio.to_thread.run_sync(file.read, SEND_BYTES):
-                yield piece
+        while piece := await anyio.to_thread.run_sync(file.read, SEND_BYTES):
+            yield piece
 
     disposition = f"attachment; filename*=UTF-8''{quote(filename, safe='')}"
     headers = {**DOWNLOAD_HEADERS, "Content-Disposition": disposition}
-    return StreamingResponse(pieces(), media_type=media_type, headers=headers)
+    return _Download(file, pieces(), media_type=media_type, headers=headers)
+
+
+class _Download(StreamingResponse):
+    """Closes its file also if nothing of it is sent."""
+
+    def __init__(self, file: IO[bytes], pieces: AsyncIterator[bytes], **options: Any) -> None:
+        super().__init__(pieces, **options)
+        self._file = file
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._file:
+            await super().__call__(scope, receive, send)

@@ -240,6 +240,6 @@ async def download_file(name: Name, path: str, skills: Skills) -> StreamingRespo
 
 
 @router.get("/{name}/export", response_class=StreamingResponse)
-async def export_skill(name: Name, skills: Skills) -> StreamingResponse:
+async def export_skill(name: Name, skills: Skills, caller: Caller) -> StreamingResponse:
     """The skill as a ZIP."""
-    return download(await skills.export_skill(name), f"{name}.zip", "application/zip")
+    return download(await skills.export_skill(name, caller=caller), f"{name}.zip", "application/zip")

@@ -14,6 +14,8 @@ MAX_BODY_BYTES = 128 * 1024 * 1024
 """Bodies of those requests together, as far as they are kept in memory."""
 MAX_UPLOADS = 4
 """Archives and uploads of one key that arrive or are looked at."""
+MAX_EXPORTS = 4
+"""Skills that one key exports at once: each is a file on the disk until it is sent."""
 RETRY_SECONDS = 1
 
 
@@ -23,10 +25,11 @@ class UnderWay:
     def __init__(self) -> None:
         self._requests: Counter[str] = Counter()
         self._uploads: Counter[str] = Counter()
+        self._exports: Counter[str] = Counter()
         self._bytes: Counter[str] = Counter()
 
     @contextmanager
-    def request(self, caller: str, *, is_upload: bool) -> Iterator["Counted"]:
+    def request(self, caller: str, *, is_upload: bool, is_export: bool = False) -> Iterator["Counted"]:
         """Count a request while the block lasts.
 
         Raises:
@@ -36,15 +39,19 @@ class UnderWay:
             raise too_much(caller, f"{MAX_REQUESTS} requests")
         if is_upload and self._uploads[caller] >= MAX_UPLOADS:
             raise too_much(caller, f"{MAX_UPLOADS} uploads")
+        if is_export and self._exports[caller] >= MAX_EXPORTS:
+            raise too_much(caller, f"{MAX_EXPORTS} exports")
         counted = Counted(self, caller, is_in_memory=not is_upload)
         self._requests[caller] += 1
         self._uploads[caller] += is_upload
+        self._exports[caller] += is_export
         try:
             yield counted
         finally:
             for counter, number in (
                 (self._requests, 1),
                 (self._uploads, int(is_upload)),
+                (self._exports, int(is_export)),
                 (self._bytes, counted.size),
             ):
                 counter[caller] -= number

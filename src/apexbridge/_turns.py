@@ -1,0 +1,91 @@
+"""Turns: a number of jobs at once, the others in a queue in which callers take turns."""
+
+from collections import Counter, OrderedDict, deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+
+SHARE = 2
+"""One caller may have one in so many of the jobs under way while others wait."""
+
+
+class Turns:
+    """Callers take turns; the jobs of one caller come first in, first out."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._running: Counter[str] = Counter()
+        self._waiting: OrderedDict[str, deque[anyio.Event]] = OrderedDict()
+        """By caller; the first one is next."""
+
+    @property
+    def running(self) -> int:
+        """How many have their turn."""
+        return self._running.total()
+
+    @property
+    def waiting(self) -> int:
+        """How many wait for theirs."""
+        return sum(map(len, self._waiting.values()))
+
+    def running_of(self, caller: str) -> int:
+        """How many of one caller have their turn."""
+        return self._running[caller]
+
+    def waiting_of(self, caller: str) -> int:
+        """How many of one caller wait for theirs."""
+        return len(self._waiting.get(caller, ()))
+
+    @asynccontextmanager
+    async def turn(self, caller: str = "") -> AsyncIterator[None]:
+        """Wait for a turn, and have it for as long as the block lasts."""
+        await self._take(caller)
+        try:
+            yield
+        finally:
+            decrease(self._running, caller)
+            self._wake()
+
+    async def _take(self, caller: str) -> None:
+        if self.running < self.limit and not self._waiting:
+            self._running[caller] += 1
+            return
+        ticket = anyio.Event()
+        self._waiting.setdefault(caller, deque()).append(ticket)
+        try:
+            await ticket.wait()
+        except BaseException:
+            if ticket.is_set():  # our turn came in the very moment we gave up: pass it on
+                decrease(self._running, caller)
+                self._wake()
+            else:
+                self._leave(caller, ticket)
+            raise
+
+    def _wake(self) -> None:
+        while self._waiting and self.running < self.limit:
+            caller = self._next()
+            self._running[caller] += 1  # counted here, so that nobody who comes later slips in before
+            ticket = self._waiting[caller][0]
+            self._leave(caller, ticket)
+            if caller in self._waiting:
+                self._waiting.move_to_end(caller)
+            ticket.set()
+
+    def _next(self) -> str:
+        """The caller whose turn it is: the first one that has not its share of those that run, or else the first."""
+        share = max(1, self.limit // SHARE)
+        return next((caller for caller in self._waiting if self._running[caller] < share), next(iter(self._waiting)))
+
+    def _leave(self, caller: str, ticket: anyio.Event) -> None:
+        self._waiting[caller].remove(ticket)
+        if not self._waiting[caller]:
+            del self._waiting[caller]
+
+
+def decrease(counter: "Counter[str]", caller: str) -> None:
+    """Count one less, and forget a caller that has none."""
+    counter[caller] -= 1
+    if not counter[caller]:
+        del counter[caller]
