@@ -417,7 +417,7 @@ async def test_copies_of_approved_files_count_as_the_callers(data_dir: Path, emb
 # -------------------------------------------------------------------------------------------------------------- exports
 async def test_an_export_counts_as_its_callers_until_it_is_closed(data_dir: Path, embedder: Embedder) -> None:
     async with served(data_dir, embedder, key_quota_mb=2) as gate:
-        noise = {"scripts/execute.py": "print(1)", "noise.bin": os.urandom(3 * MB // 2)}
+        noise: dict[str, str | bytes] = {"scripts/execute.py": "print(1)", "noise.bin": os.urandom(3 * MB // 2)}
         archive = skill_zip("large", noise)
         (await gate.ask("POST", "/api/skills", content=archive, headers=ZIP)).raise_for_status()
         key = await gate.key("read")
