@@ -300,7 +300,7 @@ def test_the_description_of_one_skill_does_not_run_another(
 def test_requests_that_wait_are_woken_by_the_decision_and_bounded(
     server: Live, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("apexbridge.tools.confirmation.MAX_REQUESTS_OF_CALLER", 1)
+    monkeypatch.setattr("apexbridge.tools.confirmation.MAX_REQUESTS_WITHOUT_KEY", 1)
     known = {one["id"] for one in waiting(server)}
     answers: list[Json] = []
     model = play(upstream)

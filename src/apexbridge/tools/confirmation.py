@@ -195,14 +195,14 @@ class Confirmation:
     async def answer_to(self, id: str, *, seconds: float) -> Approval:
         """Wait until a question is decided, dropped or expired, or the time is up; returns what became of it.
 
-        A key with too many requests that wait already gets the question as it is. Callers without a key are not
-        counted: they are many people, or the owner.
+        A caller with too many requests that wait already gets the question as it is.
 
         Raises:
             RequestError: APPROVAL_NOT_FOUND.
         """
         known = await self.get(id)
-        if known.caller and self._requests[known.caller] >= MAX_REQUESTS_OF_CALLER:
+        most = MAX_REQUESTS_OF_CALLER if known.caller else MAX_REQUESTS_WITHOUT_KEY
+        if self._requests[known.caller] >= most:
             return known
         with self._listening(known) as decided:
             left = min(seconds, (known.expires_at - _now()) / 1000)
@@ -326,3 +326,7 @@ def _called(tool: Tool) -> str:
 
 def _now() -> int:
     return int(time.time() * 1000)
+
+
+MAX_REQUESTS_WITHOUT_KEY = 200
+"""The same for all callers without a key together: they can be many people behind one proxy."""
