@@ -25,6 +25,8 @@ MAX_WAITING = 1_000
 """Questions of all callers; beyond that the caller with the most loses its oldest."""
 MAX_REQUESTS_OF_CALLER = 20
 """Requests of one caller that may wait for an answer at once; the next one does not wait."""
+MAX_REQUESTS_WITHOUT_KEY = 200
+"""The same for all callers without a key together: they can be many people behind one proxy."""
 T = TypeVar("T")
 ApprovalState = Literal["waiting", "approved", "denied", "used"]
 
@@ -326,7 +328,3 @@ def _called(tool: Tool) -> str:
 
 def _now() -> int:
     return int(time.time() * 1000)
-
-
-MAX_REQUESTS_WITHOUT_KEY = 200
-"""The same for all callers without a key together: they can be many people behind one proxy."""
