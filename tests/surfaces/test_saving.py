@@ -114,6 +114,8 @@ Serve = Callable[..., Hostile]
         "bidi\u202etxt",
         "half\ud800",
         ".bashrc",
+        "HEAD",
+        "sub/HEAD",
         ".git/config",
         "a/.envrc",
         "a/.b/c",

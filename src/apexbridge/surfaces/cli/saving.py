@@ -99,6 +99,8 @@ def _problem(path: str) -> str | None:
         return "not a plain relative path"
     if any(part.startswith(".") for part in parts):
         return "hidden files are not written"
+    if parts[-1] == "HEAD":  # with objects/, refs/ and config beside it, `git` would obey that config
+        return "a file of this name could make a git repository of its folder"
     return None
 
 
