@@ -20,7 +20,7 @@ MAX_VALUES = 400_000
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
 MAX_STREAM_BYTES = 16 * MAX_ANSWER_BYTES
 """Of a stream, in which each word comes with a lot around it."""
-PIECE_BYTES = 64 * 1024
+PIECE_BYTES = 8 * 1024
 """What is read at once; what was compressed arrives in pieces of many megabytes, and others want their turn."""
 MAX_REFUSAL_BYTES = 256 * 1024
 """Of an error's words; they are parsed and passed on, and nobody reads more."""
