@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import anyio
 
 SHARE = 2
-"""One caller may have one in so many of the jobs under way while others wait."""
+"""While others wait, one caller gets at most one in this many of the running jobs."""
 
 
 class Turns:
@@ -66,7 +66,7 @@ class Turns:
     def _wake(self) -> None:
         while self._waiting and self.running < self.limit:
             caller = self._next()
-            self._running[caller] += 1  # counted here, so that nobody who comes later slips in before
+            self._running[caller] += 1  # counted here, so that no later caller overtakes
             ticket = self._waiting[caller][0]
             self._leave(caller, ticket)
             if caller in self._waiting:

@@ -66,7 +66,7 @@ class Disk:
         return not self._is_counted(caller) or (caller in self._measured and not self._is_stale(caller))
 
     def used_by(self, caller: str) -> int:
-        """What a key has on the disk, claims included; 0 if nobody counts."""
+        """Bytes that a key has on the disk, claims included; 0 without a quota."""
         if not self._is_counted(caller):
             return 0
         self._measure_once(caller)

@@ -11,7 +11,7 @@ MAX_RECORD_BYTES = 256 * 1024
 STEPS_BYTES = 64 * 1024
 ANSWER_BYTES = 64 * 1024
 MAX_DEPTH = 100
-"""Deeper JSON of a client or an upstream would end in a RecursionError, here or with whoever reads the record."""
+"""Deeper JSON of a client or an upstream would end in a RecursionError, here or in a reader of the record."""
 MESSAGES_BYTES = 120 * 1024
 """How much of each is left where they are too long together; some room is for the marks."""
 

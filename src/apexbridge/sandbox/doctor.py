@@ -118,7 +118,7 @@ async def _try_memory(workbench: Workbench) -> Proof:
     limits = workbench.limits
     hidden = await _run(workbench, "shared.py", {"limit": limits.memory_bytes, "piece": limits.shared_bytes})
     if not _is_held(hidden):
-        return Proof(held=False, told="shared memory that nobody has mapped is not counted")
+        return Proof(held=False, told="shared memory that is not mapped is not counted")
     return Proof(held=True, told=f"ended at {finished.peak // 2**20} MB")
 
 

@@ -37,7 +37,7 @@ class Masker:
         """Begin and end of what was found and not masked yet, both ascending."""
         self._masked_until = 0
         self.examined = 0
-        """Steps of the automaton so far: what the search costs, whatever the machine."""
+        """Steps of the automaton so far: the cost of the search, independent of the machine."""
 
     def add(self, piece: str) -> str:
         """Take the next piece; returns the text that is certain by now, masked."""
@@ -155,7 +155,7 @@ class Masker:
 class _Nodes:
     """What is known of each state: the one it falls back to, and the longest pattern that it ends in.
 
-    A state is told by its first pattern and its depth. Along one pattern the depths follow each other, so plain arrays
+    A state is identified by its first pattern and its depth. Along one pattern the depths follow each other, so plain arrays
     hold them: a few bytes each for patterns of any length.
     """
 

@@ -174,9 +174,9 @@ class SkillGrants:
         )
 
     def _check(self, wanted: Permission) -> tuple[int, int] | None:
-        """Refuse what nobody should have, whatever an operator says; gives the device and inode of a path."""
+        """Refuse what must never be granted; returns the device and inode of a path."""
         if wanted.kind == "net" and wanted.port == self._own_port() and _is_here(wanted.name):
-            raise InvalidInputError(f"{wanted.text}: that is this server, which would do for a skill whatever it asks")
+            raise InvalidInputError(f"{wanted.text}: that is this server, and a skill must not call it")
         if wanted.kind != "fs":
             return None
         try:

@@ -73,7 +73,7 @@ class HeldFiles:
             )
             with self._lock:
                 if self._is_closed:
-                    raise ValueError("nobody waits for the copies any more")
+                    raise ValueError("the copies were closed meanwhile")
                 self._files.append(held)
                 self._claims.push(stack.pop_all())
         check_size([held.size for held in self._files])

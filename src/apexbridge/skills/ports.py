@@ -122,7 +122,7 @@ class RunRequest:
     caller: str
     """Whose files those are: an API key's id, or empty."""
     held: HeldFiles | None = None
-    """Copies of these files that are to be used in their place; whoever made them closes them after the run."""
+    """Copies of these files that are to be used in their place; their creator closes them after the run."""
     timeout_ms: int
     is_entry: bool
     """False for a helper script run by name: its input arrives as `--key value`."""

@@ -161,7 +161,7 @@ class SkillRunning(SkillViews):
         with ExitStack() as stack:
             stack.push(held)
             if not isinstance(started, DirectSkillResult):
-                stack.callback(started.cancel)  # a run that nobody follows is ended
+                stack.callback(started.cancel)  # a run without a record is cancelled
             id = uuid.uuid4().hex if isinstance(started, DirectSkillResult) else started.id
             record = self.tools.executor.open(admitted, id)
             record.run()

@@ -19,7 +19,7 @@ MAX_UPLOADS = 1000
 MAX_BYTES = 1024 * 1024 * 1024
 """All that wait together."""
 SHARE = 4
-"""One caller with a key may have one in so many of them, and of their bytes."""
+"""A key may have at most one in this many of them, and of their bytes."""
 MAX_NAME_BYTES = 200
 MAX_READ_CHARACTERS = 1_000
 """Of the end of a name."""

@@ -115,7 +115,7 @@ class SqliteApprovals:
         return str(row[0]) if row else ""
 
     async def decide(self, id: str, *, state: str, now: int) -> bool:
-        """Answer a question that waits; False if it does not. Its call was for whoever decides, and is deleted."""
+        """Answer a question that waits; False if it does not. Its call was shown for the decision, and is deleted."""
         query = (
             "UPDATE approvals SET state = ?, summary = '', call = ''"
             " WHERE id = ? AND state = 'waiting' AND expires_at > ?"

@@ -144,7 +144,7 @@ class Walk:
                 max(1, self.number - more + 1), f"not written by this server: {_lines(more)} from here on"
             )
         if self.head.hash != expected.hash:
-            return self._broken(self.number, "the log does not end with the line it ended with; it was written anew")
+            return self._broken(self.number, "the log does not end with the line it ended with; it was rewritten")
         return AuditReport(intact=True, count=self.head.count, torn=self._torn, recovered=self._recovered)
 
     def _take(self, line: bytes) -> AuditReport | None:

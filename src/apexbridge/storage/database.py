@@ -112,7 +112,7 @@ class Database:
         except sqlite3.Error:
             is_busy = True
         if is_busy:
-            logger.warning("what was deleted stands in %s-wal until more is written", self._path.name)
+            logger.warning("deleted rows remain in %s-wal until the next checkpoint", self._path.name)
 
     def close(self) -> None:
         """Finish what is waiting and close every connection."""

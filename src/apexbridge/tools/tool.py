@@ -65,7 +65,7 @@ class ToolResult:
     is_error: bool = False
     """Whether the tool ran and did not succeed; what could not be run raises."""
     is_repeated: bool = False
-    """Whether the same call was made too often in a row; whoever runs the calls of a conversation says so."""
+    """Whether the same call was made too often in a row; set by the executor."""
 
     @classmethod
     def of(cls, value: Any) -> "ToolResult":

@@ -37,7 +37,7 @@ class Order:
     layers: dict[str, str] = field(default_factory=dict)
     """Folders of installed dependencies, by the name of the place where they show."""
     paths: dict[str, list[int]] = field(default_factory=dict)
-    """Further paths of the host that are shown read-only, as they stand, and the device and inode each must have."""
+    """Further paths of the host that are shown read-only at the same path, and the device and inode each must have."""
     hosts: list[list[Any]] = field(default_factory=list)
     """Addresses inside that lead to a granted host: address, port, name."""
 

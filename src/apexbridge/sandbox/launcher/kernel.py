@@ -93,7 +93,7 @@ def unmount(target: str) -> None:
 
 
 def view(path: str, *, read_only: bool = True, propagation: int = MS_PRIVATE, recursive: bool = True) -> int:
-    """A mount of `path`, not attached anywhere yet; nobody writes through a read-only one.
+    """A mount of `path`, not attached anywhere yet; a read-only one cannot be written through.
 
     It includes what is mounted below the path, unless it is not `recursive`.
     """

@@ -54,7 +54,7 @@ class Users:
 
 
 def _open_locks(folders: Sequence[str]) -> int:
-    """The folder `apexbridge/users`, which nobody but root can write to or list."""
+    """The folder `apexbridge/users`, which only root can write to or list."""
     refused: OSError | None = None
     for folder in folders:
         try:

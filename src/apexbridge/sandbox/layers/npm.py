@@ -56,7 +56,7 @@ async def install_node(build: Build, requirements: Sequence[str]) -> list[tuple[
 
 
 async def _refuse_an_old_npm(build: Build, npm: str) -> None:
-    """Fail for an npm that does not know the options above: it would fetch whatever a package names.
+    """Fail for an npm that does not know the options above: it would fetch any URL that a package names.
 
     Raises:
         ServerError: NOT_READY.

@@ -2,7 +2,7 @@
 
 Python alone loses a press in two ways. One that arrives between the last check for signals and a system call that
 blocks is not seen before that call returns. And a `KeyboardInterrupt` inside a finalizer or a callback of a weak
-reference, of which every import runs some, is printed and dropped. So presses are counted, and whatever blocks also
+reference, of which every import runs some, is printed and dropped. So presses are counted, and each blocking call also
 waits for a pipe that the signal itself writes to.
 """
 

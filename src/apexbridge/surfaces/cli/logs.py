@@ -1,4 +1,4 @@
-"""The log: a line for each record, whatever the record is made of."""
+"""The log: one line for each record, with everything unprintable escaped."""
 
 import logging
 

@@ -10,7 +10,7 @@ def printable(text: str) -> str:
 
 
 def printable_json(data: Any) -> str:
-    """Data as JSON in which everything that is not printable is escaped: the same data, whatever reads it."""
+    """Data as JSON in which everything that is not printable is escaped: the same data for every reader."""
     text = json.dumps(data, ensure_ascii=False, indent=2)
     return "\n".join(line if line.isprintable() else _escaped(line) for line in text.split("\n")) + "\n"
 

@@ -152,7 +152,7 @@ def export(
 
         draft = target.with_name(f".{target.name}.{token_hex(4)}.part")
         try:
-            with draft.open("xb") as file:  # a name nobody knows, and never through a link
+            with draft.open("xb") as file:  # a random name, and never through a link
                 await api.download(skill_path(name, "export"), file)
             draft.replace(target)
         finally:

@@ -63,6 +63,6 @@ def _escaped(text: str) -> bytes:
 
 
 def without_long_texts(data: Mapping[str, Any], texts: Mapping[str, TextSource]) -> tuple[dict[str, Any], Placeholders]:
-    """A copy of an object in which placeholders stand for the named texts."""
+    """A copy of an object in which placeholders replace the named texts."""
     placeholders = Placeholders()
     return {**data, **{name: placeholders.put(text) for name, text in texts.items()}}, placeholders
