@@ -155,8 +155,8 @@ class Masker:
 class _Nodes:
     """What is known of each state: the one it falls back to, and the longest pattern that it ends in.
 
-    A state is identified by its first pattern and its depth. Along one pattern the depths follow each other, so plain arrays
-    hold them: a few bytes each for patterns of any length.
+    A state is identified by its first pattern and its depth. Along one pattern the depths follow each other, so plain
+    arrays hold them: a few bytes each for patterns of any length.
     """
 
     def __init__(self) -> None:

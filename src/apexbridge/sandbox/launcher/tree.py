@@ -95,8 +95,8 @@ def exact_memory_of(pids: Iterable[int], *, shared: bool = True) -> int:
 def shared_memory_of(pids: Iterable[int]) -> Mapped:
     """What processes share and no file holds.
 
-    What was written there stays until the last of them lets go of the whole object, also if no process has the page mapped
-    any more: then none of the figures above show it.
+    Data stays there until the last process unmaps the whole object, also if no process has the page mapped any more:
+    then none of the figures above show it.
     """
     found = Mapped()
     room = MAPS_BYTES

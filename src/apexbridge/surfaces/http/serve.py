@@ -26,7 +26,7 @@ from apexbridge.surfaces.http.protocol import LimitedProtocol
 DRAIN_SECONDS = 30
 DESCRIPTORS = 65_536
 SHARE_OF_CONNECTIONS = 2
-"""At most one descriptor in this many is a connection; the others are for model servers, runs, files and the database."""
+"""At most one descriptor in this many is a connection; the others are for model servers, runs and files."""
 UNSENT_BYTES = 32 * 1024
 """What the kernel keeps of an answer that was not sent yet. More would also hide for minutes whether a client reads."""
 RUN_SECONDS = 10
