@@ -74,8 +74,8 @@ def test_what_was_approved_meanwhile_runs_when_the_request_is_made_again_and_onl
     assert runs(server) == before + 1
 
 
-@pytest.mark.parametrize("approve", [True, False])
-def test_a_stream_can_wait_for_a_persons_word(server: Live, upstream: Upstream, is_stream: bool, approve: bool) -> None:
+def ask_and_wait(server: Live, upstream: Upstream, *, is_stream: bool) -> tuple[threading.Thread, str, list[Json]]:
+    """A request that waits for a decision: its thread, the id of its question, and where its answer will be."""
     known = {one["id"] for one in waiting(server)}
     answers: list[Json] = []
     model = play(upstream)
@@ -84,11 +84,17 @@ def test_a_stream_can_wait_for_a_persons_word(server: Live, upstream: Upstream, 
     )
     asking.start()
     deadline = time.monotonic() + PATIENCE
-    while not (new := [one for one in waiting(server) if one["id"] not in known]):
+    while not (new := [one for one in waiting(server) if one["id"] not in known]) or not _listeners(server):
         assert time.monotonic() < deadline
         time.sleep(0.02)
+    return asking, new[0]["id"], answers
+
+
+@pytest.mark.parametrize("approve", [True, False])
+def test_a_stream_can_wait_for_a_persons_word(server: Live, upstream: Upstream, is_stream: bool, approve: bool) -> None:
+    asking, question, answers = ask_and_wait(server, upstream, is_stream=is_stream)
     assert answers == []
-    server.http.post(f"/api/approvals/{new[0]['id']}", json={"approve": approve}).raise_for_status()
+    server.http.post(f"/api/approvals/{question}", json={"approve": approve}).raise_for_status()
     asking.join(PATIENCE)
     assert ("wiped all" in answers[0]["content"]) is approve
     assert ("did not agree" in answers[0]["content"]) is not approve
@@ -301,20 +307,10 @@ def test_requests_that_wait_are_woken_by_the_decision_and_bounded(
     server: Live, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("apexbridge.tools.confirmation.MAX_REQUESTS_WITHOUT_KEY", 1)
-    known = {one["id"] for one in waiting(server)}
-    answers: list[Json] = []
-    model = play(upstream)
-    asking = threading.Thread(
-        target=lambda: answers.append(server.answer(False, model, x_bridge={"approvals": "wait"}))
-    )
-    asking.start()
-    deadline = time.monotonic() + PATIENCE
-    while not (new := [one for one in waiting(server) if one["id"] not in known]) or not _listeners(server):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    asking, question, answers = ask_and_wait(server, upstream, is_stream=False)
     second = server.answer(False, play(upstream), x_bridge={"approvals": "wait"})["content"]
     assert "CONFIRMATION_REQUIRED" in second
-    server.http.post(f"/api/approvals/{new[0]['id']}", json={"approve": True}).raise_for_status()
+    server.http.post(f"/api/approvals/{question}", json={"approve": True}).raise_for_status()
     asking.join(PATIENCE)
     assert "wiped all" in answers[0]["content"]
     assert _listeners(server) == 0

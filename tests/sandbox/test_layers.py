@@ -383,14 +383,20 @@ async def test_a_script_named_by_a_path_is_not_written_there(store: LayerStore, 
     assert not (tmp_path / "evil").exists()
 
 
+def python_without_pip(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Path:
+    """Let installs use a Python of their own; returns the folder of its packages, which is empty."""
+    environment = folder / "environment"
+    venv.create(environment, with_pip=False)
+    monkeypatch.setattr(sys, "executable", str(environment / "bin/python"))
+    (packages,) = environment.glob("lib/python*/site-packages")
+    return packages
+
+
 async def test_the_guard_holds_pip_whatever_its_version_lets_through(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, store: LayerStore
 ) -> None:
     """A pip without any caution of its own stands in for the versions that had less."""
-    environment = tmp_path / "environment"
-    venv.create(environment, with_pip=False)
-    monkeypatch.setattr(sys, "executable", str(environment / "bin/python"))
-    (packages,) = environment.glob("lib/python*/site-packages")
+    packages = python_without_pip(monkeypatch, tmp_path)
     (tmp_path / "kept").touch()
     for attempt in (
         f"open({str(tmp_path / 'evil')!r}, 'w')",
@@ -423,10 +429,7 @@ async def test_the_guard_holds_pip_whatever_its_version_lets_through(
 async def test_a_pip_that_cannot_be_kept_from_urls_is_not_used(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, store: LayerStore
 ) -> None:
-    environment = tmp_path / "environment"
-    venv.create(environment, with_pip=False)
-    monkeypatch.setattr(sys, "executable", str(environment / "bin/python"))
-    (packages,) = environment.glob("lib/python*/site-packages")
+    packages = python_without_pip(monkeypatch, tmp_path)
     (packages / "pip").mkdir()
     (packages / "pip/__init__.py").touch()
     (packages / "pip/__main__.py").write_text(f"open({str(tmp_path / 'evil')!r}, 'w')\n")

@@ -367,6 +367,14 @@ def mounted(tmp_path: Path) -> Iterator[Mounter]:
                 kernel.unmount(str(point))
 
 
+async def check_refused(bridge: Bridge, paths: list[Path], reason: str) -> None:
+    """None of these paths is granted, for this reason."""
+    await install(bridge, [f"fs:ro:{path}" for path in paths])
+    for path in paths:
+        with pytest.raises(InvalidInputError, match=reason):
+            await bridge.skills.grant("wants", f"fs:ro:{path}")
+
+
 async def test_a_path_of_the_kernels_is_not_granted_wherever_it_is_mounted(
     bridge: Bridge, mounted: Mounter, tmp_path: Path
 ) -> None:
@@ -378,10 +386,7 @@ async def test_a_path_of_the_kernels_is_not_granted_wherever_it_is_mounted(
         mounted("mqueue", "some/queues", "mqueue"),
         tmp_path / "some/proc/self",
     ]
-    await install(bridge, [f"fs:ro:{path}" for path in paths])
-    for path in paths:
-        with pytest.raises(InvalidInputError, match="kernel"):
-            await bridge.skills.grant("wants", f"fs:ro:{path}")
+    await check_refused(bridge, paths, "kernel")
 
 
 async def test_the_servers_data_are_not_granted_by_another_mount_or_name(
@@ -400,10 +405,7 @@ async def test_the_servers_data_are_not_granted_by_another_mount_or_name(
         data_dir / "secrets.json",
         data_dir.parent,
     ]
-    await install(bridge, [f"fs:ro:{path}" for path in paths])
-    for path in paths:
-        with pytest.raises(InvalidInputError, match="server's own data"):
-            await bridge.skills.grant("wants", f"fs:ro:{path}")
+    await check_refused(bridge, paths, "server's own data")
 
 
 async def test_a_run_is_checked_again_for_what_was_mounted_since(
