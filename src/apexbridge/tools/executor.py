@@ -14,6 +14,7 @@ from apexbridge.errors import ApexBridgeError, InvalidInputError, PermissionDeni
 from apexbridge.tools.conversation import Conversation
 from apexbridge.tools.history import CallHistory, CallRecord
 from apexbridge.tools.tool import Progress, Tool, ToolContext, ToolResult, unheard
+from apexbridge.wire import summary_of
 
 if TYPE_CHECKING:
     from apexbridge.tools.confirmation import Admission, Confirmation
@@ -122,9 +123,8 @@ class ToolExecutor:
             )
         value, problems = tool.parameters.read(input) if validate else (input, [])
         if problems:
-            told = "; ".join(f"{problem.path}: {problem.message}".removeprefix(": ") for problem in problems)
             errors = [problem.model_dump() for problem in problems]
-            raise InvalidInputError(f"The input of {id} does not fit: {told}", tool=id, errors=errors)
+            raise InvalidInputError(f"The input of {id} does not fit: {summary_of(errors)}", tool=id, errors=errors)
         conversation = conversation or Conversation()
         admission = None
         if self.confirmation is not None and (tool.metadata.dangerous if dangerous is None else dangerous):

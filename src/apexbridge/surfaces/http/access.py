@@ -19,14 +19,13 @@ from apexbridge.storage.keys import PREFIX, KeyScope, KeyStore
 from apexbridge.surfaces.http.audit import AuditTrail
 from apexbridge.surfaces.http.errors import answer_error
 from apexbridge.surfaces.http.rates import RateLimit
-from apexbridge.surfaces.http.scopes import is_act, required_scope
+from apexbridge.surfaces.http.scopes import UPLOAD_PATHS, is_act, required_scope
 from apexbridge.surfaces.http.underway import TooMuchError, UnderWay
 
 _KEY_IN_QUERY = re.compile(
     r"apex_[0-9a-f]{8}_|(?:^|[&;])(?:x-)?(?:api[-_]?key|access[-_]?token|authorization|bearer)=", re.IGNORECASE
 )
 REMEMBERED_HOSTS = 256
-UPLOAD_PATHS = frozenset({"/api/skills", "/api/skills/install", "/api/skills/validate", "/api/uploads"})
 _EXPORT_PATH = re.compile(r"/api/skills/[^/]+/export/?")
 _REALM = 'Bearer realm="apexbridge"'
 _HOW = "Send it as `Authorization: Bearer …` or `x-api-key: …`; make one with: apex keys create"

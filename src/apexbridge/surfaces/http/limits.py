@@ -5,10 +5,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from apexbridge._json import JsonShapeError, check_shape
 from apexbridge.errors import ApexBridgeError, InvalidInputError, RequestError
 from apexbridge.surfaces.http.errors import answer_error
+from apexbridge.surfaces.http.scopes import UPLOAD_PATHS
 
 MAX_BODY_BYTES = 8 * 1024 * 1024
-_OWN_LIMIT = {"/api/skills", "/api/skills/install", "/api/skills/validate", "/api/uploads"}
-"""Uploads count for themselves and go to disk."""
 _ADVICE = "Send large data as a file (POST /api/uploads)."
 
 
@@ -20,7 +19,7 @@ class BodyLimit:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, counting."""
-        if scope["type"] != "http" or scope["path"] in _OWN_LIMIT:
+        if scope["type"] != "http" or scope["path"] in UPLOAD_PATHS:  # these have a limit of their own
             await self._app(scope, receive, send)
             return
         received = 0

@@ -9,6 +9,8 @@ OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _READING = frozenset({"/api/skills/search"})
 """Questions that are too long for an address."""
+UPLOAD_PATHS = frozenset({"/api/skills", "/api/skills/install", "/api/skills/validate", "/api/uploads"})
+"""Routes whose bodies go to disk and have limits of their own."""
 _RUNNING = re.compile(
     r"/api/(?:skills/[^/]+/execute|tools/[^/]+/execute|executions/[^/]+/cancel|uploads"
     r"|skills/remember|skills/validate)"
