@@ -63,13 +63,13 @@ clean: ## remove the virtual environment and caches (never data)
 
 .venv/run.stamp: requirements/run.lock pyproject.toml | .venv/bin/python
 	@echo "installing what the server needs into .venv (once)"
-	@$(BIN)/pip install --quiet --require-hashes -r requirements/run.lock
+	@$(BIN)/pip install --quiet --require-hashes --no-deps -r requirements/run.lock
 	@$(BIN)/pip install --quiet --no-deps --no-build-isolation -e .
 	@touch $@
 
 .venv/dev.stamp: requirements/dev.lock .venv/run.stamp
 	@echo "installing what the checks need into .venv (once)"
-	@$(BIN)/pip install --quiet --require-hashes -r requirements/dev.lock
+	@$(BIN)/pip install --quiet --require-hashes --no-deps -r requirements/dev.lock
 	@touch $@
 
 .venv/clients.stamp: tests/chat/clients/package-lock.json .venv/dev.stamp
