@@ -1,14 +1,8 @@
 """Fixtures that open the real parts and close them again."""
 
-import asyncio
-import gc
 import os
 import signal
-import sys
-import threading
-import time
-from collections import defaultdict
-from collections.abc import AsyncIterator, Generator, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -28,9 +22,9 @@ from apexbridge.storage.database import Database
 from apexbridge.surfaces.http.app import create_app
 from apexbridge.tools.naming import SKILL_PREFIX
 from apexbridge.tools.registry import ToolRegistry
+from tests.loop_watchdog import pytest_runtest_call as pytest_runtest_call  # pytest finds the hook here
 from tests.making import WatchedIndex, WatchedRunner
 
-MAX_STEP_SECONDS = 0.25
 hypothesis.settings.register_profile(
     "unhurried", deadline=None
 )  # machines are slow at times, and no test is about that
@@ -54,47 +48,6 @@ def _no_settings_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
         monkeypatch.delenv(name)
     (tmp_path / "cwd").mkdir()
     monkeypatch.chdir(tmp_path / "cwd")
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
-    """Fail a test in which one step of an event loop takes too much CPU: all other requests wait for it meanwhile.
-
-    CPU time of the loop's thread, so that a loaded machine does not matter, without garbage collection, which in this
-    process walks the objects of all tests. Fixtures are not watched, nor steps that import something: a start may take
-    its time.
-    """
-    blocked: list[str] = []
-    collected: dict[int, float] = defaultdict(float)
-    """Seconds of garbage collection, by thread."""
-    begun_at: dict[int, float] = {}
-    run = asyncio.Handle._run
-
-    def collect(phase: str, _: dict[str, int]) -> None:
-        thread = threading.get_ident()
-        if phase == "start":
-            begun_at[thread] = time.thread_time()
-        else:
-            collected[thread] += time.thread_time() - begun_at.pop(thread, time.thread_time())
-
-    def timed(handle: asyncio.Handle) -> None:
-        thread, modules = threading.get_ident(), len(sys.modules)
-        begun = time.thread_time() - collected[thread]
-        run(handle)
-        spent = time.thread_time() - collected[thread] - begun
-        if spent > MAX_STEP_SECONDS and len(sys.modules) == modules:
-            blocked.append(f"{spent * 1000:.0f} ms in {handle}")
-
-    if item.get_closest_marker("computes_in_loop"):
-        return (yield)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(asyncio.Handle, "_run", timed)
-        gc.callbacks.append(collect)
-        try:
-            yield
-        finally:
-            gc.callbacks.remove(collect)
-    assert not blocked, f"the event loop was blocked: {blocked}"
 
 
 @pytest.fixture
