@@ -97,6 +97,9 @@ def _plays() -> dict[str, Play]:
         "a chat has 33,000 messages": lambda client: _post(
             client, chat, '{"model":"apex-offline","messages":[' + ",".join([message] * 33_000) + "]}"
         ),
+        "a chat has 10,000 messages": lambda client: _post(
+            client, chat, '{"model":"apex-offline","messages":[' + ",".join([message] * 10_000) + "]}"
+        ),
         "a chat brings 800 tools to search": lambda client: client.post(
             chat, json={"model": "apex-offline", "messages": [{"role": "user", "content": "find"}], "tools": tools}
         ),

@@ -38,6 +38,7 @@ def with_message(message: Any) -> Json:
         ({}, "messages"),
         ({"messages": []}, "messages"),
         ({"messages": "hello"}, "messages"),
+        ({"messages": [USER] * 10_001}, "messages"),
         (with_message("hello"), "messages[1]"),
         (with_message({"content": "hello"}), "messages[1]"),
         (with_message({"role": "robot", "content": "hello"}), "messages[1]"),

@@ -10,6 +10,8 @@ from apexbridge.agent.deferred import is_deferred
 
 Json = dict[str, Any]
 ApprovalMode = Literal["deny", "tool", "wait"]
+MAX_MESSAGES = 10_000
+"""Every step of a chat walks all messages on the event loop."""
 MAX_TOOLS = 128
 """What strict upstreams take, ours and the client's together."""
 MAX_CLIENT_TOOLS = 1_000
@@ -163,6 +165,10 @@ def _options(given: Any) -> Options:
 def _check_messages(messages: Any) -> None:
     if not isinstance(messages, list) or not messages:
         raise BadRequestError("'messages' must be a non-empty array.", param="messages")
+    if len(messages) > MAX_MESSAGES:
+        raise BadRequestError(
+            f"'messages' has {len(messages):,} entries; at most {MAX_MESSAGES:,} are possible.", param="messages"
+        )
     waiting: Counter[str] = Counter()
     for place, message in enumerate(messages):
         where = f"messages[{place}]"
