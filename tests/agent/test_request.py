@@ -93,10 +93,10 @@ def test_a_tool_message_answers_the_message_before_it_once() -> None:
 
 
 def test_many_calls_answered_in_any_order_are_checked_at_once() -> None:
-    ids = [f"c{number}" for number in range(50_000)]  # a look through all that wait, for each, would take minutes
+    ids = [f"c{number}" for number in range(9_998)]
     calls = {"role": "assistant", "content": None, "tool_calls": [call("f", {}, id) for id in ids]}
     answers = [{"role": "tool", "tool_call_id": id, "content": "x"} for id in reversed(ids)]
-    assert len(read_request({"messages": [USER, calls, *answers]}).messages) == 50_002
+    assert len(read_request({"messages": [USER, calls, *answers]}).messages) == 10_000
 
 
 @pytest.mark.parametrize(
