@@ -1,5 +1,6 @@
 """A chat request: what the client sent, checked, with what is ours taken out of it."""
 
+import itertools
 import uuid
 from collections import Counter
 from collections.abc import Mapping
@@ -20,6 +21,7 @@ MAX_MODEL_CHARACTERS = 512
 """Names of models are remembered for what was learnt of them."""
 QUOTED_CHARACTERS = 64
 """Of what a client wrote, in words about it."""
+_PROCESS, _NUMBERS = uuid.uuid4().hex, itertools.count()
 _ROLES = {"system", "developer", "user", "assistant", "tool", "function"}
 _OPTIONS: Mapping[str, type | tuple[type, ...]] = {
     "skills": list,
@@ -66,7 +68,7 @@ class ChatRequest:
     request_id: str = ""
     client_names: frozenset[str] = field(default_factory=frozenset)
     """The client's own tools."""
-    link: str = field(default_factory=lambda: uuid.uuid4().hex)
+    link: str = field(default_factory=lambda: f"{_PROCESS}-{next(_NUMBERS)}")
     """Connects the record of the request with what the request taught; clients choose `request_id`, and repeat it."""
 
     @property

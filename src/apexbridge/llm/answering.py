@@ -182,7 +182,8 @@ def _chunk(data: bytes) -> Json:
         UpstreamError: it is no JSON object, or is an error itself.
     """
     try:
-        check_shape(data, max_depth=MAX_DEPTH)
+        if len(data) > MAX_DEPTH:  # one of the few that could be too deep
+            check_shape(data, max_depth=MAX_DEPTH)
         chunk = orjson.loads(data)
     except ValueError:
         chunk = parsed(data)

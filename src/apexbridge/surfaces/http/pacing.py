@@ -92,15 +92,15 @@ class PacedAnswers:
             nonlocal start, is_refused
             if is_refused:
                 return
-            if message["type"] == "http.response.start":
-                if _content_length(message) > PIECE_BYTES:
-                    start = message  # not sent before it is clear that there is room for the body
-                else:
-                    await send(message)
-                return
             body = message.get("body", b"")
+            if message["type"] == "http.response.start" and _content_length(message) > PIECE_BYTES:
+                start = message  # not sent before it is clear that there is room for the body
+                return
             if start is None:
-                await _send_in_pieces(send, message, body)
+                if len(body) <= PIECE_BYTES:  # the many small events of a stream
+                    await send(message)
+                else:
+                    await _send_in_pieces(send, message, body)
                 return
             try:
                 with held_by(scope, len(body)):

@@ -54,7 +54,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Somebody connected; a head has to come."""
-        self._meter = _Meter(transport)
+        self._meter = _Meter(transport, self.loop)
         super().connection_made(cast(asyncio.Transport, self._meter))
         self._expect_within(HEAD_SECONDS)
         self._look_later(min(HEAD_SECONDS, WRITE_SECONDS))
@@ -195,19 +195,41 @@ class LimitedProtocol(HttpToolsProtocol):
 
 
 class _Meter:
-    """A transport that counts what is written to it: the buffer's size alone does not show progress."""
+    """A transport that counts what is written to it: the buffer's size alone does not show progress.
 
-    __slots__ = ("_transport", "_write", "written")
+    It also sends the head of an answer together with the first of its body, if that comes within the same step of the
+    event loop: one system call fewer for most answers.
+    """
 
-    def __init__(self, transport: asyncio.Transport) -> None:
+    __slots__ = ("_head", "_loop", "_transport", "_write", "written")
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport = transport
         self._write = transport.write
+        self._loop = loop
+        self._head = b""
         self.written = 0
 
     def write(self, data: bytes) -> None:
         """Count and pass on."""
         self.written += len(data)
+        if self._head:
+            data, self._head = self._head + data, b""
+        elif data.startswith(b"HTTP/1."):
+            self._head = data
+            self._loop.call_soon(self._send_head)
+            return
         self._write(data)
+
+    def close(self) -> None:
+        """Close once everything is sent."""
+        self._send_head()
+        self._transport.close()
+
+    def _send_head(self) -> None:
+        if self._head and not self._transport.is_closing():
+            self._write(self._head)
+        self._head = b""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)

@@ -1,6 +1,7 @@
 """Run the HTTP application: bind, tell where, serve, leave nothing behind."""
 
 import asyncio
+import gc
 import json
 import os
 import resource
@@ -25,6 +26,8 @@ from apexbridge.surfaces.http.protocol import LimitedProtocol
 
 DRAIN_SECONDS = 30
 DESCRIPTORS = 65_536
+GC_ALLOCATIONS = 10_000
+"""Objects between two collections of the youngest; nearly all are freed by their reference counts."""
 SHARE_OF_CONNECTIONS = 2
 """At most one descriptor in this many is a connection; the others are for model servers, runs and files."""
 UNSENT_BYTES = 32 * 1024
@@ -73,6 +76,7 @@ async def serve(bridge: Bridge, listener: socket.socket, announce: Callable[[str
         timeout_graceful_shutdown=DRAIN_SECONDS,
     )
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    _collect_less_garbage()
     with _announced(bridge, url, owner):
         announce(url)
         await _Server(config, bridge.runs.cancel_all).serve(sockets=[listener])
@@ -100,6 +104,13 @@ def bind(host: str, port: int) -> socket.socket:
             code="ADDRESS_IN_USE",
         ) from error
     return listener
+
+
+def _collect_less_garbage() -> None:
+    """Collections stop the event loop. Let them skip what is there at the start, and run less often than by default."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(GC_ALLOCATIONS, 20, 20)
 
 
 def _allow_many_connections() -> int:

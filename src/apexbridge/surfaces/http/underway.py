@@ -1,9 +1,5 @@
 """What one API key may have under way at once, so that it cannot take all memory and connections for itself."""
 
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from starlette.types import Message, Receive
 
 from apexbridge.errors import RequestError
@@ -23,71 +19,77 @@ class UnderWay:
     """Counts the requests of each key. Callers without a key are not counted."""
 
     def __init__(self) -> None:
-        self._requests: Counter[str] = Counter()
-        self._uploads: Counter[str] = Counter()
-        self._exports: Counter[str] = Counter()
-        self._bytes: Counter[str] = Counter()
+        self._counts: dict[str, _Counts] = {}
 
-    @contextmanager
-    def request(self, caller: str, *, is_upload: bool, is_export: bool = False) -> Iterator["Counted"]:
-        """Count a request while the block lasts.
+    def request(self, caller: str, *, is_upload: bool, is_export: bool = False) -> "Counted":
+        """Count a request while the block of the returned context manager lasts.
 
         Raises:
             RequestError: RATE_LIMITED.
         """
-        if self._requests[caller] >= MAX_REQUESTS:
+        counts = self._counts.get(caller)
+        if counts is None:
+            counts = self._counts[caller] = _Counts()
+        if counts.requests >= MAX_REQUESTS:
             raise too_much(caller, f"{MAX_REQUESTS} requests")
-        if is_upload and self._uploads[caller] >= MAX_UPLOADS:
+        if is_upload and counts.uploads >= MAX_UPLOADS:
             raise too_much(caller, f"{MAX_UPLOADS} uploads")
-        if is_export and self._exports[caller] >= MAX_EXPORTS:
+        if is_export and counts.exports >= MAX_EXPORTS:
             raise too_much(caller, f"{MAX_EXPORTS} exports")
-        counted = Counted(self, caller, is_in_memory=not is_upload)
-        self._requests[caller] += 1
-        self._uploads[caller] += is_upload
-        self._exports[caller] += is_export
-        try:
-            yield counted
-        finally:
-            for counter, number in (
-                (self._requests, 1),
-                (self._uploads, int(is_upload)),
-                (self._exports, int(is_export)),
-                (self._bytes, counted.size),
-            ):
-                counter[caller] -= number
-                if not counter[caller]:
-                    del counter[caller]
+        return Counted(self._counts, caller, counts, is_upload=is_upload, is_export=is_export)
 
-    def add(self, caller: str, size: int) -> None:
-        """More of a body has arrived.
 
-        Raises:
-            TooMuchError: it is more than the key may have under way.
-        """
-        if self._bytes[caller] + size > MAX_BODY_BYTES:
-            raise TooMuchError(too_much(caller, f"{MAX_BODY_BYTES // 1024 // 1024} MB of requests"))
-        self._bytes[caller] += size
+class _Counts:
+    """What one caller has under way."""
+
+    __slots__ = ("exports", "requests", "size", "uploads")
+
+    def __init__(self) -> None:
+        self.requests = self.uploads = self.exports = self.size = 0
 
 
 class Counted:
     """One request."""
 
-    def __init__(self, under_way: UnderWay, caller: str, *, is_in_memory: bool) -> None:
-        self.size = 0
-        self._under_way = under_way
+    __slots__ = ("_all", "_caller", "_counts", "_is_export", "_is_upload", "_size")
+
+    def __init__(
+        self, all_counts: dict[str, _Counts], caller: str, counts: _Counts, *, is_upload: bool, is_export: bool
+    ) -> None:
+        self._all = all_counts
         self._caller = caller
-        self._is_in_memory = is_in_memory
+        self._counts = counts
+        self._is_upload = is_upload
+        self._is_export = is_export
+        self._size = 0
+
+    def __enter__(self) -> "Counted":
+        self._counts.requests += 1
+        self._counts.uploads += self._is_upload
+        self._counts.exports += self._is_export
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        counts = self._counts
+        counts.requests -= 1
+        counts.uploads -= self._is_upload
+        counts.exports -= self._is_export
+        counts.size -= self._size
+        if not counts.requests:
+            del self._all[self._caller]
 
     def receive(self, receive: Receive) -> Receive:
-        """Count what arrives."""
-        if not self._is_in_memory:
+        """Count the bytes that arrive. Uploads go to the disk and are not counted here."""
+        if self._is_upload:
             return receive
 
         async def counted() -> Message:
             message = await receive()
             if size := len(message.get("body", b"")):
-                self._under_way.add(self._caller, size)
-                self.size += size
+                if self._counts.size + size > MAX_BODY_BYTES:
+                    raise TooMuchError(too_much(self._caller, f"{MAX_BODY_BYTES // 1024 // 1024} MB of requests"))
+                self._counts.size += size
+                self._size += size
             return message
 
         return counted
