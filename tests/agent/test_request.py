@@ -114,7 +114,7 @@ def test_a_refusal_quotes_little(body: Json) -> None:
 
 def test_a_name_that_no_model_has_is_not_passed_on_or_remembered() -> None:
     error = refused({"messages": [USER], "model": "m" * 10_000})
-    assert (error.status, error.code) == (404, "model_not_found")
+    assert (error.status, error.code, error.openai_code) == (404, "NOT_FOUND", "model_not_found")
 
 
 def test_what_is_ours_is_taken_out_and_the_rest_is_as_it_came() -> None:

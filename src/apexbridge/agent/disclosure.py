@@ -44,7 +44,12 @@ class OwnTools:
     def _skill(self, name: str) -> Tool:
         tool = self.registry.find(skill_tool_id(name))
         if tool is None or not self.registry.is_enabled(tool.id):
-            raise BadRequestError(f"There is no skill {name[:64]}.", param="x_bridge.skills", code="skill_not_found")
+            raise BadRequestError(
+                f"There is no skill {name[:64]}.",
+                param="x_bridge.skills",
+                openai_code="skill_not_found",
+                code="SKILL_NOT_FOUND",
+            )
         return tool
 
 

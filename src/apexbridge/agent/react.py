@@ -156,7 +156,8 @@ class ReActStrategy:
             raise BadRequestError(
                 f"The model '{request.model[:200]}' does not exist here; GET /v1/models lists those that do.",
                 param="model",
-                code="model_not_found",
+                openai_code="model_not_found",
+                code="NOT_FOUND",
                 status=404,
             )
         return self._client, upstream

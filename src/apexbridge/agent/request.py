@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from apexbridge.agent.deferred import is_deferred
+from apexbridge.errors import RequestError
 
 Json = dict[str, Any]
 ApprovalMode = Literal["deny", "tool", "wait"]
@@ -33,15 +34,28 @@ _OPTIONS: Mapping[str, type | tuple[type, ...]] = {
 }
 
 
-class BadRequestError(Exception):
-    """A request that cannot be answered, in OpenAI's terms."""
+class BadRequestError(RequestError):
+    """A chat request that cannot be answered. Clients get it in OpenAI's shape, with OpenAI's status and code."""
 
-    def __init__(self, message: str, *, param: str | None = None, code: str | None = None, status: int = 400) -> None:
-        super().__init__(message)
-        self.message = message
+    default_code = "INVALID_INPUT"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        openai_code: str | None = None,
+        code: str | None = None,
+        status: int = 400,
+    ) -> None:
+        super().__init__(message, code=code, param=param)
         self.param = param
-        self.code = code
-        self.status = status
+        self.openai_code = openai_code
+        self._status = status
+
+    @property
+    def status(self) -> int:
+        return self._status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +135,8 @@ def read_request(body: Any, *, caller: str = "", request_id: str = "") -> ChatRe
         raise BadRequestError(
             f"The model '{body['model'][:QUOTED_CHARACTERS]}…' does not exist",
             param="model",
-            code="model_not_found",
+            openai_code="model_not_found",
+            code="NOT_FOUND",
             status=404,
         )
     if not isinstance(body.get("stream"), bool | None):
@@ -130,8 +145,6 @@ def read_request(body: Any, *, caller: str = "", request_id: str = "") -> ChatRe
         raise BadRequestError("'stream_options' must be an object.", param="stream_options")
     if body.get("stream_options") is not None and not body.get("stream"):
         raise BadRequestError("'stream_options' is only allowed when 'stream' is true.", param="stream_options")
-    if not isinstance(body.get("stream_options"), dict | None):
-        raise BadRequestError("'stream_options' must be an object.", param="stream_options")
     kept = {key: value for key, value in body.items() if key != "x_bridge"}
     request = ChatRequest(
         body=kept, options=options, caller=caller, request_id=request_id, client_names=frozenset(names)

@@ -31,7 +31,11 @@ def told_error(error: BaseException | None, *, has_texts: bool) -> tuple[str, st
         code, message = told.get("code") or told.get("type"), told.get("message")
         ours = f"Answered with the status {error.status}."
     elif isinstance(error, BadRequestError):
-        code, message, ours = error.code or "invalid_request", error.message, "The request could not be answered."
+        code, message, ours = (
+            error.openai_code or "invalid_request",
+            error.message,
+            "The request could not be answered.",
+        )
     elif isinstance(error, ApexBridgeError):
         code, message, ours = error.code.lower(), error.message, f"Answered with the status {error.status}."
     else:

@@ -5,23 +5,31 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
+from apexbridge.errors import ServerError
+
 PASSED_HEADERS = ("retry-after", "x-request-id")
 PASSED_PREFIX = "x-ratelimit-"
 LAST_STATUS = 599
 
 
-class UpstreamError(Exception):
-    """An answer that is no completion, or none at all: a status, a body and a few headers."""
+class UpstreamError(ServerError):
+    """A model server refused or failed. Its status, body and some headers are passed on to the client."""
+
+    default_code = "UPSTREAM_ERROR"
 
     def __init__(self, status: int, body: bytes, headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(f"the upstream answered {status}")
-        self.status = status if status <= LAST_STATUS else 502
+        super().__init__(f"The model server answered {status}")
+        self._status = status if status <= LAST_STATUS else 502
         self.body = body
         self.headers = {
             key.lower(): value
             for key, value in (headers or {}).items()
             if key.lower() in PASSED_HEADERS or key.lower().startswith(PASSED_PREFIX)
         }
+
+    @property
+    def status(self) -> int:
+        return self._status
 
     @classmethod
     def of_ours(cls, status: int, message: str, code: str) -> "UpstreamError":

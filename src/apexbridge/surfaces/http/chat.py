@@ -115,7 +115,9 @@ class ModelsEndpoint:
         model = next((model for model in models if model["id"] == wanted), None)
         if model is None:
             message = f"The model '{str(wanted)[:200]}' does not exist"
-            await reply.refuse(BadRequestError(message, param="model", code="model_not_found", status=404))
+            await reply.refuse(
+                BadRequestError(message, param="model", openai_code="model_not_found", code="NOT_FOUND", status=404)
+            )
             return
         await reply.send_json(200, model)
 
@@ -131,7 +133,8 @@ def _check_type(scope: Scope) -> None:
     if kind != _JSON and not kind.endswith(b"+json"):
         raise BadRequestError(
             "Send the request with the header 'Content-Type: application/json'.",
-            code="unsupported_media_type",
+            openai_code="unsupported_media_type",
+            code="UNSUPPORTED_MEDIA_TYPE",
             status=415,
         )
 

@@ -64,7 +64,7 @@ class Reply:
 
     async def refuse(self, error: BadRequestError) -> None:
         """The request cannot be answered."""
-        told = openai_error(error.message, kind="invalid_request_error", code=error.code, param=error.param)
+        told = openai_error(error.message, kind="invalid_request_error", code=error.openai_code, param=error.param)
         await self.send_json(error.status, told)
 
     async def fail(self, error: UpstreamError) -> None:
