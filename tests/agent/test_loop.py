@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from apexbridge.agent.disclosure import Disclosure, OwnTools
-from apexbridge.agent.events import Acted, Begun, Ended, Event, Passed, Said
+from apexbridge.agent.chat_events import Acted, Begun, Ended, Event, Passed, Said
 from apexbridge.agent.request import BadRequestError, read_request
+from apexbridge.agent.tool_offer import Disclosure, OwnTools
 from apexbridge.bridge import Bridge
 from apexbridge.llm.errors import UpstreamError
 from apexbridge.tools.tool import Tool, ToolContext, ToolResult

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from apexbridge.agent import hidden as hidden_module
+from apexbridge.agent import suspended_turns as hidden_module
 from apexbridge.agent.budget import Budget, ChatLimits
-from apexbridge.agent.calling import read_arguments
-from apexbridge.agent.hidden import Asked, HiddenTurns, Question
-from apexbridge.agent.prompt import own_prompt, with_system
-from apexbridge.agent.usage import add_usage
+from apexbridge.agent.suspended_turns import Asked, HiddenTurns, Question
+from apexbridge.agent.system_prompt import own_prompt, with_system
+from apexbridge.agent.token_usage import add_usage
+from apexbridge.agent.tool_calls import read_arguments
 from tests.chat.upstream import call
 
 Json = dict[str, Any]

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from apexbridge.agent.events import Begun, Delta, Ended, Event, Passed, Report, Said
-from apexbridge.agent.records import ChatRecord, Noting
+from apexbridge.agent.chat_events import Begun, Delta, Ended, Event, Passed, Report, Said
+from apexbridge.agent.records.recorder import ChatRecord, Noting
+from apexbridge.agent.records.redaction import without_texts
 from apexbridge.agent.request import BadRequestError, ChatRequest, read_request
-from apexbridge.agent.textless import without_texts
-from apexbridge.agent.usage import add_usage
+from apexbridge.agent.token_usage import add_usage
 from apexbridge.bridge import Bridge
 from apexbridge.errors import ServerError
 from apexbridge.llm.errors import UpstreamError

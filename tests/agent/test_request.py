@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from apexbridge.agent.offline import OFFLINE_UPSTREAM, OfflineModel
-from apexbridge.agent.prompt import with_system
 from apexbridge.agent.request import BadRequestError, ChatRequest, read_request
+from apexbridge.agent.system_prompt import with_system
 from apexbridge.llm.tool_modes import Offer, request_body
 from tests.chat.upstream import call
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 import pytest
 from starlette.types import Message
 
-from apexbridge.agent.events import Event, Passed
+from apexbridge.agent.chat_events import Event, Passed
 from apexbridge.agent.request import read_request
 from apexbridge.surfaces.http import reply
 from tests.chat.live import Live

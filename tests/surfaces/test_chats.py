@@ -15,7 +15,7 @@ import httpx
 import pytest
 from pydantic import BaseModel
 
-from apexbridge.agent.textless import on_one_line
+from apexbridge.agent.records.redaction import on_one_line
 from apexbridge.retrieval.embedders.embedder import Embedder
 from apexbridge.storage.audit import AUDIT_FILE
 from apexbridge.tools.tool import Tool, ToolContext, ToolResult

@@ -7,23 +7,23 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
-from apexbridge.agent.approving import Approver, question_for
-from apexbridge.agent.asking import GRACE_SECONDS, Answer, Asker, Model
+from apexbridge.agent.approvals import Approver, question_for
 from apexbridge.agent.budget import Budget, ChatLimits, StopCause
-from apexbridge.agent.calling import Caller, Outcome
-from apexbridge.agent.disclosure import Disclosure, OwnTools
-from apexbridge.agent.events import Acted, Ended, Event, Passed, Report
-from apexbridge.agent.hidden import HiddenTurns, Question
-from apexbridge.agent.lessons import Lessons
-from apexbridge.agent.prompt import own_prompt, with_system
+from apexbridge.agent.chat_events import Acted, Ended, Event, Passed, Report
+from apexbridge.agent.model_turn import GRACE_SECONDS, Answer, Asker, Model
+from apexbridge.agent.records.redaction import on_one_line
 from apexbridge.agent.request import BadRequestError, ChatRequest
-from apexbridge.agent.textless import on_one_line
-from apexbridge.agent.usage import add_usage, tokens_of
-from apexbridge.llm.accumulator import Turn
+from apexbridge.agent.suspended_turns import HiddenTurns, Question
+from apexbridge.agent.system_prompt import own_prompt, with_system
+from apexbridge.agent.token_usage import add_usage, tokens_of
+from apexbridge.agent.tool_calls import Caller, Outcome
+from apexbridge.agent.tool_offer import Disclosure, OwnTools
+from apexbridge.agent.usage_feedback import Lessons
 from apexbridge.llm.config import Upstream
+from apexbridge.llm.conversion import CompletionBuilder, as_chunk, is_whole
 from apexbridge.llm.errors import UpstreamError, is_too_long
-from apexbridge.llm.forms import CompletionBuilder, as_chunk, is_whole
 from apexbridge.llm.mode_memory import ModeMemory
+from apexbridge.llm.turn import Turn
 from apexbridge.tools.conversation import LOOP_CALLS, Conversation
 from apexbridge.tools.registry import ToolRegistry
 

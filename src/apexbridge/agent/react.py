@@ -7,17 +7,17 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
-from apexbridge.agent.approving import Approver
-from apexbridge.agent.asking import Model
+from apexbridge.agent.approvals import Approver
 from apexbridge.agent.budget import ChatLimits
-from apexbridge.agent.disclosure import OwnTools
-from apexbridge.agent.events import Ended, Event, Passed, Said
-from apexbridge.agent.hidden import HiddenTurns
-from apexbridge.agent.lessons import Lessons, Teach
+from apexbridge.agent.chat_events import Ended, Event, Passed, Said
 from apexbridge.agent.loop import Surroundings, answered
+from apexbridge.agent.model_turn import Model
 from apexbridge.agent.offline import OFFLINE_MODEL, OFFLINE_UPSTREAM, OfflineModel
-from apexbridge.agent.records import Noting, Recorder
+from apexbridge.agent.records.recorder import Noting, Recorder
 from apexbridge.agent.request import BadRequestError, ChatRequest, read_request
+from apexbridge.agent.suspended_turns import HiddenTurns
+from apexbridge.agent.tool_offer import OwnTools
+from apexbridge.agent.usage_feedback import Lessons, Teach
 from apexbridge.llm.client import UpstreamClient
 from apexbridge.llm.config import LLMSettings, Upstream
 from apexbridge.llm.errors import UpstreamError

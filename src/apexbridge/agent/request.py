@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from apexbridge.agent.deferred import is_deferred
+from apexbridge.agent.deferred_tools import is_deferred
 from apexbridge.errors import RequestError
 
 Json = dict[str, Any]

@@ -10,9 +10,9 @@ from typing import Any
 import aiohttp
 import orjson
 
-from apexbridge.llm.answering import HttpAnswer, parsed
 from apexbridge.llm.config import Upstream
 from apexbridge.llm.errors import UpstreamError
+from apexbridge.llm.response import HttpAnswer, parsed
 
 Json = dict[str, Any]
 ATTEMPTS = 3

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from apexbridge._json import loads_untrusted
-from apexbridge.llm.salvage import Salvaged, salvage
+from apexbridge.llm.text_calls import Salvaged, salvage
 
 Json = dict[str, Any]
 Way = Literal["native", "schema", "text"]

@@ -4,9 +4,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
-from apexbridge.agent.recordkeeping import DEFAULT_DAYS, DEFAULT_LIMIT
-from apexbridge.agent.records import RecordedCause
-from apexbridge.agent.recordviews import ChatDetail, ChatPage, ChatStatistics
+from apexbridge.agent.records.recorder import RecordedCause
+from apexbridge.agent.records.store import DEFAULT_DAYS, DEFAULT_LIMIT
+from apexbridge.agent.records.views import ChatDetail, ChatPage, ChatStatistics
 from apexbridge.storage.chats import ChatOutcome
 from apexbridge.surfaces.http.answers import json_response
 from apexbridge.surfaces.http.audit import note

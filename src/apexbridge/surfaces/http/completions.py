@@ -6,9 +6,9 @@ from typing import Any
 
 import orjson
 
-from apexbridge.agent.events import Acted, Begun, Delta, Ended, Event, Passed, Said
+from apexbridge.agent.chat_events import Acted, Begun, Delta, Ended, Event, Passed, Said
 from apexbridge.agent.request import ChatRequest
-from apexbridge.llm.forms import JoinedFields
+from apexbridge.llm.conversion import JoinedFields
 from apexbridge.surfaces.http.identity import fresh
 
 Json = dict[str, Any]

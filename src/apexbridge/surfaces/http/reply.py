@@ -7,7 +7,7 @@ from typing import Any
 
 from starlette.types import Send
 
-from apexbridge.agent.events import Event
+from apexbridge.agent.chat_events import Event
 from apexbridge.agent.request import BadRequestError, ChatRequest
 from apexbridge.llm.errors import UpstreamError, openai_error
 from apexbridge.surfaces.http.completions import Completion, CompletionStream

@@ -5,8 +5,8 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from apexbridge.agent.calling import Outcome
 from apexbridge.agent.request import ChatRequest
+from apexbridge.agent.tool_calls import Outcome
 from apexbridge.errors import ApexBridgeError
 from apexbridge.llm.tool_modes import text_of
 from apexbridge.tools.naming import SKILL_PREFIX

@@ -10,9 +10,9 @@ from typing import Protocol
 import anyio
 import anyio.to_thread
 
-from apexbridge.agent.records import ChatRecord
-from apexbridge.agent.recordsize import bounded, clean
-from apexbridge.agent.recordviews import ChatDetail, ChatPage, ChatStatistics, ModelTotals, detail, summary, totals
+from apexbridge.agent.records.recorder import ChatRecord
+from apexbridge.agent.records.truncation import bounded, clean
+from apexbridge.agent.records.views import ChatDetail, ChatPage, ChatStatistics, ModelTotals, detail, summary, totals
 from apexbridge.errors import RequestError
 from apexbridge.storage.behind import WriteBehind
 from apexbridge.storage.chats import ChatFilter, ChatRow, ChatStore

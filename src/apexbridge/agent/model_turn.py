@@ -6,17 +6,17 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Protocol
 
 from apexbridge.agent.budget import Budget
-from apexbridge.agent.disclosure import Disclosure
-from apexbridge.agent.events import Begun, Delta, Event, Report, Said
-from apexbridge.agent.refusals import is_about_tools
+from apexbridge.agent.chat_events import Begun, Delta, Event, Report, Said
+from apexbridge.agent.records.redaction import on_one_line
 from apexbridge.agent.request import ChatRequest
-from apexbridge.agent.textless import on_one_line
-from apexbridge.llm.accumulator import Turn
+from apexbridge.agent.tool_offer import Disclosure
+from apexbridge.agent.tool_refusals import is_about_tools
 from apexbridge.llm.config import Upstream
 from apexbridge.llm.errors import UpstreamError
 from apexbridge.llm.mode_memory import ModeMemory
-from apexbridge.llm.salvage import TextGate
+from apexbridge.llm.text_calls import TextGate
 from apexbridge.llm.tool_modes import Offer, read_answer, read_calls, request_body, text_of
+from apexbridge.llm.turn import Turn
 
 Json = dict[str, Any]
 GRACE_SECONDS = 30.0

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apexbridge.llm.salvage import MAX_SALVAGED_CHARACTERS, TextGate, salvage
+from apexbridge.llm.text_calls import MAX_SALVAGED_CHARACTERS, TextGate, salvage
 
 KNOWN = {"calculate", "search_skills", "天气"}
 CALL = '{"name": "calculate", "arguments": {"expression": "1+1"}}'

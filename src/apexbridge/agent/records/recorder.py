@@ -11,10 +11,10 @@ from types import TracebackType
 from typing import Any, Literal, Protocol, Self
 
 from apexbridge.agent.budget import StopCause
-from apexbridge.agent.events import Begun, Ended, Event, Passed, Report, Said
+from apexbridge.agent.chat_events import Begun, Ended, Event, Passed, Report, Said
+from apexbridge.agent.records.redaction import MAX_NAME, told_error, without_texts
 from apexbridge.agent.request import ChatRequest
-from apexbridge.agent.textless import MAX_NAME, told_error, without_texts
-from apexbridge.agent.usage import add_usage
+from apexbridge.agent.token_usage import add_usage
 from apexbridge.storage.chats import ChatOutcome
 
 Json = dict[str, Any]

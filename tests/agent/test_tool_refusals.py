@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from apexbridge.agent.refusals import MAX_NODES, MAX_TEXTS, is_about_tools
+from apexbridge.agent.tool_refusals import MAX_NODES, MAX_TEXTS, is_about_tools
 from apexbridge.llm.errors import UpstreamError, openai_error
 from tests.chat.upstream import refusal
 

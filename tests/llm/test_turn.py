@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apexbridge.llm import accumulator
-from apexbridge.llm.accumulator import Turn
+from apexbridge.llm import turn as turn_module
 from apexbridge.llm.errors import UpstreamError
+from apexbridge.llm.turn import Turn
 from tests.chat.upstream import Step, call, chunks, completion
 
 Json = dict[str, Any]
@@ -96,7 +96,7 @@ def test_a_name_that_comes_in_pieces_or_again_and_again() -> None:
 
 
 def test_a_turn_does_not_grow_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accumulator, "MAX_CHARACTERS", 100)
+    monkeypatch.setattr(turn_module, "MAX_CHARACTERS", 100)
     call = {"function": {"arguments": "b" * 30}}
     chunk = {"choices": [{"delta": {"content": "a" * 30, "tool_calls": [call]}}]}
     turn = turn_of(chunk)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from apexbridge.llm.accumulator import Turn
+from apexbridge.llm.turn import Turn
 
 Json = dict[str, Any]
 

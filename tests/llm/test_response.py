@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from apexbridge.llm.answering import MAX_VALUES, parsed
 from apexbridge.llm.errors import UpstreamError
+from apexbridge.llm.response import MAX_VALUES, parsed
 
 
 def alternatives(count: int) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from apexbridge._json import loads_untrusted
 from apexbridge.agent.budget import Budget
-from apexbridge.agent.disclosure import SEARCH, Disclosure
+from apexbridge.agent.tool_offer import SEARCH, Disclosure
 from apexbridge.errors import ApexBridgeError
 from apexbridge.tools.conversation import Conversation, LoopWatch
 from apexbridge.tools.naming import SKILL_PREFIX
