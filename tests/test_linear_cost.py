@@ -20,7 +20,7 @@ from apexbridge.agent.tool_refusals import is_about_tools
 from apexbridge.llm.conversion import CompletionBuilder, JoinedFields
 from apexbridge.llm.errors import UpstreamError
 from apexbridge.llm.sse import EventLines
-from apexbridge.llm.text_calls import TextGate, salvage
+from apexbridge.llm.text_calls import TextGate, extract_calls
 from apexbridge.llm.tool_modes import neutralised, read_answer
 from apexbridge.llm.turn import Turn
 from apexbridge.retrieval.glossary import translated
@@ -157,8 +157,8 @@ READERS: dict[str, Work] = {
     "a traceback": lambda text: failure_of(
         Ending(code=1), f"Traceback (most recent call last):\n{text}", output_limit=1
     ),
-    "text with calls": lambda text: salvage(text, lambda name: name == "x"),
-    "a marked call": lambda text: salvage(f"<tool_call>{text}", lambda name: name == "x"),
+    "text with calls": lambda text: extract_calls(text, lambda name: name == "x"),
+    "a marked call": lambda text: extract_calls(f"<tool_call>{text}", lambda name: name == "x"),
     "text in pieces": feed_gate,
     "events in pieces": feed_events,
     "thoughts in pieces": feed_thoughts,

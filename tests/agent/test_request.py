@@ -144,7 +144,7 @@ CUSTOM = [
 ]
 
 
-async def told_in_every_way(request: ChatRequest) -> None:
+async def told_in_every_mode(request: ChatRequest) -> None:
     """What is done with a request that was taken, wherever it goes."""
     offer = Offer(tools=[TOOL, *request.client_tools], choice=request.body.get("tool_choice"))
     for way in ("native", "schema", "text"):
@@ -155,7 +155,7 @@ async def told_in_every_way(request: ChatRequest) -> None:
 
 @pytest.mark.anyio
 async def test_calls_of_other_kinds_in_a_conversation_do_no_harm() -> None:
-    await told_in_every_way(read_request({"messages": CUSTOM}))
+    await told_in_every_mode(read_request({"messages": CUSTOM}))
 
 
 JSON = st.recursive(
@@ -181,4 +181,4 @@ def test_whatever_is_sent_it_is_taken_or_refused(body: Json) -> None:
     assert isinstance(request.uses_our_tools, bool)
     assert isinstance(request.client_tools, list)
     assert isinstance(request.model, str)
-    asyncio.run(told_in_every_way(request))
+    asyncio.run(told_in_every_mode(request))

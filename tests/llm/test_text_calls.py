@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apexbridge.llm.text_calls import MAX_SALVAGED_CHARACTERS, TextGate, salvage
+from apexbridge.llm.text_calls import MAX_SALVAGED_CHARACTERS, TextGate, extract_calls
 
 KNOWN = {"calculate", "search_skills", "天气"}
 CALL = '{"name": "calculate", "arguments": {"expression": "1+1"}}'
@@ -20,7 +20,7 @@ def is_known(name: str) -> bool:
 
 
 def found(text: str) -> tuple[str, list[tuple[str, object]]] | None:
-    salvaged = salvage(text, is_known)
+    salvaged = extract_calls(text, is_known)
     if salvaged is None:
         return None
     return salvaged.before, [(name, json.loads(written)) for name, written in salvaged.calls]
@@ -92,7 +92,7 @@ def test_everything_else_stays_text(text: str) -> None:
 def test_a_call_without_arguments_and_one_with_broken_ones() -> None:
     assert found('{"name": "calculate"}') == ("", [("calculate", {})])
     assert found('{"name": "calculate", "arguments": null}') == ("", [("calculate", {})])
-    salvaged = salvage('{"name": "calculate", "arguments": "{oops"}', is_known)
+    salvaged = extract_calls('{"name": "calculate", "arguments": "{oops"}', is_known)
     assert salvaged is not None
     assert salvaged.calls == (("calculate", "{oops"),)
 
@@ -118,7 +118,7 @@ HOSTILE = {
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_hostile_text_is_no_call_and_no_burden(kind: str) -> None:
     """Work that grows with the square of the text would take minutes here."""
-    salvaged = salvage(HOSTILE[kind], is_known)
+    salvaged = extract_calls(HOSTILE[kind], is_known)
     assert salvaged is None or salvaged.calls[0][0] == "calculate"
 
 
@@ -209,7 +209,7 @@ def test_a_fenced_call_behind_words_is_not_shown(size: int) -> None:
     gate = TextGate(is_known)
     shown = "".join(gate.feed(text[at : at + size]) for at in range(0, len(text), size))
     assert shown == "I use `calculate` for that.\n"
-    assert salvage(gate.held, is_known) is not None
+    assert extract_calls(gate.held, is_known) is not None
 
 
 @pytest.mark.parametrize("size", [1, 3, 7, 1000])

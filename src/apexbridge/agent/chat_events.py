@@ -10,7 +10,7 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Begun:
+class ChatStarted:
     """The model's first word has come; from now on there is an answer."""
 
     model: str
@@ -28,7 +28,7 @@ class Delta(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class TextDelta:
     """What the model said; pieces that arrived together stay together, so that they can go on together."""
 
     deltas: Sequence[Delta]
@@ -40,14 +40,14 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Passed:
+class PassedThrough:
     """The upstream's own answer, or chunks of it, to be passed on untouched: none of our tools take part."""
 
     chunks: Sequence[Json]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Acted:
+class ToolActivity:
     """Something was done on the way, for those who want to watch."""
 
     text: str
@@ -55,7 +55,7 @@ class Acted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class ChatFinished:
     """The answer is complete."""
 
     finish_reason: str
@@ -89,4 +89,4 @@ class Report:
         return told | ({"trajectory": self.trajectory} if debug else {})
 
 
-Event = Begun | Said | Passed | Acted | Ended
+Event = ChatStarted | TextDelta | PassedThrough | ToolActivity | ChatFinished

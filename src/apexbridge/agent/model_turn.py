@@ -1,4 +1,4 @@
-"""One turn of the model: asked in the way it understands, and its words passed on as they come."""
+"""One turn of the model: ask in a tool mode that it supports, and stream its text."""
 
 import json
 import logging
@@ -6,10 +6,10 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Protocol
 
 from apexbridge.agent.budget import Budget
-from apexbridge.agent.chat_events import Begun, Delta, Event, Report, Said
-from apexbridge.agent.records.redaction import on_one_line
+from apexbridge.agent.chat_events import ChatStarted, Delta, Event, Report, TextDelta
+from apexbridge.agent.records.redaction import log_safe
 from apexbridge.agent.request import ChatRequest
-from apexbridge.agent.tool_offer import Disclosure
+from apexbridge.agent.tool_offer import ToolOffer
 from apexbridge.agent.tool_refusals import is_about_tools
 from apexbridge.llm.config import Upstream
 from apexbridge.llm.errors import UpstreamError
@@ -20,31 +20,31 @@ from apexbridge.llm.turn import Turn
 
 Json = dict[str, Any]
 GRACE_SECONDS = 30.0
-"""What a last answer may take beyond the time limit."""
+"""Time for a final answer beyond the time limit."""
 BYTES_PER_TOKEN = 4
 TURN_SEPARATOR = "\n\n"
 logger = logging.getLogger(__name__)
 
 
 class Answer(Protocol):
-    """What a model says."""
+    """A model's response."""
 
     async def next(self) -> list[Json] | None:
-        """Chunks that came together, or one whole completion; None at the end."""
+        """The next chunks, or one complete completion. None at the end."""
 
 
 class Model(Protocol):
-    """Whoever gives completions."""
+    """A source of completions."""
 
     async def ask(self, upstream: Upstream, body: Json, seconds: float) -> Any:
-        """Ask for one; gives an `Answer`, in pieces where the body asks for a stream."""
+        """Request a completion; returns an `Answer`."""
 
     def done(self, answer: Any) -> None:
-        """No more of the answer is wanted."""
+        """Release an answer, complete or not."""
 
 
-class Asker:
-    """Asks for the turns of one request."""
+class ModelCaller:
+    """Requests the model turns of one chat."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Asker:
         *,
         request: ChatRequest,
         upstream: Upstream,
-        disclosure: Disclosure,
+        offer: ToolOffer,
         budget: Budget,
         report: Report,
     ) -> None:
@@ -61,24 +61,23 @@ class Asker:
         self._modes = modes
         self._request = request
         self._upstream = upstream
-        self._disclosure = disclosure
+        self._offer = offer
         self._budget = budget
         self._report = report
-        self._way = modes.way(upstream, request.model)
-        self.form = _form(request) if disclosure.has_ours else None
-        """What the answer shall look like; asked for in the last turn alone, as it would keep the model from calling
-        anything before that."""
+        self._mode = modes.mode(upstream, request.model)
+        self.form = _form(request) if offer.has_ours else None
+        """`response_format`. It is sent in the last turn only: earlier it would keep the model from calling tools."""
         self.choice: Any = request.body.get("tool_choice")
         self._asked: Sequence[Json] = ()
         self._has_begun = False
         self._spoke_in: int | None = None
-        """The last turn that said something to the client."""
+        """The last turn that sent text to the client."""
 
     async def ask(self, turn: Turn, messages: Sequence[Json], *, is_last: bool) -> AsyncGenerator[Event, None]:
-        """Ask once; its words go out as they come, unless they may be a call or no answer yet."""
+        """Ask once. Text is streamed unless it may be a tool call or is only a draft."""
         self._asked = messages
         is_read = not is_last or self.form is None
-        gate = TextGate(self._disclosure.is_known) if self._disclosure.tools and is_read else None
+        gate = TextGate(self._offer.is_known) if self._offer.tools and is_read else None
         is_draft = self.form is not None and not is_last
         answer, chunks = await self._first(messages, is_last=is_last)
         try:
@@ -86,34 +85,34 @@ class Asker:
                 taken = [turn.take_chunk(chunk) for chunk in chunks]
                 if not self._has_begun:
                     self._has_begun = True
-                    yield Begun(model=turn.model or self._request.model, report=self._report)
+                    yield ChatStarted(model=turn.model or self._request.model, report=self._report)
                 if not is_draft and (deltas := self._deltas(taken, gate)):
-                    yield Said(deltas=deltas)
+                    yield TextDelta(deltas=deltas)
                 chunks = await answer.next()
         finally:
             self._model.done(answer)
         if gate is not None and not is_draft and turn.has_text:
-            rest = turn.text if self._way == "schema" else gate.held
-            # Of the whole text, as that is where its calls are read from: what is no call has to be shown.
-            is_answer = is_last and self._way == "schema"  # it could be nothing else
-            is_call = not is_answer and read_calls(self._way, turn.text, self._disclosure.is_known) is not None
-            if not is_call and (delta := self._delta({"content": read_answer(self._way, rest)}, {})):
-                yield Said(deltas=[delta])
+            rest = turn.text if self._mode == "schema" else gate.held
+            # Check the whole text, because calls_of() does: text that is not a call must reach the client.
+            is_answer = is_last and self._mode == "schema"  # the schema of the last turn allows nothing else
+            is_call = not is_answer and read_calls(self._mode, turn.text, self._offer.is_known) is not None
+            if not is_call and (delta := self._delta({"content": read_answer(self._mode, rest)}, {})):
+                yield TextDelta(deltas=[delta])
 
     def calls_of(self, turn: Turn) -> list[Json]:
-        """The calls of a turn, made properly or written into its text."""
+        """The tool calls of a turn: structured ones, or ones written into the text."""
         model = self._request.model
         if turn.made_calls:
-            if self._way == "native":
+            if self._mode == "native":
                 self._modes.called(self._upstream, model)
             return turn.tool_calls
-        if not self._disclosure.tools:
+        if not self._offer.tools:
             return []
-        found = read_calls(self._way, turn.text, self._disclosure.is_known)
+        found = read_calls(self._mode, turn.text, self._offer.is_known)
         if found is None:
             self._learn_from_answer(turn)
             return []
-        if self._way == "native":
+        if self._mode == "native":
             self._modes.wrote(self._upstream, model)
         turn.content = [found.before] if found.before else []
         for name, arguments in found.calls:
@@ -121,7 +120,7 @@ class Asker:
         return turn.tool_calls
 
     def _learn_from_answer(self, turn: Turn) -> None:
-        if self._way == "native" and self._modes.is_new(self._upstream, self._request.model):
+        if self._mode == "native" and self._modes.is_new(self._upstream, self._request.model):
             read = (turn.usage or {}).get("prompt_tokens")
             if isinstance(read, int) and read > 0:
                 self._modes.answered(
@@ -132,13 +131,13 @@ class Asker:
                         len(text_of(message.get("content")).encode("utf-8", "replace")) for message in self._asked
                     )
                     / BYTES_PER_TOKEN,
-                    tool_tokens=len(json.dumps(self._disclosure.tools)) / BYTES_PER_TOKEN,
+                    tool_tokens=len(json.dumps(self._offer.tools)) / BYTES_PER_TOKEN,
                 )
 
     # ------------------------------------------------------------------------------------------------- requests
     async def _first(self, messages: Sequence[Json], *, is_last: bool) -> tuple[Answer, list[Json] | None]:
-        """The answer and its first piece; up to there another tool mode can be tried. One that works is remembered."""
-        first = self._way
+        """The answer and its first chunks. Until then another tool mode can be tried; one that works is remembered."""
+        first = self._mode
         while True:
             body = self._body(messages, is_last=is_last)
             try:
@@ -148,20 +147,20 @@ class Asker:
                 except BaseException:
                     self._model.done(answer)
                     raise
-                if self._way != first:
-                    self._modes.accepted(self._upstream, self._request.model, self._way)
+                if self._mode != first:
+                    self._modes.accepted(self._upstream, self._request.model, self._mode)
                 return answer, chunks
             except UpstreamError as error:
-                if self._has_begun or not self._disclosure.tools:
+                if self._has_begun or not self._offer.tools:
                     raise
-                if not is_about_tools(error, body, self._disclosure.names):
+                if not is_about_tools(error, body, self._offer.names):
                     raise
-                other = self._modes.after_refusal(self._upstream, self._way)
+                other = self._modes.after_refusal(self._upstream, self._mode)
                 if other is None:
                     raise
-                name = on_one_line(self._request.model)
-                logger.info("%s takes no tools in this way (%s); trying %s", name, self._way, other)
-                self._way = other
+                name = log_safe(self._request.model)
+                logger.info("%s rejects tools in the mode %s; trying %s", name, self._mode, other)
+                self._mode = other
 
     def _body(self, messages: Sequence[Json], *, is_last: bool) -> Json:
         body = dict(self._request.body)
@@ -169,15 +168,15 @@ class Asker:
             del body["response_format"]
         if self._request.is_stream:
             body["stream_options"] = {**(body.get("stream_options") or {}), "include_usage": True}
-        choice = "none" if is_last and self._disclosure.tools else self.choice
-        return request_body(self._way, body, messages, Offer(tools=self._disclosure.tools, choice=choice))
+        choice = "none" if is_last and self._offer.tools else self.choice
+        return request_body(self._mode, body, messages, Offer(tools=self._offer.tools, choice=choice))
 
     # ---------------------------------------------------------------------------------------------------- words
     def _deltas(self, taken: list[tuple[Json, Json]], gate: TextGate | None) -> list[Delta]:
         deltas: list[Delta] = []
         for fields, beside in taken:
             if gate is not None and isinstance(text := fields.get("content"), str):
-                fields["content"] = "" if self._way == "schema" else gate.feed(text)
+                fields["content"] = "" if self._mode == "schema" else gate.feed(text)
             if (delta := self._delta(fields, beside)) is not None:
                 deltas.append(delta)
         return deltas
@@ -195,6 +194,5 @@ class Asker:
 
 
 def _form(request: ChatRequest) -> Any:
-    """The form that the answer was asked for in; plain text is none."""
     form = request.body.get("response_format")
     return None if isinstance(form, dict) and form.get("type") == "text" else form

@@ -9,15 +9,15 @@ from typing import Any
 
 from apexbridge.agent.approvals import Approver
 from apexbridge.agent.budget import ChatLimits
-from apexbridge.agent.chat_events import Ended, Event, Passed, Said
-from apexbridge.agent.loop import Surroundings, answered
+from apexbridge.agent.chat_events import ChatFinished, Event, PassedThrough, TextDelta
+from apexbridge.agent.loop import ChatDependencies, run_chat
 from apexbridge.agent.model_turn import Model
 from apexbridge.agent.offline import OFFLINE_MODEL, OFFLINE_UPSTREAM, OfflineModel
-from apexbridge.agent.records.recorder import Noting, Recorder
+from apexbridge.agent.records.recorder import ChatRecorder, Recorder
 from apexbridge.agent.request import BadRequestError, ChatRequest, read_request
-from apexbridge.agent.suspended_turns import HiddenTurns
-from apexbridge.agent.tool_offer import OwnTools
-from apexbridge.agent.usage_feedback import Lessons, Teach
+from apexbridge.agent.suspended_turns import SuspendedTurns
+from apexbridge.agent.tool_offer import ServerTools
+from apexbridge.agent.usage_feedback import RecordUsage, UsageFeedback
 from apexbridge.llm.client import UpstreamClient
 from apexbridge.llm.config import LLMSettings, Upstream
 from apexbridge.llm.errors import UpstreamError
@@ -57,27 +57,27 @@ class ReActStrategy:
         settings: ChatSettings,
         approver: Approver,
         *,
-        teach: Teach | None = None,
+        teach: RecordUsage | None = None,
         recorder: Recorder | None = None,
     ) -> None:
         self.settings = settings
         self._recorder = recorder
         self._client = UpstreamClient()
         self._offline = OfflineModel()
-        self._around = Surroundings(
+        self._deps = ChatDependencies(
             registry=registry,
             limits=settings.limits,
             system_prompt=settings.system_prompt,
             approver=approver,
-            own_tools=OwnTools(registry),
+            own_tools=ServerTools(registry),
             modes=ModeMemory(),
-            hidden=HiddenTurns(),
-            lessons=Lessons(teach),
+            hidden=SuspendedTurns(),
+            lessons=UsageFeedback(teach),
         )
 
     async def close(self) -> None:
         """Let the upstreams go; what was learnt is kept."""
-        await self._around.lessons.close()
+        await self._deps.lessons.close()
         await self._client.close()
 
     async def run(self, request: ChatRequest) -> AsyncGenerator[Event, None]:
@@ -88,8 +88,8 @@ class ReActStrategy:
             UpstreamError: the upstream refused or failed.
         """
         model, upstream = self._chosen(request)
-        with Noting(self._recorder, request, upstream.name) as noting:
-            async with aclosing(answered(self._around, model, request, upstream)) as events:
+        with ChatRecorder(self._recorder, request, upstream.name) as noting:
+            async with aclosing(run_chat(self._deps, model, request, upstream)) as events:
                 async for event in events:
                     noting.saw(event)
                     yield event
@@ -108,11 +108,11 @@ class ReActStrategy:
         parts: list[str] = []
         async with aclosing(self.run(request)) as events:
             async for event in events:
-                if isinstance(event, Said):
+                if isinstance(event, TextDelta):
                     parts.append(event.text)
-                elif isinstance(event, Passed):
-                    return _as_it_came(event.chunks[0])
-                elif isinstance(event, Ended):
+                elif isinstance(event, PassedThrough):
+                    return _from_completion(event.chunks[0])
+                elif isinstance(event, ChatFinished):
                     return ChatAnswer(
                         content="".join(parts),
                         finish_reason=event.finish_reason,
@@ -168,7 +168,7 @@ class ReActStrategy:
         return None if upstream is None or (upstream.models and not upstream.serves(model)) else upstream
 
 
-def _as_it_came(completion: Json) -> ChatAnswer:
+def _from_completion(completion: Json) -> ChatAnswer:
     choice = completion["choices"][0]
     message = choice.get("message") or {}
     return ChatAnswer(

@@ -27,7 +27,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HiddenTurn:
+class SuspendedTurn:
     """A turn as the model knows it."""
 
     caller: str
@@ -46,7 +46,7 @@ class HiddenTurn:
     settled: dict[str, Json] = field(default_factory=dict)
     """Results of what was asked, by the id of the call that the client saw: a client sends its answers ever again."""
 
-    def is_told_by(self, calls: Sequence[Json]) -> bool:
+    def matches(self, calls: Sequence[Json]) -> bool:
         """Whether these are the calls that the client saw; some servers give the same ids in every conversation."""
         shown = [_told(call) for call in self.shown]
         return all(_told(call) in shown for call in calls)
@@ -80,11 +80,11 @@ class Asked:
         return told is True
 
 
-class HiddenTurns:
+class SuspendedTurns:
     """Remembers such turns by the ids of the calls that the client saw; so many, and so long."""
 
     def __init__(self) -> None:
-        self._turns: OrderedDict[tuple[str, str], HiddenTurn] = OrderedDict()
+        self._turns: OrderedDict[tuple[str, str], SuspendedTurn] = OrderedDict()
         self._bytes = 0
 
     def keep(
@@ -98,7 +98,7 @@ class HiddenTurns:
     ) -> None:
         """Keep a turn until the client answers its calls."""
         size = len(json.dumps([message, list(results), list(before)], default=str))
-        turn = HiddenTurn(
+        turn = SuspendedTurn(
             caller=caller,
             message=message,
             before=tuple(before),
@@ -141,7 +141,7 @@ class HiddenTurns:
             calls = message.get("tool_calls") or []
             known_turns = (self._turns.get((caller, call.get("id"))) for call in calls)  # in whatever order they come
             turn = next((turn for turn in known_turns if turn is not None), None)
-            if turn is None or turn.kept_until < time.monotonic() or not turn.is_told_by(calls):
+            if turn is None or turn.kept_until < time.monotonic() or not turn.matches(calls):
                 restored.append(message)
             else:
                 questions, settled = {question.asked_as: question for question in turn.questions}, turn.settled

@@ -1,4 +1,4 @@
-"""Calls that a model makes, carried out: together, with every result and every error told back."""
+"""Runs a model's tool calls concurrently. Errors become results, so that the model can react to them."""
 
 import asyncio
 import difflib
@@ -9,7 +9,7 @@ from typing import Any
 
 from apexbridge._json import loads_untrusted
 from apexbridge.agent.budget import Budget
-from apexbridge.agent.tool_offer import SEARCH, Disclosure
+from apexbridge.agent.tool_offer import SEARCH, ToolOffer
 from apexbridge.errors import ApexBridgeError
 from apexbridge.tools.conversation import Conversation, LoopWatch
 from apexbridge.tools.naming import SKILL_PREFIX
@@ -18,21 +18,21 @@ from apexbridge.tools.tool import ToolResult
 
 Json = dict[str, Any]
 Approve = Callable[[ApexBridgeError], Awaitable[str | None]]
-"""Gets a person's word for a call that needs one; gives the approval, or None where there is none to be had."""
+"""Asks for the approval of a refused call; returns its id, or None if there is no approval."""
 MAX_SUGGESTIONS = 3
 MAX_ARGUMENTS = 1_000_000
-"""Characters; they are parsed, checked and looked through while everybody else waits."""
+"""Characters. Arguments are parsed and validated on the event loop."""
 MAX_NAME = 64
 """Characters of a name that are compared with others."""
 _TRUSTED_OUTPUT_TOOLS = frozenset({"calculate", "datetime", "platform-detect", "file-write"})
-"""Tools whose results and errors hold the model's own words, and ours. All others may hold untrusted text: names of
-files, descriptions of skills, values of their schemas."""
+"""Results and errors of these tools contain only the model's own words and ours. All others may contain untrusted
+text: file names, descriptions of skills, values of their schemas."""
 NOT_APPROVED = "Error (APPROVAL_INVALID): the user did not agree, or not in time, so it was not run. Go on without it."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What came of one call."""
+    """The result of one call."""
 
     call: Json
     text: str
@@ -45,52 +45,52 @@ class Outcome:
     notices: tuple[str, ...] = ()
     refusal: ApexBridgeError | None = None
     is_loop: bool = False
-    """Whether it was the same call once too often."""
+    """Whether the same call was repeated too often."""
 
     @property
     def message(self) -> Json:
-        """As it goes back to the model."""
-        told = "\n".join([self.text, *(f"[Note: {notice}]" for notice in self.notices)])
+        """The tool message for the model."""
+        content = "\n".join([self.text, *(f"[Note: {notice}]" for notice in self.notices)])
         return {
             "role": "tool",
             "tool_call_id": self.call["id"],
             "name": self.call["function"]["name"],
-            "content": told,
+            "content": content,
         }
 
     @property
     def needs_approval(self) -> bool:
-        """Whether a person has to agree first."""
+
         return self.refusal is not None and self.refusal.code == "CONFIRMATION_REQUIRED"
 
 
-class Caller:
-    """Carries out the calls of one request."""
+class ToolCaller:
+    """Runs the tool calls of one request."""
 
     def __init__(
         self,
         registry: ToolRegistry,
-        disclosure: Disclosure,
+        offer: ToolOffer,
         conversation: Conversation,
         budget: Budget,
         approve: Approve,
     ) -> None:
         self._registry = registry
-        self._disclosure = disclosure
+        self._offer = offer
         self._conversation = conversation
         self._budget = budget
         self._approve = approve
         self._watch = LoopWatch()
-        """Sees calls that are refused, too; those that run are watched by whoever runs them."""
+        """Counts refused calls too. Calls that run are counted by the executor."""
 
     async def run(self, calls: Sequence[Json]) -> list[Outcome]:
-        """All of them at once; results in the order of the calls. Whoever stops waiting ends them all."""
+        """Run all calls concurrently. Results are in the order of the calls; cancelling cancels all of them."""
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(self._one(call)) for call in calls]
         return [task.result() for task in tasks]
 
     async def run_approved(self, call: Json, approval: str | None) -> Outcome:
-        """A call that was asked about, with the answer; without an approval it is not made."""
+        """Run a call whose approval was requested. Without an approval it is not run."""
         if approval is None:
             return Outcome(call=call, text=NOT_APPROVED, tool=None, succeeded=False, duration_ms=0)
         return await self._one(call, approval)
@@ -102,7 +102,7 @@ class Caller:
 
         def refused(text: str, tool: str | None = None, refusal: ApexBridgeError | None = None) -> Outcome:
             is_trusted = tool in _TRUSTED_OUTPUT_TOOLS and (refusal is None or refusal.code != "PERMISSION_DENIED")
-            self._conversation.has_heard_strangers |= not is_trusted  # what a skill allows is in the skill's words
+            self._conversation.tainted |= not is_trusted  # PERMISSION_DENIED quotes the skill's allowed-tools
             notices = (warning,) if warning else ()
             return outcome(text, tool, succeeded=False, notices=notices, refusal=refusal, is_loop=warning is not None)
 
@@ -110,7 +110,7 @@ class Caller:
             took = round((time.monotonic() - begun) * 1000)
             return Outcome(call=call, text=text, tool=tool, duration_ms=took, **more)
 
-        id = self._disclosure.id_of(name)
+        id = self._offer.id_of(name)
         if id is None:
             return refused(f"Error (TOOL_NOT_FOUND): there is no tool {name[:64]}.{self._suggestion(name)}")
         arguments, problem = read_arguments(written)
@@ -120,12 +120,12 @@ class Caller:
             async with asyncio.timeout(self._budget.seconds_left):
                 result = await self._execute(id, arguments, approval)
         except ApexBridgeError as error:
-            return refused(f"{_told_error(error)}{self._near_skills(error, arguments)}", id, error)
+            return refused(f"{_error_text(error)}{self._near_skills(error, arguments)}", id, error)
         except TimeoutError:
             return refused("Error (TIMEOUT): the time of this request is over, so the call was ended.", id)
-        self._conversation.has_heard_strangers |= id not in _TRUSTED_OUTPUT_TOOLS
-        text = _told_result(id, arguments, result)
-        if id == SEARCH and (more := self._disclosure.found(str(arguments.get("query", "")), _names(result.data))):
+        self._conversation.tainted |= id not in _TRUSTED_OUTPUT_TOOLS
+        text = _result_text(id, arguments, result)
+        if id == SEARCH and (more := self._offer.found(str(arguments.get("query", "")), _names(result.data))):
             text = f"{text}\n{more}"
         return outcome(
             text,
@@ -147,7 +147,7 @@ class Caller:
             return await self._registry.execute(id, arguments, conversation=conversation, approval=given)
 
     def _near_skills(self, error: ApexBridgeError, arguments: Json) -> str:
-        """For a skill that is not there, those that were meant, maybe."""
+        """Suggestions for a skill that does not exist."""
         if error.code not in ("ENOENT", "SKILL_NOT_FOUND"):
             return ""
         tools = (tool.id for tool in self._registry.list() if self._registry.is_enabled(tool.id))
@@ -156,18 +156,18 @@ class Caller:
         return f" Did you mean {' or '.join(near)}?" if near else " search_skills finds the names of skills."
 
     def _suggestion(self, name: str) -> str:
-        near = difflib.get_close_matches(name[:MAX_NAME], self._disclosure.names, MAX_SUGGESTIONS, 0.5)
-        return f" Did you mean {' or '.join(near)}?" if near else f" There are {', '.join(self._disclosure.names)}."
+        near = difflib.get_close_matches(name[:MAX_NAME], self._offer.names, MAX_SUGGESTIONS, 0.5)
+        return f" Did you mean {' or '.join(near)}?" if near else f" There are {', '.join(self._offer.names)}."
 
 
 def read_arguments(written: str) -> tuple[Json, str | None]:
-    """A call's arguments, or what is wrong with them."""
+    """Parse a call's arguments; returns them and a problem, if there is one."""
     if len(written) > MAX_ARGUMENTS:
         return {}, f"the arguments are longer than {MAX_ARGUMENTS:,} characters; send fewer."
     try:
         arguments = loads_untrusted(written) if written.strip() else {}
     except ValueError as error:
-        return {}, f"the arguments are no JSON ({error}); send one JSON object."
+        return {}, f"the arguments are not valid JSON ({error}); send one JSON object."
     if arguments is None:
         return {}, None
     if not isinstance(arguments, dict):
@@ -176,11 +176,11 @@ def read_arguments(written: str) -> tuple[Json, str | None]:
 
 
 def _names(data: Any) -> list[str]:
-    """The skills that a search found."""
+    """The skills in a search result."""
     return [hit["name"] for hit in data.get("results", [])] if isinstance(data, dict) else []
 
 
-def _told_error(error: ApexBridgeError) -> str:
+def _error_text(error: ApexBridgeError) -> str:
     if error.code == "CONFIRMATION_REQUIRED":
         id = error.details.get("approvalId")
         return (
@@ -192,8 +192,8 @@ def _told_error(error: ApexBridgeError) -> str:
     return f"Error ({error.code}): {error.message}{again}"
 
 
-def _told_result(id: str, arguments: Json, result: ToolResult) -> str:
-    """What a skill says is a stranger's word, and marked as such."""
+def _result_text(id: str, arguments: Json, result: ToolResult) -> str:
+    """Mark the output of a skill as untrusted."""
     name = id.removeprefix(SKILL_PREFIX) if id.startswith(SKILL_PREFIX) else None
     if id == "run-skill":
         name = str(arguments.get("name", ""))[:64]

@@ -14,7 +14,7 @@ Json = dict[str, Any]
 SEARCH = "vector-search"
 
 
-class OwnTools:
+class ServerTools:
     """What is offered of ours, made once for each state of the registry: there may be thousands of skills in it."""
 
     def __init__(self, registry: ToolRegistry) -> None:
@@ -53,13 +53,13 @@ class OwnTools:
         return tool
 
 
-class Disclosure:
+class ToolOffer:
     """The tools of one request, and what their names stand for.
 
     What is found on the way is put at the end: what stood there before stays as it was, byte for byte.
     """
 
-    def __init__(self, request: ChatRequest, own: OwnTools) -> None:
+    def __init__(self, request: ChatRequest, own: ServerTools) -> None:
         offered = own.offered(request.options.skills) if request.uses_our_tools else {}
         # A client's tool wins its name: it knows what it asked for.
         shown = {name: pair for name, pair in offered.items() if name not in request.client_names}

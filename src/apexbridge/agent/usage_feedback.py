@@ -14,15 +14,15 @@ from apexbridge.tools.naming import SKILL_PREFIX
 MAX_CHARACTERS = 500
 """A longer question is a document, not something that anybody asks for again."""
 MAX_WAITING = 100
-Teach = Callable[[str, str, ChatRequest], Awaitable[Any]]
+RecordUsage = Callable[[str, str, ChatRequest], Awaitable[Any]]
 """Learns from a text, the skill that did what it asks for, and the request that both come from."""
 logger = logging.getLogger(__name__)
 
 
-class Lessons:
+class UsageFeedback:
     """Passes on what was learnt, behind the answer and not before it."""
 
-    def __init__(self, teach: Teach | None) -> None:
+    def __init__(self, teach: RecordUsage | None) -> None:
         self._teach = teach
         self._waiting: set[asyncio.Task[None]] = set()
 

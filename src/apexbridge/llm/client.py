@@ -12,7 +12,7 @@ import orjson
 
 from apexbridge.llm.config import Upstream
 from apexbridge.llm.errors import UpstreamError
-from apexbridge.llm.response import HttpAnswer, parsed
+from apexbridge.llm.response import ModelResponse, parsed
 
 Json = dict[str, Any]
 ATTEMPTS = 3
@@ -50,7 +50,7 @@ class UpstreamClient:
         if session is not None:
             await session.close()
 
-    async def ask(self, upstream: Upstream, body: Json, seconds: float = ANSWER_SECONDS) -> HttpAnswer:
+    async def ask(self, upstream: Upstream, body: Json, seconds: float = ANSWER_SECONDS) -> ModelResponse:
         """Ask for a completion; the answer has to be given back to `done`, whatever comes of it.
 
         Raises:
@@ -63,9 +63,9 @@ class UpstreamClient:
                 response = await self._answered(upstream, data, self._streams if body.get("stream") else _WHOLE)
         except TimeoutError as error:
             raise UpstreamError.of_ours(504, "The model took too long.", "upstream_timeout") from error
-        return HttpAnswer(response, late - asyncio.get_running_loop().time())
+        return ModelResponse(response, late - asyncio.get_running_loop().time())
 
-    def done(self, answer: HttpAnswer) -> None:
+    def done(self, answer: ModelResponse) -> None:
         """No more of this answer is wanted; where only its end is missing, its connection is kept."""
         if not answer.is_unread:
             answer.close()
@@ -83,7 +83,7 @@ class UpstreamClient:
         try:
             async with asyncio.timeout(LIST_SECONDS):
                 response = await self._send(upstream, None, self._streams)
-                answer = HttpAnswer(response, LIST_SECONDS)
+                answer = ModelResponse(response, LIST_SECONDS)
                 try:
                     data = await answer.rest()
                 finally:
@@ -115,7 +115,7 @@ class UpstreamClient:
             if response.status < 400:
                 response.close()
                 raise UpstreamError.of_ours(502, _ELSEWHERE, "upstream_redirect")
-            answer = HttpAnswer(response, self._silence)
+            answer = ModelResponse(response, self._silence)
             try:
                 failure = UpstreamError(response.status, await answer.refusal(), response.headers)
             finally:

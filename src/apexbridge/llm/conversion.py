@@ -8,7 +8,7 @@ from apexbridge.llm.turn import Turn
 Json = dict[str, Any]
 
 
-def is_whole(told: Json) -> bool:
+def is_completion(told: Json) -> bool:
     """Whether this is a completion, and no piece of one."""
     choices = told.get("choices")
     return isinstance(choices, list) and any(isinstance(choice, dict) and "message" in choice for choice in choices)

@@ -28,7 +28,7 @@ LAST_BYTES_SECONDS = 2.0
 """How long a server has after its last word to end the answer properly; only then can its connection be used again."""
 
 
-class HttpAnswer:
+class ModelResponse:
     """One answer of a server, in as many pieces as it comes in; whoever has enough of it closes it."""
 
     def __init__(self, response: aiohttp.ClientResponse, seconds: float) -> None:

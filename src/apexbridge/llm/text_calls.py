@@ -22,7 +22,7 @@ _PART_OF_A_NAME = re.compile(r"[\w-]{0,64}\Z")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Salvaged:
+class ExtractedCalls:
     """What was found in a text."""
 
     before: str
@@ -31,14 +31,14 @@ class Salvaged:
     """Name and arguments as JSON, in order."""
 
 
-def salvage(text: str, is_known: Callable[[str], bool]) -> Salvaged | None:
+def extract_calls(text: str, is_known: Callable[[str], bool]) -> ExtractedCalls | None:
     """Calls of known tools in a text that holds them marked, fenced or bare; None where it holds none."""
     if len(text) > MAX_SALVAGED_CHARACTERS:
         return None
     return _marked(text, is_known) or _whole(text, is_known)
 
 
-def _marked(text: str, is_known: Callable[[str], bool]) -> Salvaged | None:
+def _marked(text: str, is_known: Callable[[str], bool]) -> ExtractedCalls | None:
     calls: list[tuple[str, str]] = []
     first: int | None = None
     for mark in islice(_MARKED.finditer(text), MAX_MARKS):
@@ -49,19 +49,19 @@ def _marked(text: str, is_known: Callable[[str], bool]) -> Salvaged | None:
         if found:
             first = mark.start() if first is None else first
             calls += found
-    return Salvaged(before=text[:first].strip(), calls=tuple(calls)) if calls else None
+    return ExtractedCalls(before=text[:first].strip(), calls=tuple(calls)) if calls else None
 
 
-def _whole(text: str, is_known: Callable[[str], bool]) -> Salvaged | None:
+def _whole(text: str, is_known: Callable[[str], bool]) -> ExtractedCalls | None:
     """A text that is nothing but a call, or ends in a fenced one."""
     fence = text.find("```")
     opened = _FENCE.match(text, fence) if fence >= 0 else None
     if opened and (found := _calls_of(_value_at(text, opened.end()), is_known)):
-        return Salvaged(before=text[:fence].strip(), calls=tuple(found))
+        return ExtractedCalls(before=text[:fence].strip(), calls=tuple(found))
     begin = len(text) - len(text.lstrip())
     value, end = _value_and_end(text, begin)
     if value is not None and not text[end:].strip() and (found := _calls_of(value, is_known)):
-        return Salvaged(before="", calls=tuple(found))
+        return ExtractedCalls(before="", calls=tuple(found))
     return None
 
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from apexbridge._json import loads_untrusted
-from apexbridge.llm.text_calls import Salvaged, salvage
+from apexbridge.llm.text_calls import ExtractedCalls, extract_calls
 
 Json = dict[str, Any]
-Way = Literal["native", "schema", "text"]
+ActiveMode = Literal["native", "schema", "text"]
 """What a tool mode comes down to for one request."""
 ANSWER = "answer"
 _CONTROL = re.compile(
@@ -45,10 +45,10 @@ class Offer:
         return [tool for tool in self.tools if isinstance(tool.get("function"), dict)]
 
 
-def request_body(way: Way, body: Mapping[str, Any], messages: Sequence[Json], offer: Offer) -> Json:
+def request_body(mode: ActiveMode, body: Mapping[str, Any], messages: Sequence[Json], offer: Offer) -> Json:
     """A request to the upstream, with the tools offered in one of the three ways."""
     rest = {key: value for key, value in body.items() if key not in ("messages", "tools", "tool_choice")}
-    if way == "native" or not offer.tools:
+    if mode == "native" or not offer.tools:
         native: Json = {**rest, "messages": list(messages)}
         if offer.tools:
             native["tools"] = list(offer.tools)
@@ -56,29 +56,29 @@ def request_body(way: Way, body: Mapping[str, Any], messages: Sequence[Json], of
                 native["tool_choice"] = offer.choice
         return native
     rest = {key: value for key, value in rest.items() if key != "parallel_tool_calls"}
-    plain = [_plain(way, message) for message in messages]
+    plain = [_plain(mode, message) for message in messages]
     if offer.choice == "none":
-        if way == "schema" and "response_format" not in rest:  # else it would go on in the form it is used to
+        if mode == "schema" and "response_format" not in rest:  # else it would go on in the form it is used to
             form = _form("answer", _step(ANSWER, None))
             return {**rest, "messages": _with_system(plain, _LAST_SCHEMA_WORDS), "response_format": form}
         return {**rest, "messages": _with_system(plain, "Answer now, in plain words, without calling any tool.")}
     told = "\n".join(_told_tool(tool) for tool in offer.functions)
-    if way == "schema":
+    if mode == "schema":
         text = f"{_SCHEMA_WORDS}\n{told}"
         return {**rest, "messages": _with_system(plain, text), "response_format": _schema(offer)}
     return {**rest, "messages": _with_system(plain, f"{_TEXT_WORDS}\n{told}{_told_choice(offer)}")}
 
 
-def read_calls(way: Way, text: str, is_known: Callable[[str], bool]) -> Salvaged | None:
+def read_calls(mode: ActiveMode, text: str, is_known: Callable[[str], bool]) -> ExtractedCalls | None:
     """The calls in a model's text; None where it is an answer."""
-    if way == "schema" and (read := _read_schema(text, is_known)):
+    if mode == "schema" and (read := _read_schema(text, is_known)):
         return read
-    return salvage(text, is_known)
+    return extract_calls(text, is_known)
 
 
-def read_answer(way: Way, text: str) -> str:
+def read_answer(mode: ActiveMode, text: str) -> str:
     """The answer in a model's text; nothing of a call that was cut off, or of an answer without words."""
-    if way != "schema":
+    if mode != "schema":
         return text
     try:
         told = loads_untrusted(text)
@@ -167,7 +167,7 @@ def _actions(offer: Offer) -> list[str]:
     return offer.names if offer.choice == "required" else [*offer.names, ANSWER]
 
 
-def _read_schema(text: str, is_known: Callable[[str], bool]) -> Salvaged | None:
+def _read_schema(text: str, is_known: Callable[[str], bool]) -> ExtractedCalls | None:
     try:
         told = loads_untrusted(text)
     except ValueError:
@@ -175,13 +175,13 @@ def _read_schema(text: str, is_known: Callable[[str], bool]) -> Salvaged | None:
     if not isinstance(told, dict) or not isinstance(told.get("action"), str) or not is_known(told["action"]):
         return None
     arguments = told.get("arguments")
-    return Salvaged(
+    return ExtractedCalls(
         before="",
         calls=((told["action"], json.dumps(arguments if isinstance(arguments, dict) else {}, ensure_ascii=False)),),
     )
 
 
-def _plain(way: Way, message: Json) -> Json:
+def _plain(mode: ActiveMode, message: Json) -> Json:
     """A message for a model that knows nothing of tools."""
     if message.get("role") == "tool":
         text = neutralised(text_of(message.get("content")))
@@ -192,17 +192,17 @@ def _plain(way: Way, message: Json) -> Json:
     calls = message.get("tool_calls")
     if message.get("role") != "assistant" or not calls:
         return message
-    written = [_written(way, call["function"]) for call in calls if "function" in call]
+    written = [_written(mode, call["function"]) for call in calls if "function" in call]
     said = text_of(message.get("content"))
     return {"role": "assistant", "content": "\n".join([*([said] if said else []), *written])}
 
 
-def _written(way: Way, function: Json) -> str:
+def _written(mode: ActiveMode, function: Json) -> str:
     try:
         arguments = loads_untrusted(function["arguments"] or "{}")
     except ValueError:
         arguments = {}
-    if way == "schema":
+    if mode == "schema":
         return json.dumps({"action": function["name"], "arguments": arguments}, ensure_ascii=False)
     return (
         f"<tool_call>{json.dumps({'name': function['name'], 'arguments': arguments}, ensure_ascii=False)}</tool_call>"

@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import Any, Literal, Protocol, Self
 
 from apexbridge.agent.budget import StopCause
-from apexbridge.agent.chat_events import Begun, Ended, Event, Passed, Report, Said
-from apexbridge.agent.records.redaction import MAX_NAME, told_error, without_texts
+from apexbridge.agent.chat_events import ChatFinished, ChatStarted, Event, PassedThrough, Report, TextDelta
+from apexbridge.agent.records.redaction import MAX_NAME, error_summary, redact_steps
 from apexbridge.agent.request import ChatRequest
 from apexbridge.agent.token_usage import add_usage
 from apexbridge.storage.chats import ChatOutcome
@@ -84,11 +84,11 @@ class Recorder(Protocol):
         """Take a record; at once, and without waiting for anything."""
 
 
-class Noting:
+class ChatRecorder:
     """Watches one request go by, and hands over a record at its end, whatever the end is.
 
     Example:
-        with Noting(recorder, request, upstream.name) as noting:
+        with ChatRecorder(recorder, request, upstream.name) as noting:
             async for event in events:
                 noting.saw(event)
     """
@@ -102,7 +102,7 @@ class Noting:
         self._started_at = int(time.time() * 1000)
         self._begun = time.monotonic()
         self._report: Report | None = None
-        self._ended: Ended | None = None
+        self._ended: ChatFinished | None = None
         self._passed = 0
         self._finish: Any = None
         self._usage: Any = None
@@ -117,16 +117,16 @@ class Noting:
 
     def saw(self, event: Event) -> None:
         """One more event; there can be thousands of them."""
-        if isinstance(event, Said):
+        if isinstance(event, TextDelta):
             if self._has_texts:
                 self._hear(event.text)
-        elif isinstance(event, Passed):
+        elif isinstance(event, PassedThrough):
             for chunk in event.chunks:
                 self._pass(chunk)
-        elif isinstance(event, Begun):
+        elif isinstance(event, ChatStarted):
             self._report = event.report
             self._model = self._model or event.model
-        elif isinstance(event, Ended):
+        elif isinstance(event, ChatFinished):
             self._ended, self._report = event, event.report
 
     def end(self, error: BaseException | None = None) -> None:
@@ -181,7 +181,7 @@ class Noting:
             outcome=outcome,
             error=self._error(error) if outcome == "failed" else None,
             usage=_tokens(usage),
-            trajectory=list(steps) if self._has_texts else without_texts(steps),
+            trajectory=list(steps) if self._has_texts else redact_steps(steps),
             messages=request.messages if self._has_texts else None,
             answer="".join(self._said) if self._has_texts else None,
         )
@@ -204,7 +204,7 @@ class Noting:
         return "client_tools" if self._finish == "tool_calls" else "answered"
 
     def _error(self, error: BaseException | None) -> RecordedError:
-        code, message = told_error(error, has_texts=self._has_texts)
+        code, message = error_summary(error, has_texts=self._has_texts)
         return RecordedError(code=code, message=message)
 
     def _passed_steps(self, duration: int) -> list[Json]:

@@ -19,12 +19,12 @@ _RUN = re.compile(r"[0-9a-f-]{32,36}")
 _NUMBERS = frozenset({int, float, bool})
 
 
-def without_texts(steps: Iterable[Json]) -> list[Json]:
+def redact_steps(steps: Iterable[Json]) -> list[Json]:
     """The steps with nothing in them that a user, a model or a tool said: names that are ours, and numbers."""
     return [_without_texts(step) for step in steps]
 
 
-def told_error(error: BaseException | None, *, has_texts: bool) -> tuple[str, str]:
+def error_summary(error: BaseException | None, *, has_texts: bool) -> tuple[str, str]:
     """Code and words of an error; where no texts are kept, in ours, because others quote what they were sent."""
     if isinstance(error, UpstreamError):
         told = error.error
@@ -46,7 +46,7 @@ def told_error(error: BaseException | None, *, has_texts: bool) -> tuple[str, st
     return word, str(message)[:MAX_MESSAGE] if has_texts and message else ours
 
 
-def on_one_line(name: str) -> str:
+def log_safe(name: str) -> str:
     """A name that somebody else gave, fit for a line of a log."""
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in name[:MAX_NAME])
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from apexbridge.agent.chat_events import Acted, Begun, Delta, Ended, Event, Passed, Said
+from apexbridge.agent.chat_events import ChatFinished, ChatStarted, Delta, Event, PassedThrough, TextDelta, ToolActivity
 from apexbridge.agent.request import ChatRequest
 from apexbridge.llm.conversion import JoinedFields
 from apexbridge.surfaces.http.identity import fresh
@@ -23,18 +23,18 @@ class Completion:
         self._fields = JoinedFields()
         self._beside: Json = {}
         self._passed: Json | None = None
-        self._ended: Ended | None = None
+        self._ended: ChatFinished | None = None
 
     def take(self, event: Event) -> None:
         """One more event."""
-        if isinstance(event, Passed):
+        if isinstance(event, PassedThrough):
             self._passed = event.chunks[0]
-        elif isinstance(event, Begun):
+        elif isinstance(event, ChatStarted):
             self._model = event.model
-        elif isinstance(event, Said):
+        elif isinstance(event, TextDelta):
             for delta in event.deltas:
                 self._take(delta)
-        elif isinstance(event, Ended):
+        elif isinstance(event, ChatFinished):
             self._ended = event
 
     def _take(self, delta: Delta) -> None:
@@ -83,14 +83,14 @@ class CompletionStream:
 
     def render(self, event: Event) -> bytes:
         """What to send for an event; maybe nothing."""
-        if isinstance(event, Passed):
+        if isinstance(event, PassedThrough):
             return b"".join(_passed(chunk) for chunk in event.chunks)
-        if isinstance(event, Begun):
+        if isinstance(event, ChatStarted):
             self._begin(event.model)
             return self._chunk(b'{"role":"assistant","content":""}')
-        if isinstance(event, Said):
+        if isinstance(event, TextDelta):
             return b"".join(self._chunk(_dumped(delta.fields), beside=delta.beside) for delta in event.deltas)
-        if isinstance(event, Acted):
+        if isinstance(event, ToolActivity):
             return self._activity(event) if self._request.options.activity else b""
         return self._end(event)
 
@@ -125,11 +125,11 @@ class CompletionStream:
             )
         )
 
-    def _activity(self, event: Acted) -> bytes:
+    def _activity(self, event: ToolActivity) -> bytes:
         delta = _dumped({"reasoning_content": f"[{event.text}]\n"})
         return self._chunk(delta, more={"x_bridge": {"activity": event.detail}})
 
-    def _end(self, event: Ended) -> bytes:
+    def _end(self, event: ChatFinished) -> bytes:
         pieces = [
             self._chunk(
                 _dumped(

@@ -31,7 +31,7 @@ class ErrorAnswer(WireModel):
 
 
 def add_error_handlers(app: FastAPI) -> None:
-    """Teach an app the one shape."""
+    """RecordUsage an app the one shape."""
     app.add_exception_handler(ApexBridgeError, _known)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _framework)
