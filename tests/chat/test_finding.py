@@ -187,5 +187,5 @@ def test_a_run_that_failed_teaches_nothing(server: Live, upstream: Upstream) -> 
         Step(text="It did not work."),
     )
     server.ask(model, words)
-    server.do(server.bridge.chat._around.lessons.close())
+    server.do(server.bridge.chat._deps.lessons.close())
     assert known_by(server, words) == []

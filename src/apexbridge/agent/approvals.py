@@ -1,4 +1,4 @@
-"""Dangerous skills in a conversation: who is asked, and how long one waits for the answer."""
+"""Approval of dangerous skills in a chat."""
 
 import json
 import uuid
@@ -9,22 +9,22 @@ from apexbridge.errors import ApexBridgeError, RequestError, ToolError
 from apexbridge.tools.confirmation import Confirmation
 
 APPROVAL_TOOL = "bridge_approve_skill"
-"""The call by which a client is asked that wants to be asked so."""
+"""The tool call that asks a client with `approvals: tool`."""
 
 
 class Approver:
-    """Gets approvals for calls that a model made; never from the model's own words or a tool's."""
+    """Gets approvals for a model's calls. Text of the model or of a tool never counts as one."""
 
     def __init__(self, confirmation: Confirmation) -> None:
         self._confirmation = confirmation
 
     async def approve(self, refusal: ApexBridgeError, mode: ApprovalMode, seconds: float) -> str | None:
-        """An approval that a person gave, or None: at once unless the client asked to wait for one.
+        """The id of an approval, or None. Waits only with `approvals: wait`.
 
-        One that was given after an earlier request counts, where everything is as it was then.
+        An approval given after an earlier request counts if call and content have not changed.
 
         Raises:
-            ToolError: APPROVAL_INVALID, the person said no.
+            ToolError: APPROVAL_INVALID, the user denied it.
         """
         id = str(refusal.details.get("approvalId"))
         if given := await self._confirmation.given_already(id):
@@ -40,28 +40,28 @@ class Approver:
         return id if known.state == "approved" else None
 
     async def answered(self, id: str, *, agreed: bool) -> str | None:
-        """A client's own answer to the question that it was asked; gives the approval, or None."""
+        """Decide an approval by the client's answer; returns its id if it is approved."""
         try:
             await self._confirmation.decide(id, approve=agreed)
-        except ApexBridgeError:  # somebody else was quicker, or it has expired: what counts is what is known now
+        except ApexBridgeError:  # it was decided elsewhere or has expired: the stored state counts
             agreed = await self._is_approved(id)
         return id if agreed else None
 
     async def _is_approved(self, id: str) -> bool:
         try:
             return (await self._confirmation.get(id)).state == "approved"
-        except ApexBridgeError:  # what has expired, or was about a skill that is gone, is forgotten after a while
+        except ApexBridgeError:  # expired, or its skill was removed
             return False
 
 
 def question_for(refusal: ApexBridgeError) -> dict[str, Any]:
-    """The call that asks a client."""
+    """The tool call that asks the client."""
     details = refusal.details
     asked = {
         "approvalId": details.get("approvalId"),
         "skill": details.get("skillName") or details.get("tool"),
         "summary": f"{details.get('confirm')} The call: {details.get('summary')}",
-        "call": details.get("summary"),  # on its own: the question is the skill's, and may look like a call
+        "call": details.get("summary"),  # in a field of its own: the skill writes the question and could imitate a call
     }
     return {
         "id": f"call_{uuid.uuid4().hex[:24]}",

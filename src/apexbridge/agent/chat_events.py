@@ -1,4 +1,4 @@
-"""What happens while a request is answered; every surface only renders this."""
+"""Events of a chat in progress. Every entry point renders these."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,44 +11,44 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatStarted:
-    """The model's first word has come; from now on there is an answer."""
+    """The model's response has started."""
 
     model: str
     report: "Report"
-    """Grows while the answer does."""
+    """Filled in while the chat runs."""
 
 
 class Delta(NamedTuple):
-    """A piece of the answer."""
+    """A part of the answer."""
 
     fields: Json
-    """Of the message: its text, and whatever else the model's server gave."""
+    """Fields of the message: text, and vendor extensions."""
     beside: Json
-    """What stood beside the message."""
+    """Fields next to the message in its choice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextDelta:
-    """What the model said; pieces that arrived together stay together, so that they can go on together."""
+    """Text of the model. Chunks that arrived together stay together, so that they can be sent together."""
 
     deltas: Sequence[Delta]
 
     @property
     def text(self) -> str:
-        """The words in it."""
+
         return "".join(text for delta in self.deltas if isinstance(text := delta.fields.get("content"), str))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassedThrough:
-    """The upstream's own answer, or chunks of it, to be passed on untouched: none of our tools take part."""
+    """The upstream's completion or chunks, forwarded unchanged: no tools of this server take part."""
 
     chunks: Sequence[Json]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolActivity:
-    """Something was done on the way, for those who want to watch."""
+    """A tool call has finished."""
 
     text: str
     detail: Json = field(default_factory=dict)
@@ -60,33 +60,32 @@ class ChatFinished:
 
     finish_reason: str
     calls: tuple[Json, ...]
-    """Calls that are the client's to make."""
+    """Calls of the client's own tools."""
     usage: Json | None
     report: "Report"
     beside: Json = field(default_factory=dict)
-    """What the model's server said of the answer as a whole."""
+    """Fields of the completion as a whole, such as `system_fingerprint`."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Report:
-    """How the answer came about; `x_bridge` of the answer."""
+    """How the answer was made: `x_bridge` of the response."""
 
     turns: int = 0
     calls: int = 0
     stop_cause: StopCause = "answered"
     duration_ms: int = 0
     trajectory: list[Json] = field(default_factory=list)
-    """Each model call, search and run, with its time; told where it was asked for, and recorded."""
+    """Each model call, search and run with its duration."""
 
-    def told(self, *, debug: bool) -> Json:
-        """As the client sees it."""
-        told: Json = {
+    def to_dict(self, *, debug: bool) -> Json:
+        fields: Json = {
             "turns": self.turns,
             "calls": self.calls,
             "stopCause": self.stop_cause,
             "durationMs": self.duration_ms,
         }
-        return told | ({"trajectory": self.trajectory} if debug else {})
+        return fields | ({"trajectory": self.trajectory} if debug else {})
 
 
 Event = ChatStarted | TextDelta | PassedThrough | ToolActivity | ChatFinished

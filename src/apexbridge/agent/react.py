@@ -118,7 +118,7 @@ class ReActStrategy:
                         finish_reason=event.finish_reason,
                         tool_calls=event.calls,
                         usage=event.usage,
-                        x_bridge=event.report.told(debug=request.options.debug),
+                        x_bridge=event.report.to_dict(debug=request.options.debug),
                     )
         raise AssertionError("an answer has an end")
 

@@ -1,4 +1,4 @@
-"""Calls of ours in a turn that also had calls for the client: kept until the client comes back with its results."""
+"""Turns that called both this server's tools and the client's: stored until the client sends its results."""
 
 import json
 import time
@@ -18,7 +18,7 @@ MAX_BYTES = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """A call of ours that waits for the client's word."""
+    """A call that waits for the client's approval."""
 
     asked_as: str
     """The id of the call that the client saw."""
@@ -28,60 +28,60 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuspendedTurn:
-    """A turn as the model knows it."""
+    """A turn as the model sees it."""
 
     caller: str
     message: Json
     """The assistant's message with all its calls."""
     before: tuple[Json, ...]
-    """Turns of the same request that the client saw nothing of."""
+    """Earlier turns of the same request, which the client did not see."""
     results: tuple[Json, ...]
-    """Our part of the results."""
+    """Results of this server's tools."""
     shown: tuple[Json, ...]
     """The calls that the client saw."""
     questions: tuple[Question, ...]
-    """What the client was asked; its answers are no results of the model's calls, and go no further than to us."""
+    """Approval questions. The client's answers are for this server, not results for the model."""
     size: int
     kept_until: float
     settled: dict[str, Json] = field(default_factory=dict)
-    """Results of what was asked, by the id of the call that the client saw: a client sends its answers ever again."""
+    """Results of approved calls, by the id that the client saw: clients send their answers with every request."""
 
     def matches(self, calls: Sequence[Json]) -> bool:
-        """Whether these are the calls that the client saw; some servers give the same ids in every conversation."""
-        shown = [_told(call) for call in self.shown]
-        return all(_told(call) in shown for call in calls)
+        """Whether these are the calls that the client saw. Some upstreams reuse ids in every conversation."""
+        shown = [_signature(call) for call in self.shown]
+        return all(_signature(call) in shown for call in calls)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A question and the client's answer to it."""
+    """An approval question and the client's answer."""
 
     question: Question
     answer: str
     place: int
-    """Where in the conversation the result of the call belongs."""
+    """Index of the call's result in the conversation."""
     settled: dict[str, Json] = field(default_factory=dict)
 
     def settle(self, result: Json) -> None:
-        """Keep the result: the same answer another time is no answer to anything new."""
+        """Store the result, so that the same answer does not run the call again."""
         self.settled[self.question.asked_as] = result
 
     @property
     def is_agreed(self) -> bool:
-        """Whether the answer is a plain yes; anything else is none."""
+        """Whether the answer is a plain yes. Anything else counts as no."""
         try:
-            told = loads_untrusted(self.answer)
+            answer = loads_untrusted(self.answer)
         except ValueError:
-            told = self.answer
-        if isinstance(told, dict):
-            told = next((told[key] for key in ("approve", "approved") if key in told), None)
-        if isinstance(told, str):
-            return told.strip().lower() in ("true", "yes", "approve", "approved", "ok", "y")
-        return told is True
+            answer = self.answer
+        if isinstance(answer, dict):
+            answer = next((answer[key] for key in ("approve", "approved") if key in answer), None)
+        if isinstance(answer, str):
+            return answer.strip().lower() in ("true", "yes", "approve", "approved", "ok", "y")
+        return answer is True
 
 
 class SuspendedTurns:
-    """Remembers such turns by the ids of the calls that the client saw; so many, and so long."""
+    """Suspended turns by the ids of the calls that the client saw, limited in number, size and time."""
 
     def __init__(self) -> None:
         self._turns: OrderedDict[tuple[str, str], SuspendedTurn] = OrderedDict()
@@ -96,7 +96,7 @@ class SuspendedTurns:
         questions: Sequence[Question] = (),
         before: Sequence[Json] = (),
     ) -> None:
-        """Keep a turn until the client answers its calls."""
+        """Store a turn until the client answers its calls."""
         size = len(json.dumps([message, list(results), list(before)], default=str))
         turn = SuspendedTurn(
             caller=caller,
@@ -116,14 +116,14 @@ class SuspendedTurns:
             self._bytes -= dropped.size
 
     def forget(self, caller: str, client_calls: Sequence[Json]) -> None:
-        """Forget a turn whose ids were given to another one."""
+        """Drop a turn whose ids are used again."""
         if (known := self._turns.pop((caller, client_calls[0]["id"]), None)) is not None:
             self._bytes -= known.size
 
     def restored(self, caller: str, messages: Sequence[Json]) -> tuple[list[Json], list[Asked]]:
-        """The conversation with our calls and results where they were; without them a strict upstream refuses.
+        """The conversation with this server's calls and results inserted again: strict upstreams require them.
 
-        Also what the client was asked there, with its answers: the results of those calls are still to come.
+        Also returns the answered approval questions; the results of those calls are filled in by the caller.
         """
         restored: list[Json] = []
         asked: list[Asked] = []
@@ -139,7 +139,7 @@ class SuspendedTurns:
                 restored.append(known)
                 continue
             calls = message.get("tool_calls") or []
-            known_turns = (self._turns.get((caller, call.get("id"))) for call in calls)  # in whatever order they come
+            known_turns = (self._turns.get((caller, call.get("id"))) for call in calls)  # in any order
             turn = next((turn for turn in known_turns if turn is not None), None)
             if turn is None or turn.kept_until < time.monotonic() or not turn.matches(calls):
                 restored.append(message)
@@ -152,8 +152,8 @@ class SuspendedTurns:
         return next(iter(self._turns.values())).kept_until < time.monotonic()
 
 
-def _told(call: Json) -> tuple[Any, Any, Any]:
-    """What a call says, however its arguments are written."""
+def _signature(call: Json) -> tuple[Any, Any, Any]:
+    """Id, name and parsed arguments."""
     function = call.get("function")
     if not isinstance(function, dict):
         return call.get("id"), None, None

@@ -1,4 +1,4 @@
-"""What the model is told beside the user's own words."""
+"""The system prompt."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -10,12 +10,12 @@ Json = dict[str, Any]
 
 @cache
 def own_prompt() -> str:
-    """The words that come with the product."""
+    """The default prompt."""
     return resources.files("apexbridge.agent").joinpath("prompts/system.md").read_text("utf-8").strip()
 
 
 def with_system(messages: Sequence[Json], text: str) -> list[Json]:
-    """The messages with our words joined to the first system message, after what stands there; nothing is altered."""
+    """The messages with `text` appended to the first system message, or as a new one."""
     if not text:
         return list(messages)
     for place, message in enumerate(messages):

@@ -1,16 +1,16 @@
-"""What an answer cost, summed over its turns."""
+"""Token usage, summed over the turns of a chat."""
 
 from typing import Any, TypeGuard
 
 Json = dict[str, Any]
 MAX_DEPTH = 8
-"""An upstream decides how deep its numbers are nested; those that are known to nest, nest twice."""
+"""Upstreams nest usage at most two levels deep; deeper data is untrusted."""
 MAX_COUNT = 2**53
-"""Beyond that it is no count of anything; `NaN` is none either."""
+"""Larger numbers and NaN are not token counts."""
 
 
 def add_usage(total: Json | None, more: Json | None, depth: int = MAX_DEPTH) -> Json | None:
-    """Both together: numbers add up, also below; of anything else the last counts."""
+    """Add numbers, also nested ones. Of other values the last one wins."""
     if more is None or total is None:
         return more if total is None else total
     summed = dict(total)
@@ -26,11 +26,11 @@ def add_usage(total: Json | None, more: Json | None, depth: int = MAX_DEPTH) -> 
 
 
 def tokens_of(usage: Json | None) -> int:
-    """All tokens of one turn, as far as the upstream tells."""
-    told = usage or {}
-    if _is_number(total := told.get("total_tokens")):
+    """All tokens of one turn, if the upstream reports them."""
+    counts = usage or {}
+    if _is_number(total := counts.get("total_tokens")):
         return max(0, int(total))
-    parts = [told.get("prompt_tokens"), told.get("completion_tokens")]
+    parts = [counts.get("prompt_tokens"), counts.get("completion_tokens")]
     return int(sum(max(0, part) for part in parts if _is_number(part)))
 
 

@@ -1,4 +1,4 @@
-"""What answered requests teach the search: which skill did the work, and what it was looked for with."""
+"""Reports successful runs of skills to the search, so that similar requests rank the skill higher."""
 
 import asyncio
 import logging
@@ -12,22 +12,22 @@ from apexbridge.llm.tool_modes import text_of
 from apexbridge.tools.naming import SKILL_PREFIX
 
 MAX_CHARACTERS = 500
-"""A longer question is a document, not something that anybody asks for again."""
+"""A longer question is a document that is not asked again."""
 MAX_WAITING = 100
 RecordUsage = Callable[[str, str, ChatRequest], Awaitable[Any]]
-"""Learns from a text, the skill that did what it asks for, and the request that both come from."""
+"""Records a query, the skill that fulfilled it, and the request of both."""
 logger = logging.getLogger(__name__)
 
 
 class UsageFeedback:
-    """Passes on what was learnt, behind the answer and not before it."""
+    """Records usage in the background, so that the answer does not wait for it."""
 
     def __init__(self, teach: RecordUsage | None) -> None:
         self._teach = teach
         self._waiting: set[asyncio.Task[None]] = set()
 
     def learn(self, request: ChatRequest, outcomes: Sequence[Outcome]) -> None:
-        """Learn from a request that was answered: only a run that went well teaches anything."""
+        """Record the successful runs of an answered request."""
         if self._teach is None or len(self._waiting) >= MAX_WAITING:
             return
         asked = _question(request)
@@ -41,20 +41,20 @@ class UsageFeedback:
                 task.add_done_callback(self._waiting.discard)
 
     async def close(self) -> None:
-        """Wait for what is being learnt."""
+        """Wait for pending records."""
         if self._waiting:
             await asyncio.wait(self._waiting)
 
     async def _taught(self, text: str, skill: str, request: ChatRequest) -> None:
-        assert self._teach is not None  # noqa: S101  # nobody comes here otherwise
+        assert self._teach is not None  # noqa: S101  # learn() checks it
         try:
             await self._teach(text, skill, request)
-        except (ApexBridgeError, OSError) as error:  # the answer was given; what it might have taught is a loss
-            logger.warning("nothing was learnt from a run of %s: %s", skill, error)
+        except (ApexBridgeError, OSError) as error:  # the answer has been sent; only this record is lost
+            logger.warning("the use of %s was not recorded: %s", skill, error)
 
 
 def _question(request: ChatRequest) -> str:
-    """The user's last words, if they are short enough to be a question."""
+    """The last user message if it is short."""
     asked = next((message for message in reversed(request.messages) if message["role"] == "user"), None)
     text = text_of(asked.get("content")).strip() if asked else ""
     return text if len(text) <= MAX_CHARACTERS else ""
@@ -66,7 +66,7 @@ def _hits(outcome: Outcome) -> list[str]:
 
 
 def _done_by(outcome: Outcome) -> str | None:
-    """The skill that was run and did what it was run for."""
+    """The skill that ran successfully."""
     if outcome.tool is None or not (isinstance(outcome.data, dict) and outcome.data.get("success") is True):
         return None
     if outcome.tool == "run-skill":

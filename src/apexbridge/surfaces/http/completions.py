@@ -70,7 +70,7 @@ class Completion:
         }
         if ended.usage is not None:
             completion["usage"] = ended.usage
-        completion["x_bridge"] = ended.report.told(debug=self._request.options.debug)
+        completion["x_bridge"] = ended.report.to_dict(debug=self._request.options.debug)
         return _dumped(completion)
 
 
@@ -144,7 +144,7 @@ class CompletionStream:
             if event.calls
             else b""
         ]
-        told = {**event.beside, "x_bridge": event.report.told(debug=self._request.options.debug)}
+        told = {**event.beside, "x_bridge": event.report.to_dict(debug=self._request.options.debug)}
         pieces.append(self._chunk(b"{}", finish=event.finish_reason, more=told))
         if self._request.wants_usage:
             usage = _dumped(event.usage)
