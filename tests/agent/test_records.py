@@ -47,10 +47,10 @@ def asked(model: str | None = "m", **fields: Any) -> ChatRequest:
 
 def noted(*events: Event, error: BaseException | None = None, has_texts: bool = False, **fields: Any) -> ChatRecord:
     shelf = Shelf(has_texts=has_texts)
-    noting = ChatRecorder(shelf, asked(**fields), "local")
+    recording = ChatRecorder(shelf, asked(**fields), "local")
     for event in events:
-        noting.saw(event)
-    noting.end(error)
+        recording.observe(event)
+    recording.end(error)
     (record,) = shelf.records
     return record
 
@@ -178,8 +178,8 @@ def test_a_model_that_was_not_named_is_told_by_whoever_answered() -> None:
 
 
 def test_a_recorder_that_fails_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
-    with ChatRecorder(Broken(), asked(), "local") as noting:
-        noting.saw(ENDED)
+    with ChatRecorder(Broken(), asked(), "local") as recording:
+        recording.observe(ENDED)
     assert "the shelf fell down" in caplog.text
 
 
@@ -214,9 +214,9 @@ async def test_usage_of_any_depth_costs_no_record(bridge: Bridge, depth: int) ->
     for has_texts in (False, True):
         chunk = {"choices": [{"index": 0, "message": {"content": "ok"}, "finish_reason": "stop"}], "usage": usage}
         bridge.chats.has_texts = has_texts
-        noting = ChatRecorder(bridge.chats, asked(), "local")
-        noting.saw(PassedThrough(chunks=[chunk, chunk]))
-        noting.end()
+        recording = ChatRecorder(bridge.chats, asked(), "local")
+        recording.observe(PassedThrough(chunks=[chunk, chunk]))
+        recording.end()
     kept = [await bridge.chats.get(chat.id) for chat in (await bridge.chats.list()).chats]
     assert [record.usage.total_tokens for record in kept if record.usage] == [7, 7]
     assert all(record.trajectory for record in kept)

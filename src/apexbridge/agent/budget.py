@@ -43,12 +43,10 @@ class Budget:
 
     @property
     def seconds_used(self) -> float:
-
         return time.monotonic() - self._begun
 
     @property
     def seconds_left(self) -> float:
-
         return max(0.0, self._limits.seconds - self.seconds_used)
 
     def exhausted(self) -> StopCause | None:
@@ -62,5 +60,4 @@ class Budget:
         return "max_seconds" if self.seconds_left <= 0 else None
 
     def calls_left(self) -> int:
-
         return max(0, self._limits.calls - self.calls)

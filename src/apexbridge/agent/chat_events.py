@@ -35,7 +35,6 @@ class TextDelta:
 
     @property
     def text(self) -> str:
-
         return "".join(text for delta in self.deltas if isinstance(text := delta.fields.get("content"), str))
 
 

@@ -88,10 +88,10 @@ class ReActStrategy:
             UpstreamError: the upstream refused or failed.
         """
         model, upstream = self._chosen(request)
-        with ChatRecorder(self._recorder, request, upstream.name) as noting:
+        with ChatRecorder(self._recorder, request, upstream.name) as recording:
             async with aclosing(run_chat(self._deps, model, request, upstream)) as events:
                 async for event in events:
-                    noting.saw(event)
+                    recording.observe(event)
                     yield event
 
     async def execute(

@@ -60,7 +60,6 @@ class Outcome:
 
     @property
     def needs_approval(self) -> bool:
-
         return self.refusal is not None and self.refusal.code == "CONFIRMATION_REQUIRED"
 
 

@@ -1,4 +1,4 @@
-"""What is noted of a chat request while it is answered, for the operator to look at later."""
+"""Records a chat request while it is answered."""
 
 import asyncio
 import logging
@@ -19,20 +19,20 @@ from apexbridge.storage.chats import ChatOutcome
 
 Json = dict[str, Any]
 Recording = Literal["off", "steps", "full"]
-"""Nothing; how each request went, without a word of anybody; or everything, texts included."""
+"""Nothing; steps, times and tokens without texts; or everything."""
 RecordedCause = StopCause | Literal["cancelled"]
 MAX_ANSWER_CHARACTERS = 256 * 1024
 MAX_TOKENS = 2**40
-"""More than anybody can use, and few enough that sums of them stay whole."""
+"""More than any request uses. Sums of such numbers stay exact."""
 _IDENTITY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
 _RESERVED = frozenset({"stats"})
-"""Not to be told from a route."""
+"""Names of routes below /api/chats."""
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tokens:
-    """What a request used, as far as the upstream told."""
+    """Token counts, if the upstream reported them."""
 
     prompt: int | None
     completion: int | None
@@ -41,7 +41,7 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedError:
-    """Why there was no answer."""
+    """Why a request failed."""
 
     code: str
     message: str
@@ -49,12 +49,12 @@ class RecordedError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatRecord:
-    """One request, when it is over."""
+    """One finished request."""
 
     id: str
-    """The request's own; the store gives another where it was used before."""
+    """The request id. The store chooses another if it is taken."""
     link: str = ""
-    """Connects it with what the request taught."""
+    """Connects it with the usage that the request recorded for the search."""
     caller: str
     model: str
     upstream: str
@@ -70,27 +70,27 @@ class ChatRecord:
     usage: Tokens | None
     trajectory: list[Json]
     messages: list[Json] | None = None
-    """As the client sent them; only where texts are kept, like the answer."""
+    """Messages and answer are recorded with `full` only."""
     answer: str | None = None
 
 
 class Recorder(Protocol):
-    """Whoever keeps records."""
+    """A store of records."""
 
     has_texts: bool
-    """Whether it wants to have what was said."""
+    """Whether messages and answers are recorded."""
 
     def keep(self, record: ChatRecord) -> None:
-        """Take a record; at once, and without waiting for anything."""
+        """Store a record without blocking."""
 
 
 class ChatRecorder:
-    """Watches one request go by, and hands over a record at its end, whatever the end is.
+    """Observes the events of one request and stores its record at the end, also after an error or a disconnect.
 
     Example:
-        with ChatRecorder(recorder, request, upstream.name) as noting:
+        with ChatRecorder(recorder, request, upstream.name) as recording:
             async for event in events:
-                noting.saw(event)
+                recording.observe(event)
     """
 
     def __init__(self, recorder: Recorder | None, request: ChatRequest, upstream: str) -> None:
@@ -115,11 +115,10 @@ class ChatRecorder:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self.end(error)
 
-    def saw(self, event: Event) -> None:
-        """One more event; there can be thousands of them."""
+    def observe(self, event: Event) -> None:
         if isinstance(event, TextDelta):
             if self._has_texts:
-                self._hear(event.text)
+                self._add_text(event.text)
         elif isinstance(event, PassedThrough):
             for chunk in event.chunks:
                 self._pass(chunk)
@@ -130,7 +129,7 @@ class ChatRecorder:
             self._ended, self._report = event, event.report
 
     def end(self, error: BaseException | None = None) -> None:
-        """The request is over; nothing that goes wrong here may harm it."""
+        """Store the record. A failure here is logged and does not affect the request."""
         if self._recorder is None:
             return
         try:
@@ -138,14 +137,13 @@ class ChatRecorder:
         except Exception:
             logger.exception("the chat request %s could not be recorded", self._request.request_id)
 
-    # ------------------------------------------------------------------------------------------------- listening
-    def _hear(self, text: Any) -> None:
+    def _add_text(self, text: Any) -> None:
         if isinstance(text, str) and self._characters <= MAX_ANSWER_CHARACTERS:
             self._said.append(text)
             self._characters += len(text)
 
     def _pass(self, chunk: Json) -> None:
-        """A piece that is the upstream's own, of whatever form that has."""
+        """Observe a chunk of the upstream; its shape is untrusted."""
         self._passed += 1
         if isinstance(usage := chunk.get("usage"), dict):
             self._usage = usage
@@ -157,9 +155,8 @@ class ChatRecorder:
             self._finish = choice["finish_reason"]
         if self._has_texts:
             message = choice.get("message") or choice.get("delta")
-            self._hear(message.get("content") if isinstance(message, dict) else None)
+            self._add_text(message.get("content") if isinstance(message, dict) else None)
 
-    # --------------------------------------------------------------------------------------------------- telling
     def _record(self, error: BaseException | None) -> ChatRecord:
         request, ended = self._request, self._ended
         duration = round((time.monotonic() - self._begun) * 1000)
@@ -187,7 +184,7 @@ class ChatRecorder:
         )
 
     def _outcome(self, error: BaseException | None) -> ChatOutcome:
-        """Whoever stops listening once all is said was answered."""
+        """A client that disconnects after the last event was answered."""
         if error is None:
             return "answered"
         if isinstance(error, GeneratorExit | asyncio.CancelledError):

@@ -1,4 +1,4 @@
-"""The records of chat requests: taken at once, written a moment later, shown, and forgotten in time."""
+"""Records of chat requests: written in the background, listed, and deleted after the retention time."""
 
 import asyncio
 import logging
@@ -21,29 +21,29 @@ from apexbridge.storage.faults import storage_faults
 FLUSH_SECONDS = 1.0
 MAX_WAITING = 10_000
 MAX_WAITING_BYTES = 64 * 1024 * 1024
-"""What may wait for a disk that does not keep up; more is dropped and counted."""
+"""Limits of what waits for a slow disk. Further records are dropped and counted."""
 BATCH = 500
 SWEEP_SECONDS = 3600
 MS_PER_DAY = 24 * 3600 * 1000
 DEFAULT_DAYS = 30
 DEFAULT_LIMIT = 50
 Long = tuple[str, str | None, str | None]
-"""What of a record can be long: steps, messages, answer."""
+"""The parts of a record that can be long: steps, messages, answer."""
 logger = logging.getLogger(__name__)
 
 
 class PastUse(Protocol):
-    """What chats taught the search."""
+    """Usage that chats recorded for the search."""
 
     async def forget_chat(self, chat: str) -> int:
-        """Forget what the chat with this link taught."""
+        """Delete the usage recorded by the chat with this link."""
 
     async def forget_expired(self) -> int:
-        """Forget what is older than the operator wants."""
+        """Delete usage older than the retention time."""
 
 
 class ChatRecords:
-    """Keeps records and tells of them; the `Recorder` of chat. What a chat taught goes with its record."""
+    """Stores and lists records. Deleting a record also deletes the usage that its chat recorded for the search."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class ChatRecords:
         """Nothing is recorded while the disk is short of room."""
         self._is_disk_short = is_disk_short
         self.has_texts = has_texts
-        """Whether what was said is kept as well."""
+
         self._store = store
         self._retention_days = retention_days
         self._key_name = key_name
@@ -70,9 +70,8 @@ class ChatRecords:
         self._lock = asyncio.Lock()
         self._behind = WriteBehind(self._flush, FLUSH_SECONDS)
 
-    # --------------------------------------------------------------------------------------------------- keeping
     def keep(self, record: ChatRecord) -> None:
-        """Take a record; it is written within about a second, many together."""
+        """Queue a record. It is written within about a second, in a batch."""
         long = bounded(record.trajectory, record.messages, record.answer)
         size = sum(len(text) for text in long if text)
         if len(self._waiting) >= MAX_WAITING or self._bytes + size > MAX_WAITING_BYTES:
@@ -83,13 +82,13 @@ class ChatRecords:
         self._behind.soon()
 
     async def close(self) -> None:
-        """Write what is waiting."""
+        """Write pending records."""
         await self._behind.close()
         if self._waiting:
             logger.error("the records of %s chat requests could not be written and are lost", len(self._waiting))
 
     async def _flush(self) -> bool:
-        """Write what is waiting; what cannot be written now may be later."""
+        """Write pending records. Returns whether some are left for another try."""
         async with self._lock:
             if self._waiting and self._is_disk_short():
                 self._dropped += len(self._waiting)
@@ -97,7 +96,7 @@ class ChatRecords:
             while self._waiting:
                 batch = self._waiting[:BATCH]
                 try:
-                    with anyio.CancelScope(shield=True):  # whoever gives up here must not leave it half done
+                    with anyio.CancelScope(shield=True):  # cancelling must not leave a batch half written
                         await self._store.add(await anyio.to_thread.run_sync(_rows, batch))
                 except sqlite3.Error:
                     if not self._is_failing:
@@ -116,7 +115,6 @@ class ChatRecords:
                 self._dropped = 0
         return bool(self._waiting)
 
-    # --------------------------------------------------------------------------------------------------- looking
     async def list(
         self,
         *,
@@ -127,7 +125,7 @@ class ChatRecords:
         page: int = 1,
         limit: int = DEFAULT_LIMIT,
     ) -> ChatPage:
-        """Requests, the newest first."""
+        """Records, newest first."""
         await self._flush()
         wanted = ChatFilter(model=model, caller=caller, stop_cause=stop_cause, outcome=outcome)
         rows, total = await self._store.page(wanted, offset=(page - 1) * limit, limit=limit)
@@ -135,7 +133,7 @@ class ChatRecords:
         return ChatPage(chats=chats, total=total, page=page, limit=limit)
 
     async def get(self, identity: str) -> ChatDetail:
-        """Everything about one request.
+        """One record with all its steps.
 
         Raises:
             RequestError: CHAT_NOT_FOUND.
@@ -147,15 +145,14 @@ class ChatRecords:
         return detail(row, self._key_name(row.caller))
 
     async def statistics(self, *, days: int = DEFAULT_DAYS) -> ChatStatistics:
-        """The requests of the last days together, and those of each model."""
+        """Totals of the last days, overall and by model."""
         await self._flush()
         together, models = await self._store.sums(_now() - days * MS_PER_DAY)
-        told = [ModelTotals(model=model, **totals(sums)) for model, sums in models.items()]
-        return ChatStatistics(days=days, models=told, **totals(together))
+        by_model = [ModelTotals(model=model, **totals(sums)) for model, sums in models.items()]
+        return ChatStatistics(days=days, models=by_model, **totals(together))
 
-    # ------------------------------------------------------------------------------------------------ forgetting
     async def delete(self, identity: str) -> None:
-        """Forget a request, and what it taught.
+        """Delete a record, and the usage that its chat recorded for the search.
 
         Raises:
             RequestError: CHAT_NOT_FOUND.
@@ -170,7 +167,7 @@ class ChatRecords:
             await self._store.delete(identity)
 
     async def sweep(self) -> None:
-        """Forget requests that are older than the operator wants."""
+        """Delete records older than the retention time."""
         moment = _now() - self._retention_days * MS_PER_DAY
         try:
             while await self._store.delete_before(moment, limit=BATCH) == BATCH:
@@ -181,7 +178,7 @@ class ChatRecords:
             await self._past_use.forget_expired()
 
     async def keep_tidy(self) -> None:
-        """The same again and again; until cancelled."""
+        """Sweep once an hour until cancelled."""
         while True:
             await self.sweep()
             await anyio.sleep(SWEEP_SECONDS)

@@ -1,4 +1,4 @@
-"""Records of bounded size: what is too long is cut, and says so."""
+"""Bounds the size of a record. Truncated parts carry a mark."""
 
 import json
 from typing import Any
@@ -13,25 +13,25 @@ ANSWER_BYTES = 64 * 1024
 MAX_DEPTH = 100
 """Deeper JSON of a client or an upstream would end in a RecursionError, here or in a reader of the record."""
 MESSAGES_BYTES = 120 * 1024
-"""How much of each is left where they are too long together; some room is for the marks."""
+"""How much of each part is kept if they are too long together; the rest is for the marks."""
 
 
 def bounded(steps: list[Json], messages: list[Any] | None, answer: str | None) -> tuple[str, str | None, str | None]:
-    """All three as they are stored: JSON, JSON and text."""
-    told_steps = _dumped(steps)
-    told_messages = _dumped(messages) if messages is not None else None
-    told_answer = clean(answer) if answer is not None else None
-    if _size(told_steps, told_messages, told_answer) <= MAX_RECORD_BYTES:
-        return told_steps, told_messages, told_answer
+    """Steps and messages as JSON, the answer as text, truncated if needed."""
+    steps_json = _dumped(steps)
+    messages_json = _dumped(messages) if messages is not None else None
+    text = clean(answer) if answer is not None else None
+    if _size(steps_json, messages_json, text) <= MAX_RECORD_BYTES:
+        return steps_json, messages_json, text
     return (
-        told_steps if _size(told_steps) <= STEPS_BYTES else _dumped(_first(steps)),
-        _dumped(_last(messages)) if messages is not None and _size(told_messages) > MESSAGES_BYTES else told_messages,
-        _cut(told_answer, ANSWER_BYTES) if told_answer is not None else None,
+        steps_json if _size(steps_json) <= STEPS_BYTES else _dumped(_first(steps)),
+        _dumped(_last(messages)) if messages is not None and _size(messages_json) > MESSAGES_BYTES else messages_json,
+        _cut(text, ANSWER_BYTES) if text is not None else None,
     )
 
 
 def clean(text: str) -> str:
-    """Without half characters, which no database takes."""
+    """Replace lone surrogates, which SQLite rejects."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
@@ -48,7 +48,7 @@ def _first(steps: list[Json]) -> list[Json]:
 
 
 def _last(messages: list[Any]) -> list[Any]:
-    """The last messages, as many as fit; they are what the request was about."""
+    """The last messages, as many as fit."""
     kept: list[Any] = []
     left = MESSAGES_BYTES
     for message in reversed(messages):
@@ -57,7 +57,7 @@ def _last(messages: list[Any]) -> list[Any]:
             role = str(message.get("role"))[:64] if isinstance(message, dict) else None
             content = message.get("content") if isinstance(message, dict) else message
             text = content if isinstance(content, str) else _dumped(content)
-            # As JSON it may take up to six times the room.
+            # JSON escapes can take six bytes for one character.
             kept.append({"role": role, "content": _cut(clean(text), MESSAGES_BYTES // 6)})
             break
         if size > left:
@@ -88,7 +88,7 @@ def _dumped(value: Any) -> str:
 
 
 def _shallow(value: Any, depth: int) -> Any:
-    """The value down to some depth; what is below is cut."""
+    """The value down to a depth; deeper levels are replaced by a mark."""
     if not isinstance(value, dict | list):
         return value
     if depth == 0:

@@ -1,4 +1,4 @@
-"""What is told of chat requests that were recorded: in a list, one by itself, and all together."""
+"""Records as the API returns them."""
 
 import json
 from datetime import UTC, datetime
@@ -11,7 +11,7 @@ from apexbridge.wire import WireModel
 
 
 class ChatTokens(WireModel):
-    """Tokens, as far as the upstream told."""
+    """Token counts, if the upstream reported them."""
 
     prompt_tokens: int | None
     completion_tokens: int | None
@@ -19,14 +19,14 @@ class ChatTokens(WireModel):
 
 
 class ChatFailure(WireModel):
-    """Why there was no answer."""
+    """Why a request failed."""
 
     code: str | None
     message: str | None
 
 
 class ChatSummary(WireModel):
-    """A request, in a list."""
+    """A record in a list."""
 
     id: str
     caller: str = Field(description="The id of the API key; empty for whoever came without one.")
@@ -45,7 +45,7 @@ class ChatSummary(WireModel):
 
 
 class ChatDetail(ChatSummary):
-    """A request with everything that is known of it."""
+    """A record with its steps."""
 
     trajectory: list[dict[str, Any]]
     messages: list[Any] | None = Field(description="As the client sent them; only where texts are recorded.")
@@ -53,7 +53,7 @@ class ChatDetail(ChatSummary):
 
 
 class ChatPage(WireModel):
-    """A page of requests, the newest first."""
+    """A page of records, newest first."""
 
     chats: list[ChatSummary]
     total: int
@@ -62,7 +62,7 @@ class ChatPage(WireModel):
 
 
 class ChatTotals(WireModel):
-    """Many requests together."""
+    """Totals of many requests."""
 
     requests: int
     failed: int
@@ -76,27 +76,25 @@ class ChatTotals(WireModel):
 
 
 class ModelTotals(ChatTotals):
-    """Those of one model."""
+    """Totals of one model."""
 
     model: str
 
 
 class ChatStatistics(ChatTotals):
-    """All of the last days, and those of each model."""
+    """Totals of the last days, overall and by model."""
 
     days: int
     models: list[ModelTotals]
 
 
 def summary(row: ChatRow, key_name: str | None) -> ChatSummary:
-    """A row as a list tells it."""
-    return ChatSummary(**_told(row, key_name))
+    return ChatSummary(**_fields(row, key_name))
 
 
 def detail(row: ChatRow, key_name: str | None) -> ChatDetail:
-    """A row, whole."""
     return ChatDetail(
-        **_told(row, key_name),
+        **_fields(row, key_name),
         trajectory=json.loads(row.trajectory),
         messages=json.loads(row.messages) if row.messages is not None else None,
         answer=row.answer,
@@ -119,7 +117,7 @@ def totals(sums: ChatSums) -> dict[str, Any]:
     }
 
 
-def _told(row: ChatRow, key_name: str | None) -> dict[str, Any]:
+def _fields(row: ChatRow, key_name: str | None) -> dict[str, Any]:
     tokens = (row.prompt_tokens, row.completion_tokens, row.total_tokens)
     usage = ChatTokens(prompt_tokens=tokens[0], completion_tokens=tokens[1], total_tokens=tokens[2])
     return {
