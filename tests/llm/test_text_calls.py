@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apexbridge.llm.text_calls import MAX_SALVAGED_CHARACTERS, TextGate, extract_calls
+from apexbridge.llm.text_calls import MAX_TEXT_CHARACTERS, TextGate, extract_calls
 
 KNOWN = {"calculate", "search_skills", "天气"}
 CALL = '{"name": "calculate", "arguments": {"expression": "1+1"}}'
@@ -111,7 +111,7 @@ HOSTILE = {
     "fences": "```json\n" * 7_500,
     "white space": " \n" * 32_000,
     "long number": '{"name": "calculate", "arguments": ' + "9" * 60_000 + "}",
-    "too long": CALL + " " * MAX_SALVAGED_CHARACTERS,
+    "too long": CALL + " " * MAX_TEXT_CHARACTERS,
 }
 
 
@@ -200,7 +200,7 @@ def test_a_long_text_after_a_mark_costs_no_more_than_any_other() -> None:
         gate = TextGate(is_known)
         shown = gate.feed(begin) + "".join(gate.feed("word") for _ in range(100_000))
         assert shown + gate.held == begin + "word" * 100_000
-        assert len(gate.held) < MAX_SALVAGED_CHARACTERS
+        assert len(gate.held) < MAX_TEXT_CHARACTERS
 
 
 @pytest.mark.parametrize("size", [1, 3, 7, 1000])

@@ -1,4 +1,4 @@
-"""Answers in another form than was asked for: some servers always stream, and some never do."""
+"""Converts between streams and whole completions: some servers always stream, and some never do."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,14 +8,14 @@ from apexbridge.llm.turn import Turn
 Json = dict[str, Any]
 
 
-def is_completion(told: Json) -> bool:
-    """Whether this is a completion, and no piece of one."""
-    choices = told.get("choices")
+def is_completion(payload: Json) -> bool:
+    """Whether this is a whole completion, not a chunk."""
+    choices = payload.get("choices")
     return isinstance(choices, list) and any(isinstance(choice, dict) and "message" in choice for choice in choices)
 
 
 def as_chunk(completion: Json) -> Json:
-    """A completion as the only piece of a stream."""
+    """A completion as the only chunk of a stream."""
     return {
         **completion,
         "object": "chat.completion.chunk",
@@ -24,8 +24,7 @@ def as_chunk(completion: Json) -> Json:
 
 
 class JoinedFields:
-    """Fields of a message that arrive in pieces. Text is collected and joined once: adding to it again and again would
-    copy all of it each time."""
+    """Fields of a message that arrive in chunks. Text is joined once at the end: repeated `+=` would be quadratic."""
 
     def __init__(self) -> None:
         self._values: Json = {}

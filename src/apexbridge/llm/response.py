@@ -1,4 +1,4 @@
-"""What a model's server answers, as it arrives: in events, or in one piece, and never later than it may."""
+"""The response of a model server, as a stream of events or in one piece, within a time limit."""
 
 import asyncio
 import json
@@ -14,22 +14,22 @@ from apexbridge.llm.sse import EventLines, StreamTooLongError
 
 Json = dict[str, Any]
 MAX_DEPTH = 1_000
-"""Of the JSON of an answer; about what the parser can follow."""
+"""Nesting of JSON; about what the parser supports."""
 MAX_VALUES = 400_000
-"""Of the JSON of an answer in one piece: log probabilities of 2,000 tokens with 20 alternatives each."""
+"""Values of a completion in one piece: log probabilities of 2,000 tokens with 20 alternatives each."""
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
 MAX_STREAM_BYTES = 16 * MAX_ANSWER_BYTES
-"""Of a stream, in which each word comes with a lot around it."""
+"""In a stream each token comes in an event of its own."""
 PIECE_BYTES = 8 * 1024
-"""What is read at once; what was compressed arrives in pieces of many megabytes, and others want their turn."""
+"""Processed at once. Decompressed data arrives in pieces of many megabytes, and other tasks must run in between."""
 MAX_REFUSAL_BYTES = 256 * 1024
-"""Of an error's words; they are parsed and passed on, and nobody reads more."""
+"""Of an error response."""
 LAST_BYTES_SECONDS = 2.0
-"""How long a server has after its last word to end the answer properly; only then can its connection be used again."""
+"""Time to end the response after its last event. Only then can the connection be reused."""
 
 
 class ModelResponse:
-    """One answer of a server, in as many pieces as it comes in; whoever has enough of it closes it."""
+    """One response. The caller closes it."""
 
     def __init__(self, response: aiohttp.ClientResponse, seconds: float) -> None:
         self._response = response
@@ -39,19 +39,19 @@ class ModelResponse:
         self._ahead = b""
         self._place = 0
         self._failure: UpstreamError | None = None
-        """What went wrong behind good events of the same piece."""
+        """A failure after valid events of the same piece."""
         self._has_begun = False
         self._has_finished = False
         self._is_over = False
         self._is_late = False
-        # One timer for the whole answer: one for each piece would cost more than the piece.
+        # One timer for the whole response: a timer for each piece would cost more than the piece.
         self._timer = asyncio.get_running_loop().call_later(seconds, self._be_late)
 
     async def next(self) -> list[Json] | None:
-        """The events that arrived together, or the one completion; None at the end.
+        """The next events, or the one completion. None at the end.
 
         Raises:
-            UpstreamError: it broke off, fell silent, or is no answer.
+            UpstreamError: the response was cut off, timed out, or is not a completion.
         """
         if self._failure is not None:
             raise self._failure
@@ -61,7 +61,7 @@ class ModelResponse:
             if self._is_stream:
                 return await self._next_events()
             self._is_over = True
-            return [_completion(await self._whole())]  # one piece is a stream too
+            return [_completion(await self._whole())]
         except TimeoutError as error:
             raise UpstreamError.of_ours(504, "The model's server fell silent.", "upstream_timeout") from error
         except (aiohttp.ClientError, OSError) as error:
@@ -72,11 +72,11 @@ class ModelResponse:
             raise UpstreamError.of_ours(502, "The model's server sent an endless event.", "upstream_invalid") from error
 
     async def refusal(self) -> bytes:
-        """The words of an error; of very many, the first."""
+        """The body of an error response, truncated if it is long."""
         return await self.rest(MAX_REFUSAL_BYTES)
 
     async def rest(self, cut_at: int | None = None) -> bytes:
-        """Everything as bytes, or so many of them."""
+        """The rest of the body, up to `cut_at` bytes."""
         try:
             return await self._whole(cut_at)
         except TimeoutError as error:
@@ -86,26 +86,24 @@ class ModelResponse:
 
     @property
     def is_unread(self) -> bool:
-        """Whether the server said its last word and did not end the answer yet."""
+        """Whether the last event has arrived but not the end of the response."""
         return self._is_over and self._is_stream and not self._response.content.at_eof()
 
     async def drain(self) -> None:
-        """Wait for the proper end, which lets the next request use the connection."""
+        """Wait for the end of the response, so that the connection can be reused."""
         try:
             async with asyncio.timeout(LAST_BYTES_SECONDS):
                 while await self._response.content.readany():
                     pass
         except (TimeoutError, aiohttp.ClientError, OSError):
-            pass  # then the next request opens a connection of its own
+            pass  # the next request opens a new connection
         finally:
             self.close()
 
     def close(self) -> None:
-        """Let it go; what the server still has to say is not wanted."""
         self._timer.cancel()
         self._response.close()
 
-    # -------------------------------------------------------------------------------------------------- reading
     async def _next_events(self) -> list[Json] | None:
         while True:
             piece = await self._piece()
@@ -116,7 +114,7 @@ class ModelResponse:
             if not piece:
                 self._is_over = True
                 if not self._has_finished and self._failure is None:
-                    # Many never say [DONE]; one that says neither was cut off.
+                    # Many servers never send [DONE]. Without a finish_reason either, the response was cut off.
                     self._failure = UpstreamError.of_ours(
                         502, "The model's server broke off its answer.", "upstream_cut"
                     )
@@ -128,7 +126,7 @@ class ModelResponse:
                 return None
 
     async def _piece(self) -> bytes:
-        """The next bytes, and not too many of them."""
+        """The next bytes, at most PIECE_BYTES."""
         if self._place < len(self._ahead):
             await asyncio.sleep(0)
         else:
@@ -176,19 +174,19 @@ class ModelResponse:
 
 
 def _chunk(data: bytes) -> Json:
-    """One event of a stream.
+    """Parse one event of a stream.
 
     Raises:
-        UpstreamError: it is no JSON object, or is an error itself.
+        UpstreamError: it is not a JSON object, or it is an error.
     """
     try:
-        if len(data) > MAX_DEPTH:  # one of the few that could be too deep
+        if len(data) > MAX_DEPTH:  # shorter ones cannot be nested too deep
             check_shape(data, max_depth=MAX_DEPTH)
         chunk = orjson.loads(data)
     except ValueError:
         chunk = parsed(data)
     if not isinstance(chunk, dict):
-        raise UpstreamError.of_ours(502, "The model's server sent an event that is no object.", "upstream_invalid")
+        raise UpstreamError.of_ours(502, "The model's server sent an event that is not an object.", "upstream_invalid")
     error = chunk.get("error")
     if isinstance(error, dict) or (error is not None and not chunk.get("choices")):
         raise UpstreamError(502, data)
@@ -203,32 +201,32 @@ def _finishes(chunk: Json) -> bool:
 
 
 def _completion(data: bytes) -> Json:
-    told = parsed(data)
-    choices = told.get("choices") if isinstance(told, dict) else None
-    if not isinstance(told, dict) or not isinstance(choices, list) or not choices:
-        if isinstance(told, dict) and told.get("error") is not None:
+    completion = parsed(data)
+    choices = completion.get("choices") if isinstance(completion, dict) else None
+    if not isinstance(completion, dict) or not isinstance(choices, list) or not choices:
+        if isinstance(completion, dict) and completion.get("error") is not None:
             raise UpstreamError(502, data)
         raise UpstreamError.of_ours(502, "The model's server answered with no completion.", "upstream_invalid")
-    return told
+    return completion
 
 
 def _finite(digits: str) -> float | None:
-    """A number; nothing in place of an endless one or `NaN`, which are no JSON, so that clients could not read them."""
+    """A float, or None for infinity and NaN, which are not valid JSON for clients."""
     number = float(digits)
     return number if math.isfinite(number) else None
 
 
 def parsed(data: bytes) -> Any:
-    """JSON that a server sent.
+    """Parse JSON of an upstream.
 
     Raises:
-        UpstreamError: it is none.
+        UpstreamError: it is not JSON, or exceeds a limit.
     """
     try:
         check_shape(data, max_depth=MAX_DEPTH, max_values=MAX_VALUES)
         try:
             return orjson.loads(data)
-        except orjson.JSONDecodeError:  # it may be Python's JSON, with NaN or lone surrogates
+        except orjson.JSONDecodeError:  # Python servers may send NaN or lone surrogates
             check_shape(data, max_depth=MAX_DEPTH)
             return json.loads(data, parse_constant=lambda _: None, parse_float=_finite)
     except JsonShapeError as error:

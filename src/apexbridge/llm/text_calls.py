@@ -1,4 +1,4 @@
-"""Tool calls that a model wrote into its text, for want of a better way."""
+"""Finds tool calls that a model wrote into its text."""
 
 import json
 import re
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-MAX_SALVAGED_CHARACTERS = 64 * 1024
+MAX_TEXT_CHARACTERS = 64 * 1024
 MAX_MARKS = 100
-"""Marks that are looked behind. Each failed attempt costs a pass over the text: the JSON decoder counts lines."""
+"""Marks that are tried. Each failed attempt costs a pass over the text: the JSON decoder counts lines."""
 FENCE_CHARACTERS = 32
 """The line that opens a fence is shorter."""
 _DECODER = json.JSONDecoder()
@@ -23,17 +23,17 @@ _PART_OF_A_NAME = re.compile(r"[\w-]{0,64}\Z")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtractedCalls:
-    """What was found in a text."""
+    """Calls found in a text."""
 
     before: str
-    """What the model said before the first call."""
+    """Text before the first call."""
     calls: tuple[tuple[str, str], ...]
     """Name and arguments as JSON, in order."""
 
 
 def extract_calls(text: str, is_known: Callable[[str], bool]) -> ExtractedCalls | None:
-    """Calls of known tools in a text that holds them marked, fenced or bare; None where it holds none."""
-    if len(text) > MAX_SALVAGED_CHARACTERS:
+    """Calls of known tools in a text: in tags, in a code fence, or as bare JSON. None if there are none."""
+    if len(text) > MAX_TEXT_CHARACTERS:
         return None
     return _marked(text, is_known) or _whole(text, is_known)
 
@@ -53,7 +53,7 @@ def _marked(text: str, is_known: Callable[[str], bool]) -> ExtractedCalls | None
 
 
 def _whole(text: str, is_known: Callable[[str], bool]) -> ExtractedCalls | None:
-    """A text that is nothing but a call, or ends in a fenced one."""
+    """A text that is only a call, or ends in a fenced one."""
     fence = text.find("```")
     opened = _FENCE.match(text, fence) if fence >= 0 else None
     if opened and (found := _calls_of(_value_at(text, opened.end()), is_known)):
@@ -108,31 +108,31 @@ def _dumped(value: Any) -> str:
 
 
 class TextGate:
-    """Lets a model's text through as it comes, and holds back what may yet turn out to be a call."""
+    """Streams a model's text, and holds back text that may turn out to be a tool call."""
 
     HOLD_CHARACTERS = 400
-    """A text that begins like JSON and has no name of a tool by then is no call."""
+    """Text that starts like JSON and contains no tool name by then is not a call."""
 
     def __init__(self, is_known: Callable[[str], bool]) -> None:
         self._is_known = is_known
         self._held: list[str] = []
         self._count = 0
         self._looked = 0
-        """Characters of what is held in which no mark begins, so that nobody looks there again."""
+        """Held characters that contain no mark, so that they are scanned once."""
         self._start = ""
-        """The beginning of the text, as far as it decides anything."""
+        """The beginning of the text, until it is clear whether it is a call."""
         self._is_open = False
         self._is_marked = False
         self._may_be_fenced = True
-        """A call is looked for in the first fence alone."""
+        """Calls are searched in the first fence only."""
 
     def feed(self, text: str) -> str:
-        """What may be shown now."""
+        """Add text; returns what can be shown now."""
         self._count += len(text)
         if self._is_open and not self._held and "<" not in text and "`" not in text:
             return text
         self._held.append(text)
-        if self._count > MAX_SALVAGED_CHARACTERS:  # no call is looked for in a text of that length
+        if self._count > MAX_TEXT_CHARACTERS:  # longer texts are not searched
             return self._release(len(self.held))
         if self._is_marked:
             return ""
@@ -148,7 +148,7 @@ class TextGate:
 
     @property
     def held(self) -> str:
-        """What was not shown."""
+        """Text that has not been shown yet."""
         return "".join(self._held)
 
     def _release(self, place: int) -> str:
@@ -158,12 +158,12 @@ class TextGate:
         return held[:place]
 
     def _fence_in(self, text: str) -> int:
-        """Where a fence begins that may hold a call; the end of the text where there is none."""
+        """Index of a fence that may contain a call, or the end of the text."""
         if not self._may_be_fenced:
             return len(text)
         fence = text.find("```")
         if fence < 0:
-            return len(text.rstrip("`"))  # the beginning of one, maybe
+            return len(text.rstrip("`"))  # these may become a fence
         if self._may_hold_a_call(text[fence:]):
             return fence
         self._may_be_fenced = False
@@ -201,11 +201,11 @@ def _may_name_a_tool(text: str, limit: int) -> bool:
 
 
 LOOK_AHEAD = 200
-"""Characters from the beginning of a mark within which it is decided whether it is one."""
+"""Characters after `<` that decide whether it is a mark."""
 
 
 def _mark_in(text: str, start: int = 0) -> tuple[int, bool]:
-    """Where a marked call begins or may begin, and whether it does; the end of the text where there is none."""
+    """Index where a marked call begins or may begin (else the end of the text), and whether it certainly does."""
     place = start - 1
     while (place := text.find("<", place + 1)) >= 0:
         opens = _opens(text[place : place + LOOK_AHEAD])
@@ -215,7 +215,7 @@ def _mark_in(text: str, start: int = 0) -> tuple[int, bool]:
 
 
 def _opens(text: str) -> bool | None:
-    """Whether a text that begins with `<` is a mark with a call after it; None where it is too early to say."""
+    """Whether a text that begins with `<` is a mark followed by a call; None if it is too short to decide."""
     mark = _MARKED.match(text)
     if mark is not None:
         if mark.end() < len(text):

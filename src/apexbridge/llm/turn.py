@@ -1,4 +1,4 @@
-"""One turn of a model, put together from the pieces that it comes in."""
+"""One turn of a model, assembled from the chunks of its stream."""
 
 import json
 import uuid
@@ -8,20 +8,20 @@ from apexbridge.llm.errors import UpstreamError
 
 Json = dict[str, Any]
 MAX_CALLS = 1_000
-"""Of one turn; no model means as many."""
+"""In one turn."""
 MAX_CHARACTERS = 16 * 1024 * 1024
 MAX_EXTRA_FIELDS = 100
 MAX_NAME_CHARACTERS = 4_096
-"""Of a tool; no tool has a longer name, and a name that grows piece by piece is copied with each of them."""
+"""Of a tool's name. Each chunk of a name copies what came before."""
 MAX_CHECKED_CHARACTERS = 1024 * 1024
-"""Arguments that are parsed to find out whether they are complete, all attempts of a turn together."""
+"""Characters that are parsed to check whether arguments are complete, over all attempts of a turn."""
 _OWN_KEYS = {"id", "object", "created", "model", "choices", "usage"}
 _OWN_CHOICE_KEYS = {"index", "delta", "message", "finish_reason"}
 _OWN_CALL_KEYS = {"index", "id", "type", "function"}
 
 
 class Turn:
-    """What the model has said so far; forgiving about how it was cut."""
+    """The turn so far. Tolerates the differences between servers in how they split and label chunks."""
 
     def __init__(self) -> None:
         self.content: list[str] = []
@@ -30,7 +30,7 @@ class Turn:
         self.model: str | None = None
         self.has_text = False
         self.beside: Json = {}
-        """What stood beside the choices, such as a fingerprint; of each the last."""
+        """Fields next to the choices, such as a fingerprint. The last value of each."""
         self._calls: dict[int, Json] = {}
         self._arguments: dict[int, list[str]] = {}
         self._characters = 0
@@ -40,19 +40,19 @@ class Turn:
         self._owners: dict[str, int] = {}
         """The first call of each id."""
         self._whole: dict[int, bool] = {}
-        """Whether a call's arguments are complete JSON; forgotten when more of them arrive."""
+        """Whether a call's arguments are complete JSON. Dropped when more of them arrive."""
         self._after_all = 0
         """The index after the highest one taken."""
         self._moved: dict[int, int] = {}
-        """Where the calls are that came under an index which was taken."""
+        """New indexes of calls whose index was taken."""
 
     def take_chunk(self, chunk: Json) -> tuple[Json, Json]:
-        """Take a piece of a stream; gives the part of its delta that is not about calls, and what stood beside it.
+        """Add a chunk. Returns its delta without tool calls, and the other fields of its choice.
 
-        What came as a whole message in a single chunk is taken too.
+        A whole message in a single chunk is accepted too.
 
         Raises:
-            UpstreamError: it becomes more than anybody can use.
+            UpstreamError: the turn exceeds a limit.
         """
         if isinstance(usage := chunk.get("usage"), dict):
             self.usage = usage
@@ -77,7 +77,7 @@ class Turn:
             self.content.append(text)
             self._count(text)
             self.has_text = True
-            if len(delta) == 1:  # as nearly all of them are
+            if len(delta) == 1:  # fast path: nearly all chunks
                 return {"content": text}, beside
         calls = delta.get("tool_calls")
         for call in calls if isinstance(calls, list) else ():
@@ -88,27 +88,25 @@ class Turn:
 
     @property
     def text(self) -> str:
-        """Everything it said."""
         return "".join(self.content)
 
     @property
     def tool_calls(self) -> list[Json]:
-        """The calls it made, complete, in its order."""
+        """The complete calls, in order."""
         return [_finished(self._calls[index], self._written(index)) for index in sorted(self._calls)]
 
     @property
     def made_calls(self) -> bool:
-        """Whether it made any."""
         return bool(self._calls)
 
     def message(self, calls: list[Json] | None = None) -> Json:
-        """The assistant's message, as it goes back to the model."""
+        """The assistant message for the model."""
         found = self.tool_calls if calls is None else calls
         message: Json = {"role": "assistant", "content": self.text or (None if found else "")}
         return message | ({"tool_calls": found} if found else {})
 
     def add_call(self, name: str, arguments: str) -> None:
-        """A call that was found in its text."""
+        """Add a call that was found in the text."""
         self._take_call({"index": self._after_all, "function": {"name": name, "arguments": arguments}})
 
     def _take_call(self, piece: Json) -> None:
@@ -122,7 +120,7 @@ class Turn:
         if piece.get("id"):
             id = str(piece["id"])
             if self._owners.setdefault(id, index) == index:
-                call["id"] = id  # else it gets one of its own: results go by it
+                call["id"] = id  # a duplicate gets a new id: results refer to it
             self._by_id[id] = index
         function = piece.get("function") or {}
         if isinstance(function, dict):
@@ -144,7 +142,7 @@ class Turn:
             _check_extra(call)
 
     def _index(self, piece: Json) -> int:
-        """Which call a piece belongs to: by its index, else by its id; a new name begins a new one, else the last."""
+        """The call that a piece belongs to: by index, else by id. A name starts a new call, else it is the last one."""
         index, id = piece.get("index"), piece.get("id")
         function = piece.get("function")
         begins = bool(isinstance(function, dict) and function.get("name"))
@@ -153,23 +151,23 @@ class Turn:
             place = self._moved.get(index, index)
             taken = self._calls.get(place)
             if begins and id and taken is not None and taken["id"] not in ("", str(id)):
-                self._moved[index] = place = after_all  # some give every call the index 0
+                self._moved[index] = place = after_all  # some servers send index 0 for every call
             return place
         if id:
             place = self._by_id.get(str(id), after_all)
-            # Some give the same id to every call, each whole; a call that is whole already takes no second name.
+            # Some servers send the same id for every call. A complete call does not take a second name.
             return after_all if begins and self._is_whole(place) else place
         return after_all if begins or self._last < 0 else self._last
 
     def _written(self, index: int) -> str:
-        """What came of a call's arguments; in one piece again, because it is asked for while more of them come."""
+        """The arguments so far. Joined in place, because this is called while more of them arrive."""
         pieces = self._arguments.get(index, [])
         if len(pieces) > 1:
             pieces[:] = ["".join(pieces)]
         return pieces[0] if pieces else ""
 
     def _is_whole(self, index: int) -> bool:
-        """Whether the arguments so far are complete JSON. Beyond the budget of a turn they count as incomplete."""
+        """Whether the arguments so far are complete JSON. Beyond MAX_CHECKED_CHARACTERS they count as incomplete."""
         if index not in self._whole and self._checked_characters <= MAX_CHECKED_CHARACTERS:
             arguments = self._written(index)
             self._checked_characters += len(arguments)
@@ -183,7 +181,7 @@ class Turn:
 
 
 def _check_extra(fields: Json) -> None:
-    """Fields that we do not know are passed on, up to a number: each event of a stream could bring others."""
+    """Unknown fields are passed on, up to a limit: each event of a stream could add others."""
     if len(fields) > MAX_EXTRA_FIELDS:
         raise UpstreamError.of_ours(502, "The model's server sent too many unknown fields.", "upstream_invalid")
 
@@ -199,7 +197,7 @@ def _is_json(arguments: str) -> bool:
 
 
 def _finished(call: Json, arguments: str) -> Json:
-    """A call as others want to see it: with an id, and with arguments."""
+    """The call with an id and arguments."""
     if not call["id"]:
         call["id"] = f"call_{uuid.uuid4().hex[:24]}"
     return {**call, "function": {**call["function"], "arguments": arguments or "{}"}}
