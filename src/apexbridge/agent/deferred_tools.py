@@ -1,4 +1,4 @@
-"""Tools of the client's that it wants to be looked for (`defer_loading`): found by their words, sent when found."""
+"""Client tools with `defer_loading`: found by keywords, sent to the model once found."""
 
 import math
 from collections import Counter
@@ -11,21 +11,21 @@ from apexbridge.retrieval.text import name_words, tokens
 Json = dict[str, Any]
 MAX_FOUND = 5
 MAX_PARAMETERS = 50
-"""Names of parameters that are looked at."""
+"""Parameter names that are searched."""
 MAX_SEARCHED_CHARACTERS = 300
-"""Of a description: a request can bring a thousand tools, and their words are read while others wait."""
+"""Of a description. A request can have a thousand tools, and they are tokenized on the event loop."""
 MAX_NAME_CHARACTERS = 64
 MARK = "defer_loading"
 
 
 def is_deferred(tool: Mapping[str, Any]) -> bool:
-    """Whether the client wants this one to be looked for; the mark stands on the tool, or on its function."""
+    """Whether the tool or its function has `defer_loading: true`."""
     function = tool.get("function")
     return tool.get(MARK) is True or (isinstance(function, dict) and function.get(MARK) is True)
 
 
 def without_mark(tool: Json) -> Json:
-    """The tool as an upstream knows it."""
+    """The tool without `defer_loading`, for the upstream."""
     plain = {key: value for key, value in tool.items() if key != MARK}
     function = plain.get("function")
     if isinstance(function, dict) and MARK in function:
@@ -34,9 +34,9 @@ def without_mark(tool: Json) -> Json:
 
 
 class DeferredTools:
-    """The client's tools that wait to be found.
+    """The client's deferred tools that have not been found yet.
 
-    There are few of them and they are new with each request, so their words have to do: no vectors are made of them.
+    They are few and change with each request, so keywords have to do: they are not embedded.
     """
 
     def __init__(self, tools: Sequence[Json]) -> None:
@@ -50,17 +50,17 @@ class DeferredTools:
         return bool(self._tools)
 
     def take(self, name: str) -> Json | None:
-        """A tool by its name; it waits no longer."""
+        """Remove and return a tool."""
         return self._tools.pop(name, None)
 
     def take_all(self) -> list[Json]:
-        """All that wait; they wait no longer."""
+        """Remove and return all tools."""
         taken = list(self._tools.values())
         self._tools.clear()
         return taken
 
     def find(self, query: str) -> list[str]:
-        """The names of those that fit best: rare words that both have count most; in the other language too."""
+        """Names of the best matches: rare common words count most, also in the other language."""
         if self._words is None:
             self._words = {name: _words(tool) for name, tool in self._tools.items()}
         known = {name: words for name, words in self._words.items() if name in self._tools}

@@ -30,7 +30,7 @@ from apexbridge.tools.registry import ToolRegistry
 Json = dict[str, Any]
 SHORT_CHARACTERS = 1_000
 SAME_CALLS = f"\n[Note: the same calls were made {LOOP_CALLS} times in a row; their results will not change.]"
-CUT_MARK = "\n[cut: there was no room for more]"
+CUT_MARK = "\n[cut: too long]"
 logger = logging.getLogger(__name__)
 
 

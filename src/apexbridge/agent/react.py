@@ -1,4 +1,4 @@
-"""ReActStrategy: which model answers a request, and the same loop of thinking and acting for all of them."""
+"""ReActStrategy: chooses the upstream of a chat request and runs the ReAct loop."""
 
 import asyncio
 import json
@@ -29,17 +29,17 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatSettings:
-    """What an operator sets about chat."""
+    """Settings of chat."""
 
     llm: LLMSettings
     limits: ChatLimits
     system_prompt: str | None = None
-    """In place of ours; empty for none."""
+    """Replaces the default prompt. Empty: no system prompt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatAnswer:
-    """A whole answer, for Python users."""
+    """A whole answer."""
 
     content: str
     finish_reason: str
@@ -49,7 +49,7 @@ class ChatAnswer:
 
 
 class ReActStrategy:
-    """Answers chat requests over one registry of tools and any number of upstreams."""
+    """Answers chat requests with the tools of a registry and any number of upstreams."""
 
     def __init__(
         self,
@@ -76,12 +76,12 @@ class ReActStrategy:
         )
 
     async def close(self) -> None:
-        """Let the upstreams go; what was learnt is kept."""
+        """Finish recording usage and close the connections to upstreams."""
         await self._deps.lessons.close()
         await self._client.close()
 
     async def run(self, request: ChatRequest) -> AsyncGenerator[Event, None]:
-        """Answer a request; events in the order in which things happen.
+        """Answer a request and yield its events in order.
 
         Raises:
             BadRequestError: the request cannot be answered.
@@ -97,7 +97,7 @@ class ReActStrategy:
     async def execute(
         self, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any] | None = None, **more: Any
     ) -> ChatAnswer:
-        """Answer a conversation; options are the fields of a request, `x_bridge` among them.
+        """Answer a conversation. Options are fields of a request, including `x_bridge`.
 
         Raises:
             BadRequestError: the request cannot be answered.
@@ -123,7 +123,7 @@ class ReActStrategy:
         raise AssertionError("an answer has an end")
 
     async def models(self) -> list[Json]:
-        """The models of all upstreams, as far as they are asked for them here, and those that are set."""
+        """The models that upstreams list and that requests for them reach, and the configured ones."""
         upstreams = self.settings.llm.upstreams
         found: dict[str, Json] = {}
         for upstream, listed in zip(upstreams, await asyncio.gather(*map(self._listed, upstreams)), strict=True):
@@ -163,7 +163,7 @@ class ReActStrategy:
         return self._client, upstream
 
     def _serving(self, model: str) -> Upstream | None:
-        """Whoever is asked for a model."""
+        """The upstream that serves a model."""
         upstream = self.settings.llm.upstream_for(model)
         return None if upstream is None or (upstream.models and not upstream.serves(model)) else upstream
 

@@ -1,4 +1,4 @@
-"""What the model is offered: the same tools in the same order in every turn, so that prompt caches hold."""
+"""The tools offered to the model: the same ones in the same order in every turn, so that prompt caches work."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,7 +15,7 @@ SEARCH = "vector-search"
 
 
 class ServerTools:
-    """What is offered of ours, made once for each state of the registry: there may be thousands of skills in it."""
+    """This server's tools as functions, cached for each version of the registry, which may hold thousands of skills."""
 
     def __init__(self, registry: ToolRegistry) -> None:
         self.registry = registry
@@ -24,10 +24,10 @@ class ServerTools:
         self._usual: dict[str, tuple[str, Json]] = {}
 
     def offered(self, skills: Sequence[str]) -> Mapping[str, tuple[str, Json]]:
-        """The built-ins and the operator's own, and the skills that the client named: id and function by wire name.
+        """Built-in and registered tools, and the skills that the client named: id and function by wire name.
 
         Raises:
-            BadRequestError: there is no such skill.
+            BadRequestError: a skill does not exist.
         """
         if self._version != self.registry.version:
             self._version = self.registry.version
@@ -45,7 +45,7 @@ class ServerTools:
         tool = self.registry.find(skill_tool_id(name))
         if tool is None or not self.registry.is_enabled(tool.id):
             raise BadRequestError(
-                f"There is no skill {name[:64]}.",
+                f"No skill named {name[:64]}.",
                 param="x_bridge.skills",
                 openai_code="skill_not_found",
                 code="SKILL_NOT_FOUND",
@@ -54,14 +54,14 @@ class ServerTools:
 
 
 class ToolOffer:
-    """The tools of one request, and what their names stand for.
+    """The tools of one request, by name.
 
-    What is found on the way is put at the end: what stood there before stays as it was, byte for byte.
+    Tools that are found later are appended: the beginning of the list stays byte-identical.
     """
 
     def __init__(self, request: ChatRequest, own: ServerTools) -> None:
         offered = own.offered(request.options.skills) if request.uses_our_tools else {}
-        # A client's tool wins its name: it knows what it asked for.
+        # If names collide, the client's tool wins.
         shown = {name: pair for name, pair in offered.items() if name not in request.client_names}
         self._offered = {name: id for name, (id, _) in shown.items()}
         self._registry = own.registry
@@ -71,7 +71,7 @@ class ToolOffer:
         self._deferred = DeferredTools([tool for tool in client_tools if is_deferred(tool)])
         known = [tool for tool in client_tools if not is_deferred(tool)] if self._deferred else client_tools
         if self._deferred and SEARCH not in self._offered.values():
-            known += self._deferred.take_all()  # nobody could find them
+            known += self._deferred.take_all()  # without the search tool they could not be found
         elif self._deferred:
             known += [tool for name in _used_names(request) if (tool := self._deferred.take(name)) is not None]
         self.tools: list[Json] = [*(function for _, function in shown.values()), *known]
@@ -83,12 +83,12 @@ class ToolOffer:
             )
 
     def found(self, query: str, skills: Sequence[str]) -> str:
-        """Something was looked for, and these skills were found; gives what else there is to tell the model."""
+        """Append deferred tools and found skills after a search; returns the lines that announce them to the model."""
         names = self._deferred.find(query) if self._deferred else []
-        told = [self._append(self._deferred.take(name)) for name in names]
+        added = [self._append(self._deferred.take(name)) for name in names]
         if self._appends_skills:
-            told += [self._append_skill(name) for name in skills]
-        lines = [line for line in told if line]
+            added += [self._append_skill(name) for name in skills]
+        lines = [line for line in added if line]
         return "\n".join(
             ["These are functions of their own from now on; call them by their names:", *lines] if lines else []
         )
@@ -98,10 +98,10 @@ class ToolOffer:
         wire = wire_name(skill_tool_id(name))
         if tool is None or wire in self._offered or wire in self._client_names:
             return ""
-        told = self._append(_function(wire, tool))
-        if told:
+        line = self._append(_function(wire, tool))
+        if line:
             self._offered[wire] = tool.id
-        return told
+        return line
 
     def _append(self, function: Json | None) -> str:
         if function is None or len(self.tools) >= MAX_TOOLS:
@@ -111,13 +111,13 @@ class ToolOffer:
         return f"- {own['name']}: {cut(str(own.get('description') or ''), DESCRIPTION_TOKENS)}"
 
     def is_client(self, name: str) -> bool:
-        """Whether a call is the client's to make."""
+        """Whether a tool is the client's own."""
         return name in self._client_names
 
     def id_of(self, name: str) -> str | None:
-        """Which tool of ours a model means: one that was offered, or a skill by the name that it was told.
+        """The id of this server's tool that a model calls: an offered one, or a skill by its name.
 
-        None of them where none was offered: the client wanted it so, whatever the model has heard of.
+        None if no tools were offered, even if the model knows names from elsewhere.
         """
         if not self._offered:
             return None
@@ -128,17 +128,16 @@ class ToolOffer:
         return self._known(name) or self._known(skill_tool_id(name))
 
     def is_known(self, name: str) -> bool:
-        """Whether a call of that name could be made by anybody."""
+        """Whether a tool of that name exists, here or at the client."""
         return self.is_client(name) or self.id_of(name) is not None
 
     @property
     def has_ours(self) -> bool:
-        """Whether any tool of ours was offered."""
+        """Whether tools of this server were offered."""
         return bool(self._offered)
 
     @property
     def names(self) -> Sequence[str]:
-        """What was offered."""
         return [*self._offered, *sorted(self._client_names)]
 
     def _known(self, id: str) -> str | None:
@@ -153,7 +152,7 @@ def _functions(tools: Sequence[Tool]) -> dict[str, tuple[str, Json]]:
 
 
 def _used_names(request: ChatRequest) -> list[str]:
-    """What the conversation has called already, or has to call now: an upstream wants to know what that was."""
+    """Tools that the conversation has called already or must call now: upstreams require their definitions."""
     calls = [call for message in request.messages for call in message.get("tool_calls") or ()]
     choice = request.body.get("tool_choice")
     named = [choice] if isinstance(choice, dict) else []

@@ -1,7 +1,7 @@
-"""Whether a model server refused a request because of the tools in it.
+"""Detects whether an upstream rejected a request because of its tools.
 
-Servers say so in a message, and messages quote the request. What the client wrote must not decide: how tools are
-offered to a model is remembered for all callers.
+Upstreams say so only in the message, and messages quote the request. Text of the client must not decide, because the
+tool mode of a model is remembered for all callers.
 """
 
 import re
@@ -13,11 +13,11 @@ from apexbridge.llm.errors import UpstreamError
 Json = dict[str, Any]
 MAX_MESSAGE = 2_000
 MAX_QUOTED = 2_000
-"""Characters of the message, and of each text of the request, that are compared."""
+"""Compared characters of the message, and of each text of the request."""
 MAX_NODES, MAX_TEXTS = 100_000, 1_000
-"""Keys and values of a request, and those of them that could mislead. Of a larger request no refusal counts."""
+"""Keys and values of a request, and those of them that could mislead. Errors for larger requests are ignored."""
 LONG_RUN = 4
-"""Words of the request in a row that count as quoted, even if the quotation is cut off."""
+"""Consecutive words of the request that count as a quotation, even a truncated one."""
 _STATUSES = frozenset({400, 404, 422, 501})
 _TOOL_WORDS = ("tool", "function", "response_format", "json_schema", "grammar")
 _UNABLE_WORDS = (
@@ -30,7 +30,7 @@ _UNABLE_WORDS = (
     "not permitted",
     "not allowed",
 )
-"""A server that cannot do something says so; one that was sent bad tools by a client says something else."""
+"""Words of a server that lacks support. Complaints about invalid tools use other words."""
 _PROTOCOL = frozenset(
     {
         "function",
@@ -46,20 +46,20 @@ _PROTOCOL = frozenset(
         "tools",
     }
 )
-"""In every request with tools; a server that names one of these speaks of the tools."""
+"""Words of every request with tools. A message that contains one is about tools."""
 _WORD = re.compile(r"\w+")
 _SIGNAL = re.compile("|".join((*_TOOL_WORDS, *_UNABLE_WORDS)), re.IGNORECASE)
 
 
 def is_about_tools(error: UpstreamError, request: Json, tools: Collection[str] = ()) -> bool:
-    """Whether the error's own words, without those of the request, say that tools are not possible.
+    """Whether the message, without quotations of the request, says that tools are not supported.
 
     An error that names one of the offered `tools` is about that tool: another tool mode would not help.
     """
-    told = error.error
-    if error.status not in _STATUSES or told.get("code") == "model_not_found" or told.get("param") == "model":
+    fields = error.error
+    if error.status not in _STATUSES or fields.get("code") == "model_not_found" or fields.get("param") == "model":
         return False
-    words = _WORD.findall(str(told.get("message", ""))[:MAX_MESSAGE].lower())
+    words = _WORD.findall(str(fields.get("message", ""))[:MAX_MESSAGE].lower())
     if not _says_so(words) or not {name.lower() for name in tools}.isdisjoint(words):
         return False
     seen: set[str] = set()
@@ -82,7 +82,7 @@ def _says_so(words: list[str]) -> bool:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Every key and text, and an empty one for anything else; without recursion, as a client decides how deep it is."""
+    """Every key and text, and "" for other values. Iterative, because the client chooses the depth."""
     waiting = [value]
     while waiting:
         found = waiting.pop()

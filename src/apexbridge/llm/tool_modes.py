@@ -129,7 +129,7 @@ def _tool_line(tool: Json) -> str:
 
 
 def _schema(offer: Offer) -> Json:
-    """A call with valid arguments, or an answer. Small models get wrong whatever is not enforced."""
+    """A call with valid arguments, or an answer. Small models break rules that are not enforced."""
     functions = {tool["function"]["name"]: tool["function"] for tool in offer.functions}
     return _form("next_step", {"anyOf": [_step(name, functions.get(name)) for name in _actions(offer)]})
 

@@ -55,7 +55,7 @@ class ChatRecords:
         is_disk_short: Callable[[], bool] = lambda: False,
         past_use: PastUse | None = None,
     ) -> None:
-        """Nothing is recorded while the disk is short of room."""
+        """Nothing is recorded while the disk is nearly full."""
         self._is_disk_short = is_disk_short
         self.has_texts = has_texts
 
@@ -109,9 +109,7 @@ class ChatRecords:
                 del self._waiting[: len(batch)]
                 self._bytes -= sum(len(text) for _, long in batch for text in long if text)
             if self._dropped:
-                logger.warning(
-                    "the disk is short of room or does not keep up: %s chat requests were not recorded", self._dropped
-                )
+                logger.warning("the disk is nearly full or too slow: %s chat requests were not recorded", self._dropped)
                 self._dropped = 0
         return bool(self._waiting)
 

@@ -69,11 +69,11 @@ def _last(messages: list[Any]) -> list[Any]:
     return [*marks, *reversed(kept)]
 
 
-def _cut(text: str, room: int) -> str:
+def _cut(text: str, limit: int) -> str:
     data = text.encode()
-    if len(data) <= room:
+    if len(data) <= limit:
         return text
-    return f"{data[:room].decode('utf-8', 'ignore')} [cut: {len(data) - room} more bytes]"
+    return f"{data[:limit].decode('utf-8', 'ignore')} [cut: {len(data) - limit} more bytes]"
 
 
 def _size(*texts: str | None) -> int:

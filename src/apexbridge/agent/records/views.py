@@ -29,7 +29,7 @@ class ChatSummary(WireModel):
     """A record in a list."""
 
     id: str
-    caller: str = Field(description="The id of the API key; empty for whoever came without one.")
+    caller: str = Field(description="The id of the API key; empty without a key.")
     key_name: str | None = Field(description="What the key is called.")
     model: str
     upstream: str
