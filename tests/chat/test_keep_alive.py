@@ -8,7 +8,7 @@ from starlette.types import Message
 
 from apexbridge.agent.chat_events import Event, PassedThrough
 from apexbridge.agent.request import read_request
-from apexbridge.surfaces.http import reply
+from apexbridge.surfaces.http.chat import reply
 from tests.chat.live import Live
 from tests.chat.upstream import Step, Upstream, call
 
