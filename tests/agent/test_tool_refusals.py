@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from apexbridge.agent.tool_refusals import MAX_NODES, MAX_TEXTS, is_about_tools
+from apexbridge.agent.tool_refusals import MAX_COMPARED, MAX_NODES, is_about_tools
 from apexbridge.llm.errors import UpstreamError, openai_error
 from tests.chat.upstream import refusal
 
@@ -74,7 +74,7 @@ def test_a_request_that_is_too_large_to_be_searched_decides_nothing() -> None:
     message = error_of("this model does not support tools")
     assert is_about_tools(message, asked(content=["x"] * (MAX_NODES - 100)))
     assert not is_about_tools(message, asked(content=["x"] * (MAX_NODES + 1)))
-    assert not is_about_tools(message, asked(content=[f"tool {number}" for number in range(MAX_TEXTS + 2)]))
+    assert not is_about_tools(message, asked(content=[f"tool {number:>100}" for number in range(MAX_COMPARED // 100)]))
 
 
 def test_a_request_of_any_depth_is_searched() -> None:

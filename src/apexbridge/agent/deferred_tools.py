@@ -12,8 +12,10 @@ Json = dict[str, Any]
 MAX_FOUND = 5
 MAX_PARAMETERS = 50
 """Parameter names that are searched."""
-MAX_SEARCHED_CHARACTERS = 300
-"""Of a description. A request can have a thousand tools, and they are tokenized on the event loop."""
+MAX_CHARACTERS = 100_000
+"""Searched in all tools together. A request can have a thousand tools, and stemming is slow."""
+MIN_TOOL_CHARACTERS, MAX_TOOL_CHARACTERS = 100, 1_000
+"""Searched in each tool."""
 MAX_NAME_CHARACTERS = 64
 MARK = "defer_loading"
 
@@ -60,9 +62,14 @@ class DeferredTools:
         return taken
 
     def find(self, query: str) -> list[str]:
-        """Names of the best matches: rare common words count most, also in the other language."""
+        """Names of the best matches: rare common words count most, also in the other language.
+
+        Call it in a thread: stemming the words of all tools takes up to half a second.
+        """
         if self._words is None:
-            self._words = {name: _words(tool) for name, tool in self._tools.items()}
+            share = MAX_CHARACTERS // max(1, len(self._tools))
+            limit = min(max(share, MIN_TOOL_CHARACTERS), MAX_TOOL_CHARACTERS)
+            self._words = {name: _words(tool, limit) for name, tool in self._tools.items()}
         known = {name: words for name, words in self._words.items() if name in self._tools}
         spread = Counter(word for words in known.values() for word in words)
         wanted = {*tokens(query), *translated(query)}
@@ -74,11 +81,12 @@ class DeferredTools:
         return best[:MAX_FOUND]
 
 
-def _words(tool: Json) -> set[str]:
+def _words(tool: Json, limit: int) -> set[str]:
     function = tool["function"]
     parameters = function.get("parameters")
     properties = parameters.get("properties") if isinstance(parameters, dict) else None
     names = list(properties)[:MAX_PARAMETERS] if isinstance(properties, dict) else []
-    description = str(function.get("description") or "")
-    texts = [name_words(name[:MAX_NAME_CHARACTERS]) for name in (function["name"], *names)]
-    return set(tokens(" ".join([*texts, description[:MAX_SEARCHED_CHARACTERS]])))
+    description = str(function.get("description") or "")[:limit]
+    texts = [name_words(function["name"][:MAX_NAME_CHARACTERS]), description]
+    texts += [name_words(name[:MAX_NAME_CHARACTERS]) for name in names]
+    return set(tokens(" ".join(texts)[:limit]))

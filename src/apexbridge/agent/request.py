@@ -18,6 +18,7 @@ MAX_TOOLS = 128
 """What strict upstreams accept, this server's tools included."""
 MAX_CLIENT_TOOLS = 1_000
 """Including deferred ones, which are sent only when they are found."""
+MAX_TOOL_NAME_CHARACTERS = 256
 MAX_MODEL_CHARACTERS = 512
 """Tool modes are remembered by model name."""
 QUOTED_CHARACTERS = 64
@@ -246,8 +247,13 @@ def _check_tools(tools: Any) -> list[str]:
             raise BadRequestError(f"'tools[{place}]' must be an object.", param=f"tools[{place}]")
         function = tool.get("function")
         name = function.get("name") if isinstance(function, dict) else None
-        if (tool.get("type", "function") == "function" or "function" in tool) and not isinstance(name, str):
+        if (tool.get("type", "function") == "function" or "function" in tool) and not (isinstance(name, str) and name):
             raise BadRequestError(f"'tools[{place}].function.name' is missing.", param=f"tools[{place}]")
+        if isinstance(name, str) and len(name) > MAX_TOOL_NAME_CHARACTERS:
+            raise BadRequestError(
+                f"'tools[{place}].function.name' is longer than {MAX_TOOL_NAME_CHARACTERS} characters.",
+                param=f"tools[{place}]",
+            )
         if isinstance(name, str):
             names.append(name)
         elif is_deferred(tool):

@@ -14,6 +14,8 @@ Json = dict[str, Any]
 KEPT_SECONDS = 3600
 MAX_TURNS = 1_000
 MAX_BYTES = 64 * 1024 * 1024
+MAX_TURNS_OF_A_CALLER = 100
+MAX_BYTES_OF_A_CALLER = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,10 +39,10 @@ class SuspendedTurn:
     """Earlier turns of the same request, which the client did not see."""
     results: tuple[Json, ...]
     """Results of this server's tools."""
-    shown: tuple[Json, ...]
-    """The calls that the client saw."""
     questions: tuple[Question, ...]
     """Approval questions. The client's answers are for this server, not results for the model."""
+    signatures: frozenset[tuple[str, str, str]]
+    """Of the calls that the client saw."""
     size: int
     kept_until: float
     settled: dict[str, Json] = field(default_factory=dict)
@@ -48,8 +50,7 @@ class SuspendedTurn:
 
     def matches(self, calls: Sequence[Json]) -> bool:
         """Whether these are the calls that the client saw. Some upstreams reuse ids in every conversation."""
-        shown = [_signature(call) for call in self.shown]
-        return all(_signature(call) in shown for call in calls)
+        return all(_signature(call) in self.signatures for call in calls)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +104,7 @@ class SuspendedTurns:
             message=message,
             before=tuple(before),
             results=tuple(results),
-            shown=tuple(client_calls),
+            signatures=frozenset(map(_signature, client_calls)),
             questions=tuple(questions),
             size=size,
             kept_until=time.monotonic() + KEPT_SECONDS,
@@ -111,14 +112,28 @@ class SuspendedTurns:
         self.forget(caller, client_calls)
         self._turns[caller, client_calls[0]["id"]] = turn
         self._bytes += size
+        self._drop_old(caller)
+
+    def _drop_old(self, caller: str) -> None:
+        """Drop the oldest turns beyond the limits: first the caller's own, so that it cannot displace those of others."""
+        own = [key for key in self._turns if key[0] == caller]
+        own_bytes = sum(self._turns[key].size for key in own)
+        for key in own[:-1]:
+            if len(own) <= MAX_TURNS_OF_A_CALLER and own_bytes <= MAX_BYTES_OF_A_CALLER:
+                break
+            own.remove(key)
+            own_bytes -= self._turns[key].size
+            self._drop(key)
         while self._turns and (len(self._turns) > MAX_TURNS or self._bytes > MAX_BYTES or self._oldest_is_over()):
-            _, dropped = self._turns.popitem(last=False)
-            self._bytes -= dropped.size
+            self._drop(next(iter(self._turns)))
+
+    def _drop(self, key: tuple[str, str]) -> None:
+        self._bytes -= self._turns.pop(key).size
 
     def forget(self, caller: str, client_calls: Sequence[Json]) -> None:
         """Drop a turn whose ids are used again."""
-        if (known := self._turns.pop((caller, client_calls[0]["id"]), None)) is not None:
-            self._bytes -= known.size
+        if (caller, client_calls[0]["id"]) in self._turns:
+            self._drop((caller, client_calls[0]["id"]))
 
     def restored(self, caller: str, messages: Sequence[Json]) -> tuple[list[Json], list[Asked]]:
         """The conversation with this server's calls and results inserted again: strict upstreams require them.
@@ -129,6 +144,7 @@ class SuspendedTurns:
         asked: list[Asked] = []
         questions: dict[str, Question] = {}
         settled: dict[str, Json] = {}
+        used: set[str] = set()
         for message in messages:
             if message.get("role") == "tool" and message.get("tool_call_id") in questions:
                 question = questions.pop(message["tool_call_id"])
@@ -139,11 +155,13 @@ class SuspendedTurns:
                 restored.append(known)
                 continue
             calls = message.get("tool_calls") or []
-            known_turns = (self._turns.get((caller, call.get("id"))) for call in calls)  # in any order
-            turn = next((turn for turn in known_turns if turn is not None), None)
+            id = next((call["id"] for call in calls if (caller, call.get("id")) in self._turns), None)  # in any order
+            turn = self._turns[caller, id] if id is not None and id not in used else None
             if turn is None or turn.kept_until < time.monotonic() or not turn.matches(calls):
+                used.add(str(id))  # compare each turn once for a request: arguments can be long
                 restored.append(message)
             else:
+                used.add(str(id))
                 questions, settled = {question.asked_as: question for question in turn.questions}, turn.settled
                 restored += [*turn.before, {**message, "tool_calls": turn.message["tool_calls"]}, *turn.results]
         return restored, asked
@@ -152,17 +170,14 @@ class SuspendedTurns:
         return next(iter(self._turns.values())).kept_until < time.monotonic()
 
 
-def _signature(call: Json) -> tuple[Any, Any, Any]:
-    """Id, name and parsed arguments."""
+def _signature(call: Json) -> tuple[str, str, str]:
+    """Id, name and normalized arguments."""
     function = call.get("function")
     if not isinstance(function, dict):
-        return call.get("id"), None, None
+        return str(call.get("id")), "", ""
     arguments = function.get("arguments")
     try:
-        return (
-            call.get("id"),
-            function.get("name"),
-            loads_untrusted(arguments) if isinstance(arguments, str) else arguments,
-        )
+        parsed = loads_untrusted(arguments) if isinstance(arguments, str) else arguments
     except ValueError:
-        return call.get("id"), function.get("name"), arguments
+        parsed = arguments
+    return str(call.get("id")), str(function.get("name")), json.dumps(parsed, sort_keys=True, default=str)

@@ -20,6 +20,8 @@ Json = dict[str, Any]
 Approve = Callable[[ApexBridgeError], Awaitable[str | None]]
 """Asks for the approval of a refused call; returns its id, or None if there is no approval."""
 MAX_SUGGESTIONS = 3
+MAX_COMPARED, MAX_LISTED = 100, 20
+"""Names that are compared with a wrong one, and that are listed. A model can make many wrong calls."""
 MAX_ARGUMENTS = 1_000_000
 """Characters. Arguments are parsed and validated on the event loop."""
 MAX_NAME = 64
@@ -111,7 +113,9 @@ class ToolCaller:
 
         id = self._offer.id_of(name)
         if id is None:
-            return refused(f"Error (TOOL_NOT_FOUND): there is no tool {name[:64]}.{self._suggestion(name)}")
+            return refused(
+                f"Error (TOOL_NOT_FOUND): there is no tool {name[:64]}.{suggestion(name, self._offer.names)}"
+            )
         arguments, problem = read_arguments(written)
         if problem:
             return refused(f"Error (INVALID_INPUT): {problem}", id)
@@ -124,7 +128,7 @@ class ToolCaller:
             return refused("Error (TIMEOUT): the time of this request is over, so the call was ended.", id)
         self._conversation.tainted |= id not in _TRUSTED_OUTPUT_TOOLS
         text = _result_text(id, arguments, result)
-        if id == SEARCH and (more := self._offer.found(str(arguments.get("query", "")), _names(result.data))):
+        if id == SEARCH and (more := await self._offer.found(str(arguments.get("query", "")), _names(result.data))):
             text = f"{text}\n{more}"
         return outcome(
             text,
@@ -151,12 +155,18 @@ class ToolCaller:
             return ""
         tools = (tool.id for tool in self._registry.list() if self._registry.is_enabled(tool.id))
         skills = [id.removeprefix(SKILL_PREFIX) for id in tools if id.startswith(SKILL_PREFIX)]
-        near = difflib.get_close_matches(str(arguments.get("name", ""))[:MAX_NAME], skills, MAX_SUGGESTIONS, 0.6)
+        name = str(arguments.get("name", ""))[:MAX_NAME]
+        near = difflib.get_close_matches(name, skills[:MAX_COMPARED], MAX_SUGGESTIONS, 0.6)
         return f" Did you mean {' or '.join(near)}?" if near else " search_skills finds the names of skills."
 
-    def _suggestion(self, name: str) -> str:
-        near = difflib.get_close_matches(name[:MAX_NAME], self._offer.names, MAX_SUGGESTIONS, 0.5)
-        return f" Did you mean {' or '.join(near)}?" if near else f" There are {', '.join(self._offer.names)}."
+
+def suggestion(name: str, names: Sequence[str]) -> str:
+    """A sentence with similar tools, or with the first tools."""
+    known = [known[:MAX_NAME] for known in names[:MAX_COMPARED]]
+    if near := difflib.get_close_matches(name[:MAX_NAME], known, MAX_SUGGESTIONS, 0.5):
+        return f" Did you mean {' or '.join(near)}?"
+    more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
+    return f" There are {', '.join(known[:MAX_LISTED])}{more}."
 
 
 def read_arguments(written: str) -> tuple[Json, str | None]:

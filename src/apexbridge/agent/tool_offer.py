@@ -1,5 +1,6 @@
 """The tools offered to the model: the same ones in the same order in every turn, so that prompt caches work."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -82,9 +83,9 @@ class ToolOffer:
                 param="tools",
             )
 
-    def found(self, query: str, skills: Sequence[str]) -> str:
+    async def found(self, query: str, skills: Sequence[str]) -> str:
         """Append deferred tools and found skills after a search; returns the lines that announce them to the model."""
-        names = self._deferred.find(query) if self._deferred else []
+        names = await asyncio.to_thread(self._deferred.find, query) if self._deferred else []
         added = [self._append(self._deferred.take(name)) for name in names]
         if self._appends_skills:
             added += [self._append_skill(name) for name in skills]

@@ -14,8 +14,8 @@ Json = dict[str, Any]
 MAX_MESSAGE = 2_000
 MAX_QUOTED = 2_000
 """Compared characters of the message, and of each text of the request."""
-MAX_NODES, MAX_TEXTS = 100_000, 1_000
-"""Keys and values of a request, and those of them that could mislead. Errors for larger requests are ignored."""
+MAX_NODES, MAX_COMPARED = 100_000, 200_000
+"""Keys and values of a request, and characters of those that could mislead. Errors for larger requests are ignored."""
 LONG_RUN = 4
 """Consecutive words of the request that count as a quotation, even a truncated one."""
 _STATUSES = frozenset({400, 404, 422, 501})
@@ -63,13 +63,15 @@ def is_about_tools(error: UpstreamError, request: Json, tools: Collection[str] =
     if not _says_so(words) or not {name.lower() for name in tools}.isdisjoint(words):
         return False
     seen: set[str] = set()
+    compared = 0
     for count, text in enumerate(_texts(request)):
-        if count > MAX_NODES or len(seen) > MAX_TEXTS:
+        if count > MAX_NODES or compared > MAX_COMPARED:
             return False
         quoted = text[:MAX_QUOTED].lower()
         if quoted in seen or quoted in _PROTOCOL or not _SIGNAL.search(quoted):
             continue
         seen.add(quoted)
+        compared += len(quoted)
         words = _without(words, _WORD.findall(quoted))
         if not _says_so(words):
             return False

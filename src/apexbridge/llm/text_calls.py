@@ -165,6 +165,8 @@ class TextGate:
         if fence < 0:
             return len(text.rstrip("`"))  # these may become a fence
         if self._may_hold_a_call(text[fence:]):
+            # A closed fence with a call is final: do not parse it again for every further chunk.
+            self._is_marked = self._is_marked or "```" in text[fence + 3 :]
             return fence
         self._may_be_fenced = False
         return len(text)

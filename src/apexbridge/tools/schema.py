@@ -31,6 +31,7 @@ MAX_CHECKS = 2_000_000
 MAX_TOLD_CHECKS = 20_000
 """Up to this cost everything that is wrong is told; beyond it, only the first thing."""
 MAX_COUNTED_PROBLEMS = 1_000
+LONG_TEXT = 10_000
 TEXT_SHIFT = 10
 """A kilobyte of text costs about as much as one node more."""
 _REFUSED_KEYWORDS = frozenset({"unevaluatedProperties", "unevaluatedItems", "$dynamicRef", "$recursiveRef"})
@@ -121,7 +122,7 @@ class SchemaParameters:
             return given, [InputProblem(path="", message="the input is too large to be checked against its schema")]
         if self._validator.is_valid(given):
             return given, []
-        if cost > MAX_TOLD_CHECKS:
+        if cost > MAX_TOLD_CHECKS or _has_long_text(given):
             return given, [self._first_problem(given)]
         found = islice(self._validator.iter_errors(given), MAX_PROBLEMS)
         return given, [_problem(error.instance_path, error.message) for error in found]
@@ -273,10 +274,27 @@ def _size(value: Any, limit: int) -> int:
         node = waiting.pop()
         count += 1 + (len(node) >> TEXT_SHIFT if isinstance(node, str) else 0)
         if isinstance(node, dict):
+            count += sum(len(key) >> TEXT_SHIFT for key in node)
             waiting.extend(node.values())
         elif isinstance(node, list):
             waiting.extend(node)
     return count
+
+
+def _has_long_text(value: Any) -> bool:
+    """Whether a key or a text is long: every problem would copy it."""
+    waiting = [value]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, str):
+            if len(node) > LONG_TEXT:
+                return True
+        elif isinstance(node, dict):
+            waiting.extend(node)
+            waiting.extend(node.values())
+        elif isinstance(node, list):
+            waiting.extend(node)
+    return False
 
 
 def _resolved(schema: Any, reference: str) -> Any:
