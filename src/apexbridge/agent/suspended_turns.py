@@ -115,7 +115,7 @@ class SuspendedTurns:
         self._drop_old(caller)
 
     def _drop_old(self, caller: str) -> None:
-        """Drop the oldest turns beyond the limits: first the caller's own, so that it cannot displace those of others."""
+        """Drop the oldest turns beyond the limits; first the caller's own, to protect those of others."""
         own = [key for key in self._turns if key[0] == caller]
         own_bytes = sum(self._turns[key].size for key in own)
         for key in own[:-1]:
