@@ -20,7 +20,7 @@ Json = dict[str, Any]
 Approve = Callable[[ApexBridgeError], Awaitable[str | None]]
 """Asks for the approval of a refused call; returns its id, or None if there is no approval."""
 MAX_SUGGESTIONS = 3
-MAX_COMPARED, MAX_LISTED = 100, 20
+MAX_COMPARED, MAX_LISTED = 50, 20
 """Names that are compared with a wrong one, and that are listed. A model can make many wrong calls."""
 MAX_ARGUMENTS = 1_000_000
 """Characters. Arguments are parsed and validated on the event loop."""
