@@ -401,6 +401,7 @@ def test_the_position_is_that_in_the_original_text(expression: str, position: in
         "1" + " " * (MAX_CHARACTERS - 1),
         "+".join(["1"] * (MAX_NODES // 2)),
         "(" * MAX_DEPTH + "1" + ")" * MAX_DEPTH,
+        "(0+1*" * MAX_DEPTH + "1" + ")" * MAX_DEPTH,
         "-" * MAX_DEPTH + "1",
         f"2^{MAX_BITS - 1}",
         f"2^-{MAX_BITS - 1}",

@@ -39,7 +39,7 @@ class DatetimeInput(WireInput):
     """What to find out."""
 
     action: Action | None = None
-    value: Written = Field(None, description="A moment, year first; default now")
+    value: Written = Field(None, description="ISO 8601, or as 'tomorrow 09:00'; default now")
     zone: str | None = Field(None, description="IANA name or offset; default UTC")
     to: str | None = Field(None, description="Zone for the result")
     add: str | None = Field(None, description="'1 month -2 days' or P1D")
