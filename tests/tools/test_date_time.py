@@ -1,9 +1,10 @@
+"""The tool `datetime`: its fields, the formats it reads, and calendar arithmetic."""
+
 import json
 import os
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
-from email.utils import format_datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -13,11 +14,19 @@ from hypothesis import strategies as st
 
 from apexbridge.errors import InvalidInputError
 from apexbridge.tools.builtin.date_time import datetime_tool
-from apexbridge.tools.builtin.dates.arithmetic import between, in_words, shift
-from apexbridge.tools.builtin.dates.durations import Duration, read_duration
-from apexbridge.tools.builtin.dates.reading import Reading, read_moment
-from apexbridge.tools.builtin.dates.wallclock import elapsed, timestamp
-from apexbridge.tools.builtin.dates.zones import find_zone, name_of
+from apexbridge.tools.builtin.dates import (
+    Duration,
+    Reading,
+    between,
+    elapsed,
+    find_zone,
+    in_words,
+    read_duration,
+    read_moment,
+    shift,
+    timestamp,
+    zone_name,
+)
 from apexbridge.tools.registry import ToolRegistry
 
 pytestmark = pytest.mark.anyio
@@ -50,7 +59,7 @@ async def ask(**input: Any) -> dict[str, Any]:
     return answer
 
 
-async def refusal(**input: Any) -> str:
+async def rejection(**input: Any) -> str:
     with pytest.raises(InvalidInputError) as caught:
         await ask(**input)
     assert caught.value.status == 422
@@ -64,7 +73,7 @@ def read(value: str | float, zone: str | None = None) -> Reading:
 
 # ------------------------------------------------------------------------------------------------- the tool's shape
 @pytest.mark.requirement("A5")
-async def test_now_is_told_in_utc_unless_a_zone_is_given() -> None:
+async def test_now_is_in_utc_unless_a_zone_is_given() -> None:
     before = datetime.now(UTC)
     answer = await ask()
     assert answer["success"] is True
@@ -76,7 +85,7 @@ async def test_now_is_told_in_utc_unless_a_zone_is_given() -> None:
 
 
 @pytest.mark.requirement("A5")
-async def test_a_moment_is_told_with_its_place_in_the_calendar() -> None:
+async def test_a_moment_has_calendar_fields() -> None:
     assert await ask(action="parse", value="2024-03-05T14:30:00+08:00") == {
         "success": True,
         "iso": "2024-03-05T14:30:00+08:00",
@@ -89,18 +98,18 @@ async def test_a_moment_is_told_with_its_place_in_the_calendar() -> None:
     }
 
 
-async def test_a_conversion_tells_the_same_moment_elsewhere() -> None:
+async def test_a_conversion_returns_the_same_moment_in_another_zone() -> None:
     answer = await ask(action="convert", value="2024-03-05 14:30", zone="北京时间", to="America/New_York")
     assert (answer["iso"], answer["zone"]) == ("2024-03-05T01:30:00-05:00", "America/New_York")
 
 
-async def test_a_sum_is_told_as_a_moment() -> None:
+async def test_a_sum_is_a_moment() -> None:
     answer = await ask(action="add", value="2024-01-31T10:00Z", add="1 month", to="+01:00")
     assert answer["iso"] == "2024-02-29T11:00:00+01:00"
     assert answer["notes"] == ["2024-02 has no day 31; its last was taken"]
 
 
-async def test_a_comparison_tells_how_far_apart_two_moments_are() -> None:
+async def test_a_comparison_returns_the_distance_of_two_moments() -> None:
     assert await ask(action="compare", value="2024-03-05T10:00Z", other="2024-03-07T13:00Z") == {
         "success": True,
         "iso": "2024-03-05T10:00:00+00:00",
@@ -119,7 +128,7 @@ async def test_a_comparison_tells_how_far_apart_two_moments_are() -> None:
     assert (same["order"], same["seconds"], same["text"]) == ("same", 0, "0 seconds")
 
 
-async def test_without_an_action_the_fields_say_what_is_wanted() -> None:
+async def test_the_fields_imply_the_action() -> None:
     assert (await ask(value="2024-03-05Z"))["dayOfYear"] == 65
     assert (await ask(value="2024-03-05Z", to="Tokyo"))["zone"] == "Asia/Tokyo"
     assert (await ask(value="2024-03-05Z", add="1 day", to="Tokyo"))["dayOfYear"] == 66
@@ -146,13 +155,13 @@ async def test_the_other_moment_is_read_in_the_zone_of_the_first() -> None:
         ({"value": True}, "value"),
     ],
 )
-async def test_fields_that_do_not_belong_together_are_refused(input: dict[str, Any], word: str) -> None:
-    assert word in await refusal(**input)
+async def test_contradictory_fields_are_rejected(input: dict[str, Any], word: str) -> None:
+    assert word in await rejection(**input)
 
 
-def test_what_a_model_must_read_of_it_is_short() -> None:
-    told = json.dumps(datetime_tool.parameters.schema, ensure_ascii=False, separators=(",", ":"))
-    assert len(told.encode()) + len(datetime_tool.description) < 600
+def test_the_schema_and_description_are_short() -> None:
+    text = json.dumps(datetime_tool.parameters.schema, ensure_ascii=False, separators=(",", ":"))
+    assert len(text.encode()) + len(datetime_tool.description) < 600
 
 
 # ----------------------------------------------------------------------------------------------------------- reading
@@ -164,53 +173,29 @@ def test_what_a_model_must_read_of_it_is_short() -> None:
         ("2024-03-05t14:30:15z", "2024-03-05T14:30:15+00:00"),
         ("2024-03-05 14:30:15.25-03:30", "2024-03-05T14:30:15.250000-03:30"),
         ("2024-03-05T14:30:15,123456789+0800", "2024-03-05T14:30:15.123456+08:00"),
-        ("20240305T143015Z", "2024-03-05T14:30:15+00:00"),
-        ("20240305T1430+08", "2024-03-05T14:30:00+08:00"),
-        ("2024-03-05T14", "2024-03-05T14:00:00+00:00"),
-        ("2024-W10-2", "2024-03-05T00:00:00+00:00"),
-        ("2024W102T1430", "2024-03-05T14:30:00+00:00"),
-        ("2024-W10", "2024-03-04T00:00:00+00:00"),
-        ("2024-065", "2024-03-05T00:00:00+00:00"),
-        ("2024-366T12:00Z", "2024-12-31T12:00:00+00:00"),
-        ("2024-03-05T24:00", "2024-03-06T00:00:00+00:00"),
-        ("2024-03-05Z", "2024-03-05T00:00:00+00:00"),
-        ("2024-03-05T14:30+08:00[Asia/Shanghai]", "2024-03-05T14:30:00+08:00"),
-        ("2024-03-05T14:30[Europe/Berlin]", "2024-03-05T14:30:00+01:00"),
-        ("Tue, 05 Mar 2024 14:30:15 +0800", "2024-03-05T14:30:15+08:00"),
-        ("Tue, 5 Mar 2024 14:30:15 GMT", "2024-03-05T14:30:15+00:00"),
-        ("5 Mar 2024 14:30 -0500 (EST)", "2024-03-05T14:30:00-05:00"),
-        ("Tue Mar  5 14:30:15 2024", "2024-03-05T14:30:15+00:00"),
-        ("Tue Mar 5 14:30:15 2024 +0800", "2024-03-05T14:30:15+08:00"),
-        ("Tue Mar 5 14:30:15 UTC 2024", "2024-03-05T14:30:15+00:00"),
-        ("Tue Mar 05 2024 14:30:15 GMT+0800 (China Standard Time)", "2024-03-05T14:30:15+08:00"),
-        ("2024/3/5 14:30", "2024-03-05T14:30:00+00:00"),
+        *(("20240305T143015Z", "2024-03-05T14:30:15+00:00"), ("20240305T1430+08", "2024-03-05T14:30:00+08:00")),
+        *(("2024-03-05T14", "2024-03-05T14:00:00+00:00"), ("2024-W10-2", "2024-03-05T00:00:00+00:00")),
+        *(("2024W102T1430", "2024-03-05T14:30:00+00:00"), ("2024-W10", "2024-03-04T00:00:00+00:00")),
+        *(("2024-03-05T24:00", "2024-03-06T00:00:00+00:00"), ("2024-03-05Z", "2024-03-05T00:00:00+00:00")),
+        *(("2024-3-5 9:05", "2024-03-05T09:05:00+00:00"), ("2024/3/5 14:30", "2024-03-05T14:30:00+00:00")),
         ("2024.03.05", "2024-03-05T00:00:00+00:00"),
-        ("5 March 2024", "2024-03-05T00:00:00+00:00"),
-        ("5th of March, 2024 at 2pm", "2024-03-05T14:00:00+00:00"),
-        ("05-Mar-2024 14:30", "2024-03-05T14:30:00+00:00"),
-        ("March 5, 2024 2:30 pm", "2024-03-05T14:30:00+00:00"),
-        ("Sept. 5th 2024, 12:05 a.m.", "2024-09-05T00:05:00+00:00"),
-        ("March 5, 2024 12 PM UTC+8", "2024-03-05T12:00:00+08:00"),
+        ("2024-03-05 14:30 UTC+8", "2024-03-05T14:30:00+08:00"),
         ("2024-03-05 14:30 Asia/Tokyo", "2024-03-05T14:30:00+09:00"),
         ("2024年3月5日 下午3点20分", "2024-03-05T15:20:00+00:00"),
         ("2024年3月5日15时20分30秒", "2024-03-05T15:20:30+00:00"),
-        ("2024年3月5号(星期二)上午12:05", "2024-03-05T00:05:00+00:00"),
+        ("2024年3月5号上午12:05", "2024-03-05T00:05:00+00:00"),
+        ("2024年3月5日 下午15点", "2024-03-05T15:00:00+00:00"),
+        ("2024年3月5日 晚上8点", "2024-03-05T20:00:00+00:00"),
         ("2024年3月5日 中午12点半", "2024-03-05T12:30:00+00:00"),
         ("2024年3月5日 中午1点整 北京时间", "2024-03-05T13:00:00+08:00"),
         ("2024年3月5日 中午11点", "2024-03-05T11:00:00+00:00"),
         ("2024年3月5日 晚上12点", "2024-03-06T00:00:00+00:00"),
-        ("２０２４年３月５日 １４：３０", "2024-03-05T14:30:00+00:00"),
-        ("now", "2024-03-05T22:30:00+00:00"),
-        ("现在", "2024-03-05T22:30:00+00:00"),
-        ("Today", "2024-03-05T00:00:00+00:00"),
-        ("tomorrow 9am", "2024-03-06T09:00:00+00:00"),
-        ("yesterday at 21:15", "2024-03-04T21:15:00+00:00"),
-        ("今天", "2024-03-05T00:00:00+00:00"),
-        ("明天下午3点", "2024-03-06T15:00:00+00:00"),
-        ("昨天", "2024-03-04T00:00:00+00:00"),
-        ("后天", "2024-03-07T00:00:00+00:00"),
-        ("前天", "2024-03-03T00:00:00+00:00"),
-        ("1709649000", "2024-03-05T14:30:00+00:00"),
+        *(("２０２４年３月５日 １４：３０", "2024-03-05T14:30:00+00:00"), ("now", "2024-03-05T22:30:00+00:00")),
+        *(("现在", "2024-03-05T22:30:00+00:00"), ("Today", "2024-03-05T00:00:00+00:00")),
+        *(("tomorrow, 09:00", "2024-03-06T09:00:00+00:00"), ("yesterday 21:15", "2024-03-04T21:15:00+00:00")),
+        *(("今天", "2024-03-05T00:00:00+00:00"), ("明天下午3点", "2024-03-06T15:00:00+00:00")),
+        *(("昨天", "2024-03-04T00:00:00+00:00"), ("后天", "2024-03-07T00:00:00+00:00")),
+        *(("前天", "2024-03-03T00:00:00+00:00"), ("1709649000", "2024-03-05T14:30:00+00:00")),
         ("1709649000.5", "2024-03-05T14:30:00.500000+00:00"),
         ("1709649000250", "2024-03-05T14:30:00.250000+00:00"),
         (1709649000, "2024-03-05T14:30:00+00:00"),
@@ -220,22 +205,22 @@ def test_what_a_model_must_read_of_it_is_short() -> None:
         (-86400, "1969-12-31T00:00:00+00:00"),
     ],
 )
-def test_a_moment_can_be_written_in_many_ways(written: str | float, expected: str) -> None:
+def test_moments_are_read_in_these_formats(written: str | float, expected: str) -> None:
     assert read(written).moment.isoformat() == expected
 
 
-def test_today_is_the_day_of_the_zone() -> None:
+def test_today_depends_on_the_zone() -> None:
     assert read("today", "Asia/Shanghai").moment.isoformat() == "2024-03-06T00:00:00+08:00"
-    assert read("tomorrow 8am Asia/Tokyo").moment.isoformat() == "2024-03-07T08:00:00+09:00"
+    assert read("tomorrow 08:00 Asia/Tokyo").moment.isoformat() == "2024-03-07T08:00:00+09:00"
 
 
-def test_a_time_alone_is_of_today_and_that_is_said() -> None:
+def test_a_time_alone_is_today_with_a_note() -> None:
     reading = read("14:30", "Asia/Tokyo")
     assert reading.moment.isoformat() == "2024-03-06T14:30:00+09:00"
     assert reading.notes == ("no day given; today, 2024-03-06, was taken",)
 
 
-def test_a_text_that_names_its_zone_is_told_in_the_zone_asked_for() -> None:
+def test_a_text_with_a_zone_is_converted_to_the_requested_zone() -> None:
     assert read("2024-03-05T14:30Z", "Asia/Shanghai").moment.isoformat() == "2024-03-05T22:30:00+08:00"
 
 
@@ -243,28 +228,25 @@ def test_a_text_that_names_its_zone_is_told_in_the_zone_asked_for() -> None:
     ("written", "note"),
     [
         ("2024-03-05", "no zone given; read in UTC"),
-        ("Mon, 05 Mar 2024 10:00 Z", "2024-03-05 is a Tuesday, not the weekday given"),
-        ("2016-12-31T23:59:60Z", "a leap second was read as the second after it"),
-        ("2024-03-05T10:00+09:00[Asia/Shanghai]", "Asia/Shanghai is not at +09:00 then; +09:00 was taken"),
         (100_000_000_000, "read as milliseconds since 1970"),
         (99_999_999_999, "read as seconds since 1970"),
     ],
 )
-def test_what_was_assumed_is_said(written: str | float, note: str) -> None:
+def test_assumptions_are_in_the_notes(written: str | float, note: str) -> None:
     assert read(written).notes == (note,)
 
 
-@pytest.mark.parametrize("written", ["03/04/2024", "3.4.2024", "25/12/2024", "12-25-24", "Tue 03/04/2024 10:00"])
-async def test_a_date_that_does_not_begin_with_its_year_is_refused(written: str) -> None:
-    assert "write the year first" in await refusal(value=written)
+@pytest.mark.parametrize("written", ["03/04/2024", "3.4.2024", "25/12/2024", "12-25-24", "03/04/2024 10:00"])
+async def test_a_date_that_does_not_start_with_the_year_is_rejected(written: str) -> None:
+    assert "write the year first" in await rejection(value=written)
 
 
 @pytest.mark.parametrize(
     "written",
     [
         *("2023-02-29", "2024-02-30", "2024-13-01", "2024-00-10", "0000-01-01", "2023-366", "2024-000", "2024-W00-1"),
-        *("2021-W53-1", "9999-W52-7", "5 Foo 2024", "2024-03-05T25:00", "2024-03-05T24:01", "2024-03-05T10:60"),
-        *("2024-03-05 13:00 pm", "2024-03-05 0 am", "2024年3月5日上午13点", "2024-03-05T10:00:61", "3点20秒"),
+        *("2021-W53-1", "9999-W52-7", "2024-03-05T25:00", "2024-03-05T24:01", "2024-03-05T10:60", "Mon 14:30"),
+        *("2024-03-05T23:59:60Z", "晚上1点", "下午", "2024年3月5日上午13点", "2024-03-05T10:00:61", "3点20秒"),
         *("2024", "86400", "2024-03", "soon", "Monday 14:30", "2024-03-05 blah", "2024-03-05T10:00+24:00", " ", "P1D"),
         *("0001-01-01T00:00+08:00", "9999-12-31T23:59-01:00", "9999-12-31T24:00", "2024-03-05T10:00]", "٢٠٢٤-٠٣-٠٥"),
         *("x\ud800", "\x00", "2024-03-05\x00", "9" * 16, "9" * 101, "ﷺ" * 100, "(" * 100, "1 " * 50, "-" * 100),
@@ -279,8 +261,13 @@ async def test_a_date_that_does_not_begin_with_its_year_is_refused(written: str)
         ),
     ],
 )
-async def test_what_is_no_moment_is_refused_with_a_plain_word(written: Any) -> None:
-    assert len(await refusal(value=written)) < 300
+async def test_an_invalid_moment_is_rejected_with_a_short_message(written: Any) -> None:
+    assert len(await rejection(value=written)) < 350
+
+
+@pytest.mark.parametrize("written", ["5 March 2024", "Tue, 05 Mar 2024 14:30:15 +0800", "tomorrow 9am", "soon"])
+async def test_an_unknown_format_is_rejected_with_the_accepted_formats(written: str) -> None:
+    assert "write 2024-03-05T14:30:00+08:00, 2024-03-05 14:30 Asia/Tokyo" in await rejection(value=written)
 
 
 # ------------------------------------------------------------------------------------------------------------- zones
@@ -293,47 +280,39 @@ async def test_what_is_no_moment_is_refused_with_a_plain_word(written: Any) -> N
         *(("New York", "America/New_York"), ("tokyo", "Asia/Tokyo"), ("EST5EDT", "EST5EDT")),
     ],
 )
-def test_a_zone_can_be_written_in_many_ways(written: str, name: str) -> None:
-    assert name_of(find_zone(written)) == name
+def test_zones_are_read_in_these_formats(written: str, name: str) -> None:
+    assert zone_name(find_zone(written)) == name
 
 
 @pytest.mark.parametrize(
     ("written", "hint"),
     [
-        ("Asia/Shanghi", "Asia/Shanghai"),
-        ("Europe/Berlni", "Europe/Berlin"),
-        ("Pariss", "Europe/Paris"),
-        ("CST", "Asia/Shanghai or America/Chicago"),
-        ("Eastern time", "Canada/Eastern or US/Eastern"),
-        ("+25:00", "less than 24 hours"),
-        ("../../../etc/passwd", "write Asia/Shanghai"),
-        ("/etc/localtime", "no zone"),
-        ("localtime", "no zone"),
-        ("right/UTC", "no zone"),
-        ("Asia", "no zone"),
+        *(("Asia/Shanghi", "Asia/Shanghai"), ("Europe/Berlni", "Europe/Berlin"), ("Pariss", "Europe/Paris")),
+        *(("CST", "abbreviations can mean several zones"), ("Eastern time", "Canada/Eastern or US/Eastern")),
+        *(("+25:00", "less than 24 hours"), ("../../../etc/passwd", "write Asia/Shanghai")),
+        *(("/etc/localtime", "no zone"), ("localtime", "no zone"), ("right/UTC", "no zone"), ("Asia", "no zone")),
         ("a" * 101, "too long"),
-        ("\ud800", "half a character"),
     ],
 )
-async def test_an_unknown_zone_is_refused_with_the_nearest_names(written: str, hint: str) -> None:
-    assert hint in await refusal(zone=written)
-    assert hint in await refusal(to=written)
+async def test_an_unknown_zone_is_rejected_with_similar_names(written: str, hint: str) -> None:
+    assert hint in await rejection(zone=written)
+    assert hint in await rejection(to=written)
 
 
-def test_without_zones_of_the_system_those_of_the_package_serve() -> None:
+def test_zones_come_from_the_tzdata_package_if_the_system_has_none() -> None:
     program = (
-        "from apexbridge.tools.builtin.dates.zones import find_zone\n"
+        "from apexbridge.tools.builtin.dates import find_zone\n"
         "from datetime import datetime\n"
         "print(datetime(2024, 7, 1, tzinfo=find_zone('europe/berlin')).isoformat())"
     )
-    told = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program],
         env={**os.environ, "PYTHONTZPATH": ""},
         capture_output=True,
         check=True,
         text=True,
     )
-    assert told.stdout.strip() == "2024-07-01T00:00:00+02:00"
+    assert process.stdout.strip() == "2024-07-01T00:00:00+02:00"
 
 
 # --------------------------------------------------------------------------------------------- clocks that are changed
@@ -347,7 +326,7 @@ def test_without_zones_of_the_system_those_of_the_package_serve() -> None:
         ("Pacific/Apia", "2011-12-30 10:00", "2011-12-31T10:00:00+14:00"),
     ],
 )
-async def test_a_time_that_clocks_leap_over_is_noticed(zone: str, written: str, taken: str) -> None:
+async def test_a_time_that_clocks_skip_has_a_note(zone: str, written: str, taken: str) -> None:
     answer = await ask(value=written, zone=zone)
     assert answer["iso"] == taken
     assert len(answer["notes"]) == 1
@@ -363,7 +342,7 @@ async def test_a_time_that_clocks_leap_over_is_noticed(zone: str, written: str, 
         ("Australia/Lord_Howe", "2024-04-07 01:45", "2024-04-07T01:45:00+11:00", "2024-04-07T01:45:00+10:30"),
     ],
 )
-async def test_a_time_that_clocks_show_twice_is_noticed(zone: str, written: str, first: str, second: str) -> None:
+async def test_a_time_that_clocks_repeat_has_a_note(zone: str, written: str, first: str, second: str) -> None:
     answer = await ask(value=written, zone=zone)
     assert answer["iso"] == first
     assert "happens twice" in answer["notes"][0]
@@ -384,11 +363,11 @@ async def test_a_time_that_clocks_show_twice_is_noticed(zone: str, written: str,
         ("Australia/Lord_Howe", "2024-10-06 02:30"),
     ],
 )
-async def test_just_beside_a_change_nothing_is_noticed(zone: str, written: str) -> None:
+async def test_a_time_next_to_a_clock_change_has_no_note(zone: str, written: str) -> None:
     assert "notes" not in await ask(value=written, zone=zone)
 
 
-async def test_days_keep_the_clock_and_hours_really_pass() -> None:
+async def test_days_keep_the_local_time_and_hours_are_elapsed_time() -> None:
     start = {"value": "2024-03-09 12:00", "zone": "America/New_York"}
     assert (await ask(**start, add="1 day"))["iso"] == "2024-03-10T12:00:00-04:00"
     assert (await ask(**start, add="24 hours"))["iso"] == "2024-03-10T13:00:00-04:00"
@@ -397,13 +376,13 @@ async def test_days_keep_the_clock_and_hours_really_pass() -> None:
     assert "does not exist" in gap["notes"][0]
 
 
-async def test_hours_go_through_a_repeated_hour_one_after_the_other() -> None:
+async def test_hours_pass_through_a_repeated_hour() -> None:
     start = {"value": "2024-11-03T00:30:00-04:00", "zone": "America/New_York"}
-    told = [(await ask(**start, add=f"{hours} hours"))["iso"][11:] for hours in range(1, 4)]
-    assert told == ["01:30:00-04:00", "01:30:00-05:00", "02:30:00-05:00"]
+    clocks = [(await ask(**start, add=f"{hours} hours"))["iso"][11:] for hours in range(1, 4)]
+    assert clocks == ["01:30:00-04:00", "01:30:00-05:00", "02:30:00-05:00"]
 
 
-async def test_a_day_without_an_hour_is_a_day_in_words_and_fewer_hours_in_seconds() -> None:
+async def test_a_short_day_is_one_day_in_words_and_23_hours_in_seconds() -> None:
     answer = await ask(value="2024-03-09 12:00", other="2024-03-10 12:00", zone="America/New_York")
     assert (answer["text"], answer["calendarDays"], answer["seconds"]) == ("1 day", 1, 23 * 3600)
 
@@ -433,7 +412,7 @@ async def test_a_day_without_an_hour_is_a_day_in_words_and_fewer_hours_in_second
         ("３天前", Duration(days=-3)),
     ],
 )
-def test_a_duration_can_be_written_in_many_ways(written: str, expected: Duration) -> None:
+def test_durations_are_read_in_these_formats(written: str, expected: Duration) -> None:
     assert read_duration(written) == expected
 
 
@@ -445,29 +424,23 @@ def test_a_duration_can_be_written_in_many_ways(written: str, expected: Duration
         *("8000 years", "-2024 years", "3000000 days", "-P3000000D", "90000000000 seconds" * 3, "300000000000 seconds"),
     ],
 )
-async def test_what_is_no_duration_or_leads_out_of_the_calendar_is_refused(written: str) -> None:
-    assert len(await refusal(value="2024-03-05Z", add=written)) < 300
+async def test_an_invalid_duration_is_rejected(written: str) -> None:
+    assert len(await rejection(value="2024-03-05Z", add=written)) < 300
 
 
 @pytest.mark.parametrize(
     ("start", "add", "end"),
     [
-        ("2024-02-29", "1 year", "2025-02-28"),
-        ("2024-02-29", "4 years", "2028-02-29"),
-        ("2024-02-29", "-1 year", "2023-02-28"),
-        ("2000-02-29", "P100Y", "2100-02-28"),
-        ("2024-01-31", "1 month", "2024-02-29"),
-        ("2024-01-31", "1 month 1 day", "2024-03-01"),
-        ("2024-03-31", "-1 month", "2024-02-29"),
-        ("2023-12-31", "2 months", "2024-02-29"),
-        ("2024-02-28", "1 day", "2024-02-29"),
-        ("2023-02-28", "1 day", "2023-03-01"),
-        ("2024-01-01", "-1 day", "2023-12-31"),
-        ("0001-01-31", "1 month", "0001-02-28"),
+        *(("2024-02-29", "1 year", "2025-02-28"), ("2024-02-29", "4 years", "2028-02-29")),
+        *(("2024-02-29", "-1 year", "2023-02-28"), ("2000-02-29", "P100Y", "2100-02-28")),
+        *(("2024-01-31", "1 month", "2024-02-29"), ("2024-01-31", "1 month 1 day", "2024-03-01")),
+        *(("2024-03-31", "-1 month", "2024-02-29"), ("2023-12-31", "2 months", "2024-02-29")),
+        *(("2024-02-28", "1 day", "2024-02-29"), ("2023-02-28", "1 day", "2023-03-01")),
+        *(("2024-01-01", "-1 day", "2023-12-31"), ("0001-01-31", "1 month", "0001-02-28")),
         ("9999-12-01", "30 days", "9999-12-31"),
     ],
 )
-def test_months_and_years_end_on_the_last_day_there_is(start: str, add: str, end: str) -> None:
+def test_short_months_end_on_their_last_day(start: str, add: str, end: str) -> None:
     moment, _ = shift(read(start).moment, read_duration(add), UTC)
     assert moment.date().isoformat() == end
 
@@ -490,40 +463,31 @@ async def test_the_week_is_that_of_iso_8601(day: str, week: str) -> None:
 # -------------------------------------------------------------------------------------------------------- properties
 @unhurried
 @given(moments)
-def test_what_is_written_as_iso_8601_is_read_as_the_same_moment(moment: datetime) -> None:
-    again = read(moment.isoformat(), name_of(moment.tzinfo)).moment
+def test_iso_8601_is_read_as_the_same_moment(moment: datetime) -> None:
+    again = read(moment.isoformat(), zone_name(moment.tzinfo)).moment
     assert again.isoformat() == moment.isoformat()
     assert timestamp(again) == timestamp(moment)
 
 
 @unhurried
 @given(moments.map(lambda moment: moment.astimezone(timezone(timedelta(hours=8))).replace(microsecond=0)))
-def test_other_ways_to_write_a_moment_are_read_as_that_moment(moment: datetime) -> None:
-    ways = [
-        format_datetime(moment),
-        moment.strftime("%A, %d %B %Y %H:%M:%S %z"),
-        moment.strftime("%B %d, %Y %I:%M:%S %p %z"),
-        moment.strftime("%Y/%m/%d %H:%M:%S UTC%z"),
-        moment.strftime("%G-W%V-%uT%H:%M:%S%z"),
-        moment.strftime("%Y-%jT%H%M%S%z"),
-        moment.strftime("%a %b %d %H:%M:%S %Y %z"),
-        moment.strftime("%Y年%m月%d日%H时%M分%S秒 %z"),
-    ]
-    for written in ways:
+def test_other_formats_of_a_moment_are_read_as_that_moment(moment: datetime) -> None:
+    formats = ["%Y/%m/%d %H:%M:%S UTC%z", "%G-W%V-%uT%H:%M:%S%z", "%Y%m%dT%H%M%S%z", "%Y年%m月%d日%H时%M分%S秒 %z"]
+    for written in map(moment.strftime, formats):
         assert read(written) == Reading(moment=moment), written
 
 
 @unhurried
 @given(moments, zones)
 def test_a_conversion_keeps_the_timestamp(moment: datetime, zone: tzinfo) -> None:
-    there = read(moment.isoformat(), name_of(zone)).moment
+    there = read(moment.isoformat(), zone_name(zone)).moment
     assert timestamp(there) == timestamp(moment)
     assert elapsed(there, moment) == timedelta()
 
 
 @unhurried
 @given(moments, st.integers(-(10**7), 10**7), st.sampled_from(["hours", "minutes", "seconds", "ms", "小时"]))
-def test_what_is_added_in_hours_and_less_can_be_taken_away_again(moment: datetime, amount: int, unit: str) -> None:
+def test_added_hours_can_be_subtracted_again(moment: datetime, amount: int, unit: str) -> None:
     zone = moment.tzinfo or UTC
     there, _ = shift(moment, read_duration(f"{amount}{unit}"), zone)
     back, _ = shift(there, read_duration(f"{-amount} {unit}"), zone)
@@ -534,7 +498,7 @@ def test_what_is_added_in_hours_and_less_can_be_taken_away_again(moment: datetim
 @given(
     moments.map(lambda moment: moment.astimezone(UTC)), st.integers(-50_000, 50_000), st.sampled_from(["days", "周"])
 )
-def test_without_changes_of_clocks_days_can_be_taken_away_again(moment: datetime, amount: int, unit: str) -> None:
+def test_added_days_can_be_subtracted_again_without_clock_changes(moment: datetime, amount: int, unit: str) -> None:
     there, _ = shift(moment, read_duration(f"{amount} {unit}"), UTC)
     assert shift(there, read_duration(f"{-amount} {unit}"), UTC)[0] == moment
 
@@ -572,7 +536,7 @@ def test_the_words_of_a_comparison_lead_from_one_moment_to_the_other(a: datetime
         | st.sampled_from(["now", "parse", "add", "compare", "tomorrow", "1 day", "Asia/Tokyo", "2024-03-05", None]),
     )
 )
-async def test_whatever_is_asked_is_answered_or_refused(input: dict[str, Any]) -> None:
+async def test_any_input_is_answered_or_rejected(input: dict[str, Any]) -> None:
     try:
         answer = await ask(**input)
     except InvalidInputError as error:

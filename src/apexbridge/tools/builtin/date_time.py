@@ -6,15 +6,22 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StrictFloat, StrictInt, WithJsonSchema
 
 from apexbridge.errors import InvalidInputError
-from apexbridge.tools.builtin.dates.arithmetic import between, in_words, shift
-from apexbridge.tools.builtin.dates.days import WEEKDAYS
-from apexbridge.tools.builtin.dates.durations import read_duration
-from apexbridge.tools.builtin.dates.reading import read_moment
-from apexbridge.tools.builtin.dates.wallclock import elapsed, in_zone, timestamp
-from apexbridge.tools.builtin.dates.zones import find_zone, name_of, offset_text
+from apexbridge.tools.builtin.dates import (
+    between,
+    elapsed,
+    find_zone,
+    in_words,
+    in_zone,
+    read_duration,
+    read_moment,
+    shift,
+    timestamp,
+    zone_name,
+)
 from apexbridge.tools.tool import Tool, ToolContext
 from apexbridge.wire import WireInput
 
+WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 Action = Literal["now", "parse", "convert", "add", "compare"]
 Written = Annotated[str | StrictInt | StrictFloat | None, WithJsonSchema({"type": ["string", "number"]})]
 _EVERYWHERE = {"zone", "to"}
@@ -32,7 +39,7 @@ class DatetimeInput(WireInput):
     """What to find out."""
 
     action: Action | None = None
-    value: Written = Field(None, description="A moment, year first; default now")
+    value: Written = Field(None, description="ISO 8601, or as 'tomorrow 09:00'; default now")
     zone: str | None = Field(None, description="IANA name or offset; default UTC")
     to: str | None = Field(None, description="Zone for the result")
     add: str | None = Field(None, description="'1 month -2 days' or P1D")
@@ -46,7 +53,7 @@ class DatetimeInput(WireInput):
     metadata={"category": "builtin", "tags": ("time",)},
 )
 async def datetime_tool(args: DatetimeInput, context: ToolContext) -> dict[str, Any]:
-    """Answer with a moment, or with how two of them lie to each other."""
+    """Return a moment, or a comparison of two."""
     given = {name: value for name, value in args if value not in (None, "")}
     action = _action(given)
     zone = find_zone(given["zone"]) if "zone" in given else None
@@ -62,31 +69,31 @@ async def datetime_tool(args: DatetimeInput, context: ToolContext) -> dict[str, 
     if action == "compare":
         other = read_moment(given["other"], zone=zone, now=now, default=own)
         notes = (*notes, *(f"other: {note}" for note in other.notes))
-        return _told(moment, _comparison(moment, other.moment), notes)
-    return _told(moment, _calendar(moment), notes)
+        return _result(moment, _comparison(moment, other.moment), notes)
+    return _result(moment, _calendar(moment), notes)
 
 
 def _action(given: dict[str, Any]) -> Action:
-    """The action asked for, or else the one that the fields belong to."""
+    """Return the requested action, or the one that the fields imply."""
     implied: Action = "now"
-    for action, field in _NEEDED.items():
+    for candidate, field in _NEEDED.items():
         if field in given:
-            implied = action
-    wanted: Action = given.get("action", implied)
-    surplus = sorted(given.keys() - _FIELDS[wanted] - {"action"})
+            implied = candidate
+    action: Action = given.get("action", implied)
+    surplus = sorted(given.keys() - _FIELDS[action] - {"action"})
     if surplus:
-        raise InvalidInputError(f"{wanted} does not use {', '.join(surplus)}; leave it out, or choose another action")
-    if wanted in _NEEDED and _NEEDED[wanted] not in given:
-        raise InvalidInputError(f"{wanted} needs `{_NEEDED[wanted]}`")
-    return wanted
+        raise InvalidInputError(f"{action} does not use {', '.join(surplus)}; leave it out, or choose another action")
+    if action in _NEEDED and _NEEDED[action] not in given:
+        raise InvalidInputError(f"{action} needs `{_NEEDED[action]}`")
+    return action
 
 
-def _told(moment: datetime, more: dict[str, Any], notes: tuple[str, ...]) -> dict[str, Any]:
+def _result(moment: datetime, more: dict[str, Any], notes: tuple[str, ...]) -> dict[str, Any]:
     result = {
         "success": True,
         "iso": moment.isoformat(),
         "timestamp": timestamp(moment),
-        "zone": name_of(moment.tzinfo),
+        "zone": zone_name(moment.tzinfo),
         **more,
     }
     return {**result, "notes": list(notes)} if notes else result
@@ -95,7 +102,7 @@ def _told(moment: datetime, more: dict[str, Any], notes: tuple[str, ...]) -> dic
 def _calendar(moment: datetime) -> dict[str, Any]:
     year, week, _ = moment.isocalendar()
     return {
-        "utcOffset": offset_text(moment.utcoffset()),
+        "utcOffset": moment.isoformat(timespec="seconds")[len("2024-03-05T14:30:00") :],
         "weekday": WEEKDAYS[moment.weekday()],
         "isoWeek": f"{year:04}-W{week:02}",
         "dayOfYear": moment.timetuple().tm_yday,

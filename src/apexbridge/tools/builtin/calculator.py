@@ -1,0 +1,726 @@
+"""Exact arithmetic on text, in bounded time.
+
+An expression is parsed into steps in postfix order, then the steps run on a stack of numbers. Numbers are integers and
+fractions while results are rational, and floats otherwise. Each operation checks the size of its result, and operations
+on long numbers use up a budget, so that no expression takes long.
+"""
+
+import math
+import operator
+import re
+from collections.abc import Callable, Mapping
+from decimal import Context, Decimal, localcontext
+from fractions import Fraction
+from typing import Any, NamedTuple, TypeVar
+
+from apexbridge.errors import InvalidInputError
+
+Exact = int | Fraction
+Number = int | Fraction | float
+_AnyNumber = TypeVar("_AnyNumber", Exact, Number)
+
+MAX_CHARACTERS = 1000
+MAX_NODES = 500
+"""Numbers, operators and calls together."""
+MAX_DEPTH = 60
+"""Brackets, signs, roots and powers within each other. The parser recurses this deep."""
+MAX_BITS = 4096
+"""Of an integer, or of the numerator and the denominator of a fraction."""
+MAX_STEPS = 1000
+"""An operation is one step, plus one for every `BITS_PER_STEP` bits it works on."""
+BITS_PER_STEP = 256
+MAX_DIGITS = 400
+"""Of a number as it is written."""
+MAX_EXPONENT = 800
+"""Of a number as it is written, such as 1e800. Together with `MAX_DIGITS` it stays below `MAX_BITS`."""
+MAX_FACTORIAL = 500
+MAX_CHOICES = 10_000
+"""The largest argument of `comb` and `perm`."""
+MAX_PLACES = 400
+"""Decimal places of `round`."""
+MAX_ANGLE = 10**15
+"""Floats above it are too coarse to be reduced to one turn."""
+SIGNIFICANT_DIGITS = 15
+"""Of a float; the digits after them are rounding noise."""
+NOISE = 2.0**-50
+"""Relative error that a few operations on floats may add up to."""
+
+_PRECISE = Context(prec=28)
+_LARGEST_EXPONENT = Decimal(1000)
+"""exp(1000) overflows a float, exp(-1000) is 0."""
+_CLOSE_TO_ONE = Decimal("1e-9")
+
+
+def evaluate(expression: str) -> Number:
+    """Calculate an expression: exactly if the result is rational, as a bool for a comparison, else as a float.
+
+    Raises:
+        InvalidInputError: it is not arithmetic, has no real and finite value, or takes too much work. `position` in the
+            details counts from 1.
+    """
+    steps_left = MAX_STEPS
+    stack: list[Number] = []
+    for step in _Parser(expression).parse():
+        if step.function is None:
+            stack.append(step.value)
+            continue
+        operands = stack[-step.arity :]
+        del stack[-step.arity :]
+        value = _apply(step.function, operands, step)
+        steps_left -= 1 + (sum(map(_bits, operands)) + step.arity * _bits(value)) // BITS_PER_STEP
+        if steps_left < 0:
+            raise _error(
+                f"{step.name}: the calculation takes more than {MAX_STEPS} steps; split it into parts", step.position
+            )
+        stack.append(value)
+    return stack[0]
+
+
+def without_noise(value: Number) -> Number:
+    """Round a float to 15 significant digits, and to an integer if that is the same; return exact numbers unchanged."""
+    if not isinstance(value, float):
+        return value
+    rounded = float(f"{value:.{SIGNIFICANT_DIGITS}g}")
+    return int(rounded) if rounded.is_integer() and abs(rounded) < 10**SIGNIFICANT_DIGITS else rounded
+
+
+# ---------------------------------------------------------------------------------------------------------- operations
+class _OperationError(Exception):
+    """An operation cannot be done; the evaluator adds the position."""
+
+
+class _Step(NamedTuple):
+    """Pushes `value`, or replaces `arity` numbers by the result of `function`."""
+
+    name: str
+    position: int
+    function: Callable[..., Number] | None
+    arity: int
+    value: Number = 0
+
+
+def _apply(function: Callable[..., Number], operands: list[Number], step: _Step) -> Number:
+    if any(isinstance(operand, bool) for operand in operands):
+        raise _error(f"{step.name} takes numbers, not the result of a comparison", step.position)
+    try:
+        value = function(*operands)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise OverflowError
+    except _OperationError as error:
+        raise _error(f"{step.name}: {error}", step.position) from error
+    except ZeroDivisionError as error:
+        raise _error(f"{step.name}: division by zero", step.position) from error
+    except OverflowError as error:
+        raise _error(f"{step.name}: the number is too large", step.position) from error
+    except ValueError as error:
+        raise _error(f"{step.name} has no real result here", step.position) from error
+    return value
+
+
+def _error(reason: str, position: int) -> InvalidInputError:
+    return InvalidInputError(f"Cannot calculate this: {reason} (at character {position + 1})", position=position + 1)
+
+
+def _bits(value: Number) -> int:
+    return 64 if isinstance(value, float) else value.numerator.bit_length() + value.denominator.bit_length()
+
+
+def _require_room(bits: float) -> None:
+    if bits > MAX_BITS:
+        raise _OperationError(f"the number would need more than {MAX_BITS} bits, about {MAX_BITS * 3 // 10} digits")
+
+
+def _bounded(value: Exact) -> Exact:
+    """Check the size of a result, and make an integer of a fraction that is one."""
+    _require_room(max(value.numerator.bit_length(), value.denominator.bit_length()))
+    return value.numerator if value.denominator == 1 else value
+
+
+def _magnitude(value: _AnyNumber) -> _AnyNumber:
+    return -value if value < 0 else value
+
+
+def _integer(value: Number) -> int:
+    integer = without_noise(value)
+    if not isinstance(integer, int):
+        raise _OperationError("takes whole numbers only")
+    return integer
+
+
+def _add(left: Number, right: Number) -> Number:
+    if isinstance(left, float) or isinstance(right, float):
+        total = float(left) + float(right)
+        # If two floats cancel each other out, the remainder is noise.
+        return 0.0 if abs(total) < NOISE * abs(float(left)) else total
+    return _bounded(left + right)
+
+
+def _subtract(left: Number, right: Number) -> Number:
+    return _add(left, -right)
+
+
+def _multiply(left: Number, right: Number) -> Number:
+    if isinstance(left, float) or isinstance(right, float):
+        return float(left) * float(right)
+    return _bounded(left * right)
+
+
+def _divide(left: Number, right: Number) -> Number:
+    if isinstance(left, float) or isinstance(right, float):
+        return float(left) / float(right)
+    return _bounded(Fraction(left, right))
+
+
+def _floor_divide(left: Number, right: Number) -> Number:
+    return math.floor(without_noise(_divide(left, right)))
+
+
+def _modulo(left: Number, right: Number) -> Number:
+    return _subtract(left, _multiply(right, _floor_divide(left, right)))
+
+
+def _percent(value: Number) -> Number:
+    return _divide(value, 100)
+
+
+def _comparison(test: Callable[[Any, Any], bool]) -> Callable[[Number, Number], bool]:
+    def compare(left: Number, right: Number) -> bool:
+        if isinstance(left, float) or isinstance(right, float):
+            left, right = without_noise(float(left)), without_noise(float(right))
+        return test(left, right)
+
+    return compare
+
+
+# ------------------------------------------------------------------------------------------------ powers and logarithms
+def _power(base: Number, exponent: Number) -> Number:
+    if base == 0 and exponent < 0:
+        raise ZeroDivisionError
+    if isinstance(base, float) or isinstance(exponent, float):
+        return _float_power(base, exponent)
+    if isinstance(exponent, int):
+        return _integer_power(base, exponent)
+    root = _exact_root(base, exponent.denominator)
+    return _irrational_power(base, exponent) if root is None else _integer_power(root, exponent.numerator)
+
+
+def _float_power(base: Number, exponent: Number) -> float:
+    if base == math.e and isinstance(base, float):
+        return math.exp(exponent)  # more accurate: pow would amplify the rounding error of the constant
+    if base < 0 and isinstance(exponent, Fraction) and exponent.denominator % 2:
+        size = math.pow(-base, exponent)
+        return -size if exponent.numerator % 2 else size
+    return math.pow(base, exponent)
+
+
+def _integer_power(base: Exact, exponent: int) -> Exact:
+    if exponent < 0:
+        base, exponent = _bounded(1 / Fraction(base)), -exponent
+    longest = max(abs(base.numerator), base.denominator)
+    if longest == 1:  # -1, 0 or 1, with an exponent of any size
+        return base ** min(exponent, 2 - exponent % 2)
+    _require_room(exponent)  # before the product, which overflows a float if the exponent is huge
+    _require_room(math.ceil(exponent * math.log2(longest)) + 1)
+    return _bounded(base**exponent)
+
+
+def _irrational_power(base: Exact, exponent: Fraction) -> float:
+    size = _PRECISE.multiply(_decimal(exponent), _natural_logarithm(_magnitude(base)))
+    if size > _LARGEST_EXPONENT:
+        raise OverflowError
+    result = float(_PRECISE.exp(max(size, -_LARGEST_EXPONENT)))
+    return -result if base < 0 and exponent.numerator % 2 else result
+
+
+def _exact_root(value: Exact, degree: int) -> Exact | None:
+    """Return the real root if it is rational, None if it is irrational.
+
+    Raises:
+        ValueError: the root is not real.
+    """
+    if value < 0:
+        if degree % 2 == 0:
+            raise ValueError
+        root = _exact_root(-value, degree)
+        return None if root is None else -root
+    numerator, denominator = _integer_root(value.numerator, degree), _integer_root(value.denominator, degree)
+    return None if numerator is None or denominator is None else _bounded(Fraction(numerator, denominator))
+
+
+def _integer_root(value: int, degree: int) -> int | None:
+    if value < 2:
+        return value
+    if degree >= value.bit_length():
+        return None
+    root = math.isqrt(value) if degree == 2 else _floor_root(value, degree)
+    return root if root**degree == value else None
+
+
+def _floor_root(value: int, degree: int) -> int:
+    size = math.log2(value) / degree
+    if size < 40:
+        return round(math.exp2(size))
+    shift = int(size) - 40
+    guess = (int(math.exp2(size - shift)) + 2) << shift  # above the root: from there Newton's method only descends
+    while True:
+        better: int = ((degree - 1) * guess + value // guess ** (degree - 1)) // degree
+        if better >= guess:
+            return guess
+        guess = better
+
+
+def _root(degree: int, of_float: Callable[[float], float]) -> Callable[[Number], Number]:
+    def root(value: Number) -> Number:
+        return of_float(value) if isinstance(value, float) else _power(value, Fraction(1, degree))
+
+    return root
+
+
+def _decimal(value: Exact) -> Decimal:
+    return _PRECISE.divide(Decimal(value.numerator), Decimal(value.denominator))
+
+
+def _natural_logarithm(value: Exact) -> Decimal:
+    """Of a number above 0, to more digits than a float has."""
+    above_one = _decimal(value - 1)
+    if abs(above_one) > _CLOSE_TO_ONE:
+        return _PRECISE.ln(_decimal(value))
+    with localcontext(_PRECISE):  # close to 1, only the difference has enough digits
+        return above_one - above_one**2 / 2 + above_one**3 / 3
+
+
+def _log(value: Number, base: Number | None = None) -> Number:
+    if base == 1:
+        raise _OperationError("the base of a logarithm cannot be 1")
+    if base == 2 and isinstance(value, int | float):
+        return math.log2(value)
+    if base == 10 and isinstance(value, int | float):
+        return math.log10(value)
+    if base is not None:
+        return float(_log(value)) / float(_log(base))
+    if isinstance(value, float):
+        return math.log(value)
+    if value <= 0:
+        raise ValueError
+    return float(_natural_logarithm(value))
+
+
+# ----------------------------------------------------------------------------------------------------- other functions
+def _of_angle(function: Callable[[float], float]) -> Callable[[Number], float]:
+    def value_at(angle: Number) -> float:
+        if _magnitude(angle) > MAX_ANGLE:
+            raise _OperationError("the angle is too large; take it modulo tau first")
+        value = function(float(angle))
+        return 0.0 if abs(value) < NOISE / 2 * abs(float(angle)) else value
+
+    return value_at
+
+
+_sin, _cos = _of_angle(math.sin), _of_angle(math.cos)
+
+
+def _tan(angle: Number) -> float:
+    if _cos(angle) == 0:
+        raise ValueError
+    return _of_angle(math.tan)(angle)
+
+
+def _of_ratio(function: Callable[[float], float]) -> Callable[[Number], float]:
+    """Noise may put a float above 1, where asin and acos are not defined."""
+    return lambda value: function(float(without_noise(value) if _magnitude(value) > 1 else value))
+
+
+def _factorial(value: Number) -> int:
+    count = _integer(value)
+    if not 0 <= count <= MAX_FACTORIAL:
+        raise _OperationError(f"a factorial is taken of 0 to {MAX_FACTORIAL}")
+    return math.factorial(count)
+
+
+def _choose(function: Callable[[int, int], int]) -> Callable[..., int]:
+    def choose(things: Number, chosen: Number | None = None) -> int:
+        count = _integer(things)
+        taken = count if chosen is None else _integer(chosen)
+        if not (0 <= count <= MAX_CHOICES and 0 <= taken <= MAX_CHOICES):
+            raise _OperationError(f"the arguments are 0 to {MAX_CHOICES:,}")
+        if taken <= count:
+            bits = _factorial_bits(count) - _factorial_bits(count - taken) + 1
+            _require_room(bits - _factorial_bits(taken) if function is math.comb else bits)
+        return function(count, taken)
+
+    return choose
+
+
+def _factorial_bits(count: int) -> float:
+    return math.lgamma(count + 1) / math.log(2)
+
+
+def _round(value: Number, places: Number = 0) -> Number:
+    """Round halves away from zero."""
+    count = _integer(places)
+    if abs(count) > MAX_PLACES:
+        raise _OperationError(f"at most {MAX_PLACES} decimal places")
+    shown = without_noise(value)
+    exact = Fraction(repr(shown)) if isinstance(shown, float) else shown
+    scale = _power(10, count)
+    nearest = math.floor(_magnitude(_multiply(exact, scale)) + Fraction(1, 2))
+    return _divide(nearest if value >= 0 else -nearest, scale)
+
+
+def _gcd(*values: Number) -> int:
+    return math.gcd(*map(_integer, values))
+
+
+def _lcm(*values: Number) -> int:
+    multiple = 1
+    for value in map(_integer, values):
+        multiple = math.lcm(multiple, value)
+        _require_room(multiple.bit_length())
+    return multiple
+
+
+def _sum(*values: Number) -> Number:
+    total: Number = 0
+    for value in values:
+        total = _add(total, value)
+    return total
+
+
+def _mean(*values: Number) -> Number:
+    return _divide(_sum(*values), len(values))
+
+
+def _median(*values: Number) -> Number:
+    ordered, count = sorted(values), len(values)
+    return _mean(*ordered[(count - 1) // 2 : count // 2 + 1])
+
+
+def _hypot(*values: Number) -> Number:
+    if any(isinstance(value, float) for value in values):
+        return math.hypot(*values)
+    return _sqrt(_sum(*(_multiply(value, value) for value in values)))
+
+
+_sqrt = _root(2, math.sqrt)
+
+
+class _Function(NamedTuple):
+    function: Callable[..., Number]
+    least: int = 1
+    most: int = 1
+
+    def arity(self) -> str:
+        if self.least != self.most:
+            return f"{self.least} or {self.most} arguments"
+        return "1 argument" if self.least == 1 else f"{self.least} arguments"
+
+
+_FUNCTIONS: Mapping[str, _Function] = {
+    "sqrt": _Function(_sqrt),
+    "cbrt": _Function(_root(3, math.cbrt)),
+    "exp": _Function(math.exp),
+    "ln": _Function(_log),
+    "log": _Function(_log, 1, 2),
+    "log2": _Function(lambda value: _log(value, 2)),
+    "log10": _Function(lambda value: _log(value, 10)),
+    "sin": _Function(_sin),
+    "cos": _Function(_cos),
+    "tan": _Function(_tan),
+    "asin": _Function(_of_ratio(math.asin)),
+    "acos": _Function(_of_ratio(math.acos)),
+    "atan": _Function(math.atan),
+    "atan2": _Function(math.atan2, 2, 2),
+    "sinh": _Function(math.sinh),
+    "cosh": _Function(math.cosh),
+    "tanh": _Function(math.tanh),
+    "degrees": _Function(math.degrees),
+    "radians": _Function(math.radians),
+    "floor": _Function(lambda value: math.floor(without_noise(value))),
+    "ceil": _Function(lambda value: math.ceil(without_noise(value))),
+    "trunc": _Function(lambda value: math.trunc(without_noise(value))),
+    "round": _Function(_round, 1, 2),
+    "abs": _Function(abs),
+    "sign": _Function(lambda value: (value > 0) - (value < 0)),
+    "gcd": _Function(_gcd, 1, MAX_NODES),
+    "lcm": _Function(_lcm, 1, MAX_NODES),
+    "factorial": _Function(_factorial),
+    "comb": _Function(_choose(math.comb), 2, 2),
+    "perm": _Function(_choose(math.perm), 1, 2),
+    "pow": _Function(_power, 2, 2),
+    "mod": _Function(_modulo, 2, 2),
+    "min": _Function(lambda *values: min(values), 1, MAX_NODES),
+    "max": _Function(lambda *values: max(values), 1, MAX_NODES),
+    "sum": _Function(_sum, 1, MAX_NODES),
+    "mean": _Function(_mean, 1, MAX_NODES),
+    "avg": _Function(_mean, 1, MAX_NODES),
+    "median": _Function(_median, 1, MAX_NODES),
+    "hypot": _Function(_hypot, 1, MAX_NODES),
+}
+_CONSTANTS: Mapping[str, float] = {"pi": math.pi, "e": math.e, "tau": math.tau, "phi": (1 + math.sqrt(5)) / 2}
+
+# --------------------------------------------------------------------------------------------------------------- parser
+_PRODUCT, _SIGN, _POWER, _ROOT = 3, 4, 5, 6
+"""How tightly operators bind; comparisons are 1, sums 2."""
+_BINARY: Mapping[str, tuple[int, Callable[[Number, Number], Number]]] = {
+    "<": (1, _comparison(operator.lt)),
+    "<=": (1, _comparison(operator.le)),
+    "=": (1, _comparison(operator.eq)),
+    "!=": (1, _comparison(operator.ne)),
+    ">=": (1, _comparison(operator.ge)),
+    ">": (1, _comparison(operator.gt)),
+    "+": (2, _add),
+    "-": (2, _subtract),
+    "*": (_PRODUCT, _multiply),
+    "/": (_PRODUCT, _divide),
+    "//": (_PRODUCT, _floor_divide),
+    "%": (_PRODUCT, _modulo),
+    "^": (_POWER, _power),
+}
+_PREFIX: Mapping[str, tuple[int, Callable[[Number], Number]]] = {
+    "-": (_SIGN, lambda value: -value),
+    "+": (_SIGN, lambda value: value),
+    "√": (_ROOT, _sqrt),
+}
+_AMBIGUOUS = frozenset({"/", "//", "%", "^", "√"})
+"""After one of these, a product without `*` could belong to the left or to the right, as in 6/2(1+2)."""
+
+_PLAIN = {0xFF01 + offset: chr(0x21 + offset) for offset in range(0x5E)} | str.maketrans(
+    "【】×·⋅÷−\u3000\u00a0", "()***/-  "
+)
+"""Full-width and typographic characters. One replaces one, so that positions stay the same."""
+_SPACES = " \t\r\n"
+_TOKEN = re.compile(
+    r"""
+      (?P<space>[ \t\r\n]+)
+    | (?P<number>0[xX][0-9A-Fa-f]+ | 0[bB][01]+ | 0[oO][0-7]+
+        | (?:[0-9]+(?:\.[0-9]+|\.(?![A-Za-z_])|。[0-9]+)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)
+    | (?P<name>[A-Za-z_][A-Za-z0-9_]*|[πτφ])
+    | (?P<sign>\*\*|//|<=|>=|==|!=|加上?|减去?|乘以?|除以|[-+*/%^!<>=≤≥≠√(),])
+    | (?P<other>.)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_SPELLINGS = {
+    **{"**": "^", "==": "=", "≤": "<=", "≥": ">=", "≠": "!=", "π": "pi", "τ": "tau", "φ": "phi"},
+    **{"加": "+", "加上": "+", "减": "-", "减去": "-", "乘": "*", "乘以": "*", "除以": "/"},
+}
+_HINTS = {
+    **dict.fromkeys("[]{}", "; group with round brackets"),
+    **dict.fromkeys("'\"`", "; text is not arithmetic"),
+    ".": "; a point belongs inside a number",
+    "除": "; write 除以",
+    "²": "; write ^2",
+    "³": "; write ^3",
+}
+_COMMA = "a comma only separates arguments; write 1000, not 1,000"
+
+
+class _Token(NamedTuple):
+    kind: str
+    text: str
+    """In one spelling: `^` for `**`, names in lower case."""
+    position: int
+    spaced: bool
+    """Whether a space precedes it."""
+
+    @property
+    def starts_operand(self) -> bool:
+        return self.kind in ("number", "name") or self.text in ("(", "√")
+
+
+def _tokens(expression: str) -> list[_Token]:
+    """Split an expression, without a final `=` or `=?`. Three end tokens follow, because the parser looks ahead."""
+    if len(expression) > MAX_CHARACTERS:
+        raise _error(f"it is longer than {MAX_CHARACTERS} characters", MAX_CHARACTERS)
+    text = expression.translate(_PLAIN)
+    text = text.rstrip(_SPACES).rstrip("?").rstrip(_SPACES).removesuffix("=")
+    tokens: list[_Token] = []
+    spaced = False
+    for match in _TOKEN.finditer(text):
+        kind, word, position = match.lastgroup or "", match.group(), match.start()
+        if kind == "other":
+            given = expression[position]
+            shown = given if given.isprintable() else ascii(given)
+            raise _error(f"{shown} is not understood{_HINTS.get(word, '')}", position)
+        if kind != "space":
+            spelling = word if kind == "number" else _SPELLINGS.get(word) or word.lower()
+            tokens.append(_Token(kind, spelling, position, spaced))
+        spaced = kind == "space"
+    end = _Token("end", "", len(text), spaced)
+    return [*tokens, end, end, end]
+
+
+class _Parser:
+    """A Pratt parser that appends steps in postfix order. It rejects text that can be read in two ways."""
+
+    def __init__(self, expression: str) -> None:
+        self._tokens = _tokens(expression)
+        self._index = 0
+        self._depth = 0
+        self._steps: list[_Step] = []
+
+    def parse(self) -> list[_Step]:
+        if self._token().kind == "end":
+            raise _error("it is empty", 0)
+        self._expression(0)
+        token = self._token()
+        if token.text == ",":
+            raise _error(_COMMA, token.position)
+        if token.text == ")":
+            raise _error("this bracket was never opened", token.position)
+        return self._steps
+
+    def _token(self, offset: int = 0) -> _Token:
+        return self._tokens[self._index + offset]
+
+    def _take(self) -> _Token:
+        token = self._token()
+        self._index += 1
+        return token
+
+    def _emit(self, step: _Step) -> None:
+        if len(self._steps) == MAX_NODES:
+            raise _error(f"it has more than {MAX_NODES} numbers and operators", step.position)
+        self._steps.append(step)
+
+    def _expression(self, minimum: int, left: str = "") -> None:
+        """Parse an operand and the operators after it that bind at least as tightly as `minimum`.
+
+        Args:
+            minimum: the least binding strength.
+            left: the operator before the operand, ignoring signs; empty at the start and after a bracket or comma.
+        """
+        self._operand(left)
+        while True:
+            token = self._token()
+            if token.text == "!" or (token.text == "%" and self._is_percent()):
+                self._postfix(self._take(), left)
+            elif token.text in _BINARY:
+                binding, function = _BINARY[token.text]
+                if binding < minimum:
+                    return
+                self._take()
+                if token.text == "^":
+                    self._nested(token, binding, "^")
+                else:
+                    self._expression(binding + 1, token.text)
+                self._emit(_Step(token.text, token.position, function, 2))
+            elif token.starts_operand:
+                self._check_implicit_product(token, left)
+                if minimum > _PRODUCT:
+                    return
+                self._expression(_PRODUCT + 1, "*")
+                self._emit(_Step("*", token.position, _multiply, 2))
+            else:
+                return
+
+    def _nested(self, token: _Token, minimum: int, left: str = "") -> None:
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise _error(f"it is nested deeper than {MAX_DEPTH} brackets, signs and powers", token.position)
+        self._expression(minimum, left)
+        self._depth -= 1
+
+    def _operand(self, left: str) -> None:
+        token = self._take()
+        if token.kind == "number":
+            self._emit(_Step(token.text, token.position, None, 0, _number(token)))
+        elif token.text in _CONSTANTS:
+            self._emit(_Step(token.text, token.position, None, 0, _CONSTANTS[token.text]))
+        elif token.text in _FUNCTIONS:
+            self._call(token)
+        elif token.kind == "name":
+            raise self._unknown(token)
+        elif token.text == "(":
+            self._nested(token, 0)
+            self._close(token)
+        elif token.text in _PREFIX:
+            binding, function = _PREFIX[token.text]
+            self._nested(token, binding, "√" if token.text == "√" else left)
+            self._emit(_Step(token.text, token.position, function, 1))
+        elif token.kind == "end":
+            last = self._tokens[self._index - 2]
+            raise _error(f"a number is missing after {last.text}", last.position)
+        else:
+            raise _error(f"a number is missing before {token.text}", token.position)
+
+    def _call(self, name: _Token) -> None:
+        bracket = self._take()
+        if bracket.text != "(":
+            raise _error(f"{name.text} needs its arguments in brackets", name.position)
+        self._nested(bracket, 0)
+        count = 1
+        while self._token().text == ",":
+            comma, following = self._take(), self._token()
+            if not following.spaced and re.fullmatch(r"0[0-9]{2}", following.text):
+                raise _error(_COMMA, comma.position)
+            self._nested(bracket, 0)
+            count += 1
+        self._close(bracket)
+        function = _FUNCTIONS[name.text]
+        if not function.least <= count <= function.most:
+            reason = f"{name.text} takes {function.arity()}, not {count}; commas separate arguments only"
+            raise _error(reason, name.position)
+        self._emit(_Step(name.text, name.position, function.function, count))
+
+    def _close(self, bracket: _Token) -> None:
+        token = self._take()
+        if token.text == ",":
+            raise _error(_COMMA, token.position)
+        if token.text != ")":
+            raise _error("this bracket is never closed", bracket.position)
+
+    def _postfix(self, token: _Token, left: str) -> None:
+        if left == "√":
+            raise _error(f"√ and {token.text} can be read in two ways; write brackets", token.position)
+        if token.text == "!" and self._tokens[self._index - 2].text == "!":
+            raise _error("!! can be read in two ways; write (n!)! if that is meant", token.position)
+        function = _factorial if token.text == "!" else _percent
+        self._emit(_Step(token.text, token.position, function, 1))
+
+    def _is_percent(self) -> bool:
+        """Tell 50% from a remainder, which has an operand after it."""
+        percent, following = self._token(), self._token(1)
+        if following.text not in ("+", "-"):
+            return not following.starts_operand
+        match percent.spaced, following.spaced, self._token(2).spaced:
+            case False, True, True:  # 50% - 3
+                return True
+            case True, True, False:  # 50 % -3
+                return False
+        raise _error("% before a sign can be read in two ways; write (50%) or mod(50, -3)", percent.position)
+
+    def _check_implicit_product(self, token: _Token, left: str) -> None:
+        """`2(3+4)` and `2pi` are products, unless that is ambiguous."""
+        if token.kind == "number":
+            raise _error("an operator is missing before this number; write digits without spaces", token.position)
+        if token.kind == "name" and token.text not in _CONSTANTS and token.text not in _FUNCTIONS:
+            raise self._unknown(token)
+        if left in _AMBIGUOUS:
+            raise _error(f"after {left} this can be read in two ways; write * or more brackets", token.position)
+
+    def _unknown(self, name: _Token) -> InvalidInputError:
+        index = self._tokens.index(name)
+        if name.text.startswith("_") and not name.spaced and self._tokens[index - 1].kind == "number":
+            return _error("write numbers without underscores", name.position)
+        known = ", ".join([*_FUNCTIONS, *_CONSTANTS])
+        return _error(f"{name.text[:40]} is not known; there are {known}", name.position)
+
+
+def _number(token: _Token) -> Exact:
+    """Read a number exactly: 0.1 is a tenth."""
+    word = token.text
+    if len(word) > MAX_DIGITS:
+        raise _error(f"a number has at most {MAX_DIGITS} digits", token.position)
+    if word[:2].lower() in ("0x", "0b", "0o"):
+        return int(word, 0)
+    if word.isdigit():
+        return int(word)
+    mantissa, _, power = word.lower().replace("。", ".").partition("e")
+    exponent = int(power or "0")
+    if abs(exponent) > MAX_EXPONENT:
+        raise _error(f"the exponent of a number is at most {MAX_EXPONENT}", token.position)
+    whole, _, decimals = mantissa.partition(".")
+    exponent -= len(decimals)
+    digits = int(whole + decimals)
+    return digits * 10**exponent if exponent >= 0 else _bounded(Fraction(digits, 10**-exponent))

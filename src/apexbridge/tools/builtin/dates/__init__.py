@@ -1,1 +1,0 @@
-"""Dates and times as people write them: zones, days, clocks, durations, and the calendar's arithmetic."""
