@@ -295,9 +295,7 @@ def test_the_numbers_of_the_chat_page_are_those_of_the_code() -> None:
             f"| an upstream's silence in a stream | {client.SILENCE_SECONDS} s | 504 |",
             f"| an upstream's answer in one piece | {answering.MAX_ANSWER_BYTES // MB} MB | 502 |",
         ),
-        "Hidden calls": (
-            f"at most {hidden.MAX_TURNS:,} of them and {hidden.MAX_BYTES // MB} MB",
-        ),
+        "Hidden calls": (f"at most {hidden.MAX_TURNS:,} of them and {hidden.MAX_BYTES // MB} MB",),
         "Upstreams": (
             ", ".join(str(status) for status in sorted(client.RETRIED_STATUSES)[:-1]),
             f"and {max(client.RETRIED_STATUSES)}.",
@@ -351,12 +349,13 @@ def test_the_architecture_page_names_every_package_and_shows_the_import_directio
     page = (ROOT / "docs/architecture.md").read_text("utf-8")
     contract = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]["contracts"][0]
     layers = [layer.replace("apexbridge.", "").split(" | ") for layer in contract["layers"]]
-    public = [[name for name in layer if not name.startswith("_")] for layer in layers]
+    public = [names for layer in layers if (names := [name for name in layer if not name.startswith("_")])]
     home = ROOT / "src/apexbridge"
     for name in (name for layer in public for name in layer):
         assert re.search(rf"^\| `{name}(?:/\w*|\.py)?` \|", page, re.MULTILINE), name
     picture = next(block.text for block in blocks_of(page) if block.language == "text")
-    places = [[picture.index(f"{name}{'/' if (home / name).is_dir() else '.py'}") for name in layer] for layer in public]
+    ends = {True: "/", False: ".py"}
+    places = [[picture.index(name + ends[(home / name).is_dir()]) for name in layer] for layer in public]
     assert all(max(above) < min(below) for above, below in itertools.pairwise(places))
 
 
