@@ -22,17 +22,17 @@ import typer
 
 import apexbridge
 from apexbridge import errors
-from apexbridge.agent import hidden
-from apexbridge.agent.asking import GRACE_SECONDS
+from apexbridge.agent import suspended_turns
 from apexbridge.agent.budget import StopCause
+from apexbridge.agent.model_turn import GRACE_SECONDS
 from apexbridge.agent.react import ReActStrategy
-from apexbridge.agent.recordkeeping import ChatRecords
-from apexbridge.agent.recordsize import MAX_RECORD_BYTES
+from apexbridge.agent.records.store import ChatRecords
+from apexbridge.agent.records.truncation import MAX_RECORD_BYTES
 from apexbridge.agent.request import Options
 from apexbridge.bridge import Bridge
 from apexbridge.disk import RESERVE_BYTES
 from apexbridge.errors import STATUS_OF_CODE
-from apexbridge.llm import answering, client
+from apexbridge.llm import client, response
 from apexbridge.retrieval.matches import SearchAnswer
 from apexbridge.sandbox.artifacts import MAX_BYTES, MAX_DEPTH, MAX_FILES
 from apexbridge.sandbox.config import GUARANTEES, MB
@@ -293,9 +293,9 @@ def test_the_numbers_of_the_chat_page_are_those_of_the_code() -> None:
             f"a last turn, which may take {GRACE_SECONDS:g} s more |",
             f"| the same call in a row | {LOOP_CALLS} times |",
             f"| an upstream's silence in a stream | {client.SILENCE_SECONDS} s | 504 |",
-            f"| an upstream's answer in one piece | {answering.MAX_ANSWER_BYTES // MB} MB | 502 |",
+            f"| an upstream's answer in one piece | {response.MAX_ANSWER_BYTES // MB} MB | 502 |",
         ),
-        "Hidden calls": (f"at most {hidden.MAX_TURNS:,} of them and {hidden.MAX_BYTES // MB} MB",),
+        "Hidden calls": (f"at most {suspended_turns.MAX_TURNS:,} of them and {suspended_turns.MAX_BYTES // MB} MB",),
         "Upstreams": (
             ", ".join(str(status) for status in sorted(client.RETRIED_STATUSES)[:-1]),
             f"and {max(client.RETRIED_STATUSES)}.",
