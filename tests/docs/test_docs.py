@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import itertools
 import json
 import logging
 import re
@@ -271,7 +272,7 @@ def test_the_numbers_of_the_security_page_are_those_of_the_code() -> None:
         ),
         "Limits": (f"{MAX_INPUT_FILES} files, {MAX_INPUT_BYTES // MB} MB",),
         "Dependencies": (f"at most {MAX_LAYER_BYTES // MB // 1024} GB",),
-        "What is left": (
+        "Remaining risks": (
             f"niceness {NICENESS}",
             f"kept for {Settings.model_fields['run_retention_days'].default} days",
         ),
@@ -294,9 +295,7 @@ def test_the_numbers_of_the_chat_page_are_those_of_the_code() -> None:
             f"| an upstream's silence in a stream | {client.SILENCE_SECONDS} s | 504 |",
             f"| an upstream's answer in one piece | {response.MAX_ANSWER_BYTES // MB} MB | 502 |",
         ),
-        "Turns of which the client sees a part": (
-            f"at most {suspended_turns.MAX_TURNS:,} of them and {suspended_turns.MAX_BYTES // MB} MB",
-        ),
+        "Hidden calls": (f"at most {suspended_turns.MAX_TURNS:,} of them and {suspended_turns.MAX_BYTES // MB} MB",),
         "Upstreams": (
             ", ".join(str(status) for status in sorted(client.RETRIED_STATUSES)[:-1]),
             f"and {max(client.RETRIED_STATUSES)}.",
@@ -319,7 +318,7 @@ def test_the_numbers_about_records_of_chats_are_those_of_the_code() -> None:
             f"`APEX_CHAT_RETENTION_DAYS`, {days} by default",
         ),
         "docs/reference/http.md": ("ChatDetail", f"{size} together"),
-        "docs/security.md": ("What is left", f"steps and tokens: for {days} days"),
+        "docs/security.md": ("Remaining risks", f"steps and tokens: for {days} days"),
     }
     for page, (title, *told) in words.items():
         section = " ".join(sections_of((ROOT / page).read_text("utf-8"))[title].split())
@@ -344,6 +343,20 @@ def test_the_python_reference_names_what_is_public_and_nothing_else() -> None:
     public = {name for name in dir(SkillManager) if not name.startswith("_")}
     told = re.findall(r"^\| `(\w+)(?:\(.*\))?` \|", sections_of(text)["SkillManager"], re.MULTILINE)
     assert set(told) == public
+
+
+def test_the_architecture_page_names_every_package_and_shows_the_import_direction_that_is_checked() -> None:
+    page = (ROOT / "docs/architecture.md").read_text("utf-8")
+    contract = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]["contracts"][0]
+    layers = [layer.replace("apexbridge.", "").split(" | ") for layer in contract["layers"]]
+    public = [names for layer in layers if (names := [name for name in layer if not name.startswith("_")])]
+    home = ROOT / "src/apexbridge"
+    for name in (name for layer in public for name in layer):
+        assert re.search(rf"^\| `{name}(?:/\w*|\.py)?` \|", page, re.MULTILINE), name
+    picture = next(block.text for block in blocks_of(page) if block.language == "text")
+    ends = {True: "/", False: ".py"}
+    places = [[picture.index(name + ends[(home / name).is_dir()]) for name in layer] for layer in public]
+    assert all(max(above) < min(below) for above, below in itertools.pairwise(places))
 
 
 # ------------------------------------------------------------------------------------------------- words and links
@@ -511,7 +524,8 @@ def curl(line: str) -> str:
             assert not url, line
             url = word
     method = method or ("POST" if content is not None or files or fields else "GET")
-    with httpx.Client(trust_env=False) as client:  # a proxy of this machine is not asked for loopback
+    # curl waits without a limit, and a busy machine loads the models slowly. No proxy is used for loopback.
+    with httpx.Client(trust_env=False, timeout=SERVER_SECONDS) as client:
         answer = client.request(method, url, headers=headers, content=content, data=fields or None, files=files or None)
     return answer.text
 
