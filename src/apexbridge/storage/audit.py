@@ -210,7 +210,6 @@ class AuditLog:
 
     async def verify(self) -> AuditReport:
         """Check every row and the end of the chain, and report the first row that is not as it was written."""
-        await self._written()
         async with self._lock:  # no row may be added between reading the head and taking the snapshot
             head = self._head
             try:
@@ -262,7 +261,8 @@ class AuditLog:
             await anyio.to_thread.run_sync(self._open_file)
         last = self._last_row()  # one row from the page cache, quicker than another thread
         if not self._is_anchored:
-            self._unwritten = [*_first_notes(self._path.parent, last), *self._unwritten]
+            notes = await anyio.to_thread.run_sync(_first_notes, self._path.parent, last)
+            self._unwritten = [*notes, *self._unwritten]
             self._head, self._is_anchored = last, True
         head, acts = self._head, self._unwritten
         rows = _chained(head, acts)
@@ -353,8 +353,7 @@ def exported(path: Path) -> Iterator[dict[str, Any]]:
     """Every row as it is in the file, whether the log is intact or not. A server may use the file meanwhile."""
     _check_kind(path)
     with closing(_reader(path)) as connection:
-        for row in connection.execute(_ROWS):
-            seq, act, prev, digest = row
+        for seq, act, prev, digest in connection.execute(_ROWS):
             try:
                 fields = dict(json.loads(act))
             except (ValueError, TypeError, RecursionError):
