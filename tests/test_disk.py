@@ -18,10 +18,10 @@ from apexbridge.disk import BALLAST_BYTES, BLOCK_BYTES, MB, RESERVE_BYTES, Balla
 from apexbridge.errors import RequestError, ServerError
 from apexbridge.retrieval.embedders.embedder import Embedder
 from apexbridge.settings import Settings
-from apexbridge.surfaces.http import access
-from apexbridge.surfaces.http.access import Access
 from apexbridge.surfaces.http.app import create_app
-from apexbridge.surfaces.http.underway import MAX_EXPORTS, UnderWay
+from apexbridge.surfaces.http.middleware import auth
+from apexbridge.surfaces.http.middleware.auth import Access
+from apexbridge.surfaces.http.middleware.concurrency import MAX_EXPORTS, UnderWay
 from tests.making import skill_zip
 
 pytestmark = pytest.mark.anyio
@@ -455,4 +455,4 @@ def test_a_key_may_have_so_many_exports_under_way() -> None:
     [("/api/skills/a/export", True), ("/api/skills/a", False), ("/api/skills/a/files/export", False)],
 )
 def test_exports_are_known_by_their_path(path: str, is_export: bool) -> None:
-    assert access._is_export({"path": path}) is is_export
+    assert auth._is_export({"path": path}) is is_export

@@ -15,14 +15,14 @@ import pytest
 from apexbridge._json import check_shape
 from apexbridge._text import escaped, normalized
 from apexbridge.agent.offline import _first_call as first_call
-from apexbridge.agent.refusals import is_about_tools
 from apexbridge.agent.request import read_request
-from apexbridge.llm.accumulator import Turn
+from apexbridge.agent.tool_refusals import is_about_tools
+from apexbridge.llm.conversion import CompletionBuilder, JoinedFields
 from apexbridge.llm.errors import UpstreamError
-from apexbridge.llm.forms import CompletionBuilder, JoinedFields
-from apexbridge.llm.salvage import TextGate, salvage
 from apexbridge.llm.sse import EventLines
+from apexbridge.llm.text_calls import TextGate, extract_calls
 from apexbridge.llm.tool_modes import neutralised, read_answer
+from apexbridge.llm.turn import Turn
 from apexbridge.retrieval.glossary import translated
 from apexbridge.retrieval.text import name_words, tokens, visible
 from apexbridge.sandbox.masker import Masker
@@ -157,8 +157,8 @@ READERS: dict[str, Work] = {
     "a traceback": lambda text: failure_of(
         Ending(code=1), f"Traceback (most recent call last):\n{text}", output_limit=1
     ),
-    "text with calls": lambda text: salvage(text, lambda name: name == "x"),
-    "a marked call": lambda text: salvage(f"<tool_call>{text}", lambda name: name == "x"),
+    "text with calls": lambda text: extract_calls(text, lambda name: name == "x"),
+    "a marked call": lambda text: extract_calls(f"<tool_call>{text}", lambda name: name == "x"),
     "text in pieces": feed_gate,
     "events in pieces": feed_events,
     "thoughts in pieces": feed_thoughts,

@@ -13,9 +13,9 @@ import anyio
 import anyio.to_thread
 
 import apexbridge
-from apexbridge.agent.approving import Approver
+from apexbridge.agent.approvals import Approver
 from apexbridge.agent.react import ReActStrategy
-from apexbridge.agent.recordkeeping import ChatRecords
+from apexbridge.agent.records.store import ChatRecords
 from apexbridge.agent.request import ChatRequest
 from apexbridge.disk import MB, Disk, size_on_disk
 from apexbridge.errors import ApexBridgeError

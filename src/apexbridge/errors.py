@@ -17,11 +17,14 @@ ApexBridgeError
 ├── ToolError                    a tool is concerned; also CONFIRMATION_REQUIRED, APPROVAL_INVALID
 │   ├── ToolNotFoundError            TOOL_NOT_FOUND
 │   ├── InvalidInputError            INVALID_INPUT
+│   │   └── InvalidSchemaError           a schema that cannot be used
 │   ├── ToolDisabledError            TOOL_DISABLED
 │   ├── PermissionDeniedError        PERMISSION_DENIED
 │   └── ToolExecutionError           TOOL_EXECUTION_ERROR
 ├── RequestError                 the request itself: NOT_FOUND, METHOD_NOT_ALLOWED, PAYLOAD_TOO_LARGE, …
+│   └── BadRequestError              a chat request, with OpenAI's status and code (agent/request.py)
 └── ServerError                  the server's own state: INTERNAL_ERROR, NOT_READY, STORAGE_FULL, …
+    └── UpstreamError                UPSTREAM_ERROR, with the model server's status and body (llm/errors.py)
 """
 
 from collections.abc import Mapping
@@ -70,6 +73,7 @@ STATUS_OF_CODE: Mapping[str, int] = {
     "TOOL_EXECUTION_ERROR": 500,
     "EXECUTION_ERROR": 500,
     "TIMEOUT": 500,
+    "UPSTREAM_ERROR": 502,
     "SANDBOX_UNAVAILABLE": 503,
     "LANCE_SEARCH_ERROR": 503,
     "NOT_READY": 503,
@@ -250,6 +254,10 @@ class InvalidInputError(ToolError):
 
     name = "RequestError"
     default_code = "INVALID_INPUT"
+
+
+class InvalidSchemaError(InvalidInputError):
+    """A JSON Schema cannot be used for a tool's parameters."""
 
 
 class ToolDisabledError(ToolError):

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from apexbridge.agent.disclosure import Disclosure, OwnTools
-from apexbridge.agent.events import Acted, Begun, Ended, Event, Passed, Said
+from apexbridge.agent.chat_events import ChatFinished, ChatStarted, Event, PassedThrough, TextDelta, ToolActivity
 from apexbridge.agent.request import BadRequestError, read_request
+from apexbridge.agent.tool_offer import ServerTools, ToolOffer
 from apexbridge.bridge import Bridge
 from apexbridge.llm.errors import UpstreamError
 from apexbridge.tools.tool import Tool, ToolContext, ToolResult
@@ -55,14 +55,20 @@ async def test_a_request_without_a_model_gets_the_one_that_is_set(chatting: Brid
 async def test_events_come_in_the_order_in_which_things_happen(chatting: Bridge, upstream: Upstream) -> None:
     model = upstream.play(Step(text="Hm.", calls=[call("datetime")]), Step(text="Now."))
     events = await events_of(chatting, {"model": model, "messages": [USER], "stream": True})
-    kinds = [type(event) for event in events if not (isinstance(event, Said) and not event.text)]
-    assert [kind for kind, _ in itertools.groupby(kinds)] == [Begun, Said, Acted, Said, Ended]
+    kinds = [type(event) for event in events if not (isinstance(event, TextDelta) and not event.text)]
+    assert [kind for kind, _ in itertools.groupby(kinds)] == [
+        ChatStarted,
+        TextDelta,
+        ToolActivity,
+        TextDelta,
+        ChatFinished,
+    ]
 
 
 async def test_what_passes_untouched_is_one_event_a_piece(chatting: Bridge, upstream: Upstream) -> None:
     model = upstream.play(Step(text="Hi."))
     body = {"model": model, "messages": [USER], "x_bridge": {"tools": False}}
-    assert [type(event) for event in await events_of(chatting, body)] == [Passed]
+    assert [type(event) for event in await events_of(chatting, body)] == [PassedThrough]
 
 
 async def test_a_refusal_is_raised(chatting: Bridge, upstream: Upstream) -> None:
@@ -106,13 +112,13 @@ async def test_a_tool_that_is_switched_off_is_neither_offered_nor_called(chattin
 
 
 async def test_names_are_known_by_what_was_offered(chatting: Bridge) -> None:
-    disclosure = Disclosure(read_request({"messages": [USER], "tools": [TOOL]}), OwnTools(chatting.tools))
+    disclosure = ToolOffer(read_request({"messages": [USER], "tools": [TOOL]}), ServerTools(chatting.tools))
     assert disclosure.id_of("search_skills") == "vector-search"
     assert disclosure.id_of("skill__nothing") is None
     assert disclosure.is_client("get_weather")
     assert disclosure.is_known("get_weather")
     assert not disclosure.is_known("launch")
-    off = Disclosure(read_request({"messages": [USER], "x_bridge": {"tools": False}}), OwnTools(chatting.tools))
+    off = ToolOffer(read_request({"messages": [USER], "x_bridge": {"tools": False}}), ServerTools(chatting.tools))
     assert (off.tools, off.has_ours, off.is_known("calculate")) == ([], False, False)
 
 
@@ -120,5 +126,5 @@ async def test_skills_are_not_run_where_the_client_wants_none_of_our_tools(
     chatting: Bridge,
 ) -> None:
     await chatting.skills.install_skill(skill_zip("say-hello", description="Say hello."))
-    off = Disclosure(read_request({"messages": [USER], "x_bridge": {"tools": False}}), OwnTools(chatting.tools))
+    off = ToolOffer(read_request({"messages": [USER], "x_bridge": {"tools": False}}), ServerTools(chatting.tools))
     assert [off.id_of(name) for name in ("skill__say-hello", "say-hello")] == [None, None]

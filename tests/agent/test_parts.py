@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from apexbridge.agent import hidden as hidden_module
+from apexbridge.agent import suspended_turns as hidden_module
 from apexbridge.agent.budget import Budget, ChatLimits
-from apexbridge.agent.calling import read_arguments
-from apexbridge.agent.hidden import Asked, HiddenTurns, Question
-from apexbridge.agent.prompt import own_prompt, with_system
-from apexbridge.agent.usage import add_usage
+from apexbridge.agent.suspended_turns import Asked, Question, SuspendedTurns
+from apexbridge.agent.system_prompt import own_prompt, with_system
+from apexbridge.agent.token_usage import add_usage
+from apexbridge.agent.tool_calls import read_arguments
 from tests.chat.upstream import call
 
 Json = dict[str, Any]
@@ -97,13 +97,13 @@ def come_back(*calls: Json) -> list[Json]:
     return [{"role": "user", "content": "?"}, {"role": "assistant", "content": "Hm.", "tool_calls": [*calls]}, *results]
 
 
-def kept(caller: str = "") -> HiddenTurns:
-    turns = HiddenTurns()
+def kept(caller: str = "") -> SuspendedTurns:
+    turns = SuspendedTurns()
     turns.keep(caller, BOTH, [RESULT], [THEIRS])
     return turns
 
 
-def restored(turns: HiddenTurns, messages: list[Json]) -> list[Json]:
+def restored(turns: SuspendedTurns, messages: list[Json]) -> list[Json]:
     conversation, asked = turns.restored("", messages)
     assert asked == []
     return conversation
@@ -114,13 +114,13 @@ def test_a_turn_is_whole_again_when_the_client_comes_back() -> None:
     assert restored(kept(), [user, said, result]) == [user, BOTH, RESULT, result]
 
 
-def test_a_client_may_write_the_arguments_in_its_own_way() -> None:
+def test_a_client_may_write_the_arguments_in_its_own_mode() -> None:
     other = call("get_weather", '{ "city":"\\u4e0a海" }', "theirs")
     assert len(restored(kept(), come_back(other))) == 4
 
 
 def test_a_client_may_send_its_calls_in_another_order() -> None:
-    turns, more = HiddenTurns(), call("get_news", {}, "more")
+    turns, more = SuspendedTurns(), call("get_news", {}, "more")
     turns.keep("", {**BOTH, "tool_calls": [OURS, THEIRS, more]}, [RESULT], [THEIRS, more])
     said = restored(turns, come_back(more, THEIRS))[1]
     assert said["tool_calls"] == [OURS, THEIRS, more]
@@ -154,7 +154,7 @@ def test_a_turn_is_kept_for_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_only_so_many_turns_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hidden_module, "MAX_TURNS", 2)
-    turns = HiddenTurns()
+    turns = SuspendedTurns()
     calls = [call("f", {}, f"c{number}") for number in range(4)]
     for one in calls:
         turns.keep("", {**BOTH, "tool_calls": [OURS, one]}, [RESULT], [one])
@@ -163,7 +163,7 @@ def test_only_so_many_turns_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_turns_that_take_each_others_place_do_not_use_up_the_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hidden_module, "MAX_BYTES", 2_000)
-    turns = HiddenTurns()
+    turns = SuspendedTurns()
     for _ in range(50):
         turns.keep("", BOTH, [RESULT], [THEIRS])
     assert len(restored(turns, come_back(THEIRS))) == 4

@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
-from apexbridge.agent.events import Begun, Delta, Ended, Event, Passed, Report, Said
-from apexbridge.agent.records import ChatRecord, Noting
+from apexbridge.agent.chat_events import ChatFinished, ChatStarted, Delta, Event, PassedThrough, Report, TextDelta
+from apexbridge.agent.records.recorder import ChatRecord, ChatRecorder
+from apexbridge.agent.records.redaction import redact_steps
 from apexbridge.agent.request import BadRequestError, ChatRequest, read_request
-from apexbridge.agent.textless import without_texts
-from apexbridge.agent.usage import add_usage
+from apexbridge.agent.token_usage import add_usage
 from apexbridge.bridge import Bridge
 from apexbridge.errors import ServerError
 from apexbridge.llm.errors import UpstreamError
 from tests.chat.upstream import Step, Upstream, refusal
 
 REPORT = Report(turns=1, trajectory=[{"kind": "model", "name": "m", "durationMs": 1, "usage": {"prompt_tokens": 3}}])
-ENDED = Ended(finish_reason="stop", calls=(), usage={"prompt_tokens": 3, "completion_tokens": 4}, report=REPORT)
+ENDED = ChatFinished(finish_reason="stop", calls=(), usage={"prompt_tokens": 3, "completion_tokens": 4}, report=REPORT)
 
 
 class Shelf:
@@ -47,24 +47,24 @@ def asked(model: str | None = "m", **fields: Any) -> ChatRequest:
 
 def noted(*events: Event, error: BaseException | None = None, has_texts: bool = False, **fields: Any) -> ChatRecord:
     shelf = Shelf(has_texts=has_texts)
-    noting = Noting(shelf, asked(**fields), "local")
+    recording = ChatRecorder(shelf, asked(**fields), "local")
     for event in events:
-        noting.saw(event)
-    noting.end(error)
+        recording.observe(event)
+    recording.end(error)
     (record,) = shelf.records
     return record
 
 
 def test_whoever_stops_listening_once_all_is_said_was_answered() -> None:
-    begun = Begun(model="m", report=REPORT)
+    begun = ChatStarted(model="m", report=REPORT)
     for error in (None, GeneratorExit(), asyncio.CancelledError()):
         record = noted(begun, ENDED, error=error)
         assert (record.outcome, record.stop_cause, record.turns) == ("answered", "answered", 1)
     assert noted(begun, error=GeneratorExit()).outcome == "cancelled"
     assert noted(error=asyncio.CancelledError()).stop_cause == "cancelled"
-    done = Passed(chunks=[{"choices": [{"message": {"content": "x"}, "finish_reason": "tool_calls"}]}])
+    done = PassedThrough(chunks=[{"choices": [{"message": {"content": "x"}, "finish_reason": "tool_calls"}]}])
     assert noted(done, error=GeneratorExit()).stop_cause == "client_tools"
-    assert noted(Passed(chunks=[{"choices": []}]), error=GeneratorExit()).outcome == "cancelled"
+    assert noted(PassedThrough(chunks=[{"choices": []}]), error=GeneratorExit()).outcome == "cancelled"
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_steps_without_texts_have_names_that_are_ours_and_numbers() -> None:
             "results": [{"name": "a", "score": 0.5, "why": "x"}],
         },
     ]
-    assert without_texts(steps) == [
+    assert redact_steps(steps) == [
         {"kind": "model", "name": "m", "durationMs": 1, "usage": {"total_tokens": 3, "d": {"n": 2}}},
         {"kind": "tool", "tool": None, "success": False, "durationMs": 2},
         {"kind": "tool", "name": "run_skill", "tool": "run-skill", "executionId": "ab" * 16, "new": True},
@@ -145,7 +145,7 @@ def test_steps_without_texts_have_names_that_are_ours_and_numbers() -> None:
     ],
 )
 def test_tokens_are_taken_where_they_are_numbers(usage: dict[str, Any], expected: tuple[Any, ...]) -> None:
-    tokens = noted(Passed(chunks=[{"choices": [], "usage": usage}])).usage
+    tokens = noted(PassedThrough(chunks=[{"choices": [], "usage": usage}])).usage
     assert tokens is not None
     assert (tokens.prompt, tokens.completion, tokens.total) == expected
 
@@ -154,7 +154,7 @@ def test_tokens_are_taken_where_they_are_numbers(usage: dict[str, Any], expected
     "chunk", [{}, {"choices": None}, {"choices": ["x"]}, {"choices": [{"delta": "x"}]}, {"choices": [{}], "usage": "x"}]
 )
 def test_pieces_of_any_form_do_no_harm(chunk: dict[str, Any]) -> None:
-    record = noted(Passed(chunks=[chunk]), has_texts=True)
+    record = noted(PassedThrough(chunks=[chunk]), has_texts=True)
     assert (record.outcome, record.turns, record.answer) == ("answered", 1, "")
 
 
@@ -162,24 +162,24 @@ def test_of_several_choices_the_first_is_the_answer() -> None:
     chunks = [
         {"choices": [{"index": place, "delta": {"content": word}}]} for place, word in ((0, "a"), (1, "x"), (0, "b"))
     ]
-    assert noted(*(Passed(chunks=[chunk]) for chunk in chunks), has_texts=True).answer == "ab"
+    assert noted(*(PassedThrough(chunks=[chunk]) for chunk in chunks), has_texts=True).answer == "ab"
 
 
 def test_an_answer_without_end_does_not_fill_the_memory() -> None:
-    piece = Said(deltas=[Delta({"content": "x" * 1024}, {})])
+    piece = TextDelta(deltas=[Delta({"content": "x" * 1024}, {})])
     record = noted(*[piece] * 10_000, ENDED, has_texts=True)
     assert record.answer is not None
     assert len(record.answer) < 300 * 1024
 
 
 def test_a_model_that_was_not_named_is_told_by_whoever_answered() -> None:
-    assert noted(Begun(model="the-set-one", report=REPORT), ENDED, model=None).model == "the-set-one"
+    assert noted(ChatStarted(model="the-set-one", report=REPORT), ENDED, model=None).model == "the-set-one"
     assert noted(error=ValueError(), model=None).model == "local"
 
 
 def test_a_recorder_that_fails_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
-    with Noting(Broken(), asked(), "local") as noting:
-        noting.saw(ENDED)
+    with ChatRecorder(Broken(), asked(), "local") as recording:
+        recording.observe(ENDED)
     assert "the shelf fell down" in caplog.text
 
 
@@ -214,9 +214,9 @@ async def test_usage_of_any_depth_costs_no_record(bridge: Bridge, depth: int) ->
     for has_texts in (False, True):
         chunk = {"choices": [{"index": 0, "message": {"content": "ok"}, "finish_reason": "stop"}], "usage": usage}
         bridge.chats.has_texts = has_texts
-        noting = Noting(bridge.chats, asked(), "local")
-        noting.saw(Passed(chunks=[chunk, chunk]))
-        noting.end()
+        recording = ChatRecorder(bridge.chats, asked(), "local")
+        recording.observe(PassedThrough(chunks=[chunk, chunk]))
+        recording.end()
     kept = [await bridge.chats.get(chat.id) for chat in (await bridge.chats.list()).chats]
     assert [record.usage.total_tokens for record in kept if record.usage] == [7, 7]
     assert all(record.trajectory for record in kept)
@@ -236,6 +236,6 @@ async def test_messages_of_any_depth_cost_no_record(bridge: Bridge) -> None:
     bridge.chats.has_texts = True
     request = asked()
     request.body["messages"] = [{"role": "user", "content": content}]
-    Noting(bridge.chats, request, "local").end()
+    ChatRecorder(bridge.chats, request, "local").end()
     (chat,) = (await bridge.chats.list()).chats
     assert "nested too deep" in str((await bridge.chats.get(chat.id)).messages)

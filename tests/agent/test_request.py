@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from apexbridge.agent.offline import OFFLINE_UPSTREAM, OfflineModel
-from apexbridge.agent.prompt import with_system
 from apexbridge.agent.request import BadRequestError, ChatRequest, read_request
+from apexbridge.agent.system_prompt import with_system
 from apexbridge.llm.tool_modes import Offer, request_body
 from tests.chat.upstream import call
 
@@ -114,7 +114,7 @@ def test_a_refusal_quotes_little(body: Json) -> None:
 
 def test_a_name_that_no_model_has_is_not_passed_on_or_remembered() -> None:
     error = refused({"messages": [USER], "model": "m" * 10_000})
-    assert (error.status, error.code) == (404, "model_not_found")
+    assert (error.status, error.code, error.openai_code) == (404, "NOT_FOUND", "model_not_found")
 
 
 def test_what_is_ours_is_taken_out_and_the_rest_is_as_it_came() -> None:
@@ -144,7 +144,7 @@ CUSTOM = [
 ]
 
 
-async def told_in_every_way(request: ChatRequest) -> None:
+async def told_in_every_mode(request: ChatRequest) -> None:
     """What is done with a request that was taken, wherever it goes."""
     offer = Offer(tools=[TOOL, *request.client_tools], choice=request.body.get("tool_choice"))
     for way in ("native", "schema", "text"):
@@ -155,7 +155,7 @@ async def told_in_every_way(request: ChatRequest) -> None:
 
 @pytest.mark.anyio
 async def test_calls_of_other_kinds_in_a_conversation_do_no_harm() -> None:
-    await told_in_every_way(read_request({"messages": CUSTOM}))
+    await told_in_every_mode(read_request({"messages": CUSTOM}))
 
 
 JSON = st.recursive(
@@ -181,4 +181,4 @@ def test_whatever_is_sent_it_is_taken_or_refused(body: Json) -> None:
     assert isinstance(request.uses_our_tools, bool)
     assert isinstance(request.client_tools, list)
     assert isinstance(request.model, str)
-    asyncio.run(told_in_every_way(request))
+    asyncio.run(told_in_every_mode(request))

@@ -17,8 +17,8 @@ from apexbridge.llm.config import ToolMode
 from apexbridge.retrieval.embedders.embedder import Embedder
 from apexbridge.settings import Settings, UpstreamSettings
 from apexbridge.surfaces.http.app import create_app
-from apexbridge.surfaces.http.protocol import LimitedProtocol
 from apexbridge.surfaces.http.serve import bind
+from apexbridge.surfaces.http.transport.protocol import LimitedProtocol
 from tests.chat.upstream import Upstream
 from tests.making import skill_zip
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from apexbridge.agent.deferred import DeferredTools
+from apexbridge.agent.deferred_tools import DeferredTools
 from apexbridge.retrieval.embedders.embedder import Embedder
 from tests.chat.live import PATIENCE, Live, live
 from tests.chat.upstream import Step, Upstream, call
@@ -187,5 +187,5 @@ def test_a_run_that_failed_teaches_nothing(server: Live, upstream: Upstream) -> 
         Step(text="It did not work."),
     )
     server.ask(model, words)
-    server.do(server.bridge.chat._around.lessons.close())
+    server.do(server.bridge.chat._deps.lessons.close())
     assert known_by(server, words) == []

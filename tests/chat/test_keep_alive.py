@@ -6,9 +6,9 @@ from collections.abc import AsyncGenerator
 import pytest
 from starlette.types import Message
 
-from apexbridge.agent.events import Event, Passed
+from apexbridge.agent.chat_events import Event, PassedThrough
 from apexbridge.agent.request import read_request
-from apexbridge.surfaces.http import reply
+from apexbridge.surfaces.http.chat import reply
 from tests.chat.live import Live
 from tests.chat.upstream import Step, Upstream, call
 
@@ -34,7 +34,7 @@ async def test_no_sign_of_life_follows_the_end() -> None:
     told = reply.Reply(send, "mine")
 
     async def events() -> AsyncGenerator[Event, None]:
-        yield Passed(chunks=[{"choices": []}])
+        yield PassedThrough(chunks=[{"choices": []}])
         told._last = -reply.KEEP_ALIVE_SECONDS
         told._look()  # the clock strikes just when all is said
 

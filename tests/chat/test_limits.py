@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from apexbridge.agent import asking
+from apexbridge.agent import model_turn
 from apexbridge.retrieval.embedders.embedder import Embedder
 from tests.chat.live import Live, live
 from tests.chat.upstream import Step, Upstream, call
@@ -63,7 +63,7 @@ def test_when_the_time_is_up_the_next_turn_is_the_last(server: Live, upstream: U
 def test_a_model_that_never_answers_is_given_up(
     server: Live, upstream: Upstream, is_stream: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(asking, "GRACE_SECONDS", 0.1)
+    monkeypatch.setattr(model_turn, "GRACE_SECONDS", 0.1)
     model = upstream.play(Step(text="never", hang_after=-1))
     response = server.post(model, stream=is_stream)
     assert (response.status_code, response.json()["error"]["code"]) == (504, "upstream_timeout")

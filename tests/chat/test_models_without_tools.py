@@ -73,7 +73,7 @@ def step_of(body: dict[str, Any]) -> Step:
     return Step(text=f"<tool_call>{SUM}</tool_call>" if len(body["messages"]) < 4 else "It is 42.")
 
 
-def test_a_server_that_refuses_tools_is_asked_in_another_way(
+def test_a_server_that_refuses_tools_is_asked_in_another_mode(
     bridge_server: Live, upstream: Upstream, is_stream: bool
 ) -> None:
     model = upstream.play(step_of, kind="auto")

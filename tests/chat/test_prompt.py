@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from apexbridge.agent.prompt import own_prompt
+from apexbridge.agent.system_prompt import own_prompt
 from apexbridge.retrieval.embedders.embedder import Embedder
 from tests.chat.live import Live, live
 from tests.chat.upstream import Step, Upstream

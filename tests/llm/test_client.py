@@ -12,11 +12,11 @@ import anyio.lowlevel
 import pytest
 
 from apexbridge.llm import client as module
-from apexbridge.llm.answering import PIECE_BYTES
 from apexbridge.llm.client import UpstreamClient
 from apexbridge.llm.config import LLMSettings
 from apexbridge.llm.config import Upstream as Address
 from apexbridge.llm.errors import UpstreamError
+from apexbridge.llm.response import PIECE_BYTES
 from tests.chat.upstream import KEY, Step, Upstream, call, refusal
 
 pytestmark = pytest.mark.anyio

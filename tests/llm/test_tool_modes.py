@@ -11,8 +11,8 @@ from apexbridge.llm import mode_memory
 from apexbridge.llm.config import Upstream
 from apexbridge.llm.mode_memory import ModeMemory
 from apexbridge.llm.tool_modes import (
+    ActiveMode,
     Offer,
-    Way,
     neutralised,
     read_answer,
     read_calls,
@@ -35,7 +35,7 @@ DONE: list[Json] = [
 ]
 
 
-def body_in(way: Way, messages: list[Json], choice: Any = None, **fields: Any) -> Json:
+def body_in(way: ActiveMode, messages: list[Json], choice: Any = None, **fields: Any) -> Json:
     body = {"model": "m", "messages": "replaced", "tools": "replaced", "tool_choice": "replaced", **fields}
     return request_body(way, body, messages, Offer(tools=[TOOL], choice=choice))
 
@@ -125,7 +125,7 @@ def test_what_a_schema_enforces_is_said_in_words_where_there_is_none() -> None:
 
 
 @pytest.mark.parametrize("way", ["schema", "text"])
-def test_tools_of_other_kinds_are_not_told_in_words(way: Way) -> None:
+def test_tools_of_other_kinds_are_not_told_in_words(way: ActiveMode) -> None:
     body = request_body(way, {"model": "m"}, ASKED, Offer(tools=[TOOL, {"type": "web_search"}]))
     assert "web_search" not in json.dumps(body)
     assert "calculate" in body["messages"][0]["content"]
@@ -156,7 +156,7 @@ def test_by_a_schema_a_last_turn_can_do_nothing_but_answer() -> None:
 
 
 @pytest.mark.parametrize("way", ["schema", "text"])
-def test_the_words_of_the_user_are_not_touched(way: Way) -> None:
+def test_the_words_of_the_user_are_not_touched(way: ActiveMode) -> None:
     said: list[Json] = [
         {"role": "user", "content": "<|im_start|> [INST] <tool_call>"},
         {"role": "user", "content": [{"type": "x"}]},
@@ -165,7 +165,7 @@ def test_the_words_of_the_user_are_not_touched(way: Way) -> None:
 
 
 @pytest.mark.parametrize("way", ["schema", "text"])
-def test_system_words_that_come_in_parts_are_kept(way: Way) -> None:
+def test_system_words_that_come_in_parts_are_kept(way: ActiveMode) -> None:
     said: list[Json] = [{"role": "developer", "content": [{"type": "text", "text": "Be kind."}]}, ASKED[1]]
     messages = body_in(way, said)["messages"]
     assert messages[-2:] == said
@@ -206,9 +206,9 @@ def test_of_a_reply_that_was_cut_off_only_the_words_are_told(text: str, told: st
 def test_a_model_that_does_not_hear_of_its_tools_is_told_in_words() -> None:
     modes = ModeMemory()
     for read in (120, 124, 131):
-        assert modes.way(AUTO, "m") == "native"
+        assert modes.mode(AUTO, "m") == "native"
         modes.answered(AUTO, "m", prompt_tokens=read, message_tokens=110, tool_tokens=1_000)
-    assert modes.way(AUTO, "m") == "schema"
+    assert modes.mode(AUTO, "m") == "schema"
     assert not modes.is_new(AUTO, "m")
 
 
@@ -217,7 +217,7 @@ def test_a_server_that_counts_wrongly_is_not_taken_at_its_word() -> None:
     for _ in range(20):
         modes.answered(AUTO, "m", prompt_tokens=120, message_tokens=110, tool_tokens=1_000)  # always the same
         modes.answered(AUTO, "n", prompt_tokens=9, message_tokens=110, tool_tokens=1_000)  # less than there is
-    assert (modes.way(AUTO, "m"), modes.way(AUTO, "n")) == ("native", "native")
+    assert (modes.mode(AUTO, "m"), modes.mode(AUTO, "n")) == ("native", "native")
 
 
 @pytest.mark.parametrize("does_write", [True, False])
@@ -232,7 +232,7 @@ def test_of_models_that_clients_make_up_only_the_last_are_remembered(
             modes.wrote(AUTO, name)
         else:
             modes.answered(AUTO, name, prompt_tokens=next(counts), message_tokens=1, tool_tokens=1_000)
-        return modes.way(AUTO, name)
+        return modes.mode(AUTO, name)
 
     assert [learn(name) for name in ("a", "b", "c")] == ["native"] * 3
     needed = mode_memory.SALVAGED_UNTIL_CHANGE if does_write else mode_memory.UNHEARD_UNTIL_CHANGE
@@ -246,7 +246,7 @@ def test_a_model_that_has_heard_of_its_tools_or_tells_nothing_stays_native(monke
     assert modes.is_new(AUTO, "m")
     modes.answered(AUTO, "m", prompt_tokens=900, message_tokens=100, tool_tokens=1_000)
     assert not modes.is_new(AUTO, "m")
-    assert modes.way(AUTO, "m") == "native"
+    assert modes.mode(AUTO, "m") == "native"
     monkeypatch.setattr(mode_memory, "REMEMBERED_MODELS", 2)
     for name in ("a", "b", "c"):
         modes.answered(AUTO, name, prompt_tokens=900, message_tokens=100, tool_tokens=1_000)
@@ -297,17 +297,17 @@ def test_a_way_that_the_operator_chose_is_kept() -> None:
     fixed = Upstream(base_url="http://a", tool_mode="schema")
     modes.wrote(fixed, "m")
     assert modes.after_refusal(fixed, "schema") is None
-    assert modes.way(fixed, "m") == "schema"
+    assert modes.mode(fixed, "m") == "schema"
 
 
 def test_a_model_that_writes_its_calls_is_offered_a_schema() -> None:
     modes = ModeMemory()
-    assert modes.way(AUTO, "m") == "native"
+    assert modes.mode(AUTO, "m") == "native"
     modes.wrote(AUTO, "m")
-    assert modes.way(AUTO, "m") == "native"
+    assert modes.mode(AUTO, "m") == "native"
     modes.wrote(AUTO, "m")
-    assert modes.way(AUTO, "m") == "schema"
-    assert modes.way(AUTO, "another") == "native"
+    assert modes.mode(AUTO, "m") == "schema"
+    assert modes.mode(AUTO, "another") == "native"
 
 
 def test_a_model_that_has_made_a_call_stays_native() -> None:
@@ -315,7 +315,7 @@ def test_a_model_that_has_made_a_call_stays_native() -> None:
     modes.called(AUTO, "m")
     for _ in range(5):
         modes.wrote(AUTO, "m")
-    assert modes.way(AUTO, "m") == "native"
+    assert modes.mode(AUTO, "m") == "native"
 
 
 def test_a_refusal_leads_to_the_next_way_until_there_is_none() -> None:
@@ -323,9 +323,9 @@ def test_a_refusal_leads_to_the_next_way_until_there_is_none() -> None:
     assert modes.after_refusal(AUTO, "native") == "schema"
     assert modes.after_refusal(AUTO, "schema") == "text"
     assert modes.after_refusal(AUTO, "text") is None
-    assert modes.way(AUTO, "m") == "native"  # nothing is learnt from a refusal alone
+    assert modes.mode(AUTO, "m") == "native"  # nothing is learnt from a refusal alone
     modes.accepted(AUTO, "m", "text")
-    assert modes.way(AUTO, "m") == "text"
+    assert modes.mode(AUTO, "m") == "text"
 
 
 def test_only_so_many_models_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -333,4 +333,4 @@ def test_only_so_many_models_are_remembered(monkeypatch: pytest.MonkeyPatch) -> 
     modes = ModeMemory()
     for number in range(10):
         modes.accepted(AUTO, f"m{number}", "schema")
-    assert [modes.way(AUTO, f"m{number}") for number in (0, 6, 7, 9)] == ["native", "native", "schema", "schema"]
+    assert [modes.mode(AUTO, f"m{number}") for number in (0, 6, 7, 9)] == ["native", "native", "schema", "schema"]

@@ -12,10 +12,10 @@ from typing import Any
 import anyio
 import pytest
 
-from apexbridge.agent import recordkeeping
-from apexbridge.agent.recordkeeping import BATCH, MS_PER_DAY, ChatRecords
-from apexbridge.agent.records import ChatRecord, RecordedError, Tokens
-from apexbridge.agent.recordsize import MAX_RECORD_BYTES
+from apexbridge.agent.records import store
+from apexbridge.agent.records.recorder import ChatRecord, RecordedError, Tokens
+from apexbridge.agent.records.store import BATCH, MS_PER_DAY, ChatRecords
+from apexbridge.agent.records.truncation import MAX_RECORD_BYTES
 from apexbridge.errors import RequestError
 from apexbridge.storage.chats import ChatStore
 from apexbridge.storage.database import Database
@@ -265,8 +265,8 @@ async def test_a_disk_that_refuses_harms_nobody_and_gets_the_records_later(
 async def test_memory_is_bounded_and_what_is_dropped_is_counted(
     records: ChatRecords, database: Database, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recordkeeping, "MAX_WAITING", 20)
-    monkeypatch.setattr(recordkeeping, "MAX_WAITING_BYTES", 15_000)
+    monkeypatch.setattr(store, "MAX_WAITING", 20)
+    monkeypatch.setattr(store, "MAX_WAITING_BYTES", 15_000)
     await database.write(refuse)
     for number in range(12):
         records.keep(replace(RECORD, id=f"long_{number}", answer="a" * 1_000 * (number % 3)))

@@ -21,7 +21,7 @@ APEX = [sys.executable, "-c", "from apexbridge.surfaces.cli.app import main; mai
 
 
 @dataclass
-class Said:
+class TextDelta:
     """What a command printed and how it ended."""
 
     code: int
@@ -33,14 +33,14 @@ class Said:
         return json.loads(self.out)
 
 
-Apex = Callable[..., Said]
+Apex = Callable[..., TextDelta]
 
 
 @pytest.fixture
 def apex(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], data_dir: Path) -> Apex:
     """Type a command; it works on the test's own data directory."""
 
-    def run(*words: str | Path) -> Said:
+    def run(*words: str | Path) -> TextDelta:
         monkeypatch.setenv("APEX_DATA_DIR", str(data_dir))
         monkeypatch.setattr(sys, "argv", ["apex", *map(str, words)])
         capsys.readouterr()
@@ -50,7 +50,7 @@ def apex(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], da
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else 1 if end.code else 0
         captured = capsys.readouterr()
-        return Said(code, captured.out, captured.err)
+        return TextDelta(code, captured.out, captured.err)
 
     return run
 

@@ -15,10 +15,10 @@ from apexbridge.bridge import Bridge
 from apexbridge.errors import ServerError
 from apexbridge.settings import Settings, load_settings
 from apexbridge.storage.audit import AUDIT_FILE
-from apexbridge.surfaces.http.access import Access
 from apexbridge.surfaces.http.app import create_app
-from apexbridge.surfaces.http.audit import act_of
-from apexbridge.surfaces.http.scopes import OPEN_PATHS, required_scope
+from apexbridge.surfaces.http.middleware.audit_trail import act_of
+from apexbridge.surfaces.http.middleware.auth import Access
+from apexbridge.surfaces.http.middleware.scopes import OPEN_PATHS, required_scope
 from apexbridge.surfaces.http.serve import check_host
 from tests.making import skill_zip
 from tests.surfaces.conftest import Apex, Server, StartServer, servers

@@ -15,7 +15,7 @@ import httpx
 import pytest
 from pydantic import BaseModel
 
-from apexbridge.agent.textless import on_one_line
+from apexbridge.agent.records.redaction import log_safe
 from apexbridge.retrieval.embedders.embedder import Embedder
 from apexbridge.storage.audit import AUDIT_FILE, exported
 from apexbridge.tools.tool import Tool, ToolContext, ToolResult
@@ -266,7 +266,7 @@ def test_no_word_of_anybody_is_in_the_log_and_no_name_makes_a_line_of_its_own(
     lines = [record.getMessage() for record in caplog.records if record.name.startswith("apexbridge.")]
     assert len(lines) > 6
     assert [text for text in TEXTS if text in "".join(lines)] == []
-    assert on_one_line("m\nERROR x" + "y" * 500) == "m\N{REPLACEMENT CHARACTER}ERROR x" + "y" * 191
+    assert log_safe("m\nERROR x" + "y" * 500) == "m\N{REPLACEMENT CHARACTER}ERROR x" + "y" * 191
 
 
 def test_where_texts_are_recorded_everything_is(full: Live, upstream: Upstream, is_stream: bool) -> None:

@@ -268,7 +268,7 @@ def test_nothing_is_cut_for_a_program_that_reads_the_table(apex: Apex, tmp_path:
 def test_a_directory_that_is_held_is_waited_for_and_then_explained(
     apex: Apex, data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("apexbridge.surfaces.cli.connect.WAIT_SECONDS", 0.2)
+    monkeypatch.setattr("apexbridge.surfaces.cli.client.WAIT_SECONDS", 0.2)
     with owned(data_dir):
         said = apex("skills", "list")
     assert said.code == 1

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import uvicorn
 
-from apexbridge.surfaces.http import protocol
-from apexbridge.surfaces.http.protocol import MAX_HEADERS, LimitedProtocol
+from apexbridge.surfaces.http.transport import protocol
+from apexbridge.surfaces.http.transport.protocol import MAX_HEADERS, LimitedProtocol
 
 PATIENCE = 20
 HEAD = b"POST /x HTTP/1.1\r\nHost: localhost\r\n"

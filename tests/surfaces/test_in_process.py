@@ -8,7 +8,7 @@ import httpx
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from apexbridge.surfaces.cli.transport import InProcess
+from apexbridge.surfaces.cli.in_process import InProcess
 
 pytestmark = pytest.mark.anyio
 START = {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]}
@@ -79,7 +79,7 @@ async def test_whoever_leaves_early_is_gone_for_the_application() -> None:
 
 
 async def test_an_application_that_does_not_notice_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("apexbridge.surfaces.cli.transport.LEAVING_SECONDS", 0.05)
+    monkeypatch.setattr("apexbridge.surfaces.cli.in_process.LEAVING_SECONDS", 0.05)
     app = App()
     with anyio.fail_after(20):
         async with client(app) as opened, opened.stream("GET", "/") as response:

@@ -13,10 +13,10 @@ from starlette.routing import BaseRoute, Route
 
 from apexbridge.agent.request import Options
 from apexbridge.bridge import Bridge
-from apexbridge.surfaces.http.access import Access
 from apexbridge.surfaces.http.app import create_app
-from apexbridge.surfaces.http.openai_shapes import BridgeOptions
-from apexbridge.surfaces.http.scopes import OPEN_PATHS, required_scope
+from apexbridge.surfaces.http.chat.schemas import BridgeOptions
+from apexbridge.surfaces.http.middleware.auth import Access
+from apexbridge.surfaces.http.middleware.scopes import OPEN_PATHS, required_scope
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("H2")]
 Json = dict[str, Any]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from apexbridge.surfaces.cli import connect, saving
+from apexbridge.surfaces.cli import artifacts, client
 from tests.making import write_skill
 from tests.surfaces.conftest import Apex
 
@@ -185,8 +185,8 @@ def test_a_folder_that_cannot_be_one_is_named(apex: Apex, tmp_path: Path, serve:
 def test_number_and_size_of_files_are_bounded(
     apex: Apex, tmp_path: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(saving, "MAX_FILES", 3)
-    monkeypatch.setattr(saving, "MAX_BYTES", 100)
+    monkeypatch.setattr(artifacts, "MAX_FILES", 3)
+    monkeypatch.setattr(artifacts, "MAX_BYTES", 100)
     sizes = {"a": 60, "b": 60, "c": 40}
     server = serve(result("a", "b", "c", "d"), lambda path: (path, {}, b"x" * sizes[path[-1]]))
     said = apex("skills", "run", "x", "--url", server.url, "--out", tmp_path / "out")
@@ -211,7 +211,7 @@ def test_a_list_of_files_that_is_none_is_refused(apex: Apex, tmp_path: Path, ser
 def test_an_answer_is_bounded_and_never_unpacked(
     apex: Apex, serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connect, "MAX_ANSWER_BYTES", 1000)
+    monkeypatch.setattr(client, "MAX_ANSWER_BYTES", 1000)
     large = serve(result(), lambda path: (path, {}, b'"' + b"x" * 2000 + b'"'))
     assert "larger than" in apex("skills", "show", "x", "--url", large.url).err
     endless = serve(result(error="x" * 2000))

@@ -90,7 +90,7 @@ def test_a_stale_server_file_is_no_obstacle(start_server: StartServer, apex: Ape
 def test_a_command_never_talks_to_another_directorys_server(
     start_server: StartServer, apex: Apex, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("apexbridge.surfaces.cli.connect.WAIT_SECONDS", 0.3)
+    monkeypatch.setattr("apexbridge.surfaces.cli.client.WAIT_SECONDS", 0.3)
     other = start_server(folder=tmp_path / "other")
     with owned(data_dir):
         (data_dir / "server.json").write_text(json.dumps({"url": other.url, "pid": 1, "instance": "gone"}))

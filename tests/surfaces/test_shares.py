@@ -15,9 +15,9 @@ from apexbridge.errors import RequestError
 from apexbridge.skills import uploads
 from apexbridge.skills.uploads import UploadStore
 from apexbridge.storage.runs import RunFilter
-from apexbridge.surfaces.http import underway
-from apexbridge.surfaces.http.access import Access
 from apexbridge.surfaces.http.app import create_app
+from apexbridge.surfaces.http.middleware import concurrency
+from apexbridge.surfaces.http.middleware.auth import Access
 from apexbridge.tools.builtin.files.workspace import THREADS_OF_A_KEY, Workspace
 from tests.making import skill_zip
 
@@ -61,7 +61,7 @@ async def test_a_key_may_have_so_many_uploads_under_way_and_others_are_not_conce
     keys = Keys(bridge)
     one, other = await keys.make(), await keys.make()
     archive = skill_zip()
-    bodies = [Body(archive[:10], archive[10:]) for _ in range(underway.MAX_UPLOADS)]
+    bodies = [Body(archive[:10], archive[10:]) for _ in range(concurrency.MAX_UPLOADS)]
     answers: list[int] = []
 
     async def validate(body: Body) -> None:
@@ -80,14 +80,14 @@ async def test_a_key_may_have_so_many_uploads_under_way_and_others_are_not_conce
             assert calculated.status_code == 200
             for body in bodies:
                 body.may_end.set()
-        assert answers == [200] * underway.MAX_UPLOADS
+        assert answers == [200] * concurrency.MAX_UPLOADS
         assert (await keys.post("/api/skills/validate", one, content=archive, headers=ZIP)).status_code == 200
 
 
 async def test_a_key_may_have_so_many_bytes_of_requests_under_way(
     bridge: Bridge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(underway, "MAX_BODY_BYTES", 1000)
+    monkeypatch.setattr(concurrency, "MAX_BODY_BYTES", 1000)
     keys = Keys(bridge)
     one, other = await keys.make(), await keys.make()
     path, call = "/api/tools/calculate/execute", b'{"input": {"expression": "1+1"}}'
@@ -111,8 +111,8 @@ async def test_a_key_may_have_so_many_bytes_of_requests_under_way(
 
 
 def test_a_key_may_have_so_many_requests_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(underway, "MAX_REQUESTS", 1)
-    counter = underway.UnderWay()
+    monkeypatch.setattr(concurrency, "MAX_REQUESTS", 1)
+    counter = concurrency.UnderWay()
     with counter.request("one", is_upload=False), counter.request("other", is_upload=False):
         with pytest.raises(RequestError) as caught, counter.request("one", is_upload=False):
             pass

@@ -21,10 +21,11 @@ from hypothesis import strategies as st
 from apexbridge.bridge import Bridge
 from apexbridge.errors import ServerError
 from apexbridge.skills.longoutput import RecordedText, TextSource
-from apexbridge.surfaces.http import jsonstream, pacing, protocol
-from apexbridge.surfaces.http.jsonstream import Placeholders
-from apexbridge.surfaces.http.pacing import PIECE_BYTES, PacedAnswers, UnreadAnswers
-from apexbridge.surfaces.http.protocol import LimitedProtocol
+from apexbridge.surfaces.http.middleware import response_pacing
+from apexbridge.surfaces.http.middleware.response_pacing import PIECE_BYTES, PacedAnswers, UnreadAnswers
+from apexbridge.surfaces.http.transport import json_stream, protocol
+from apexbridge.surfaces.http.transport.json_stream import Placeholders
+from apexbridge.surfaces.http.transport.protocol import LimitedProtocol
 from tests.making import skill_zip
 
 pytestmark = pytest.mark.anyio
@@ -162,7 +163,7 @@ def test_a_flood_of_requests_on_one_connection_is_refused(watched: Watched) -> N
 
 # --------------------------------------------------------------------------------------------------- what waits unread
 def test_a_caller_may_leave_so_much_unread_and_others_are_not_concerned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pacing, "MAX_HELD_BYTES", 100)
+    monkeypatch.setattr(response_pacing, "MAX_HELD_BYTES", 100)
     unread = UnreadAnswers()
     with unread.claim("one", 1000):  # a single answer may be of any size
         with pytest.raises(ServerError) as caught, unread.claim("one", 1):
@@ -176,7 +177,7 @@ def test_a_caller_may_leave_so_much_unread_and_others_are_not_concerned(monkeypa
 
 
 async def test_a_refused_answer_says_so_in_the_usual_shape(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pacing, "MAX_HELD_IN_ALL", 100)
+    monkeypatch.setattr(response_pacing, "MAX_HELD_IN_ALL", 100)
     unread = UnreadAnswers()
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -202,7 +203,7 @@ async def joined(pieces: AsyncIterator[bytes]) -> bytes:
 @given(st.text(), st.text(), st.integers(1, 5))
 def test_text_that_is_encoded_in_pieces_is_the_same_json(text: str, other: str, size: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jsonstream, "PIECE_CHARACTERS", size)
+        patch.setattr(json_stream, "PIECE_CHARACTERS", size)
         placeholders = Placeholders()
         document = json.dumps({"a": placeholders.put(text), "b": other, "c": placeholders.put(text)})
         encoded = asyncio.run(joined(placeholders.pieces(document)))

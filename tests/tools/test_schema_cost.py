@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from apexbridge.tools.schema import SchemaParameters, SchemaProblem
+from apexbridge.errors import InvalidSchemaError
+from apexbridge.tools.schema import SchemaParameters
 
 LEVELS = 40
 OBJECT = {"type": "object"}
@@ -67,7 +68,7 @@ def evaluating(keyword: str) -> dict[str, Any]:
     ],
 )
 def test_a_schema_whose_cost_has_no_bound_is_refused(schema: dict[str, Any]) -> None:
-    with pytest.raises(SchemaProblem):
+    with pytest.raises(InvalidSchemaError):
         SchemaParameters(schema)
 
 

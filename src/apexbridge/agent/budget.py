@@ -1,4 +1,4 @@
-"""How far one request may go: turns, calls, time, tokens."""
+"""Limits of one chat request: turns, calls, time, tokens."""
 
 import time
 from typing import Literal
@@ -20,7 +20,7 @@ StopCause = Literal[
 
 
 class ChatLimits(BaseModel):
-    """What an operator allows a request."""
+    """The configured limits."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -28,11 +28,11 @@ class ChatLimits(BaseModel):
     calls: int = 40
     seconds: float = 300.0
     tokens: int = 0
-    """Of all turns together, as the upstreams count them; 0 for any number."""
+    """Of all turns together, as upstreams count them. 0: unlimited."""
 
 
 class Budget:
-    """What is left of it."""
+    """What a request has used so far."""
 
     def __init__(self, limits: ChatLimits) -> None:
         self._limits = limits
@@ -43,16 +43,14 @@ class Budget:
 
     @property
     def seconds_used(self) -> float:
-        """Since the beginning."""
         return time.monotonic() - self._begun
 
     @property
     def seconds_left(self) -> float:
-        """Until everything ends."""
         return max(0.0, self._limits.seconds - self.seconds_used)
 
     def exhausted(self) -> StopCause | None:
-        """What is used up, so that the next turn has to be the last."""
+        """The limit that makes the next turn the last one."""
         if self.turns + 1 >= self._limits.turns:
             return "max_turns"
         if self.calls >= self._limits.calls:
@@ -62,5 +60,4 @@ class Budget:
         return "max_seconds" if self.seconds_left <= 0 else None
 
     def calls_left(self) -> int:
-        """How many more calls may be made."""
         return max(0, self._limits.calls - self.calls)

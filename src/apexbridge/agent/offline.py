@@ -1,6 +1,6 @@
-"""`apex-offline`: a small planner that answers when no model is set, over the same loop and the same tools.
+"""`apex-offline`: a small planner that answers if no model is configured, with the same loop and tools.
 
-It is no language model. It knows a handful of patterns, and otherwise looks for a skill.
+It is not a language model. It knows a few patterns, and otherwise searches for a skill.
 """
 
 import json
@@ -20,7 +20,7 @@ NOTICE = (
     "to have a real one answer.)"
 )
 GOOD_SCORE = 0.5
-"""Below this confidence a skill is named, not run."""
+"""Skills below this confidence are listed, not run."""
 MAX_TEXT = 2_000
 _ARITHMETIC = re.compile(
     r"(?:[-+(√]\s{0,10})?(?:\d|sqrt|sin|cos|tan|log|ln|pi\b|π|√)[\d\s.+\-*/^%()×÷!,a-zπ√（）＋－]*", re.IGNORECASE
@@ -34,24 +34,22 @@ _LIST = re.compile(r"\b(?:list|show)\b.{0,20}?\bfiles\b|列出.{0,4}文件", re.
 
 
 class OfflineModel:
-    """Gives completions without a model."""
+    """Makes completions without a model."""
 
     async def ask(self, upstream: Upstream, body: Json, seconds: float) -> "OfflineAnswer":
-        """The next step of the plan."""
         return OfflineAnswer(body)
 
     def done(self, answer: "OfflineAnswer") -> None:
-        """There is nothing to let go of."""
+        pass
 
 
 class OfflineAnswer:
-    """One step of the plan, word by word or in one piece."""
+    """One step of the plan, as a stream or in one piece."""
 
     def __init__(self, body: Json) -> None:
         self._pieces = _pieces(body) if body.get("stream") else iter([_completion(body)])
 
     async def next(self) -> list[Json] | None:
-        """One more piece."""
         piece = next(self._pieces, None)
         return None if piece is None else [piece]
 
@@ -79,7 +77,7 @@ def _chunk(delta: Json, finish: str | None) -> Json:
 
 
 def _next_step(body: Json) -> tuple[list[Json], str | None]:
-    """Calls to make, or the words to end with."""
+    """Tool calls, or the final text."""
     messages = body["messages"]
     offered = {tool["function"]["name"] for tool in body.get("tools") or () if "function" in tool}
     asked = next((text_of(item.get("content")) for item in reversed(messages) if item["role"] == "user"), "")
@@ -112,15 +110,17 @@ def _first_call(asked: str, offered: set[str]) -> Json | None:
 
 
 def _arithmetic(asked: str) -> str | None:
-    """The longest stretch of the question that looks like a sum."""
+    """The longest part of the question that looks like an expression."""
     found = [match[0].strip().rstrip("?.,=a-z ").strip() for match in _ARITHMETIC.finditer(asked)]
     sums = [text for text in found if _OPERATOR.search(text)]
     return max(sums, key=len, default=None)
 
 
-def _use_of_a_skill(asked: str, told: str, offered: set[str]) -> tuple[list[Json], str | None]:
-    """Run the best skill where its input can be filled, show the instructions of one that has only those."""
-    hits = re.findall(r"^\d+\. ([a-z0-9-]+) \(([\d.]+), (runs|instructions)\): (.*)(?:\n   input: (.*))?$", told, re.M)
+def _use_of_a_skill(asked: str, results: str, offered: set[str]) -> tuple[list[Json], str | None]:
+    """Run the best skill if its input can be filled in; load a skill that has only instructions."""
+    hits = re.findall(
+        r"^\d+\. ([a-z0-9-]+) \(([\d.]+), (runs|instructions)\): (.*)(?:\n   input: (.*))?$", results, re.M
+    )
     if not hits:
         return [], f"I found no skill for that. {NOTICE}"
     name, score, kind, description, arguments = hits[0]
@@ -136,7 +136,7 @@ def _use_of_a_skill(asked: str, told: str, offered: set[str]) -> tuple[list[Json
 
 
 def _filled(asked: str, arguments: str) -> Json | None:
-    """The question as the input of a skill that needs at most one text; None where it needs more."""
+    """The question as the input of a skill that needs at most one text; None if it needs more."""
     required = [part.strip() for part in arguments.split(",") if part.strip() and "?:" not in part]
     if not required:
         return {"text": asked, "query": asked}
@@ -145,7 +145,7 @@ def _filled(asked: str, arguments: str) -> Json | None:
 
 
 def _since_the_question(messages: list[Json]) -> list[tuple[str, str]]:
-    """What was called since the last question, each with its result."""
+    """Names and results of the calls since the last question."""
     names: dict[str, str] = {}
     done: list[tuple[str, str]] = []
     for message in messages:

@@ -1,4 +1,4 @@
-"""ReActStrategy: which model answers a request, and the same loop of thinking and acting for all of them."""
+"""ReActStrategy: chooses the upstream of a chat request and runs the ReAct loop."""
 
 import asyncio
 import json
@@ -7,17 +7,17 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
-from apexbridge.agent.approving import Approver
-from apexbridge.agent.asking import Model
+from apexbridge.agent.approvals import Approver
 from apexbridge.agent.budget import ChatLimits
-from apexbridge.agent.disclosure import OwnTools
-from apexbridge.agent.events import Ended, Event, Passed, Said
-from apexbridge.agent.hidden import HiddenTurns
-from apexbridge.agent.lessons import Lessons, Teach
-from apexbridge.agent.loop import Surroundings, answered
+from apexbridge.agent.chat_events import ChatFinished, Event, PassedThrough, TextDelta
+from apexbridge.agent.loop import ChatDependencies, run_chat
+from apexbridge.agent.model_turn import Model
 from apexbridge.agent.offline import OFFLINE_MODEL, OFFLINE_UPSTREAM, OfflineModel
-from apexbridge.agent.records import Noting, Recorder
+from apexbridge.agent.records.recorder import ChatRecorder, Recorder
 from apexbridge.agent.request import BadRequestError, ChatRequest, read_request
+from apexbridge.agent.suspended_turns import SuspendedTurns
+from apexbridge.agent.tool_offer import ServerTools
+from apexbridge.agent.usage_feedback import RecordUsage, UsageFeedback
 from apexbridge.llm.client import UpstreamClient
 from apexbridge.llm.config import LLMSettings, Upstream
 from apexbridge.llm.errors import UpstreamError
@@ -29,17 +29,17 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatSettings:
-    """What an operator sets about chat."""
+    """Settings of chat."""
 
     llm: LLMSettings
     limits: ChatLimits
     system_prompt: str | None = None
-    """In place of ours; empty for none."""
+    """Replaces the default prompt. Empty: no system prompt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatAnswer:
-    """A whole answer, for Python users."""
+    """A whole answer."""
 
     content: str
     finish_reason: str
@@ -49,7 +49,7 @@ class ChatAnswer:
 
 
 class ReActStrategy:
-    """Answers chat requests over one registry of tools and any number of upstreams."""
+    """Answers chat requests with the tools of a registry and any number of upstreams."""
 
     def __init__(
         self,
@@ -57,47 +57,47 @@ class ReActStrategy:
         settings: ChatSettings,
         approver: Approver,
         *,
-        teach: Teach | None = None,
+        teach: RecordUsage | None = None,
         recorder: Recorder | None = None,
     ) -> None:
         self.settings = settings
         self._recorder = recorder
         self._client = UpstreamClient()
         self._offline = OfflineModel()
-        self._around = Surroundings(
+        self._deps = ChatDependencies(
             registry=registry,
             limits=settings.limits,
             system_prompt=settings.system_prompt,
             approver=approver,
-            own_tools=OwnTools(registry),
+            own_tools=ServerTools(registry),
             modes=ModeMemory(),
-            hidden=HiddenTurns(),
-            lessons=Lessons(teach),
+            hidden=SuspendedTurns(),
+            lessons=UsageFeedback(teach),
         )
 
     async def close(self) -> None:
-        """Let the upstreams go; what was learnt is kept."""
-        await self._around.lessons.close()
+        """Finish recording usage and close the connections to upstreams."""
+        await self._deps.lessons.close()
         await self._client.close()
 
     async def run(self, request: ChatRequest) -> AsyncGenerator[Event, None]:
-        """Answer a request; events in the order in which things happen.
+        """Answer a request and yield its events in order.
 
         Raises:
             BadRequestError: the request cannot be answered.
             UpstreamError: the upstream refused or failed.
         """
         model, upstream = self._chosen(request)
-        with Noting(self._recorder, request, upstream.name) as noting:
-            async with aclosing(answered(self._around, model, request, upstream)) as events:
+        with ChatRecorder(self._recorder, request, upstream.name) as recording:
+            async with aclosing(run_chat(self._deps, model, request, upstream)) as events:
                 async for event in events:
-                    noting.saw(event)
+                    recording.observe(event)
                     yield event
 
     async def execute(
         self, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any] | None = None, **more: Any
     ) -> ChatAnswer:
-        """Answer a conversation; options are the fields of a request, `x_bridge` among them.
+        """Answer a conversation. Options are fields of a request, including `x_bridge`.
 
         Raises:
             BadRequestError: the request cannot be answered.
@@ -108,22 +108,22 @@ class ReActStrategy:
         parts: list[str] = []
         async with aclosing(self.run(request)) as events:
             async for event in events:
-                if isinstance(event, Said):
+                if isinstance(event, TextDelta):
                     parts.append(event.text)
-                elif isinstance(event, Passed):
-                    return _as_it_came(event.chunks[0])
-                elif isinstance(event, Ended):
+                elif isinstance(event, PassedThrough):
+                    return _from_completion(event.chunks[0])
+                elif isinstance(event, ChatFinished):
                     return ChatAnswer(
                         content="".join(parts),
                         finish_reason=event.finish_reason,
                         tool_calls=event.calls,
                         usage=event.usage,
-                        x_bridge=event.report.told(debug=request.options.debug),
+                        x_bridge=event.report.to_dict(debug=request.options.debug),
                     )
         raise AssertionError("an answer has an end")
 
     async def models(self) -> list[Json]:
-        """The models of all upstreams, as far as they are asked for them here, and those that are set."""
+        """The models that upstreams list and that requests for them reach, and the configured ones."""
         upstreams = self.settings.llm.upstreams
         found: dict[str, Json] = {}
         for upstream, listed in zip(upstreams, await asyncio.gather(*map(self._listed, upstreams)), strict=True):
@@ -156,18 +156,19 @@ class ReActStrategy:
             raise BadRequestError(
                 f"The model '{request.model[:200]}' does not exist here; GET /v1/models lists those that do.",
                 param="model",
-                code="model_not_found",
+                openai_code="model_not_found",
+                code="NOT_FOUND",
                 status=404,
             )
         return self._client, upstream
 
     def _serving(self, model: str) -> Upstream | None:
-        """Whoever is asked for a model."""
+        """The upstream that serves a model."""
         upstream = self.settings.llm.upstream_for(model)
         return None if upstream is None or (upstream.models and not upstream.serves(model)) else upstream
 
 
-def _as_it_came(completion: Json) -> ChatAnswer:
+def _from_completion(completion: Json) -> ChatAnswer:
     choice = completion["choices"][0]
     message = choice.get("message") or {}
     return ChatAnswer(

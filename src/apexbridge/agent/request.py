@@ -1,4 +1,4 @@
-"""A chat request: what the client sent, checked, with what is ours taken out of it."""
+"""A chat request, validated, with the extension `x_bridge` taken out of it."""
 
 import itertools
 import uuid
@@ -7,20 +7,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from apexbridge.agent.deferred import is_deferred
+from apexbridge.agent.deferred_tools import is_deferred
+from apexbridge.errors import RequestError
 
 Json = dict[str, Any]
 ApprovalMode = Literal["deny", "tool", "wait"]
 MAX_MESSAGES = 10_000
 """Every step of a chat walks all messages on the event loop."""
 MAX_TOOLS = 128
-"""What strict upstreams take, ours and the client's together."""
+"""What strict upstreams accept, this server's tools included."""
 MAX_CLIENT_TOOLS = 1_000
-"""With those that are only sent when they are found."""
+"""Including deferred ones, which are sent only when they are found."""
+MAX_TOOL_NAME_CHARACTERS = 256
 MAX_MODEL_CHARACTERS = 512
-"""Names of models are remembered for what was learnt of them."""
+"""Tool modes are remembered by model name."""
 QUOTED_CHARACTERS = 64
-"""Of what a client wrote, in words about it."""
+"""Of the client's text in an error message."""
 _PROCESS, _NUMBERS = uuid.uuid4().hex, itertools.count()
 _ROLES = {"system", "developer", "user", "assistant", "tool", "function"}
 _OPTIONS: Mapping[str, type | tuple[type, ...]] = {
@@ -33,15 +35,28 @@ _OPTIONS: Mapping[str, type | tuple[type, ...]] = {
 }
 
 
-class BadRequestError(Exception):
-    """A request that cannot be answered, in OpenAI's terms."""
+class BadRequestError(RequestError):
+    """A chat request that cannot be answered. Clients get it in OpenAI's shape, with OpenAI's status and code."""
 
-    def __init__(self, message: str, *, param: str | None = None, code: str | None = None, status: int = 400) -> None:
-        super().__init__(message)
-        self.message = message
+    default_code = "INVALID_INPUT"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        openai_code: str | None = None,
+        code: str | None = None,
+        status: int = 400,
+    ) -> None:
+        super().__init__(message, code=code, param=param)
         self.param = param
-        self.code = code
-        self.status = status
+        self.openai_code = openai_code
+        self._status = status
+
+    @property
+    def status(self) -> int:
+        return self._status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,12 +69,12 @@ class Options:
     debug: bool = False
     approvals: ApprovalMode = "deny"
     functions: bool = False
-    """Whether skills that a search finds become functions of their own in the turns that follow."""
+    """Whether skills found by a search become functions in the following turns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatRequest:
-    """What is asked for."""
+    """A validated chat request."""
 
     body: Json
     """As the client sent it, without what only we understand."""
@@ -67,48 +82,46 @@ class ChatRequest:
     caller: str = ""
     request_id: str = ""
     client_names: frozenset[str] = field(default_factory=frozenset)
-    """The client's own tools."""
+    """Names of the client's own tools."""
     link: str = field(default_factory=lambda: f"{_PROCESS}-{next(_NUMBERS)}")
-    """Connects the record of the request with what the request taught; clients choose `request_id`, and repeat it."""
+    """Connects the record of the request with the usage it recorded for the search. `request_id` may repeat."""
 
     @property
     def model(self) -> str:
-        """The model's name, as the client wrote it."""
+        """The model's name, as the client sent it."""
         return str(self.body.get("model") or "")
 
     @property
     def messages(self) -> list[Json]:
-        """The conversation so far."""
         messages: list[Json] = self.body["messages"]
         return messages
 
     @property
     def client_tools(self) -> list[Json]:
-        """The client's own tools, as it wrote them."""
+        """The client's own tools, as it sent them."""
         return list(self.body.get("tools") or ())
 
     @property
     def is_stream(self) -> bool:
-        """Whether the answer shall come in pieces."""
         return bool(self.body.get("stream"))
 
     @property
     def wants_usage(self) -> bool:
-        """Whether the last piece shall tell what was used."""
+        """Whether the last chunk shall contain the usage."""
         options = self.body.get("stream_options")
         return isinstance(options, dict) and bool(options.get("include_usage"))
 
     @property
     def uses_our_tools(self) -> bool:
-        """Whether the model may be offered ours."""
+        """Whether the model may use this server's tools."""
         return self.options.tools and self.body.get("tool_choice") != "none"
 
 
 def read_request(body: Any, *, caller: str = "", request_id: str = "") -> ChatRequest:
-    """Check a request.
+    """Validate a request.
 
     Raises:
-        BadRequestError: it cannot be answered.
+        BadRequestError: the request is invalid.
     """
     if not isinstance(body, dict):
         raise BadRequestError("The body must be a JSON object.")
@@ -121,7 +134,8 @@ def read_request(body: Any, *, caller: str = "", request_id: str = "") -> ChatRe
         raise BadRequestError(
             f"The model '{body['model'][:QUOTED_CHARACTERS]}…' does not exist",
             param="model",
-            code="model_not_found",
+            openai_code="model_not_found",
+            code="NOT_FOUND",
             status=404,
         )
     if not isinstance(body.get("stream"), bool | None):
@@ -130,8 +144,6 @@ def read_request(body: Any, *, caller: str = "", request_id: str = "") -> ChatRe
         raise BadRequestError("'stream_options' must be an object.", param="stream_options")
     if body.get("stream_options") is not None and not body.get("stream"):
         raise BadRequestError("'stream_options' is only allowed when 'stream' is true.", param="stream_options")
-    if not isinstance(body.get("stream_options"), dict | None):
-        raise BadRequestError("'stream_options' must be an object.", param="stream_options")
     kept = {key: value for key, value in body.items() if key != "x_bridge"}
     request = ChatRequest(
         body=kept, options=options, caller=caller, request_id=request_id, client_names=frozenset(names)
@@ -178,8 +190,8 @@ def _check_messages(messages: Any) -> None:
             raise BadRequestError(f"'{where}' must be an object.", param=where)
         role = message.get("role")
         if not isinstance(role, str) or role not in _ROLES:
-            told = repr(role)[:QUOTED_CHARACTERS]
-            raise BadRequestError(f"'{where}.role' is {told}; it is one of {', '.join(sorted(_ROLES))}.", param=where)
+            shown = repr(role)[:QUOTED_CHARACTERS]
+            raise BadRequestError(f"'{where}.role' is {shown}; it is one of {', '.join(sorted(_ROLES))}.", param=where)
         if not isinstance(message.get("content"), str | list | None):
             raise BadRequestError(f"'{where}.content' must be text or parts.", param=f"{where}.content")
         if role == "tool":
@@ -235,8 +247,13 @@ def _check_tools(tools: Any) -> list[str]:
             raise BadRequestError(f"'tools[{place}]' must be an object.", param=f"tools[{place}]")
         function = tool.get("function")
         name = function.get("name") if isinstance(function, dict) else None
-        if (tool.get("type", "function") == "function" or "function" in tool) and not isinstance(name, str):
+        if (tool.get("type", "function") == "function" or "function" in tool) and not (isinstance(name, str) and name):
             raise BadRequestError(f"'tools[{place}].function.name' is missing.", param=f"tools[{place}]")
+        if isinstance(name, str) and len(name) > MAX_TOOL_NAME_CHARACTERS:
+            raise BadRequestError(
+                f"'tools[{place}].function.name' is longer than {MAX_TOOL_NAME_CHARACTERS} characters.",
+                param=f"tools[{place}]",
+            )
         if isinstance(name, str):
             names.append(name)
         elif is_deferred(tool):

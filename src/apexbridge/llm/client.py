@@ -1,4 +1,4 @@
-"""Speaks to upstreams: raw JSON in and out, retries before the first byte, and never a wait without an end."""
+"""HTTP client for upstreams: raw JSON in and out, retries before the first byte, a time limit for every wait."""
 
 import asyncio
 import io
@@ -10,9 +10,9 @@ from typing import Any
 import aiohttp
 import orjson
 
-from apexbridge.llm.answering import HttpAnswer, parsed
 from apexbridge.llm.config import Upstream
 from apexbridge.llm.errors import UpstreamError
+from apexbridge.llm.response import ModelResponse, parsed
 
 Json = dict[str, Any]
 ATTEMPTS = 3
@@ -20,16 +20,15 @@ RETRIED_STATUSES = frozenset({408, 429, 500, 502, 503, 504, 529})
 SILENT_STATUS = 504
 _ELSEWHERE = "The model's server sends requests elsewhere; set its base URL to the address that answers them."
 MAX_WAIT_SECONDS = 20.0
-"""An upstream that wants to be left alone for longer is told so to the client."""
+"""A longer Retry-After is passed on to the client instead."""
 FIRST_WAIT_SECONDS = 0.5
 CONNECT_SECONDS = 10
 SILENCE_SECONDS = 120
-"""How long a stream may say nothing at all; an answer in one piece takes as long as the request may."""
+"""Longest pause within a stream. A completion in one piece may take as long as the request."""
 ANSWER_SECONDS = 600.0
-"""How long an answer may take where nobody says less."""
 LIST_SECONDS = 10.0
 LARGE_BYTES = 512 * 1024
-"""A request from there on is sent piece by piece, so that others get their turn."""
+"""Larger requests are sent in pieces, so that other tasks can run in between."""
 _WHOLE = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
 
 
@@ -43,30 +42,30 @@ class UpstreamClient:
         self._ending: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
-        """Let all connections go."""
+        """Close all connections."""
         session, self._session = self._session, None
         if self._ending:
             await asyncio.wait(self._ending)
         if session is not None:
             await session.close()
 
-    async def ask(self, upstream: Upstream, body: Json, seconds: float = ANSWER_SECONDS) -> HttpAnswer:
-        """Ask for a completion; the answer has to be given back to `done`, whatever comes of it.
+    async def ask(self, upstream: Upstream, body: Json, seconds: float = ANSWER_SECONDS) -> ModelResponse:
+        """Request a completion. The caller must pass the response to `done` in the end.
 
         Raises:
-            UpstreamError: what the upstream answered instead.
+            UpstreamError: the upstream refused or failed.
         """
         data = _written(body)
         late = asyncio.get_running_loop().time() + seconds
         try:
             async with asyncio.timeout_at(late):
-                response = await self._answered(upstream, data, self._streams if body.get("stream") else _WHOLE)
+                response = await self._request(upstream, data, self._streams if body.get("stream") else _WHOLE)
         except TimeoutError as error:
             raise UpstreamError.of_ours(504, "The model took too long.", "upstream_timeout") from error
-        return HttpAnswer(response, late - asyncio.get_running_loop().time())
+        return ModelResponse(response, late - asyncio.get_running_loop().time())
 
-    def done(self, answer: HttpAnswer) -> None:
-        """No more of this answer is wanted; where only its end is missing, its connection is kept."""
+    def done(self, answer: ModelResponse) -> None:
+        """Release a response. If only its end is missing, it is drained so that the connection can be reused."""
         if not answer.is_unread:
             answer.close()
             return
@@ -78,12 +77,12 @@ class UpstreamClient:
         """The models that an upstream lists.
 
         Raises:
-            UpstreamError: it does not.
+            UpstreamError: the list cannot be read.
         """
         try:
             async with asyncio.timeout(LIST_SECONDS):
                 response = await self._send(upstream, None, self._streams)
-                answer = HttpAnswer(response, LIST_SECONDS)
+                answer = ModelResponse(response, LIST_SECONDS)
                 try:
                     data = await answer.rest()
                 finally:
@@ -94,19 +93,18 @@ class UpstreamClient:
             ) from error
         if response.status >= 300:
             raise UpstreamError(response.status, data, response.headers)
-        told = parsed(data)
-        found = told.get("data") if isinstance(told, dict) else None
+        listing = parsed(data)
+        found = listing.get("data") if isinstance(listing, dict) else None
         return [model for model in found if isinstance(model, dict)] if isinstance(found, list) else []
 
-    # ------------------------------------------------------------------------------------------------- requests
-    async def _answered(self, upstream: Upstream, data: bytes, limits: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
-        """A good answer, after as many attempts as it takes and may take."""
+    async def _request(self, upstream: Upstream, data: bytes, limits: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
+        """A successful response, after retries if needed."""
         for attempt in range(1, ATTEMPTS + 1):
             is_last = attempt == ATTEMPTS
             try:
                 response = await self._send(upstream, data, limits)
             except UpstreamError as error:
-                if is_last or error.status == SILENT_STATUS:  # it may be at work, and would begin again
+                if is_last or error.status == SILENT_STATUS:  # it may still be computing; a retry would start over
                     raise
                 await asyncio.sleep(_pause(attempt, {}))
                 continue
@@ -115,7 +113,7 @@ class UpstreamClient:
             if response.status < 400:
                 response.close()
                 raise UpstreamError.of_ours(502, _ELSEWHERE, "upstream_redirect")
-            answer = HttpAnswer(response, self._silence)
+            answer = ModelResponse(response, self._silence)
             try:
                 failure = UpstreamError(response.status, await answer.refusal(), response.headers)
             finally:
@@ -132,7 +130,7 @@ class UpstreamClient:
         headers = {
             "content-type": "application/json",
             "accept": "application/json, text/event-stream",
-            "accept-encoding": "identity",  # a small answer can unfold into a very large one
+            "accept-encoding": "identity",  # avoids decompression bombs
         }
         if upstream.api_key:
             headers["authorization"] = f"Bearer {upstream.api_key}"
@@ -142,7 +140,7 @@ class UpstreamClient:
                     upstream.models_url, headers=headers, allow_redirects=False, timeout=limits
                 )
             payload = data if len(data) < LARGE_BYTES else io.BytesIO(data)
-            # Whoever is named in a redirect is not who the operator chose to hear all this.
+            # Do not follow redirects: they would send the conversation to a host the operator did not choose.
             return await self._open().post(
                 upstream.chat_url, data=payload, headers=headers, allow_redirects=False, timeout=limits
             )
@@ -157,7 +155,7 @@ class UpstreamClient:
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
-            # No cookies and no proxy of the environment: what is sent goes where the operator said, and nowhere else.
+            # No cookies and no proxy settings of the environment: requests go to the configured host only.
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0, ttl_dns_cache=60),
                 cookie_jar=aiohttp.DummyCookieJar(),
@@ -169,12 +167,12 @@ class UpstreamClient:
 def _written(body: Json) -> bytes:
     try:
         return orjson.dumps(body)
-    except TypeError:  # a number beyond 64 bits, or half a character, which only an escape can carry
+    except TypeError:  # a number beyond 64 bits, or a lone surrogate, which only an escape can represent
         return json.dumps(body).encode()
 
 
 def _pause(attempt: int, headers: Mapping[str, str]) -> float:
-    """Seconds to wait before the next attempt: as the upstream asks, else longer each time, never all at once."""
+    """Seconds before the next attempt: Retry-After, or exponential backoff with jitter."""
     asked = headers.get("retry-after", "")
     try:
         return max(0.0, float(asked))

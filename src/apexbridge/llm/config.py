@@ -1,4 +1,4 @@
-"""Which upstreams there are and how they are spoken to."""
+"""Configuration of upstreams."""
 
 from fnmatch import fnmatchcase
 from typing import Literal
@@ -21,31 +21,29 @@ class Upstream(BaseModel):
     tool_mode: ToolMode = "auto"
 
     def serves(self, model: str) -> bool:
-        """Whether it is named for this model."""
+        """Whether one of its names or patterns matches the model."""
         return any(fnmatchcase(model, pattern) for pattern in self.models)
 
     @property
     def chat_url(self) -> str:
-        """Where completions are asked for."""
         return f"{self.base_url.rstrip('/')}/chat/completions"
 
     @property
     def models_url(self) -> str:
-        """Where its models are listed."""
         return f"{self.base_url.rstrip('/')}/models"
 
 
 class LLMSettings(BaseModel):
-    """All upstreams, the first of which serves whatever no other is named for."""
+    """All upstreams. The first one serves models that no other is named for."""
 
     model_config = ConfigDict(frozen=True)
 
     upstreams: tuple[Upstream, ...] = ()
     default_model: str | None = None
-    """For requests that name none."""
+    """For requests without a model."""
 
     def upstream_for(self, model: str) -> Upstream | None:
-        """The upstream that serves a model; None where there is none at all."""
+        """The upstream for a model; None if there are no upstreams."""
         named = next((upstream for upstream in self.upstreams if upstream.serves(model)), None)
         anything = next((upstream for upstream in self.upstreams if not upstream.models), None)
         return named or anything or next(iter(self.upstreams), None)

@@ -1,21 +1,25 @@
-"""What an upstream refused or failed at, to be passed on as it is."""
+"""Errors of upstreams, passed on to the client."""
 
 import json
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
+from apexbridge.errors import ServerError
+
 PASSED_HEADERS = ("retry-after", "x-request-id")
 PASSED_PREFIX = "x-ratelimit-"
 LAST_STATUS = 599
 
 
-class UpstreamError(Exception):
-    """An answer that is no completion, or none at all: a status, a body and a few headers."""
+class UpstreamError(ServerError):
+    """A model server refused or failed. Its status, body and some headers are passed on to the client."""
+
+    default_code = "UPSTREAM_ERROR"
 
     def __init__(self, status: int, body: bytes, headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(f"the upstream answered {status}")
-        self.status = status if status <= LAST_STATUS else 502
+        super().__init__(f"The model server answered {status}")
+        self._status = status if status <= LAST_STATUS else 502
         self.body = body
         self.headers = {
             key.lower(): value
@@ -23,15 +27,19 @@ class UpstreamError(Exception):
             if key.lower() in PASSED_HEADERS or key.lower().startswith(PASSED_PREFIX)
         }
 
+    @property
+    def status(self) -> int:
+        return self._status
+
     @classmethod
     def of_ours(cls, status: int, message: str, code: str) -> "UpstreamError":
-        """Something that the upstream did not say itself."""
+        """An error that this server detected."""
         return cls(status, json.dumps(openai_error(message, kind="upstream_error", code=code)).encode())
 
     @property
     def error(self) -> dict[str, Any]:
-        """The error object, whatever the body was."""
-        error = self._told
+        """The error object in OpenAI's shape."""
+        error = self._error
         if self.is_shaped and isinstance(error, dict):
             return error
         text = error if isinstance(error, str) else self.body[:500].decode("utf-8", "replace")
@@ -41,21 +49,21 @@ class UpstreamError(Exception):
 
     @property
     def is_shaped(self) -> bool:
-        """Whether the body is an error as OpenAI writes them."""
-        error = self._told
+        """Whether the body is an error in OpenAI's shape."""
+        error = self._error
         return isinstance(error, dict) and isinstance(error.get("message"), str)
 
     @cached_property
-    def _told(self) -> Any:
+    def _error(self) -> Any:
         try:
-            told = _DECODER.decode(self.body.decode())
+            body = _DECODER.decode(self.body.decode())
         except (ValueError, RecursionError):
             return None
-        return told.get("error") if isinstance(told, dict) else None
+        return body.get("error") if isinstance(body, dict) else None
 
 
 def _no_number(word: str) -> Any:
-    """`NaN` and its kin are Python's, not JSON's, and a client could not read them."""
+    """Reject NaN and infinity: they are not valid JSON for clients."""
     raise ValueError(word)
 
 
@@ -63,11 +71,11 @@ _DECODER = json.JSONDecoder(parse_constant=_no_number)
 
 
 def is_too_long(error: UpstreamError) -> bool:
-    """Whether a server refused because the conversation does not fit into the model's context."""
+    """Whether the conversation does not fit into the model's context. Servers say so only in the message."""
     if error.status not in (400, 413, 422):
         return False
-    told = error.error
-    text = f"{told.get('code')} {told.get('type')} {told.get('message')}".lower()
+    fields = error.error
+    text = f"{fields.get('code')} {fields.get('type')} {fields.get('message')}".lower()
     return "context" in text and any(word in text for word in ("exceed", "maximum", "too long", "too large", "length"))
 
 

@@ -3,7 +3,7 @@
 from collections import OrderedDict
 
 from apexbridge.llm.config import ToolMode, Upstream
-from apexbridge.llm.tool_modes import Way
+from apexbridge.llm.tool_modes import ActiveMode
 
 REMEMBERED_MODELS = 1_000
 SALVAGED_UNTIL_CHANGE = 2
@@ -19,17 +19,17 @@ class ModeMemory:
     """What models were seen to be able to do; learnt from their answers, never by asking."""
 
     def __init__(self) -> None:
-        self._ways: OrderedDict[tuple[str, str], Way] = OrderedDict()
+        self._modes: OrderedDict[tuple[str, str], ActiveMode] = OrderedDict()
         self._salvaged: dict[tuple[str, str], int] = {}
         self._unheard: dict[tuple[str, str], list[int]] = {}
         """What was read where a model answered without having been told of the tools."""
         self._heard: OrderedDict[tuple[str, str], None] = OrderedDict()
         """Models that were told; where prompts are cached, some servers count less of them later."""
 
-    def way(self, upstream: Upstream, model: str) -> Way:
+    def mode(self, upstream: Upstream, model: str) -> ActiveMode:
         """How to offer tools to this model now."""
         mode: ToolMode = upstream.tool_mode
-        return mode if mode != "auto" else self._ways.get((upstream.name, model), "native")
+        return mode if mode != "auto" else self._modes.get((upstream.name, model), "native")
 
     def called(self, upstream: Upstream, model: str) -> None:
         """It made a proper call."""
@@ -38,7 +38,7 @@ class ModeMemory:
     def wrote(self, upstream: Upstream, model: str) -> None:
         """It wrote a call into its text although it could have made one."""
         key = (upstream.name, model)
-        if self._ways.get(key) != "native":
+        if self._modes.get(key) != "native":
             _add_one(self._salvaged, key)
             if self._salvaged[key] >= SALVAGED_UNTIL_CHANGE:
                 self._remember(upstream, model, "schema")
@@ -46,7 +46,7 @@ class ModeMemory:
     def is_new(self, upstream: Upstream, model: str) -> bool:
         """Whether it is not known yet if the model hears of the tools at all."""
         key = (upstream.name, model)
-        return upstream.tool_mode == "auto" and key not in self._ways and key not in self._heard
+        return upstream.tool_mode == "auto" and key not in self._modes and key not in self._heard
 
     def answered(
         self, upstream: Upstream, model: str, *, prompt_tokens: int, message_tokens: float, tool_tokens: float
@@ -74,23 +74,23 @@ class ModeMemory:
         if len(self._unheard) > REMEMBERED_MODELS:
             del self._unheard[next(iter(self._unheard))]
 
-    def after_refusal(self, upstream: Upstream, way: Way) -> Way | None:
+    def after_refusal(self, upstream: Upstream, mode: ActiveMode) -> ActiveMode | None:
         """Another tool mode to try after the server refused this one, if the operator left the choice."""
-        other: Way | None = {"native": "schema", "schema": "text"}.get(way)  # type: ignore[assignment]
+        other: ActiveMode | None = {"native": "schema", "schema": "text"}.get(mode)  # type: ignore[assignment]
         return other if upstream.tool_mode == "auto" else None
 
-    def accepted(self, upstream: Upstream, model: str, way: Way) -> None:
+    def accepted(self, upstream: Upstream, model: str, mode: ActiveMode) -> None:
         """The server accepted this tool mode after it had refused others."""
-        self._remember(upstream, model, way)
+        self._remember(upstream, model, mode)
 
-    def _remember(self, upstream: Upstream, model: str, way: Way) -> None:
+    def _remember(self, upstream: Upstream, model: str, mode: ActiveMode) -> None:
         key = (upstream.name, model)
-        self._ways[key] = way
-        self._ways.move_to_end(key)
+        self._modes[key] = mode
+        self._modes.move_to_end(key)
         self._salvaged.pop(key, None)
         self._unheard.pop(key, None)
-        if len(self._ways) > REMEMBERED_MODELS:
-            self._ways.popitem(last=False)
+        if len(self._modes) > REMEMBERED_MODELS:
+            self._modes.popitem(last=False)
 
 
 def _add_one(counts: dict[tuple[str, str], int], key: tuple[str, str]) -> None:

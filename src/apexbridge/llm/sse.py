@@ -1,33 +1,33 @@
-"""Server-sent events from strangers: one piece of data a line, whatever else the stream holds."""
+"""Tolerant parser of server-sent events: each `data:` line is one event."""
 
 MAX_LINE_BYTES = 8 * 1024 * 1024
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class StreamTooLongError(ValueError):
-    """A line without an end."""
+    """A line exceeds the limit."""
 
 
 class EventLines:
-    """Cuts a byte stream into the data of its events.
+    """Splits a byte stream into the data of its events.
 
-    Every `data:` line is an event of its own: that is how all these servers write, some without the blank line that
-    should follow. Comments, other fields and the kind of line end do not matter.
+    Every `data:` line is an event: all known servers write it that way, some without the blank line that should
+    follow. Comments and other fields are ignored; any line ending is accepted.
     """
 
     def __init__(self) -> None:
         self._rest: list[bytes] = []
-        """The beginning of a line whose end has not come."""
+        """The beginning of an incomplete line."""
         self._size = 0
         self._has_begun = False
 
     def feed(self, piece: bytes) -> list[bytes]:
-        """What is complete with this piece.
+        """The events that this piece completes.
 
         Raises:
-            StreamTooLongError: a line does not end.
+            StreamTooLongError: a line exceeds the limit.
         """
-        if b"data:" not in piece and not self._rest:  # comments, maybe a great many
+        if b"data:" not in piece and not self._rest:  # only comments
             self._has_begun = self._has_begun or b"\n" in piece
             piece = piece[max(piece.rfind(b"\n"), piece.rfind(b"\r")) + 1 :]
         *lines, rest = piece.replace(b"\r", b"\n").split(b"\n")
@@ -45,7 +45,7 @@ class EventLines:
         return [data for line in lines if (data := _data(line))]
 
     def end(self) -> list[bytes]:
-        """What was left when the stream ended without a last line end."""
+        """The event of a last line without a line ending."""
         data = _data(b"".join(self._rest))
         self._rest, self._size = [], 0
         return [data] if data else []

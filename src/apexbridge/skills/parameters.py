@@ -5,7 +5,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from apexbridge.tools.schema import SchemaParameters, SchemaProblem
+from apexbridge.errors import InvalidSchemaError
+from apexbridge.tools.schema import SchemaParameters
 
 MAX_PARAMETERS = 100
 MAX_NAME_CHARACTERS = 64
@@ -105,7 +106,7 @@ def _usable_schema(given: dict[str, Any], warnings: list[str]) -> tuple[dict[str
     schema = {"type": "object", **given}
     try:
         SchemaParameters(schema)
-    except SchemaProblem as problem:
+    except InvalidSchemaError as problem:
         properties = given.get("properties")
         if schema["type"] != "object" or not isinstance(properties, dict):
             return None, [*warnings, f"parameters are no usable JSON Schema: {problem}; they are ignored"]
@@ -126,7 +127,7 @@ def _checked(schema: dict[str, Any], warnings: list[str]) -> tuple[dict[str, Any
         return None, warnings
     try:
         SchemaParameters(schema)
-    except SchemaProblem as problem:
+    except InvalidSchemaError as problem:
         return None, [*warnings, f"parameters give no usable JSON Schema: {problem}; they are ignored"]
     return schema, warnings
 
@@ -160,7 +161,7 @@ def _from_entries(entries: list[tuple[str, Any]], warnings: list[str]) -> dict[s
                 raise _Refused("it is there twice")
             schema = _property(told, f'parameter "{name}"', warnings)
             SchemaParameters({"properties": {name: schema}})
-        except (_Refused, SchemaProblem) as problem:
+        except (_Refused, InvalidSchemaError) as problem:
             warnings.append(f'parameter "{name[:MAX_NAME_CHARACTERS]}" was set aside: {problem}')
             continue
         properties[name] = schema

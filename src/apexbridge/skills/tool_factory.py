@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import cached_property
 from typing import Any
 
-from apexbridge.errors import InvalidSkillStructureError
+from apexbridge.errors import InvalidSchemaError, InvalidSkillStructureError
 from apexbridge.sandbox.models import ExecutionResult
 from apexbridge.skills.direct import render
 from apexbridge.skills.frontmatter import parse_leniently
@@ -14,7 +14,7 @@ from apexbridge.skills.ports import SkillToolSource
 from apexbridge.skills.reader import read_skill_markdown
 from apexbridge.skills.runrecords import INLINE_CHARACTERS
 from apexbridge.tools.naming import skill_tool_id
-from apexbridge.tools.schema import InputProblem, SchemaParameters, SchemaProblem
+from apexbridge.tools.schema import InputProblem, SchemaParameters
 from apexbridge.tools.tool import MAX_DESCRIPTION_CHARACTERS, Tool, ToolContext, ToolMetadata, ToolResult
 
 CATEGORY = "skill"
@@ -108,7 +108,7 @@ class SkillParameters:
     def _checked(self) -> SchemaParameters:
         try:
             return SchemaParameters(self.schema)
-        except SchemaProblem:  # told as a warning when the skill was read; what cannot be checked is let through
+        except InvalidSchemaError:  # told as a warning when the skill was read; what cannot be checked is let through
             return SchemaParameters(tool_schema(None, self._source.metadata.name))
 
 

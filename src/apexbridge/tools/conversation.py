@@ -45,7 +45,7 @@ class Conversation:
     allowance: "Allowance | None" = None
     """What may be called while a skill's instructions are in force; None limits nothing."""
     loop: LoopWatch = field(default_factory=LoopWatch)
-    has_heard_strangers: bool = False
+    tainted: bool = False
     """Whether words of strangers were taken in, such as a skill's output: from then on a dangerous call asks a person,
     whatever else is set."""
 

@@ -134,13 +134,13 @@ class ToolExecutor:
                 call,
                 caller=conversation.caller,
                 approval=approval,
-                always=conversation.has_heard_strangers,
+                always=conversation.tainted,
             )
         return Admitted(tool=tool, input=input, value=value, conversation=conversation, admission=admission)
 
     def asks(self, conversation: Conversation | None) -> bool:
         """Whether a dangerous call needs an approval in this conversation."""
-        always = conversation is not None and conversation.has_heard_strangers
+        always = conversation is not None and conversation.tainted
         return self.confirmation is not None and self.confirmation.asks(always=always)
 
     def _check_allowance(self, id: str, input: Mapping[str, Any], conversation: Conversation) -> None:

@@ -10,6 +10,7 @@ from urllib.parse import unquote
 import jsonschema_rs
 from pydantic import BaseModel, ValidationError
 
+from apexbridge.errors import InvalidSchemaError
 from apexbridge.wire import MAX_PROBLEM_CHARACTERS, MAX_PROBLEMS, WireModel, problem
 
 MAX_SCHEMA_NODES = 2_000
@@ -30,6 +31,7 @@ MAX_CHECKS = 2_000_000
 MAX_TOLD_CHECKS = 20_000
 """Up to this cost everything that is wrong is told; beyond it, only the first thing."""
 MAX_COUNTED_PROBLEMS = 1_000
+LONG_TEXT = 10_000
 TEXT_SHIFT = 10
 """A kilobyte of text costs about as much as one node more."""
 _REFUSED_KEYWORDS = frozenset({"unevaluatedProperties", "unevaluatedItems", "$dynamicRef", "$recursiveRef"})
@@ -50,10 +52,6 @@ class InputProblem(WireModel):
     message: str
 
 
-class SchemaProblem(ValueError):
-    """A schema that cannot be used, with the reason."""
-
-
 class Parameters(Protocol):
     """A schema and the check that belongs to it."""
 
@@ -69,7 +67,7 @@ def parameters_of(given: "type[BaseModel] | Mapping[str, Any] | None") -> Parame
     """Parameters from what a definition was given.
 
     Raises:
-        SchemaProblem: it is no usable JSON Schema of an object.
+        InvalidSchemaError: it is no usable JSON Schema of an object.
     """
     if isinstance(given, type) and issubclass(given, BaseModel):
         return ModelParameters(given)
@@ -102,7 +100,7 @@ class SchemaParameters:
     def __init__(self, schema: Mapping[str, Any]) -> None:
         self.schema: Mapping[str, Any] = dict(schema)
         if self.schema.get("type", "object") != "object":
-            raise SchemaProblem("a tool's parameters are an object")
+            raise InvalidSchemaError("a tool's parameters are an object")
         # Without an address of its own: every reference must lead into this schema.
         anonymous = {key: value for key, value in self.schema.items() if key not in _RESOURCE_KEYWORDS}
         costs = _costs_of(anonymous)
@@ -114,7 +112,7 @@ class SchemaParameters:
                 pattern_options=jsonschema_rs.RegexOptions(size_limit=MAX_PATTERN_BYTES),
             )
         except ValueError as error:
-            raise SchemaProblem(str(error).partition("\n")[0]) from error
+            raise InvalidSchemaError(str(error).partition("\n")[0]) from error
 
     def read(self, input: Mapping[str, Any]) -> tuple[Any, list[InputProblem]]:
         """The input itself, or what the schema finds wrong."""
@@ -124,7 +122,7 @@ class SchemaParameters:
             return given, [InputProblem(path="", message="the input is too large to be checked against its schema")]
         if self._validator.is_valid(given):
             return given, []
-        if cost > MAX_TOLD_CHECKS:
+        if cost > MAX_TOLD_CHECKS or _has_long_text(given):
             return given, [self._first_problem(given)]
         found = islice(self._validator.iter_errors(given), MAX_PROBLEMS)
         return given, [_problem(error.instance_path, error.message) for error in found]
@@ -178,15 +176,15 @@ def _costs_of(schema: Mapping[str, Any]) -> _Costs:
     """Count what makes a schema expensive.
 
     Raises:
-        SchemaProblem: validation could cost too much: the schema is too large, has too many patterns, refers to itself,
-            or uses keywords whose cost cannot be bounded.
+        InvalidSchemaError: validation could cost too much: the schema is too large, has too many patterns, refers to
+            itself, or uses keywords whose cost cannot be bounded.
     """
     costs, multiples = _Costs(), 0
 
     def count_node() -> None:
         costs.nodes += 1
         if costs.nodes > MAX_SCHEMA_NODES:
-            raise SchemaProblem("the schema is too large")
+            raise InvalidSchemaError("the schema is too large")
 
     def walk_data(node: Any) -> None:
         count_node()
@@ -196,12 +194,12 @@ def _costs_of(schema: Mapping[str, Any]) -> _Costs:
     def walk_keyword(key: str, value: Any, within: tuple[str, ...]) -> None:
         nonlocal multiples
         if key in _REFUSED_KEYWORDS:
-            raise SchemaProblem(f"{key} is not supported; use additionalProperties or items")
+            raise InvalidSchemaError(f"{key} is not supported; use additionalProperties or items")
         if key in _RESOURCE_KEYWORDS and isinstance(value, str):
-            raise SchemaProblem(f"{key} is only allowed at the top of the schema")
+            raise InvalidSchemaError(f"{key} is only allowed at the top of the schema")
         if key == "$ref" and isinstance(value, str):
             if value in within:
-                raise SchemaProblem("the schema refers to itself")
+                raise InvalidSchemaError("the schema refers to itself")
             walk(_resolved(schema, value), (*within, value))
         elif key in _DATA_KEYWORDS:
             walk_data(value)
@@ -228,9 +226,9 @@ def _costs_of(schema: Mapping[str, Any]) -> _Costs:
     try:
         walk(schema, ())
     except RecursionError as error:
-        raise SchemaProblem("the schema is nested too deeply") from error
+        raise InvalidSchemaError("the schema is nested too deeply") from error
     if costs.patterns > MAX_PATTERNS:
-        raise SchemaProblem(f"the schema has more than {MAX_PATTERNS} patterns")
+        raise InvalidSchemaError(f"the schema has more than {MAX_PATTERNS} patterns")
     costs.nodes += MULTIPLE_NODES * multiples
     return costs
 
@@ -276,20 +274,37 @@ def _size(value: Any, limit: int) -> int:
         node = waiting.pop()
         count += 1 + (len(node) >> TEXT_SHIFT if isinstance(node, str) else 0)
         if isinstance(node, dict):
+            count += sum(len(key) >> TEXT_SHIFT for key in node)
             waiting.extend(node.values())
         elif isinstance(node, list):
             waiting.extend(node)
     return count
 
 
+def _has_long_text(value: Any) -> bool:
+    """Whether a key or a text is long: every problem would copy it."""
+    waiting = [value]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, str):
+            if len(node) > LONG_TEXT:
+                return True
+        elif isinstance(node, dict):
+            waiting.extend(node)
+            waiting.extend(node.values())
+        elif isinstance(node, list):
+            waiting.extend(node)
+    return False
+
+
 def _resolved(schema: Any, reference: str) -> Any:
     """Resolve a local reference as the validator does: percent-decoded, through lists as well.
 
     Raises:
-        SchemaProblem: it leads elsewhere, or to nothing.
+        InvalidSchemaError: it leads elsewhere, or to nothing.
     """
     if not reference.startswith("#/"):
-        raise SchemaProblem("the schema refers to something outside it, or to itself")
+        raise InvalidSchemaError("the schema refers to something outside it, or to itself")
     node = schema
     for part in unquote(reference.removeprefix("#/")).split("/"):
         key = part.replace("~1", "/").replace("~0", "~")
@@ -298,5 +313,7 @@ def _resolved(schema: Any, reference: str) -> Any:
         elif isinstance(node, list) and _INDEX.match(key) and int(key) < len(node):
             node = node[int(key)]
         else:
-            raise SchemaProblem(f"the schema refers to {reference[:MAX_PROBLEM_CHARACTERS]}, which it does not contain")
+            raise InvalidSchemaError(
+                f"the schema refers to {reference[:MAX_PROBLEM_CHARACTERS]}, which it does not contain"
+            )
     return node

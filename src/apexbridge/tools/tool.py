@@ -11,9 +11,9 @@ import anyio
 import anyio.to_thread
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
-from apexbridge.errors import InvalidInputError
+from apexbridge.errors import InvalidInputError, InvalidSchemaError
 from apexbridge.tools.conversation import Conversation
-from apexbridge.tools.schema import Parameters, SchemaProblem, parameters_of
+from apexbridge.tools.schema import Parameters, parameters_of
 
 if TYPE_CHECKING:
     from apexbridge.tools.confirmation import Admission
@@ -209,7 +209,7 @@ def _parameters(id: str, given: type[BaseModel] | Mapping[str, Any] | Parameters
     try:
         if given is None or isinstance(given, type | Mapping):
             return parameters_of(given)
-    except SchemaProblem as problem:
+    except InvalidSchemaError as problem:
         raise InvalidInputError(f"The parameters of {id} are no usable schema: {problem}") from problem
     return given
 

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import apexbridge
-from apexbridge.surfaces.cli import (
+from apexbridge.surfaces.cli import interrupts
+from apexbridge.surfaces.cli.commands import (
     chat,
     chats,
     config,
     doctor,
     evaluation,
-    interrupts,
+    grants,
     keys,
-    permits,
     plugins,
     run,
     search,
@@ -36,13 +36,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # plain help: importing rich would double the time that it takes
 )
-for part in (search, run, permits):
+for part in (search, run, grants):
     part.add_commands(skills.app)
 app.add_typer(skills.app, name="skills")
 app.add_typer(plugins.app, name="plugins")
 app.add_typer(tools.app, name="tools")
 app.add_typer(tools.approvals, name="approvals")
-app.add_typer(permits.secrets, name="secrets")
+app.add_typer(grants.secrets, name="secrets")
 app.add_typer(keys.app, name="keys")
 app.add_typer(keys.audit, name="audit")
 app.add_typer(chats.app, name="chats")

@@ -10,7 +10,7 @@ import typer
 from apexbridge.surfaces.cli.printable import printable_json
 
 if TYPE_CHECKING:
-    from apexbridge.surfaces.cli.connect import Api
+    from apexbridge.surfaces.cli.client import Api
 
 Json = Annotated[bool, typer.Option("--json", help="Data for programs on stdout.")]
 DataDir = Annotated[str | None, typer.Option("--data-dir", help="The data directory.", show_default="data")]
@@ -32,7 +32,7 @@ Profile = Annotated[ProfileChoice | None, typer.Option("--profile", help="How st
 def call(work: "Callable[[Api], Awaitable[Any]]", *, data_dir: str | None, url: str | None) -> Any:
     """Run a command against the server that is running, or else against the data directory itself."""
     from apexbridge.surfaces.cli import interrupts
-    from apexbridge.surfaces.cli.connect import connected
+    from apexbridge.surfaces.cli.client import connected
 
     async def run() -> Any:
         async with connected(data_dir=data_dir, url=url) as api:

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from apexbridge.surfaces.cli.output import talk
+from apexbridge.surfaces.cli.console import talk
 
 MIN_STEPS = 2
 """Less than this is done before anybody looks."""

@@ -7,16 +7,17 @@ from fastapi_offline import FastAPIOffline
 
 import apexbridge
 from apexbridge.bridge import Bridge
-from apexbridge.surfaces.http import chat, chats, executions, keys, permits, plugins, search, service, skills, tools
-from apexbridge.surfaces.http.access import Access, AccessGuard
-from apexbridge.surfaces.http.audit import AuditTrail
-from apexbridge.surfaces.http.errors import CatchAll, ErrorAnswer, add_error_handlers
-from apexbridge.surfaces.http.headers import SecurityHeaders
-from apexbridge.surfaces.http.limits import BodyLimit
+from apexbridge.surfaces.http.chat import endpoint
+from apexbridge.surfaces.http.middleware.audit_trail import AuditTrail
+from apexbridge.surfaces.http.middleware.auth import Access, AccessGuard
+from apexbridge.surfaces.http.middleware.body_limit import BodyLimit
+from apexbridge.surfaces.http.middleware.error_responses import CatchAll, ErrorAnswer, add_error_handlers
+from apexbridge.surfaces.http.middleware.origin import OriginGuard
+from apexbridge.surfaces.http.middleware.rate_limit import RateLimit
+from apexbridge.surfaces.http.middleware.response_pacing import PacedAnswers, UnreadAnswers
+from apexbridge.surfaces.http.middleware.security_headers import SecurityHeaders
 from apexbridge.surfaces.http.openapi import complete_document
-from apexbridge.surfaces.http.origin import OriginGuard
-from apexbridge.surfaces.http.pacing import PacedAnswers, UnreadAnswers
-from apexbridge.surfaces.http.rates import RateLimit
+from apexbridge.surfaces.http.routes import chats, executions, grants, keys, plugins, search, service, skills, tools
 
 _ERRORS: dict[int | str, dict[str, Any]] = {
     "4XX": {"model": ErrorAnswer, "description": "Refused; `code` says why."},
@@ -41,13 +42,13 @@ def create_app(bridge: Bridge, access: Access | None = None) -> FastAPI:
         telemetry={"tracing": False, "metrics": False, "logs": False},  # looked for anew with every request otherwise
     )
     app.state.bridge = bridge
-    for part in (search, permits, skills, executions, tools, plugins, keys, chats, service):
+    for part in (search, grants, skills, executions, tools, plugins, keys, chats, service):
         app.include_router(part.router)
-    app.router.routes.extend(chat.routes(bridge))
+    app.router.routes.extend(endpoint.routes(bridge))
     complete_document(app, access)
     add_error_handlers(app)
     trail = AuditTrail(bridge.audit, bridge.content_hash)
-    app.add_middleware(chat.ChatDoor, bridge=bridge)
+    app.add_middleware(endpoint.ChatDoor, bridge=bridge)
     app.add_middleware(BodyLimit)
     app.add_middleware(AccessGuard, access=access, keys=bridge.keys, rates=RateLimit(settings.rate_limit), trail=trail)
     app.add_middleware(

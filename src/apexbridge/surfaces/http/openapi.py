@@ -9,8 +9,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 from starlette.routing import Route
 
-from apexbridge.surfaces.http.access import Access
-from apexbridge.surfaces.http.openai_shapes import (
+from apexbridge.surfaces.http.chat.schemas import (
     ChatCompletion,
     ChatCompletionChunk,
     ChatModel,
@@ -18,7 +17,8 @@ from apexbridge.surfaces.http.openai_shapes import (
     ChatRequest,
     OpenAIError,
 )
-from apexbridge.surfaces.http.scopes import required_scope
+from apexbridge.surfaces.http.middleware.auth import Access
+from apexbridge.surfaces.http.middleware.scopes import required_scope
 
 Json = dict[str, Any]
 DOCUMENT_PATH = "/openapi.json"

@@ -20,9 +20,9 @@ from apexbridge.bridge import Bridge
 from apexbridge.errors import ServerError
 from apexbridge.settings import KeysRequired
 from apexbridge.storage.directory import SERVER_FILE
-from apexbridge.surfaces.http.access import Access, is_loopback, needs_keys
 from apexbridge.surfaces.http.app import create_app
-from apexbridge.surfaces.http.protocol import LimitedProtocol
+from apexbridge.surfaces.http.middleware.auth import Access, is_loopback, needs_keys
+from apexbridge.surfaces.http.transport.protocol import LimitedProtocol
 
 DRAIN_SECONDS = 30
 DESCRIPTORS = 65_536

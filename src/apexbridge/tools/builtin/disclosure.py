@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any
 
 from apexbridge.tools.builtin.ports import FoundSkill
@@ -10,6 +11,10 @@ from apexbridge.tools.naming import SKILL_IDENTIFIER
 DESCRIPTION_TOKENS = 85
 ARGUMENT_TOKENS = 45
 """With the name and the score, a hit stays below 150 tokens and five of them below 800."""
+CHARACTERS_PER_TOKEN = 8
+"""A text of more characters than this for each token is cut before it is counted: at most four bytes are one token."""
+MAX_ARGUMENTS, MAX_ARGUMENT_CHARACTERS = 50, 200
+"""Of a signature: number of arguments, and length of each."""
 CUT = "…"
 _CJK = (("⺀", "鿿"), ("豈", "﫿"), ("가", "힣"), ("！", "￦"))
 
@@ -23,8 +28,11 @@ def tokens(text: str) -> float:
 
 def cut(text: str, limit: float) -> str:
     """As much of a text as fits, with a mark where there was more; on one line."""
-    text = " ".join(text.split())
-    if tokens(text) <= limit:
+    # A token has at least one character, unless it is white space, which is joined: look at a few times as many.
+    start = text[: int(limit * CHARACTERS_PER_TOKEN)]
+    is_whole = len(start) == len(text)
+    text = " ".join(start.split())
+    if is_whole and tokens(text) <= limit:
         return text
     used, kept = tokens(CUT), []
     for letter in text:
@@ -51,8 +59,8 @@ def told_arguments(schema: Mapping[str, Any]) -> str:
         return ""
     required = schema.get("required") or ()
     return ", ".join(
-        f"{name}{'' if name in required else '?'}: {_kind(own)}"
-        for name, own in properties.items()
+        f"{name}{'' if name in required else '?'}: {_kind(own)}"[:MAX_ARGUMENT_CHARACTERS]
+        for name, own in islice(properties.items(), MAX_ARGUMENTS)
         if name != "name" or not _is_identifier(own)
     )
 

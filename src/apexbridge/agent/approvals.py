@@ -1,0 +1,70 @@
+"""Approval of dangerous skills in a chat."""
+
+import json
+import uuid
+from typing import Any
+
+from apexbridge.agent.request import ApprovalMode
+from apexbridge.errors import ApexBridgeError, RequestError, ToolError
+from apexbridge.tools.confirmation import Confirmation
+
+APPROVAL_TOOL = "bridge_approve_skill"
+"""The tool call that asks a client with `approvals: tool`."""
+
+
+class Approver:
+    """Gets approvals for a model's calls. Text of the model or of a tool never counts as one."""
+
+    def __init__(self, confirmation: Confirmation) -> None:
+        self._confirmation = confirmation
+
+    async def approve(self, refusal: ApexBridgeError, mode: ApprovalMode, seconds: float) -> str | None:
+        """The id of an approval, or None. Waits only with `approvals: wait`.
+
+        An approval given after an earlier request counts if call and content have not changed.
+
+        Raises:
+            ToolError: APPROVAL_INVALID, the user denied it.
+        """
+        id = str(refusal.details.get("approvalId"))
+        if given := await self._confirmation.given_already(id):
+            return given
+        if mode != "wait":
+            return None
+        try:
+            known = await self._confirmation.answer_to(id, seconds=seconds)
+        except RequestError:  # dropped, or the tool is gone
+            return None
+        if known.state == "denied":
+            raise ToolError("The user did not agree, so it was not run. Go on without it.", code="APPROVAL_INVALID")
+        return id if known.state == "approved" else None
+
+    async def answered(self, id: str, *, agreed: bool) -> str | None:
+        """Decide an approval by the client's answer; returns its id if it is approved."""
+        try:
+            await self._confirmation.decide(id, approve=agreed)
+        except ApexBridgeError:  # it was decided elsewhere or has expired: the stored state counts
+            agreed = await self._is_approved(id)
+        return id if agreed else None
+
+    async def _is_approved(self, id: str) -> bool:
+        try:
+            return (await self._confirmation.get(id)).state == "approved"
+        except ApexBridgeError:  # expired, or its skill was removed
+            return False
+
+
+def question_for(refusal: ApexBridgeError) -> dict[str, Any]:
+    """The tool call that asks the client."""
+    details = refusal.details
+    asked = {
+        "approvalId": details.get("approvalId"),
+        "skill": details.get("skillName") or details.get("tool"),
+        "summary": f"{details.get('confirm')} The call: {details.get('summary')}",
+        "call": details.get("summary"),  # in a field of its own: the skill writes the question and could imitate a call
+    }
+    return {
+        "id": f"call_{uuid.uuid4().hex[:24]}",
+        "type": "function",
+        "function": {"name": APPROVAL_TOOL, "arguments": json.dumps(asked, ensure_ascii=False)},
+    }

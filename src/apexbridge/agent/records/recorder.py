@@ -1,0 +1,236 @@
+"""Records a chat request while it is answered."""
+
+import asyncio
+import logging
+import re
+import time
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Literal, Protocol, Self
+
+from apexbridge.agent.budget import StopCause
+from apexbridge.agent.chat_events import ChatFinished, ChatStarted, Event, PassedThrough, Report, TextDelta
+from apexbridge.agent.records.redaction import MAX_NAME, error_summary, redact_steps
+from apexbridge.agent.request import ChatRequest
+from apexbridge.agent.token_usage import add_usage
+from apexbridge.storage.chats import ChatOutcome
+
+Json = dict[str, Any]
+Recording = Literal["off", "steps", "full"]
+"""Nothing; steps, times and tokens without texts; or everything."""
+RecordedCause = StopCause | Literal["cancelled"]
+MAX_ANSWER_CHARACTERS = 256 * 1024
+MAX_TOKENS = 2**40
+"""More than any request uses. Sums of such numbers stay exact."""
+_IDENTITY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
+_RESERVED = frozenset({"stats"})
+"""Names of routes below /api/chats."""
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tokens:
+    """Token counts, if the upstream reported them."""
+
+    prompt: int | None
+    completion: int | None
+    total: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedError:
+    """Why a request failed."""
+
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatRecord:
+    """One finished request."""
+
+    id: str
+    """The request id. The store chooses another if it is taken."""
+    link: str = ""
+    """Connects it with the usage that the request recorded for the search."""
+    caller: str
+    model: str
+    upstream: str
+    started_at: int
+    """Milliseconds since 1970."""
+    duration_ms: int
+    is_stream: bool
+    turns: int
+    calls: int
+    stop_cause: RecordedCause
+    outcome: ChatOutcome
+    error: RecordedError | None
+    usage: Tokens | None
+    trajectory: list[Json]
+    messages: list[Json] | None = None
+    """Messages and answer are recorded with `full` only."""
+    answer: str | None = None
+
+
+class Recorder(Protocol):
+    """A store of records."""
+
+    has_texts: bool
+    """Whether messages and answers are recorded."""
+
+    def keep(self, record: ChatRecord) -> None:
+        """Store a record without blocking."""
+
+
+class ChatRecorder:
+    """Observes the events of one request and stores its record at the end, also after an error or a disconnect.
+
+    Example:
+        with ChatRecorder(recorder, request, upstream.name) as recording:
+            async for event in events:
+                recording.observe(event)
+    """
+
+    def __init__(self, recorder: Recorder | None, request: ChatRequest, upstream: str) -> None:
+        self._recorder = recorder
+        self._has_texts = recorder is not None and recorder.has_texts
+        self._request = request
+        self._upstream = upstream
+        self._model = request.model
+        self._started_at = int(time.time() * 1000)
+        self._begun = time.monotonic()
+        self._report: Report | None = None
+        self._ended: ChatFinished | None = None
+        self._passed = 0
+        self._finish: Any = None
+        self._usage: Any = None
+        self._said: list[str] = []
+        self._characters = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self.end(error)
+
+    def observe(self, event: Event) -> None:
+        if isinstance(event, TextDelta):
+            if self._has_texts:
+                self._add_text(event.text)
+        elif isinstance(event, PassedThrough):
+            for chunk in event.chunks:
+                self._pass(chunk)
+        elif isinstance(event, ChatStarted):
+            self._report = event.report
+            self._model = self._model or event.model
+        elif isinstance(event, ChatFinished):
+            self._ended, self._report = event, event.report
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Store the record. A failure here is logged and does not affect the request."""
+        if self._recorder is None:
+            return
+        try:
+            self._recorder.keep(self._record(error))
+        except Exception:
+            logger.exception("the chat request %s could not be recorded", self._request.request_id)
+
+    def _add_text(self, text: Any) -> None:
+        if isinstance(text, str) and self._characters <= MAX_ANSWER_CHARACTERS:
+            self._said.append(text)
+            self._characters += len(text)
+
+    def _pass(self, chunk: Json) -> None:
+        """Observe a chunk of the upstream; its shape is untrusted."""
+        self._passed += 1
+        if isinstance(usage := chunk.get("usage"), dict):
+            self._usage = usage
+        choices = chunk.get("choices")
+        choice = choices[0] if isinstance(choices, list) and choices else None
+        if not isinstance(choice, dict) or choice.get("index"):
+            return
+        if choice.get("finish_reason") is not None:
+            self._finish = choice["finish_reason"]
+        if self._has_texts:
+            message = choice.get("message") or choice.get("delta")
+            self._add_text(message.get("content") if isinstance(message, dict) else None)
+
+    def _record(self, error: BaseException | None) -> ChatRecord:
+        request, ended = self._request, self._ended
+        duration = round((time.monotonic() - self._begun) * 1000)
+        outcome = self._outcome(error)
+        steps = self._report.trajectory if self._report is not None else self._passed_steps(duration)
+        usage = ended.usage if ended is not None else _usage_of(steps)
+        return ChatRecord(
+            id=_identity(request.request_id),
+            link=request.link,
+            caller=request.caller,
+            model=(self._model or self._upstream)[:MAX_NAME],
+            upstream=self._upstream,
+            started_at=self._started_at,
+            duration_ms=duration,
+            is_stream=request.is_stream,
+            turns=ended.report.turns if ended else sum(step.get("kind") == "model" for step in steps),
+            calls=ended.report.calls if ended else sum(step.get("kind") != "model" for step in steps),
+            stop_cause=self._cause(outcome),
+            outcome=outcome,
+            error=self._error(error) if outcome == "failed" else None,
+            usage=_tokens(usage),
+            trajectory=list(steps) if self._has_texts else redact_steps(steps),
+            messages=request.messages if self._has_texts else None,
+            answer="".join(self._said) if self._has_texts else None,
+        )
+
+    def _outcome(self, error: BaseException | None) -> ChatOutcome:
+        """A client that disconnects after the last event was answered."""
+        if error is None:
+            return "answered"
+        if isinstance(error, GeneratorExit | asyncio.CancelledError):
+            return "answered" if self._ended is not None or self._finish is not None else "cancelled"
+        return "failed"
+
+    def _cause(self, outcome: ChatOutcome) -> RecordedCause:
+        if outcome != "answered":
+            return "error" if outcome == "failed" else "cancelled"
+        if self._ended is not None:
+            return self._ended.report.stop_cause
+        if self._finish == "length":
+            return "length"
+        return "client_tools" if self._finish == "tool_calls" else "answered"
+
+    def _error(self, error: BaseException | None) -> RecordedError:
+        code, message = error_summary(error, has_texts=self._has_texts)
+        return RecordedError(code=code, message=message)
+
+    def _passed_steps(self, duration: int) -> list[Json]:
+        if not self._passed:
+            return []
+        return [{"kind": "model", "name": self._model, "durationMs": duration, "usage": self._usage}]
+
+
+def _identity(given: str) -> str:
+    is_usable = _IDENTITY.fullmatch(given) is not None and given not in _RESERVED
+    return given if is_usable else f"req_{uuid.uuid4().hex}"
+
+
+def _usage_of(steps: Iterable[Json]) -> Json | None:
+    total: Json | None = None
+    for step in steps:
+        total = add_usage(total, step.get("usage"))
+    return total
+
+
+def _tokens(usage: Json | None) -> Tokens | None:
+    if not usage:
+        return None
+    prompt, completion = _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens"))
+    total = _count(usage.get("total_tokens"))
+    if total is None and prompt is not None and completion is not None:
+        total = prompt + completion
+    return Tokens(prompt=prompt, completion=completion, total=total)
+
+
+def _count(value: Any) -> int | None:
+    return int(value) if type(value) in (int, float) and 0 <= value <= MAX_TOKENS else None

@@ -1,0 +1,223 @@
+"""Records of chat requests: written in the background, listed, and deleted after the retention time."""
+
+import asyncio
+import logging
+import sqlite3
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import anyio
+import anyio.to_thread
+
+from apexbridge.agent.records.recorder import ChatRecord
+from apexbridge.agent.records.truncation import bounded, clean
+from apexbridge.agent.records.views import ChatDetail, ChatPage, ChatStatistics, ModelTotals, detail, summary, totals
+from apexbridge.errors import RequestError
+from apexbridge.storage.behind import WriteBehind
+from apexbridge.storage.chats import ChatFilter, ChatRow, ChatStore
+from apexbridge.storage.faults import storage_faults
+
+FLUSH_SECONDS = 1.0
+MAX_WAITING = 10_000
+MAX_WAITING_BYTES = 64 * 1024 * 1024
+"""Limits of what waits for a slow disk. Further records are dropped and counted."""
+BATCH = 500
+SWEEP_SECONDS = 3600
+MS_PER_DAY = 24 * 3600 * 1000
+DEFAULT_DAYS = 30
+DEFAULT_LIMIT = 50
+Long = tuple[str, str | None, str | None]
+"""The parts of a record that can be long: steps, messages, answer."""
+logger = logging.getLogger(__name__)
+
+
+class PastUse(Protocol):
+    """Usage that chats recorded for the search."""
+
+    async def forget_chat(self, chat: str) -> int:
+        """Delete the usage recorded by the chat with this link."""
+
+    async def forget_expired(self) -> int:
+        """Delete usage older than the retention time."""
+
+
+class ChatRecords:
+    """Stores and lists records. Deleting a record also deletes the usage that its chat recorded for the search."""
+
+    def __init__(
+        self,
+        store: ChatStore,
+        *,
+        has_texts: bool = False,
+        retention_days: int = 30,
+        key_name: Callable[[str], str | None] = lambda _: None,
+        is_disk_short: Callable[[], bool] = lambda: False,
+        past_use: PastUse | None = None,
+    ) -> None:
+        """Nothing is recorded while the disk is nearly full."""
+        self._is_disk_short = is_disk_short
+        self.has_texts = has_texts
+
+        self._store = store
+        self._retention_days = retention_days
+        self._key_name = key_name
+        self._past_use = past_use
+        self._waiting: list[tuple[ChatRecord, Long]] = []
+        self._bytes = 0
+        self._dropped = 0
+        self._is_failing = False
+        self._lock = asyncio.Lock()
+        self._behind = WriteBehind(self._flush, FLUSH_SECONDS)
+
+    def keep(self, record: ChatRecord) -> None:
+        """Queue a record. It is written within about a second, in a batch."""
+        long = bounded(record.trajectory, record.messages, record.answer)
+        size = sum(len(text) for text in long if text)
+        if len(self._waiting) >= MAX_WAITING or self._bytes + size > MAX_WAITING_BYTES:
+            self._dropped += 1
+        else:
+            self._waiting.append((record, long))
+            self._bytes += size
+        self._behind.soon()
+
+    async def close(self) -> None:
+        """Write pending records."""
+        await self._behind.close()
+        if self._waiting:
+            logger.error("the records of %s chat requests could not be written and are lost", len(self._waiting))
+
+    async def _flush(self) -> bool:
+        """Write pending records. Returns whether some are left for another try."""
+        async with self._lock:
+            if self._waiting and self._is_disk_short():
+                self._dropped += len(self._waiting)
+                self._waiting, self._bytes = [], 0
+            while self._waiting:
+                batch = self._waiting[:BATCH]
+                try:
+                    with anyio.CancelScope(shield=True):  # cancelling must not leave a batch half written
+                        await self._store.add(await anyio.to_thread.run_sync(_rows, batch))
+                except sqlite3.Error:
+                    if not self._is_failing:
+                        logger.warning("chat requests cannot be recorded for now; trying again", exc_info=True)
+                    self._is_failing = True
+                    break
+                except Exception:
+                    logger.exception("the records of %s chat requests are lost", len(batch))
+                self._is_failing = False
+                del self._waiting[: len(batch)]
+                self._bytes -= sum(len(text) for _, long in batch for text in long if text)
+            if self._dropped:
+                logger.warning("the disk is nearly full or too slow: %s chat requests were not recorded", self._dropped)
+                self._dropped = 0
+        return bool(self._waiting)
+
+    async def list(
+        self,
+        *,
+        model: str | None = None,
+        caller: str | None = None,
+        stop_cause: str | None = None,
+        outcome: str | None = None,
+        page: int = 1,
+        limit: int = DEFAULT_LIMIT,
+    ) -> ChatPage:
+        """Records, newest first."""
+        await self._flush()
+        wanted = ChatFilter(model=model, caller=caller, stop_cause=stop_cause, outcome=outcome)
+        rows, total = await self._store.page(wanted, offset=(page - 1) * limit, limit=limit)
+        chats = [summary(row, self._key_name(row.caller)) for row in rows]
+        return ChatPage(chats=chats, total=total, page=page, limit=limit)
+
+    async def get(self, identity: str) -> ChatDetail:
+        """One record with all its steps.
+
+        Raises:
+            RequestError: CHAT_NOT_FOUND.
+        """
+        await self._flush()
+        row = await self._store.get(identity)
+        if row is None:
+            raise _not_found(identity)
+        return detail(row, self._key_name(row.caller))
+
+    async def statistics(self, *, days: int = DEFAULT_DAYS) -> ChatStatistics:
+        """Totals of the last days, overall and by model."""
+        await self._flush()
+        together, models = await self._store.sums(_now() - days * MS_PER_DAY)
+        by_model = [ModelTotals(model=model, **totals(sums)) for model, sums in models.items()]
+        return ChatStatistics(days=days, models=by_model, **totals(together))
+
+    async def delete(self, identity: str) -> None:
+        """Delete a record, and the usage that its chat recorded for the search.
+
+        Raises:
+            RequestError: CHAT_NOT_FOUND.
+        """
+        await self._flush()
+        row = await self._store.get(identity)
+        if row is None:
+            raise _not_found(identity)
+        if self._past_use is not None and row.link:
+            await self._past_use.forget_chat(row.link)
+        with storage_faults():
+            await self._store.delete(identity)
+
+    async def sweep(self) -> None:
+        """Delete records older than the retention time."""
+        moment = _now() - self._retention_days * MS_PER_DAY
+        try:
+            while await self._store.delete_before(moment, limit=BATCH) == BATCH:
+                pass
+        except sqlite3.Error:
+            logger.warning("old records of chat requests could not be removed; trying again later", exc_info=True)
+        if self._past_use is not None:
+            await self._past_use.forget_expired()
+
+    async def keep_tidy(self) -> None:
+        """Sweep once an hour until cancelled."""
+        while True:
+            await self.sweep()
+            await anyio.sleep(SWEEP_SECONDS)
+
+
+def _rows(batch: Sequence[tuple[ChatRecord, Long]]) -> Sequence[ChatRow]:
+    return [_row(record, long) for record, long in batch]
+
+
+def _row(record: ChatRecord, long: Long) -> ChatRow:
+    steps, messages, answer = long
+    error, usage = record.error, record.usage
+    return ChatRow(
+        id=record.id,
+        link=record.link,
+        caller=record.caller,
+        model=clean(record.model),
+        upstream=record.upstream,
+        started_at=record.started_at,
+        duration_ms=record.duration_ms,
+        is_stream=record.is_stream,
+        turns=record.turns,
+        calls=record.calls,
+        stop_cause=record.stop_cause,
+        outcome=record.outcome,
+        error_code=error.code if error else None,
+        error_message=clean(error.message) if error else None,
+        prompt_tokens=usage.prompt if usage else None,
+        completion_tokens=usage.completion if usage else None,
+        total_tokens=usage.total if usage else None,
+        trajectory=steps,
+        messages=messages,
+        answer=answer,
+    )
+
+
+def _not_found(identity: str) -> RequestError:
+    return RequestError(
+        f"There is no record of a chat {identity[:64]}; it may be older than records are kept", code="CHAT_NOT_FOUND"
+    )
+
+
+def _now() -> int:
+    return int(time.time() * 1000)

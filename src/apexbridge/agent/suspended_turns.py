@@ -1,0 +1,183 @@
+"""Turns that called both this server's tools and the client's: stored until the client sends its results."""
+
+import json
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from apexbridge._json import loads_untrusted
+from apexbridge.llm.tool_modes import text_of
+
+Json = dict[str, Any]
+KEPT_SECONDS = 3600
+MAX_TURNS = 1_000
+MAX_BYTES = 64 * 1024 * 1024
+MAX_TURNS_OF_A_CALLER = 100
+MAX_BYTES_OF_A_CALLER = 8 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A call that waits for the client's approval."""
+
+    asked_as: str
+    """The id of the call that the client saw."""
+    call: Json
+    approval: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuspendedTurn:
+    """A turn as the model sees it."""
+
+    caller: str
+    message: Json
+    """The assistant's message with all its calls."""
+    before: tuple[Json, ...]
+    """Earlier turns of the same request, which the client did not see."""
+    results: tuple[Json, ...]
+    """Results of this server's tools."""
+    questions: tuple[Question, ...]
+    """Approval questions. The client's answers are for this server, not results for the model."""
+    signatures: frozenset[tuple[str, str, str]]
+    """Of the calls that the client saw."""
+    size: int
+    kept_until: float
+    settled: dict[str, Json] = field(default_factory=dict)
+    """Results of approved calls, by the id that the client saw: clients send their answers with every request."""
+
+    def matches(self, calls: Sequence[Json]) -> bool:
+        """Whether these are the calls that the client saw. Some upstreams reuse ids in every conversation."""
+        return all(_signature(call) in self.signatures for call in calls)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """An approval question and the client's answer."""
+
+    question: Question
+    answer: str
+    place: int
+    """Index of the call's result in the conversation."""
+    settled: dict[str, Json] = field(default_factory=dict)
+
+    def settle(self, result: Json) -> None:
+        """Store the result, so that the same answer does not run the call again."""
+        self.settled[self.question.asked_as] = result
+
+    @property
+    def is_agreed(self) -> bool:
+        """Whether the answer is a plain yes. Anything else counts as no."""
+        try:
+            answer = loads_untrusted(self.answer)
+        except ValueError:
+            answer = self.answer
+        if isinstance(answer, dict):
+            answer = next((answer[key] for key in ("approve", "approved") if key in answer), None)
+        if isinstance(answer, str):
+            return answer.strip().lower() in ("true", "yes", "approve", "approved", "ok", "y")
+        return answer is True
+
+
+class SuspendedTurns:
+    """Suspended turns by the ids of the calls that the client saw, limited in number, size and time."""
+
+    def __init__(self) -> None:
+        self._turns: OrderedDict[tuple[str, str], SuspendedTurn] = OrderedDict()
+        self._bytes = 0
+
+    def keep(
+        self,
+        caller: str,
+        message: Json,
+        results: Sequence[Json],
+        client_calls: Sequence[Json],
+        questions: Sequence[Question] = (),
+        before: Sequence[Json] = (),
+    ) -> None:
+        """Store a turn until the client answers its calls."""
+        size = len(json.dumps([message, list(results), list(before)], default=str))
+        turn = SuspendedTurn(
+            caller=caller,
+            message=message,
+            before=tuple(before),
+            results=tuple(results),
+            signatures=frozenset(map(_signature, client_calls)),
+            questions=tuple(questions),
+            size=size,
+            kept_until=time.monotonic() + KEPT_SECONDS,
+        )
+        self.forget(caller, client_calls)
+        self._turns[caller, client_calls[0]["id"]] = turn
+        self._bytes += size
+        self._drop_old(caller)
+
+    def _drop_old(self, caller: str) -> None:
+        """Drop the oldest turns beyond the limits; first the caller's own, to protect those of others."""
+        own = [key for key in self._turns if key[0] == caller]
+        own_bytes = sum(self._turns[key].size for key in own)
+        for key in own[:-1]:
+            if len(own) <= MAX_TURNS_OF_A_CALLER and own_bytes <= MAX_BYTES_OF_A_CALLER:
+                break
+            own.remove(key)
+            own_bytes -= self._turns[key].size
+            self._drop(key)
+        while self._turns and (len(self._turns) > MAX_TURNS or self._bytes > MAX_BYTES or self._oldest_is_over()):
+            self._drop(next(iter(self._turns)))
+
+    def _drop(self, key: tuple[str, str]) -> None:
+        self._bytes -= self._turns.pop(key).size
+
+    def forget(self, caller: str, client_calls: Sequence[Json]) -> None:
+        """Drop a turn whose ids are used again."""
+        if (caller, client_calls[0]["id"]) in self._turns:
+            self._drop((caller, client_calls[0]["id"]))
+
+    def restored(self, caller: str, messages: Sequence[Json]) -> tuple[list[Json], list[Asked]]:
+        """The conversation with this server's calls and results inserted again: strict upstreams require them.
+
+        Also returns the answered approval questions; the results of those calls are filled in by the caller.
+        """
+        restored: list[Json] = []
+        asked: list[Asked] = []
+        questions: dict[str, Question] = {}
+        settled: dict[str, Json] = {}
+        used: set[str] = set()
+        for message in messages:
+            if message.get("role") == "tool" and message.get("tool_call_id") in questions:
+                question = questions.pop(message["tool_call_id"])
+                if (known := settled.get(question.asked_as)) is None:
+                    answer = text_of(message.get("content"))
+                    asked.append(Asked(question=question, answer=answer, place=len(restored), settled=settled))
+                    known = {"role": "tool", "tool_call_id": question.call["id"], "content": ""}
+                restored.append(known)
+                continue
+            calls = message.get("tool_calls") or []
+            id = next((call["id"] for call in calls if (caller, call.get("id")) in self._turns), None)  # in any order
+            turn = self._turns[caller, id] if id is not None and id not in used else None
+            if turn is None or turn.kept_until < time.monotonic() or not turn.matches(calls):
+                used.add(str(id))  # compare each turn once for a request: arguments can be long
+                restored.append(message)
+            else:
+                used.add(str(id))
+                questions, settled = {question.asked_as: question for question in turn.questions}, turn.settled
+                restored += [*turn.before, {**message, "tool_calls": turn.message["tool_calls"]}, *turn.results]
+        return restored, asked
+
+    def _oldest_is_over(self) -> bool:
+        return next(iter(self._turns.values())).kept_until < time.monotonic()
+
+
+def _signature(call: Json) -> tuple[str, str, str]:
+    """Id, name and normalized arguments."""
+    function = call.get("function")
+    if not isinstance(function, dict):
+        return str(call.get("id")), "", ""
+    arguments = function.get("arguments")
+    try:
+        parsed = loads_untrusted(arguments) if isinstance(arguments, str) else arguments
+    except ValueError:
+        parsed = arguments
+    return str(call.get("id")), str(function.get("name")), json.dumps(parsed, sort_keys=True, default=str)

@@ -1,0 +1,172 @@
+"""The tools offered to the model: the same ones in the same order in every turn, so that prompt caches work."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from apexbridge.agent.deferred_tools import DeferredTools, is_deferred
+from apexbridge.agent.request import MAX_TOOLS, BadRequestError, ChatRequest
+from apexbridge.tools.builtin.disclosure import DESCRIPTION_TOKENS, cut
+from apexbridge.tools.naming import SKILL_PREFIX, WireNames, skill_tool_id, wire_name
+from apexbridge.tools.registry import ToolRegistry
+from apexbridge.tools.tool import Tool
+
+Json = dict[str, Any]
+SEARCH = "vector-search"
+
+
+class ServerTools:
+    """This server's tools as functions, cached for each version of the registry, which may hold thousands of skills."""
+
+    def __init__(self, registry: ToolRegistry) -> None:
+        self.registry = registry
+        self._version = -1
+        self._common: tuple[Tool, ...] = ()
+        self._usual: dict[str, tuple[str, Json]] = {}
+
+    def offered(self, skills: Sequence[str]) -> Mapping[str, tuple[str, Json]]:
+        """Built-in and registered tools, and the skills that the client named: id and function by wire name.
+
+        Raises:
+            BadRequestError: a skill does not exist.
+        """
+        if self._version != self.registry.version:
+            self._version = self.registry.version
+            self._common = tuple(
+                tool
+                for tool in self.registry.list()
+                if not tool.id.startswith(SKILL_PREFIX) and self.registry.is_enabled(tool.id)
+            )
+            self._usual = _functions(self._common)
+        if not skills:
+            return self._usual
+        return _functions([*self._common, *(self._skill(name) for name in dict.fromkeys(skills))])
+
+    def _skill(self, name: str) -> Tool:
+        tool = self.registry.find(skill_tool_id(name))
+        if tool is None or not self.registry.is_enabled(tool.id):
+            raise BadRequestError(
+                f"No skill named {name[:64]}.",
+                param="x_bridge.skills",
+                openai_code="skill_not_found",
+                code="SKILL_NOT_FOUND",
+            )
+        return tool
+
+
+class ToolOffer:
+    """The tools of one request, by name.
+
+    Tools that are found later are appended: the beginning of the list stays byte-identical.
+    """
+
+    def __init__(self, request: ChatRequest, own: ServerTools) -> None:
+        offered = own.offered(request.options.skills) if request.uses_our_tools else {}
+        # If names collide, the client's tool wins.
+        shown = {name: pair for name, pair in offered.items() if name not in request.client_names}
+        self._offered = {name: id for name, (id, _) in shown.items()}
+        self._registry = own.registry
+        self._client_names = request.client_names
+        self._appends_skills = request.options.functions
+        client_tools = request.client_tools
+        self._deferred = DeferredTools([tool for tool in client_tools if is_deferred(tool)])
+        known = [tool for tool in client_tools if not is_deferred(tool)] if self._deferred else client_tools
+        if self._deferred and SEARCH not in self._offered.values():
+            known += self._deferred.take_all()  # without the search tool they could not be found
+        elif self._deferred:
+            known += [tool for name in _used_names(request) if (tool := self._deferred.take(name)) is not None]
+        self.tools: list[Json] = [*(function for _, function in shown.values()), *known]
+        if len(self.tools) > MAX_TOOLS:
+            raise BadRequestError(
+                f"'tools' has {len(known)} entries; with ours at most {MAX_TOOLS} are possible. Those with "
+                "defer_loading: true are looked for, and sent when they are found.",
+                param="tools",
+            )
+
+    async def found(self, query: str, skills: Sequence[str]) -> str:
+        """Append deferred tools and found skills after a search; returns the lines that announce them to the model."""
+        names = await asyncio.to_thread(self._deferred.find, query) if self._deferred else []
+        added = [self._append(self._deferred.take(name)) for name in names]
+        if self._appends_skills:
+            added += [self._append_skill(name) for name in skills]
+        lines = [line for line in added if line]
+        return "\n".join(
+            ["These are functions of their own from now on; call them by their names:", *lines] if lines else []
+        )
+
+    def _append_skill(self, name: str) -> str:
+        tool = self._registry.find(skill_tool_id(name))
+        wire = wire_name(skill_tool_id(name))
+        if tool is None or wire in self._offered or wire in self._client_names:
+            return ""
+        line = self._append(_function(wire, tool))
+        if line:
+            self._offered[wire] = tool.id
+        return line
+
+    def _append(self, function: Json | None) -> str:
+        if function is None or len(self.tools) >= MAX_TOOLS:
+            return ""
+        self.tools.append(function)
+        own = function["function"]
+        return f"- {own['name']}: {cut(str(own.get('description') or ''), DESCRIPTION_TOKENS)}"
+
+    def is_client(self, name: str) -> bool:
+        """Whether a tool is the client's own."""
+        return name in self._client_names
+
+    def id_of(self, name: str) -> str | None:
+        """The id of this server's tool that a model calls: an offered one, or a skill by its name.
+
+        None if no tools were offered, even if the model knows names from elsewhere.
+        """
+        if not self._offered:
+            return None
+        if name in self._offered:
+            return self._offered[name]
+        if name.startswith("skill__"):
+            return self._known(skill_tool_id(name.removeprefix("skill__")))
+        return self._known(name) or self._known(skill_tool_id(name))
+
+    def is_known(self, name: str) -> bool:
+        """Whether a tool of that name exists, here or at the client."""
+        return self.is_client(name) or self.id_of(name) is not None
+
+    @property
+    def has_ours(self) -> bool:
+        """Whether tools of this server were offered."""
+        return bool(self._offered)
+
+    @property
+    def names(self) -> Sequence[str]:
+        return [*self._offered, *sorted(self._client_names)]
+
+    def _known(self, id: str) -> str | None:
+        if id.startswith(SKILL_PREFIX) or id in self._offered.values():
+            return id if self._registry.is_enabled(id) else None
+        return None
+
+
+def _functions(tools: Sequence[Tool]) -> dict[str, tuple[str, Json]]:
+    names = WireNames([tool.id for tool in tools])
+    return {names.name(tool.id): (tool.id, _function(names.name(tool.id), tool)) for tool in tools}
+
+
+def _used_names(request: ChatRequest) -> list[str]:
+    """Tools that the conversation has called already or must call now: upstreams require their definitions."""
+    calls = [call for message in request.messages for call in message.get("tool_calls") or ()]
+    choice = request.body.get("tool_choice")
+    named = [choice] if isinstance(choice, dict) else []
+    functions = [call.get("function") for call in [*calls, *named]]
+    return [str(function.get("name")) for function in functions if isinstance(function, dict)]
+
+
+def _function(name: str, tool: Tool) -> Json:
+    return {
+        "type": "function",
+        "function": {"name": name, "description": tool.description, "parameters": _schema(tool.parameters.schema)},
+    }
+
+
+def _schema(schema: Mapping[str, Any]) -> Json:
+    return {"type": "object", "properties": {}, **schema}

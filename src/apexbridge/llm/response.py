@@ -1,0 +1,236 @@
+"""The response of a model server, as a stream of events or in one piece, within a time limit."""
+
+import asyncio
+import json
+import math
+from typing import Any
+
+import aiohttp
+import orjson
+
+from apexbridge._json import JsonShapeError, check_shape
+from apexbridge.llm.errors import UpstreamError
+from apexbridge.llm.sse import EventLines, StreamTooLongError
+
+Json = dict[str, Any]
+MAX_DEPTH = 1_000
+"""Nesting of JSON; about what the parser supports."""
+MAX_VALUES = 400_000
+"""Values of a completion in one piece: log probabilities of 2,000 tokens with 20 alternatives each."""
+MAX_ANSWER_BYTES = 16 * 1024 * 1024
+MAX_STREAM_BYTES = 16 * MAX_ANSWER_BYTES
+"""In a stream each token comes in an event of its own."""
+PIECE_BYTES = 8 * 1024
+"""Processed at once. Decompressed data arrives in pieces of many megabytes, and other tasks must run in between."""
+MAX_REFUSAL_BYTES = 256 * 1024
+"""Of an error response."""
+LAST_BYTES_SECONDS = 2.0
+"""Time to end the response after its last event. Only then can the connection be reused."""
+
+
+class ModelResponse:
+    """One response. The caller closes it."""
+
+    def __init__(self, response: aiohttp.ClientResponse, seconds: float) -> None:
+        self._response = response
+        self._is_stream = "text/event-stream" in response.headers.get("content-type", "").lower()
+        self._lines = EventLines()
+        self._size = 0
+        self._ahead = b""
+        self._place = 0
+        self._failure: UpstreamError | None = None
+        """A failure after valid events of the same piece."""
+        self._has_begun = False
+        self._has_finished = False
+        self._is_over = False
+        self._is_late = False
+        # One timer for the whole response: a timer for each piece would cost more than the piece.
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._be_late)
+
+    async def next(self) -> list[Json] | None:
+        """The next events, or the one completion. None at the end.
+
+        Raises:
+            UpstreamError: the response was cut off, timed out, or is not a completion.
+        """
+        if self._failure is not None:
+            raise self._failure
+        if self._is_over:
+            return None
+        try:
+            if self._is_stream:
+                return await self._next_events()
+            self._is_over = True
+            return [_completion(await self._whole())]
+        except TimeoutError as error:
+            raise UpstreamError.of_ours(504, "The model's server fell silent.", "upstream_timeout") from error
+        except (aiohttp.ClientError, OSError) as error:
+            if self._is_late:
+                raise UpstreamError.of_ours(504, "The model took too long.", "upstream_timeout") from error
+            raise UpstreamError.of_ours(502, "The model's server broke off its answer.", "upstream_cut") from error
+        except StreamTooLongError as error:
+            raise UpstreamError.of_ours(502, "The model's server sent an endless event.", "upstream_invalid") from error
+
+    async def refusal(self) -> bytes:
+        """The body of an error response, truncated if it is long."""
+        return await self.rest(MAX_REFUSAL_BYTES)
+
+    async def rest(self, cut_at: int | None = None) -> bytes:
+        """The rest of the body, up to `cut_at` bytes."""
+        try:
+            return await self._whole(cut_at)
+        except TimeoutError as error:
+            raise UpstreamError.of_ours(504, "The model's server fell silent.", "upstream_timeout") from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise UpstreamError.of_ours(502, "The model's server broke off its answer.", "upstream_cut") from error
+
+    @property
+    def is_unread(self) -> bool:
+        """Whether the last event has arrived but not the end of the response."""
+        return self._is_over and self._is_stream and not self._response.content.at_eof()
+
+    async def drain(self) -> None:
+        """Wait for the end of the response, so that the connection can be reused."""
+        try:
+            async with asyncio.timeout(LAST_BYTES_SECONDS):
+                while await self._response.content.readany():
+                    pass
+        except (TimeoutError, aiohttp.ClientError, OSError):
+            pass  # the next request opens a new connection
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        self._timer.cancel()
+        self._response.close()
+
+    async def _next_events(self) -> list[Json] | None:
+        while True:
+            piece = await self._piece()
+            self._size += len(piece)
+            if self._size > MAX_STREAM_BYTES:
+                raise UpstreamError.of_ours(502, "The model's server sent too much.", "upstream_invalid")
+            chunks = self._read(self._lines.feed(piece) if piece else self._lines.end())
+            if not piece:
+                self._is_over = True
+                if not self._has_finished and self._failure is None:
+                    # Many servers never send [DONE]. Without a finish_reason either, the response was cut off.
+                    self._failure = UpstreamError.of_ours(
+                        502, "The model's server broke off its answer.", "upstream_cut"
+                    )
+            if chunks:
+                return chunks
+            if self._failure is not None:
+                raise self._failure
+            if self._is_over:
+                return None
+
+    async def _piece(self) -> bytes:
+        """The next bytes, at most PIECE_BYTES."""
+        if self._place < len(self._ahead):
+            await asyncio.sleep(0)
+        else:
+            self._ahead, self._place = await self._response.content.readany(), 0
+            if len(self._ahead) <= PIECE_BYTES:
+                self._place = len(self._ahead)
+                return self._ahead
+        piece = self._ahead[self._place : self._place + PIECE_BYTES]
+        self._place += len(piece)
+        return piece
+
+    def _read(self, events: list[bytes]) -> list[Json]:
+        chunks: list[Json] = []
+        for data in events:
+            if data == b"[DONE]":
+                self._is_over = True
+                if not self._has_begun:
+                    self._failure = UpstreamError.of_ours(502, "The model's server said nothing.", "upstream_invalid")
+                break
+            try:
+                chunk = _chunk(data)
+            except UpstreamError as error:
+                self._failure = error
+                break
+            self._has_begun = True
+            self._has_finished = self._has_finished or _finishes(chunk)
+            chunks.append(chunk)
+        return chunks
+
+    async def _whole(self, cut_at: int | None = None) -> bytes:
+        pieces: list[bytes] = []
+        size = 0
+        while piece := await self._response.content.readany():
+            pieces.append(piece)
+            size += len(piece)
+            if cut_at is not None and size >= cut_at:
+                return b"".join(pieces)[:cut_at]
+            if size > MAX_ANSWER_BYTES:
+                raise UpstreamError.of_ours(502, "The model's server sent too much.", "upstream_invalid")
+        return b"".join(pieces)
+
+    def _be_late(self) -> None:
+        self._is_late = True
+        self._response.close()
+
+
+def _chunk(data: bytes) -> Json:
+    """Parse one event of a stream.
+
+    Raises:
+        UpstreamError: it is not a JSON object, or it is an error.
+    """
+    try:
+        if len(data) > MAX_DEPTH:  # shorter ones cannot be nested too deep
+            check_shape(data, max_depth=MAX_DEPTH)
+        chunk = orjson.loads(data)
+    except ValueError:
+        chunk = parsed(data)
+    if not isinstance(chunk, dict):
+        raise UpstreamError.of_ours(502, "The model's server sent an event that is not an object.", "upstream_invalid")
+    error = chunk.get("error")
+    if isinstance(error, dict) or (error is not None and not chunk.get("choices")):
+        raise UpstreamError(502, data)
+    return chunk
+
+
+def _finishes(chunk: Json) -> bool:
+    choices = chunk.get("choices")
+    return isinstance(choices, list) and any(
+        isinstance(choice, dict) and choice.get("finish_reason") is not None for choice in choices
+    )
+
+
+def _completion(data: bytes) -> Json:
+    completion = parsed(data)
+    choices = completion.get("choices") if isinstance(completion, dict) else None
+    if not isinstance(completion, dict) or not isinstance(choices, list) or not choices:
+        if isinstance(completion, dict) and completion.get("error") is not None:
+            raise UpstreamError(502, data)
+        raise UpstreamError.of_ours(502, "The model's server answered with no completion.", "upstream_invalid")
+    return completion
+
+
+def _finite(digits: str) -> float | None:
+    """A float, or None for infinity and NaN, which are not valid JSON for clients."""
+    number = float(digits)
+    return number if math.isfinite(number) else None
+
+
+def parsed(data: bytes) -> Any:
+    """Parse JSON of an upstream.
+
+    Raises:
+        UpstreamError: it is not JSON, or exceeds a limit.
+    """
+    try:
+        check_shape(data, max_depth=MAX_DEPTH, max_values=MAX_VALUES)
+        try:
+            return orjson.loads(data)
+        except orjson.JSONDecodeError:  # Python servers may send NaN or lone surrogates
+            check_shape(data, max_depth=MAX_DEPTH)
+            return json.loads(data, parse_constant=lambda _: None, parse_float=_finite)
+    except JsonShapeError as error:
+        message = f"The model's server sent JSON that is refused: {error}."
+        raise UpstreamError.of_ours(502, message, "upstream_invalid") from error
+    except (ValueError, RecursionError) as error:
+        raise UpstreamError.of_ours(502, "The model's server answered with broken JSON.", "upstream_invalid") from error

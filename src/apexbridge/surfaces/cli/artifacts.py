@@ -1,0 +1,141 @@
+"""The files of a run in a folder of the user's: nothing is replaced, and nothing is written elsewhere.
+
+The names come from the server, and with an honest server from the script. Neither is trusted.
+"""
+
+import asyncio
+import errno
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from apexbridge.errors import ApexBridgeError, InvalidInputError, ServerError
+from apexbridge.surfaces.cli.client import Api, TooLargeError
+
+MAX_FILES = 1_000
+MAX_BYTES = 256 * 1024 * 1024
+"""All files together; a server collects no more of one run."""
+DOWNLOAD_SECONDS = 3600
+_OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_CREATE_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedFile:
+    """A file of a run, and why it was not written, if it was not."""
+
+    path: str
+    size: int = 0
+    problem: str | None = None
+    is_in_the_way: bool = False
+    """Whether the problem is a file of that name in the folder."""
+
+
+async def save_files(api: Api, result: dict[str, Any], folder: Path) -> list[SavedFile]:
+    """Download a run's files to a folder, which is created if it is missing.
+
+    Raises:
+        InvalidInputError: the folder cannot be used.
+        ServerError: the server sent no list of files, or took longer than an hour.
+    """
+    paths = _paths(result)
+    if not paths:
+        return []
+    root = _open_root(folder)
+    try:
+        async with asyncio.timeout(DOWNLOAD_SECONDS):
+            return await _save_all(api, f"/api/executions/{quote(str(result.get('id')), safe='')}/files/", paths, root)
+    except TimeoutError as error:
+        raise ServerError(f"The files took longer than {DOWNLOAD_SECONDS} s.", code="NOT_READY") from error
+    finally:
+        os.close(root)
+
+
+def _open_root(folder: Path) -> int:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise InvalidInputError(f"--out {folder} cannot be used: {error.strerror}") from error
+
+
+def _paths(result: dict[str, Any]) -> list[str]:
+    files = result.get("files") or []
+    if not isinstance(files, list) or not all(isinstance(item, dict) for item in files):
+        raise ServerError("The server sent no list of files. Check --url.", code="NOT_READY")
+    return [str(item.get("path")) for item in files]
+
+
+async def _save_all(api: Api, address: str, paths: Sequence[str], root: int) -> list[SavedFile]:
+    saved: list[SavedFile] = []
+    room = MAX_BYTES
+    for number, path in enumerate(paths):
+        problem = _problem(path) if number < MAX_FILES else f"more than {MAX_FILES:,} files"
+        size, exists = 0, False
+        if problem is None:
+            try:
+                size = await _save(api, address + quote(path), path, root, room)
+            except FileExistsError:
+                problem, exists = "exists already", True
+            except TooLargeError:
+                problem = f"the files are larger than {MAX_BYTES // 1024 // 1024} MB together"
+            except OSError as error:
+                problem = error.strerror or "cannot be written"
+            except ApexBridgeError as error:  # such as a run that was deleted meanwhile
+                problem = error.message
+        room -= size
+        saved.append(SavedFile(path=path, size=size, problem=problem, is_in_the_way=exists))
+    return saved
+
+
+def _problem(path: str) -> str | None:
+    """Why a path is not written to, wherever it leads."""
+    parts = path.split("/")
+    if not path.isprintable() or any(part in ("", ".", "..") for part in parts):
+        return "not a plain relative path"
+    if any(part.startswith(".") for part in parts):
+        return "hidden files are not written"
+    if parts[-1] == "HEAD":  # with objects/, refs/ and config beside it, `git` would obey that config
+        return "a file of this name could make a git repository of its folder"
+    return None
+
+
+async def _save(api: Api, address: str, path: str, root: int, room: int) -> int:
+    *folders, name = path.split("/")
+    with _opened(root, folders) as parent:
+        descriptor = os.open(name, _CREATE_FILE, 0o666, dir_fd=parent)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                return await api.download(address, file, limit=room)
+        except BaseException:
+            os.unlink(name, dir_fd=parent)
+            raise
+
+
+@contextmanager
+def _opened(root: int, folders: Sequence[str]) -> Iterator[int]:
+    """A folder below the root, created if it is missing; links are not followed.
+
+    Raises:
+        OSError: a link or a file is in the way.
+    """
+    current = os.dup(root)
+    try:
+        for name in folders:
+            with suppress(FileExistsError):
+                os.mkdir(name, dir_fd=current)
+            try:
+                following = os.open(name, _OPEN_FOLDER, dir_fd=current)
+            except OSError as error:
+                if error.errno not in (errno.ENOTDIR, errno.ELOOP):
+                    raise
+                raise OSError(error.errno, f"{name} is a link or a file, not a folder") from error
+            os.close(current)
+            current = following
+        yield current
+    finally:
+        os.close(current)

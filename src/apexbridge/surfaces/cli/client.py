@@ -1,0 +1,336 @@
+"""One client for two situations: a running server over HTTP, or the same application in this process."""
+
+import json
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+from urllib.parse import quote
+
+import anyio
+import httpx
+
+from apexbridge.errors import ApexBridgeError, InvalidInputError, ServerError, SkillNotFoundError
+from apexbridge.settings import Settings, load_settings
+from apexbridge.skills.models import NAME_PATTERN, RESERVED_NAMES
+from apexbridge.storage.directory import SERVER_FILE, is_owned
+
+WAIT_SECONDS = 20
+"""How long to wait for another command that holds the data directory."""
+CONNECT_SECONDS = 5.0
+SILENCE_SECONDS = 3600.0
+"""A run may wait and work for long without a word; a server that sends nothing for this long is given up on."""
+TIMEOUT = httpx.Timeout(SILENCE_SECONDS, connect=CONNECT_SECONDS)
+MAX_ANSWER_BYTES = 256 * 1024 * 1024
+"""Of one answer, or one stream of events."""
+SEND_BYTES = 256 * 1024
+CHAT_PATH = "/v1/chat/completions"
+MAX_PORT = 65535
+
+
+class AnsweredError(ApexBridgeError):
+    """A refusal as the server told it."""
+
+    def __init__(self, answer: Mapping[str, Any]) -> None:
+        super().__init__(str(answer.get("message")), code=str(answer.get("code")), **(answer.get("details") or {}))
+        self._answer = dict(answer)
+
+    def to_json(self) -> dict[str, Any]:
+        """Word for word."""
+        return self._answer
+
+
+class TooLargeError(ServerError):
+    """An answer that is larger than what is accepted."""
+
+
+class Api:
+    """The HTTP interface, wherever it is."""
+
+    def __init__(self, client: httpx.AsyncClient) -> None:
+        self._client = client
+
+    async def ask(self, method: str, path: str, **options: Any) -> Any:
+        """One request; gives the answer's JSON.
+
+        Raises:
+            AnsweredError: the server refused.
+            ServerError: there is no server, or not one of ours.
+        """
+        return _checked(await self._send(method, path, **options))
+
+    async def upload(self, path: str, file: BinaryIO, **query: Any) -> Any:
+        """Send an archive."""
+
+        async def pieces() -> AsyncIterator[bytes]:
+            while piece := await anyio.to_thread.run_sync(file.read, SEND_BYTES):
+                yield piece
+
+        given = {key: value for key, value in query.items() if value is not None}
+        headers = {"content-type": "application/zip"}
+        return _checked(await self._send("POST", path, content=pieces(), params=given, headers=headers))
+
+    async def send_file(self, path: str, source: Path) -> Any:
+        """Send a file of any kind in a form."""
+        try:
+            with source.open("rb") as file:
+                return _checked(await self._send("POST", path, files={"file": (source.name, file)}))
+        except OSError as error:
+            raise InvalidInputError(f"{source} cannot be read: {error.strerror}") from error
+
+    async def events(self, path: str) -> AsyncIterator[tuple[str, Any]]:
+        """Server-sent events, each with its kind and its data."""
+        with self._reachable():
+            async with self._client.stream("GET", path) as response:
+                if response.is_error:
+                    _checked(await _whole(response))
+                kind = ""
+                async for line in _lines(response):
+                    field, _, value = line.partition(": ")
+                    if field == "event":
+                        kind = value
+                    elif field == "data":
+                        yield kind, json.loads(value)
+
+    async def complete(self, body: dict[str, Any]) -> Any:
+        """A chat completion in one piece.
+
+        Raises:
+            ServerError: with the words of the server, or of the model's server behind it.
+        """
+        response = await self._send("POST", CHAT_PATH, json=body)
+        _check_chat(response)
+        return response.json()
+
+    async def completion_chunks(self, body: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+        """A chat completion in pieces.
+
+        Raises:
+            ServerError: as above, also where the answer breaks off.
+        """
+        with self._reachable():
+            async with self._client.stream("POST", CHAT_PATH, json=body) as response:
+                if response.is_error:
+                    _check_chat(await _whole(response))
+                async for line in _lines(response):
+                    field, _, value = line.partition(": ")
+                    if field == "data" and value != "[DONE]":
+                        chunk = json.loads(value)
+                        if "error" in chunk:
+                            raise ServerError(str(chunk["error"].get("message")), code="NOT_READY")
+                        yield chunk
+
+    async def download(self, path: str, target: BinaryIO, *, limit: int | None = None) -> int:
+        """Receive a file; returns its size.
+
+        Raises:
+            TooLargeError: it is larger than `limit` bytes, or than any answer may be.
+        """
+        size = 0
+        with self._reachable():
+            async with self._client.stream("GET", path) as response:
+                if response.is_error:
+                    _checked(await _whole(response))
+                async for piece in _pieces(response, limit):
+                    size += target.write(piece)
+        return size
+
+    async def _send(self, method: str, path: str, **options: Any) -> httpx.Response:
+        with self._reachable():
+            async with self._client.stream(method, path, **options) as response:
+                return await _whole(response)
+
+    @contextmanager
+    def _reachable(self) -> Iterator[None]:
+        try:
+            yield
+        except (httpx.TransportError, httpx.InvalidURL, UnicodeError) as error:
+            raise ServerError(
+                f"No answer from {self._client.base_url}: {error}. Is the server running? Start it with: apex serve",
+                code="NOT_READY",
+            ) from error
+
+
+async def _pieces(response: httpx.Response, limit: int | None = None) -> AsyncIterator[bytes]:
+    """The body as it comes, up to a limit. It is never unpacked: a few bytes could become any number.
+
+    Raises:
+        TooLargeError: there is more.
+        ServerError: it is compressed, although that was not asked for.
+    """
+    if response.headers.get("content-encoding", "identity").lower() != "identity":
+        raise ServerError("The server compressed its answer, which was not asked for. Check --url.", code="NOT_READY")
+    room = most = MAX_ANSWER_BYTES if limit is None else limit
+    async for piece in response.aiter_raw():
+        room -= len(piece)
+        if room < 0:
+            raise TooLargeError(f"The answer is larger than {most:,} bytes.", code="NOT_READY")
+        yield piece
+
+
+async def _whole(response: httpx.Response) -> httpx.Response:
+    """The answer with its body in memory."""
+    body = b"".join([piece async for piece in _pieces(response)])
+    return httpx.Response(response.status_code, content=body, request=response.request)
+
+
+async def _lines(response: httpx.Response) -> AsyncIterator[str]:
+    """The lines of an event stream."""
+    begun: list[bytes] = []
+    async for piece in _pieces(response):
+        *ends, rest = piece.split(b"\n")
+        for end in ends:
+            yield b"".join([*begun, end]).rstrip(b"\r").decode("utf-8", "replace")
+            begun = []
+        begun.append(rest)
+
+
+def _check_chat(response: httpx.Response) -> None:
+    """Refusals below `/v1` have OpenAI's shape."""
+    if not response.is_error:
+        return
+    try:
+        message = str(response.json()["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        message = f"The server answered {response.status_code}"
+    code = {401: "UNAUTHORIZED", 403: "FORBIDDEN", 429: "RATE_LIMITED"}.get(response.status_code, "NOT_READY")
+    raise ServerError(message, code=code)
+
+
+def skill_path(name: str, *rest: str) -> str:
+    """The path of a skill's route; a name is never more than one component.
+
+    Raises:
+        SkillNotFoundError: for what cannot be a skill's name, because it is a route of its own or no name at all.
+    """
+    if name in RESERVED_NAMES or not NAME_PATTERN.match(name):
+        raise SkillNotFoundError(name)
+    return "/".join(["/api/skills", quote(name, safe=""), *rest])
+
+
+@asynccontextmanager
+async def connected(*, data_dir: str | None, url: str | None) -> AsyncIterator[Api]:
+    """The running server, or else the data directory itself, held for as long as the command works."""
+    settings = load_settings(data_dir=data_dir, url=url)
+    # A directory that is named here and now wins over an address that was set somewhere else.
+    remote = settings.url if url is not None or data_dir is None else None
+    async with AsyncExitStack() as stack:
+        yield await _enter(settings, remote, stack)
+
+
+async def _enter(settings: Settings, remote: str | None, stack: AsyncExitStack) -> Api:
+    own = settings.api_key.get_secret_value() if settings.api_key else None
+    if remote is not None:
+        return Api(await stack.enter_async_context(_client(remote, own, trust_env=True)))
+    deadline = time.monotonic() + WAIT_SECONDS
+    while True:
+        server = await _running_server(settings.data_dir, deadline)
+        if server is not None:
+            client = _client(server.address, own or server.key, trust_env=False)
+            return Api(await stack.enter_async_context(client))
+        try:
+            return await stack.enter_async_context(_in_process(settings))
+        except ServerError as error:  # another command was quicker: wait for it
+            if error.code != "DATA_DIR_IN_USE" or time.monotonic() > deadline:
+                raise
+
+
+def _client(address: str, key: str | None, *, trust_env: bool) -> httpx.AsyncClient:
+    """A proxy of the environment is for the world outside, not for a server of this machine."""
+    try:
+        url = httpx.URL(address)
+        sound = url.scheme in ("http", "https") and bool(url.host) and (url.port or 0) <= MAX_PORT
+    except (httpx.InvalidURL, ValueError):
+        sound = False
+    if not sound:
+        raise ServerError(f"{address} is no address of a server. Check --url and APEX_URL.", code="NOT_READY")
+    headers = {"accept-encoding": "identity"} | ({"authorization": f"Bearer {key}"} if key else {})
+    return httpx.AsyncClient(base_url=url, timeout=TIMEOUT, trust_env=trust_env, headers=headers)
+
+
+@asynccontextmanager
+async def _in_process(settings: Settings) -> AsyncIterator[Api]:
+    from apexbridge.bridge import Bridge
+    from apexbridge.surfaces.cli.in_process import InProcess
+    from apexbridge.surfaces.cli.progress import progress_bar
+    from apexbridge.surfaces.http.app import create_app
+
+    async with AsyncExitStack() as stack:
+        with progress_bar("reading skills") as progress:
+            bridge = await stack.enter_async_context(
+                Bridge.open(
+                    settings.model_copy(update={"sandbox_warm": 0}),  # nobody would be there for the next run
+                    watch=False,
+                    indexing="on-demand",
+                    progress=progress,
+                    index_progress=stack.enter_context(progress_bar("indexing skills")),
+                )
+            )
+        async with httpx.AsyncClient(
+            transport=InProcess(create_app(bridge)), base_url="http://in-process", timeout=TIMEOUT
+        ) as client:
+            yield Api(client)
+
+
+class _Server(NamedTuple):
+    """What a server says of itself in its data directory."""
+
+    address: str
+    instance: str
+    key: str | None
+    """Lets its owner in."""
+
+
+async def _running_server(data_dir: Path, deadline: float) -> _Server | None:
+    """The server that holds the directory; another command is waited for."""
+    told = False
+    while is_owned(data_dir):
+        server = _announced(data_dir)
+        if server is not None and await _answers(server):
+            return server
+        if time.monotonic() > deadline:
+            raise ServerError(
+                "The data directory is in use and its server does not answer. Stop that process, then try again.",
+                code="DATA_DIR_IN_USE",
+            )
+        if not told:
+            told = True
+            sys.stderr.write("waiting for another command that is using the data directory\n")
+        await anyio.sleep(0.1)
+    return None
+
+
+def _announced(data_dir: Path) -> _Server | None:
+    """Where the directory's server says it is, and which one it is."""
+    try:
+        told = json.loads((data_dir / SERVER_FILE).read_bytes())
+        return _Server(str(told["url"]), str(told["instance"]), told.get("key"))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+async def _answers(server: _Server) -> bool:
+    """Whether that very server is there, and not another one that has its port now."""
+    try:
+        async with httpx.AsyncClient(base_url=server.address, timeout=CONNECT_SECONDS, trust_env=False) as client:
+            answer = (await client.get("/healthz")).json()
+            return isinstance(answer, dict) and answer.get("instance") == server.instance
+    except (httpx.TransportError, httpx.InvalidURL, ValueError):
+        return False
+
+
+def _checked(response: httpx.Response) -> Any:
+    try:
+        answer = response.json()
+    except ValueError:
+        answer = None
+    if response.is_success and answer is not None:
+        return answer
+    if isinstance(answer, dict) and "code" in answer:
+        raise AnsweredError(answer)
+    raise ServerError(
+        f"{response.request.url} answered {response.status_code}; that is no apexbridge server. Check --url.",
+        code="NOT_READY",
+    )

@@ -1,0 +1,123 @@
+"""The trail of administrative acts: every one is written to the audit log before it is answered."""
+
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+from fastapi import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from apexbridge.errors import ServerError
+from apexbridge.storage.audit import Act, AuditLog
+from apexbridge.surfaces.http.middleware.scopes import SAFE_METHODS
+from apexbridge.surfaces.http.transport.request_id import given_request_id, request_id
+
+ContentHash = Callable[[str], str | None]
+_OF_METHOD = {"POST": "create", "PUT": "set", "PATCH": "change", "DELETE": "remove"}
+_STATE = "audit"
+REVOKE = "keys.revoke"
+
+
+def note(request: Request, *, target: str | None = None, detail: str | None = None) -> None:
+    """Add what only the route knows to the line about its request; never anything secret."""
+    said: dict[str, Any] = request.scope["state"].setdefault(_STATE, {})
+    said |= {key: value for key, value in {"target": target, "detail": detail}.items() if value is not None}
+
+
+class AuditTrail:
+    """Writes down acts that go through, and attempts that do not."""
+
+    def __init__(self, log: AuditLog, content_hash: ContentHash) -> None:
+        self._log = log
+        self._content_hash = content_hash
+
+    async def follow(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let an act happen and write it down before its answer goes out.
+
+        Raises:
+            ServerError: STORAGE_FULL, where it could not be written down.
+        """
+        try:
+            await self._log.ready()
+        except ServerError:
+            if _act(scope)[0] != REVOKE:  # it takes rights away and nothing else; its line waits in memory
+                raise
+        identity = request_id(scope)
+        before = self._hash_of(*_act(scope))
+        is_written = False
+
+        async def write(outcome: int) -> None:
+            nonlocal is_written
+            is_written = True
+            what, target = _act(scope)
+            said = scope["state"].get(_STATE, {})
+            target = said.get("target", target)
+            act = Act(
+                what=what,
+                who=scope["state"]["caller"],
+                target=target,
+                detail=said.get("detail"),
+                content_hash=self._hash_of(what, target) or before,
+                outcome=outcome,
+                request_id=identity,
+            )
+            with anyio.CancelScope(shield=True):
+                await self._log.append(act)
+
+        async def watched(message: Message) -> None:
+            if message["type"] == "http.response.start" and not is_written:
+                await write(message["status"])
+                headers = [*message.get("headers", ()), (b"x-request-id", identity.encode("latin-1"))]
+                message = {**message, "headers": headers}
+            await send(message)
+
+        try:
+            await app(scope, receive, watched)
+        finally:
+            if not is_written:  # a bug, or the server is going down in the middle of it
+                await write(500)
+
+    def refused(self, scope: Scope, outcome: int, *, who: str = "") -> None:
+        """Take down an attempt; nobody waits until that is done."""
+        what, target = _act(scope)
+        self._log.note_refusal(
+            Act(what=what, who=who, target=target, outcome=outcome, request_id=given_request_id(scope))
+        )
+
+    def _hash_of(self, what: str, target: str) -> str | None:
+        return self._content_hash(target) if target and what.startswith("skills.") else None
+
+
+def _act(scope: Scope) -> tuple[str, str]:
+    """What a request does and to what, as the log calls it."""
+    return act_of(scope["method"], scope["path"])
+
+
+def act_of(method: str, path: str) -> tuple[str, str]:
+    """The name of an act, such as `skills.install`, and its target."""
+    if not path.startswith("/api/"):
+        return ("chat" if path.startswith("/v1/") else "service.read"), path
+    room, *rest = path.removeprefix("/api/").split("/")
+    if method in SAFE_METHODS:
+        return f"{room}.read", "/".join(rest)
+    match method, room, rest:
+        case "POST", "skills", [] | ["install"]:
+            return "skills.install", ""
+        case "POST", "skills", [verb]:
+            return f"skills.{verb}", ""
+        case "DELETE", "skills" | "plugins", [target]:
+            return f"{room}.uninstall", target
+        case "POST", "approvals", [target]:
+            return "approvals.decide", target
+        case "DELETE", "keys", [target]:
+            return REVOKE, target
+        case "POST", _, [target, "grants"]:
+            return f"{room}.grant", target
+        case "DELETE", _, [target, "grants"]:
+            return f"{room}.revoke", target
+        case "POST", _, [target, verb]:
+            return f"{room}.{verb}", target
+        case _, _, [target, part]:
+            return f"{room}.{_OF_METHOD.get(method, method.lower())}-{part}", target
+        case _:
+            return f"{room}.{_OF_METHOD.get(method, method.lower())}", "/".join(rest)

@@ -1,0 +1,135 @@
+"""Every error in one shape, whatever raised it; never a stack trace, never a path of the server."""
+
+import json
+import logging
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import Field
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from apexbridge.errors import ApexBridgeError, InvalidInputError, RequestError, ServerError
+from apexbridge.llm.errors import openai_error
+from apexbridge.wire import MAX_PROBLEMS, WireModel, problem, summary_of
+
+logger = logging.getLogger(__name__)
+_CODE_OF_STATUS = {404: "NOT_FOUND", 405: "METHOD_NOT_ALLOWED", 413: "PAYLOAD_TOO_LARGE", 415: "UNSUPPORTED_MEDIA_TYPE"}
+_OPENAI_CODES = {"UNAUTHORIZED": "invalid_api_key", "RATE_LIMITED": "rate_limit_exceeded"}
+
+
+class ErrorAnswer(WireModel):
+    """What every refusal looks like."""
+
+    success: bool = Field(default=False, description="Always false.")
+    name: str = Field(description="SkillError, ToolError, RequestError or ServerError.")
+    code: str = Field(description="For programs.")
+    message: str = Field(description="For people: what is wrong and what to do.")
+    details: dict[str, Any] = Field(default_factory=dict)
+
+
+def add_error_handlers(app: FastAPI) -> None:
+    """RecordUsage an app the one shape."""
+    app.add_exception_handler(ApexBridgeError, _known)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _framework)
+    app.add_exception_handler(ClientDisconnect, _client_left)
+
+
+def error_body(error: ApexBridgeError, path: str) -> bytes:
+    """An error as JSON: OpenAI's shape below `/v1`, ours elsewhere.
+
+    Text that is no proper Unicode (it came from the client) does no harm.
+    """
+    told = _told_as_openai(error) if path.startswith("/v1/") else error.to_json()
+    return json.dumps(told, ensure_ascii=False, default=str).encode("utf-8", "replace")
+
+
+def error_response(error: ApexBridgeError, path: str, headers: dict[str, str] | None = None) -> Response:
+    """An error as its answer; OpenAI knows no 422."""
+    status = 400 if error.status == 422 and path.startswith("/v1/") else error.status
+    return Response(error_body(error, path), status_code=status, media_type="application/json", headers=headers)
+
+
+async def answer_error(
+    error: ApexBridgeError, scope: Scope, receive: Receive, send: Send, *, headers: dict[str, str] | None = None
+) -> None:
+    """Refuse a request before it reaches the app."""
+    await error_response(error, scope["path"], headers)(scope, receive, send)
+
+
+def _told_as_openai(error: ApexBridgeError) -> dict[str, Any]:
+    kind = "server_error" if error.status >= 500 else "requests" if error.status == 429 else "invalid_request_error"
+    return openai_error(error.message, kind=kind, code=_OPENAI_CODES.get(error.code, error.code.lower()))
+
+
+async def _known(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ApexBridgeError)  # noqa: S101  # starlette hands over what we registered for
+    if error.status >= 500:
+        logger.warning("%s %s: %s", request.method, request.url.path, error.message)
+    wait = error.details.get("retryAfter")
+    return error_response(error, request.scope["path"], {"Retry-After": str(wait)} if wait is not None else None)
+
+
+async def _invalid(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)  # noqa: S101
+    found = error.errors()
+    problems = [_problem(item) for item in found[:MAX_PROBLEMS]]
+    summary = summary_of(problems, total=len(found))
+    return error_response(
+        InvalidInputError(f"The request does not fit: {summary}", errors=problems), request.scope["path"]
+    )
+
+
+def _problem(item: dict[str, Any]) -> dict[str, str]:
+    if item["type"] == "json_invalid":
+        return {"path": "body", "message": f"not valid JSON at character {item['loc'][-1]}"}
+    return problem(item["loc"][1:] or item["loc"], item["msg"])
+
+
+async def _framework(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)  # noqa: S101
+    if error.status_code == 400:  # a body that cannot be parsed
+        return error_response(InvalidInputError(str(error.detail)), request.scope["path"])
+    code = _CODE_OF_STATUS.get(error.status_code)
+    if code is None:
+        return error_response(ServerError(str(error.detail)), request.scope["path"])
+    headers = dict(error.headers or {})
+    what = f"{request.method} {request.url.path}"
+    message = {
+        "NOT_FOUND": f"There is no {what}; /docs lists what there is",
+        "METHOD_NOT_ALLOWED": f"{what} is not possible; /docs lists what is",
+    }.get(code, str(error.detail))
+    return error_response(RequestError(message, code=code), request.scope["path"], headers)
+
+
+async def _client_left(request: Request, error: Exception) -> Response:
+    logger.info("%s %s: the client went away before its request was complete", request.method, request.url.path)
+    return error_response(RequestError("The request was cut off", code="INVALID_INPUT"), request.scope["path"])
+
+
+class CatchAll:
+    """A bug becomes a 500 in the one shape, and the connection goes on; starlette's own handler would close it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on."""
+        begun = False
+
+        async def watched(message: Message) -> None:
+            nonlocal begun
+            begun = begun or message["type"] == "http.response.start"
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watched)
+        except Exception:
+            if begun or scope["type"] != "http":
+                raise
+            logger.exception("%s %s failed", scope["method"], scope["path"])
+            error = ServerError("Something went wrong here; the server's log has the details.")
+            await answer_error(error, scope, receive, send)

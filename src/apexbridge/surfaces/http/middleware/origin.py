@@ -1,0 +1,107 @@
+"""Whether a request was meant for this server, and is not the doing of a page of another site.
+
+A web page somewhere else can make a browser send requests here. Two things give it away: the address it believes it
+talks to (`Host`, which a DNS trick cannot fake) and what the browser says about where the request began.
+"""
+
+from collections.abc import Collection
+from functools import lru_cache
+from urllib.parse import urlsplit
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from apexbridge.errors import RequestError
+from apexbridge.surfaces.http.middleware.audit_trail import AuditTrail
+from apexbridge.surfaces.http.middleware.auth import REMEMBERED_HOSTS, Access, is_loopback
+from apexbridge.surfaces.http.middleware.error_responses import answer_error
+from apexbridge.surfaces.http.middleware.scopes import SAFE_METHODS
+
+_IN_PROCESS = "in-process"
+"""The command line without a server. Behind a socket it is a name like any other, which a network can give away."""
+_SINGLE = frozenset({b"host", b"origin", b"sec-fetch-site", b"content-type"})
+_NOT_IN_HOSTS = frozenset("@/?#\\")
+_OTHER_SITE = (
+    "This request was caused by a page of another site. Pages that may do so are named in APEX_ALLOWED_ORIGINS."
+)
+
+
+class OriginGuard:
+    """Refuses requests that another site caused.
+
+    Loopback names and addresses are always this server's own. So is the address that a connection came in on, where
+    the server is bound to others: an address in figures is not looked up, so no DNS trick can stand behind it.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        access: Access,
+        hosts: Collection[str] = (),
+        origins: Collection[str] = (),
+        trail: AuditTrail,
+    ) -> None:
+        self._app = app
+        self._is_local_only = access.bound is None or is_loopback(access.bound)
+        own = [*hosts, access.bound or _IN_PROCESS]
+        self._hosts = frozenset(_host_name(host) or host for host in own)
+        self._origins = frozenset(origin.lower().rstrip("/") for origin in origins)
+        self._trail = trail
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on what was meant for here."""
+        problem = self._problem(scope) if scope["type"] == "http" else None
+        if problem is None:
+            await self._app(scope, receive, send)
+        else:
+            error = RequestError(problem, code="FORBIDDEN")
+            self._trail.refused(scope, error.status)
+            await answer_error(error, scope, receive, send)
+
+    def _problem(self, scope: Scope) -> str | None:
+        host = origin = site = None
+        single: set[bytes] = set()
+        for name, value in scope["headers"]:
+            if name not in _SINGLE:
+                continue
+            if name in single:  # of two, a proxy in front of this server may have checked the other one
+                return f"The request has the header {name.decode()} twice; send one."
+            single.add(name)
+            if name == b"host":
+                host = value.decode("latin-1")
+            elif name == b"origin":
+                origin = value.decode("latin-1")
+            elif name == b"sec-fetch-site":
+                site = value
+        if not self._is_own(_host_name(host or ""), scope):
+            return (
+                "The Host header names another server than this one. Names that it goes by are set with "
+                "APEX_ALLOWED_HOSTS; loopback addresses always work on the machine itself."
+            )
+        if origin is not None and origin.lower() in self._origins:
+            return None
+        if origin is not None and _part(origin, "netloc") != host:
+            return _OTHER_SITE
+        if site not in (None, b"same-origin", b"none") and scope["method"] not in SAFE_METHODS:
+            return _OTHER_SITE
+        return None
+
+    def _is_own(self, name: str | None, scope: Scope) -> bool:
+        if name is None:
+            return False
+        if is_loopback(name) or name in self._hosts:
+            return True
+        return not self._is_local_only and name == (scope.get("server") or (None,))[0]
+
+
+@lru_cache(REMEMBERED_HOSTS)
+def _host_name(host: str) -> str | None:
+    return None if _NOT_IN_HOSTS.intersection(host) else _part(f"//{host}", "hostname")
+
+
+def _part(address: str, name: str) -> str | None:
+    try:
+        found: str | None = getattr(urlsplit(address), name)
+    except ValueError:
+        return None
+    return found

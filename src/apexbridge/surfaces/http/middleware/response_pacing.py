@@ -1,0 +1,135 @@
+"""Answers at the client's speed: large bodies go out in pieces, and what waits in memory is bounded for each caller."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from apexbridge.errors import ServerError
+from apexbridge.surfaces.http.middleware.error_responses import answer_error
+
+PIECE_BYTES = 64 * 1024
+"""A body is handed to the connection in pieces of this size; each waits until the client has taken earlier ones."""
+MAX_HELD_BYTES = 32 * 1024 * 1024
+"""Of answers that one caller has not read yet; a single answer may be larger."""
+MAX_HELD_IN_ALL = 256 * 1024 * 1024
+RETRY_SECONDS = 5
+_EXTENSION = "apexbridge.unread"
+
+
+class UnreadAnswers:
+    """How many bytes of answers wait in memory for their callers."""
+
+    def __init__(self) -> None:
+        self._held: Counter[str] = Counter()
+        self._in_all = 0
+
+    def bytes_of(self, caller: str) -> int:
+        """What waits for one caller."""
+        return self._held[caller]
+
+    @contextmanager
+    def claim(self, caller: str, size: int) -> Iterator[None]:
+        """Count an answer while the block lasts.
+
+        Raises:
+            ServerError: QUEUE_FULL, if the caller or all callers together have too much waiting.
+        """
+        held = self._held[caller]
+        own_limit = MAX_HELD_BYTES if caller else MAX_HELD_IN_ALL  # callers without a key are counted as one
+        if held and (held + size > own_limit or self._in_all + size > MAX_HELD_IN_ALL):
+            raise ServerError(
+                f"The request was carried out, but its answer is not sent: {held // 1024} KB of earlier answers wait "
+                "to be read. Read those first. Results of runs are kept: GET /api/executions lists them.",
+                code="QUEUE_FULL",
+                retryAfter=RETRY_SECONDS,
+            )
+        self._held[caller] += size
+        self._in_all += size
+        try:
+            yield
+        finally:
+            self._in_all -= size
+            self._held[caller] -= size
+            if not self._held[caller]:
+                del self._held[caller]
+
+
+@contextmanager
+def held_by(scope: Scope, size: int) -> Iterator[None]:
+    """Count an answer to this request while the block lasts.
+
+    Raises:
+        ServerError: QUEUE_FULL.
+    """
+    unread: UnreadAnswers | None = scope.get("extensions", {}).get(_EXTENSION)
+    if unread is None or not size:
+        yield
+        return
+    with unread.claim(_caller(scope), size):
+        yield
+
+
+class PacedAnswers:
+    """Cuts large bodies into pieces, so that a client that does not read costs little."""
+
+    def __init__(self, app: ASGIApp, *, unread: UnreadAnswers) -> None:
+        self._app = app
+        self._unread = unread
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        scope.setdefault("extensions", {})[_EXTENSION] = self._unread
+        start: Message | None = None
+        is_refused = False
+
+        async def paced(message: Message) -> None:
+            nonlocal start, is_refused
+            if is_refused:
+                return
+            body = message.get("body", b"")
+            if message["type"] == "http.response.start" and _content_length(message) > PIECE_BYTES:
+                start = message  # not sent before it is clear that there is room for the body
+                return
+            if start is None:
+                if len(body) <= PIECE_BYTES:  # the many small events of a stream
+                    await send(message)
+                else:
+                    await _send_in_pieces(send, message, body)
+                return
+            try:
+                with held_by(scope, len(body)):
+                    await send(start)
+                    start = None
+                    await _send_in_pieces(send, message, body)
+            except ServerError as error:
+                is_refused = True
+                headers = {"Retry-After": str(error.details["retryAfter"])}
+                await answer_error(error, scope, receive, send, headers=headers)
+
+        await self._app(scope, receive, paced)
+
+
+async def _send_in_pieces(send: Send, message: Message, body: bytes) -> None:
+    if len(body) <= PIECE_BYTES:
+        await send(message)
+        return
+    view = memoryview(body)
+    for begin in range(0, len(body), PIECE_BYTES):
+        end = begin + PIECE_BYTES
+        more = end < len(body) or message.get("more_body", False)
+        await send({"type": "http.response.body", "body": bytes(view[begin:end]), "more_body": more})
+        await asyncio.sleep(0)  # a quick client must not keep the others waiting
+
+
+def _content_length(message: Message) -> int:
+    return next((int(value) for name, value in message.get("headers", ()) if name == b"content-length"), 0)
+
+
+def _caller(scope: Scope) -> str:
+    return str(scope.get("state", {}).get("caller", ""))

@@ -1,0 +1,194 @@
+"""Tools and confirmations over HTTP."""
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Path, Query, Request, Response
+from pydantic import Field
+
+from apexbridge.surfaces.http.deps import Caller, ServedBridge
+from apexbridge.surfaces.http.middleware.audit_trail import note
+from apexbridge.surfaces.http.transport.disconnect import unless_left
+from apexbridge.surfaces.http.transport.json_response import data_response, long_output_of
+from apexbridge.tools.confirmation import Approval, ApprovalDetail
+from apexbridge.tools.naming import SKILL_PREFIX, WireNames, wire_name
+from apexbridge.tools.registry import ToolRegistry
+from apexbridge.tools.tool import Tool, ToolResult
+from apexbridge.wire import WireInput, WireModel
+
+MAX_NOTICE_CHARACTERS = 1024
+APPROVAL_PATTERN = r"^[A-Za-z0-9_-]{1,64}$"
+
+router = APIRouter(tags=["tools"])
+Id = Annotated[str, Path(description="The tool's id, such as calculate or skill:git-commit.")]
+
+
+class ToolView(WireModel):
+    """A tool, as it is told."""
+
+    id: str
+    name: str = Field(description="The name that models see.")
+    description: str
+    parameters: dict[str, Any] = Field(description="JSON Schema of the input.")
+    category: str
+    tags: list[str]
+    permissions: list[str]
+    timeout: int | None
+    dangerous: bool
+    confirm: str | None
+    enabled: bool
+
+
+class ToolList(WireModel):
+    """Tools, sorted by id."""
+
+    tools: list[ToolView]
+    total: int
+
+
+class ToolCounts(WireModel):
+    """How often one tool was called and how it went."""
+
+    id: str
+    tool_name: str = Field(description="As the id; a skill's name where it is a skill.")
+    call_count: int
+    success_count: int
+    average_duration: int
+    success_rate: float
+
+
+class ToolStatistics(WireModel):
+    """All counters."""
+
+    total_tools: int
+    disabled_tools: int
+    categories: dict[str, int]
+    tools: list[ToolCounts]
+
+
+class ToolCall(WireInput):
+    """A call."""
+
+    input: dict[str, Any] = Field(default_factory=dict)
+    approval: str | None = Field(
+        default=None, pattern=APPROVAL_PATTERN, description="The id of a confirmation, for dangerous tools."
+    )
+    conversation: str | None = Field(
+        default=None, max_length=128, description="Calls under one id are watched for going round in circles."
+    )
+
+
+class Decision(WireInput):
+    """A person's answer."""
+
+    approve: bool
+
+
+@router.get("/api/tools")
+async def list_tools(
+    bridge: ServedBridge,
+    category: Annotated[str | None, Query(description="Only this category: builtin, skill, …")] = None,
+    tag: Annotated[str | None, Query(description="Only with this tag.")] = None,
+    query: Annotated[str | None, Query(description="Words that id, description or tags must hold.")] = None,
+) -> ToolList:
+    """Every tool with its schema."""
+    tools = bridge.tools.search(query) if query else bridge.tools.list()
+    if tag is not None:
+        tagged = {tool.id for tool in bridge.tools.find_by_tag(tag)}
+        tools = [tool for tool in tools if tool.id in tagged]
+    names = WireNames([tool.id for tool in bridge.tools.list()])
+    shown = [_view(bridge.tools, tool, names) for tool in tools if category in (None, tool.metadata.category)]
+    return ToolList.model_construct(tools=shown, total=len(shown))
+
+
+@router.get("/api/tools/stats")
+async def tool_statistics(bridge: ServedBridge) -> ToolStatistics:
+    """All counters, of every tool that was called."""
+    known = bridge.tools.statistics()
+    counts = [
+        ToolCounts(
+            id=id,
+            tool_name=id.removeprefix(SKILL_PREFIX),
+            call_count=own.calls,
+            success_count=own.successes,
+            average_duration=own.average_ms,
+            success_rate=own.success_rate,
+        )
+        for id, own in sorted((await bridge.tool_counts()).items())
+    ]
+    return ToolStatistics(
+        total_tools=known.total_tools, disabled_tools=known.disabled_tools, categories=known.categories, tools=counts
+    )
+
+
+@router.get("/api/tools/{id}")
+async def show_tool(id: Id, bridge: ServedBridge) -> ToolView:
+    """One tool."""
+    return _view(bridge.tools, bridge.tools.get(id))
+
+
+@router.post("/api/tools/{id}/execute", response_model=None, responses={200: {"description": "The tool's own result."}})
+async def execute_tool(
+    id: Id, request: Request, bridge: ServedBridge, caller: Caller, call: ToolCall | None = None
+) -> Response:
+    """Call a tool; the answer is its own result object."""
+    call = call or ToolCall()
+    conversation = bridge.conversations.get(call.conversation, caller=caller)
+    result = await unless_left(
+        request, bridge.tools.execute(id, call.input, conversation=conversation, approval=call.approval)
+    )
+    return await data_response(result.data, long_output_of(bridge.runs, result.data), headers=_headers(result))
+
+
+@router.post("/api/tools/{id}/{change}")
+async def switch_tool(id: Id, change: Literal["enable", "disable"], bridge: ServedBridge) -> ToolView:
+    """Switch a tool on or off, a skill's with the skill."""
+    await bridge.switch_tool(id, enabled=change == "enable")
+    return _view(bridge.tools, bridge.tools.get(id))
+
+
+# ------------------------------------------------------------------------------------------------- confirmations
+@router.get("/api/approvals")
+async def list_approvals(bridge: ServedBridge) -> list[Approval]:
+    """Confirmations that somebody is waiting for, the oldest first; those of tools that are gone wait for nothing."""
+    return [question for question in await bridge.confirmation.waiting() if bridge.tools.find(question.tool)]
+
+
+@router.get("/api/approvals/{id}")
+async def show_approval(id: str, bridge: ServedBridge) -> ApprovalDetail:
+    """One confirmation with the whole call, as long as it waits."""
+    return await bridge.confirmation.detail(id)
+
+
+@router.post("/api/approvals/{id}")
+async def decide_approval(id: str, request: Request, decision: Decision, bridge: ServedBridge) -> Approval:
+    """Approve or deny; an approved one is good for one call, within its time."""
+    note(request, detail="approve" if decision.approve else "deny")
+    return await bridge.confirmation.decide(id, approve=decision.approve)
+
+
+def _headers(result: ToolResult) -> dict[str, str]:
+    """What belongs to a result and not into it: its notices on one line, and the run that it is of."""
+    headers: dict[str, str] = {}
+    if result.notices:
+        line = "; ".join(result.notices)[:MAX_NOTICE_CHARACTERS].encode("ascii", "backslashreplace").decode()
+        headers["x-apex-notice"] = "".join(letter if letter.isprintable() else " " for letter in line)
+    if isinstance(result.data, dict) and "exitCode" in result.data:
+        headers["x-execution-id"] = str(result.data["id"])
+    return headers
+
+
+def _view(registry: ToolRegistry, tool: Tool, names: WireNames | None = None) -> ToolView:
+    known = tool.metadata
+    return ToolView.model_construct(
+        id=tool.id,
+        name=names.name(tool.id) if names else wire_name(tool.id),
+        description=tool.description,
+        parameters=dict(tool.parameters.schema),
+        category=known.category,
+        tags=list(known.tags),
+        permissions=list(known.permissions),
+        timeout=known.timeout,
+        dangerous=known.dangerous,
+        confirm=known.confirm,
+        enabled=registry.is_enabled(tool.id),
+    )

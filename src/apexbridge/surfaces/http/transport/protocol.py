@@ -1,0 +1,242 @@
+"""What one connection may cost: size and time of a request's head, speed of its body, and speed of the answer."""
+
+import asyncio
+from asyncio.events import TimerHandle
+from collections.abc import Callable
+from typing import Any, cast
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from apexbridge.errors import RequestError
+from apexbridge.surfaces.http.middleware.error_responses import error_body
+from apexbridge.surfaces.http.transport.disconnect import LEAVING
+
+MAX_HEADERS = 100
+MAX_HEAD_BYTES = 64 * 1024
+HEAD_SECONDS = 10.0
+"""From the first byte of a request, or from the connection, to the end of the head."""
+BODY_SECONDS = 15.0
+BODY_BYTES = 4 * 1024
+"""What must arrive of a body within that time, unless it is complete: a trickle holds a place like a silence does."""
+FRAME_BYTES = 8
+"""What may come with each byte of a body: single-byte chunks need five."""
+WRITE_SECONDS = 30.0
+WRITE_BYTES = 16 * 1024
+"""What a client must take of an answer within that time, unless nothing is left to send."""
+MAX_PIPELINED = 16
+"""Requests on one connection that wait for the answer to an earlier one."""
+
+
+class LimitedProtocol(HttpToolsProtocol):
+    """uvicorn's connection with limits: by itself it waits forever for a head, and takes one of any size.
+
+    It refuses a Content-Length together with a Transfer-Encoding, and repeated or folded headers, by itself.
+    """
+
+    def __init__(self, *args: Any, max_connections: int | None = None, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._max_connections = max_connections
+        self._timer: TimerHandle | None = None
+        self._deadline: float | None = None
+        """When something must have come. One timer looks after it, as one for each part of each request would cost."""
+        self._is_in_body = False
+        self._has_spoken = False
+        self._received = 0
+        self._head_bytes = 0
+        self._head_count = 0
+        self._body_bytes = 0
+        self._body_bytes_before = 0
+        self._problem: RequestError | None = None
+        self._meter: _Meter
+        self._write_deadline: float | None = None
+        self._sent_before = 0
+        self._leaving: set[Callable[[], None]] = set()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Somebody connected; a head has to come."""
+        self._meter = _Meter(transport, self.loop)
+        super().connection_made(cast(asyncio.Transport, self._meter))
+        self._expect_within(HEAD_SECONDS)
+        self._look_later(min(HEAD_SECONDS, WRITE_SECONDS))
+        if self._max_connections is not None and len(self.connections) > self._max_connections:
+            transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nothing has to come any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        super().connection_lost(exc)
+        for stop in tuple(self._leaving):
+            stop()
+
+    def data_received(self, data: bytes) -> None:
+        """Take what comes, as long as it leads somewhere."""
+        if self._deadline is None:
+            self._expect_within(HEAD_SECONDS)
+        self._has_spoken = True
+        self._received += len(data)
+        super().data_received(data)
+        if self._received - self._body_bytes > MAX_HEAD_BYTES + FRAME_BYTES * self._body_bytes:
+            self._refuse(_too_large())
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        self._received = self._head_bytes = self._head_count = self._body_bytes = self._body_bytes_before = 0
+        self._is_in_body = False
+        super().on_message_begin()
+        self.scope.setdefault("extensions", {})[LEAVING] = {"stop": self._leaving}
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One more header of the head, or a trailer behind a body in chunks.
+
+        Trailers are counted and dropped. As headers they would bypass a proxy that checks or sets the head's.
+        """
+        self._head_bytes += len(name) + len(value)
+        self._head_count += 1
+        if self._head_count > MAX_HEADERS or self._head_bytes > MAX_HEAD_BYTES:
+            self._problem = _too_large()
+            raise self._problem
+        if not self._is_in_body:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """The head is there."""
+        self._is_in_body = True
+        self._expect_within(BODY_SECONDS)
+        if len(self.pipeline) >= MAX_PIPELINED:
+            self._problem = RequestError(
+                f"More than {MAX_PIPELINED} requests on this connection wait for an earlier answer.",
+                code="RATE_LIMITED",
+            )
+            raise self._problem
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """A piece of the body is there."""
+        self._body_bytes += len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """The request is there; how long the answer takes is another matter."""
+        self._is_in_body = False
+        self._deadline = None
+        super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """What cannot be understood, or is too much of it."""
+        if self._problem is None:
+            super().send_400_response(msg)
+        else:
+            self._refuse(self._problem)
+
+    def _expect_within(self, seconds: float) -> None:
+        self._deadline = self.loop.time() + seconds
+
+    def _look_later(self, seconds: float) -> None:
+        self._timer = self.loop.call_later(seconds, self._look)
+
+    def _look(self) -> None:
+        """Look whether the time is over, as often as is needed to be there when it is."""
+        if self._is_answer_stuck():
+            # close() would wait for the client to take the rest.
+            self.transport.abort()
+            return
+        if self.transport.is_closing():
+            self._look_later(min(HEAD_SECONDS, WRITE_SECONDS))  # until connection_lost: the rest must go out in time
+            return
+        left = self._deadline - self.loop.time() if self._deadline is not None else HEAD_SECONDS
+        if left <= 0:
+            self._be_late()
+            left = HEAD_SECONDS
+        self._look_later(min(left, HEAD_SECONDS, WRITE_SECONDS))
+
+    def _is_answer_stuck(self) -> bool:
+        """Whether the client has not taken enough of the answer in the time it has."""
+        unsent = self.transport.get_write_buffer_size()
+        if not unsent:
+            self._write_deadline = None
+            return False
+        now, sent = self.loop.time(), self._meter.written - unsent
+        if self._write_deadline is not None:
+            if now < self._write_deadline:
+                return False
+            if sent - self._sent_before < WRITE_BYTES:
+                return True
+        self._write_deadline, self._sent_before = now + WRITE_SECONDS, sent
+        return False
+
+    def _be_late(self) -> None:
+        """The time is over; was it the client's to use?"""
+        is_answering = self.cycle is not None and not self.cycle.response_complete
+        if self._is_in_body:
+            is_waiting = self.flow.read_paused or (is_answering and self.cycle.waiting_for_100_continue)
+            if is_waiting or self._body_bytes - self._body_bytes_before >= BODY_BYTES:
+                self._body_bytes_before = self._body_bytes
+                self._expect_within(BODY_SECONDS)
+                return
+        elif is_answering:  # the beginning of a next request came early; it is no reason to cut this answer
+            self._expect_within(HEAD_SECONDS)
+            return
+        self._refuse(RequestError("The request did not come in time; send it again.", code="REQUEST_TIMEOUT"))
+
+    def _refuse(self, error: RequestError) -> None:
+        """Say so, where an answer has not begun, and close."""
+        if self.transport.is_closing():
+            return
+        has_begun = self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete
+        if not has_begun and self._has_spoken:
+            body = error_body(error, getattr(self, "url", b"").decode("latin-1"))
+            head = f"content-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
+            self.transport.write(STATUS_LINE[error.status] + head.encode() + body)
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        self.transport.close()
+
+
+class _Meter:
+    """A transport that counts what is written to it: the buffer's size alone does not show progress.
+
+    It also sends the head of an answer together with the first of its body, if that comes within the same step of the
+    event loop: one system call fewer for most answers.
+    """
+
+    __slots__ = ("_head", "_loop", "_transport", "_write", "written")
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._write = transport.write
+        self._loop = loop
+        self._head = b""
+        self.written = 0
+
+    def write(self, data: bytes) -> None:
+        """Count and pass on."""
+        self.written += len(data)
+        if self._head:
+            data, self._head = self._head + data, b""
+        elif data.startswith(b"HTTP/1."):
+            self._head = data
+            self._loop.call_soon(self._send_head)
+            return
+        self._write(data)
+
+    def close(self) -> None:
+        """Close once everything is sent."""
+        self._send_head()
+        self._transport.close()
+
+    def _send_head(self) -> None:
+        if self._head and not self._transport.is_closing():
+            self._write(self._head)
+        self._head = b""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
+def _too_large() -> RequestError:
+    return RequestError(
+        f"The head of the request is too large: at most {MAX_HEADERS} headers and {MAX_HEAD_BYTES // 1024} KB.",
+        code="HEADERS_TOO_LARGE",
+    )
