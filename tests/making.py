@@ -70,7 +70,7 @@ def walk(folder: Path) -> dict[str, str]:
         if path.is_symlink():
             found[relative] = f"link {path.readlink()}"
         elif path.is_file():
-            content = b"" if path.name.startswith(("apex.sqlite3", "audit.jsonl")) else path.read_bytes()
+            content = b"" if path.name.startswith(("apex.sqlite3", "audit.sqlite3")) else path.read_bytes()
             found[relative] = f"{path.stat().st_mode:o} {hashlib.sha256(content).hexdigest()}"
         else:
             found[relative] = "folder"

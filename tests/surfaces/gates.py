@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from apexbridge.storage.audit import AUDIT_FILE
+from apexbridge.storage.audit import AUDIT_FILE, exported
 from tests.surfaces.conftest import Server, servers
 
 PATIENCE = 30
@@ -25,7 +25,7 @@ class Gate:
 
     @property
     def log(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in (self.server.data_dir / AUDIT_FILE).read_bytes().splitlines()]
+        return list(exported(self.server.data_dir / AUDIT_FILE))
 
     def client(self, key: str | None = None, **headers: str) -> httpx.Client:
         given = {"authorization": f"Bearer {self.keys[key]}"} if key else {}

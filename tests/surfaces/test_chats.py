@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 from apexbridge.agent.records.redaction import log_safe
 from apexbridge.retrieval.embedders.embedder import Embedder
-from apexbridge.storage.audit import AUDIT_FILE
+from apexbridge.storage.audit import AUDIT_FILE, exported
 from apexbridge.tools.tool import Tool, ToolContext, ToolResult
 from tests.chat.live import PATIENCE, UPSTREAM_KEY_VARIABLE, Json, Live, live, request_of
 from tests.chat.upstream import KEY, Step, Upstream, call, refusal, upstreams
@@ -392,11 +392,10 @@ def test_only_who_administers_sees_records_and_a_deletion_is_in_the_audit_log(se
         for method, path in (("GET", ""), ("GET", "/stats"), ("GET", f"/{found['id']}"), ("DELETE", f"/{found['id']}")):
             assert shape(ask(method, f"/api/chats{path}", scope)) == (403, "RequestError", "FORBIDDEN")
     assert ask("DELETE", f"/api/chats/{found['id']}", "admin").status_code == 200
-    lines = (server.bridge.settings.data_dir / AUDIT_FILE).read_bytes().splitlines()
-    line = json.loads(lines[-1])
-    assert (line["what"], line["target"], line["outcome"]) == ("chats.remove", found["id"], 200)
-    assert line["who"] == keys["admin"][0].id
-    assert line["detail"].startswith(f"of {caller}, 20")
+    *_, row = exported(server.bridge.settings.data_dir / AUDIT_FILE)
+    assert (row["what"], row["target"], row["outcome"]) == ("chats.remove", found["id"], 200)
+    assert row["who"] == keys["admin"][0].id
+    assert row["detail"].startswith(f"of {caller}, 20")
 
 
 # ------------------------------------------------------------------------------------------------------ command line

@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from apexbridge.storage.audit import AUDIT_FILE, exported
 from tests.making import skill_zip
 from tests.surfaces.conftest import Server, StartServer, servers
 from tests.surfaces.gates import PATIENCE, ZIP, shape
@@ -197,8 +198,8 @@ def test_taking_a_run_away_is_in_the_audit_log(house: House) -> None:
     run = house.run("ann")
     house.ask("bob", "DELETE", f"/api/executions/{run}")
     house.ask("ann", "DELETE", f"/api/executions/{run}")
-    lines = [json.loads(line) for line in (house.server.data_dir / "audit.jsonl").read_bytes().splitlines()[-2:]]
-    assert [(line["what"], line["who"], line["target"], line["outcome"]) for line in lines] == [
+    rows = list(exported(house.server.data_dir / AUDIT_FILE))[-2:]
+    assert [(row["what"], row["who"], row["target"], row["outcome"]) for row in rows] == [
         ("executions.remove", house.secrets["bob"][5:13], run, 404),
         ("executions.remove", house.secrets["ann"][5:13], run, 200),
     ]

@@ -117,7 +117,7 @@ def test_nothing_but_skills_and_layers_can_be_read_by_others(
     stop(server)
     assert open_to_others(data_dir) == {}
     names = {path.name for path in data_dir.iterdir()}
-    assert names >= {"apex.sqlite3", "audit.jsonl", "runs", "uploads", "workspace", "skills.lance", "secrets.json"}
+    assert names >= {"apex.sqlite3", "audit.sqlite3", "runs", "uploads", "workspace", "skills.lance", "secrets.json"}
 
 
 def test_a_data_directory_that_was_open_is_closed_and_what_is_not_ours_is_left_alone(

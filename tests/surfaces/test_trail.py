@@ -5,11 +5,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pytest
 
-from apexbridge.storage.audit import AUDIT_FILE
+from apexbridge.storage.audit import AUDIT_FILE, exported
 from apexbridge.surfaces.http.middleware.rate_limit import RateLimit
 from tests.making import skill_zip
 from tests.surfaces.conftest import Apex, Server, StartServer, servers
@@ -75,7 +76,7 @@ def test_every_act_is_in_the_log_when_it_is_answered(gate: Gate) -> None:
         assert line["requestId"] == answer.headers["x-request-id"]
     uninstalled = next(line for line in gate.log if line["target"] == "noted" and line["what"] == "skills.uninstall")
     assert uninstalled["contentHash"] != content, "the description had changed"
-    assert "hush" not in (gate.server.data_dir / AUDIT_FILE).read_text()
+    assert all(b"hush" not in file.read_bytes() for file in gate.server.data_dir.glob(f"{AUDIT_FILE}*"))
     made = gate.make("chat")
     assert (last()["what"], last()["target"], last()["detail"]) == ("keys.create", made["id"], "made: chat")
     before = len(gate.log)
@@ -85,11 +86,8 @@ def test_every_act_is_in_the_log_when_it_is_answered(gate: Gate) -> None:
     assert gate.ask("GET", "/api/audit/verify", "admin").json() == {
         "intact": True,
         "count": before,
-        "file": None,
-        "line": None,
+        "row": None,
         "problem": None,
-        "torn": 0,
-        "recovered": 0,
     }
 
 
@@ -110,16 +108,43 @@ def test_attempts_that_were_refused_are_in_the_log_with_whoever_made_them(gate: 
     ]
 
 
-def test_the_command_line_verifies_the_log_and_names_the_broken_line(apex: Apex, data_dir: Path) -> None:
+def test_the_command_line_verifies_the_log_and_names_the_broken_row(apex: Apex, data_dir: Path) -> None:
     for name in ("one", "two", "three"):
         assert apex("keys", "create", "--name", name).code == 0
-    assert apex("audit", "verify", "--json").json["count"] == 3
-    assert "written: 3, which is all of them" in apex("audit", "verify").err
+    assert apex("audit", "verify", "--json").json == {"intact": True, "count": 3, "row": None, "problem": None}
+    assert "intact; rows: 3" in apex("audit", "verify").err
     log = data_dir / AUDIT_FILE
     log.write_bytes(log.read_bytes().replace(b"two: chat", b"two: none"))
     broken = apex("audit", "verify")
-    assert (broken.code, "line 2" in broken.err) == (1, True)
-    assert apex("audit", "verify", "--json").json["intact"] is False
+    assert (broken.code, "row 2 was changed" in broken.err) == (1, True)
+    answer = apex("audit", "verify", "--json").json
+    assert (answer["intact"], answer["count"], answer["row"]) == (False, 1, 2)
+
+
+def test_the_command_line_exports_the_log_beside_a_server_and_without_one(
+    start_server: StartServer, apex: Apex, data_dir: Path
+) -> None:
+    missing = apex("audit", "export")
+    assert (missing.code, missing.out) == (1, "")
+    assert AUDIT_FILE in missing.err
+    forged = 'one\n{"seq": 2, "what": "forged"}\u2028\u0085\x1b[2J'
+    server = start_server()
+    with httpx.Client(base_url=server.url, trust_env=False, timeout=PATIENCE) as client:
+        client.post("/api/keys", json={"name": forged, "scopes": ["chat"]})
+        client.delete(f"/api/keys/{quote(forged, safe='')}")
+        beside = apex("audit", "export").out
+    assert server.stop() == 0
+    files = sorted(path.name for path in data_dir.glob("audit*"))
+    exported = apex("audit", "export")
+    assert (exported.code, exported.out) == (0, beside)
+    assert beside.isascii()
+    rows = [json.loads(line) for line in beside.splitlines()]
+    assert [(row["seq"], row["what"]) for row in rows] == [(1, "keys.create"), (2, "keys.revoke")]
+    assert rows[1]["target"] == forged
+    assert rows[1]["prev"] == rows[0]["hash"]
+    assert sorted(path.name for path in data_dir.glob("audit*")) == files == [AUDIT_FILE]
+    (data_dir / AUDIT_FILE).write_bytes(b"not a database" * 100)
+    assert apex("audit", "export").code == 1
 
 
 def test_an_act_that_cannot_be_written_down_is_not_done(open_server: Server) -> None:
@@ -128,7 +153,7 @@ def test_an_act_that_cannot_be_written_down_is_not_done(open_server: Server) -> 
     with httpx.Client(base_url=open_server.url, trust_env=False, timeout=PATIENCE) as client:
         client.post("/api/skills", content=skill_zip("stays"), headers=ZIP).raise_for_status()
         log.rename(kept)
-        log.mkdir()  # nothing can be appended to a folder, whoever runs this
+        log.mkdir()  # a folder cannot be written, not even by root
         refused = client.delete("/api/skills/stays")
         assert shape(refused) == (507, "ServerError", "STORAGE_FULL")
         assert "nothing was changed" in refused.json()["message"]
@@ -139,8 +164,7 @@ def test_an_act_that_cannot_be_written_down_is_not_done(open_server: Server) -> 
         kept.rename(log)
         assert client.delete("/api/skills/stays").status_code == 200
         assert client.get("/api/audit/verify").json()["intact"]
-    lines = [json.loads(line) for line in log.read_bytes().splitlines()]
-    assert [line["what"] for line in lines[-2:]] == ["skills.install", "skills.uninstall"]
+    assert [row["what"] for row in exported(log)][-2:] == ["skills.install", "skills.uninstall"]
 
 
 # ------------------------------------------------------------------------------------------------------- rates

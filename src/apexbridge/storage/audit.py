@@ -1,44 +1,72 @@
-"""The audit log: what was done to this server, by whom, in lines that nobody can change or take away unnoticed.
+"""The audit log: one row per administrative act, in a SQLite file of its own that is never rebuilt.
 
-`audit.jsonl` holds the lines, the database where they end. Lines are announced there first, so that after a crash our
-own can be told from what somebody else added. A line is written before its act is answered, so whatever was
-acknowledged can be found here.
+Each row holds the hash of the row before it, so a row that was changed, removed or inserted breaks the chain. The end
+of the chain (the head) is also in the main database, so a log that was cut, replaced or extended is found as well.
 
-A disk that takes no more lines does not stop the server: reading and running go on, and so does the answer to an act
-that had begun. Its line waits in memory and goes first once there is room. Until then further acts are refused with
-STORAGE_FULL before they change anything, because an act that leaves no trace is what this log is there to prevent.
+Two files cannot be committed together. Acts are therefore announced first: they are synced to the main database, then
+to the log. After a crash the log ends either before or after the announced rows, and missing ones are added. An act is
+answered after its row is on the disk.
+
+If the log cannot be written, the server keeps running: the row of an act that has already begun waits in memory, and
+further acts are refused with STORAGE_FULL before they change anything.
 """
 
 import asyncio
 import errno
+import hashlib
+import json
 import logging
 import os
 import re
 import sqlite3
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio.to_thread
 
 from apexbridge.disk import Ballast
 from apexbridge.errors import ServerError
-from apexbridge.storage.anchor import AnchorStore
-from apexbridge.storage.chain import AuditReport, Walk, chained_all
-from apexbridge.storage.chainfile import MAX_FILE_BYTES, Anchor, ChainFile, now
-from apexbridge.storage.database import Database
+from apexbridge.storage.database import BUSY_TIMEOUT_MS, Database
 
-AUDIT_FILE = "audit.jsonl"
+AUDIT_FILE = "audit.sqlite3"
+EARLIER_FILES = "audit*.jsonl"
+"""Logs of earlier versions. They are left as they are; the first rows of a new log hold their hashes."""
+GENESIS = "0" * 64
+"""The `prev` of the first row."""
 MAX_TEXT = 300
 """Characters of any one value; what callers send can be of any length."""
 REFUSALS_A_MINUTE = 60
-"""Attempts that are written down one by one; above that they are counted, or strangers could fill the disk."""
+"""Refused attempts that get a row of their own; the others are only counted, or anybody could fill the disk."""
 MAX_WAITING = 10_000
 RESERVE_BYTES = 256 * 1024
-"""Free space without which no act is begun: its line, and what the database needs to announce it."""
+"""Free space without which no act is begun: its row, and what the main database needs to announce it."""
 ACT_BYTES = 4 * 1024 * 1024
-"""Free space below which an act gets the room of the ballast: what acts change on the disk needs some, too."""
+"""Free space below which an act gets the room of the ballast: the act itself also needs some disk space."""
+DAMAGED = "audit.damaged"
+"""The log did not end with the row it should end with. The chain goes on from the row that the main database names."""
+ANCHORED = "audit.anchored"
+"""The main database was lost and did not know where the log ends. The rows before were accepted as they were."""
+EARLIER = "audit.earlier"
+"""A log of an earlier version was found when this one was created."""
 _KEY = re.compile(r"apex_([0-9a-f]{8})_[\w-]+", re.ASCII)
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS audit (
+    seq  INTEGER PRIMARY KEY,
+    act  TEXT NOT NULL,
+    prev TEXT NOT NULL,
+    hash TEXT NOT NULL
+);
+CREATE TRIGGER IF NOT EXISTS audit_no_update BEFORE UPDATE ON audit BEGIN SELECT RAISE(ABORT, 'append-only'); END;
+CREATE TRIGGER IF NOT EXISTS audit_no_delete BEFORE DELETE ON audit BEGIN SELECT RAISE(ABORT, 'append-only'); END;
+"""
+_ROWS = "SELECT seq, act, prev, hash FROM audit ORDER BY seq"
+_LAST = "SELECT seq, hash FROM audit ORDER BY seq DESC LIMIT 1"
+_ANCHOR = "INSERT OR REPLACE INTO audit_head (id, count, hash, pending) VALUES (1, ?, ?, ?)"
 logger = logging.getLogger(__name__)
 
 
@@ -49,7 +77,7 @@ class Act:
     what: str
     """Such as `skills.install`."""
     who: str = ""
-    """The id of the key; empty for whoever came without one."""
+    """The id of the API key; empty if the request had none."""
     target: str = ""
     detail: str | None = None
     content_hash: str | None = None
@@ -57,88 +85,119 @@ class Act:
     """The HTTP status."""
     request_id: str = ""
     omitted: int | None = None
-    """Refused attempts before this one that were counted only."""
+    """Refused attempts before this one that were only counted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditReport:
+    """The result of a verification."""
+
+    intact: bool
+    count: int
+    """Sound rows, up to the first that is not."""
+    row: int | None = None
+    """The `seq` of the first row that is broken or missing."""
+    problem: str | None = None
+
+
+class Head(NamedTuple):
+    """Where a chain ends."""
+
+    seq: int = 0
+    hash: str = GENESIS
+
+
+class Row(NamedTuple):
+    """One row of the log. `act` is JSON in ASCII, so no value of a request can contain a line break."""
+
+    seq: int
+    act: str
+    prev: str
+    hash: str
 
 
 class AuditLog:
-    """Writes acts down, many together, and tells whether all of them are still there."""
+    """Writes acts, many in one commit, and verifies the chain."""
 
-    def __init__(
-        self,
-        path: Path,
-        database: Database,
-        *,
-        ballast: Ballast | None = None,
-        max_file_bytes: int = MAX_FILE_BYTES,
-    ) -> None:
-        """`ballast` gives way when the disk is full."""
+    def __init__(self, path: Path, database: Database, *, ballast: Ballast | None = None) -> None:
+        """`database` is the main one, which keeps the head. `ballast` is released when the disk is full."""
+        self._path = path
+        self._database = database
         self._ballast = ballast
-        self._file = ChainFile(path, max_bytes=max_file_bytes)
-        self._anchors = AnchorStore(database)
-        self._anchor = Anchor()
-        """What is to be found in the file, and what is still to be added to it."""
-        self._stored = Anchor()
-        """What the database was told last."""
-        self._waiting: list[tuple[dict[str, Any], asyncio.Future[None] | None]] = []
-        self._unwritten: list[dict[str, Any]] = []
+        self._connection: sqlite3.Connection | None = None
+        self._file: os.stat_result | None = None
+        """The open file, to notice if another one takes its place."""
+        self._head = Head()
+        self._is_anchored = False
+        """Whether the main database knows the head, at this moment or an earlier one."""
+        self._is_settled = False
+        """Whether the main database knows that all rows are written."""
+        self._lock = asyncio.Lock()
+        """Held while rows are written, and while a verification takes its snapshot."""
+        self._waiting: list[tuple[str, asyncio.Future[None] | None]] = []
+        self._unwritten: list[str] = []
         self._writing: asyncio.Task[None] | None = None
         self._failure: Exception | None = None
-        self._is_starting = True
         self._refusals = float(REFUSALS_A_MINUTE)
         self._refused_at = 0.0
         self._omitted = 0
 
     async def open(self) -> None:
-        """Find the end of the log; whatever is not as it was left is told of, in the log itself too."""
-        self._anchor = self._stored = await self._anchors.load()
+        """Open the file, compare its end with the main database, and add rows that a crash kept from the file."""
+        query = "SELECT count, hash, pending FROM audit_head"
+        known = await self._database.read(lambda connection: connection.execute(query).fetchone())
+        if known is not None:
+            self._head, self._is_anchored = Head(*known[:2]), True
+            self._unwritten = known[2].splitlines()
+            self._is_settled = not self._unwritten
         self._start_writing()
         await self._written()
 
     async def close(self) -> None:
-        """Write what is waiting."""
+        """Write the rows that are waiting, and close the file."""
         if self._omitted:
             self._put(Act(what="access.refused", outcome=401, omitted=self._omitted), None)
         await self._written()
         if self._unwritten:
             logger.error("%s acts could not be written to the audit log", len(self._unwritten))
-        self._file.detach()
+        await anyio.to_thread.run_sync(self._close_file)
 
     async def ready(self) -> None:
-        """Make sure that an act can be written down; ask before it changes anything.
+        """Check that an act can be written. Call it before the act changes anything.
 
         Raises:
             ServerError: STORAGE_FULL.
         """
+        folder = self._path.parent
         if self._ballast is not None:
-            if not _has_room(self._file.path.parent, ACT_BYTES):
+            if not _has_room(folder, ACT_BYTES):
                 self._ballast.release()
             elif self._ballast.is_released:
                 await anyio.to_thread.run_sync(self._ballast.fill)
-        if self._failure is None and self._file.is_in_place and _has_room(self._file.path.parent):
+        if self._failure is None and self._is_in_place and _has_room(folder):
             return
         await self._written()
-        self._start_writing()  # which looks at the file first
+        self._start_writing()  # opens the file again if necessary
         await self._written()
         failure = self._failure
-        if failure is None and not _has_room(self._file.path.parent):
+        if failure is None and not _has_room(folder):
             failure = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         if failure is not None:
-            why = failure.strerror if isinstance(failure, OSError) else str(failure)
             raise ServerError(
-                f"Refused, and nothing was changed: every administrative act needs a line in the audit log, and that "
-                f"cannot be written now ({why}). Free some space outside of this server, or check the owner and mode "
-                "of the data directory, and try again. Reading and running go on.",
+                f"Refused, and nothing was changed: every administrative act needs a row in the audit log, and "
+                f"{self._path.name} cannot be written now ({_reason(failure)}). Free some space outside of this "
+                "server, or check the owner and mode of the data directory, and try again. Reading and running go on.",
                 code="STORAGE_FULL",
             ) from failure
 
     async def append(self, act: Act) -> None:
-        """Write an act down; comes back when it is on the disk, or when the disk does not take it for now."""
+        """Write an act. Returns when its row is on the disk, or when the disk does not take it for now."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._put(act, done)
         await done
 
     def note_refusal(self, act: Act) -> None:
-        """Write down an attempt that was refused; nobody waits for it."""
+        """Write an attempt that was refused, without waiting for it."""
         now = asyncio.get_running_loop().time()
         refill = (now - self._refused_at) * REFUSALS_A_MINUTE / 60
         self._refusals, self._refused_at = min(float(REFUSALS_A_MINUTE), self._refusals + refill), now
@@ -150,51 +209,42 @@ class AuditLog:
         self._omitted = 0
 
     async def verify(self) -> AuditReport:
-        """Walk the whole chain and name the first line that is not as it was written.
-
-        The end is compared with what the database knows, also if the file could not be opened. A log that is not a
-        readable file is never intact.
-        """
-        await self._written()
-        # Both at one moment: lines that are added while the walk goes on are none of its business.
-        head, walk = self._anchor.head, Walk()
-        with self._file.all_lines() as files:
-            report = await anyio.to_thread.run_sync(walk.through, files) or walk.end(head)
-        found = self._file.oddity()
-        if found is None:
-            return report
-        problem = found if report.intact else f"{found}; {report.problem}"
-        name = report.file or self._file.path.name
-        return replace(report, intact=False, file=name, line=report.line or walk.number + 1, problem=problem)
+        """Check every row and the end of the chain, and report the first row that is not as it was written."""
+        async with self._lock:  # no row may be added between reading the head and taking the snapshot
+            head = self._head
+            try:
+                snapshot = await anyio.to_thread.run_sync(self._snapshot)
+            except (OSError, sqlite3.Error) as error:
+                problem = f"{self._path.name} cannot be read ({_reason(error)})"
+                return AuditReport(intact=False, count=0, row=1, problem=problem)
+        with closing(snapshot):
+            return await anyio.to_thread.run_sync(_verified, snapshot, head)
 
     # ------------------------------------------------------------------------------------------------- writing
     def _put(self, act: Act, done: asyncio.Future[None] | None) -> None:
-        self._waiting.append((_fields(act), done))
+        self._waiting.append((_json(act), done))
         self._start_writing()
 
     def _start_writing(self) -> None:
-        if not self._is_writing:
+        if self._writing is None or self._writing.done():
             self._writing = asyncio.get_running_loop().create_task(self._write_all())
-
-    @property
-    def _is_writing(self) -> bool:
-        return self._writing is not None and not self._writing.done()
 
     async def _written(self) -> None:
         while self._writing is not None and not self._writing.done():
             await asyncio.wait([self._writing])
 
     async def _write_all(self) -> None:
-        """Write until nothing waits; whatever came while the disk was busy goes in one piece."""
+        """Write until nothing waits. Acts that arrive while the disk is busy share the next commit."""
         while True:
             batch, self._waiting = self._waiting, []
-            self._unwritten = [*self._unwritten, *(fields for fields, _ in batch)][:MAX_WAITING]
+            self._unwritten = [*self._unwritten, *(act for act, _ in batch)][:MAX_WAITING]
             try:
-                await self._write()
+                async with self._lock:
+                    await self._write()
                 self._failure = None
             except (OSError, sqlite3.Error) as error:
                 if self._failure is None:
-                    logger.error("the audit log cannot be written to (%s); acts are refused until it can", error)
+                    logger.error("the audit log cannot be written (%s); acts are refused until it can", error)
                 self._failure = error
             finally:
                 for _, done in batch:
@@ -206,53 +256,218 @@ class AuditLog:
                 return
 
     async def _write(self) -> None:
-        """Announce lines in the database, then add them to the file; a crash in between leaves them to the next start.
-
-        After any trouble with the file, it is opened anew and looked at again.
-        """
-        file = self._file
-        if not file.is_attached:
-            notes = await anyio.to_thread.run_sync(lambda: file.attach(self._anchor, at_start=self._is_starting))
-            self._anchor, self._is_starting = Anchor(head=file.head), False
+        """Announce acts in the main database, then add their rows. Also completes what a crash or an error cut off."""
+        if not self._is_in_place:
+            await anyio.to_thread.run_sync(self._open_file)
+        last = self._last_row()  # one row from the page cache, quicker than another thread
+        if not self._is_anchored:
+            notes = await anyio.to_thread.run_sync(_first_notes, self._path.parent, last)
             self._unwritten = [*notes, *self._unwritten]
-        if not self._unwritten:
-            return
-        if file.is_full:
-            await self._settle()
-            await anyio.to_thread.run_sync(file.put_aside)
-        lines, after = chained_all(file.head, self._unwritten, first=file.first)
-        await self._anchors.announce(file.head, lines)
-        self._anchor = self._stored = Anchor(head=file.head, announced=lines)
-        self._unwritten = []  # from here on the next start would write them, too
-        await anyio.to_thread.run_sync(file.append, lines, after)
-        self._anchor = Anchor(head=file.head)
+            self._head, self._is_anchored = last, True
+        head, acts = self._head, self._unwritten
+        rows = _chained(head, acts)
+        ends = [head, *(Head(row.seq, row.hash) for row in rows)]
+        if last not in ends:
+            logger.error("the audit log does not end where this server left it; see: apex audit verify")
+            # If the numbers alone disagree, the hash would fit, and the disagreement would not be found later.
+            head = Head(max(head.seq, last.seq), head.hash if head.hash != last.hash else "")
+            detail = f"expected the end at row {self._head.seq}, found it at row {last.seq}"
+            rows = _chained(head, [_note(DAMAGED, detail=detail), *acts])
+            ends = [last, *(Head(row.seq, row.hash) for row in rows)]
+        if missing := rows[ends.index(last) :]:
+            await self._anchor(head, [row.act for row in rows], durable=True)
+            await anyio.to_thread.run_sync(self._insert, missing)
+        self._head, self._unwritten = ends[-1], []
 
     async def _settle(self) -> None:
-        """Tell the database that all is written."""
-        settled = Anchor(head=self._file.head)
-        if self._stored != settled:
-            await self._anchors.settle(settled.head)
-            self._stored = settled
+        """Record in the main database that all rows are written. If that fails, the next start finds them there."""
+        if not self._is_settled:
+            with suppress(sqlite3.Error):
+                await self._anchor(self._head, [], durable=False)
+                self._is_settled = True
+
+    async def _anchor(self, head: Head, pending: list[str], *, durable: bool) -> None:
+        """Record the head and the acts that follow it.
+
+        An announcement must be durable before its rows are, or after a power loss they would look inserted.
+        """
+        self._is_settled = False
+        values = (*head, "\n".join(pending))
+        await self._database.write(lambda connection: connection.execute(_ANCHOR, values), durable=durable)
+
+    # ------------------------------------------------------------------------------------------------- the file
+    @property
+    def _is_in_place(self) -> bool:
+        """Whether the path still names the open file."""
+        try:
+            found = self._path.lstat()
+        except OSError:
+            return False
+        return self._file is not None and os.path.samestat(found, self._file) and found.st_size > 0
+
+    def _open_file(self) -> None:
+        self._close_file()
+        self._connection = _connect(self._path)
+        self._file = self._path.lstat()
+
+    def _close_file(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = self._file = None
+
+    def _last_row(self) -> Head:
+        assert self._connection is not None  # noqa: S101  # the file is in place
+        return Head(*self._connection.execute(_LAST).fetchone() or ())
+
+    def _insert(self, rows: Sequence[Row]) -> None:
+        connection = self._connection
+        assert connection is not None  # noqa: S101  # the file is in place
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            connection.executemany("INSERT INTO audit VALUES (?, ?, ?, ?)", rows)
+            connection.execute("COMMIT")
+        except sqlite3.Error:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+
+    def _snapshot(self) -> sqlite3.Connection:
+        """A connection that sees the rows of this moment.
+
+        It is a new one: the pages that the other one remembers would hide a change to the file.
+        """
+        _check_kind(self._path)
+        if self._file is not None and not self._is_in_place:  # SQLite would combine it with the journal of the other
+            raise OSError(errno.ESTALE, "it is not the file that this server wrote")
+        connection = _reader(self._path)
+        try:
+            connection.execute("BEGIN")
+            connection.execute(_LAST).fetchone()
+        except BaseException:
+            connection.close()
+            raise
+        return connection
 
 
-def _has_room(folder: Path, size: int = RESERVE_BYTES) -> bool:
-    """Whether a line would fit onto the disk; where nobody can tell, it is tried."""
-    try:
-        disk = os.statvfs(folder)
-    except OSError:
-        return True
-    free = disk.f_bfree if os.geteuid() == 0 else disk.f_bavail
-    return not disk.f_blocks or free * disk.f_frsize >= size
+def exported(path: Path) -> Iterator[dict[str, Any]]:
+    """Every row as it is in the file, whether the log is intact or not. A server may use the file meanwhile."""
+    _check_kind(path)
+    with closing(_reader(path)) as connection:
+        for seq, act, prev, digest in connection.execute(_ROWS):
+            try:
+                fields = dict(json.loads(act))
+            except (ValueError, TypeError, RecursionError):
+                fields = {"act": str(act)}
+            yield {"seq": seq, **fields, "prev": prev, "hash": digest}
 
 
 def masked(text: str) -> str:
-    """Text that may have come from anybody, without a key in it and not too long."""
+    """Text of a request, without API keys and not too long."""
     return _KEY.sub(r"apex_\1_***", text)[:MAX_TEXT]
 
 
-def _fields(act: Act) -> dict[str, Any]:
-    told = {
-        "time": now(),
+def _connect(path: Path) -> sqlite3.Connection:
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    _check_kind(path)
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    try:
+        connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
+        connection.execute("PRAGMA journal_mode = WAL")  # one sync for each commit, and readers never wait
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.executescript(_SCHEMA)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _reader(path: Path) -> sqlite3.Connection:
+    # Not mode=ro: the last connection to close removes the journal, and only one that may write can.
+    address = f"{path.absolute().as_uri()}?mode=rw"
+    connection = sqlite3.connect(address, uri=True, isolation_level=None, check_same_thread=False)
+    connection.execute("PRAGMA query_only = ON")
+    return connection
+
+
+def _check_kind(path: Path) -> None:
+    """Refuse a link, a folder, a pipe, a socket or a device.
+
+    Raises:
+        OSError: it is not a file, or there is none.
+    """
+    mode = path.lstat().st_mode
+    if not stat.S_ISREG(mode):
+        kinds = {stat.S_IFLNK: "a link", stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+        raise OSError(errno.EINVAL, f"it is {kinds.get(stat.S_IFMT(mode), 'a device')}, not a file")
+
+
+def _digest(seq: int, act: str, prev: str) -> str:
+    return hashlib.sha256(f"{seq}\n{prev}\n{act}".encode()).hexdigest()
+
+
+def _chained(head: Head, acts: Sequence[str]) -> list[Row]:
+    """The rows that follow a head."""
+    rows = []
+    for act in acts:
+        seq = head.seq + 1
+        rows.append(Row(seq, act, head.hash, _digest(seq, act, head.hash)))
+        head = Head(seq, rows[-1].hash)
+    return rows
+
+
+def _verified(connection: sqlite3.Connection, head: Head) -> AuditReport:
+    """Follow the chain from the first row, and compare its end with the head."""
+    end = Head()
+
+    def broken(row: int, problem: str) -> AuditReport:
+        return AuditReport(intact=False, count=row - 1, row=row, problem=problem)
+
+    try:
+        for seq, act, prev, digest in connection.execute(_ROWS):
+            expected = end.seq + 1
+            if seq != expected:
+                return broken(expected, f"row {expected} is missing; the next one is row {seq}")
+            if digest != _digest(seq, act, prev):
+                return broken(seq, f"row {seq} was changed after it was written")
+            if prev != end.hash:
+                query = "SELECT seq + 1 FROM audit WHERE hash = ? AND seq < ?"
+                first = (1,) if prev == GENESIS else connection.execute(query, (prev, seq)).fetchone()
+                if first:
+                    return broken(first[0], f"rows {first[0]} to {end.seq} were not written by this server")
+                return broken(end.seq, f"row {end.seq} was replaced; row {seq} does not follow from it")
+            end = Head(seq, digest)
+    except sqlite3.Error as error:
+        return broken(end.seq + 1, f"row {end.seq + 1} cannot be read ({error})")
+    if end.seq < head.seq:
+        return broken(end.seq + 1, f"rows {end.seq + 1} to {head.seq} are missing at the end")
+    if end.seq > head.seq:
+        return broken(head.seq + 1, f"rows {head.seq + 1} to {end.seq} were not written by this server")
+    if end != head:
+        return broken(end.seq, f"row {end.seq} is not the last row that was written; the log was replaced")
+    return AuditReport(intact=True, count=end.seq)
+
+
+def _first_notes(folder: Path, last: Head) -> list[str]:
+    """The notes of a log whose end the main database does not know."""
+    if last.seq:
+        logger.warning("the database does not know where the audit log ends; its %s rows are accepted", last.seq)
+        return [_note(ANCHORED, detail=f"{last.seq} rows")]
+    notes = []
+    for path in sorted(folder.glob(EARLIER_FILES)):
+        with suppress(OSError), path.open("rb") as file:
+            notes.append(_note(EARLIER, target=path.name, contentHash=hashlib.file_digest(file, "sha256").hexdigest()))
+            logger.info("the audit log goes on in %s; %s is left as it is", AUDIT_FILE, path.name)
+    return notes
+
+
+def _note(what: str, **fields: str) -> str:
+    return json.dumps({"time": _now(), "who": "", "what": what, **fields}, separators=(",", ":"))
+
+
+def _json(act: Act) -> str:
+    fields = {
+        "time": _now(),
         "who": act.who,
         "what": masked(act.what),
         "target": masked(act.target),
@@ -262,4 +477,22 @@ def _fields(act: Act) -> dict[str, Any]:
         "requestId": masked(act.request_id),
         "omitted": act.omitted,
     }
-    return {key: value for key, value in told.items() if value is not None}
+    return json.dumps({key: value for key, value in fields.items() if value is not None}, separators=(",", ":"))
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _reason(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+def _has_room(folder: Path, size: int = RESERVE_BYTES) -> bool:
+    """Whether so much of the disk is free. If that is unknown, the write itself will show it."""
+    try:
+        disk = os.statvfs(folder)
+    except OSError:
+        return True
+    free = disk.f_bfree if os.geteuid() == 0 else disk.f_bavail
+    return not disk.f_blocks or free * disk.f_frsize >= size

@@ -14,6 +14,7 @@ PRIVATE = (
     ".lock",
     "server.json*",
     "apex.sqlite3*",
+    "audit.sqlite3*",
     "audit*.jsonl*",
     "secrets.json*",
     "skills.snapshot*",

@@ -1,6 +1,7 @@
 """`apex keys …` and `apex audit …`: who may talk to a server, and what was done to it."""
 
 import re
+import sys
 from typing import Annotated
 from urllib.parse import quote
 
@@ -78,26 +79,41 @@ def revoke_key(
 
 @audit.command("verify")
 def verify_audit(json: Json = False, data_dir: DataDir = None, url: Url = None) -> None:
-    """Walk the log of administrative acts and name the first line that is not as it was written."""
+    """Verify the log of administrative acts and name the first row that is not as it was written."""
     verdict = call(lambda api: api.ask("GET", "/api/audit/verify"), data_dir=data_dir, url=url)
 
     def people() -> None:
         from apexbridge.surfaces.cli.console import say
 
-        if verdict["torn"]:
-            say(f"{verdict['torn']} lines were cut off by a crash; the log tells of each.", style="yellow")
-        if verdict["recovered"]:
-            times = "Once" if verdict["recovered"] == 1 else f"{verdict['recovered']} times"
-            say(f"{times} the server ended before lines were written, and wrote them later; the log tells when.")
         if verdict["intact"]:
-            say(f"Lines that are as they were written: {verdict['count']}, which is all of them.")
+            say(f"The audit log is intact; rows: {verdict['count']}.")
         else:
-            where = f"line {verdict['line']} of {verdict['file']}"
-            say(f"Broken at {where}: {verdict['problem']}. Compare with a backup of the file.")
+            say(f"The audit log is broken: {verdict['problem']}. Compare it with a backup.")
 
     show(verdict, json=json, people=people)
     if not verdict["intact"]:
         raise typer.Exit(1)
+
+
+@audit.command("export")
+def export_audit(data_dir: DataDir = None) -> None:
+    """Print the log of administrative acts, one JSON object a line, the oldest first."""
+    import sqlite3
+    from json import dumps
+
+    from apexbridge.settings import load_settings
+    from apexbridge.storage.audit import AUDIT_FILE, exported
+    from apexbridge.surfaces.cli.console import say
+
+    path = load_settings(data_dir=data_dir).data_dir / AUDIT_FILE
+    try:
+        for row in exported(path):
+            sys.stdout.write(f"{dumps(row)}\n")
+    except BrokenPipeError:
+        raise
+    except (OSError, sqlite3.Error) as error:
+        say(f"{path} cannot be read: {error}")
+        raise typer.Exit(1) from error
 
 
 def _seconds(span: str | None) -> int | None:

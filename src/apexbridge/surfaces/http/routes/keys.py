@@ -48,12 +48,9 @@ class AuditVerdict(WireModel):
     """Whether the audit log is as it was written."""
 
     intact: bool
-    count: int = Field(description="Sound lines, up to the first that is not.")
-    file: str | None = Field(description="Where the first broken line is: audit.jsonl, or one that was put aside.")
-    line: int | None = Field(description="The first broken line of that file, counted from 1.")
+    count: int = Field(description="Sound rows, up to the first that is not.")
+    row: int | None = Field(description="The number of the first row that is broken or missing.")
     problem: str | None = Field(description="What is wrong there.")
-    torn: int = Field(description="Lines that a crash cut off; the log itself tells of each.")
-    recovered: int = Field(description="Times that a crash kept lines from the file and they were written later.")
 
 
 @router.get("/api/keys")
@@ -81,7 +78,7 @@ async def revoke_key(
 
 @router.get("/api/audit/verify")
 async def verify_audit(bridge: ServedBridge) -> AuditVerdict:
-    """Walk the whole audit log and name the first line that is not as it was written."""
+    """Verify the whole audit log and name the first row that is not as it was written."""
     report = await bridge.audit.verify()
     return AuditVerdict(**asdict(report))
 
