@@ -1,6 +1,5 @@
 """One turn of the model: asked in the way it understands, and its words passed on as they come."""
 
-import json
 import logging
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Protocol
@@ -16,12 +15,11 @@ from apexbridge.llm.config import Upstream
 from apexbridge.llm.errors import UpstreamError
 from apexbridge.llm.mode_memory import ModeMemory
 from apexbridge.llm.salvage import TextGate
-from apexbridge.llm.tool_modes import Offer, read_answer, read_calls, request_body, text_of
+from apexbridge.llm.tool_modes import Offer, read_answer, read_calls, request_body
 
 Json = dict[str, Any]
 GRACE_SECONDS = 30.0
 """What a last answer may take beyond the time limit."""
-BYTES_PER_TOKEN = 4
 TURN_SEPARATOR = "\n\n"
 logger = logging.getLogger(__name__)
 
@@ -69,14 +67,12 @@ class Asker:
         """What the answer shall look like; asked for in the last turn alone, as it would keep the model from calling
         anything before that."""
         self.choice: Any = request.body.get("tool_choice")
-        self._asked: Sequence[Json] = ()
         self._has_begun = False
         self._spoke_in: int | None = None
         """The last turn that said something to the client."""
 
     async def ask(self, turn: Turn, messages: Sequence[Json], *, is_last: bool) -> AsyncGenerator[Event, None]:
         """Ask once; its words go out as they come, unless they may be a call or no answer yet."""
-        self._asked = messages
         is_read = not is_last or self.form is None
         gate = TextGate(self._disclosure.is_known) if self._disclosure.tools and is_read else None
         is_draft = self.form is not None and not is_last
@@ -111,7 +107,6 @@ class Asker:
             return []
         found = read_calls(self._way, turn.text, self._disclosure.is_known)
         if found is None:
-            self._learn_from_answer(turn)
             return []
         if self._way == "native":
             self._modes.wrote(self._upstream, model)
@@ -119,21 +114,6 @@ class Asker:
         for name, arguments in found.calls:
             turn.add_call(name, arguments)
         return turn.tool_calls
-
-    def _learn_from_answer(self, turn: Turn) -> None:
-        if self._way == "native" and self._modes.is_new(self._upstream, self._request.model):
-            read = (turn.usage or {}).get("prompt_tokens")
-            if isinstance(read, int) and read > 0:
-                self._modes.answered(
-                    self._upstream,
-                    self._request.model,
-                    prompt_tokens=read,
-                    message_tokens=sum(
-                        len(text_of(message.get("content")).encode("utf-8", "replace")) for message in self._asked
-                    )
-                    / BYTES_PER_TOKEN,
-                    tool_tokens=len(json.dumps(self._disclosure.tools)) / BYTES_PER_TOKEN,
-                )
 
     # ------------------------------------------------------------------------------------------------- requests
     async def _first(self, messages: Sequence[Json], *, is_last: bool) -> tuple[Answer, list[Json] | None]:
