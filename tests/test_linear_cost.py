@@ -27,7 +27,7 @@ from apexbridge.retrieval.glossary import translated
 from apexbridge.retrieval.text import name_words, tokens, visible
 from apexbridge.sandbox.masker import Masker
 from apexbridge.sandbox.outcome import Ending, failure_of
-from apexbridge.skills.arguments.derive import derive
+from apexbridge.skills.arguments import derive
 from apexbridge.skills.dependencies import read_dependencies, script_blocks
 from apexbridge.skills.direct import render
 from apexbridge.skills.doctor import repair
@@ -142,7 +142,6 @@ READERS: dict[str, Work] = {
     ),
     "instructions": lambda text: render(name="a", body=text, source_path="x", input={"a": "y"}),
     "a Python script": lambda text: derive("a.py", as_bytes(f"import argparse\np=argparse.ArgumentParser()\n{text}")),
-    "a JavaScript script": lambda text: derive("a.js", as_bytes(f"require('yargs');{text}")),
     "a shell script": lambda text: derive("a.sh", as_bytes(f"while true; do case $1 in\n{text}")),
     "inline dependencies": lambda text: script_blocks(f"# /// script\n{text}"),
     "a name": lambda text: (slug(text), lenient_name(text, "a"), is_odd(text)),

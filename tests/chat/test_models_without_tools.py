@@ -157,19 +157,6 @@ def test_by_a_schema_a_cut_reply_and_a_call_in_the_last_turn_show_no_json(
     assert last["response_format"]["json_schema"]["name"] == "answer"
 
 
-def test_a_server_that_leaves_the_tools_out_is_soon_asked_by_a_schema(
-    bridge_server: Live, upstream: Upstream, is_stream: bool
-) -> None:
-    def answered(body: Any) -> Step:
-        read = sum(len(message["content"]) for message in body["messages"]) // 4
-        return Step(text="Hi.", usage={"prompt_tokens": read, "completion_tokens": 2})
-
-    model = upstream.play(answered, kind="auto")
-    for number in range(4):
-        bridge_server.answer(is_stream, model, "hello " * (number + 1))
-    assert ["tools" in body for body in upstream.bodies(model)] == [True, True, True, False]
-
-
 @pytest.mark.requirement("G2")
 def test_where_results_have_become_too_long_there_is_an_answer_with_less_of_them(
     bridge_server: Live, upstream: Upstream, is_stream: bool

@@ -1,6 +1,5 @@
 """Tools are offered in three ways, and which one a model takes is learnt from its answers."""
 
-import itertools
 import json
 from typing import Any
 
@@ -203,55 +202,17 @@ def test_of_a_reply_that_was_cut_off_only_the_words_are_told(text: str, told: st
     assert read_answer("schema", text).replace("\ud83d", "") == told
 
 
-def test_a_model_that_does_not_hear_of_its_tools_is_told_in_words() -> None:
-    modes = ModeMemory()
-    for read in (120, 124, 131):
-        assert modes.mode(AUTO, "m") == "native"
-        modes.answered(AUTO, "m", prompt_tokens=read, message_tokens=110, tool_tokens=1_000)
-    assert modes.mode(AUTO, "m") == "schema"
-    assert not modes.is_new(AUTO, "m")
-
-
-def test_a_server_that_counts_wrongly_is_not_taken_at_its_word() -> None:
-    modes = ModeMemory()
-    for _ in range(20):
-        modes.answered(AUTO, "m", prompt_tokens=120, message_tokens=110, tool_tokens=1_000)  # always the same
-        modes.answered(AUTO, "n", prompt_tokens=9, message_tokens=110, tool_tokens=1_000)  # less than there is
-    assert (modes.mode(AUTO, "m"), modes.mode(AUTO, "n")) == ("native", "native")
-
-
-@pytest.mark.parametrize("does_write", [True, False])
-def test_of_models_that_clients_make_up_only_the_last_are_remembered(
-    monkeypatch: pytest.MonkeyPatch, does_write: bool
-) -> None:
+def test_of_models_that_clients_make_up_only_the_last_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mode_memory, "REMEMBERED_MODELS", 2)
-    modes, counts = ModeMemory(), itertools.count(1)
+    modes = ModeMemory()
 
     def learn(name: str) -> str:
-        if does_write:
-            modes.wrote(AUTO, name)
-        else:
-            modes.answered(AUTO, name, prompt_tokens=next(counts), message_tokens=1, tool_tokens=1_000)
+        modes.wrote(AUTO, name)
         return modes.mode(AUTO, name)
 
     assert [learn(name) for name in ("a", "b", "c")] == ["native"] * 3
-    needed = mode_memory.SALVAGED_UNTIL_CHANGE if does_write else mode_memory.UNHEARD_UNTIL_CHANGE
+    needed = mode_memory.TEXT_CALLS_UNTIL_CHANGE
     assert [learn("a") for _ in range(needed)] == ["native"] * (needed - 1) + ["schema"]  # the first time is forgotten
-
-
-def test_a_model_that_has_heard_of_its_tools_or_tells_nothing_stays_native(monkeypatch: pytest.MonkeyPatch) -> None:
-    modes = ModeMemory()
-    for prompt, tools in ((0, 1_000), (120, 300), (0, 1_000)):
-        modes.answered(AUTO, "m", prompt_tokens=prompt, message_tokens=100, tool_tokens=tools)
-    assert modes.is_new(AUTO, "m")
-    modes.answered(AUTO, "m", prompt_tokens=900, message_tokens=100, tool_tokens=1_000)
-    assert not modes.is_new(AUTO, "m")
-    assert modes.mode(AUTO, "m") == "native"
-    monkeypatch.setattr(mode_memory, "REMEMBERED_MODELS", 2)
-    for name in ("a", "b", "c"):
-        modes.answered(AUTO, name, prompt_tokens=900, message_tokens=100, tool_tokens=1_000)
-    assert modes.is_new(AUTO, "a")
-    assert not modes.is_new(Upstream(base_url="http://a", tool_mode="native"), "a")
 
 
 def test_a_call_with_broken_arguments_can_be_told_again() -> None:

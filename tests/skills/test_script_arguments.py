@@ -1,8 +1,6 @@
 """Arguments derived from source, and argv that the real scripts understand."""
 
-import contextlib
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,11 +8,7 @@ from typing import Any
 
 import pytest
 
-from apexbridge.skills.arguments.depth import is_shallow
-from apexbridge.skills.arguments.derive import MAX_SOURCE_BYTES, derive
-from apexbridge.skills.arguments.javascript import _Reading
-from apexbridge.skills.arguments.model import Argument, ScriptArguments
-from apexbridge.skills.arguments.tokens import MAX_STEPS, Tokens
+from apexbridge.skills.arguments import MAX_SOURCE_BYTES, Argument, ScriptArguments, derive
 from apexbridge.tools.schema import SchemaParameters
 
 TELL = "\nimport json\nprint(json.dumps(vars(parser.parse_args()), default=str))\n"
@@ -104,7 +98,7 @@ def test_argparse_declarations_become_a_schema() -> None:
             "ratio": {"type": "number", "default": -1.5},
             "format": {"type": "string", "enum": ["png", "jpeg"], "default": "png"},
             "size": {"type": "string", "enum": ["small", "large"]},
-            "level": {"type": "integer", "enum": [1, 2, 3]},
+            "level": {"type": "integer"},
             "crop": {"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2},
             "tags": {"type": "array", "items": {"type": "string"}, "default": ["a", "b"]},
             "tag": {"type": "array", "items": {"type": "string"}},
@@ -308,167 +302,6 @@ def test_odd_escapes_in_a_script_are_no_warning_of_ours() -> None:
     assert by_name(derived("re.py", source))["re"].default == "\\d+"
 
 
-# ------------------------------------------------------------------------------------------------- JavaScript
-COMMANDER = r"""#!/usr/bin/env node
-// .option('--not-this', 'a comment') /* nor this */
-const { Command, Option } = require('commander');
-const DEFAULT_PORT = 8080;
-const program = new Command();
-const quotes = /['"`]/g; const half = 10 / 2;
-program
-  .name('serve')
-  .description(`Serve
-    a folder`)
-  .argument('<folder>', 'what to serve', )
-  .argument('[others...]')
-  .option('-p, --port <number>', 'the port ' + "to use", (v) => parseInt(v, 10), DEFAULT_PORT)
-  .option('--open', `it's ${'`nested ${1 + 1}`'} computed`)
-  .option('--no-color', 'plain')
-  .requiredOption('-k, --key <file>', 'it\'s needed')
-  .option('-i, --ignore <glob...>', 'left out')
-  .option('--header <line>', 'repeats', collect, [])
-  .option('--log [level]', 'how much')
-  .addOption(new Option('-s, --size <size>', 'how big').choices(['s', 'm']).default('m').makeOptionMandatory())
-  .version('1.0.0');
-program.parse();
-"""
-
-
-def test_commander_options_are_found() -> None:
-    found = derived("scripts/serve.js", COMMANDER)
-    assert found.description == "Serve a folder"
-    assert found.schema() == {
-        "type": "object",
-        "properties": {
-            "folder": {"type": "string", "description": "what to serve"},
-            "others": {"type": "array", "items": {"type": "string"}},
-            "port": {"type": "integer", "description": "the port to use", "default": 8080},
-            "open": {"type": "boolean"},
-            "no-color": {"type": "boolean", "description": "plain"},
-            "key": {"type": "string", "description": "it's needed"},
-            "ignore": {"type": "array", "items": {"type": "string"}, "description": "left out"},
-            "header": {"type": "array", "items": {"type": "string"}, "description": "repeats"},
-            "log": {"type": "string", "description": "how much"},
-            "size": {"type": "string", "enum": ["s", "m"], "description": "how big", "default": "m"},
-        },
-        "required": ["folder", "key", "size"],
-    }
-    words = found.argv({"folder": "www", "port": 80, "ignore": ["a", "b"], "header": ["c", "d"], "open": True})
-    assert words == ["--port", "80", "--ignore", "a", "b", "--header", "c", "--header", "d", "--open", "--", "www"]
-
-
-def test_commander_subcommands_are_found() -> None:
-    source = (
-        "import { program } from 'commander';\nprogram.option('--debug');\n"
-        "program.command('push <name> [tag]').description('send').requiredOption('-f, --file <path>', 'which')\n"
-        "  .action(async () => { await x; });\n"
-        "const remote = program.command('remote');\nremote.command('add <url>').option('--fast');\n"
-    )
-    found = derived("tool.mjs", source)
-    assert found.schema()["properties"] == {
-        "command": {"type": "string", "enum": ["push", "remote"]},
-        "subcommand": {"type": "string", "enum": ["add"]},
-        "debug": {"type": "boolean"},
-        "name": {"type": "string", "description": "For push"},
-        "tag": {"type": "string", "description": "For push"},
-        "file": {"type": "string", "description": "For push: which"},
-        "url": {"type": "string", "description": "For remote add"},
-        "fast": {"type": "boolean", "description": "For remote add"},
-    }
-    assert "required" not in found.schema()
-    words = found.argv({"file": "a", "name": "n", "debug": True, "command": "push"})
-    assert words == ["--debug", "push", "--file", "a", "n"]
-
-
-def test_yargs_options_are_found() -> None:
-    source = """
-    import yargs from 'yargs';
-    import { hideBin } from 'yargs/helpers';
-    const argv = yargs(hideBin(process.argv))
-      .option('out', { alias: 'o', type: 'string', describe: 'where', demandOption: true })
-      .option('n', { alias: ['count'], type: 'number', default: -2.5 })
-      .options({ cache: { boolean: true, default: true }, list: { type: 'array', desc: 'several' } })
-      .option('mode', { choices: ['a', 'b'], default: 'a' })
-      .command('get <source> [proxy]', 'fetch it', (yargs) => {
-        return yargs.positional('source', { describe: 'from where', type: 'string' })
-          .option('deep', { type: 'boolean' });
-      }, handler)
-      .option('later', { type: 'string' })
-      .demandOption(['mode'])
-      .help().argv;
-    """
-    found = derived("fetch.cjs", source)
-    assert found.schema() == {
-        "type": "object",
-        "properties": {
-            "command": {"type": "string", "enum": ["get"]},
-            "out": {"type": "string", "description": "where"},
-            "count": {"type": "number", "default": -2.5},
-            "cache": {"type": "boolean"},
-            "list": {"type": "array", "items": {"type": "string"}, "description": "several"},
-            "mode": {"type": "string", "enum": ["a", "b"], "default": "a"},
-            "source": {"type": "string", "description": "from where"},
-            "proxy": {"type": "string"},
-            "deep": {"type": "boolean"},
-            "later": {"type": "string"},
-        },
-        "required": ["out", "mode"],
-    }
-    assert found.argv({"cache": False, "count": -1, "source": "x", "deep": True, "command": "get"}) == [
-        "--no-cache",
-        "--count=-1",
-        "get",
-        "--deep",
-        "x",
-    ]
-
-
-PARSE_ARGS = """
-import { parseArgs } from 'node:util';
-const options = {
-  out: { type: 'string', short: 'o', default: 'a.txt' },
-  'dry-run': { type: 'boolean' },
-  tag: { type: 'string', multiple: true },
-  help: { type: 'boolean', short: 'h' },
-};
-const { values, positionals } = parseArgs({ options, allowPositionals: true });
-console.log(JSON.stringify({ ...values, positionals }));
-"""
-
-
-@pytest.mark.requirement("B18")
-def test_a_node_script_reads_from_argv_what_the_input_said(tmp_path: Path) -> None:
-    found = derived("list.mjs", PARSE_ARGS)
-    assert set(by_name(found)) == {"out", "dry-run", "tag", "positionals"}
-    assert by_name(found)["out"].default == "a.txt"
-    script = tmp_path / "list.mjs"
-    script.write_text(PARSE_ARGS)
-    node = shutil.which("node")
-    assert node is not None
-    given = {"out": "-x", "dry-run": True, "tag": ["a", "-b"], "positionals": ["-p", "q"]}
-    done = subprocess.run([node, str(script), *found.argv(given)], capture_output=True, text=True, timeout=30)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == given
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "const yargs = 'not the library'; bot.command('start', reply); bot.option('x', {});",
-        "require('yargs').option('out', {",
-        "require('yargs').option('out)",
-        "require('yargs') /* no end",
-        "require('yargs') `no end ${1}",
-        "require('yargs').option('a', {}]);",
-        "x = /no end\n; require('yargs').option('a', {})",
-        "console.log(process.argv[2]); require('node:util')",
-        "",
-    ],
-)
-def test_javascript_without_declarations_gives_nothing(source: str) -> None:
-    assert derive("x.js", source.encode()) is None
-
-
 # ------------------------------------------------------------------------------------------------------ shell
 LOOP = """#!/bin/sh
 # Usage: backup.sh [options]
@@ -532,119 +365,84 @@ def test_one_line_may_hold_a_whole_loop() -> None:
     assert derived("x.sh", source).argv({"fast": True, "to": "b"}) == ["--fast", "--to=b"]
 
 
-@pytest.mark.requirement("B18")
-def test_getopts_letters_are_options(tmp_path: Path) -> None:
-    source = (
-        "# -n NUMBER   how many\n"
-        'while getopts ":an:h" opt; do\n  case $opt in a) A=1 ;; n) N=$OPTARG ;; esac\ndone\necho "$A,$N"\n'
-    )
-    found = derived("count.sh", source)
-    assert found.schema()["properties"] == {
-        "a": {"type": "boolean"},
-        "n": {"type": "string", "description": "how many"},
-    }
-    script = tmp_path / "count.sh"
-    script.write_text(source)
-    words = found.argv({"a": True, "n": -3})
-    done = subprocess.run(["sh", str(script), *words], capture_output=True, text=True, timeout=30)
-    assert done.stdout == "1,-3\n"
-
-
-# ------------------------------------------------------------------------------------------- strangers' source
+# ------------------------------------------------------------------------------------------- untrusted source
 HEAD = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--x')\nx = "
-MANY = 100_000
+MANY = 60_000
 HOSTILE = {
     "parentheses": "(" * 10_000 + "1" + ")" * 10_000,
     "brackets": "[" * 10_000 + "]" * 10_000,
     "braces that stay open": "{'a':" * 10_000,
     "minuses": "-" * MANY + "1",
-    "nots": "not " * 25_000 + "1",
+    "nots": "not " * 15_000 + "1",
     "attributes": "a" + ".b" * MANY,
     "calls": "a" + "()" * MANY,
-    "subscripts": "a" + "[0]" * 50_000,
+    "subscripts": "a" + "[0]" * 30_000,
+    "a dotted import": "1\nimport a" + ".b" * MANY,
+    "a dotted import over lines": "1\nimport a" + ".\\\nb" * 30_000,
+    "nested calls": "f(**{'a':" * 90 + "1" + "})" * 90,
+    "nested calls with an error": "f(x for x in " * 190 + "1" + ", 1)" * 190,
+    "a constant in a circle": "1\nA = A + A\n" + "parser.add_argument('--x', help=A)\n" * 2_000,
+    "one long help text, often": "1\nA = 'a'" + "+'a'" * 900 + "\n" + "parser.add_argument('--x', help=A)\n" * 3_000,
     "sums": "1" + "+1" * MANY,
-    "sums over lines": "(1" + "+\n1" * 50_000 + ")",
-    "powers": "1" + "**1" * 50_000,
-    "conditions": "1 if 1 else " * 20_000 + "1",
-    "lambdas": "lambda a, b: " * 15_000 + "1",
-    "elifs": "1\nif 1:\n pass\n" + "elif 1:\n pass\n" * 15_000,
+    "sums over lines": "(1" + "+\n1" * 30_000 + ")",
+    "powers": "1" + "**1" * 30_000,
+    "conditions": "1 if 1 else " * 10_000 + "1",
+    "lambdas": "lambda a, b: " * 9_000 + "1",
+    "elifs": "1\nif 1:\n pass\n" + "elif 1:\n pass\n" * 8_000,
     "f-string": 'f"{1' + "+1" * MANY + '}"',
-    "f-string of sets": 'f"{ ' + "{1}+" * 50_000 + '1}"',
+    "f-string of sets": 'f"{ ' + "{1}+" * 30_000 + '1}"',
     "f-string in newer words": 'f"{"" + ' + "-" * MANY + '1}"',
     "f-string that hides": 'f"{\'}\' "" + ' + "-" * MANY + '1}"',
     "comparisons": "1" + "<1" * MANY,
-    "quotes": "'\\'" * 50_000,
+    "quotes": "'\\'" * 30_000,
     "triple quotes": "'''" + "a\n" * MANY,
     "NUL": "'\0'",
-    "blocks": "1\n" + "".join(" " * depth + "if 1:\n" for depth in range(600)),
-    "digits": "9" * 200_000,
+    "blocks": "1\n" + "".join(" " * depth + "if 1:\n" for depth in range(500)),
+    "digits": "9" * 120_000,
 }
 
 
 READ_ALL = """
-import json, sys
-from apexbridge.skills.arguments.derive import derive
-for kind, source in json.load(sys.stdin).items():
-    print(kind, derive("x.py", source.encode()), flush=True)
+import json, sys, threading
+from apexbridge.skills.arguments import derive
+def read_all():
+    for kind, source in json.load(sys.stdin).items():
+        print(json.dumps([kind, getattr(derive("x.py", source.encode()), "schema", lambda: None)()]), flush=True)
+threading.stack_size(1024 * 1024)
+thread = threading.Thread(target=read_all)
+thread.start()
+thread.join()
 """
 
 
-def test_hostile_python_gives_nothing_and_harms_nothing() -> None:
-    """In a process of its own, because what must not happen is a crash of the interpreter."""
+def test_hostile_python_does_not_crash_the_interpreter() -> None:
+    """In its own process, in a thread with the smallest stack that a supported platform uses."""
     sources = {kind: HEAD + source for kind, source in HOSTILE.items()}
     assert all(len(source) <= MAX_SOURCE_BYTES for source in sources.values())
     done = subprocess.run(
         [sys.executable, "-c", READ_ALL], input=json.dumps(sources), capture_output=True, text=True, timeout=60
     )
-    assert done.stdout.splitlines() == [f"{kind} None" for kind in sources], done.stderr
-    assert done.returncode == 0
-
-
-def test_depth_is_noticed_before_anything_is_parsed() -> None:
-    flat = {"NUL", "blocks", "digits"}
-    assert {kind for kind, source in HOSTILE.items() if is_shallow(HEAD + source)} == flat
-    assert is_shallow(PLAIN)
-    assert is_shallow("x = [\n" + "    ('a', {'b': 1}),  # (((\n" * 5_000 + "]\n")
-    assert is_shallow("x = f'{n:#06x} {{ {d[\"k\"]!r:>{w}} }}' 'plain ((('\n" * 500)
+    assert done.returncode == 0, done.stderr
+    results = dict(json.loads(line) for line in done.stdout.splitlines())
+    assert list(results) == list(sources)
+    assert all(schema is None or set(schema["properties"]) == {"x"} for schema in results.values())
 
 
 @pytest.mark.parametrize(
     "source",
     [
-        "require('yargs')" + "(" * 100_000,
-        "require('yargs')" + "(" * 100_000 + ")" * 100_000,
-        "require('yargs')" + "[/" * 100_000,
-        "require('yargs')" + "`${" * 80_000,
-        "require('yargs')" + "'\\'" * 80_000,
-        "require('yargs').option('a', " + "[" * 100_000 + "]" * 100_000 + ")",
-        "require('yargs')" + ".option(" * 30_000,
-        "require('commander')" + ".command('a')" * 19_000,
-        "require('yargs')" + ".command('a', " * 15_000 + ")" * 15_000,
-        "parseArgs({options:" * 12_000 + "})" * 12_000 + "'util'",
-        "const a = a; require('util').parseArgs(a)",
-    ],
-    ids=range(11),
-)
-def test_hostile_javascript_is_read_to_its_end(source: str) -> None:
-    assert len(source) <= MAX_SOURCE_BYTES
-    found = derive("x.js", source.encode())
-    assert found is None or len(found.options) + len(found.positionals) <= 50
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        'while :; do case "$1" in ' + "--a) shift; " * 20_000,
-        'while :; do case "$1" in ' + "--a)\nshift\n" * 20_000,
-        'while :; do case "$1" in\n' * 10_000,
-        "getopts " * 30_000,
-        "case " + "$" * 200_000,
-        "-" * 250_000,
-        "--a  b\n" * 30_000,
+        'while :; do case "$1" in ' + "--a) shift; " * 10_000,
+        'while :; do case "$1" in ' + "--a)\nshift\n" * 10_000,
+        'while :; do case "$1" in\n' * 5_000,
+        "while case " * 11_000,
+        "case " + "$" * 120_000,
+        "-" * 130_000,
+        "--a  b\n" * 18_000,
     ],
     ids=range(7),
 )
 def test_hostile_shell_is_read_to_its_end(source: str) -> None:
+    assert len(source) <= MAX_SOURCE_BYTES
     found = derive("x.sh", source.encode())
     assert found is None or len(found.options) <= 50
 
@@ -656,6 +454,8 @@ def test_hostile_shell_is_read_to_its_end(source: str) -> None:
         ("x.py", b"\xff\xfe ArgumentParser"),
         ("x.py", b"print('no ArgumentParser here')"),
         ("x.py", HEAD.encode() + b"1\n" + b"#" * MAX_SOURCE_BYTES),
+        ("x.js", b"const { program } = require('commander'); program.option('--x');"),
+        ("x.sh", b"while getopts 'ab:' opt; do :; done"),
         ("x.rb", HEAD.encode() + b"1"),
         ("x", b""),
         ("x.sh", b"echo hello"),
@@ -670,23 +470,3 @@ def test_nothing_of_a_script_is_run(tmp_path: Path) -> None:
     source = f"open({str(witness)!r}, 'w')\n{HEAD}1\n"
     assert set(by_name(derived("x.py", source))) == {"x"}
     assert not witness.exists()
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "require('yargs');const O={" + ",".join(f"k{n}:{{}}" for n in range(500)) + "};" + "y.options(O);" * 2000,
-        "require('util');const O={"
-        + ",".join(f"k{n}:{{}}" for n in range(500))
-        + "};"
-        + "parseArgs({options:O});" * 2000,
-        "require('commander');" + 'p.option("-a",0,' * 4000 + "0" + ")" * 4000,
-    ],
-    ids=["shared options", "shared arguments", "nested options"],
-)
-def test_the_same_thing_read_again_and_again_costs_no_more_than_it_may(source: str) -> None:
-    tokens = Tokens(source)
-    with contextlib.suppress(ValueError):
-        _Reading(tokens).arguments()
-    assert tokens.spent <= MAX_STEPS + len(tokens.all)
-    derive("scripts/execute.js", source.encode())

@@ -165,6 +165,19 @@ async def test_built_ins_run_in_this_process_and_start_none(bridge: Bridge) -> N
     assert bridge.builtins.tools.get("calculate") is bridge.tools.get("calculate")
 
 
+@pytest.mark.requirement("B18")
+async def test_a_script_without_a_derived_schema_takes_args(bridge: Bridge) -> None:
+    source = "const { parseArgs } = require('node:util');\nconst options = { out: { type: 'string' } };\n"
+    source += "console.log(parseArgs({ options, allowPositionals: true }).values.out ?? 'none');\n"
+    await install(bridge, "node", {"scripts/execute.js": source, "scripts/helper.js": source})
+    assert set(bridge.tools.get("skill:node").parameters.schema["properties"]) == {"name"}
+    entry = {"name": "node", "args": ["--out", "a"]}
+    assert (await bridge.tools.execute("run-skill", entry)).output == "a"
+    helper = {"name": "node", "script": "scripts/helper.js", "input": {"out": "b"}}
+    assert (await bridge.tools.execute("run-skill", helper)).output == "b"
+    assert (await bridge.tools.execute("skill:node", {"out": "c"})).output == "none"
+
+
 @pytest.mark.requirement("A4")
 async def test_the_built_in_executor_knows_built_ins_only(bridge: Bridge) -> None:
     await install(bridge, "words")

@@ -11,7 +11,12 @@ import pytest
 
 from apexbridge.errors import InvalidInputError, PermissionDeniedError, RequestError
 from apexbridge.tools.builtin.file_write import MAX_BYTES
-from apexbridge.tools.builtin.files.stretches import MAX_SKIPPED_BYTES, MAX_TEXT_BYTES, SHOWN_BYTES
+from apexbridge.tools.builtin.files.stretches import (
+    MAX_LINE_CHARACTERS,
+    MAX_SKIPPED_LINES,
+    MAX_TEXT_BYTES,
+    SHOWN_BYTES,
+)
 from apexbridge.tools.executor import OUTPUT_BYTES
 from tests.tools.desk import Desk
 
@@ -47,7 +52,7 @@ async def test_lines_are_skipped_and_limited(desk: Desk, size: int) -> None:
     (desk.folder / "ten").write_text("".join(lines).removesuffix("\n"))
     part = await desk.read("ten", offset=2, limit=3)
     assert part["content"] == "".join(lines[2:5])
-    assert (part["truncated"], part["nextOffset"], part["unit"]) == (True, 5, "lines")
+    assert (part["truncated"], part["nextOffset"]) == (True, 5)
     assert "lines" not in part
     rest = await desk.read("ten", offset=9)
     assert (rest["content"], rest["truncated"], rest["lines"]) == (lines[9].removesuffix("\n"), False, 10)
@@ -60,18 +65,17 @@ async def test_lines_are_counted_alike_from_any_offset(desk: Desk, content: str,
     (desk.folder / "file").write_text(content)
     for offset in range(4):
         assert (await desk.read("file", offset=offset))["lines"] == lines
-    assert (await desk.read("file", unit="bytes"))["lines"] == lines
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "gb18030", "latin-1"])
-@pytest.mark.parametrize("unit", ["lines", "bytes"])
-async def test_a_long_file_comes_in_parts_that_make_the_whole(desk: Desk, encoding: str, unit: str) -> None:
-    letters = "ÿé" if encoding == "latin-1" else "汉字𝄞"
-    text = "".join(f"{number} {letters * (number % 40)}\r\n" for number in range(12_000))
+@pytest.mark.parametrize("end", ["\r\n", " "], ids=["lines", "one line"])
+async def test_a_long_file_comes_in_parts_that_make_the_whole(desk: Desk, encoding: str, end: str) -> None:
+    letters = "ÿé" if encoding == "latin-1" else "汉字𝄞ਊ"
+    text = "".join(f"{number} {letters * (number % 40)}{end}" for number in range(12_000))
     (desk.folder / "long").write_bytes(text.encode(encoding))
     parts, offset = [], 0
     while True:
-        part = await desk.read("long", offset=offset, unit=unit, encoding=encoding)
+        part = await desk.read("long", offset=offset, encoding=encoding)
         assert len(part["content"].encode()) <= MAX_TEXT_BYTES
         parts.append(part["content"])
         if not part["truncated"]:
@@ -82,29 +86,23 @@ async def test_a_long_file_comes_in_parts_that_make_the_whole(desk: Desk, encodi
     assert "".join(parts) == text
 
 
-async def test_a_line_too_long_goes_on_by_bytes(desk: Desk) -> None:
-    text = "é" * MAX_TEXT_BYTES + "\nlast\n"
+async def test_a_line_too_long_counts_as_several(desk: Desk) -> None:
+    text = "é" * (2 * MAX_LINE_CHARACTERS + 1) + "\nlast\n"
     (desk.folder / "line").write_text(text)
-    part = await desk.read("line")
-    content = part["content"]
-    while part["truncated"]:
-        assert part["unit"] == "bytes"
-        part = await desk.read("line", offset=part["nextOffset"], unit=part["unit"])
-        content += part["content"]
-    assert content == text
+    parts = [(await desk.read("line", offset=offset, limit=1))["content"] for offset in range(4)]
+    assert [len(part) for part in parts] == [MAX_LINE_CHARACTERS, MAX_LINE_CHARACTERS, 2, 5]
+    assert "".join(parts) == text
+    assert (await desk.read("line"))["lines"] == 4
 
 
-async def test_any_offset_in_bytes_gives_whole_characters(desk: Desk) -> None:
-    text = "a汉𝄞é" * 3
-    (desk.folder / "text").write_text(text)
-    size = len(text.encode())
-    for offset in range(size + 3):
-        for limit in (1, 5, 100):
-            part = await desk.read("text", offset=offset, limit=limit, unit="bytes")
-            assert (part["encoding"], part["content"] in text) == ("utf-8", True)
-            assert part["truncated"] is False or part["nextOffset"] > offset
-    assert (await desk.read("text", offset=10**30, unit="bytes"))["content"] == ""
-    assert (await desk.read("text", offset=10**30))["content"] == ""
+async def test_an_offset_beyond_the_end_reads_nothing(desk: Desk) -> None:
+    (desk.folder / "text").write_text("a\nb")
+    part = await desk.read("text", offset=10**30)
+    assert (part["content"], part["lines"]) == ("", 2)
+    (desk.folder / "long").write_text("\n" * (MAX_SKIPPED_LINES + 1))
+    assert (await desk.read("long", offset=MAX_SKIPPED_LINES))["content"] == "\n"
+    with pytest.raises(InvalidInputError):
+        await desk.read("long", offset=MAX_SKIPPED_LINES + 1)
 
 
 @pytest.mark.parametrize(
@@ -123,9 +121,8 @@ async def test_any_offset_in_bytes_gives_whole_characters(desk: Desk) -> None:
 )
 async def test_an_encoding_is_found_and_named(desk: Desk, data: bytes, encoding: str, text: str) -> None:
     (desk.folder / "file").write_bytes(data)
-    for unit in ("lines", "bytes"):
-        part = await desk.read("file", unit=unit)
-        assert (part["content"], part["encoding"]) == (text, encoding)
+    part = await desk.read("file")
+    assert (part["content"], part["encoding"]) == (text, encoding)
 
 
 async def test_an_encoding_can_be_asked_for(desk: Desk) -> None:
@@ -146,9 +143,8 @@ async def test_an_encoding_can_be_asked_for(desk: Desk) -> None:
 )
 async def test_a_binary_file_is_told_as_one(desk: Desk, data: bytes) -> None:
     (desk.folder / "image").write_bytes(data)
-    for unit in ("lines", "bytes"):
-        with pytest.raises(InvalidInputError, match=f"image is a binary file of {len(data)} bytes"):
-            await desk.read("image", unit=unit)
+    with pytest.raises(InvalidInputError, match=f"image is a binary file of {len(data)} bytes"):
+        await desk.read("image")
 
 
 async def test_a_file_of_ten_gigabytes_takes_no_memory_to_speak_of(desk: Desk) -> None:
@@ -161,8 +157,6 @@ async def test_a_file_of_ten_gigabytes_takes_no_memory_to_speak_of(desk: Desk) -
         part = await desk.read("huge")
         last = await desk.read("huge", offset=99_990, limit=10)
         with pytest.raises(InvalidInputError, match="binary"):
-            await desk.read("huge", offset=5 * GB, unit="bytes")
-        with pytest.raises(InvalidInputError, match="unit bytes"):
             await desk.read("huge", offset=200_000)
         assert tracemalloc.get_traced_memory()[1] < 16 * KB * KB
     finally:
@@ -170,7 +164,6 @@ async def test_a_file_of_ten_gigabytes_takes_no_memory_to_speak_of(desk: Desk) -
     assert (part["size"], part["truncated"]) == (10 * GB, True)
     assert text.startswith(part["content"])
     assert (last["content"], last["nextOffset"]) == ("line of text\n" * 10, 100_000)
-    assert MAX_SKIPPED_BYTES < 10 * GB
 
 
 async def test_a_model_is_shown_the_beginning_and_how_to_go_on(desk: Desk) -> None:
@@ -184,13 +177,13 @@ async def test_a_model_is_shown_the_beginning_and_how_to_go_on(desk: Desk) -> No
         if not note.startswith(","):
             break
         shown += content
-        offset = int(note.partition("offset ")[2].partition(",")[0])
+        offset = int(note.partition("offset ")[2].partition(".")[0])
     assert shown + result.output == text
     (desk.folder / "line").write_text("é" * 100_000)
     result = await desk.call("file-read", path="line")
-    assert f"offset {SHOWN_BYTES // 2 * 2}, unit bytes" in result.output
+    assert f"offset {SHOWN_BYTES // 2 // MAX_LINE_CHARACTERS}." in result.output
     assert result.data["truncated"] is False
-    assert "Nothing there" in (await desk.call("file-read", path="line", offset=10)).output
+    assert "Nothing there" in (await desk.call("file-read", path="line", offset=100)).output
 
 
 @pytest.mark.requirement("A6")
@@ -223,7 +216,7 @@ async def test_unfit_input_is_refused_before_anything_is_opened(desk: Desk) -> N
         {"path": 1},
         {"path": "a", "offset": -1},
         {"path": "a", "limit": 0},
-        {"path": "a", "unit": "words"},
+        {"path": "a", "limit": "words"},
     ]
     for input in unfit:
         with pytest.raises(InvalidInputError):

@@ -1,12 +1,14 @@
 """Globs: what they match, and that no pattern makes them slow."""
 
 import re
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from apexbridge.tools.builtin.files.globs import Glob
+from apexbridge.tools.builtin.list_files import MAX_PATTERN_CHARACTERS
 
 
 @pytest.mark.parametrize(
@@ -23,6 +25,8 @@ from apexbridge.tools.builtin.files.globs import Glob
         ("[a].txt", ["[a].txt"], ["a.txt"]),
         ("*", ["a", ".a"], ["a/b"]),
         ("é*", ["é", "ét"], ["e"]),
+        ("a]b[!c]*", ["a]b[!c]", "a]b[!c]d"], ["a]bd"]),
+        ("*b", ["a\nb"], ["A\nB"]),
     ],
 )
 def test_a_glob_means_what_people_expect(pattern: str, yes: list[str], no: list[str]) -> None:
@@ -37,18 +41,44 @@ def test_a_glob_agrees_with_its_regular_expression(pattern: str, path: str) -> N
     assert _matches(pattern, path) == bool(re.fullmatch(_expression(pattern), path))
 
 
-def test_a_hostile_pattern_takes_one_step_for_each_character() -> None:
-    glob = Glob("*a" * 127 + "*b")
+HOSTILE = {
+    "stars": "*a" * 127 + "*b",
+    "a long end": "*" + "a" * 254 + "b",
+    "stars and any": "*?" * 128,
+    "stars, any and an end": "*?a" * 85,
+    "folders": "**/" * 85 + "b",
+    "folders and stars": "**/*a/" * 42 + "b",
+}
+
+
+@pytest.mark.parametrize("pattern", HOSTILE.values(), ids=HOSTILE)
+def test_a_hostile_pattern_is_not_slow(pattern: str) -> None:
+    """1,000 of the longest names, five folders deep. The bound on processor time is far above what they take."""
+    assert len(pattern) <= MAX_PATTERN_CHARACTERS
+    glob = Glob(pattern)
     state = glob.start
-    for _ in range(100):
-        state = glob.advance(state, "a" * 255)
-    assert not glob.accepts(state)
-    assert state.bit_length() <= 256
+    begun = time.process_time()
+    for _ in range(5):
+        for _ in range(200):
+            glob.matches(state, "a" * 255)
+        state = glob.enter(state, "a" * 255)
+    assert time.process_time() - begun < 5
+
+
+def test_a_folder_in_which_nothing_can_match_ends_the_search() -> None:
+    glob = Glob("src/*.py")
+    assert not glob.enter(glob.start, "docs")
+    assert glob.matches(glob.enter(glob.start, "src"), "a.py")
+    assert not glob.enter(glob.enter(glob.start, "src"), "a.py")
 
 
 def _matches(pattern: str, path: str) -> bool:
     glob = Glob(pattern)
-    return glob.accepts(glob.advance(glob.start, path))
+    *folders, name = path.split("/")
+    state = glob.start
+    for folder in folders:
+        state = glob.enter(state, folder)
+    return glob.matches(state, name)
 
 
 def _expression(pattern: str) -> str:

@@ -1,6 +1,5 @@
 """One turn of the model: ask in a tool mode that it supports, and stream its text."""
 
-import json
 import logging
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Protocol
@@ -15,13 +14,12 @@ from apexbridge.llm.config import Upstream
 from apexbridge.llm.errors import UpstreamError
 from apexbridge.llm.mode_memory import ModeMemory
 from apexbridge.llm.text_calls import TextGate
-from apexbridge.llm.tool_modes import Offer, read_answer, read_calls, request_body, text_of
+from apexbridge.llm.tool_modes import Offer, read_answer, read_calls, request_body
 from apexbridge.llm.turn import Turn
 
 Json = dict[str, Any]
 GRACE_SECONDS = 30.0
 """Time for a final answer beyond the time limit."""
-BYTES_PER_TOKEN = 4
 TURN_SEPARATOR = "\n\n"
 logger = logging.getLogger(__name__)
 
@@ -68,14 +66,12 @@ class ModelCaller:
         self.form = _form(request) if offer.has_ours else None
         """`response_format`. It is sent in the last turn only: earlier it would keep the model from calling tools."""
         self.choice: Any = request.body.get("tool_choice")
-        self._asked: Sequence[Json] = ()
         self._has_begun = False
         self._spoke_in: int | None = None
         """The last turn that sent text to the client."""
 
     async def ask(self, turn: Turn, messages: Sequence[Json], *, is_last: bool) -> AsyncGenerator[Event, None]:
         """Ask once. Text is streamed unless it may be a tool call or is only a draft."""
-        self._asked = messages
         is_read = not is_last or self.form is None
         gate = TextGate(self._offer.is_known) if self._offer.tools and is_read else None
         is_draft = self.form is not None and not is_last
@@ -110,7 +106,6 @@ class ModelCaller:
             return []
         found = read_calls(self._mode, turn.text, self._offer.is_known)
         if found is None:
-            self._learn_from_answer(turn)
             return []
         if self._mode == "native":
             self._modes.wrote(self._upstream, model)
@@ -118,21 +113,6 @@ class ModelCaller:
         for name, arguments in found.calls:
             turn.add_call(name, arguments)
         return turn.tool_calls
-
-    def _learn_from_answer(self, turn: Turn) -> None:
-        if self._mode == "native" and self._modes.is_new(self._upstream, self._request.model):
-            read = (turn.usage or {}).get("prompt_tokens")
-            if isinstance(read, int) and read > 0:
-                self._modes.answered(
-                    self._upstream,
-                    self._request.model,
-                    prompt_tokens=read,
-                    message_tokens=sum(
-                        len(text_of(message.get("content")).encode("utf-8", "replace")) for message in self._asked
-                    )
-                    / BYTES_PER_TOKEN,
-                    tool_tokens=len(json.dumps(self._offer.tools)) / BYTES_PER_TOKEN,
-                )
 
     # ------------------------------------------------------------------------------------------------- requests
     async def _first(self, messages: Sequence[Json], *, is_last: bool) -> tuple[Answer, list[Json] | None]:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
 
 from apexbridge.retrieval.tags import derive_tags
-from apexbridge.skills.arguments.model import ScriptArguments
+from apexbridge.skills.arguments import ScriptArguments
 from apexbridge.skills.models import (
     DefaultMode,
     GrowthPoint,

@@ -3,8 +3,7 @@
 from contextlib import suppress
 from pathlib import Path
 
-from apexbridge.skills.arguments.derive import MAX_SOURCE_BYTES, derive
-from apexbridge.skills.arguments.model import ScriptArguments
+from apexbridge.skills.arguments import MAX_SOURCE_BYTES, ScriptArguments, derive
 from apexbridge.skills.entrypoint import runnable_scripts
 from apexbridge.skills.files import open_beneath
 from apexbridge.skills.fingerprint import Sight, hash_folder

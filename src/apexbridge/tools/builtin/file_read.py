@@ -1,11 +1,11 @@
-"""The tool `file-read`: a text file of the workspace, or a stretch of it."""
+"""The tool `file-read`: a text file of the workspace, or some of its lines."""
 
 import os
 
 from pydantic import Field
 
 from apexbridge.tools.builtin.files.paths import shown
-from apexbridge.tools.builtin.files.stretches import Unit, Wanted, read_stretch, told_to_model, told_to_programs
+from apexbridge.tools.builtin.files.stretches import Wanted, read_stretch, told_to_model, told_to_programs
 from apexbridge.tools.builtin.files.workspace import Workspace
 from apexbridge.tools.tool import Tool, ToolContext, ToolResult
 from apexbridge.wire import WireInput
@@ -18,9 +18,8 @@ class FileReadInput(WireInput):
     """What to read."""
 
     path: str = Field(description="Relative to the workspace, or runs/ID/PATH.")
-    offset: int = Field(default=0, ge=0, description="Units to skip.")
-    limit: int | None = Field(default=None, ge=1, description="Units to read.")
-    unit: Unit = "lines"
+    offset: int = Field(default=0, ge=0, description="Lines to skip.")
+    limit: int | None = Field(default=None, ge=1, description="Lines to read.")
     encoding: str | None = None
 
 
@@ -28,9 +27,7 @@ def file_read(workspace: Workspace) -> Tool:
     """The tool, for files of this workspace."""
 
     async def execute(args: FileReadInput, context: ToolContext) -> ToolResult:
-        wanted = Wanted(
-            name=shown(args.path), offset=args.offset, limit=args.limit, unit=args.unit, encoding=args.encoding
-        )
+        wanted = Wanted(name=shown(args.path), offset=args.offset, limit=args.limit, encoding=args.encoding)
         with workspace.open_file(args.path, caller=context.caller) as file:
             if os.fstat(file.fileno()).st_size <= INLINE_BYTES:
                 stretch = read_stretch(file, wanted)

@@ -16,7 +16,7 @@ class RunSkillInput(WireModel):
     name: str = Field(description="The skill's name.")
     input: dict[str, Any] = Field(default_factory=dict, description="Its input.")
     script: str | None = Field(default=None, description="One of its scripts, such as scripts/x.py.")
-    args: list[str] = Field(default_factory=list, description="The script's arguments.")
+    args: list[str] = Field(default_factory=list, description="The script's command-line arguments, one word each.")
     files: list[str] = Field(default_factory=list, description="Workspace files it gets to read.")
 
     @model_validator(mode="before")

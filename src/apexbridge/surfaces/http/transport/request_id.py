@@ -1,25 +1,23 @@
-"""Names for requests and answers: they tell things apart and open nothing, so the kernel is not asked for each."""
+"""Ids of requests and responses."""
 
-import os
-import random
+import secrets
 
 from starlette.types import Scope
 
 MAX_REQUEST_ID = 128
-_numbers = random.Random(os.urandom(32))  # noqa: S311
 
 
 def fresh(prefix: str) -> str:
-    """A name that was not given before."""
-    return f"{prefix}{_numbers.getrandbits(128):032x}"
+    """A new random id."""
+    return f"{prefix}{secrets.token_hex(16)}"
 
 
 def request_id(scope: Scope) -> str:
-    """The name that the client gave its request, if it is one, or else a fresh one."""
+    """The client's `X-Request-Id` if it is valid, else a new one."""
     return given_request_id(scope) or fresh("req_")
 
 
 def given_request_id(scope: Scope) -> str:
-    """The name that the client gave its request; empty where it gave none that can stand in a line of a log."""
+    """The client's `X-Request-Id`; empty if it is missing or not safe to write to a log."""
     given = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"x-request-id"), "")
     return given if len(given) <= MAX_REQUEST_ID and given.isascii() and given.isprintable() else ""

@@ -1,54 +1,44 @@
-"""Globs without a regular expression: `*`, `?` and `**`, one step for each character, whatever the pattern."""
+"""Globs for paths: `*`, `?` and `**`, matched one folder at a time."""
+
+import fnmatch
+import itertools
+import re
+
+_Indexes = frozenset[int]
 
 
 class Glob:
-    """A pattern as a set of places that a path may have come to, kept as the bits of one number.
-
-    A state is such a number. Feeding it a folder's path once serves everything below that folder.
-    """
+    """A pattern. Its state is the set of segments that the rest of a path can match, so a folder is matched once."""
 
     def __init__(self, pattern: str) -> None:
-        self._moves: dict[str, int] = {}
-        self._any = self._runs = self._deep = self._rest = 0
-        self._place = 1
         segments = pattern.split("/")
-        for number, segment in enumerate(segments):
-            self._read(segment, is_last=number == len(segments) - 1)
-        self._moves = {character: places | self._any for character, places in self._moves.items()}
-        self._moves["/"] = (self._moves.get("/", 0) & ~self._any) | self._deep
-        self.start = self._entered(1)
+        merged = [key for key, run in itertools.groupby(segments) for key in (["**"] if key == "**" else run)]
+        self._segments = [None if segment == "**" else _compiled(segment) for segment in merged]
+        self.start = self._expanded({0})
 
-    def advance(self, state: int, text: str) -> int:
-        """The state after this text; 0 when nothing that begins like this can match."""
-        for character in text:
-            stays = self._rest | self._deep | (0 if character == "/" else self._runs)
-            state = self._entered((state & self._moves.get(character, self._any)) << 1) | (state & stays)
-            if not state:
-                break
-        return state
+    def matches(self, state: _Indexes, name: str) -> bool:
+        """Whether an entry of this name matches the whole pattern."""
+        last = len(self._segments) - 1
+        segment = self._segments[last]
+        return last in state and (segment is None or segment.match(name) is not None)
 
-    def accepts(self, state: int) -> bool:
-        """Whether what led here matches."""
-        return bool(state & self._place)
+    def enter(self, state: _Indexes, name: str) -> _Indexes:
+        """The state below a folder of this name; empty if nothing below can match."""
+        reached = set()
+        for index in state:
+            segment = self._segments[index]
+            if segment is None:
+                reached.add(index)
+            elif index < len(self._segments) - 1 and segment.match(name):
+                reached.add(index + 1)
+        return self._expanded(reached)
 
-    def _read(self, segment: str, *, is_last: bool) -> None:
-        if segment == "**" and is_last:
-            self._rest |= self._place
-            return
-        if segment == "**":
-            if not self._deep & (self._place >> 1):  # a second one in a row says nothing new
-                self._deep |= self._place
-                self._place <<= 1
-            return
-        for character in segment if is_last else f"{segment}/":
-            if character == "*":
-                self._runs |= self._place
-                continue
-            if character == "?":
-                self._any |= self._place
-            else:
-                self._moves[character] = self._moves.get(character, 0) | self._place
-            self._place <<= 1
+    def _expanded(self, indexes: set[int]) -> _Indexes:
+        """`**/` also matches no folder at all."""
+        after = {index + 1 for index in indexes if self._segments[index] is None}
+        return frozenset(indexes | after & set(range(len(self._segments))))
 
-    def _entered(self, state: int) -> int:
-        return state | (state & self._deep) << 1  # `**/` may stand for no folder at all
+
+def _compiled(segment: str) -> re.Pattern[str]:
+    # fnmatch's expressions never give back what a `*` took, so many stars are not slow. `[` is an ordinary character.
+    return re.compile(fnmatch.translate(segment.replace("[", "[[]")))

@@ -14,6 +14,7 @@ from apexbridge.tools.builtin.files.globs import Glob
 
 MAX_LOOKED_AT = 10_000
 _LAST_SECOND = 253_402_300_799  # of the year 9999, which is as far as a date goes
+_ANY = frozenset({0})
 
 EntryType = Literal["file", "folder", "link", "other"]
 
@@ -52,7 +53,7 @@ def list_entries(
     """
     found: list[Entry] = []
     left = most
-    waiting = deque([("", "", glob.start if glob else 1)])
+    waiting = deque([("", "", glob.start if glob else _ANY)])
     while waiting:
         place, shown, state = waiting.popleft()
         below = []
@@ -61,11 +62,10 @@ def list_entries(
                 return sorted(found, key=_path), True
             left -= 1
             readable = _readable(name)
-            reached = glob.advance(state, readable) if glob else 1
-            if glob is None or glob.accepts(reached):
+            if glob is None or glob.matches(state, readable):
                 found.append(entry_of(f"{shown}{readable}", status))
             if deep and stat.S_ISDIR(status.st_mode):
-                reached = glob.advance(reached, "/") if glob else 1
+                reached = glob.enter(state, readable) if glob else _ANY
                 below.append((f"{place}{name}/", f"{shown}{readable}/", reached))
         waiting.extend(entry for entry in sorted(below) if entry[2])
     return sorted(found, key=_path), False

@@ -1,18 +1,16 @@
-"""The options of a shell script: those that `getopts` is told, and those that a loop with `case "$1" in` compares."""
+"""Reads the options of a shell script from a loop with `case "$1" in`."""
 
 import re
 from collections.abc import Iterator
 
-from apexbridge.skills.arguments.assembling import assemble
-from apexbridge.skills.arguments.model import Argument, ScriptArguments
+from apexbridge.skills.arguments.model import Argument, ScriptArguments, assemble
 
-_GETOPTS = re.compile(r"\bgetopts\s++[\"']?([A-Za-z0-9:]{1,100}+)[\"']?\s")
 _CASE = re.compile(r"\bcase\s++[\"']?\$\{?(\w{1,40}+)[^\s]{0,10}+\s++in\b")
 _PATTERN = re.compile(r"\(?\s*+([\"']?-[-\w=*|\"' ]{0,200}+)\)")
 _ESAC = re.compile(r"esac\b")
 _TAKES_NEXT = re.compile(r"\$\{?2\b|\bshift\s++2\b|\bshift\b.{0,200}?\$\{?1\b", re.DOTALL)
 _TAKES_FIRST = re.compile(r"\$\{?[12]\b|\bshift\s++2\b")
-"""Where the option itself was put in a variable and shifted away."""
+"""If the loop stored the option in a variable and shifted it away."""
 _LOOP = re.compile(r"(?:while|until|for)\b")
 _DONE = re.compile(r"(?:^|[;\s])done\b")
 _HELP_LINE = re.compile(r"\s*+(?:#|echo\s++[\"']|printf\s++[\"'])?\s*+(-[^\n]{1,300}+)")
@@ -22,36 +20,21 @@ MAX_LINE_CHARACTERS = 2_000
 
 
 def shell_arguments(source: str) -> ScriptArguments | None:
-    """Read what options a script knows; whether one is needed, and what else it takes, a shell script does not say."""
+    """Read the options that a script accepts. The source does not show required options or positionals."""
     lines = [line[:MAX_LINE_CHARACTERS] for line in source.splitlines()]
-    helps = _help_texts(lines)
-    found = [*_from_loop(lines, helps), *_from_getopts(lines, helps)]
-    return assemble(found, joins=False)
-
-
-def _from_getopts(lines: list[str], helps: dict[str, str]) -> list[Argument]:
-    found = []
-    for line in lines:
-        match = None if line.lstrip().startswith("#") else _GETOPTS.search(line)
-        letters = match[1].lstrip(":") if match else ""
-        for place, letter in enumerate(letters):
-            flag = f"-{letter}"
-            if letter != ":" and flag not in _NOT_OPTIONS:
-                takes_value = letters[place + 1 : place + 2] == ":"
-                found.append(Argument(name=letter, flag=flag, is_flag=not takes_value, description=helps.get(flag, "")))
-    return found
+    return assemble(_from_loop(lines, _help_texts(lines)), joins=False)
 
 
 def _from_loop(lines: list[str], helps: dict[str, str]) -> list[Argument]:
-    """Each `-o|--out)` of a `case` inside a loop, with what follows up to its `;;`."""
+    """Each pattern `-o|--out)` of a `case` inside a loop. Its body, up to `;;`, shows whether it takes a value."""
     found: list[Argument] = []
     loops = 0
-    depth = 0  # of `case`: one may stand in a branch of another
+    depth = 0  # of nested `case` statements
     subject = ""
     patterns: str | None = None
     body: list[str] = []
-    for piece, is_end in _pieces(lines):
-        words = piece.strip()
+    for chunk, is_end in _chunks(lines):
+        words = chunk.strip()
         loops += bool(_LOOP.match(words))
         if loops and (case := _CASE.search(words)):
             depth += 1
@@ -73,17 +56,17 @@ def _from_loop(lines: list[str], helps: dict[str, str]) -> list[Argument]:
     return found
 
 
-def _pieces(lines: list[str]) -> Iterator[tuple[str, bool]]:
-    """Lines without comments, cut at each `;;`, and whether one ended there."""
+def _chunks(lines: list[str]) -> Iterator[tuple[str, bool]]:
+    """Lines without comments, split at each `;;`, and whether a `;;` followed."""
     for line in lines:
         if not line.lstrip().startswith("#"):
             *ended, last = line.split(";;")
-            yield from ((piece, True) for piece in ended)
+            yield from ((chunk, True) for chunk in ended)
             yield last, False
 
 
 def _option(patterns: str, takes_value: bool, helps: dict[str, str]) -> list[Argument]:
-    """One option by its long spelling; `--out=` where the script knows it in no other way than with its value."""
+    """One option by its long spelling; `--out=` if the script only accepts it joined with its value."""
     spelled = [word.strip(" \"'") for word in patterns.split("|")]
     if not _NOT_OPTIONS.isdisjoint(word for word in spelled if word != "-h"):
         return []
@@ -97,7 +80,7 @@ def _option(patterns: str, takes_value: bool, helps: dict[str, str]) -> list[Arg
 
 
 def _help_texts(lines: list[str]) -> dict[str, str]:
-    """What a usage text says of each option: `  -o, --out FILE   Where to write`."""
+    """Descriptions from a usage text: `  -o, --out FILE   Where to write`."""
     found: dict[str, str] = {}
     for line in lines:
         match = _HELP_LINE.match(line)
