@@ -18,6 +18,7 @@ from apexbridge.llm.config import LLMSettings
 from apexbridge.llm.config import Upstream as Address
 from apexbridge.llm.errors import UpstreamError
 from tests.chat.upstream import KEY, Step, Upstream, call, refusal
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 Json = dict[str, Any]
@@ -311,11 +312,9 @@ async def test_whoever_leaves_ends_the_request(address: Address, upstream: Upstr
     with anyio.fail_after(20):
         async with anyio.create_task_group() as group:
             group.start_soon(ask)
-            while not upstream.seen(model):
-                await anyio.sleep(0.01)
+            await until(lambda: upstream.seen(model))
             group.cancel_scope.cancel()
-        while not upstream.seen(model)[0].is_over:
-            await anyio.sleep(0.01)
+        await until(lambda: upstream.seen(model)[0].is_over)
     assert upstream.seen(model)[0].was_left
     await patient.close()
 

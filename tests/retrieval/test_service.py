@@ -24,6 +24,7 @@ from apexbridge.retrieval.indexing import ASKING_THREADS
 from apexbridge.retrieval.service import ToolRetrievalService
 from tests.retrieval.conftest import LIBRARY, Searching
 from tests.retrieval.endpoint import Endpoint
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 HELD = {document.name: document.version for document in LIBRARY}
@@ -41,12 +42,6 @@ class BrokenModel:
 
     def embed(self, texts: Any) -> Floats:
         raise EmbeddingError("The model is broken.")
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    with anyio.fail_after(20):
-        while not holds():
-            await anyio.sleep(0.02)
 
 
 # ---------------------------------------------------------------------------------------------------------- finding

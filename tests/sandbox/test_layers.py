@@ -27,6 +27,7 @@ from apexbridge.sandbox.layers import build
 from apexbridge.sandbox.layers.store import Kind, LayerStore
 from apexbridge.sandbox.layers.words import without_paths
 from apexbridge.skills.dependencies import read_dependencies
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 KEY = "0123456789abcdef" * 2
@@ -587,8 +588,7 @@ async def test_a_cancelled_installer_ends_with_all_its_children(
             await begun.wait()
             tasks.cancel_scope.cancel()
         for process in map(int, (tmp_path / "processes").read_text().split()):
-            while is_running(process):
-                await anyio.sleep(0.01)
+            await until(lambda process=process: not is_running(process))  # type: ignore[misc]
     assert_nothing_is_left(store)
 
 

@@ -1,7 +1,6 @@
 """Who gets in and what they leave behind, over real HTTP against servers with keys and without."""
 
 import sqlite3
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -22,7 +21,8 @@ from apexbridge.surfaces.http.scopes import OPEN_PATHS, required_scope
 from apexbridge.surfaces.http.serve import check_host
 from tests.making import skill_zip
 from tests.surfaces.conftest import Apex, Server, StartServer, servers
-from tests.surfaces.gates import PATIENCE, ZIP, Gate, gates, shape
+from tests.surfaces.gates import ZIP, Gate, gates, shape
+from tests.waiting import wait_until
 
 ECHO = "import json, sys\nprint(json.dumps(json.load(sys.stdin), sort_keys=True))\n"
 
@@ -175,10 +175,8 @@ async def test_the_guard_stands_before_the_app_wherever_it_runs(bridge: Bridge) 
 def test_an_expired_and_a_revoked_key_are_told_apart_from_a_wrong_one(gate: Gate) -> None:
     short = gate.make("read", expiresIn=1)
     headers = {"authorization": f"Bearer {short['key']}"}
-    deadline = time.monotonic() + PATIENCE
-    while (answer := gate.ask("GET", "/api/skills", headers=headers)).status_code == 200:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_until(lambda: gate.ask("GET", "/api/skills", headers=headers).status_code != 200)
+    answer = gate.ask("GET", "/api/skills", headers=headers)
     assert (answer.status_code, "expired" in answer.json()["message"]) == (401, True)
     made = gate.make("read")
     headers = {"authorization": f"Bearer {made['key']}"}

@@ -18,9 +18,11 @@ class App:
     """Does what a test wants."""
 
     def __init__(self) -> None:
+        self.waits = asyncio.Event()
         self.go_on = asyncio.Event()
         self.body = b""
         self.has_left = False
+        self.is_cancelled = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         while (message := await receive())["type"] == "http.request":
@@ -38,7 +40,12 @@ class App:
         if scope["path"] == "/listening":
             self.has_left = (await receive())["type"] == "http.disconnect"
             return
-        await self.go_on.wait()
+        self.waits.set()
+        try:
+            await self.go_on.wait()
+        except asyncio.CancelledError:
+            self.is_cancelled = True
+            raise
         await send({"type": "http.response.body", "body": b"two"})
 
 
@@ -84,6 +91,8 @@ async def test_an_application_that_does_not_notice_is_ended(monkeypatch: pytest.
     with anyio.fail_after(20):
         async with client(app) as opened, opened.stream("GET", "/") as response:
             assert response.status_code == 200
+            assert not app.is_cancelled
+    assert app.is_cancelled
 
 
 @pytest.mark.parametrize("path", ["/never", "/broken", "/cut"])
@@ -94,9 +103,14 @@ async def test_an_answer_that_is_none_is_an_error(path: str) -> None:
                 await opened.get(path)
 
 
-async def test_whoever_stops_waiting_ends_the_request() -> None:
+async def test_whoever_stops_waiting_ends_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("apexbridge.surfaces.cli.transport.LEAVING_SECONDS", 0.05)
     app = App()
     with anyio.fail_after(20):
         async with client(app) as opened:
-            with anyio.move_on_after(0.05):
-                await opened.get("/")
+            waiting = asyncio.create_task(opened.get("/"))
+            await app.waits.wait()
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+    assert app.is_cancelled

@@ -6,7 +6,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ from apexbridge.storage.directory import owned
 from apexbridge.surfaces.http.serve import check_host
 from tests.making import skill_zip, walk, write_skill
 from tests.surfaces.conftest import APEX, Apex, Server, StartServer, environment
+from tests.waiting import wait_until
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples/skills"
 
@@ -180,13 +180,15 @@ def upload_under_way(server: Server, size: int) -> Iterator[socket.socket]:
 
 def wait_until_it_takes_no_more(server: Server) -> None:
     host, port = server.url.removeprefix("http://").split(":")
-    for _ in range(500):
+
+    def is_refused() -> bool:
         try:
             socket.create_connection((host, int(port)), timeout=1).close()
         except OSError:
-            return
-        time.sleep(0.02)
-    raise AssertionError("the server still takes connections")
+            return True
+        return False
+
+    wait_until(is_refused)
 
 
 def test_a_request_under_way_is_answered_before_the_end(start_server: StartServer) -> None:
