@@ -375,6 +375,7 @@ async def test_calls_come_through(client: UpstreamClient, address: Address, upst
     assert told["choices"][0]["message"]["tool_calls"][0]["function"]["name"] == "f"
 
 
+@pytest.mark.slow
 async def test_an_answer_that_unfolds_into_a_very_large_one_leaves_others_their_turn() -> None:
     events = b'data: {"choices": []}\n' * 500_000 + b'data: {"choices": [{"finish_reason": "stop"}]}\n'
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-encoding: gzip\r\nconnection: close\r\n\r\n"

@@ -450,6 +450,7 @@ async def test_faults_that_may_pass_leave_the_store_as_it_is(
         assert await again.forget() == 1
 
 
+@pytest.mark.slow
 async def test_a_disk_that_cannot_take_it_costs_nothing_that_was_there(searching: Searching, data_dir: Path) -> None:
     async with searching.open() as service:
         await service.index_skills(LIBRARY)

@@ -16,7 +16,7 @@ from apexbridge.sandbox.models import Job
 from tests.sandbox.bench import Bench, descendants, descriptors, marker, named, quiet
 from tests.waiting import until
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 RUNS, CANCELLED, AT_ONCE, SEED = 1000, 100, 4, 20_260
 KINDS_OF_RUN = {
     # what it is, how often, the suffix, the text

@@ -61,6 +61,7 @@ print("done", flush=True)
     assert words.text == heard == result.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("B5")
 @pytest.mark.parametrize(
     ("suffix", "text"),

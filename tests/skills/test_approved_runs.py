@@ -253,6 +253,7 @@ STEPS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("error", [RuntimeError, asyncio.CancelledError])
 async def test_a_failure_at_any_step_leaves_the_gate(
@@ -297,6 +298,7 @@ async def test_a_call_that_cannot_be_recorded_leaves_the_gate(
     await settled(serial)
 
 
+@pytest.mark.slow
 async def test_calls_that_are_cancelled_at_any_moment_leave_the_gate(serial: Bridge) -> None:
     workspace_file(serial, "a.txt", "a.txt")
     for steps in range(0, 60, 3):

@@ -137,6 +137,7 @@ async def test_an_overwrite_replaces_everything_and_indexes_anew(
     assert not list((data_dir / "staging").iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("D3")
 async def test_a_skill_is_never_missing_while_it_is_overwritten(skills: SkillManager, data_dir: Path) -> None:
     await skills.install_skill(skill_zip())
@@ -399,6 +400,7 @@ async def test_no_text_makes_the_advice_slow(skills: SkillManager, body: str) ->
         assert (await skills.install_skill(skill_zip(body=body))).name == "git-commit"
 
 
+@pytest.mark.slow
 async def test_no_read_mixes_two_versions(skills: SkillManager) -> None:
     def version(number: int) -> bytes:
         return skill_zip(

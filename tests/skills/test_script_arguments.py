@@ -608,6 +608,7 @@ def test_depth_is_noticed_before_anything_is_parsed() -> None:
     assert is_shallow("x = f'{n:#06x} {{ {d[\"k\"]!r:>{w}} }}' 'plain ((('\n" * 500)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "source",
     [
@@ -672,6 +673,7 @@ def test_nothing_of_a_script_is_run(tmp_path: Path) -> None:
     assert not witness.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "source",
     [

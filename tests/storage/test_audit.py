@@ -269,6 +269,7 @@ def cut_short(folder: Path, moment: str, size: int = MAX_FILE_BYTES) -> None:
     assert ended.returncode == -signal.SIGKILL
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("G7")
 @pytest.mark.parametrize(("moment", "recovered"), [("before", 1), ("half", 1), ("most", 1), ("whole", 0)])
 async def test_a_kill_between_the_database_and_the_file_is_no_forgery(
@@ -494,6 +495,7 @@ def killed_writer(folder: Path, size: int) -> int:
         return 20 + len(writer.stdout.read().splitlines())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [MAX_FILE_BYTES, SMALL])
 async def test_kill_at_any_moment_loses_no_acknowledged_act(tmp_path: Path, size: int) -> None:
     acknowledged = sum(killed_writer(tmp_path, size) for _ in range(5))

@@ -213,6 +213,7 @@ def test_a_second_signal_ends_at_once(start_server: StartServer) -> None:
     assert not (server.data_dir / "server.json").exists()
 
 
+@pytest.mark.slow
 def test_the_documentation_is_drawn_by_a_real_browser_without_a_network(
     start_server: StartServer, tmp_path: Path
 ) -> None:
