@@ -525,7 +525,8 @@ def curl(line: str) -> str:
             assert not url, line
             url = word
     method = method or ("POST" if content is not None or files or fields else "GET")
-    with httpx.Client(trust_env=False) as client:  # a proxy of this machine is not asked for loopback
+    # A proxy of this machine is not asked for loopback.
+    with httpx.Client(timeout=SERVER_SECONDS, trust_env=False) as client:
         answer = client.request(method, url, headers=headers, content=content, data=fields or None, files=files or None)
     return answer.text
 

@@ -8,7 +8,7 @@ from apexbridge.skills.runlog import RunLog
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
-PATIENCE = 30
+PATIENCE = 60
 
 
 def text_of(log: RunLog, kind: str) -> str:

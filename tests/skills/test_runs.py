@@ -26,7 +26,7 @@ from tests.making import skill_zip
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
-PATIENCE = 30
+PATIENCE = 60
 ECHO = "import json, os, sys\nprint(json.dumps({'env': os.environ['INPUT_JSON'], 'args': sys.argv[1:]}))\n"
 WAITS = "import sys, time\nprint('begun', flush=True)\ntime.sleep(60)\n"
 

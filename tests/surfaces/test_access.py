@@ -22,7 +22,7 @@ from apexbridge.surfaces.http.serve import check_host
 from tests.making import skill_zip
 from tests.surfaces.conftest import Apex, Server, StartServer, servers
 from tests.surfaces.gates import ZIP, Gate, gates, shape
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 ECHO = "import json, sys\nprint(json.dumps(json.load(sys.stdin), sort_keys=True))\n"
 
@@ -230,7 +230,7 @@ def test_a_key_in_an_address_is_refused_and_not_written_down(gate: Gate, path: s
 
 
 def test_a_keyless_server_lets_everybody_in_but_looks_at_a_key_of_its_kind(open_server: Server) -> None:
-    with httpx.Client(base_url=open_server.url, trust_env=False) as client:
+    with httpx.Client(base_url=open_server.url, timeout=PATIENCE_SECONDS, trust_env=False) as client:
         for headers in ({}, {"authorization": "Bearer sk-not-ours"}, {"authorization": "Basic YTpi"}):
             assert client.get("/api/skills", headers=headers).status_code == 200
         wrong = client.get("/api/skills", headers={"x-api-key": f"apex_00000000_{'a' * 43}"})
@@ -385,8 +385,10 @@ def test_a_server_for_everybody_starts_once_there_is_a_key_and_asks_for_it(
     server = start_server("--host", "0.0.0.0")
     assert "apex keys create" in server.greeting
     url = server.url.replace("0.0.0.0", "127.0.0.1")
-    assert httpx.get(f"{url}/api/skills").status_code == 401
-    assert httpx.get(f"{url}/api/skills", headers={"x-api-key": made["key"]}).status_code == 200
+    assert httpx.get(f"{url}/api/skills", timeout=PATIENCE_SECONDS).status_code == 401
+    assert (
+        httpx.get(f"{url}/api/skills", timeout=PATIENCE_SECONDS, headers={"x-api-key": made["key"]}).status_code == 200
+    )
     assert apex("skills", "list", "--json").json["total"] == 0, "the owner of the data directory needs no key"
     assert apex("keys", "list", "--json").json[0]["id"] == made["id"]
     refused = apex("skills", "list", "--url", url)

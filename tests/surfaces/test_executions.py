@@ -13,7 +13,7 @@ from tests.making import skill_zip, write_skill
 from tests.surfaces.conftest import Apex, Server, StartServer
 from tests.waiting import wait_until
 
-PATIENCE = 30
+PATIENCE = 60
 ECHO = "import os\nprint(os.environ['INPUT_JSON'])\n"
 WAITS = "import time\nprint('begun', flush=True)\ntime.sleep(60)\n"
 LEAVES = "open('output/ä b.txt', 'w').write('left')\nprint('left')\n"

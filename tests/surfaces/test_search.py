@@ -276,7 +276,7 @@ def test_a_server_answers_while_it_indexes(start_server: StartServer, data_dir: 
         write_skill(data_dir / "skills", f"skill-{number}", description=f"Handles the topic number {number}")
     write_skill(data_dir / "skills", "umbrella", description="Says whether it will rain")
     server = start_server()
-    with httpx.Client(base_url=server.url, timeout=20) as client:
+    with httpx.Client(base_url=server.url, timeout=60) as client:
         assert client.get("/api/skills").json()["total"] == 151
         early = client.post("/api/skills/search", json={"query": "umbrella rain"}).json()
         assert early["results"][0]["name"] == "umbrella"

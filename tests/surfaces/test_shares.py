@@ -23,7 +23,7 @@ from tests.making import skill_zip
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
-PATIENCE = 30
+PATIENCE = 60
 ZIP = {"content-type": "application/zip"}
 
 
