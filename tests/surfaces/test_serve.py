@@ -219,7 +219,7 @@ def test_a_second_signal_ends_at_once(start_server: StartServer) -> None:
         wait_until_it_takes_no_more(server)
         assert server.process.poll() is None
         server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(10) == 0
+        assert server.process.wait(20) == 0
     assert not (server.data_dir / "server.json").exists()
 
 
