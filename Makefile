@@ -11,8 +11,11 @@ PORT ?= 8420
 TEST_PROCESSES ?= 2
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
+# Python keeps the bytecode of every run, the rewritten tests' too, and not between the sources.
+export PYTHONDONTWRITEBYTECODE :=
+export PYTHONPYCACHEPREFIX := $(CURDIR)/.venv/pycache
 
-.PHONY: help run test quick format lint types imports tests bench lock clean system-parts
+.PHONY: help run test quick format lint types imports tests torture bench lock clean system-parts
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | expand -t 16
@@ -20,7 +23,7 @@ help: ## list the targets
 run: .venv/run.stamp ## start the server with the example skills (first start installs them)
 	@$(BIN)/apex serve --port $(PORT) --data-dir $(DATA_DIR) --examples examples/skills
 
-test: .venv/dev.stamp system-parts format lint types imports tests ## everything CI runs
+test: .venv/clients.stamp system-parts quick tests torture ## everything CI runs
 
 quick: .venv/dev.stamp format lint types imports ## the checks that need no test run
 
@@ -36,8 +39,12 @@ types: .venv/dev.stamp
 imports: .venv/dev.stamp
 	$(BIN)/lint-imports
 
-tests: .venv/dev.stamp .venv/clients.stamp system-parts
-	$(BIN)/pytest -n $(TEST_PROCESSES) --dist loadfile --cov --cov-report=term
+tests: .venv/dev.stamp ## the ordinary tests, with coverage
+	$(PYTEST) -m "not slow" --cov --cov-report=term
+
+torture: .venv/dev.stamp .venv/clients.stamp system-parts ## the slow tests: endurance, crashes, races, real clients, a browser
+	$(PYTEST) -m slow
+PYTEST := $(BIN)/pytest -n $(TEST_PROCESSES) --dist worksteal
 
 bench: .venv/dev.stamp ## print the benchmarks' ratios
 	$(BIN)/python -m benchmarks

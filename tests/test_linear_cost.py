@@ -45,6 +45,8 @@ from apexbridge.tools.executor import bounded
 from apexbridge.tools.schema import SchemaParameters
 from tests.growth import MOST_GROWTH, growth
 
+pytestmark = pytest.mark.slow
+
 HEAD = "---\nname: a\ndescription: b\n"
 FILES = [PackageFile(path="SKILL.md", size=1, executable=False)]
 Work = Callable[[str], object]

@@ -1,6 +1,7 @@
 """A request is checked before anything is done for it, and a bad one is told what is wrong."""
 
 import asyncio
+import copy
 import json
 from typing import Any
 
@@ -144,18 +145,29 @@ CUSTOM = [
 ]
 
 
-async def told_in_every_mode(request: ChatRequest) -> None:
-    """What is done with a request that was taken, wherever it goes."""
+async def check_every_way(request: ChatRequest) -> None:
+    """In each tool mode the upstream gets the client's fields and messages, and the offline model answers them."""
     offer = Offer(tools=[TOOL, *request.client_tools], choice=request.body.get("tool_choice"))
+    messages = with_system(request.messages, "ours")
+    fields = {key: value for key, value in request.body.items() if key not in ("messages", "tools", "tool_choice")}
     for way in ("native", "schema", "text"):
-        body = request_body(way, request.body, with_system(request.messages, "ours"), offer)
-        json.dumps(body)
-        await (await OfflineModel().ask(OFFLINE_UPSTREAM, body, 1)).next()
+        body = json.loads(json.dumps(request_body(way, request.body, messages, offer)))
+        assert body.items() >= fields.items()
+        if way == "native":
+            assert (body["messages"], body["tools"]) == (messages, offer.tools)
+        else:
+            assert "tools" not in body
+            told = [{"tool": "user"}.get(message["role"], message["role"]) for message in request.messages]
+            assert [message["role"] for message in body["messages"]][-len(told) :] == told
+            assert not any(message.get("tool_calls") for message in body["messages"] if message["role"] == "assistant")
+        answer = await (await OfflineModel().ask(OFFLINE_UPSTREAM, body, 1)).next()
+        assert answer
+        assert answer[0]["choices"]
 
 
 @pytest.mark.anyio
 async def test_calls_of_other_kinds_in_a_conversation_do_no_harm() -> None:
-    await told_in_every_mode(read_request({"messages": CUSTOM}))
+    await check_every_way(read_request({"messages": CUSTOM}))
 
 
 JSON = st.recursive(
@@ -174,11 +186,41 @@ BODIES = st.fixed_dictionaries(
 
 @given(BODIES)
 def test_whatever_is_sent_it_is_taken_or_refused(body: Json) -> None:
+    sent = copy.deepcopy(body)
     try:
         request = read_request(body)
     except BadRequestError:
+        assert refused(body).status == 400
         return
-    assert isinstance(request.uses_our_tools, bool)
-    assert isinstance(request.client_tools, list)
-    assert isinstance(request.model, str)
-    asyncio.run(told_in_every_mode(request))
+    assert body == sent
+    assert request.body == {key: value for key, value in sent.items() if key != "x_bridge"}
+    asyncio.run(check_every_way(request))
+
+
+CONTENTS = st.none() | st.text(max_size=6) | st.lists(JSON, max_size=2)
+FUNCTIONS = st.fixed_dictionaries({"name": st.text(max_size=6), "arguments": st.text(max_size=6)})
+CALLS = st.fixed_dictionaries({"id": st.text(max_size=3), "type": st.just("function"), "function": FUNCTIONS})
+SPOKEN = st.fixed_dictionaries(
+    {"role": st.sampled_from(["system", "developer", "user", "assistant", "function"]), "content": CONTENTS},
+    optional={"name": JSON},
+).map(lambda message: [message])
+
+
+@st.composite
+def answered_calls(draw: st.DrawFn) -> list[Json]:
+    """A message with calls, and an answer to each of them."""
+    calls = draw(st.lists(CALLS, max_size=3))
+    answers = [{"role": "tool", "tool_call_id": call["id"], "content": draw(CONTENTS)} for call in calls]
+    return [{"role": "assistant", "content": draw(CONTENTS), "tool_calls": calls}, *draw(st.permutations(answers))]
+
+
+CONVERSATIONS = st.lists(SPOKEN | answered_calls(), min_size=1, max_size=4).map(
+    lambda turns: [message for turn in turns for message in turn]
+)
+
+
+@given(CONVERSATIONS, st.booleans(), st.sampled_from([None, "none", "auto", "required", {"type": "function"}]))
+def test_a_conversation_reaches_the_model_in_every_tool_mode(
+    messages: list[Json], is_stream: bool, choice: Any
+) -> None:
+    asyncio.run(check_every_way(read_request({"messages": messages, "stream": is_stream, "tool_choice": choice})))

@@ -25,7 +25,7 @@ from tests.making import skill_zip
 Json = dict[str, Any]
 T = TypeVar("T")
 UPSTREAM_KEY_VARIABLE = "TESTS_UPSTREAM_KEY"
-PATIENCE = 30
+PATIENCE = 60
 """Seconds after which a test gives up; none of them waits that long."""
 
 

@@ -3,7 +3,6 @@
 import itertools
 import json
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 from apexbridge.retrieval.embedders.embedder import Embedder
 from tests.chat.live import PATIENCE, Live, live
 from tests.chat.upstream import Step, Upstream, call
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.requirement("B16")
 Json = dict[str, Any]
@@ -83,11 +83,9 @@ def ask_and_wait(server: Live, upstream: Upstream, *, is_stream: bool) -> tuple[
         target=lambda: answers.append(server.answer(is_stream, model, x_bridge={"approvals": "wait"}))
     )
     asking.start()
-    deadline = time.monotonic() + PATIENCE
-    while not (new := [one for one in waiting(server) if one["id"] not in known]) or not _listeners(server):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    return asking, new[0]["id"], answers
+    (question, *_) = wait_until(lambda: [one for one in waiting(server) if one["id"] not in known])
+    wait_until(lambda: _listeners(server))
+    return asking, question["id"], answers
 
 
 @pytest.mark.parametrize("approve", [True, False])

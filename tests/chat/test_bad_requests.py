@@ -79,6 +79,7 @@ def test_what_is_not_there_below_v1_is_told_in_the_one_shape(
     assert is_openai_error(response)
 
 
+@pytest.mark.slow
 def test_bad_requests_and_broken_upstreams_harm_no_other_request(bridge_server: Live, upstream: Upstream) -> None:
     """A hundred at once, most of them bad in some way; the good ones get their own answers."""
 

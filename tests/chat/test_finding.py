@@ -1,7 +1,6 @@
 """What is found on the way: deferred tools, skills as functions, and what a good run teaches the search."""
 
 import json
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,8 +8,9 @@ import pytest
 
 from apexbridge.agent.deferred_tools import DeferredTools
 from apexbridge.retrieval.embedders.embedder import Embedder
-from tests.chat.live import PATIENCE, Live, live
+from tests.chat.live import Live, live
 from tests.chat.upstream import Step, Upstream, call
+from tests.waiting import wait_until
 
 Json = dict[str, Any]
 ECHO = "import json, sys\nprint('echo', json.dumps(json.load(sys.stdin), sort_keys=True))\n"
@@ -155,15 +155,6 @@ def known_by(server: Live, query: str) -> list[str]:
     return [hit.name for hit in found if hit.why.past_use > 0]
 
 
-def until_known(server: Live, query: str, name: str) -> bool:
-    end = time.monotonic() + PATIENCE
-    while time.monotonic() < end:
-        if name in known_by(server, query):
-            return True
-        time.sleep(0.05)
-    return False
-
-
 @pytest.mark.requirement("E11")
 def test_a_run_that_did_its_work_is_found_the_next_time_by_the_same_words(
     server: Live, upstream: Upstream, is_stream: bool
@@ -175,7 +166,7 @@ def test_a_run_that_did_its_work_is_found_the_next_time_by_the_same_words(
         Step(text="Done."),
     )
     server.answer(is_stream, model, words)
-    assert until_known(server, words, "git-commit")
+    wait_until(lambda: "git-commit" in known_by(server, words))
 
 
 @pytest.mark.requirement("E11")

@@ -3,8 +3,7 @@
 import contextlib
 import json
 import socket
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -13,6 +12,7 @@ import pytest
 from apexbridge.retrieval.embedders.embedder import Embedder
 from tests.chat.live import PATIENCE, Live, live, request_of
 from tests.chat.upstream import Step, Upstream, call
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.requirement("G1")
 NAME = "sound-sleeper"
@@ -28,13 +28,6 @@ def server(upstream: Upstream, embedder: Embedder, tmp_path_factory: pytest.Temp
     with live(tmp_path_factory.mktemp("served") / "data", upstream, embedder) as opened:
         opened.install(NAME, {"scripts/execute.py": SLEEP})
         yield opened
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from tests.chat.clients.python import PARTS, LangChainClient, OpenAIClient, play
 from tests.chat.live import PATIENCE, Live
 from tests.chat.upstream import USAGE, Play, Step, Upstream, call, refusal
 
-pytestmark = [pytest.mark.requirement("G1"), pytest.mark.requirement("G5")]
+pytestmark = [pytest.mark.requirement("G1"), pytest.mark.requirement("G5"), pytest.mark.slow]
 Json = dict[str, Any]
 Table = dict[tuple[str, str], Json]
 WAYS = {

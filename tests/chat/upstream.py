@@ -287,7 +287,7 @@ def upstreams() -> Iterator[Upstream]:
     thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
     thread.start()
     try:
-        assert is_ready.wait(20)
+        assert is_ready.wait(60)
         yield upstream
     finally:
         loop.call_soon_threadsafe(leave.set)

@@ -58,7 +58,7 @@ ROOT = Path(__file__).parent.parent.parent
 REFERENCE = ROOT / "docs/reference"
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("README.md")])
 LANGUAGES = {"console", "python", "text", "sh", "json", "toml", "markdown"}
-SERVER_SECONDS = 20
+SERVER_SECONDS = 60
 FIELDS_WITHOUT_SCHEMA = {
     model.__name__: [field.alias or name for name, field in model.model_fields.items()]
     + list(model.model_computed_fields)
@@ -581,6 +581,7 @@ def server() -> Iterator[Callable[[], str]]:
         process.communicate(timeout=SERVER_SECONDS)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("H2")
 @pytest.mark.parametrize("page", [page for page in PAGES if "```console" in page.read_text("utf-8")], ids=name_of)
 def test_console_examples_print_what_the_page_shows(

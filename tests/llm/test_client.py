@@ -18,6 +18,7 @@ from apexbridge.llm.config import Upstream as Address
 from apexbridge.llm.errors import UpstreamError
 from apexbridge.llm.response import PIECE_BYTES
 from tests.chat.upstream import KEY, Step, Upstream, call, refusal
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 Json = dict[str, Any]
@@ -31,7 +32,7 @@ def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 async def client() -> AsyncIterator[UpstreamClient]:
     opened = UpstreamClient(silence_seconds=0.3)
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         yield opened
     await opened.close()
 
@@ -308,14 +309,12 @@ async def test_whoever_leaves_ends_the_request(address: Address, upstream: Upstr
     async def ask() -> None:
         await (pieces(patient, address, model) if stream else complete(patient, address, body_of(model)))
 
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as group:
             group.start_soon(ask)
-            while not upstream.seen(model):
-                await anyio.sleep(0.01)
+            await until(lambda: upstream.seen(model))
             group.cancel_scope.cancel()
-        while not upstream.seen(model)[0].is_over:
-            await anyio.sleep(0.01)
+        await until(lambda: upstream.seen(model)[0].is_over)
     assert upstream.seen(model)[0].was_left
     await patient.close()
 
@@ -339,7 +338,7 @@ async def test_an_answer_that_takes_too_long_is_ended(
 ) -> None:
     patient = UpstreamClient(silence_seconds=60)
     model = upstream.play(Step(text="a text", hang_after=after if stream else -1))
-    with anyio.fail_after(20), pytest.raises(UpstreamError) as caught:
+    with anyio.fail_after(60), pytest.raises(UpstreamError) as caught:
         await asked(patient, address, body_of(model, stream=stream), seconds=0.3)
     assert (caught.value.status, caught.value.error["code"]) == (504, "upstream_timeout")
     assert caught.value.error["message"] == "The model took too long."
@@ -376,6 +375,7 @@ async def test_calls_come_through(client: UpstreamClient, address: Address, upst
     assert told["choices"][0]["message"]["tool_calls"][0]["function"]["name"] == "f"
 
 
+@pytest.mark.slow
 async def test_an_answer_that_unfolds_into_a_very_large_one_leaves_others_their_turn() -> None:
     events = b'data: {"choices": []}\n' * 500_000 + b'data: {"choices": [{"finish_reason": "stop"}]}\n'
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-encoding: gzip\r\nconnection: close\r\n\r\n"

@@ -24,6 +24,7 @@ from apexbridge.retrieval.indexing import ASKING_THREADS
 from apexbridge.retrieval.service import ToolRetrievalService
 from tests.retrieval.conftest import LIBRARY, Searching
 from tests.retrieval.endpoint import Endpoint
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 HELD = {document.name: document.version for document in LIBRARY}
@@ -41,12 +42,6 @@ class BrokenModel:
 
     def embed(self, texts: Any) -> Floats:
         raise EmbeddingError("The model is broken.")
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    with anyio.fail_after(20):
-        while not holds():
-            await anyio.sleep(0.02)
 
 
 # ---------------------------------------------------------------------------------------------------------- finding
@@ -455,6 +450,7 @@ async def test_faults_that_may_pass_leave_the_store_as_it_is(
         assert await again.forget() == 1
 
 
+@pytest.mark.slow
 async def test_a_disk_that_cannot_take_it_costs_nothing_that_was_there(searching: Searching, data_dir: Path) -> None:
     async with searching.open() as service:
         await service.index_skills(LIBRARY)

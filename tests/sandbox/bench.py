@@ -3,7 +3,7 @@
 import json
 import os
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from apexbridge.sandbox.engine import Sandbox, Started
 from apexbridge.sandbox.models import ExecutionResult, Job
 from apexbridge.sandbox.output import Listener
 
-SECONDS = 30
+SECONDS = 60
 """However busy the machine is, no single wait of a test may be longer."""
 TIMEOUT_MS = 20_000
 
@@ -100,13 +100,6 @@ class Words:
         with anyio.fail_after(SECONDS):
             while text not in self.text:
                 await self._news.wait()
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    """Wait for something outside of this process."""
-    with anyio.fail_after(SECONDS):
-        while not is_so():
-            await anyio.sleep(0.01)
 
 
 async def quiet() -> None:

@@ -13,9 +13,10 @@ import pytest
 from apexbridge.sandbox.config import SandboxSettings
 from apexbridge.sandbox.engine import Sandbox
 from apexbridge.sandbox.models import Job
-from tests.sandbox.bench import Bench, descendants, descriptors, marker, named, quiet, until
+from tests.sandbox.bench import Bench, descendants, descriptors, marker, named, quiet
+from tests.waiting import until
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 RUNS, CANCELLED, AT_ONCE, SEED = 1000, 100, 4, 20_260
 KINDS_OF_RUN = {
     # what it is, how often, the suffix, the text

@@ -8,6 +8,8 @@ from tests.sandbox.bench import Bench
 from tests.sandbox.conftest import Opener
 from tests.sandbox.hidden import HIDDEN, IN_NAMESPACES_HIDDEN, ORDINARY_USE, REFUSED
 
+pytestmark = pytest.mark.slow
+
 PATIENCE_MS = 28_000
 
 

@@ -14,8 +14,9 @@ from apexbridge.errors import ServerError
 from apexbridge.sandbox.config import SandboxSettings
 from apexbridge.sandbox.engine import Sandbox
 from apexbridge.sandbox.models import ExecutionResult
-from tests.sandbox.bench import SECONDS, Bench, Words, descendants, descriptors, marker, named, quiet, until
+from tests.sandbox.bench import SECONDS, Bench, Words, descendants, descriptors, marker, named, quiet
 from tests.sandbox.conftest import KINDS
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 ROOT = Path(__file__).parents[2]

@@ -27,6 +27,7 @@ from apexbridge.sandbox.layers import build
 from apexbridge.sandbox.layers.store import Kind, LayerStore
 from apexbridge.sandbox.layers.words import without_paths
 from apexbridge.skills.dependencies import read_dependencies
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 KEY = "0123456789abcdef" * 2
@@ -185,6 +186,7 @@ async def refusal(store: LayerStore, kind: Kind, *requirements: str) -> ApexBrid
 
 
 # --------------------------------------------------------------------------------------------------------- installed
+@pytest.mark.slow
 @pytest.mark.requirement("B21")
 async def test_python_packages_become_a_layer_that_a_script_can_import(store: LayerStore, wheels: Path) -> None:
     make_wheel(wheels, "tiny", {"tiny/__init__.py": "from helper import ANSWER\n"}, metadata="Requires-Dist: helper")
@@ -206,6 +208,7 @@ async def test_python_packages_become_a_layer_that_a_script_can_import(store: La
     assert json.loads((layer.parent / "layer.json").read_text())["installedAt"]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("B21")
 async def test_node_packages_become_a_layer_that_a_script_can_require(store: LayerStore, registry: Registry) -> None:
     registry.add("plain", dependencies={"@scope/deep": "^1"}, bin={"plain": "index.js"}, devDependencies={"none": "1"})
@@ -218,6 +221,7 @@ async def test_node_packages_become_a_layer_that_a_script_can_require(store: Lay
     assert store.list()[0].packages == (("@scope/deep", "1.0.0"), ("plain", "1.0.0"))
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("B21")
 async def test_everything_in_a_layer_is_read_only(store: LayerStore, wheels: Path, registry: Registry) -> None:
     make_wheel(wheels, "tiny", {"tiny.py": "", "dist-info/entry_points.txt": "[console_scripts]\ntiny = tiny:main\n"})
@@ -232,6 +236,7 @@ async def test_everything_in_a_layer_is_read_only(store: LayerStore, wheels: Pat
     assert_nothing_is_left(store)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("B21")
 async def test_a_layer_is_installed_once(store: LayerStore, wheels: Path) -> None:
     make_wheel(wheels, "tiny", {"tiny.py": ""})
@@ -243,6 +248,7 @@ async def test_a_layer_is_installed_once(store: LayerStore, wheels: Path) -> Non
     assert (first.stat().st_ino, lines) == (before, [])
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("B21")
 async def test_of_two_installs_at_once_one_does_the_work_and_both_succeed(tmp_path: Path, wheels: Path) -> None:
     make_wheel(wheels, "tiny", {"tiny.py": ""})
@@ -263,6 +269,7 @@ async def test_of_two_installs_at_once_one_does_the_work_and_both_succeed(tmp_pa
 
 
 # ----------------------------------------------------------------------------------------------------------- refused
+@pytest.mark.slow
 @pytest.mark.requirement("B21")
 async def test_a_package_without_a_wheel_is_refused_and_not_built(
     store: LayerStore, wheels: Path, monkeypatch: pytest.MonkeyPatch
@@ -278,6 +285,7 @@ async def test_a_package_without_a_wheel_is_refused_and_not_built(
     assert not (wheels / "BUILT").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("B21")
 async def test_a_source_package_that_a_wheel_names_by_url_is_not_built(store: LayerStore, wheels: Path) -> None:
     source = make_source(wheels.parent, "raw", leaves=wheels / "BUILT")
@@ -286,6 +294,7 @@ async def test_a_source_package_that_a_wheel_names_by_url_is_not_built(store: La
     assert not (wheels / "BUILT").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("B21")
 async def test_a_wheel_that_a_wheel_names_by_url_is_refused(store: LayerStore, wheels: Path) -> None:
     make_wheel(wheels.parent, "far", {"far.py": ""})
@@ -294,6 +303,7 @@ async def test_a_wheel_that_a_wheel_names_by_url_is_refused(store: LayerStore, w
     assert "far" in (await refusal(store, "python", "tiny")).message
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("B21")
 @pytest.mark.parametrize(
     "named",
@@ -362,6 +372,7 @@ async def test_an_npm_that_would_fetch_any_url_is_refused(
     assert not (tmp_path / "INSTALLED").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "path",
     ["../../../../evil.py", "tiny-1.0.data/purelib/../../../../../evil.py", "tiny-1.0.data/data/../../../evil.py"],
@@ -374,6 +385,7 @@ async def test_a_wheel_cannot_write_outside_of_its_layer(
     assert list(tmp_path.rglob("evil*")) == []
 
 
+@pytest.mark.slow
 async def test_a_script_named_by_a_path_is_not_written_there(store: LayerStore, wheels: Path, tmp_path: Path) -> None:
     scripts = f"[console_scripts]\ntiny = tiny:main\n{'../' * 30}{tmp_path.relative_to('/')}/evil = tiny:main\n"
     make_wheel(wheels, "tiny", {"tiny.py": "", "dist-info/entry_points.txt": scripts})
@@ -437,6 +449,7 @@ async def test_a_pip_that_cannot_be_kept_from_urls_is_not_used(
     assert (error.code, "version of pip" in error.message) == ("NOT_READY", True)
 
 
+@pytest.mark.slow
 async def test_a_link_in_a_wheel_is_not_a_link_in_the_layer(store: LayerStore, wheels: Path) -> None:
     make_wheel(wheels, "tiny", {"tiny.py": ""}, links={"out": "/etc/passwd"})
     layer = await store.install("python", KEY, ["tiny"])
@@ -444,6 +457,7 @@ async def test_a_link_in_a_wheel_is_not_a_link_in_the_layer(store: LayerStore, w
     assert not any(path.is_symlink() for path in layer.rglob("*"))
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("B21")
 async def test_an_install_script_of_a_node_package_does_not_run(
     store: LayerStore, registry: Registry, tmp_path: Path
@@ -454,6 +468,7 @@ async def test_an_install_script_of_a_node_package_does_not_run(
     assert not (tmp_path / "evil").exists()
 
 
+@pytest.mark.slow
 async def test_links_and_paths_of_a_node_package_stay_inside(
     store: LayerStore, registry: Registry, tmp_path: Path
 ) -> None:
@@ -469,6 +484,7 @@ async def test_links_and_paths_of_a_node_package_stay_inside(
     assert [path for path in tmp_path.rglob("evil") if not path.is_relative_to(layer)] == []
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("B21")
 @pytest.mark.parametrize("place", ["git+file:///nowhere", "file:/", "github:a/b", "{tarball}"])
 async def test_a_node_package_cannot_bring_another_from_outside_the_registry(
@@ -536,6 +552,7 @@ async def test_no_requirements_or_no_key_is_a_mistake(store: LayerStore) -> None
             store.find("python", key)
 
 
+@pytest.mark.slow
 async def test_a_package_that_is_too_large_is_refused(tmp_path: Path, wheels: Path) -> None:
     make_wheel(wheels, "tiny", {"tiny.py": "", "data.bin": "x" * 200_000})
     assert "larger" in (await refusal(LayerStore(tmp_path / "layers", max_bytes=100_000), "python", "tiny")).message
@@ -551,6 +568,7 @@ async def test_what_grows_too_large_is_stopped_while_it_grows(
 
 
 # ------------------------------------------------------------------------------------------------------ interrupted
+@pytest.mark.slow
 @pytest.mark.requirement("B21")
 async def test_a_cancelled_install_leaves_nothing(
     store: LayerStore, wheels: Path, monkeypatch: pytest.MonkeyPatch
@@ -587,8 +605,7 @@ async def test_a_cancelled_installer_ends_with_all_its_children(
             await begun.wait()
             tasks.cancel_scope.cancel()
         for process in map(int, (tmp_path / "processes").read_text().split()):
-            while is_running(process):
-                await anyio.sleep(0.01)
+            await until(lambda process=process: not is_running(process))  # type: ignore[misc]
     assert_nothing_is_left(store)
 
 
@@ -604,6 +621,7 @@ def is_running(process: int) -> bool:
         return False
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("B21")
 async def test_what_a_crash_left_is_not_found_and_goes_with_the_next_install(store: LayerStore, wheels: Path) -> None:
     make_wheel(wheels, "tiny", {"tiny.py": ""})
@@ -618,6 +636,7 @@ async def test_what_a_crash_left_is_not_found_and_goes_with_the_next_install(sto
     assert [layer.key for layer in store.list()] == [OTHER_KEY]
 
 
+@pytest.mark.slow
 async def test_a_folder_deeper_than_pythons_stack_can_be_removed(store: LayerStore, wheels: Path) -> None:
     make_wheel(wheels, "tiny", {"tiny.py": ""})
     await store.install("python", KEY, ["tiny"])

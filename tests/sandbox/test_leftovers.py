@@ -6,7 +6,8 @@ from collections.abc import Callable
 import anyio
 import pytest
 
-from tests.sandbox.bench import SECONDS, Bench, Words, marker, named, until
+from tests.sandbox.bench import SECONDS, Bench, Words, marker, named
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 LEAVES = {
@@ -60,6 +61,7 @@ print("done", flush=True)
     assert words.text == heard == result.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("B5")
 @pytest.mark.parametrize(
     ("suffix", "text"),

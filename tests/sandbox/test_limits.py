@@ -211,6 +211,7 @@ for at in range(0, len(taken), step): taken[at]
 }
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("B7")
 @pytest.mark.parametrize("how", list(GREEDY))
 async def test_what_takes_too_much_memory_is_ended(walls: Bench, how: str) -> None:

@@ -12,7 +12,9 @@ import anyio.lowlevel
 import pytest
 
 from apexbridge.sandbox.engine import Sandbox
-from tests.sandbox.bench import Bench, Words, command_line, marker, named, processes, until
+from apexbridge.sandbox.models import ExecutionResult
+from tests.sandbox.bench import Bench, Words, command_line, marker, named, processes
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 FIRST = """
@@ -181,24 +183,31 @@ def owners(mark: str) -> set[int]:
 
 
 async def test_processes_of_two_runs_do_not_count_against_each_other(walls: Bench) -> None:
-    text = """
-import os, signal, sys, time
-children = []
-for _ in range(45):
-    child = os.fork()
-    if child == 0: signal.pause()
-    children.append(child)
-print("begun", flush=True)
+    children = 45
+    text = f"""
+import os, signal, time
+for number in range({children}):
+    if os.fork() == 0: signal.pause()
+print("begun", number + 1, flush=True)
 time.sleep(1000)
 """
+    assert 2 * children > walls.sandbox.settings.limits.processes
     cancels: list[Callable[[], None]] = []
+    results: list[ExecutionResult] = []
+
+    async def run(words: Words) -> None:
+        results.append(await walls.run(text, listener=words, started=cancels.append))
+
     async with anyio.create_task_group() as tasks:
         for _ in range(3):
             words = Words()
-            tasks.start_soon(partial(walls.run, text, listener=words, started=cancels.append))
-            await words.wait_for("begun")
+            tasks.start_soon(run, words)
+            await words.wait_for(f"begun {children}")
+        assert results == [], "all three run at the same time"
         for cancel in cancels:
             cancel()
+    ends = [(result.error_code, result.stdout) for result in results]
+    assert ends == [("CANCELLED", f"begun {children}\n")] * 3
 
 
 async def test_what_held_a_run_is_told_with_its_result(walls: Bench) -> None:

@@ -15,6 +15,8 @@ from tests.sandbox.bench import SECONDS
 from tests.sandbox.hidden import HIDDEN, IN_NAMESPACES_HIDDEN
 from tests.sandbox.hostile import EVERYWHERE, IN_NAMESPACES
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 USER = 61_357
 """Nobody's number."""

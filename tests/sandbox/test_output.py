@@ -180,12 +180,12 @@ def test_the_beginning_of_a_secret_at_the_cut_is_not_shown(stream: Stream, sizes
 
 # ------------------------------------------------------------------------------------------------------------- cost
 HARD: dict[str, tuple[list[str], Callable[[str], str]]] = {
-    "one long secret, a character at a time": (["".join(map(str, range(7000)))], lambda secret: secret[:-1] * 2),
-    "a secret that repeats itself": (["ab" * 8000 + "c"], lambda secret: secret[:-1] * 2),
-    "a secret of one character and another at its end": (["a" * 16000 + "b"], lambda secret: "a" * 40000),
-    "text that nearly is the secret again and again": (["a" * 200 + "b"], lambda secret: ("a" * 199 + "b") * 200),
-    "secrets that are ends of each other": (["x" * n + "y" for n in range(1, 200)], lambda secret: "x" * 20000),
-    "ordinary text": (["hunter2", "s3cr3t"], lambda secret: "it is hungry and such " * 2000),
+    "one long secret, a character at a time": (["".join(map(str, range(2000)))], lambda secret: secret[:-1] * 2),
+    "a secret that repeats itself": (["ab" * 2000 + "c"], lambda secret: secret[:-1] * 2),
+    "a secret of one character and another at its end": (["a" * 4000 + "b"], lambda secret: "a" * 10000),
+    "text that nearly is the secret again and again": (["a" * 200 + "b"], lambda secret: ("a" * 199 + "b") * 50),
+    "secrets that are ends of each other": (["x" * n + "y" for n in range(1, 200)], lambda secret: "x" * 5000),
+    "ordinary text": (["hunter2", "s3cr3t"], lambda secret: "it is hungry and such " * 500),
 }
 
 

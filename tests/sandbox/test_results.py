@@ -14,7 +14,8 @@ from apexbridge.errors import SkillPermissionError
 from apexbridge.sandbox.config import GUARANTEES, SandboxSettings
 from apexbridge.sandbox.engine import Sandbox
 from apexbridge.sandbox.models import ExecutionResult
-from tests.sandbox.bench import SECONDS, Bench, Words, marker, named, until
+from tests.sandbox.bench import SECONDS, Bench, Words, marker, named
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 HELLO = {

@@ -15,8 +15,9 @@ from apexbridge.errors import ServerError
 from apexbridge.sandbox.config import SandboxSettings
 from apexbridge.sandbox.engine import Sandbox
 from apexbridge.sandbox.slots import Slots
-from tests.sandbox.bench import SECONDS, Bench, Words, until
+from tests.sandbox.bench import SECONDS, Bench, Words
 from tests.sandbox.properties import unhurried
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 

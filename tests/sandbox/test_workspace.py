@@ -8,7 +8,8 @@ import pytest
 
 from apexbridge.sandbox.config import MB
 from tests.making import walk
-from tests.sandbox.bench import Bench, descriptors, until
+from tests.sandbox.bench import Bench, descriptors
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 

@@ -18,6 +18,7 @@ from apexbridge.skills.execution import Call
 from apexbridge.skills.inputs import HeldFiles
 from apexbridge.skills.runs import Run
 from tests.making import skill_zip
+from tests.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("B16")]
 PATIENCE = 60
@@ -232,9 +233,8 @@ async def test_a_call_that_never_began_leaves_its_approval_for_another_try(seria
 # --------------------------------------------------------------------------------------------------------- the gate
 async def settled(bridge: Bridge) -> None:
     """Nobody is at work, and a skill can be replaced and removed."""
+    await until(lambda: not bridge.skills._gate.working_count)
     with anyio.fail_after(PATIENCE):
-        while bridge.skills._gate.working_count:
-            await anyio.sleep(0.01)
         async with bridge.skills._gate.closed():
             pass
         await install(bridge, "danger", READS, dangerous=True)
@@ -253,6 +253,7 @@ STEPS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("error", [RuntimeError, asyncio.CancelledError])
 async def test_a_failure_at_any_step_leaves_the_gate(
@@ -297,6 +298,7 @@ async def test_a_call_that_cannot_be_recorded_leaves_the_gate(
     await settled(serial)
 
 
+@pytest.mark.slow
 async def test_calls_that_are_cancelled_at_any_moment_leave_the_gate(serial: Bridge) -> None:
     workspace_file(serial, "a.txt", "a.txt")
     for steps in range(0, 60, 3):

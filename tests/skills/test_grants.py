@@ -57,7 +57,7 @@ class Answers(socketserver.StreamRequestHandler):
 @pytest.fixture
 def listener() -> Iterator[int]:
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Answers) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield server.server_address[1]
         server.shutdown()
 

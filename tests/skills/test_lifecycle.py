@@ -137,6 +137,7 @@ async def test_an_overwrite_replaces_everything_and_indexes_anew(
     assert not list((data_dir / "staging").iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("D3")
 async def test_a_skill_is_never_missing_while_it_is_overwritten(skills: SkillManager, data_dir: Path) -> None:
     await skills.install_skill(skill_zip())
@@ -395,10 +396,11 @@ async def test_links_that_lead_elsewhere_or_stand_in_code_are_no_concern(skills:
     "body", ["x" + "`" * 200_000 + "x", "[" * 400_000, "](" * 200_000, "` `` " * 60_000, "~~~\n" * 90_000]
 )
 async def test_no_text_makes_the_advice_slow(skills: SkillManager, body: str) -> None:
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         assert (await skills.install_skill(skill_zip(body=body))).name == "git-commit"
 
 
+@pytest.mark.slow
 async def test_no_read_mixes_two_versions(skills: SkillManager) -> None:
     def version(number: int) -> bytes:
         return skill_zip(
@@ -493,7 +495,7 @@ async def test_a_folder_beyond_the_limits_is_refused_before_it_is_read(skills: S
             (maze / f"d{number - 1}/a").symlink_to(f"../d{number}")
             (maze / f"d{number - 1}/b").symlink_to(f"../d{number}")
     for folder, code in ((large, "ARCHIVE_TOO_LARGE"), (maze, "UNSAFE_ENTRY")):
-        with anyio.fail_after(10), pytest.raises(SkillError) as caught:
+        with anyio.fail_after(60), pytest.raises(SkillError) as caught:
             await skills.install_skill(folder)
         assert caught.value.code == code
 

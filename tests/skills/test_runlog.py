@@ -5,9 +5,10 @@ import anyio.lowlevel
 import pytest
 
 from apexbridge.skills.runlog import RunLog
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
-PATIENCE = 30
+PATIENCE = 60
 
 
 def text_of(log: RunLog, kind: str) -> str:
@@ -37,12 +38,10 @@ async def test_the_first_output_is_sent_at_once_and_the_rest_soon() -> None:
         async with anyio.create_task_group() as group:
             group.start_soon(listen)
             log.add_output("stdout", "one")
-            while seen != ["one"]:
-                await anyio.lowlevel.checkpoint()
+            await until(lambda: seen == ["one"])
             log.add_output("stdout", "two")
             log.add_output("stdout", "three")
-            while "".join(seen) != "onetwothree":
-                await anyio.sleep(0.001)
+            await until(lambda: "".join(seen) == "onetwothree")
             log.end()
 
 

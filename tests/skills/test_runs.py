@@ -23,9 +23,10 @@ from apexbridge.skills.runs import Run
 from apexbridge.storage.database import Database
 from apexbridge.storage.runs import RunFilter, RunRow, RunStore
 from tests.making import skill_zip
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
-PATIENCE = 30
+PATIENCE = 60
 ECHO = "import json, os, sys\nprint(json.dumps({'env': os.environ['INPUT_JSON'], 'args': sys.argv[1:]}))\n"
 WAITS = "import sys, time\nprint('begun', flush=True)\ntime.sleep(60)\n"
 
@@ -298,9 +299,11 @@ async def test_who_stops_waiting_takes_the_run_with_them(bridge: Bridge) -> None
     await until_begun(run)
     with anyio.move_on_after(0.05):
         await run.result()
-    with anyio.fail_after(PATIENCE):
-        while (await bridge.runs.get(run.id)).state == "running":
-            await anyio.sleep(0.01)
+
+    async def is_over() -> bool:
+        return (await bridge.runs.get(run.id)).state != "running"
+
+    await until(is_over)
     detail = await bridge.runs.get(run.id)
     assert detail.result is not None
     assert detail.result.error_code == "CANCELLED"

@@ -16,6 +16,7 @@ from apexbridge.skills.fingerprint import hash_folder, look
 from apexbridge.skills.manager import SkillManager
 from tests.conftest import Workshop
 from tests.making import WatchedIndex, skill_markdown, skill_zip, walk, write_skill
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -370,7 +371,7 @@ async def test_a_link_made_while_running_may_not_lead_out_either(data_dir: Path,
     async with Bridge.open(Settings(data_dir=data_dir)) as bridge:
         (data_dir / "skills/linked").symlink_to(real)
         write_skill(data_dir / "skills", "plain")
-        await until(lambda found: found == {"plain"}, bridge.skills)
+        await until_known(lambda found: found == {"plain"}, bridge.skills)
         with pytest.raises(SkillParseError, match="leads outside"):
             await bridge.skills.reload_skill("linked")
         assert await names(bridge.skills) == ["plain"]
@@ -441,9 +442,9 @@ async def test_a_root_that_appears_later_is_served_and_watched(data_dir: Path, t
     root = tmp_path / "later"
     async with Bridge.open(Settings(data_dir=data_dir, skill_roots=(root,))) as bridge:
         write_skill(root, "first")
-        await until(lambda found: found == {"first"}, bridge.skills)
+        await until_known(lambda found: found == {"first"}, bridge.skills)
         write_skill(root, "second")
-        await until(lambda found: found == {"first", "second"}, bridge.skills)
+        await until_known(lambda found: found == {"first", "second"}, bridge.skills)
 
 
 async def test_a_root_that_is_no_longer_configured_is_forgotten(workshop: Workshop, tmp_path: Path) -> None:
@@ -457,10 +458,11 @@ async def test_a_root_that_is_no_longer_configured_is_forgotten(workshop: Worksh
 
 
 # ---------------------------------------------------------------------------------------------------- while running
-async def until(condition: Callable[[set[str]], bool], skills: SkillManager) -> None:
-    with anyio.fail_after(5):
-        while not condition(set(await names(skills))):
-            await anyio.sleep(0.02)
+async def until_known(condition: Callable[[set[str]], bool], skills: SkillManager) -> None:
+    async def is_met() -> bool:
+        return condition(set(await names(skills)))
+
+    await until(is_met)
 
 
 @pytest.mark.requirement("D10")
@@ -471,13 +473,13 @@ async def test_folders_changed_by_hand_are_noticed(data_dir: Path, tmp_path: Pat
         skills = bridge.skills
         write_skill(data_dir / "skills", "by-hand")
         write_skill(extra, "later")
-        await until(lambda found: found == {"by-hand", "in-extra", "later"}, skills)
+        await until_known(lambda found: found == {"by-hand", "in-extra", "later"}, skills)
         path = data_dir / "skills/by-hand/SKILL.md"
         path.write_text(skill_markdown("renamed"))
-        await until(lambda found: found == {"renamed", "in-extra", "later"}, skills)
+        await until_known(lambda found: found == {"renamed", "in-extra", "later"}, skills)
         (data_dir / "skills/by-hand").rename(tmp_path / "away")
         (extra / "later").rename(tmp_path / "away-too")
-        await until(lambda found: found == {"in-extra"}, skills)
+        await until_known(lambda found: found == {"in-extra"}, skills)
         with pytest.raises(SkillNotFoundError):
             await skills.get_skill("renamed")
 
@@ -493,7 +495,7 @@ async def test_where_the_kernel_cannot_tell_the_folders_are_swept(
     monkeypatch.setattr("apexbridge.skills.watcher.SWEEP_SECONDS", 0.05)
     async with Bridge.open(Settings(data_dir=data_dir)) as bridge:
         write_skill(data_dir / "skills", "by-hand")
-        await until(lambda found: found == {"by-hand"}, bridge.skills)
+        await until_known(lambda found: found == {"by-hand"}, bridge.skills)
 
 
 async def test_a_name_that_is_no_text_does_not_end_the_watch(data_dir: Path) -> None:
@@ -505,7 +507,7 @@ async def test_a_name_that_is_no_text_does_not_end_the_watch(data_dir: Path) -> 
             await bridge.skills.export_skill("one")
         assert caught.value.code == "UNSAFE_ENTRY"
         write_skill(data_dir / "skills", "two")
-        await until(lambda found: found == {"two"}, bridge.skills)
+        await until_known(lambda found: found == {"two"}, bridge.skills)
 
 
 async def test_what_could_not_be_recorded_is_recorded_later(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -530,7 +532,7 @@ async def test_what_could_not_be_recorded_is_recorded_later(data_dir: Path, monk
                     await change
                 assert caught.value.code == "STORAGE_FULL"
                 assert "nothing was changed" not in caught.value.message
-        await until(lambda found: found == {"two", "three"}, skills)
+        await until_known(lambda found: found == {"two", "three"}, skills)
         assert (await skills.get_skill("two")).description == "Changed while the disk was full."
 
 
@@ -561,8 +563,6 @@ async def test_a_watch_survives_a_folder_that_cannot_be_read(data_dir: Path, mon
 
         monkeypatch.setattr(bridge.skills, "refresh", fail_once)
         write_skill(data_dir / "skills", "first")
-        with anyio.fail_after(5):
-            while not calls:
-                await anyio.sleep(0.02)
+        await until(lambda: calls)
         write_skill(data_dir / "skills", "second")
-        await until(lambda found: "second" in found, bridge.skills)
+        await until_known(lambda found: "second" in found, bridge.skills)

@@ -428,6 +428,7 @@ def test_hostile_python_does_not_crash_the_interpreter() -> None:
     assert all(schema is None or set(schema["properties"]) == {"x"} for schema in results.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "source",
     [

@@ -379,6 +379,7 @@ async def test_an_older_copy_beside_a_running_server_is_found(tmp_path: Path, is
         assert (report.row, targets) == (4, [None, "later"])
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("G7")
 @pytest.mark.parametrize("way", ["removed", "emptied", "cut", "overwritten", "another text file"])
 async def test_a_file_that_was_removed_or_damaged_is_found(tmp_path: Path, way: str) -> None:

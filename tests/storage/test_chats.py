@@ -19,6 +19,7 @@ from apexbridge.agent.records.truncation import MAX_RECORD_BYTES
 from apexbridge.errors import RequestError
 from apexbridge.storage.chats import ChatStore
 from apexbridge.storage.database import Database
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 NOW = int(time.time() * 1000)
@@ -84,9 +85,11 @@ async def test_a_record_is_found_as_it_was_kept_even_before_it_is_written(record
 async def test_what_is_kept_reaches_the_disk_by_itself(records: ChatRecords, database: Database) -> None:
     records.keep(RECORD)
     query = "SELECT count(*) FROM chats"
-    with anyio.fail_after(10):
-        while await database.read(lambda connection: connection.execute(query).fetchone()) == (0,):
-            await anyio.sleep(0.05)
+
+    async def is_kept() -> bool:
+        return bool(await database.read(lambda connection: connection.execute(query).fetchone() != (0,)))
+
+    await until(is_kept)
 
 
 async def test_an_id_that_was_used_before_is_made_another(records: ChatRecords) -> None:
@@ -180,12 +183,10 @@ async def test_whoever_keeps_tidy_begins_at_once_and_leaves_nothing_in_any_file(
     for number in range(2 * BATCH):
         records.keep(replace(RECORD, id=f"req_{number}", started_at=1, answer="a very private answer"))
     assert (await records.list()).total == 2 * BATCH
-    with anyio.fail_after(5):
-        async with anyio.create_task_group() as group:
-            group.start_soon(records.keep_tidy)
-            while any(b"very private" in path.read_bytes() for path in tmp_path.glob("y.sqlite3*")):
-                await anyio.sleep(0.01)
-            group.cancel_scope.cancel()
+    async with anyio.create_task_group() as group:
+        group.start_soon(records.keep_tidy)
+        await until(lambda: not any(b"very private" in path.read_bytes() for path in tmp_path.glob("y.sqlite3*")))
+        group.cancel_scope.cancel()
     assert (await records.list()).total == 0
     database.close()
 

@@ -11,6 +11,7 @@ from apexbridge.storage.database import Database, _migrations
 from apexbridge.storage.directory import is_owned, owned
 from apexbridge.storage.faults import storage_faults
 from apexbridge.storage.statistics import CallStatisticsStore
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -69,7 +70,7 @@ async def test_no_error_ends_the_writer(database: Database) -> None:
 
     with pytest.raises(KeyError):
         await database.write(rude)
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         await database.write(insert("next"))  # type: ignore[arg-type]
     assert await count(database) == 1
 
@@ -244,9 +245,7 @@ async def test_deletions_of_a_moment_empty_the_log_once(
     await database.write(lambda connection: connection.execute("DELETE FROM first_installs"))
     for _ in range(20):
         database.erase_soon()
-    with anyio.fail_after(60):
-        while not emptied:
-            await anyio.sleep(0.02)
+    await until(lambda: emptied)
     assert len(emptied) == 1
     assert database._erase_timer is None
     assert not any(b"quaggaword" in path.read_bytes() for path in tmp_path.glob("x.sqlite3*"))

@@ -12,7 +12,7 @@ import httpx
 from apexbridge.storage.audit import AUDIT_FILE, exported
 from tests.surfaces.conftest import Server, servers
 
-PATIENCE = 30
+PATIENCE = 60
 ZIP = {"content-type": "application/zip"}
 
 
@@ -47,7 +47,8 @@ def gates(data_dir: Path) -> Iterator[Gate]:
     with servers(data_dir) as start:
         server = start(APEX_API_KEYS_REQUIRED="true", APEX_RATE_LIMIT="100000", APEX_ALLOWED_HOSTS="apex.example.org")
         owner = json.loads((server.data_dir / "server.json").read_text())["key"]
-        with httpx.Client(base_url=server.url, trust_env=False, headers={"authorization": f"Bearer {owner}"}) as client:
+        headers = {"authorization": f"Bearer {owner}"}
+        with httpx.Client(base_url=server.url, timeout=PATIENCE, trust_env=False, headers=headers) as client:
             keys = {
                 scope: client.post("/api/keys", json={"name": scope, "scopes": [scope]})
                 .raise_for_status()

@@ -1,7 +1,6 @@
 """Who gets in and what they leave behind, over real HTTP against servers with keys and without."""
 
 import sqlite3
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -22,7 +21,8 @@ from apexbridge.surfaces.http.middleware.scopes import OPEN_PATHS, required_scop
 from apexbridge.surfaces.http.serve import check_host
 from tests.making import skill_zip
 from tests.surfaces.conftest import Apex, Server, StartServer, servers
-from tests.surfaces.gates import PATIENCE, ZIP, Gate, gates, shape
+from tests.surfaces.gates import ZIP, Gate, gates, shape
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 ECHO = "import json, sys\nprint(json.dumps(json.load(sys.stdin), sort_keys=True))\n"
 
@@ -175,10 +175,8 @@ async def test_the_guard_stands_before_the_app_wherever_it_runs(bridge: Bridge) 
 def test_an_expired_and_a_revoked_key_are_told_apart_from_a_wrong_one(gate: Gate) -> None:
     short = gate.make("read", expiresIn=1)
     headers = {"authorization": f"Bearer {short['key']}"}
-    deadline = time.monotonic() + PATIENCE
-    while (answer := gate.ask("GET", "/api/skills", headers=headers)).status_code == 200:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_until(lambda: gate.ask("GET", "/api/skills", headers=headers).status_code != 200)
+    answer = gate.ask("GET", "/api/skills", headers=headers)
     assert (answer.status_code, "expired" in answer.json()["message"]) == (401, True)
     made = gate.make("read")
     headers = {"authorization": f"Bearer {made['key']}"}
@@ -234,7 +232,7 @@ def test_a_key_in_an_address_is_refused_and_not_written_down(gate: Gate, path: s
 
 
 def test_a_keyless_server_lets_everybody_in_but_looks_at_a_key_of_its_kind(open_server: Server) -> None:
-    with httpx.Client(base_url=open_server.url, trust_env=False) as client:
+    with httpx.Client(base_url=open_server.url, timeout=PATIENCE_SECONDS, trust_env=False) as client:
         for headers in ({}, {"authorization": "Bearer sk-not-ours"}, {"authorization": "Basic YTpi"}):
             assert client.get("/api/skills", headers=headers).status_code == 200
         wrong = client.get("/api/skills", headers={"x-api-key": f"apex_00000000_{'a' * 43}"})
@@ -389,8 +387,10 @@ def test_a_server_for_everybody_starts_once_there_is_a_key_and_asks_for_it(
     server = start_server("--host", "0.0.0.0")
     assert "apex keys create" in server.greeting
     url = server.url.replace("0.0.0.0", "127.0.0.1")
-    assert httpx.get(f"{url}/api/skills").status_code == 401
-    assert httpx.get(f"{url}/api/skills", headers={"x-api-key": made["key"]}).status_code == 200
+    assert httpx.get(f"{url}/api/skills", timeout=PATIENCE_SECONDS).status_code == 401
+    assert (
+        httpx.get(f"{url}/api/skills", timeout=PATIENCE_SECONDS, headers={"x-api-key": made["key"]}).status_code == 200
+    )
     assert apex("skills", "list", "--json").json["total"] == 0, "the owner of the data directory needs no key"
     assert apex("keys", "list", "--json").json[0]["id"] == made["id"]
     refused = apex("skills", "list", "--url", url)

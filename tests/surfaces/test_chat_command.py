@@ -14,8 +14,9 @@ import pytest
 
 from tests.making import skill_zip
 from tests.surfaces.conftest import APEX, Apex, StartServer
+from tests.waiting import PATIENCE_SECONDS
 
-PATIENCE = 30
+PATIENCE = 60
 
 
 def test_one_question_is_answered_with_its_steps_beside_it(apex: Apex) -> None:
@@ -51,7 +52,9 @@ def test_what_the_server_refuses_is_said(apex: Apex) -> None:
 def test_a_person_is_asked_before_something_dangerous(start_server: StartServer, typed: str, expected: bytes) -> None:
     server = start_server()
     headers = {"content-type": "application/zip"}
-    httpx.post(f"{server.url}/api/skills/install", content=dangerous_skill(), headers=headers).raise_for_status()
+    httpx.post(
+        f"{server.url}/api/skills/install", timeout=PATIENCE_SECONDS, content=dangerous_skill(), headers=headers
+    ).raise_for_status()
     asked_and_told("--url", server.url, typed=typed, expected=expected)
 
 

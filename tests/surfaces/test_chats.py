@@ -5,7 +5,6 @@ import json
 import logging
 import os
 import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from tests.chat.live import PATIENCE, UPSTREAM_KEY_VARIABLE, Json, Live, live, r
 from tests.chat.upstream import KEY, Step, Upstream, call, refusal, upstreams
 from tests.surfaces.conftest import Apex
 from tests.surfaces.gates import shape
+from tests.waiting import wait_until
 
 USER, MODEL, TOOL, QUERY, NAME, QUOTED = (
     f"{word}-never-on-disk" for word in ("user", "model", "tool", "query", "invented", "quoted")
@@ -88,10 +88,7 @@ def record(server: Live, model: str) -> Json:
 
 
 def wait_for(server: Live, model: str) -> Json:
-    deadline = time.monotonic() + PATIENCE
-    while not records(server, model=model):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_until(lambda: records(server, model=model))
     return record(server, model)
 
 
@@ -173,10 +170,7 @@ def test_a_client_that_leaves_is_recorded_as_such(
 ) -> None:
     model = upstream.play(Step(text="a text that never ends", hang_after=3 if is_stream else -1))
     with asking(server, model, stream=is_stream, **more):
-        deadline = time.monotonic() + PATIENCE
-        while not upstream.seen(model):
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        wait_until(lambda: upstream.seen(model))
         assert records(server, model=model) == []
     found = wait_for(server, model)
     assert (found["outcome"], found["stopCause"], found["error"]) == ("cancelled", "cancelled", None)

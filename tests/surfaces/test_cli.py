@@ -303,7 +303,7 @@ def test_a_pipe_that_closes_early_is_no_crash(data_dir: Path, tmp_path: Path) ->
     process.stdout.close()
     errors = process.stderr.read()
     process.stderr.close()
-    process.wait(20)
+    process.wait(60)
     assert "Traceback" not in errors
 
 

@@ -14,7 +14,7 @@ import uvicorn
 from apexbridge.surfaces.http.transport import protocol
 from apexbridge.surfaces.http.transport.protocol import MAX_HEADERS, LimitedProtocol
 
-PATIENCE = 20
+PATIENCE = 60
 HEAD = b"POST /x HTTP/1.1\r\nHost: localhost\r\n"
 
 

@@ -2,7 +2,6 @@
 
 import json
 import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,9 @@ import pytest
 
 from tests.making import skill_zip, write_skill
 from tests.surfaces.conftest import Apex, Server, StartServer
+from tests.waiting import wait_until
 
-PATIENCE = 30
+PATIENCE = 60
 ECHO = "import os\nprint(os.environ['INPUT_JSON'])\n"
 WAITS = "import time\nprint('begun', flush=True)\ntime.sleep(60)\n"
 LEAVES = "open('output/ä b.txt', 'w').write('left')\nprint('left')\n"
@@ -41,13 +41,13 @@ def execute(client: httpx.Client, name: str, **call: Any) -> httpx.Response:
 
 
 def until_ended(client: httpx.Client, identity: str) -> dict[str, Any]:
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
+    def detail_of_ended() -> dict[str, Any] | None:
         detail: dict[str, Any] = client.get(f"/api/executions/{identity}").json()
-        if detail["state"] in ("completed", "error"):
-            return detail
-        time.sleep(0.02)
-    raise AssertionError(f"{identity} goes on and on")
+        return detail if detail["state"] in ("completed", "error") else None
+
+    ended = wait_until(detail_of_ended)
+    assert ended is not None
+    return ended
 
 
 def until_begun(client: httpx.Client, identity: str) -> None:
@@ -145,10 +145,7 @@ def test_a_client_that_goes_away_takes_its_run_with_it(client: httpx.Client, ser
     with socket.create_connection((address.host, address.port or 80)) as link:
         head = "POST /api/skills/waits/execute HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
         link.sendall(f"{head}Content-Length: 2\r\n\r\n{{}}".encode())
-        deadline = time.monotonic() + PATIENCE
-        while not (going_on := client.get("/api/executions?state=running").json()["executions"]):
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        going_on = wait_until(lambda: client.get("/api/executions?state=running").json()["executions"])
         until_begun(client, going_on[0]["id"])
     assert until_ended(client, going_on[0]["id"])["result"]["errorCode"] == "CANCELLED"
 

@@ -18,9 +18,11 @@ class App:
     """Does what a test wants."""
 
     def __init__(self) -> None:
+        self.waits = asyncio.Event()
         self.go_on = asyncio.Event()
         self.body = b""
         self.has_left = False
+        self.is_cancelled = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         while (message := await receive())["type"] == "http.request":
@@ -38,7 +40,12 @@ class App:
         if scope["path"] == "/listening":
             self.has_left = (await receive())["type"] == "http.disconnect"
             return
-        await self.go_on.wait()
+        self.waits.set()
+        try:
+            await self.go_on.wait()
+        except asyncio.CancelledError:
+            self.is_cancelled = True
+            raise
         await send({"type": "http.response.body", "body": b"two"})
 
 
@@ -48,7 +55,7 @@ def client(app: App) -> httpx.AsyncClient:
 
 async def test_an_answer_comes_piece_by_piece() -> None:
     app = App()
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with client(app) as opened, opened.stream("GET", "/") as response:
             assert (response.status_code, response.headers["content-type"]) == (200, "text/plain")
             pieces = response.aiter_raw()
@@ -64,7 +71,7 @@ async def test_a_request_goes_piece_by_piece() -> None:
 
     app = App()
     app.go_on.set()
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with client(app) as opened:
             assert (await opened.post("/", content=pieces())).text == "onetwo"
     assert app.body == b"ab"
@@ -72,7 +79,7 @@ async def test_a_request_goes_piece_by_piece() -> None:
 
 async def test_whoever_leaves_early_is_gone_for_the_application() -> None:
     app = App()
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with client(app) as opened, opened.stream("GET", "/listening") as response:
             assert response.status_code == 200
     assert app.has_left
@@ -81,22 +88,29 @@ async def test_whoever_leaves_early_is_gone_for_the_application() -> None:
 async def test_an_application_that_does_not_notice_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("apexbridge.surfaces.cli.in_process.LEAVING_SECONDS", 0.05)
     app = App()
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with client(app) as opened, opened.stream("GET", "/") as response:
             assert response.status_code == 200
+            assert not app.is_cancelled
+    assert app.is_cancelled
 
 
 @pytest.mark.parametrize("path", ["/never", "/broken", "/cut"])
 async def test_an_answer_that_is_none_is_an_error(path: str) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with client(App()) as opened:
             with pytest.raises(httpx.RemoteProtocolError):
                 await opened.get(path)
 
 
-async def test_whoever_stops_waiting_ends_the_request() -> None:
+async def test_whoever_stops_waiting_ends_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("apexbridge.surfaces.cli.transport.LEAVING_SECONDS", 0.05)
     app = App()
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with client(app) as opened:
-            with anyio.move_on_after(0.05):
-                await opened.get("/")
+            waiting = asyncio.create_task(opened.get("/"))
+            await app.waits.wait()
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+    assert app.is_cancelled

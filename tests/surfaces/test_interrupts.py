@@ -11,7 +11,7 @@ import pytest
 
 from apexbridge.surfaces.cli import interrupts
 
-PATIENCE = 30
+PATIENCE = 60
 
 
 class Interrupting:

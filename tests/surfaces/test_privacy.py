@@ -1,7 +1,6 @@
 """What a server leaves on the disk: for its own user alone, and no word of a chat that is not to be kept."""
 
 import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 
 from tests.making import skill_zip, zip_of
 from tests.surfaces.conftest import Server, StartServer
+from tests.waiting import wait_until
 
 PATIENCE = 120
 MARK = "quaggaword"
@@ -58,10 +58,7 @@ def past_use(client: httpx.Client) -> float:
 
 def until_learnt(client: httpx.Client) -> None:
     """A chat teaches behind its answer."""
-    deadline = time.monotonic() + PATIENCE
-    while past_use(client) < 1:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: past_use(client) >= 1)
 
 
 def holding(folder: Path, mark: str = MARK) -> list[str]:

@@ -77,7 +77,7 @@ def serve() -> Iterator[Callable[..., Hostile]]:
 
     def start(result: dict[str, Any], file: Callable[[str], Answer] = plain) -> Hostile:
         server = Hostile(result, file)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         started.append(server)
         return server
 

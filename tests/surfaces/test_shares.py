@@ -20,9 +20,10 @@ from apexbridge.surfaces.http.middleware import concurrency
 from apexbridge.surfaces.http.middleware.auth import Access
 from apexbridge.tools.builtin.files.workspace import THREADS_OF_A_KEY, Workspace
 from tests.making import skill_zip
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
-PATIENCE = 30
+PATIENCE = 60
 ZIP = {"content-type": "application/zip"}
 
 
@@ -155,8 +156,7 @@ async def test_file_tools_of_one_key_leave_threads_for_everything_else(tmp_path:
         async with anyio.create_task_group() as group:
             for _ in range(100):
                 group.start_soon(call)
-            while len(started) < THREADS_OF_A_KEY:
-                await anyio.sleep(0.01)
+            await until(lambda: len(started) >= THREADS_OF_A_KEY)
             assert await workspace.in_thread(lambda: "other", caller="other") == "other"
             assert await anyio.to_thread.run_sync(lambda: "common") == "common"
             assert len(started) == THREADS_OF_A_KEY

@@ -4,8 +4,7 @@ import asyncio
 import json
 import socket
 import threading
-import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,6 +26,7 @@ from apexbridge.surfaces.http.transport import json_stream, protocol
 from apexbridge.surfaces.http.transport.json_stream import Placeholders
 from apexbridge.surfaces.http.transport.protocol import LimitedProtocol
 from tests.making import skill_zip
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
 PATIENCE = 60
@@ -45,12 +45,6 @@ class Watched:
     """Bytes of bodies that the connection took from the application."""
     ended: int = 0
     """Requests that are over."""
-
-    def until(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while not condition():
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
 
     @property
     def connections(self) -> int:
@@ -110,8 +104,8 @@ def test_the_time_to_read_is_the_one_that_was_promised() -> None:
 
 def test_a_client_that_does_not_read_is_cut_off_and_never_held_much(watched: Watched) -> None:
     with asking(watched.port, "/"):
-        watched.until(lambda: watched.ended == 1)
-        watched.until(lambda: watched.connections == 0)
+        wait_until(lambda: watched.ended == 1)
+        wait_until(lambda: watched.connections == 0)
         pieces_after_the_cut = watched.taken
     # Once the connection is gone, uvicorn takes the remaining pieces and drops them.
     assert pieces_after_the_cut == BODY_BYTES
@@ -120,7 +114,7 @@ def test_a_client_that_does_not_read_is_cut_off_and_never_held_much(watched: Wat
 def test_an_answer_is_handed_over_at_the_speed_of_its_reader(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocol, "WRITE_SECONDS", PATIENCE)
     with asking(watched.port, "/") as link:
-        watched.until(lambda: watched.taken >= PIECE_BYTES)
+        wait_until(lambda: watched.taken >= PIECE_BYTES)
         link.settimeout(PATIENCE)
         read = 0
         while read < BODY_BYTES:
@@ -130,8 +124,8 @@ def test_an_answer_is_handed_over_at_the_speed_of_its_reader(watched: Watched, m
 
 def test_a_closed_connection_does_not_wait_for_its_reader_either(watched: Watched) -> None:
     with asking(watched.port, "/closed"):
-        watched.until(lambda: watched.taken > 0)
-        watched.until(lambda: watched.connections == 0)
+        wait_until(lambda: watched.taken > 0)
+        wait_until(lambda: watched.connections == 0)
 
 
 def test_only_so_many_connections_are_open_at_once(watched: Watched) -> None:

@@ -19,7 +19,7 @@ import pytest
 from tests.making import skill_zip, write_skill
 from tests.surfaces.conftest import APEX, Apex, Server, StartServer, servers
 
-PATIENCE = 30
+PATIENCE = 60
 
 
 def own() -> None:

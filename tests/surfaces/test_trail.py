@@ -171,7 +171,7 @@ def test_an_act_that_cannot_be_written_down_is_not_done(open_server: Server) -> 
 def test_too_many_requests_are_refused_until_a_moment_later(start_server: StartServer, apex: Apex) -> None:
     keys = [apex("keys", "create", "--name", "x", "--scope", "chat,read", "--json").json["key"] for _ in range(2)]
     server = start_server(APEX_RATE_LIMIT=str(RATE_LIMIT), APEX_API_KEYS_REQUIRED="true")
-    with httpx.Client(base_url=server.url, trust_env=False) as client:
+    with httpx.Client(base_url=server.url, timeout=60, trust_env=False) as client:
         headers = {"x-api-key": keys[0]}
         while (answer := client.get("/api/config", headers=headers)).status_code == 200:
             pass

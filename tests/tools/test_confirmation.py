@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from apexbridge.tools.confirmation import Admission, Confirmation
 from apexbridge.tools.conversation import Conversation
 from apexbridge.tools.registry import ToolRegistry
 from apexbridge.tools.tool import Tool, ToolContext, ToolMetadata
+from tests.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("B16")]
 
@@ -303,12 +304,6 @@ async def test_requests_of_one_caller_that_wait_are_bounded(desk: Desk, monkeypa
     assert (desk.confirmation._listeners, dict(desk.confirmation._requests)) == ({}, {})
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():
-            await asyncio.sleep(0.005)
-
-
 # ---------------------------------------------------------------------------------------------------- words on disk
 WORD = "quaggaword"
 
@@ -318,9 +313,7 @@ def files_with_word(folder: Path) -> list[str]:
 
 
 async def until_no_file_has_the_word(folder: Path) -> None:
-    async with asyncio.timeout(60):
-        while files_with_word(folder):
-            await asyncio.sleep(0.05)
+    await until(lambda: not files_with_word(folder))
 
 
 @pytest.mark.parametrize("approve", [True, False])

@@ -14,6 +14,8 @@ from apexbridge.tools.builtin.files.beneath import Opener, open_beneath, walk_be
 from apexbridge.tools.builtin.files.paths import read_path
 from apexbridge.tools.builtin.files.roots import Root
 
+pytestmark = pytest.mark.slow
+
 ATTEMPTS = int(os.environ.get("RACE_ATTEMPTS", "5000"))
 """`RACE_ATTEMPTS=100000` for a long look."""
 INSIDE, OUTSIDE = b"inside", b"the marker from outside"

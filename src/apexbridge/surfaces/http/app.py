@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from fastapi_offline import FastAPIOffline
 
 import apexbridge
@@ -23,6 +23,9 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
     "4XX": {"model": ErrorAnswer, "description": "Refused; `code` says why."},
     "5XX": {"model": ErrorAnswer, "description": "The server could not."},
 }
+_ROUTES = APIRouter(responses=_ERRORS)
+for _part in (search, grants, skills, executions, tools, plugins, keys, chats, service):
+    _ROUTES.include_router(_part.router)
 
 
 def create_app(bridge: Bridge, access: Access | None = None) -> FastAPI:
@@ -38,13 +41,11 @@ def create_app(bridge: Bridge, access: Access | None = None) -> FastAPI:
         description="Skills and tools: install, find, list, show, edit, run, confirm, count, uninstall.",
         redoc_url=None,
         static_url="/docs/static",
-        responses=_ERRORS,
         telemetry={"tracing": False, "metrics": False, "logs": False},  # looked for anew with every request otherwise
     )
     app.state.bridge = bridge
-    for part in (search, grants, skills, executions, tools, plugins, keys, chats, service):
-        app.include_router(part.router)
-    app.router.routes.extend(endpoint.routes(bridge))
+    # All applications of a process share these. `app.include_router` builds the routes again for each application.
+    app.router.routes.extend([*_ROUTES.routes, *endpoint.routes(bridge)])
     complete_document(app, access)
     add_error_handlers(app)
     trail = AuditTrail(bridge.audit, bridge.content_hash)
