@@ -36,8 +36,8 @@ from apexbridge.retrieval.matches import SearchAnswer
 from apexbridge.sandbox.artifacts import MAX_BYTES, MAX_DEPTH, MAX_FILES
 from apexbridge.sandbox.config import GUARANTEES, MB
 from apexbridge.sandbox.inputs import MAX_INPUT_BYTES, MAX_INPUT_FILES
-from apexbridge.sandbox.launch import FIRST_UID, NICENESS, SLACK_BYTES
-from apexbridge.sandbox.launcher.loop import USERS, WATCH_SECONDS
+from apexbridge.sandbox.launcher.main import USERS, WATCH_SECONDS
+from apexbridge.sandbox.launcher_client import FIRST_UID, NICENESS, SLACK_BYTES
 from apexbridge.sandbox.layers.store import MAX_LAYER_BYTES
 from apexbridge.sandbox.models import ErrorCode, ExecutionResult
 from apexbridge.sandbox.seccomp import refused_numbers

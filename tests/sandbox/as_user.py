@@ -15,13 +15,13 @@ import anyio
 
 from apexbridge.errors import SkillPermissionError
 from apexbridge.sandbox.config import SandboxSettings
-from apexbridge.sandbox.engine import Sandbox
-from apexbridge.sandbox.launcher import kernel
-from apexbridge.sandbox.launcher.confined import is_reachable
+from apexbridge.sandbox.launcher import syscalls
+from apexbridge.sandbox.launcher.landlock_cell import is_reachable
 from apexbridge.sandbox.models import Grants
+from apexbridge.sandbox.sandbox import Sandbox
 from tests.sandbox.bench import Bench, descendants, named, put_up
-from tests.sandbox.hidden import HIDDEN, IN_NAMESPACES_HIDDEN, ORDINARY_USE, REFUSED
-from tests.sandbox.hostile import EVERYWHERE, IN_NAMESPACES, bait, script
+from tests.sandbox.hidden_memory_scripts import HIDDEN, IN_NAMESPACES_HIDDEN, ORDINARY_USE, REFUSED
+from tests.sandbox.hostile_scripts import EVERYWHERE, IN_NAMESPACES, bait, script
 
 SETTINGS = {
     "cold": SandboxSettings(backend="bubblewrap", warm=0),
@@ -113,13 +113,13 @@ async def main(kind: str) -> dict[str, Any]:
 def become(user: int, folder: Path, module: str, *words: str) -> None:
     """Start a module with these words as another user, for whom whatever it needs is within reach."""
     checkout, packages = Path(__file__).parents[2], Path(sysconfig.get_paths()["purelib"])
-    kernel.unshare(kernel.CLONE_NEWNS)
-    kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_SLAVE)
+    syscalls.unshare(syscalls.CLONE_NEWNS)
+    syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_SLAVE)
     os.umask(0o022)
-    kernel.mount("shown", "/mnt", "tmpfs", 0, "mode=755")
+    syscalls.mount("shown", "/mnt", "tmpfs", 0, "mode=755")
     (SHOWN / "below").mkdir(parents=True)
     (SHOWN / "file").touch()
-    kernel.mount("below", str(SHOWN / "below"), "tmpfs", 0, "mode=755")
+    syscalls.mount("below", str(SHOWN / "below"), "tmpfs", 0, "mode=755")
     (SHOWN / "below/secret").touch()
     _put_within_reach([Path(sys.base_prefix), checkout, packages])
     os.chown(folder, user, user)
@@ -136,14 +136,14 @@ def become(user: int, folder: Path, module: str, *words: str) -> None:
 def _put_within_reach(sources: list[Path]) -> None:
     """Show folders that stand in somebody's home at the same place, in this mount namespace, without the home."""
     closed = [source for source in sources if not is_reachable(str(source))]
-    views = [kernel.view(str(source), read_only=False) for source in closed]
+    views = [syscalls.view(str(source), read_only=False) for source in closed]
     for source, view in zip(closed, views, strict=True):
         for folder in (*reversed(source.parents), source):
             if folder.exists() and not is_reachable(str(folder)):
-                kernel.mount("shown", str(folder), "tmpfs", 0, "mode=755")
+                syscalls.mount("shown", str(folder), "tmpfs", 0, "mode=755")
                 break
         source.mkdir(parents=True, exist_ok=True)
-        kernel.attach(view, str(source))
+        syscalls.attach(view, str(source))
 
 
 if __name__ == "__main__":

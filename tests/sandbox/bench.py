@@ -10,9 +10,9 @@ from typing import Any
 import anyio
 
 from apexbridge.errors import ServerError
-from apexbridge.sandbox.engine import Sandbox, Started
 from apexbridge.sandbox.models import ExecutionResult, Job
 from apexbridge.sandbox.output import Listener
+from apexbridge.sandbox.sandbox import Sandbox, Started
 
 SECONDS = 30
 """However busy the machine is, no single wait of a test may be longer."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from apexbridge.sandbox.config import MB, SandboxLimits, SandboxSettings
-from apexbridge.sandbox.engine import Sandbox
+from apexbridge.sandbox.sandbox import Sandbox
 from tests.sandbox.bench import Bench, put_up
 
 KINDS = {

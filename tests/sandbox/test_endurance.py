@@ -11,8 +11,8 @@ import anyio
 import pytest
 
 from apexbridge.sandbox.config import SandboxSettings
-from apexbridge.sandbox.engine import Sandbox
 from apexbridge.sandbox.models import Job
+from apexbridge.sandbox.sandbox import Sandbox
 from tests.sandbox.bench import Bench, descendants, descriptors, marker, named, quiet, until
 
 pytestmark = pytest.mark.anyio

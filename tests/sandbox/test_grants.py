@@ -13,7 +13,7 @@ import anyio
 import anyio.abc
 import pytest
 
-from apexbridge.sandbox.launcher import kernel
+from apexbridge.sandbox.launcher import syscalls
 from apexbridge.sandbox.models import Grants
 from apexbridge.sandbox.proxy import MAX_CONNECTIONS, places
 from tests.sandbox.bench import Bench, Words
@@ -215,15 +215,15 @@ os.chdir({str(shown)!r})
 print(json.dumps([os.listdir("proc"), os.listdir("other"), open("file").read()]))
 """
     try:
-        kernel.mount("proc", str(shown / "proc"), "proc", 0)
-        kernel.mount("tmpfs", str(shown / "other"), "tmpfs", 0)
+        syscalls.mount("proc", str(shown / "proc"), "proc", 0)
+        syscalls.mount("tmpfs", str(shown / "other"), "tmpfs", 0)
         (shown / "other/secret").touch()
-        kernel.mount(str(folder / "beside.txt"), str(shown / "file"), None, kernel.MS_BIND)
+        syscalls.mount(str(folder / "beside.txt"), str(shown / "file"), None, syscalls.MS_BIND)
         result = await walls.run(text, grants=Grants(paths={str(shown): identity(shown)}))
     finally:
         for name in ("proc", "other", "file"):
             with suppress(OSError):  # one that was not mounted
-                kernel.unmount(str(shown / name))
+                syscalls.unmount(str(shown / name))
     if walls.sandbox.settings.backend == "landlock":
         assert (result.error_code, "mounted below" in (result.error or "")) == ("SPAWN_FAILED", True)
     else:

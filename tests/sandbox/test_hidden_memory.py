@@ -6,7 +6,7 @@ import pytest
 
 from tests.sandbox.bench import Bench
 from tests.sandbox.conftest import Opener
-from tests.sandbox.hidden import HIDDEN, IN_NAMESPACES_HIDDEN, ORDINARY_USE, REFUSED
+from tests.sandbox.hidden_memory_scripts import HIDDEN, IN_NAMESPACES_HIDDEN, ORDINARY_USE, REFUSED
 
 PATIENCE_MS = 28_000
 

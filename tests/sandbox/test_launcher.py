@@ -12,8 +12,8 @@ import pytest
 
 from apexbridge.errors import ServerError
 from apexbridge.sandbox.config import SandboxSettings
-from apexbridge.sandbox.engine import Sandbox
 from apexbridge.sandbox.models import ExecutionResult
+from apexbridge.sandbox.sandbox import Sandbox
 from tests.sandbox.bench import SECONDS, Bench, Words, descendants, descriptors, marker, named, quiet, until
 from tests.sandbox.conftest import KINDS
 
@@ -23,7 +23,7 @@ kinds = pytest.mark.parametrize("kind", list(KINDS))
 SERVER = """
 import asyncio, sys
 from pathlib import Path
-from apexbridge.sandbox.engine import Sandbox
+from apexbridge.sandbox.sandbox import Sandbox
 from tests.sandbox.bench import SECONDS, Bench
 from tests.sandbox.conftest import KINDS
 

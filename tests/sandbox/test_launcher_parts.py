@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apexbridge.sandbox.launcher import channel, network, tree
-from apexbridge.sandbox.launcher.clearing import remove_tree
-from apexbridge.sandbox.launcher.confined import is_reachable
+from apexbridge.sandbox.launcher import loopback, process_tree, protocol
+from apexbridge.sandbox.launcher.landlock_cell import is_reachable
+from apexbridge.sandbox.launcher.removal import remove_tree
 from tests.making import walk
 from tests.sandbox.properties import unhurried
 
@@ -77,7 +77,7 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
     theirs.close()
 
 
-@pytest.mark.parametrize("size", [0, channel.LARGE, channel.LARGE * 30])
+@pytest.mark.parametrize("size", [0, protocol.LARGE, protocol.LARGE * 30])
 def test_a_message_arrives_with_its_files_whatever_its_size(
     pair: tuple[socket.socket, socket.socket], tmp_path: Path, size: int
 ) -> None:
@@ -86,8 +86,8 @@ def test_a_message_arrives_with_its_files_whatever_its_size(
         (tmp_path / str(number)).write_text(str(number))
         files.append(os.open(tmp_path / str(number), os.O_RDONLY))
     message = {"do": "start", "text": "é\0" * (size // 2)}
-    channel.send(pair[0], message, files)
-    received = channel.receive(pair[1])
+    protocol.send(pair[0], message, files)
+    received = protocol.receive(pair[1])
     assert received is not None
     assert received[0] == message
     assert [os.read(file, 10) for file in received[1]] == [b"0", b"1", b"2"]
@@ -102,19 +102,19 @@ def test_messages_arrive_one_by_one(messages: list[dict[str, int]]) -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
         for message in messages:
-            channel.send(ours, message)
+            protocol.send(ours, message)
         ours.close()
         found = []
-        while (received := channel.receive(theirs)) is not None:
+        while (received := protocol.receive(theirs)) is not None:
             found.append(received[0])
     assert found == messages
 
 
 def test_the_end_of_the_other_side_is_seen(pair: tuple[socket.socket, socket.socket]) -> None:
     pair[0].close()
-    assert channel.receive(pair[1]) is None
+    assert protocol.receive(pair[1]) is None
     with pytest.raises(OSError, match="Broken pipe"):
-        channel.send(pair[1], {})
+        protocol.send(pair[1], {})
 
 
 # ---------------------------------------------------------------------------------------------------------- processes
@@ -134,14 +134,18 @@ def test_every_process_below_is_found_and_shared_pages_count_once_where_it_matte
     with subprocess.Popen([sys.executable, "-c", TREE], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         below = {int(process.stdout.readline()) for _ in range(2)}
-        assert set(tree.descendants(process.pid)) == below
+        assert set(process_tree.descendants(process.pid)) == below
         pids = [process.pid, *below]
-        assert tree.tasks_of(pids) == 3
-        quick, exact = tree.memory_of(pids), tree.exact_memory_of(pids)
+        assert process_tree.tasks_of(pids) == 3
+        quick, exact = process_tree.memory_of(pids), process_tree.exact_memory_of(pids)
         assert quick >= 90 << 20
         assert 60 << 20 <= exact < quick
         process.communicate()
-    assert (tree.descendants(process.pid), tree.memory_of(pids), tree.exact_memory_of(pids)) == ([], 0, 0)
+    assert (
+        process_tree.descendants(process.pid),
+        process_tree.memory_of(pids),
+        process_tree.exact_memory_of(pids),
+    ) == ([], 0, 0)
 
 
 @contextmanager
@@ -179,7 +183,7 @@ zero = mmap.mmap(os.open("/dev/zero", os.O_RDWR), 2 * MB)
 if os.fork() == 0: sys.stdin.read(); os._exit(0)
 """
     with started(text + READY) as pid:
-        mapped = tree.shared_memory_of([pid, *tree.descendants(pid)])
+        mapped = process_tree.shared_memory_of([pid, *process_tree.descendants(pid)])
         assert (mapped.is_whole, mapped.unreadable, len(mapped.ranges)) == (True, set(), 3)
         assert mapped.bytes_at_most(0) == 14 << 20
         assert mapped.bytes_at_most(8 << 20) == 24 << 20
@@ -201,8 +205,8 @@ ctypes.CDLL(None).syscall(60 if platform.machine() == "x86_64" else 93, 0)
 """
     with started(text) as pid:
         assert b"VmRSS" not in Path(f"/proc/{pid}/status").read_bytes()
-        assert tree.memory_of([pid]) >= 60 << 20
-        assert tree.exact_memory_of([pid]) >= 60 << 20
+        assert process_tree.memory_of([pid]) >= 60 << 20
+        assert process_tree.exact_memory_of([pid]) >= 60 << 20
 
 
 @pytest.mark.requirement("B7")
@@ -216,8 +220,8 @@ for _ in range(4):
     if os.fork() == 0: sys.stdin.read(); os._exit(0)
 """
     with started(text + READY) as pid:
-        assert tree.shared_memory_of([pid]).is_whole
-        assert not tree.shared_memory_of([pid, *tree.descendants(pid)]).is_whole
+        assert process_tree.shared_memory_of([pid]).is_whole
+        assert not process_tree.shared_memory_of([pid, *process_tree.descendants(pid)]).is_whole
 
 
 def test_locks_sockets_and_files_without_a_name_are_found(tmp_path: Path) -> None:
@@ -232,12 +236,12 @@ os.unlink("unnamed")
 os.write(unnamed, b"x" * (1 << 20))
 """
     with started(text + READY) as pid:
-        assert tree.locks_of([pid]) == 7
-        assert tree.open_sockets_of([pid]) == 2
-        assert tree.unnamed_bytes_of([pid], tmp_path.stat().st_dev) >= 1 << 20
-        assert tree.sockets_of_namespace(pid) >= 2
-    assert tree.shared_memory_of_host() >= 0
-    assert tree.socket_bytes() > 0
+        assert process_tree.locks_of([pid]) == 7
+        assert process_tree.open_sockets_of([pid]) == 2
+        assert process_tree.unnamed_bytes_of([pid], tmp_path.stat().st_dev) >= 1 << 20
+        assert process_tree.sockets_of_namespace(pid) >= 2
+    assert process_tree.shared_memory_of_host() >= 0
+    assert process_tree.socket_bytes() > 0
 
 
 # ------------------------------------------------------------------------------------------------------------- others
@@ -251,5 +255,5 @@ def test_a_folder_is_reachable_when_everybody_may_pass_all_above_it(tmp_path: Pa
 
 def test_granted_hosts_are_named_in_a_file_of_hosts() -> None:
     granted = [["127.83.0.1", 443, "example.com"], ["127.83.0.1", 80, "example.com"], ["192.0.2.1", 80, "192.0.2.1"]]
-    assert network.hosts_file(granted) == "127.0.0.1 localhost\n127.83.0.1 example.com\n"
-    assert json.dumps(network.hosts_file([])) == '"127.0.0.1 localhost\\n"'
+    assert loopback.hosts_file(granted) == "127.0.0.1 localhost\n127.83.0.1 example.com\n"
+    assert json.dumps(loopback.hosts_file([])) == '"127.0.0.1 localhost\\n"'

@@ -11,7 +11,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from apexbridge.sandbox.engine import Sandbox
+from apexbridge.sandbox.sandbox import Sandbox
 from tests.sandbox.bench import Bench, Words, command_line, marker, named, processes, until
 
 pytestmark = pytest.mark.anyio

@@ -12,8 +12,8 @@ import pytest
 
 from tests.sandbox.as_user import ORDINARY, SETTINGS
 from tests.sandbox.bench import SECONDS
-from tests.sandbox.hidden import HIDDEN, IN_NAMESPACES_HIDDEN
-from tests.sandbox.hostile import EVERYWHERE, IN_NAMESPACES
+from tests.sandbox.hidden_memory_scripts import HIDDEN, IN_NAMESPACES_HIDDEN
+from tests.sandbox.hostile_scripts import EVERYWHERE, IN_NAMESPACES
 
 ROOT = Path(__file__).parents[2]
 USER = 61_357

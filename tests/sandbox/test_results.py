@@ -12,8 +12,8 @@ import pytest
 
 from apexbridge.errors import SkillPermissionError
 from apexbridge.sandbox.config import GUARANTEES, SandboxSettings
-from apexbridge.sandbox.engine import Sandbox
 from apexbridge.sandbox.models import ExecutionResult
+from apexbridge.sandbox.sandbox import Sandbox
 from tests.sandbox.bench import SECONDS, Bench, Words, marker, named, until
 
 pytestmark = pytest.mark.anyio

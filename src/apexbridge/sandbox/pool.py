@@ -4,9 +4,9 @@ import asyncio
 import logging
 from collections import deque
 
-from apexbridge.sandbox.attempt import Waiting, Workbench
-from apexbridge.sandbox.launch import LaunchError
+from apexbridge.sandbox.launcher_client import LaunchError
 from apexbridge.sandbox.runtimes import WARM_RUNTIMES, RuntimeName
+from apexbridge.sandbox.session import Waiting, Workbench
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ import logging
 import socket
 from types import TracebackType
 
-from apexbridge.sandbox.launch import Cell, LaunchError
+from apexbridge.sandbox.launcher_client import Cell, LaunchError
 from apexbridge.sandbox.models import Grants
 
 CONNECT_SECONDS = 15

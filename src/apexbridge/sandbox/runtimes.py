@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from apexbridge.sandbox.config import MB
-from apexbridge.sandbox.launcher.confined import is_reachable
+from apexbridge.sandbox.launcher.landlock_cell import is_reachable
 
 RuntimeName = Literal["node", "python", "shell"]
 WARM_RUNTIMES: tuple[RuntimeName, ...] = ("node", "python")

@@ -10,7 +10,7 @@ import platform
 import struct
 from collections.abc import Iterable
 
-from apexbridge.sandbox.launch import LaunchError
+from apexbridge.sandbox.launcher_client import LaunchError
 
 # (x86-64, arm64); None where an architecture never had the call. uprobe and uretprobe are missing on purpose: from
 # Linux 6.14 on the kernel makes them past any filter, and ends the process unless it made the call itself.

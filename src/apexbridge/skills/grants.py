@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import anyio.to_thread
 
 from apexbridge.errors import InvalidInputError, SkillError, SkillNotFoundError
-from apexbridge.sandbox.launcher.shown import kernel_kind, origin
+from apexbridge.sandbox.launcher.granted_paths import kernel_kind, origin
 from apexbridge.sandbox.models import Grants
 from apexbridge.skills.catalog import Row
 from apexbridge.skills.fingerprint import hash_folder, look

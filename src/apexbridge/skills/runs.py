@@ -17,8 +17,8 @@ import anyio.to_thread
 from apexbridge._fs import make_private_folder, write_private
 from apexbridge.disk import Disk, blocks, size_on_disk
 from apexbridge.errors import ApexBridgeError, RequestError, ServerError
-from apexbridge.sandbox.engine import Sandbox
 from apexbridge.sandbox.models import ExecutionResult, InputFile, Job
+from apexbridge.sandbox.sandbox import Sandbox
 from apexbridge.skills.files import open_beneath, remove_tree
 from apexbridge.skills.inputs import HeldFiles, InputFiles
 from apexbridge.skills.locks import NameLocks

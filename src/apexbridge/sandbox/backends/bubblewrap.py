@@ -6,8 +6,8 @@ from pathlib import Path
 
 from apexbridge.sandbox.backends.backend import Backend, shared_bytes
 from apexbridge.sandbox.config import SandboxLimits
-from apexbridge.sandbox.launch import Walls
-from apexbridge.sandbox.launcher.rooms import LAYER_PLACES, LOADER_PLACE, SKILL_PLACE
+from apexbridge.sandbox.launcher.rootfs import LAYER_PLACES, LOADER_PLACE, SKILL_PLACE
+from apexbridge.sandbox.launcher_client import Walls
 from apexbridge.sandbox.runtimes import Runtimes
 from apexbridge.sandbox.seccomp import program
 

@@ -10,8 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from apexbridge.sandbox.launcher import tree
-from apexbridge.sandbox.launcher.limits import Limits
+from apexbridge.sandbox.launcher import process_tree
+from apexbridge.sandbox.launcher.rlimits import Limits
 
 _MOUNTED_AT = Path("/sys/fs/cgroup")
 _OWN_GROUPS = Path("/proc/self/cgroup")
@@ -201,7 +201,7 @@ def _make_room(base: Path) -> None:
     """
     here = {int(word) for word in (base / "cgroup.procs").read_text().split()}
     server = os.getppid()
-    ours = {os.getpid(), server, *tree.descendants(server)}
+    ours = {os.getpid(), server, *process_tree.descendants(server)}
     if not here <= ours:
         raise OSError(f"{base} holds processes that are not the server's")
     leaf = base / _SERVER

@@ -14,7 +14,7 @@ import anyio.to_thread
 from pydantic import ValidationError
 
 from apexbridge.errors import RequestError, ServerError
-from apexbridge.sandbox.launcher.clearing import remove_tree
+from apexbridge.sandbox.launcher.removal import remove_tree
 from apexbridge.sandbox.layers.build import LAYER_FOLDER, Build, Progress
 from apexbridge.sandbox.layers.npm import install_node
 from apexbridge.sandbox.layers.pip import install_python

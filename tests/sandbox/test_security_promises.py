@@ -19,15 +19,15 @@ import pytest
 
 from apexbridge.errors import InvalidInputError, ServerError
 from apexbridge.sandbox.config import GUARANTEES, MB, BackendChoice, SandboxSettings
-from apexbridge.sandbox.engine import Sandbox
 from apexbridge.sandbox.layers.store import LayerStore
 from apexbridge.sandbox.models import Grants, InputFile
+from apexbridge.sandbox.sandbox import Sandbox
 from apexbridge.skills.inputs import InputFiles
 from apexbridge.skills.uploads import UploadStore
 from apexbridge.tools.builtin.files.workspace import Workspace
 from tests.sandbox.bench import SECONDS, Bench, Words, marker, named
 from tests.sandbox.conftest import Opener
-from tests.sandbox.elsewhere import CLINGS_TO_MEMORY, SHOWS_ITS_PYTHON, told_by
+from tests.sandbox.other_hosts import CLINGS_TO_MEMORY, SHOWS_ITS_PYTHON, told_by
 from tests.sandbox.test_grants import identity
 
 pytestmark = pytest.mark.anyio

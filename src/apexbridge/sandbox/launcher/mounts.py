@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from apexbridge.sandbox.launcher import embryo, kernel
-from apexbridge.sandbox.launcher.cells import end
+from apexbridge.sandbox.launcher import prefork, syscalls
+from apexbridge.sandbox.launcher.cell import end
 from apexbridge.sandbox.launcher.cgroups import Cgroups
-from apexbridge.sandbox.launcher.embryo import Embryo
-from apexbridge.sandbox.launcher.limits import Limits
-from apexbridge.sandbox.launcher.rooms import furnish, is_temporary
+from apexbridge.sandbox.launcher.prefork import Embryo
+from apexbridge.sandbox.launcher.rlimits import Limits
+from apexbridge.sandbox.launcher.rootfs import furnish, is_temporary
 
 _COUNTED_BY_USER = ("/proc/sys/user/max_inotify_instances", "/proc/sys/user/max_inotify_watches")
 
@@ -57,7 +57,7 @@ class House:
     def prepare(self, limits: Limits) -> None:
         """Have the next process ready."""
         if self.next is None:
-            self.next = embryo.fork(limits, self.niceness, self.cgroups.new(limits))
+            self.next = prefork.fork(limits, self.niceness, self.cgroups.new(limits))
 
     def embryo(self, limits: Limits) -> Embryo:
         """The process that becomes the run which starts now."""
@@ -81,7 +81,7 @@ class House:
                 os.waitpid(self.next.pid, 0)
             self.next.group.remove()
         with suppress(OSError):  # the folder on the host, below: the server removes it too, unless it was killed
-            kernel.unmount(str(self.base))
+            syscalls.unmount(str(self.base))
             self.base.rmdir()
 
     def furnish(self, room: Path, paths: Mapping[str, Sequence[int]] | None = None) -> None:
@@ -100,12 +100,12 @@ def build(told: dict[str, Any], cgroups: Cgroups, *, is_root: bool) -> House:
     """Move into a mount namespace of our own and furnish it."""
     base = Path(told["base"])
     if is_root:
-        kernel.unshare(kernel.CLONE_NEWNS)
+        syscalls.unshare(syscalls.CLONE_NEWNS)
     else:
         _own_user_namespace()
-    kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_SLAVE)
-    kernel.mount("apexbridge", str(base), "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "size=32m,mode=711")
-    kernel.mount(None, str(base), None, kernel.MS_PRIVATE)
+    syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_SLAVE)
+    syscalls.mount("apexbridge", str(base), "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, "size=32m,mode=711")
+    syscalls.mount(None, str(base), None, syscalls.MS_PRIVATE)
     house = House(base=base, program=_reachable_program(told["program"], base), told=told, cgroups=cgroups)
     for is_network in (False, True):
         house.filter(network=is_network).write_bytes(bytes.fromhex(told["filters"][is_network]))
@@ -119,7 +119,7 @@ def _own_user_namespace() -> None:
     # The kernel counts these by user, and a run is the server's user: all runs together leave most to other programs.
     # Read here, since a new namespace has no limits of its own.
     shares = {limit: int(limit.read_text()) // 4 for limit in map(Path, _COUNTED_BY_USER) if limit.exists()}
-    kernel.unshare(kernel.CLONE_NEWUSER | kernel.CLONE_NEWNS)
+    syscalls.unshare(syscalls.CLONE_NEWUSER | syscalls.CLONE_NEWNS)
     Path("/proc/self/setgroups").write_text("deny")
     Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
     Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")

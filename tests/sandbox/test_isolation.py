@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.sandbox.bench import Bench
-from tests.sandbox.hostile import EVERYWHERE, IN_NAMESPACES, bait, script
+from tests.sandbox.hostile_scripts import EVERYWHERE, IN_NAMESPACES, bait, script
 
 pytestmark = pytest.mark.anyio
 

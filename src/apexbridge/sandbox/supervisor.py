@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from apexbridge.sandbox.launch import Cell, Exit, LaunchError
+from apexbridge.sandbox.launcher_client import Cell, Exit, LaunchError
 from apexbridge.sandbox.outcome import Ending
 from apexbridge.sandbox.output import Output, Stream
 

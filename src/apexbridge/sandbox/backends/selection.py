@@ -5,13 +5,13 @@ import os
 from dataclasses import dataclass
 
 from apexbridge.errors import ServerError
-from apexbridge.sandbox.attempt import Workbench
-from apexbridge.sandbox.backends import bubblewrap, confined
+from apexbridge.sandbox.backends import bubblewrap, landlock
 from apexbridge.sandbox.backends.backend import Backend
 from apexbridge.sandbox.config import BackendName, SandboxSettings
-from apexbridge.sandbox.launch import Launcher, LaunchError, Walls
+from apexbridge.sandbox.launcher_client import Launcher, LaunchError, Walls
 from apexbridge.sandbox.runtimes import Runtimes
-from apexbridge.sandbox.selftest import try_walls
+from apexbridge.sandbox.self_test import try_walls
+from apexbridge.sandbox.session import Workbench
 
 ADVICE: dict[BackendName, str] = {
     "bubblewrap": "allow user namespaces, and install bubblewrap (Debian: apt-get install bubblewrap) or the extra: "
@@ -103,4 +103,4 @@ def _plan(name: BackendName, settings: SandboxSettings, runtimes: Runtimes) -> t
         if program is None:
             raise LaunchError("bubblewrap is not installed")
         return bubblewrap.BACKEND, bubblewrap.walls(program, runtimes, settings.limits)
-    return confined.backend(name), confined.walls(name, runtimes, settings.limits)
+    return landlock.backend(name), landlock.walls(name, runtimes, settings.limits)

@@ -3,7 +3,7 @@
 import pytest
 
 from apexbridge.sandbox.config import GUARANTEES, BackendChoice, SandboxSettings
-from apexbridge.sandbox.doctor import diagnose
+from apexbridge.sandbox.diagnosis import diagnose
 
 pytestmark = pytest.mark.anyio
 

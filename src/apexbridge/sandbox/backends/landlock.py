@@ -5,8 +5,8 @@ import tempfile
 
 from apexbridge.sandbox.backends.backend import Backend, shared_bytes
 from apexbridge.sandbox.config import BackendName, Guarantee, SandboxLimits
-from apexbridge.sandbox.launch import LaunchError, Walls
-from apexbridge.sandbox.launcher import kernel
+from apexbridge.sandbox.launcher import syscalls
+from apexbridge.sandbox.launcher_client import LaunchError, Walls
 from apexbridge.sandbox.runtimes import Runtimes
 from apexbridge.sandbox.seccomp import program
 
@@ -48,7 +48,7 @@ def walls(name: BackendName, runtimes: Runtimes, limits: SandboxLimits) -> Walls
     Raises:
         LaunchError: the kernel has no Landlock.
     """
-    if name == "landlock" and not kernel.landlock_version():
+    if name == "landlock" and not syscalls.landlock_version():
         raise LaunchError("this kernel has no Landlock")
     # Unix sockets would reach the host's: no namespace is between. Nor is there another user, unless root gives one.
     shared = shared_bytes(limits)

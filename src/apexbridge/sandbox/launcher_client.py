@@ -18,8 +18,8 @@ import anyio.to_thread
 
 from apexbridge.errors import ServerError
 from apexbridge.sandbox.config import BackendName, SandboxLimits
-from apexbridge.sandbox.launcher import channel
-from apexbridge.sandbox.launcher.clearing import remove_tree
+from apexbridge.sandbox.launcher import protocol
+from apexbridge.sandbox.launcher.removal import remove_tree
 
 SLACK_BYTES = 64 * 1024 * 1024
 """Room between the limit of the whole tree, which is watched, and the one of each process, which the kernel keeps."""
@@ -207,7 +207,7 @@ class Launcher:
         loop = asyncio.get_running_loop()
         while self._link is not None:
             try:
-                channel.send(self._link, message, files)
+                protocol.send(self._link, message, files)
                 return
             except BlockingIOError:
                 writable: asyncio.Future[None] = loop.create_future()
@@ -226,7 +226,7 @@ class Launcher:
         if self._link is None:
             return
         try:
-            channel.send(self._link, message)
+            protocol.send(self._link, message)
         except BlockingIOError:
             asyncio.get_running_loop().call_later(0.01, self.send_soon, message)
         except OSError:
@@ -261,7 +261,7 @@ class Launcher:
         """Read what the launcher tells, until there is nothing more."""
         while self._link is not None:
             try:
-                received = channel.receive(self._link)
+                received = protocol.receive(self._link)
             except BlockingIOError:
                 return
             except OSError:
@@ -345,7 +345,7 @@ def _remove_all(folders: list[str]) -> None:
 def _spawn(link: int) -> subprocess.Popen[bytes]:
     """Start the launcher with nothing of ours but the socket: no environment, no packages, no files, no terminal."""
     home = Path(__file__).parents[2]
-    begin = "import sys; sys.path.append(sys.argv[1]); from apexbridge.sandbox.launcher.loop import main; main()"
+    begin = "import sys; sys.path.append(sys.argv[1]); from apexbridge.sandbox.launcher.main import main; main()"
     return subprocess.Popen(  # noqa: S603
         [sys.executable, "-I", "-S", "-c", begin, str(home), str(link)],
         stdin=subprocess.DEVNULL,

@@ -11,16 +11,16 @@ from apexbridge.disk import Disk
 from apexbridge.sandbox.artifacts import carry_out
 from apexbridge.sandbox.backends.backend import Backend
 from apexbridge.sandbox.config import SandboxLimits
-from apexbridge.sandbox.environment import arguments, base_environment, environment, input_json
 from apexbridge.sandbox.inputs import copy_in
-from apexbridge.sandbox.launch import Cell, Launcher, LaunchError
+from apexbridge.sandbox.launcher_client import Cell, Launcher, LaunchError
 from apexbridge.sandbox.masking import masks
 from apexbridge.sandbox.models import Job, RunFile
 from apexbridge.sandbox.outcome import Ending
 from apexbridge.sandbox.output import Listener, Output
 from apexbridge.sandbox.proxy import GrantedHosts, places
-from apexbridge.sandbox.run import Pipes, Supervisor, packed
+from apexbridge.sandbox.run_input import arguments, base_environment, environment, input_json
 from apexbridge.sandbox.runtimes import Runtime, Runtimes, shell_of
+from apexbridge.sandbox.supervisor import Pipes, Supervisor, packed
 
 Cancel = Callable[[], None]
 

@@ -1,6 +1,6 @@
 """Servers in other circumstances: each runs a few scripts and prints what came of it.
 
-A test starts one as `python -m tests.sandbox.elsewhere WHERE FOLDER`, because what makes the difference (another user,
+A test starts one as `python -m tests.sandbox.other_hosts WHERE FOLDER`, because what makes the difference (another user,
 other mounts, a kernel that refuses) cannot be taken back by the process that has it.
 """
 
@@ -19,15 +19,15 @@ import anyio
 
 from apexbridge.errors import ServerError
 from apexbridge.sandbox.config import MB, BackendChoice, Guarantee, SandboxSettings
-from apexbridge.sandbox.engine import Sandbox
-from apexbridge.sandbox.launcher import kernel
+from apexbridge.sandbox.launcher import syscalls
 from apexbridge.sandbox.models import InputFile
+from apexbridge.sandbox.sandbox import Sandbox
 from apexbridge.sandbox.seccomp import refused_numbers
 from tests.sandbox.as_user import become
 from tests.sandbox.bench import SECONDS, Bench, put_up
 
 ROOT = Path(__file__).parents[2]
-MODULE = "tests.sandbox.elsewhere"
+MODULE = "tests.sandbox.other_hosts"
 USER = 61_358
 """Nobody's number, and not the one of other tests."""
 LEFT_TO_PLAIN: tuple[Guarantee, ...] = ("tree_kill", "memory", "pids", "disk", "env", "fds")
@@ -119,7 +119,7 @@ async def full(folder: Path) -> Any:
     """Artifacts go to a disk with a megabyte and a half more than the server needs, and then with half a megabyte."""
     disk = folder / "disk"
     disk.mkdir()
-    kernel.mount("disk", str(disk), "tmpfs", 0, f"size={256 * MB + MB * 3 // 2},mode=755")
+    syscalls.mount("disk", str(disk), "tmpfs", 0, f"size={256 * MB + MB * 3 // 2},mode=755")
     sandbox = Sandbox(settings_for("bubblewrap"))
     text = "for name in 'ab': open('output/' + name, 'wb').write(bytes(1 << 20))"
     async with sandbox.running():
@@ -169,19 +169,19 @@ def refuse_calls(*numbers: int) -> None:
     rules = [(load, 0, 0, 0)]
     rules += [(compare, len(numbers) - position, 0, number) for position, number in enumerate(numbers)]
     rules += [(answer, 0, 0, 0x7FFF_0000), (answer, 0, 0, 0x0005_0000 | 38)]
-    kernel.renounce_privileges()
-    kernel.filter_syscalls(b"".join(struct.pack("HBBI", *rule) for rule in rules))
+    syscalls.renounce_privileges()
+    syscalls.filter_syscalls(b"".join(struct.pack("HBBI", *rule) for rule in rules))
 
 
 def own_mounts() -> None:
     """Let this process mount for itself alone; whoever is not root needs a user namespace for that."""
     uid, gid = os.getuid(), os.getgid()
-    kernel.unshare(kernel.CLONE_NEWNS | (kernel.CLONE_NEWUSER if uid else 0))
+    syscalls.unshare(syscalls.CLONE_NEWNS | (syscalls.CLONE_NEWUSER if uid else 0))
     if uid:
         Path("/proc/self/setgroups").write_text("deny")
         Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
         Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
-    kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_SLAVE)
+    syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_SLAVE)
 
 
 def move_python(place: Path, *words: str) -> None:
@@ -189,7 +189,7 @@ def move_python(place: Path, *words: str) -> None:
     prefix = Path(os.path.realpath(sys.base_prefix))
     program = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
     place.mkdir()
-    kernel.mount(str(prefix), str(place), None, kernel.MS_BIND | kernel.MS_REC)
+    syscalls.mount(str(prefix), str(place), None, syscalls.MS_BIND | syscalls.MS_REC)
     moved = str(place / Path(program).relative_to(prefix))
     path = f"{ROOT / 'src'}:{ROOT}:{Path(anyio.__file__).parents[1]}"
     os.execve(moved, [moved, "-B", "-m", MODULE, *words], {"PATH": os.defpath, "PYTHONPATH": path})

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from apexbridge.errors import InvalidInputError
-from apexbridge.sandbox.environment import MAX_ARGUMENT_BYTES, MAX_VARIABLE_BYTES, arguments, environment, input_json
 from apexbridge.sandbox.models import Grants, InputFile, Job
-from apexbridge.sandbox.run import packed
+from apexbridge.sandbox.run_input import MAX_ARGUMENT_BYTES, MAX_VARIABLE_BYTES, arguments, environment, input_json
+from apexbridge.sandbox.supervisor import packed
 from tests.sandbox.properties import unhurried
 
 readable = st.text(alphabet=st.characters(exclude_categories=["Cs"]))

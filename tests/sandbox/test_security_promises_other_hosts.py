@@ -17,14 +17,14 @@ import anyio
 import pytest
 
 from apexbridge.sandbox.config import MB, SandboxLimits, SandboxSettings
-from apexbridge.sandbox.engine import Sandbox
-from apexbridge.sandbox.launch import FIRST_UID
-from apexbridge.sandbox.launcher.loop import USERS
+from apexbridge.sandbox.launcher.main import USERS
+from apexbridge.sandbox.launcher_client import FIRST_UID
 from apexbridge.sandbox.models import InputFile
+from apexbridge.sandbox.sandbox import Sandbox
 from tests.sandbox.bench import Bench, descendants, put_up, quiet
 from tests.sandbox.conftest import KINDS
-from tests.sandbox.elsewhere import CHANGES_ITS_INPUT, KEPT_IN_MEMORY, LEFT_TO_PLAIN, USER, told_by
-from tests.sandbox.hostile import bait
+from tests.sandbox.hostile_scripts import bait
+from tests.sandbox.other_hosts import CHANGES_ITS_INPUT, KEPT_IN_MEMORY, LEFT_TO_PLAIN, USER, told_by
 
 pytestmark = pytest.mark.anyio
 IS_ROOT = os.getuid() == 0
@@ -149,11 +149,11 @@ def test_signals_to_the_same_user_are_held_by_what_landlock_has_since_linux_6_12
     # Older kernels have everything of this but the scopes, so a run of a normal user is held as this child is.
     text = f"""
 import os
-from apexbridge.sandbox.launcher import kernel
+from apexbridge.sandbox.launcher import syscalls
 from apexbridge.sandbox.seccomp import program
-kernel.renounce_privileges()
-kernel.landlock(0x1FFF, 0, {scopes}, [])
-kernel.filter_syscalls(program(unix_sockets=False, metadata=False))
+syscalls.renounce_privileges()
+syscalls.landlock(0x1FFF, 0, {scopes}, [])
+syscalls.filter_syscalls(program(unix_sockets=False, metadata=False))
 try: os.kill(os.getppid(), 0); print("signalled")
 except PermissionError: print("refused")
 """
@@ -280,7 +280,7 @@ async def test_the_launcher_uses_no_packages(cold: Bench) -> None:
     launcher = (await cold.sandbox.ready()).workbench.launcher.pid
     words = Path(f"/proc/{launcher}/cmdline").read_text().split("\0")
     assert words[1:3] == ["-I", "-S"]  # nothing of a user's, and no packages on its path
-    text = "import json, sys; import apexbridge.sandbox.launcher.loop; print(json.dumps(list(sys.modules)))"
+    text = "import json, sys; import apexbridge.sandbox.launcher.main; print(json.dumps(list(sys.modules)))"
     command = [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.append({str(ROOT / 'src')!r}); {text}"]
     ended = await anyio.run_process(command)
     used = {name.partition(".")[0] for name in json.loads(ended.stdout)}

@@ -8,8 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from apexbridge.sandbox.launcher import kernel, tree
-from apexbridge.sandbox.launcher.limits import Limits
+from apexbridge.sandbox.launcher import process_tree, syscalls
+from apexbridge.sandbox.launcher.rlimits import Limits
 
 Tell = Callable[[dict[str, Any], Sequence[int]], None]
 """Sends news to the server, with open files."""
@@ -102,14 +102,14 @@ class Cell(ABC):
 
     def inside(self) -> list[int]:
         """The processes of the run."""
-        return tree.descendants(self.pid) if self.pid is not None else []
+        return process_tree.descendants(self.pid) if self.pid is not None else []
 
     def watch(self) -> None:
         """Look at what the run uses, and end it where that is too much."""
         pids = self._settled()
-        used = tree.memory_of(pids)
+        used = process_tree.memory_of(pids)
         if used > self.limits.memory:
-            used = tree.exact_memory_of(pids)
+            used = process_tree.exact_memory_of(pids)
         self._looks += 1
         is_hiding = False
         if used <= self.limits.memory and self._looks % SHARED_EVERY == 0:
@@ -120,28 +120,28 @@ class Cell(ABC):
 
     def sockets(self, pids: Sequence[int]) -> int:
         """How many sockets the run has."""
-        return tree.open_sockets_of(pids)
+        return process_tree.open_sockets_of(pids)
 
     def _settled(self) -> list[int]:
         """The processes of the run; listed again if one ended meanwhile, since its child may have been missed."""
         for _ in range(LISTINGS):
             pids = self.inside()
-            if tree.are_all_there(pids):
+            if process_tree.are_all_there(pids):
                 break
         return pids
 
     def _is_hiding(self, pids: Sequence[int]) -> bool:
         """Whether the run has too much memory, with what no figure of a process shows."""
-        mapped = tree.shared_memory_of(pids)
+        mapped = process_tree.shared_memory_of(pids)
         unreadable, self._unreadable = mapped.unreadable & self._unreadable, mapped.unreadable
-        if not mapped.is_whole or tree.locks_of(pids) > MAX_LOCKS or (unreadable and self.limits.shared):
+        if not mapped.is_whole or process_tree.locks_of(pids) > MAX_LOCKS or (unreadable and self.limits.shared):
             return True
-        hidden = tree.socket_bytes() * self.sockets(pids)
+        hidden = process_tree.socket_bytes() * self.sockets(pids)
         if mapped.ranges:
-            hidden += min(mapped.bytes_at_most(self.limits.shared), tree.shared_memory_of_host())
-        if tree.private_memory_of(pids) + hidden <= self.limits.memory:
+            hidden += min(mapped.bytes_at_most(self.limits.shared), process_tree.shared_memory_of_host())
+        if process_tree.private_memory_of(pids) + hidden <= self.limits.memory:
             return False
-        return tree.exact_memory_of(pids, shared=False) + hidden > self.limits.memory
+        return process_tree.exact_memory_of(pids, shared=False) + hidden > self.limits.memory
 
     def end_for(self, verdict: str) -> None:
         """End everything inside because of a limit."""
@@ -172,8 +172,8 @@ def become(files: Sequence[int], keep: dict[int, int], *, uid: int | None) -> No
         os.setgroups([])
         os.setresgid(uid, uid, uid)
         os.setresuid(uid, uid, uid)
-    kernel.renounce_privileges()
-    kernel.die_with_parent(signal.SIGKILL)  # after the change of user, which takes it back
+    syscalls.renounce_privileges()
+    syscalls.die_with_parent(signal.SIGKILL)  # after the change of user, which takes it back
 
 
 def _arrange(wanted: dict[int, int]) -> None:

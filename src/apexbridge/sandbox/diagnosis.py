@@ -6,13 +6,13 @@ import os
 import uuid
 from typing import Literal
 
-from apexbridge.sandbox.attempt import Finished, Workbench
-from apexbridge.sandbox.backends.choose import ADVICE, build, candidates
+from apexbridge.sandbox.backends.selection import ADVICE, build, candidates
 from apexbridge.sandbox.config import GUARANTEES, BackendName, Guarantee, SandboxSettings
-from apexbridge.sandbox.launch import LaunchError
+from apexbridge.sandbox.launcher_client import LaunchError
 from apexbridge.sandbox.models import Job
 from apexbridge.sandbox.runtimes import RuntimeName, Runtimes
-from apexbridge.sandbox.selftest import CANARIES, QUICK, Proof, try_walls
+from apexbridge.sandbox.self_test import CANARIES, QUICK, Proof, try_walls
+from apexbridge.sandbox.session import Finished, Workbench
 from apexbridge.wire import WireModel
 
 TIMEOUT_MS = 30_000

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from apexbridge.sandbox.launcher.users import Users
+from apexbridge.sandbox.launcher.uids import Users
 
 FIRST = 62_000
 HOLDER = """
 import sys
-from apexbridge.sandbox.launcher.users import Users
+from apexbridge.sandbox.launcher.uids import Users
 users = Users(62_000, 2, (sys.argv[1],))
 print(users.take(), flush=True)
 sys.stdin.read()

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from apexbridge.sandbox.launcher import kernel
-from apexbridge.sandbox.launcher.shown import mounts_below, refuse_another_path
+from apexbridge.sandbox.launcher import syscalls
+from apexbridge.sandbox.launcher.granted_paths import mounts_below, refuse_another_path
 
 SKILL_PLACE = "/skill"
 LOADER_PLACE = "/loaders"
@@ -66,8 +66,8 @@ def furnish(
 ) -> None:
     """Make a root folder: the host's programs, an /etc without secrets, a few devices, and places for the rest."""
     room.mkdir()
-    kernel.mount("room", str(room), "tmpfs", kernel.MS_NOSUID, _ROOM_OPTIONS)
-    kernel.mount(None, str(room), None, kernel.MS_PRIVATE)
+    syscalls.mount("room", str(room), "tmpfs", syscalls.MS_NOSUID, _ROOM_OPTIONS)
+    syscalls.mount(None, str(room), None, syscalls.MS_PRIVATE)
     for name in _EMPTY:
         (room / name).mkdir(parents=True)
     _make_etc(room / "etc")
@@ -90,7 +90,7 @@ def furnish(
         show_granted(room, granted, paths[granted])
     for folder in hidden:
         hide(room, folder)
-    kernel.make_read_only(str(room))
+    syscalls.make_read_only(str(room))
 
 
 def is_temporary(path: str) -> bool:
@@ -101,12 +101,12 @@ def is_temporary(path: str) -> bool:
 def copy_of(model: Path, room: Path) -> None:
     """The same mounts at another place; what is attached to them later shows wherever they were bound to."""
     room.mkdir()
-    kernel.attach(kernel.view(str(model), read_only=False, propagation=kernel.MS_SHARED), str(room))
+    syscalls.attach(syscalls.view(str(model), read_only=False, propagation=syscalls.MS_SHARED), str(room))
 
 
 def hide(room: Path, folder: str) -> None:
     """Show nothing in the place of a folder."""
-    kernel.attach(kernel.view(f"{room}{NOTHING_PLACE}"), f"{room}{folder}")
+    syscalls.attach(syscalls.view(f"{room}{NOTHING_PLACE}"), f"{room}{folder}")
 
 
 def show_granted(room: Path, path: str, identity: Sequence[int]) -> None:
@@ -117,21 +117,21 @@ def show_granted(room: Path, path: str, identity: Sequence[int]) -> None:
     """
     target = f"{room}{path}"
     try:
-        view = kernel.view(path, recursive=False)
+        view = syscalls.view(path, recursive=False)
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
         # The kernel does not let a user without privileges uncover what lies beneath another's mounts.
-        view = kernel.view(path)
+        view = syscalls.view(path)
     try:
         refuse_another_path(view, path, identity)
     except OSError:
         os.close(view)
         raise
-    kernel.attach(view, target)
+    syscalls.attach(view, target)
     for point in mounts_below(target):
         nothing = NOTHING_PLACE if os.path.isdir(point) else EMPTY_FILE_PLACE
-        kernel.attach(kernel.view(f"{room}{nothing}"), str(point))
+        syscalls.attach(syscalls.view(f"{room}{nothing}"), str(point))
 
 
 def make_place(room: Path, path: str) -> None:
@@ -147,7 +147,7 @@ def make_place(room: Path, path: str) -> None:
 def _show(room: Path, path: str) -> None:
     """Show a path of the host, read-only."""
     make_place(room, path)
-    kernel.attach(kernel.view(path), f"{room}{path}")
+    syscalls.attach(syscalls.view(path), f"{room}{path}")
 
 
 def _make_devices(folder: Path) -> None:
@@ -159,7 +159,7 @@ def _make_devices(folder: Path) -> None:
             path.chmod(0o666)
         except PermissionError:
             path.touch()
-            kernel.mount(f"/dev/{source}", str(path), None, kernel.MS_BIND)
+            syscalls.mount(f"/dev/{source}", str(path), None, syscalls.MS_BIND)
     for name, target in _DEVICE_LINKS.items():
         (folder / name).symlink_to(target)
 

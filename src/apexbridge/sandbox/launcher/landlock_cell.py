@@ -14,8 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from apexbridge.sandbox.launcher import kernel, tree
-from apexbridge.sandbox.launcher.cells import (
+from apexbridge.sandbox.launcher import process_tree, syscalls
+from apexbridge.sandbox.launcher.cell import (
     Cell,
     Order,
     Tell,
@@ -27,10 +27,10 @@ from apexbridge.sandbox.launcher.cells import (
     words_of,
 )
 from apexbridge.sandbox.launcher.cgroups import Group
-from apexbridge.sandbox.launcher.clearing import remove_tree
-from apexbridge.sandbox.launcher.limits import Limits, limit_processes
-from apexbridge.sandbox.launcher.rooms import make_readable
-from apexbridge.sandbox.launcher.shown import mounts_below, refuse_another_path
+from apexbridge.sandbox.launcher.granted_paths import mounts_below, refuse_another_path
+from apexbridge.sandbox.launcher.removal import remove_tree
+from apexbridge.sandbox.launcher.rlimits import Limits, limit_processes
+from apexbridge.sandbox.launcher.rootfs import make_readable
 
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_FOLDER = 1, 2, 4, 8
 _ALL_RIGHTS = {1: 0x1FFF, 2: 0x3FFF, 3: 0x7FFF, 4: 0x7FFF, 5: 0xFFFF}
@@ -147,7 +147,7 @@ class ConfinedCell(Cell):
     def watch(self) -> None:
         """Memory, and here also processes and disk, which no kernel limit of ours counts for the whole run."""
         super().watch()
-        if tree.tasks_of(self.inside()) > self.limits.processes:
+        if process_tree.tasks_of(self.inside()) > self.limits.processes:
             self.end_for("processes")
         if self._looks % _DISK_EVERY == 0 and self._is_too_large():
             self.end_for("disk")
@@ -155,18 +155,18 @@ class ConfinedCell(Cell):
     def confine(self, rules: list[tuple[str, int]], granted: dict[str, list[int]]) -> None:
         """Put up what walls this host has; called in the child that becomes the run."""
         # A user that others share has theirs already; what they start or end meanwhile, the watching makes up for.
-        others = 0 if self.uid is not None else tree.tasks_of_user(os.getuid()) - 1
+        others = 0 if self.uid is not None else process_tree.tasks_of_user(os.getuid()) - 1
         limit_processes(0, others + self.limits.processes)
         if self._told["walls"] == "landlock":
-            version = kernel.landlock_version()
-            kernel.landlock(
+            version = syscalls.landlock_version()
+            syscalls.landlock(
                 _ALL_RIGHTS[min(version, 5)],
                 _BIND_AND_CONNECT if version >= _FIRST_WITH_NETWORK else 0,
                 _SOCKETS_AND_SIGNALS if version >= _FIRST_WITH_SCOPES else 0,
                 rules,
                 granted,
             )
-            kernel.filter_syscalls(bytes.fromhex(self._told["filters"][0]))
+            syscalls.filter_syscalls(bytes.fromhex(self._told["filters"][0]))
 
     def _rules(self, readable: list[str]) -> list[tuple[str, int]]:
         look = _EXECUTE | _READ_FILE | _READ_FOLDER
@@ -203,7 +203,7 @@ class ConfinedCell(Cell):
                     size += found.st_blocks * 512
                     if stat.S_ISDIR(found.st_mode):
                         waiting.append(entry.path)
-        size += tree.unnamed_bytes_of(self.inside(), self._device)
+        size += process_tree.unnamed_bytes_of(self.inside(), self._device)
         return size > self.limits.disk or count > self.limits.inodes
 
 
@@ -230,8 +230,8 @@ def _keep(cell: ConfinedCell, order: Order, files: Sequence[int], status: int, r
     signal.set_wakeup_fd(stopper, warn_on_full_buffer=False)
     signal.signal(signal.SIGTERM, lambda *_: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-    kernel.adopt_orphans()
-    kernel.die_with_parent(signal.SIGTERM)
+    syscalls.adopt_orphans()
+    syscalls.die_with_parent(signal.SIGTERM)
     not_started, not_started_inside = os.pipe()
     run = os.fork()
     if run == 0:
@@ -286,7 +286,7 @@ def _end_all(uid: int | None) -> None:
             finally:
                 os._exit(0)
         os.waitpid(killer, 0)
-    while left := tree.descendants(os.getpid()):
+    while left := process_tree.descendants(os.getpid()):
         for pid in left:  # stopped first: what cannot fork any more does not outrun its end
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGSTOP)

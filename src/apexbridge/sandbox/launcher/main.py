@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from apexbridge.sandbox.launcher import bubblewrap, channel, confined, kernel, tree
-from apexbridge.sandbox.launcher.cells import Cell, Order, end, words_of
+from apexbridge.sandbox.launcher import bubblewrap_cell, landlock_cell, process_tree, protocol, syscalls
+from apexbridge.sandbox.launcher.cell import Cell, Order, end, words_of
 from apexbridge.sandbox.launcher.cgroups import Cgroups, Group
-from apexbridge.sandbox.launcher.clearing import remove_tree
-from apexbridge.sandbox.launcher.house import House, build
-from apexbridge.sandbox.launcher.limits import Limits
-from apexbridge.sandbox.launcher.users import Users
+from apexbridge.sandbox.launcher.mounts import House, build
+from apexbridge.sandbox.launcher.removal import remove_tree
+from apexbridge.sandbox.launcher.rlimits import Limits
+from apexbridge.sandbox.launcher.uids import Users
 
 WATCH_SECONDS = 0.05
 MAX_WATCH_SECONDS = 0.5
@@ -44,7 +44,7 @@ class Launcher:
 
     def run(self) -> None:
         """Serve until the server is gone; everything that was started goes with it."""
-        kernel.adopt_orphans()
+        syscalls.adopt_orphans()
         gc.disable()  # there is little to collect, and a collection in a fork would copy every page it looks at
         gc.freeze()
         os.umask(0o022)
@@ -73,7 +73,7 @@ class Launcher:
         for key, _ in happened:
             if key.fileobj is self._link:
                 try:
-                    received = channel.receive(self._link)
+                    received = protocol.receive(self._link)
                 except OSError:
                     received = None
                 if received is None:
@@ -121,7 +121,7 @@ class Launcher:
         if told["walls"] == "bubblewrap":
             self._house = build(told, self._cgroups, is_root=os.getuid() == 0)
         else:
-            confined.prepare(told)
+            landlock_cell.prepare(told)
         self._tell({"event": "ready", "counted": self._cgroups.controllers})
 
     def _do_open(self, identity: str, told: dict[str, Any], _: list[int]) -> None:
@@ -166,9 +166,9 @@ class Launcher:
     def _new_cell(self, identity: str, limits: Limits) -> Cell:
         uid = self._users.take()
         if self._house is not None:
-            return bubblewrap.BubblewrapCell(identity, self._house, limits=limits, uid=uid, tell=self._tell)
+            return bubblewrap_cell.BubblewrapCell(identity, self._house, limits=limits, uid=uid, tell=self._tell)
         group = self._cgroups.new(limits) if self._cgroups is not None else Group()
-        return confined.ConfinedCell(identity, self._told, group, limits=limits, uid=uid, tell=self._tell)
+        return landlock_cell.ConfinedCell(identity, self._told, group, limits=limits, uid=uid, tell=self._tell)
 
     # ----------------------------------------------------------------------------------------------------- ends
     def _reap(self) -> None:
@@ -199,7 +199,7 @@ class Launcher:
 
     def _end_orphans(self) -> None:
         """Whatever has become our child without being started by us has outlived its run."""
-        for pid in tree.children(os.getpid()):
+        for pid in process_tree.children(os.getpid()):
             if pid not in self._by_pid and not self._is_next(pid):
                 end(pid)
 
@@ -247,7 +247,7 @@ class Launcher:
 
     def _tell(self, news: dict[str, Any], files: Sequence[int] = ()) -> None:
         try:
-            channel.send(self._link, news, files)
+            protocol.send(self._link, news, files)
         except OSError:  # the server is gone; the loop will notice
             return
 

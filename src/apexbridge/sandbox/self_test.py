@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from apexbridge.sandbox.attempt import Workbench
 from apexbridge.sandbox.config import Guarantee
-from apexbridge.sandbox.launch import LaunchError
+from apexbridge.sandbox.launcher_client import LaunchError
 from apexbridge.sandbox.models import Job
 from apexbridge.sandbox.seccomp import refused_numbers
+from apexbridge.sandbox.session import Workbench
 
 CANARIES = Path(__file__).parent / "canaries"
 TIMEOUT_MS = 20_000
@@ -39,7 +39,7 @@ async def try_walls(workbench: Workbench, checks: Sequence[Guarantee] = QUICK) -
         limits = workbench.limits
         given |= {"files": limits.files, "processes": limits.processes, "checks": list(checks)}
         given["syscalls"] = refused_numbers()
-        told = await run_canary(workbench, "walls.py", given)
+        told = await run_canary(workbench, "isolation.py", given)
     return {name: Proof(held=proof["held"], told=proof["proof"]) for name, proof in json.loads(told).items()}
 
 

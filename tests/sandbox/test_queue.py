@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from apexbridge.errors import ServerError
 from apexbridge.sandbox.config import SandboxSettings
-from apexbridge.sandbox.engine import Sandbox
-from apexbridge.sandbox.slots import Slots
+from apexbridge.sandbox.queue import Slots
+from apexbridge.sandbox.sandbox import Sandbox
 from tests.sandbox.bench import SECONDS, Bench, Words, until
 from tests.sandbox.properties import unhurried
 

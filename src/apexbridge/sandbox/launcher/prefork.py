@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from apexbridge.sandbox.launcher import channel, kernel, network
-from apexbridge.sandbox.launcher.cells import become, close_all_but, settle, words_of
+from apexbridge.sandbox.launcher import loopback, protocol, syscalls
+from apexbridge.sandbox.launcher.cell import become, close_all_but, settle, words_of
 from apexbridge.sandbox.launcher.cgroups import Group
-from apexbridge.sandbox.launcher.limits import Limits, limit_processes
+from apexbridge.sandbox.launcher.rlimits import Limits, limit_processes
 
 HOST_NAME = "sandbox"
-_NAMESPACES = kernel.CLONE_NEWNET | kernel.CLONE_NEWIPC | kernel.CLONE_NEWUTS | kernel.CLONE_NEWCGROUP
+_NAMESPACES = syscalls.CLONE_NEWNET | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWUTS | syscalls.CLONE_NEWCGROUP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,10 +31,10 @@ class Embryo:
     def become(self, told: dict[str, Any], files: Sequence[int]) -> list[int]:
         """Tell it what to become; gives the sockets for granted hosts, where there are any."""
         with self.link:
-            channel.send(self.link, told, files)
+            protocol.send(self.link, told, files)
             if not told["hosts"]:
                 return []
-            answer = channel.receive(self.link)
+            answer = protocol.receive(self.link)
         return answer[1] if answer else []
 
 
@@ -46,7 +46,7 @@ def fork(limits: Limits, niceness: int, group: Group) -> Embryo:
         try:
             _prepare(theirs, group)
             settle(limits=limits, niceness=niceness)
-            received = channel.receive(theirs)
+            received = protocol.receive(theirs)
             if received is not None:
                 _start(theirs, *received)
         finally:
@@ -57,11 +57,11 @@ def fork(limits: Limits, niceness: int, group: Group) -> Embryo:
 
 def _prepare(link: socket.socket, group: Group) -> None:
     close_all_but({0, 1, 2, link.fileno()})
-    kernel.die_with_parent(signal.SIGKILL)
+    syscalls.die_with_parent(signal.SIGKILL)
     group.join()  # now: the kernel may take its time over it, and the namespace of groups begins where we are
-    kernel.unshare(_NAMESPACES)
+    syscalls.unshare(_NAMESPACES)
     socket.sethostname(HOST_NAME)
-    network.raise_loopback()
+    loopback.raise_loopback()
 
 
 def _start(link: socket.socket, told: dict[str, Any], files: list[int]) -> None:
@@ -70,9 +70,9 @@ def _start(link: socket.socket, told: dict[str, Any], files: list[int]) -> None:
     stderr = standard[2]
     try:
         if told["hosts"]:
-            network.limit_buffers()
-            listeners = [network.listener(str(address), int(port)) for address, port, _ in told["hosts"]]
-            channel.send(link, {}, [item.fileno() for item in listeners])
+            loopback.limit_buffers()
+            listeners = [loopback.listener(str(address), int(port)) for address, port, _ in told["hosts"]]
+            protocol.send(link, {}, [item.fileno() for item in listeners])
         become(standard, kept, uid=uid)
         stderr = 2
         if uid is not None:  # nobody else has this user, so everything that counts is this run's

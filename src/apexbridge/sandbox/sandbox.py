@@ -16,17 +16,17 @@ import anyio.to_thread
 
 from apexbridge.disk import Disk
 from apexbridge.errors import ServerError, SkillPermissionError
-from apexbridge.sandbox.attempt import Cancel, Finished, Waiting
-from apexbridge.sandbox.backends.choose import Choice, choose
+from apexbridge.sandbox.backends.selection import Choice, choose
 from apexbridge.sandbox.config import SandboxSettings
-from apexbridge.sandbox.environment import arguments, input_json
-from apexbridge.sandbox.launch import LaunchError
+from apexbridge.sandbox.launcher_client import LaunchError
 from apexbridge.sandbox.models import ExecutionResult, Grants, Job
 from apexbridge.sandbox.outcome import Ending, failure_of
 from apexbridge.sandbox.output import Listener
 from apexbridge.sandbox.pool import WarmPool
+from apexbridge.sandbox.queue import Slots
+from apexbridge.sandbox.run_input import arguments, input_json
 from apexbridge.sandbox.runtimes import RuntimeName, Runtimes
-from apexbridge.sandbox.slots import Slots
+from apexbridge.sandbox.session import Cancel, Finished, Waiting
 
 logger = logging.getLogger(__name__)
 Started = Callable[[Cancel], None]

@@ -13,12 +13,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from apexbridge.sandbox.launcher import kernel, network, tree
-from apexbridge.sandbox.launcher.cells import Cell, Order, Tell, end, refuse_another
+from apexbridge.sandbox.launcher import loopback, process_tree, syscalls
+from apexbridge.sandbox.launcher.cell import Cell, Order, Tell, end, refuse_another
 from apexbridge.sandbox.launcher.cgroups import Group
-from apexbridge.sandbox.launcher.house import House
-from apexbridge.sandbox.launcher.limits import Limits, limit_processes
-from apexbridge.sandbox.launcher.rooms import (
+from apexbridge.sandbox.launcher.mounts import House
+from apexbridge.sandbox.launcher.rlimits import Limits, limit_processes
+from apexbridge.sandbox.launcher.rootfs import (
     LAYER_PLACES,
     SKILL_PLACE,
     copy_of,
@@ -111,11 +111,11 @@ class BubblewrapCell(Cell):
 
     def attach(self, skill: str, layers: dict[str, str], folder: list[int] | None) -> None:
         """Mount the skill, and what it needs, where the inside already looks."""
-        view = kernel.view(skill)
+        view = syscalls.view(skill)
         refuse_another(view, folder)
-        kernel.attach(view, f"{self._room}{SKILL_PLACE}")
+        syscalls.attach(view, f"{self._room}{SKILL_PLACE}")
         for name, layer in layers.items():
-            kernel.attach(kernel.view(layer), f"{self._room}{LAYER_PLACES[name]}")
+            syscalls.attach(syscalls.view(layer), f"{self._room}{LAYER_PLACES[name]}")
         self.is_watched = True
 
     def kill(self) -> None:
@@ -153,13 +153,13 @@ class BubblewrapCell(Cell):
         self._group.remove()
         for place in (self._room, self._disk, self._input):
             with suppress(OSError):
-                kernel.unmount(str(place))
+                syscalls.unmount(str(place))
             with suppress(OSError):
                 place.rmdir()
 
     def sockets(self, pids: Sequence[int]) -> int:
         """How many sockets the run has, those included that wait to be accepted."""
-        return tree.sockets_of_namespace(self.pid) if self.pid is not None else 0
+        return process_tree.sockets_of_namespace(self.pid) if self.pid is not None else 0
 
     @property
     def wakes(self) -> dict[int, Callable[[], None]]:
@@ -175,29 +175,29 @@ class BubblewrapCell(Cell):
                 copy_of(own, self._room)
             finally:
                 with suppress(OSError):
-                    kernel.unmount(str(own))
+                    syscalls.unmount(str(own))
                     own.rmdir()
         else:
             copy_of(self._house.model, self._room)
-        kernel.attach(kernel.view(str(self._disk / "tmp")), f"{self._room}/tmp")
+        syscalls.attach(syscalls.view(str(self._disk / "tmp")), f"{self._room}/tmp")
         for path in self._house.temporary:
             make_place(self._disk, path)
-            kernel.attach(kernel.view(path), f"{self._room}{path}")
+            syscalls.attach(syscalls.view(path), f"{self._room}{path}")
         for path in sorted(filter(is_temporary, order.paths)):
             make_place(self._disk, path)
             show_granted(self._room, path, order.paths[path])
         for folder in self._house.hidden:
             hide(self._room, folder)
         inside = f"{self._room}{order.workspace}"
-        kernel.attach(kernel.view(str(self._workspace), read_only=False), inside)
-        kernel.attach(kernel.view(str(self._disk / "shm"), read_only=False), f"{self._room}/dev/shm")
+        syscalls.attach(syscalls.view(str(self._workspace), read_only=False), inside)
+        syscalls.attach(syscalls.view(str(self._disk / "shm"), read_only=False), f"{self._room}/dev/shm")
         if self._has_input:
             (self._workspace / "input").mkdir()
-            kernel.attach(kernel.view(str(self._input)), f"{inside}/input")
+            syscalls.attach(syscalls.view(str(self._input)), f"{inside}/input")
         if order.hosts:
             hosts = self._disk / "hosts"
-            hosts.write_text(network.hosts_file(order.hosts))
-            kernel.attach(kernel.view(str(hosts)), f"{self._room}/etc/hosts")
+            hosts.write_text(loopback.hosts_file(order.hosts))
+            syscalls.attach(syscalls.view(str(hosts)), f"{self._room}/etc/hosts")
 
     @property
     def _needs_gate(self) -> bool:
@@ -269,4 +269,4 @@ def _written(options: list[str]) -> int:
 def _counted_tmpfs(place: Path, *, size: int, inodes: int) -> None:
     place.mkdir()
     options = f"size={size},nr_inodes={inodes},mode=755"
-    kernel.mount("workspace", str(place), "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, options)
+    syscalls.mount("workspace", str(place), "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, options)
