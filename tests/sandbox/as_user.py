@@ -136,14 +136,14 @@ def become(user: int, folder: Path, module: str, *words: str) -> None:
 def _put_within_reach(sources: list[Path]) -> None:
     """Show folders that stand in somebody's home at the same place, in this mount namespace, without the home."""
     closed = [source for source in sources if not is_reachable(str(source))]
-    views = [syscalls.view(str(source), read_only=False) for source in closed]
+    views = [syscalls.clone_mount(str(source), read_only=False) for source in closed]
     for source, view in zip(closed, views, strict=True):
         for folder in (*reversed(source.parents), source):
             if folder.exists() and not is_reachable(str(folder)):
                 syscalls.mount("shown", str(folder), "tmpfs", 0, "mode=755")
                 break
         source.mkdir(parents=True, exist_ok=True)
-        syscalls.attach(view, str(source))
+        syscalls.attach_mount(view, str(source))
 
 
 if __name__ == "__main__":

@@ -11,8 +11,9 @@ import anyio
 
 from apexbridge.errors import ServerError
 from apexbridge.sandbox.models import ExecutionResult, Job
-from apexbridge.sandbox.output import Listener
-from apexbridge.sandbox.sandbox import Sandbox, Started
+from apexbridge.sandbox.output import OutputListener
+from apexbridge.sandbox.sandbox import Sandbox
+from apexbridge.sandbox.session import OnStart
 
 SECONDS = 30
 """However busy the machine is, no single wait of a test may be longer."""
@@ -48,14 +49,14 @@ class Bench:
         suffix: str = "py",
         *,
         artifacts: Path | None = None,
-        listener: Listener | None = None,
-        started: Started | None = None,
+        listener: OutputListener | None = None,
+        on_start: OnStart | None = None,
         **fields: Any,
     ) -> ExecutionResult:
         """Run a script to its end."""
         with anyio.fail_after(SECONDS):
             return await self.sandbox.run(
-                self.job(text, suffix, **fields), artifacts=artifacts, listener=listener, started=started
+                self.job(text, suffix, **fields), artifacts=artifacts, listener=listener, on_start=on_start
             )
 
     async def told(self, text: str, suffix: str = "py", **fields: Any) -> Any:

@@ -1,7 +1,7 @@
 """Servers in other circumstances: each runs a few scripts and prints what came of it.
 
-A test starts one as `python -m tests.sandbox.other_hosts WHERE FOLDER`, because what makes the difference (another user,
-other mounts, a kernel that refuses) cannot be taken back by the process that has it.
+A test starts one as `python -m tests.sandbox.other_hosts HOST FOLDER`: a process cannot undo what makes the difference
+(another user, other mounts, a kernel that refuses).
 """
 
 import ctypes
@@ -169,8 +169,8 @@ def refuse_calls(*numbers: int) -> None:
     rules = [(load, 0, 0, 0)]
     rules += [(compare, len(numbers) - position, 0, number) for position, number in enumerate(numbers)]
     rules += [(answer, 0, 0, 0x7FFF_0000), (answer, 0, 0, 0x0005_0000 | 38)]
-    syscalls.renounce_privileges()
-    syscalls.filter_syscalls(b"".join(struct.pack("HBBI", *rule) for rule in rules))
+    syscalls.set_no_new_privileges()
+    syscalls.install_seccomp_filter(b"".join(struct.pack("HBBI", *rule) for rule in rules))
 
 
 def own_mounts() -> None:

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from apexbridge.sandbox import artifacts
-from apexbridge.sandbox.artifacts import MAX_DEPTH, MAX_FILES, carry_out
+from apexbridge.sandbox.artifacts import MAX_DEPTH, MAX_FILES, collect_artifacts
 from tests.making import walk
 from tests.sandbox.properties import unhurried
 
@@ -30,7 +30,7 @@ def opened(workspace: Path) -> Iterator[int]:
 
 
 def carried(opened: int, target: Path, *secrets: str) -> tuple[dict[str, int], list[str]]:
-    files, left = carry_out(opened, target, secrets=secrets)
+    files, left = collect_artifacts(opened, target, secrets=secrets)
     return {file.path: file.size for file in files}, left
 
 

@@ -95,7 +95,7 @@ def test_version_two_without_the_controllers_is_refused(tmp_path: Path) -> None:
     (tmp_path / "cgroup").write_text("0::/\n")
     groups = Cgroups(mounted_at=ROOT / "unified", own_groups=tmp_path / "cgroup", controllers=("no-such-controller",))
     assert groups.controllers == []
-    assert groups.new(LIMITS).folders == []
+    assert groups.create(LIMITS).folders == []
     groups.close()
 
 
@@ -144,7 +144,7 @@ def _launcher(controllers: tuple[str, ...], folders: list[str]) -> dict[str, obj
     """What the launcher does, in a child of the "server"."""
     groups = Cgroups(controllers=controllers)
     told: dict[str, object] = {"controllers": groups.controllers}
-    group = groups.new(LIMITS)
+    group = groups.create(LIMITS)
     told["own"] = own_paths().get("", "") and f"/{own_paths()['']}"
     told["again"] = Cgroups(controllers=controllers).controllers
     if group.folders:

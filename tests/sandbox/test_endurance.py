@@ -76,7 +76,7 @@ class Endurance:
             cancels[0]()
 
         async with anyio.create_task_group() as tasks:
-            result = await self.bench.sandbox.run(job, listener=heard, started=cancels.append)
+            result = await self.bench.sandbox.run(job, listener=heard, on_start=cancels.append)
         assert result.error_code == "CANCELLED", result
         self.outcomes["CANCELLED"] += 1
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from apexbridge.errors import InvalidInputError
-from apexbridge.sandbox import inputs
-from apexbridge.sandbox.inputs import MAX_INPUT_BYTES, MAX_INPUT_FILES, check_count, check_size
+from apexbridge.sandbox import run_input
 from apexbridge.sandbox.models import InputFile
+from apexbridge.sandbox.run_input import MAX_INPUT_BYTES, MAX_INPUT_FILES, check_file_count, check_file_sizes
 from tests.sandbox.bench import Bench
 
 pytestmark = pytest.mark.anyio
@@ -216,24 +216,24 @@ print(json.dumps([done, open("input/a").read()]))
 @pytest.mark.parametrize("sizes", [[MAX_INPUT_BYTES + 1], [MAX_INPUT_BYTES, 1]])
 def test_larger_input_files_than_allowed_are_refused(sizes: list[int]) -> None:
     with pytest.raises(InvalidInputError) as caught:
-        check_size(sizes)
+        check_file_sizes(sizes)
     assert caught.value.code == "INVALID_INPUT"
-    check_size([MAX_INPUT_BYTES, *[0] * (MAX_INPUT_FILES - 1)])
+    check_file_sizes([MAX_INPUT_BYTES, *[0] * (MAX_INPUT_FILES - 1)])
 
 
 @pytest.mark.requirement("B19")
 def test_more_input_files_than_allowed_are_refused() -> None:
     with pytest.raises(InvalidInputError) as caught:
-        check_count(MAX_INPUT_FILES + 1)
+        check_file_count(MAX_INPUT_FILES + 1)
     assert caught.value.code == "INVALID_INPUT"
-    check_count(MAX_INPUT_FILES)
+    check_file_count(MAX_INPUT_FILES)
 
 
 @pytest.mark.requirement("B19")
 async def test_input_files_that_grow_while_they_are_copied_are_refused(
     cold: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inputs, "MAX_INPUT_BYTES", 1000)
+    monkeypatch.setattr(run_input, "MAX_INPUT_BYTES", 1000)
     with pytest.raises(InvalidInputError) as caught:
         await cold.run("", files=(file("a", b"x" * 600), file("b", b"x" * 401)))
     assert caught.value.code == "INVALID_INPUT"

@@ -52,7 +52,7 @@ def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 async def launcher_of(sandbox: Sandbox) -> int:
-    pid = (await sandbox.ready()).workbench.launcher.pid
+    pid = (await sandbox.ready()).launcher.pid
     assert pid is not None
     return pid
 
@@ -92,7 +92,7 @@ async def test_a_launcher_that_dies_while_nothing_runs_is_replaced(kind: str, tm
         await sandbox.warm_up()
         for _ in range(3):
             os.kill(await launcher_of(sandbox), signal.SIGKILL)
-            await until(lambda: not sandbox._choice or not sandbox._choice.workbench.launcher.is_alive)
+            await until(lambda: not sandbox._session or not sandbox._session.launcher.is_alive)
             assert (await Bench(sandbox, tmp_path).run("print('again')")).stdout == "again\n"
 
 
@@ -171,7 +171,7 @@ async def test_without_bubblewrap_landlock_is_taken_and_told(tmp_path: Path, mon
     sandbox = Sandbox(SandboxSettings(warm=0))
     async with sandbox.running():
         result = await Bench(sandbox, tmp_path).run("print('held')")
-        assert (await sandbox.ready()).refused == {"bubblewrap": "bubblewrap is not installed"}
+        assert (await sandbox.ready()).rejected == {"bubblewrap": "bubblewrap is not installed"}
     assert (result.stdout, result.enforcement["fs"]) == ("held\n", "landlock")
 
 

@@ -77,7 +77,7 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
     theirs.close()
 
 
-@pytest.mark.parametrize("size", [0, protocol.LARGE, protocol.LARGE * 30])
+@pytest.mark.parametrize("size", [0, protocol.MAX_INLINE_BYTES, protocol.MAX_INLINE_BYTES * 30])
 def test_a_message_arrives_with_its_files_whatever_its_size(
     pair: tuple[socket.socket, socket.socket], tmp_path: Path, size: int
 ) -> None:
@@ -136,7 +136,7 @@ def test_every_process_below_is_found_and_shared_pages_count_once_where_it_matte
         below = {int(process.stdout.readline()) for _ in range(2)}
         assert set(process_tree.descendants(process.pid)) == below
         pids = [process.pid, *below]
-        assert process_tree.tasks_of(pids) == 3
+        assert process_tree.count_tasks(pids) == 3
         quick, exact = process_tree.memory_of(pids), process_tree.exact_memory_of(pids)
         assert quick >= 90 << 20
         assert 60 << 20 <= exact < quick
@@ -183,10 +183,10 @@ zero = mmap.mmap(os.open("/dev/zero", os.O_RDWR), 2 * MB)
 if os.fork() == 0: sys.stdin.read(); os._exit(0)
 """
     with started(text + READY) as pid:
-        mapped = process_tree.shared_memory_of([pid, *process_tree.descendants(pid)])
-        assert (mapped.is_whole, mapped.unreadable, len(mapped.ranges)) == (True, set(), 3)
-        assert mapped.bytes_at_most(0) == 14 << 20
-        assert mapped.bytes_at_most(8 << 20) == 24 << 20
+        mapped = process_tree.shared_mappings([pid, *process_tree.descendants(pid)])
+        assert (mapped.is_complete, mapped.unreadable, len(mapped.ranges)) == (True, set(), 3)
+        assert mapped.max_bytes(0) == 14 << 20
+        assert mapped.max_bytes(8 << 20) == 24 << 20
 
 
 @pytest.mark.requirement("B7")
@@ -220,8 +220,8 @@ for _ in range(4):
     if os.fork() == 0: sys.stdin.read(); os._exit(0)
 """
     with started(text + READY) as pid:
-        assert process_tree.shared_memory_of([pid]).is_whole
-        assert not process_tree.shared_memory_of([pid, *process_tree.descendants(pid)]).is_whole
+        assert process_tree.shared_mappings([pid]).is_complete
+        assert not process_tree.shared_mappings([pid, *process_tree.descendants(pid)]).is_complete
 
 
 def test_locks_sockets_and_files_without_a_name_are_found(tmp_path: Path) -> None:
@@ -236,12 +236,12 @@ os.unlink("unnamed")
 os.write(unnamed, b"x" * (1 << 20))
 """
     with started(text + READY) as pid:
-        assert process_tree.locks_of([pid]) == 7
-        assert process_tree.open_sockets_of([pid]) == 2
-        assert process_tree.unnamed_bytes_of([pid], tmp_path.stat().st_dev) >= 1 << 20
-        assert process_tree.sockets_of_namespace(pid) >= 2
-    assert process_tree.shared_memory_of_host() >= 0
-    assert process_tree.socket_bytes() > 0
+        assert process_tree.count_file_locks([pid]) == 7
+        assert process_tree.count_open_sockets([pid]) == 2
+        assert process_tree.unlinked_file_bytes([pid], tmp_path.stat().st_dev) >= 1 << 20
+        assert process_tree.count_namespace_sockets(pid) >= 2
+    assert process_tree.host_shared_memory() >= 0
+    assert process_tree.socket_buffer_bytes() > 0
 
 
 # ------------------------------------------------------------------------------------------------------------- others

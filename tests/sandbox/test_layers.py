@@ -24,8 +24,8 @@ import pytest
 
 from apexbridge.errors import ApexBridgeError, RequestError, ServerError
 from apexbridge.sandbox.layers import build
+from apexbridge.sandbox.layers.build import without_paths
 from apexbridge.sandbox.layers.store import Kind, LayerStore
-from apexbridge.sandbox.layers.words import without_paths
 from apexbridge.skills.dependencies import read_dependencies
 
 pytestmark = pytest.mark.anyio
@@ -82,11 +82,11 @@ def make_source(folder: Path, name: str, *, leaves: Path) -> Path:
     path = folder / f"{name}-1.0.tar.gz"
     project = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
     files = {"pyproject.toml": project, "backend.py": f"open({str(leaves)!r}, 'w')\n"}
-    path.write_bytes(packed({f"{name}-1.0/{file}": content for file, content in files.items()}))
+    path.write_bytes(encode_job({f"{name}-1.0/{file}": content for file, content in files.items()}))
     return path
 
 
-def packed(files: Mapping[str, str], links: Mapping[str, str] | None = None) -> bytes:
+def encode_job(files: Mapping[str, str], links: Mapping[str, str] | None = None) -> bytes:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
         for name, content in files.items():
@@ -114,7 +114,7 @@ class Registry(ThreadingHTTPServer):
         """Offer a package; gives its tarball's address."""
         manifest = {"name": name, "version": "1.0.0", **more}
         contents = {"package.json": json.dumps(manifest), "index.js": "module.exports = 7", **(files or {})}
-        tarball = packed({f"package/{path}": text for path, text in contents.items()}, links)
+        tarball = encode_job({f"package/{path}": text for path, text in contents.items()}, links)
         where = f"/-/{name}.tgz"
         integrity = f"sha512-{base64.b64encode(hashlib.sha512(tarball).digest()).decode()}"
         version = {**manifest, "dist": {"tarball": f"{self.address}{where}", "integrity": integrity}}

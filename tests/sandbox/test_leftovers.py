@@ -75,7 +75,7 @@ async def test_a_bomb_of_processes_burns_out_alone(walls: Bench, suffix: str, te
     mark = marker()
 
     async def explode() -> None:
-        result = await walls.run(text, suffix, args=(mark,), timeout_ms=1500, listener=words, started=cancels.append)
+        result = await walls.run(text, suffix, args=(mark,), timeout_ms=1500, listener=words, on_start=cancels.append)
         assert not result.success
         assert result.error_code in ("TIMEOUT", "PROCESS_LIMIT", "EXIT_NONZERO", "OUTPUT_LIMIT")
 

@@ -66,7 +66,7 @@ async def going(bench: Bench, mark: str) -> AsyncIterator[str]:
     cancels: list[Callable[[], None]] = []
 
     async def run() -> None:
-        await bench.run(FIRST, input={"mark": mark}, listener=words, started=cancels.append)
+        await bench.run(FIRST, input={"mark": mark}, listener=words, on_start=cancels.append)
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(run)
@@ -99,7 +99,7 @@ async def test_no_command_line_of_the_host_shows_the_input(walls: Bench, suffix:
     }[suffix]
 
     async def run() -> None:
-        await walls.run(text, suffix, input={"secret": mark}, listener=words, started=cancels.append)
+        await walls.run(text, suffix, input={"secret": mark}, listener=words, on_start=cancels.append)
 
     seen: list[str] = []
     async with anyio.create_task_group() as tasks:
@@ -160,7 +160,7 @@ async def test_every_run_of_root_is_a_user_of_its_own_even_of_two_servers(walls:
     async with another.running(), anyio.create_task_group() as tasks:
         for bench in (walls, walls, Bench(another, tmp_path)):
             words = Words()
-            tasks.start_soon(partial(bench.run, text, listener=words, started=cancels.append))
+            tasks.start_soon(partial(bench.run, text, listener=words, on_start=cancels.append))
             await words.wait_for("begun")
         await until(lambda: len(owners(mark)) >= count)
         found = owners(mark)
@@ -195,7 +195,7 @@ time.sleep(1000)
     async with anyio.create_task_group() as tasks:
         for _ in range(3):
             words = Words()
-            tasks.start_soon(partial(walls.run, text, listener=words, started=cancels.append))
+            tasks.start_soon(partial(walls.run, text, listener=words, on_start=cancels.append))
             await words.wait_for("begun")
         for cancel in cancels:
             cancel()

@@ -38,7 +38,7 @@ def test_what_ends_with_zero_is_no_failure_whatever_it_printed(stderr: str) -> N
         ("processes", "PROCESS_LIMIT", "Too many processes", 137),
         ("disk", "DISK_LIMIT", "Disk limit exceeded", 137),
         ("cancelled", "CANCELLED", "Execution cancelled", 137),
-        ("lost", "KILLED", "The sandbox was ended from outside", 137),
+        ("lost", "KILLED", "The sandbox was killed from outside", 137),
     ],
 )
 @pytest.mark.parametrize("ended_with", [None, 0, 1, 137])

@@ -15,9 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apexbridge.sandbox.masker import Masker
-from apexbridge.sandbox.masking import MIN_CHARACTERS, masks
-from apexbridge.sandbox.output import TRUNCATED, Output, Stream
+from apexbridge.sandbox.masking import MIN_CHARACTERS, StreamMasker, secret_patterns
+from apexbridge.sandbox.output import TRUNCATED, OutputStream, RunOutput
 from tests.sandbox.properties import unhurried
 
 LARGE = 1 << 20
@@ -33,7 +32,7 @@ def cut(data: bytes, borders: list[int]) -> list[bytes]:
 def collected(data: bytes, borders: list[int], secrets: list[str], *, limit: int = LARGE) -> tuple[str, str]:
     """One stream fed in pieces: what is kept, and what a listener heard."""
     heard: list[str] = []
-    output = Output(limit, secrets=secrets, listener=lambda _, text: heard.append(text))
+    output = RunOutput(limit, secrets=secrets, listener=lambda _, text: heard.append(text))
     for piece in cut(data, borders):
         output.add("stdout", piece)
     return output.finish()[0], "".join(heard)
@@ -54,13 +53,13 @@ def test_what_is_no_text_is_replaced_the_same_way_wherever_a_piece_ends(data: by
 
 @given(pieces_of_both)
 @unhurried
-def test_a_listener_hears_everything_in_order(pieces: list[tuple[Stream, bytes]]) -> None:
-    heard: dict[Stream, str] = {"stdout": "", "stderr": ""}
+def test_a_listener_hears_everything_in_order(pieces: list[tuple[OutputStream, bytes]]) -> None:
+    heard: dict[OutputStream, str] = {"stdout": "", "stderr": ""}
 
-    def listen(stream: Stream, text: str) -> None:
+    def listen(stream: OutputStream, text: str) -> None:
         heard[stream] += text
 
-    output = Output(LARGE, listener=listen)
+    output = RunOutput(LARGE, listener=listen)
     assert all(output.add(stream, data) for stream, data in pieces)
     assert output.finish() == (heard["stdout"], heard["stderr"])
 
@@ -68,14 +67,14 @@ def test_a_listener_hears_everything_in_order(pieces: list[tuple[Stream, bytes]]
 @pytest.mark.requirement("B6")
 @given(pieces_of_both, st.integers(min_value=0, max_value=200))
 @unhurried
-def test_both_streams_share_one_budget(pieces: list[tuple[Stream, bytes]], limit: int) -> None:
-    output = Output(limit)
+def test_both_streams_share_one_budget(pieces: list[tuple[OutputStream, bytes]], limit: int) -> None:
+    output = RunOutput(limit)
     told = [output.add(stream, data) for stream, data in pieces]
     total = sum(len(data) for _, data in pieces)
-    assert output.is_over == (total > limit)
+    assert output.is_truncated == (total > limit)
     assert all(told) == (total <= limit)
     stdout, stderr = output.finish()
-    if output.is_over:
+    if output.is_truncated:
         assert stdout.endswith(TRUNCATED)
         decoded = stdout.removesuffix(TRUNCATED) + stderr.removesuffix(TRUNCATED)
         assert len(decoded) <= limit
@@ -85,10 +84,10 @@ def test_both_streams_share_one_budget(pieces: list[tuple[Stream, bytes]], limit
 
 @pytest.mark.requirement("B6")
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
-def test_exactly_the_limit_is_allowed_and_one_byte_more_is_not(stream: Stream) -> None:
-    output = Output(10)
+def test_exactly_the_limit_is_allowed_and_one_byte_more_is_not(stream: OutputStream) -> None:
+    output = RunOutput(10)
     assert output.add(stream, b"x" * 10)
-    assert not output.is_over
+    assert not output.is_truncated
     assert not output.add(stream, b"y")
     assert not output.add("stdout", b"z" * 100)
     stdout, stderr = output.finish()
@@ -97,13 +96,13 @@ def test_exactly_the_limit_is_allowed_and_one_byte_more_is_not(stream: Stream) -
 
 
 def test_half_a_character_at_the_cut_is_left_out() -> None:
-    output = Output(4)
+    output = RunOutput(4)
     output.add("stdout", "日本".encode())
     assert output.finish() == (f"日{TRUNCATED}", "")
 
 
 def test_half_a_character_at_the_end_shows_as_damage() -> None:
-    output = Output(100)
+    output = RunOutput(100)
     output.add("stdout", "日本".encode()[:-1])
     assert output.finish() == ("日\N{REPLACEMENT CHARACTER}", "")
 
@@ -157,18 +156,18 @@ def test_of_three_secrets_in_a_chain_nothing_is_left(borders: list[int]) -> None
     assert collected(b"abcdefabcdef", borders, secrets)[0] == "******", "two that touch are two"
 
 
-def hear(heard: list[str], _: Stream, text: str) -> None:
+def hear(heard: list[str], _: OutputStream, text: str) -> None:
     heard.append(text)
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
 @pytest.mark.parametrize("sizes", [[100], [1] * 100, [7, 3, 90]])
-def test_the_beginning_of_a_secret_at_the_cut_is_not_shown(stream: Stream, sizes: list[int]) -> None:
+def test_the_beginning_of_a_secret_at_the_cut_is_not_shown(stream: OutputStream, sizes: list[int]) -> None:
     secret = "hunter2-is-long"
     text = f"the key is {secret} and more".encode()
     for limit in range(12, 11 + len(secret)):
         heard: list[str] = []
-        output = Output(limit, secrets=[secret], listener=partial(hear, heard))
+        output = RunOutput(limit, secrets=[secret], listener=partial(hear, heard))
         at = 0
         for size in sizes:
             output.add(stream, text[at : at + size])
@@ -195,19 +194,19 @@ HARD: dict[str, tuple[list[str], Callable[[str], str]]] = {
 def test_the_search_takes_a_few_steps_for_each_character(case: str, size: int) -> None:
     secrets, make = HARD[case]
     text = make(secrets[0])
-    masker = Masker(secrets)
+    masker = StreamMasker(secrets)
     shown = "".join(masker.add(text[at : at + size]) for at in range(0, len(text), size)) + masker.end()
     assert masker.examined <= 6 * len(text)
-    whole = Masker(secrets)
+    whole = StreamMasker(secrets)
     assert shown == whole.add(text) + whole.end()
 
 
 @pytest.mark.requirement("B20")
 def test_a_text_twice_as_long_takes_twice_the_steps() -> None:
-    secrets = masks({"KEY": "".join(map(chr, range(33, 127))) * 40})
+    secrets = secret_patterns({"KEY": "".join(map(chr, range(33, 127))) * 40})
     counts = []
     for times in (1, 2, 4, 8):
-        masker = Masker(secrets)
+        masker = StreamMasker(secrets)
         for at in range(0, 5000 * times):
             masker.add(secrets[0][at % len(secrets[0])])
         counts.append(masker.examined / times)
@@ -226,7 +225,7 @@ def test_no_secret_is_ever_shown_or_told(text: str, secrets: list[str], borders:
 @pytest.mark.requirement("B20")
 def test_what_may_become_a_secret_is_held_back_until_it_is_clear() -> None:
     heard: list[str] = []
-    output = Output(100, secrets=["hunter2"], listener=lambda _, text: heard.append(text))
+    output = RunOutput(100, secrets=["hunter2"], listener=lambda _, text: heard.append(text))
     output.add("stdout", b"it is hun")
     assert heard == ["it is "]
     output.add("stdout", b"gry")
@@ -241,7 +240,7 @@ def test_what_may_become_a_secret_is_held_back_until_it_is_clear() -> None:
 @given(st.text(min_size=MIN_CHARACTERS, max_size=30).filter(lambda text: text.strip()))
 @unhurried
 def test_a_secret_is_known_in_every_usual_shape(value: str) -> None:
-    shapes = masks({"KEY": value})
+    shapes = secret_patterns({"KEY": value})
     raw = value.encode()
     encoded = codecs.encode(raw, "base64").decode().replace("\n", "")
     for shape in (value, encoded, raw.hex(), raw.hex().upper()):
@@ -281,7 +280,7 @@ PRINTED: dict[str, Callable[[str], str]] = {
 @pytest.mark.parametrize("value", ["p4ss'wOrd &<x>/é 9+Zq", "hunter2", "plain words", 'say "it"', "日本語の秘密"])
 def test_a_secret_is_masked_however_a_program_prints_it(how: str, value: str) -> None:
     printed = PRINTED[how](value)
-    shown, _ = collected(f"before {printed} after".encode(), [], masks({"KEY": value}))
+    shown, _ = collected(f"before {printed} after".encode(), [], secret_patterns({"KEY": value}))
     assert "***" in shown
     left = shown.removeprefix("before ").removesuffix(" after")
     kept = max(left.split("***"), key=len)
@@ -289,4 +288,4 @@ def test_a_secret_is_masked_however_a_program_prints_it(how: str, value: str) ->
 
 
 def test_a_value_too_short_to_be_a_secret_masks_nothing() -> None:
-    assert masks({"A": "abc", "B": ""}) == []
+    assert secret_patterns({"A": "abc", "B": ""}) == []

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from apexbridge.errors import ServerError
 from apexbridge.sandbox.config import SandboxSettings
-from apexbridge.sandbox.queue import Slots
+from apexbridge.sandbox.queue import RunQueue
 from apexbridge.sandbox.sandbox import Sandbox
 from tests.sandbox.bench import SECONDS, Bench, Words, until
 from tests.sandbox.properties import unhurried
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.anyio
 class Watched:
     """Counts who has a turn."""
 
-    def __init__(self, slots: Slots) -> None:
+    def __init__(self, slots: RunQueue) -> None:
         self.slots = slots
         self.order: list[int] = []
         self.most = 0
@@ -49,7 +49,7 @@ async def all_of(*actions: Callable[[], Coroutine[Any, Any, None]]) -> None:
 @unhurried
 def test_turns_come_in_order_and_never_too_many_at_once(limit: int, lengths: list[int]) -> None:
     async def main() -> Watched:
-        watched = Watched(Slots(limit, 100))
+        watched = Watched(RunQueue(limit, 100))
         async with anyio.create_task_group() as tasks:
             for number, steps in enumerate(lengths):
                 tasks.start_soon(watched.take, number, steps)
@@ -63,7 +63,7 @@ def test_turns_come_in_order_and_never_too_many_at_once(limit: int, lengths: lis
 
 @pytest.mark.requirement("B13")
 async def test_nobody_overtakes_those_who_wait() -> None:
-    watched, hold = Watched(Slots(1, 10)), anyio.Event()
+    watched, hold = Watched(RunQueue(1, 10)), anyio.Event()
 
     async def holder() -> None:
         async with watched.slots.turn():
@@ -82,7 +82,7 @@ async def test_nobody_overtakes_those_who_wait() -> None:
 
 @pytest.mark.requirement("B13")
 async def test_whoever_gives_up_waiting_leaves_no_gap() -> None:
-    slots, hold = Slots(1, 10), anyio.Event()
+    slots, hold = RunQueue(1, 10), anyio.Event()
     watched = Watched(slots)
     with anyio.fail_after(SECONDS):
         async with anyio.create_task_group() as tasks:
@@ -110,9 +110,9 @@ async def test_whoever_gives_up_waiting_leaves_no_gap() -> None:
 
 @pytest.mark.requirement("B13")
 async def test_where_nobody_can_wait_any_more_the_answer_is_no() -> None:
-    slots = Slots(1, 1)
+    slots = RunQueue(1, 1)
     async with slots.turn():
-        slots.refuse_when_full()
+        slots.check_capacity()
         async with anyio.create_task_group() as tasks:
 
             async def wait() -> None:
@@ -151,7 +151,7 @@ async def test_no_more_runs_at_once_than_allowed(tmp_path: Path, limit: int, cou
                 begun.append(number)
                 most = max(most, len(running))
 
-            result = await bench.run("sleep 0.05", "sh", started=started)
+            result = await bench.run("sleep 0.05", "sh", on_start=started)
             running.discard(number)
             assert result.success
 
@@ -171,14 +171,14 @@ async def test_three_runs_of_three_go_on_at_the_same_time(tmp_path: Path) -> Non
         bench = Bench(sandbox, tmp_path)
 
         async def run(listener: Words) -> None:
-            await bench.run("echo begun; sleep 1000", "sh", listener=listener, started=cancels.append)
+            await bench.run("echo begun; sleep 1000", "sh", listener=listener, on_start=cancels.append)
 
         async with anyio.create_task_group() as tasks:
             for listener in words:
                 tasks.start_soon(run, listener)
             for listener in words:
                 await listener.wait_for("begun")
-            assert sandbox.slots.running == 3
+            assert sandbox.queue.running == 3
             for cancel in cancels:
                 cancel()
 
@@ -201,18 +201,18 @@ async def test_a_run_that_finds_the_queue_full_is_refused_at_once(tmp_path: Path
                     await refused
                 assert caught.value.code == "QUEUE_FULL"
             tasks.cancel_scope.cancel()
-        await until(lambda: sandbox.slots.running == 0)
+        await until(lambda: sandbox.queue.running == 0)
         assert (await bench.run("", "sh")).success
 
 
 # ---------------------------------------------------------------------------------------------------- between callers
-async def wait_for(slots: Slots, caller: str, order: list[str]) -> None:
+async def wait_for(slots: RunQueue, caller: str, order: list[str]) -> None:
     async with slots.turn(caller):
         order.append(caller)
 
 
 async def test_callers_take_turns_and_each_is_served_in_order() -> None:
-    slots, names = Slots(1, 100), ["one"] * 4 + ["two"] * 3 + ["three"]
+    slots, names = RunQueue(1, 100), ["one"] * 4 + ["two"] * 3 + ["three"]
     order: list[str] = []
     with anyio.fail_after(SECONDS):
         async with anyio.create_task_group() as group, slots.turn("busy"):
@@ -225,7 +225,7 @@ async def test_callers_take_turns_and_each_is_served_in_order() -> None:
 
 
 async def test_a_caller_that_has_its_share_of_the_turns_lets_others_go_first() -> None:
-    slots = Slots(2, 100)
+    slots = RunQueue(2, 100)
     order: list[str] = []
     with anyio.fail_after(SECONDS):
         async with anyio.create_task_group() as group, slots.turn("one"):
@@ -240,7 +240,7 @@ async def test_a_caller_that_has_its_share_of_the_turns_lets_others_go_first() -
 
 
 async def test_one_caller_cannot_take_every_place() -> None:
-    slots = Slots(2, 8)
+    slots = RunQueue(2, 8)
     for _ in range(5):
         slots.reserve("one")
     with pytest.raises(ServerError) as caught:
@@ -251,13 +251,13 @@ async def test_one_caller_cannot_take_every_place() -> None:
         slots.reserve("two")
     with pytest.raises(ServerError):
         slots.reserve("three")
-    slots = Slots(2, 8)
+    slots = RunQueue(2, 8)
     for _ in range(10):  # whoever comes without a key may have all
         slots.reserve()
 
 
 async def test_a_caller_that_gives_up_leaves_the_turns_of_others_as_they_are() -> None:
-    slots = Slots(1, 100)
+    slots = RunQueue(1, 100)
     order: list[str] = []
     with anyio.fail_after(SECONDS):
         async with anyio.create_task_group() as group, slots.turn("busy"):

@@ -44,7 +44,7 @@ class Ongoing:
         self.cancel = cancel
 
     async def go(self, bench: Bench, text: str, suffix: str, args: tuple[str, ...] = ()) -> None:
-        self.result = await bench.run(text, suffix, args=args, listener=self.words, started=self.started)
+        self.result = await bench.run(text, suffix, args=args, listener=self.words, on_start=self.started)
 
 
 # ----------------------------------------------------------------------------------------------------- own process

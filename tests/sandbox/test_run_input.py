@@ -11,8 +11,14 @@ from hypothesis import strategies as st
 
 from apexbridge.errors import InvalidInputError
 from apexbridge.sandbox.models import Grants, InputFile, Job
-from apexbridge.sandbox.run_input import MAX_ARGUMENT_BYTES, MAX_VARIABLE_BYTES, arguments, environment, input_json
-from apexbridge.sandbox.supervisor import packed
+from apexbridge.sandbox.run_input import (
+    MAX_ARGUMENT_BYTES,
+    MAX_VARIABLE_BYTES,
+    arguments,
+    encode_job,
+    environment,
+    input_json,
+)
 from tests.sandbox.properties import unhurried
 
 readable = st.text(alphabet=st.characters(exclude_categories=["Cs"]))
@@ -144,7 +150,7 @@ line = readable.filter(lambda text: "\0" not in text)
 @given(line, st.lists(line, max_size=4), st.dictionaries(line, line, max_size=4))
 @unhurried
 def test_a_packed_job_can_be_read_back(script: str, words: list[str], variables: dict[str, str]) -> None:
-    parts = [part.decode() for part in packed(script, "", words, variables).split(b"\0")]
+    parts = [part.decode() for part in encode_job(script, "", words, variables).split(b"\0")]
     assert parts.pop() == ""
     count = int(parts[2])
     assert (parts[0], parts[1], parts[3 : 3 + count]) == (script, "", words)

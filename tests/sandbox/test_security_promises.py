@@ -54,7 +54,7 @@ async def alive(bench: Bench) -> AsyncIterator[list[int]]:
     waits = "print('begun', flush=True); import signal; signal.pause()"
     text = f"import os, sys; os.execv(sys.executable, [sys.executable, '-I', '-S', '-c', {waits!r}, '{mark}'])"
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(partial(bench.run, text, listener=words, started=cancels.append))
+        tasks.start_soon(partial(bench.run, text, listener=words, on_start=cancels.append))
         await words.wait_for("begun")
         try:
             yield named(mark)
@@ -140,7 +140,7 @@ def can_have(size):
 bounds = resource.getrlimit(resource.RLIMIT_DATA)
 print(json.dumps([bounds, can_have(512 << 20), can_have(bounds[1])]))
 """
-    runtimes = (await walls.sandbox.ready()).workbench.runtimes
+    runtimes = (await walls.sandbox.ready()).runtimes
     node = runtimes.get("node")
     assert node is not None
     bound = (512 + 64) * MB + node.reserved_bytes
@@ -164,7 +164,7 @@ async def test_a_run_cannot_make_itself_dearer_to_the_kernel(bench: Bench) -> No
 
 
 async def test_all_runs_together_have_half_of_a_programs_share_where_there_are_control_groups(bench: Bench) -> None:
-    launcher = (await bench.sandbox.ready()).workbench.launcher
+    launcher = (await bench.sandbox.ready()).launcher
     shares: dict[str, int] = {}
     async with alive(bench) as pids:
         for line in Path(f"/proc/{pids[0]}/cgroup").read_text().splitlines():
@@ -174,15 +174,15 @@ async def test_all_runs_together_have_half_of_a_programs_share_where_there_are_c
                 files = [parent / name for name in USUAL_SHARES if (parent / name).exists()]
                 shares |= {file.name: int(file.read_text()) for file in files}
     assert shares == {name: USUAL_SHARES[name] // 2 for name in shares}
-    assert bool(shares) == ("cpu" in launcher.counted)
+    assert bool(shares) == ("cpu" in launcher.cgroup_controllers)
 
 
 # ------------------------------------------------------------------------------------------------- disk and files
 def test_nothing_is_carried_out_that_would_leave_the_server_less_than_256_megabytes() -> None:
     # Of two files of a megabyte each, the first run finds room for one; the second run finds room for none.
     first, second = told_by("full")
-    assert first == [["a"], ["output/b was left: there is no room for it"]]
-    assert second == [[], [f"output/{name} was left: there is no room for it" for name in "ab"]]
+    assert first == [["a"], ["output/b was skipped: no space left for it"]]
+    assert second == [[], [f"output/{name} was skipped: no space left for it" for name in "ab"]]
 
 
 async def test_500_input_files_of_50_megabytes_are_taken_and_nothing_beyond(cold: Bench, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import anyio
 import pytest
 
 from apexbridge.sandbox.config import MB, SandboxLimits, SandboxSettings
-from apexbridge.sandbox.launcher.main import USERS
+from apexbridge.sandbox.launcher.main import MAX_UIDS
 from apexbridge.sandbox.launcher_client import FIRST_UID
 from apexbridge.sandbox.models import InputFile
 from apexbridge.sandbox.sandbox import Sandbox
@@ -116,7 +116,7 @@ async def test_with_landlock_nothing_is_started_beforehand(kind: str) -> None:
     async with sandbox.running():
         await put_up(sandbox)
         await quiet()
-        launcher = (await sandbox.ready()).workbench.launcher.pid
+        launcher = (await sandbox.ready()).launcher.pid
         assert launcher is not None
         assert bool(descendants(launcher)) == (kind == "warm")
 
@@ -150,10 +150,10 @@ def test_signals_to_the_same_user_are_held_by_what_landlock_has_since_linux_6_12
     text = f"""
 import os
 from apexbridge.sandbox.launcher import syscalls
-from apexbridge.sandbox.seccomp import program
-syscalls.renounce_privileges()
-syscalls.landlock(0x1FFF, 0, {scopes}, [])
-syscalls.filter_syscalls(program(unix_sockets=False, metadata=False))
+from apexbridge.sandbox.seccomp import filter_program
+syscalls.set_no_new_privileges()
+syscalls.restrict_with_landlock(0x1FFF, 0, {scopes}, [])
+syscalls.install_seccomp_filter(filter_program(unix_sockets=False, metadata=False))
 try: os.kill(os.getppid(), 0); print("signalled")
 except PermissionError: print("refused")
 """
@@ -204,7 +204,7 @@ async def test_plain_is_another_user_where_root_started_it_and_else_has_all_that
 ) -> None:
     told = await plain.told("import json, os; print(json.dumps([os.getuid(), os.getgid(), os.getgroups()]))")
     if IS_ROOT:
-        assert told[0] in range(FIRST_UID, FIRST_UID + USERS)
+        assert told[0] in range(FIRST_UID, FIRST_UID + MAX_UIDS)
         assert told == [told[0], told[0], []]
     found = of_a_user["plain"]
     assert (found["user"], found["data"], found["variables"]) == (of_a_user["user"], "of the server", True)
@@ -247,7 +247,7 @@ async def test_the_launcher_has_a_plain_path_and_no_other_variable_and_no_file_b
         async with sandbox.running():
             await put_up(sandbox)
             await quiet()
-            launcher = (await sandbox.ready()).workbench.launcher.pid
+            launcher = (await sandbox.ready()).launcher.pid
             assert launcher is not None
             assert Path(f"/proc/{launcher}/environ").read_bytes() == f"PATH={os.defpath}\0".encode()
             found = files_of(launcher)
@@ -277,7 +277,7 @@ def files_of(pid: int) -> dict[int, str]:
 
 
 async def test_the_launcher_uses_no_packages(cold: Bench) -> None:
-    launcher = (await cold.sandbox.ready()).workbench.launcher.pid
+    launcher = (await cold.sandbox.ready()).launcher.pid
     words = Path(f"/proc/{launcher}/cmdline").read_text().split("\0")
     assert words[1:3] == ["-I", "-S"]  # nothing of a user's, and no packages on its path
     text = "import json, sys; import apexbridge.sandbox.launcher.main; print(json.dumps(list(sys.modules)))"

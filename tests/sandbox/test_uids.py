@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from apexbridge.sandbox.launcher.uids import Users
+from apexbridge.sandbox.launcher.uids import UidPool
 
 FIRST = 62_000
 HOLDER = """
 import sys
-from apexbridge.sandbox.launcher.uids import Users
-users = Users(62_000, 2, (sys.argv[1],))
-print(users.take(), flush=True)
+from apexbridge.sandbox.launcher.uids import UidPool
+uids = UidPool(62_000, 2, (sys.argv[1],))
+print(uids.acquire(), flush=True)
 sys.stdin.read()
 """
 
@@ -33,15 +33,15 @@ def test_two_servers_never_have_the_same_number_and_a_crash_frees_it(folder: str
     ) as other:
         assert other.stdout is not None
         assert int(other.stdout.readline()) == FIRST
-        ours = Users(FIRST, 2, (folder,))
-        assert ours.take() == FIRST + 1
-        with pytest.raises(OSError, match="no user is left"):
-            ours.take()
+        ours = UidPool(FIRST, 2, (folder,))
+        assert ours.acquire() == FIRST + 1
+        with pytest.raises(OSError, match="all user IDs"):
+            ours.acquire()
         other.kill()
         other.wait()
-        assert ours.take() == FIRST
-        ours.give_back(FIRST)
-        assert Users(FIRST, 1, (folder,)).take() == FIRST
+        assert ours.acquire() == FIRST
+        ours.release(FIRST)
+        assert UidPool(FIRST, 1, (folder,)).acquire() == FIRST
 
 
 def test_names_that_anybody_can_bind_take_no_number(folder: str) -> None:
@@ -50,7 +50,7 @@ def test_names_that_anybody_can_bind_take_no_number(folder: str) -> None:
             name = held.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
             with suppress(OSError):  # another program has it, which is as good
                 name.bind(f"\0apexbridge-user-{number}")
-        assert Users(FIRST, 3, (folder,)).take() == FIRST
+        assert UidPool(FIRST, 3, (folder,)).acquire() == FIRST
 
 
 @pytest.mark.parametrize("trap", ["owned", "writable", "link", "lock is a link", "below a folder of all"])
@@ -71,13 +71,13 @@ def test_a_folder_that_another_user_prepared_is_refused(tmp_path: Path, trap: st
         (base / f"apexbridge/users/{FIRST}").symlink_to(tmp_path / "elsewhere/file")
     else:
         base.chmod(0o1777)
-    with pytest.raises(OSError, match=r"no folder for the users|symbolic links"):
-        Users(FIRST, 1, (str(base),)).take()
+    with pytest.raises(OSError, match=r"cannot create a lock folder|symbolic links"):
+        UidPool(FIRST, 1, (str(base),)).acquire()
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
 def test_the_folder_is_for_root_alone_and_the_next_is_taken_if_the_first_cannot_be_written(tmp_path: Path) -> None:
     base = tmp_path / "lib"
     base.mkdir(mode=0o755)
-    assert Users(FIRST, 1, (str(tmp_path / "missing"), str(base))).take() == FIRST
+    assert UidPool(FIRST, 1, (str(tmp_path / "missing"), str(base))).acquire() == FIRST
     assert {path.stat().st_mode & 0o777 for path in (base / "apexbridge", base / "apexbridge/users")} == {0o700}

@@ -24,8 +24,8 @@ def refusing(number: int, error: int, work: Callable[[], Given]) -> Given:
     raised: list[BaseException] = []
 
     def run() -> None:
-        syscalls.renounce_privileges()
-        syscalls.filter_syscalls(program)
+        syscalls.set_no_new_privileges()
+        syscalls.install_seccomp_filter(program)
         try:
             given.append(work())
         except BaseException as error:

@@ -1,30 +1,25 @@
-"""What this host really enforces: every guarantee tried by a canary, with its mechanism, the proof and the remedy."""
+"""What this host enforces: each guarantee is tested, and reported with its mechanism, the proof and a remedy."""
 
 import asyncio
-import json
 import os
-import uuid
 from typing import Literal
 
-from apexbridge.sandbox.backends.selection import ADVICE, build, candidates
+from apexbridge.sandbox.backends.selection import ADVICE, candidates, open_session
 from apexbridge.sandbox.config import GUARANTEES, BackendName, Guarantee, SandboxSettings
 from apexbridge.sandbox.launcher_client import LaunchError
-from apexbridge.sandbox.models import Job
 from apexbridge.sandbox.runtimes import RuntimeName, Runtimes
-from apexbridge.sandbox.self_test import CANARIES, QUICK, Proof, try_walls
-from apexbridge.sandbox.session import Finished, Workbench
+from apexbridge.sandbox.self_test import CheckResult, run_all_checks, run_canary
+from apexbridge.sandbox.session import SandboxSession
 from apexbridge.wire import WireModel
 
-TIMEOUT_MS = 30_000
-GONE_SECONDS = 2.0
 REMEDIES: dict[Guarantee, str] = {
     "fs": "use the bubblewrap backend: it needs user namespaces",
     "net": "use the bubblewrap backend: it needs user namespaces",
     "tree_kill": "use the bubblewrap backend: it needs user namespaces",
     "memory": "let the server read /proc of its own children",
     "pids": "use the bubblewrap backend with a kernel of 5.14 or newer, or run the server as root",
-    "disk": "use the bubblewrap backend: its workspace has a size",
-    "env": "report this: it depends on nothing of the host",
+    "disk": "use the bubblewrap backend: its workspace has a size limit",
+    "env": "report this as a bug: it does not depend on the host",
     "fds": "raise the server's own limit: ulimit -n 1024",
     "syscalls": "use a kernel with seccomp on x86-64 or arm64",
 }
@@ -47,7 +42,7 @@ class Finding(WireModel):
 
 
 class RuntimeFinding(WireModel):
-    """One interpreter, started inside the walls."""
+    """One interpreter, started in the sandbox."""
 
     runtime: str
     works: bool
@@ -56,7 +51,7 @@ class RuntimeFinding(WireModel):
 
 
 class BackendFinding(WireModel):
-    """A kind of walls that was tried."""
+    """A backend that was tried."""
 
     backend: str
     usable: bool
@@ -65,7 +60,7 @@ class BackendFinding(WireModel):
 
 
 class Diagnosis(WireModel):
-    """Everything the doctor found."""
+    """All findings."""
 
     ok: bool
     """Whether every required guarantee holds."""
@@ -78,140 +73,64 @@ class Diagnosis(WireModel):
 
 
 async def diagnose(settings: SandboxSettings) -> Diagnosis:
-    """Put up the walls that would be used, and try each of them."""
+    """Open a session with the backend that the server would use, and test each guarantee."""
     runtimes = Runtimes(settings.path)
     await asyncio.to_thread(runtimes.discover)
     tried: list[BackendFinding] = []
     lenient = settings.model_copy(update={"require": ()})
-    workbench: Workbench | None = None
+    session: SandboxSession | None = None
     for name in candidates(settings):
         try:
-            workbench = await build(name, lenient, runtimes)
+            session = await open_session(name, lenient, runtimes)
         except LaunchError as error:
             tried.append(BackendFinding(backend=name, usable=False, reason=str(error), remedy=ADVICE[name]))
             continue
         tried.append(BackendFinding(backend=name, usable=True))
         break
-    if workbench is None:
-        missing = [_untried(guarantee, settings) for guarantee in GUARANTEES]
-        return _diagnosis(None, tried, missing, [])
+    if session is None:
+        untested = [_untested(guarantee, settings) for guarantee in GUARANTEES]
+        return _diagnosis(None, tried, untested, [])
     try:
-        proofs = await _proofs(workbench)
-        findings = [_finding(guarantee, workbench, proofs, settings) for guarantee in GUARANTEES]
-        return _diagnosis(workbench.backend.name, tried, findings, await _try_runtimes(workbench))
+        results = await run_all_checks(session)
+        findings = [_finding(guarantee, session, results[guarantee], settings) for guarantee in GUARANTEES]
+        return _diagnosis(session.backend.name, tried, findings, await _test_runtimes(session))
     finally:
-        await workbench.launcher.stop()
+        await session.launcher.stop()
 
 
-async def _proofs(workbench: Workbench) -> dict[str, Proof]:
-    proofs = dict(await try_walls(workbench, QUICK))
-    proofs["memory"] = await _try_memory(workbench)
-    proofs["disk"] = await _try_disk(workbench)
-    proofs["tree_kill"] = await _try_tree(workbench)
-    return proofs
-
-
-async def _try_memory(workbench: Workbench) -> Proof:
-    finished = await _run(workbench, "memory.py")
-    if not _is_held(finished):
-        return Proof(held=False, told=f"ended at {finished.peak // 2**20} MB")
-    limits = workbench.limits
-    hidden = await _run(workbench, "shared.py", {"limit": limits.memory_bytes, "piece": limits.shared_bytes})
-    if not _is_held(hidden):
-        return Proof(held=False, told="shared memory that is not mapped is not counted")
-    return Proof(held=True, told=f"ended at {finished.peak // 2**20} MB")
-
-
-def _is_held(finished: Finished) -> bool:
-    """Whether a canary that takes memory was stopped: ended, or refused."""
-    is_refused = any(words in finished.stderr for words in ("MemoryError", "Cannot allocate memory"))
-    return (finished.ending.verdict == "memory" or is_refused) and "reached" not in finished.stdout
-
-
-async def _try_disk(workbench: Workbench) -> Proof:
-    limits = workbench.limits
-    finished = await _run(workbench, "disk.py", {"bytes": limits.disk_bytes, "inodes": limits.inodes})
-    if finished.ending.verdict == "disk":
-        return Proof(held=True, told="ended when it took too much")
-    try:
-        told = json.loads(finished.stdout)
-    except ValueError:
-        return Proof(held=False, told="the canary did not come to an end")
-    size, files = told["bytes"] // 2**20, told["files"]
-    return Proof(held=told["refused"] == 2, told=f"refused after {size} MB and after {files} files")
-
-
-async def _try_tree(workbench: Workbench) -> Proof:
-    marker = f"apexbridge-canary-{uuid.uuid4().hex}"
-    finished = await _run(workbench, "daemon.py", args=(marker,))
-    if "left" not in finished.stdout:
-        return Proof(held=False, told="the canary did not come to an end")
-    deadline = asyncio.get_running_loop().time() + GONE_SECONDS
-    while await asyncio.to_thread(_is_alive, marker):
-        if asyncio.get_running_loop().time() > deadline:
-            return Proof(held=False, told="a daemon outlived its run")
-        await asyncio.sleep(0.05)
-    return Proof(held=True, told="a daemon of its own session ended with its run")
-
-
-def _is_alive(marker: str) -> bool:
-    for name in os.listdir("/proc"):  # noqa: PTH208
-        if name.isdigit():
-            try:
-                with open(f"/proc/{name}/cmdline", "rb") as file:  # noqa: PTH123
-                    if marker.encode() in file.read() and int(name) != os.getpid():
-                        return True
-            except OSError:
-                continue
-    return False
-
-
-async def _try_runtimes(workbench: Workbench) -> list[RuntimeFinding]:
-    found = []
+async def _test_runtimes(session: SandboxSession) -> list[RuntimeFinding]:
+    findings = []
     for name, (script, remedy) in _HELLO.items():
-        runtime = workbench.runtimes.get(name)
-        if runtime is None:
-            found.append(RuntimeFinding(runtime=name, works=False, version="not found", remedy=remedy))
+        if session.runtimes.get(name) is None:
+            findings.append(RuntimeFinding(runtime=name, works=False, version="not found", remedy=remedy))
             continue
-        finished = await _run(workbench, script)
+        finished = await run_canary(session, script)
         works = finished.ending.code == 0
         version = finished.stdout.strip() if works else finished.stderr.strip().splitlines()[-1:][0]
-        found.append(RuntimeFinding(runtime=name, works=works, version=version, remedy=None if works else remedy))
-    return found
+        findings.append(RuntimeFinding(runtime=name, works=works, version=version, remedy=None if works else remedy))
+    return findings
 
 
-async def _run(
-    workbench: Workbench, script: str, given: dict[str, object] | None = None, args: tuple[str, ...] = ()
-) -> Finished:
-    runtime = workbench.runtimes.get(workbench.runtimes.of(script))
-    if runtime is None:
-        raise LaunchError(f"there is nothing to run {script} with")
-    job = Job(skill="canary", folder=CANARIES, script=script, input=given or {}, args=args, timeout_ms=TIMEOUT_MS)
-    return await workbench.do(job, runtime, begun=asyncio.get_running_loop().time())
-
-
-def _finding(
-    guarantee: Guarantee, workbench: Workbench, proofs: dict[str, Proof], settings: SandboxSettings
-) -> Finding:
-    proof, mechanism = proofs[guarantee], workbench.backend.enforcement[guarantee]
-    held = proof.held and mechanism is not None
+def _finding(guarantee: Guarantee, session: SandboxSession, result: CheckResult, settings: SandboxSettings) -> Finding:
+    mechanism = session.backend.enforcement[guarantee]
+    held = result.held and mechanism is not None
     return Finding(
         guarantee=guarantee,
         required=guarantee in settings.require,
         held=held,
         mechanism=mechanism,
-        proof=proof.told,
+        proof=result.detail,
         remedy=None if held else REMEDIES[guarantee],
     )
 
 
-def _untried(guarantee: Guarantee, settings: SandboxSettings) -> Finding:
+def _untested(guarantee: Guarantee, settings: SandboxSettings) -> Finding:
     return Finding(
         guarantee=guarantee,
         required=guarantee in settings.require,
         held=False,
         mechanism=None,
-        proof="nothing could be run",
+        proof="no script could be run",
         remedy=REMEDIES[guarantee],
     )
 

@@ -1,4 +1,4 @@
-"""The server's side of its launcher: one process, many cells, news as futures."""
+"""The server's side of the launcher: one process with many cells, whose events resolve futures."""
 
 import asyncio
 import logging
@@ -10,97 +10,80 @@ import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import anyio.to_thread
 
 from apexbridge.errors import ServerError
-from apexbridge.sandbox.config import BackendName, SandboxLimits
+from apexbridge.sandbox.backends.backend import Backend
 from apexbridge.sandbox.launcher import protocol
+from apexbridge.sandbox.launcher.protocol import LauncherConfig, StartRequest
 from apexbridge.sandbox.launcher.removal import remove_tree
+from apexbridge.sandbox.launcher.rlimits import Limits
 
 SLACK_BYTES = 64 * 1024 * 1024
-"""Room between the limit of the whole tree, which is watched, and the one of each process, which the kernel keeps."""
+"""The kernel's memory limit for each process is this much above the limit of the whole tree, which is polled."""
 START_SECONDS = 20
 STOP_SECONDS = 5
 FIRST_UID = 62_000
-"""Where the users of runs begin, one for each cell, when the server is root: nobody has these numbers."""
+"""If the server is root, the user IDs of runs start here, one for each cell; no user has these IDs."""
 NICENESS = 10
-"""Runs step back behind the server when both want the processor."""
+"""Under contention, the server's processes get the CPU before runs."""
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Walls:
-    """How a launcher builds its cells."""
-
-    backend: BackendName
-    limits: SandboxLimits
-    filters: tuple[bytes, bytes]
-    """Seccomp programs: without and with network."""
-    shared_bytes: int
-    """The largest piece of anonymous shared memory that these allow."""
-    interpreters: tuple[str, ...] = ()
-    hidden: tuple[str, ...] = ()
-    reserved_bytes: int = 0
-    """What an interpreter takes of a process's limit without using it."""
-    program: str | None = None
-    """bubblewrap's path."""
+class LaunchError(Exception):
+    """The launcher could not do what it was asked to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exit:
-    """How what ran in a cell ended."""
+class CellExit:
+    """How the processes in a cell ended."""
 
     code: int | None
     verdict: str | None
     peak: int
+    """Memory in bytes."""
 
 
-class LaunchError(Exception):
-    """The launcher could not do what it was asked to."""
+class CellHandle:
+    """The server's handle of one cell in the launcher."""
 
-
-class Cell:
-    """One run's place, as the server knows it."""
-
-    def __init__(self, client: "Launcher") -> None:
+    def __init__(self, client: "LauncherClient") -> None:
         self.identity = uuid.uuid4().hex
         self._client = client
         loop = asyncio.get_running_loop()
         self.opened: asyncio.Future[list[int]] = loop.create_future()
-        """Descriptors of the workspace, and of the folder for input files."""
+        """Descriptors of the workspace and, if requested, of the folder for input files."""
         self.attached: asyncio.Future[None] = loop.create_future()
-        self.exited: asyncio.Future[Exit] = loop.create_future()
+        self.exited: asyncio.Future[CellExit] = loop.create_future()
         self.closed: asyncio.Future[None] = loop.create_future()
         self.listening: asyncio.Future[list[int]] = loop.create_future()
-        """Sockets inside that lead to granted hosts."""
+        """Listening sockets of granted hosts."""
 
-    async def start(self, order: Mapping[str, Any], files: Sequence[int]) -> None:
-        """Start what runs inside."""
-        await self._client.send({"do": "start", "id": self.identity, "order": order}, files)
+    async def start(self, request: StartRequest, files: Sequence[int]) -> None:
+        await self._client.send({"command": "start", "id": self.identity, "request": asdict(request)}, files)
 
     async def attach(self, skill: str, layers: Mapping[str, str], folder: tuple[int, int] | None = None) -> None:
-        """Show the skill to what is waiting inside; where `folder` is given, only if it still is that very one.
+        """Mount the skill in a warm cell; `folder` is the device and inode that it must have.
 
         Raises:
-            LaunchError: it cannot be shown.
+            LaunchError: it cannot be mounted.
         """
-        await self._client.send(
-            {"do": "attach", "id": self.identity, "skill": skill, "layers": layers, "folder": folder}
-        )
+        message = {"command": "attach", "id": self.identity, "skill": skill, "layers": layers, "folder": folder}
+        await self._client.send(message)
         await asyncio.shield(self.attached)
 
     def kill(self) -> None:
-        """End everything inside; `exited` tells when that is done."""
-        self._client.send_soon({"do": "kill", "id": self.identity})
+        """Kill everything in the cell; `exited` resolves when that is done."""
+        self._client.send_soon({"command": "kill", "id": self.identity})
 
     async def close(self) -> None:
-        """Take the workspace away, and whatever is still inside with it."""
+        """Kill what is still running, and remove the workspace."""
         if not self.closed.done():
-            self._client.send_soon({"do": "close", "id": self.identity})
+            self._client.send_soon({"command": "close", "id": self.identity})
             await asyncio.wait([self.closed], timeout=STOP_SECONDS)
         if self.opened.done() and not self.opened.cancelled() and self.opened.exception() is None:
             for descriptor in self.opened.result():
@@ -110,52 +93,49 @@ class Cell:
 
     @property
     def futures(self) -> "list[asyncio.Future[Any]]":
-        """All that can still come."""
         return [self.opened, self.attached, self.exited, self.closed, self.listening]
 
 
-class Launcher:
-    """A launcher process and the cells it holds."""
+class LauncherClient:
+    """A launcher process and its cells."""
 
-    def __init__(self, walls: Walls) -> None:
-        self.walls = walls
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
         self._process: subprocess.Popen[bytes] | None = None
         self._link: socket.socket | None = None
-        self._cells: dict[str, Cell] = {}
+        self._cells: dict[str, CellHandle] = {}
         self._base: tempfile.TemporaryDirectory[str] | None = None
         self._ready: asyncio.Future[None] | None = None
-        self._clearing: set[asyncio.Task[None]] = set()
-        self.counted: frozenset[str] = frozenset()
-        """What control groups count, on top of everything else: memory, pids, cpu."""
+        self._closing: set[asyncio.Task[None]] = set()
+        self.cgroup_controllers: frozenset[str] = frozenset()
+        """Available in addition to the backend's mechanisms: memory, pids, cpu."""
 
     @property
     def is_alive(self) -> bool:
-        """Whether it can be asked for cells."""
         return self._link is not None
 
     @property
     def base(self) -> str:
-        """The launcher's own folder; what is mounted there, only it sees."""
+        """The launcher's own folder; only the launcher sees what is mounted there."""
         return self._base.name if self._base else ""
 
     @property
     def pid(self) -> int | None:
-        """The launcher's process."""
         return self._process.pid if self._process else None
 
     async def start(self) -> None:
-        """Start the process and have it build the walls.
+        """Start the process and wait until it is ready to create cells.
 
         Raises:
-            LaunchError: this host does not allow it; the message says what was refused.
+            LaunchError: this host does not allow it; the message says what failed.
         """
         loop = asyncio.get_running_loop()
         self._ready = loop.create_future()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
-        # Empty on disk: the launcher mounts its own over it, where nobody else looks.
+        # Stays empty on disk: the launcher mounts a tmpfs over it in its own namespace.
         self._base = tempfile.TemporaryDirectory(prefix="apexbridge-", ignore_cleanup_errors=True)
-        os.chmod(self._base.name, 0o711)  # noqa: PTH101, S103  # passed through by the users of runs
+        os.chmod(self._base.name, 0o711)  # noqa: PTH101, S103  # the users of runs must be able to traverse it
         with theirs:
             try:
                 self._process = _spawn(theirs.fileno())
@@ -163,23 +143,23 @@ class Launcher:
                 ours.close()
                 raise LaunchError(f"the launcher cannot be started: {error.strerror}") from error
         self._link = ours
-        loop.add_reader(ours, self._hear)
+        loop.add_reader(ours, self._receive_events)
         try:
-            await self.send(self._begin())
+            await self.send({"command": "begin", "config": asdict(self._config())})
             async with asyncio.timeout(START_SECONDS):
                 await asyncio.shield(self._ready)
         except TimeoutError:
             await self.stop()
             raise LaunchError("the launcher does not answer") from None
-        except BaseException:  # also where whoever waits is called off: nobody else knows of this process
+        except BaseException:  # also on cancellation: no other code knows of this process yet
             await self.stop()
             raise
 
     async def stop(self) -> None:
-        """End the process, and with it everything that it started."""
-        if self._clearing:
-            await asyncio.wait(self._clearing, timeout=STOP_SECONDS)
-        self._lose()
+        """End the process and everything that it started."""
+        if self._closing:
+            await asyncio.wait(self._closing, timeout=STOP_SECONDS)
+        self._handle_disconnect()
         process, self._process = self._process, None
         if process is not None:
             await anyio.to_thread.run_sync(_wait, process)
@@ -187,23 +167,26 @@ class Launcher:
             self._base.cleanup()
             self._base = None
 
-    def clear(self, cell: Cell) -> None:
-        """Take a cell away without anybody waiting for that."""
+    def close_in_background(self, cell: CellHandle) -> None:
         task = asyncio.get_running_loop().create_task(cell.close())
-        self._clearing.add(task)
-        task.add_done_callback(self._clearing.discard)
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
 
-    async def open_cell(self, *, with_input: bool = False) -> Cell:
-        """A new cell; its workspace is there when `opened` says so."""
+    async def open_cell(self, *, with_input: bool = False) -> CellHandle:
+        """Create a cell; its workspace exists when `opened` resolves."""
         if self._link is None:
             raise ServerError("The sandbox is not running.", code="SANDBOX_UNAVAILABLE")
-        cell = Cell(self)
+        cell = CellHandle(self)
         self._cells[cell.identity] = cell
-        await self.send({"do": "open", "id": cell.identity, "input": with_input})
+        await self.send({"command": "open", "id": cell.identity, "input": with_input})
         return cell
 
     async def send(self, message: dict[str, Any], files: Sequence[int] = ()) -> None:
-        """Send an order; waits while the launcher is busy with others."""
+        """Send a command; waits while the socket is full.
+
+        Raises:
+            LaunchError: the launcher has ended.
+        """
         loop = asyncio.get_running_loop()
         while self._link is not None:
             try:
@@ -211,18 +194,18 @@ class Launcher:
                 return
             except BlockingIOError:
                 writable: asyncio.Future[None] = loop.create_future()
-                loop.add_writer(self._link, _settle, writable, None)
+                loop.add_writer(self._link, _resolve, writable, None)
                 try:
                     await writable
                 finally:
                     if self._link is not None:
                         loop.remove_writer(self._link)
             except OSError:
-                self._lose()
+                self._handle_disconnect()
         raise LaunchError("the launcher has ended")
 
     def send_soon(self, message: dict[str, Any]) -> None:
-        """Send an order without waiting; nobody is there to hear it once the launcher has ended."""
+        """Send a command without waiting; does nothing if the launcher has ended."""
         if self._link is None:
             return
         try:
@@ -230,35 +213,33 @@ class Launcher:
         except BlockingIOError:
             asyncio.get_running_loop().call_later(0.01, self.send_soon, message)
         except OSError:
-            self._lose()
+            self._handle_disconnect()
 
-    def _begin(self) -> dict[str, Any]:
-        walls, limits = self.walls, self.walls.limits
-        return {
-            "do": "begin",
-            "walls": walls.backend,
-            "base": self.base,
-            "temporary": tempfile.gettempdir(),
-            "program": walls.program,
-            "loaders": str(Path(__file__).parent / "loaders"),
-            "interpreters": list(walls.interpreters),
-            "hidden": list(walls.hidden),
-            "filters": [program.hex() for program in walls.filters],
-            "niceness": NICENESS,
-            "firstUid": FIRST_UID,
-            "limits": {
-                "memory": limits.memory_bytes,
-                "shared": walls.shared_bytes,
-                "processes": limits.processes,
-                "disk": limits.disk_bytes,
-                "inodes": limits.inodes,
-                "files": limits.files,
-                "slack": walls.reserved_bytes + SLACK_BYTES,
-            },
-        }
+    def _config(self) -> LauncherConfig:
+        backend, limits = self._backend, self._backend.limits
+        return LauncherConfig(
+            backend=backend.name,
+            base=self.base,
+            temporary_folder=tempfile.gettempdir(),
+            bubblewrap=backend.bubblewrap,
+            loaders=str(Path(__file__).parent / "loaders"),
+            interpreters=backend.interpreters,
+            hidden=backend.hidden,
+            filters=[program.hex() for program in backend.filters],
+            niceness=NICENESS,
+            first_uid=FIRST_UID,
+            limits=Limits(
+                memory=limits.memory_bytes,
+                shared=backend.shared_bytes,
+                processes=limits.processes,
+                disk=limits.disk_bytes,
+                inodes=limits.inodes,
+                files=limits.files,
+                slack=backend.reserved_bytes + SLACK_BYTES,
+            ),
+        )
 
-    def _hear(self) -> None:
-        """Read what the launcher tells, until there is nothing more."""
+    def _receive_events(self) -> None:
         while self._link is not None:
             try:
                 received = protocol.receive(self._link)
@@ -268,56 +249,46 @@ class Launcher:
                 received = None
             if received is None:
                 logger.error("the sandbox launcher has ended; it is started again for the next run")
-                self._lose()
+                self._handle_disconnect()
                 return
-            self._handle(*received)
+            self._handle_event(*received)
 
-    def _handle(self, told: dict[str, Any], files: list[int]) -> None:
-        event, cell = told["event"], self._cells.get(told.get("id", ""))
+    def _handle_event(self, message: dict[str, Any], files: list[int]) -> None:
+        event, cell = message["event"], self._cells.get(message.get("id", ""))
         if event == "ready" and self._ready is not None:
-            self.counted = frozenset(told["counted"])
-            _settle(self._ready, None)
+            self.cgroup_controllers = frozenset(message["controllers"])
+            _resolve(self._ready, None)
         elif event == "failed":
-            self._failed(told, cell)
+            self._handle_failure(message, cell)
         elif cell is None:
             for file in files:
                 os.close(file)
         elif event == "opened":
-            _settle_files(cell.opened, files)
+            _resolve_files(cell.opened, files)
         elif event == "listening":
-            _settle_files(cell.listening, files)
+            _resolve_files(cell.listening, files)
         elif event == "attached":
-            _settle(cell.attached, None)
+            _resolve(cell.attached, None)
         elif event == "exited":
-            _settle(cell.exited, Exit(code=told["code"], verdict=told["verdict"], peak=told["peak"]))
+            ended = CellExit(code=message["code"], verdict=message["verdict"], peak=message["peak"])
+            _resolve(cell.exited, ended)
         elif event == "closed":
             del self._cells[cell.identity]
-            _settle(cell.closed, None)
+            _resolve(cell.closed, None)
 
-    def _failed(self, told: dict[str, Any], cell: Cell | None) -> None:
-        error = LaunchError(told["error"])
+    def _handle_failure(self, message: dict[str, Any], cell: CellHandle | None) -> None:
+        error, command = LaunchError(message["error"]), message["command"]
         if cell is None:
             if self._ready is not None:
-                _fail(self._ready, error)
+                _reject(self._ready, error)
             return
-        waiting: dict[str, asyncio.Future[Any]] = {
-            "open": cell.opened,
-            "attach": cell.attached,
-            "start": cell.exited,
-            "listen": cell.listening,
-        }
-        _fail(waiting.get(told["do"], cell.exited), error)
-        if told["do"] == "open":  # what was not opened does not start either, and this is the reason
-            _fail(cell.exited, error)
+        futures: dict[str, asyncio.Future[Any]] = {"open": cell.opened, "attach": cell.attached}
+        _reject(futures.get(command, cell.exited), error)
+        if command == "open":  # a cell that was not opened cannot start either
+            _reject(cell.exited, error)
 
-    def _clear_workspaces(self) -> None:
-        """What stood on the host's own disk is not gone by itself."""
-        if self.walls.backend != "bubblewrap" and self._cells:
-            places = [f"{tempfile.gettempdir()}/skill-workspace-{identity}" for identity in self._cells]
-            asyncio.get_running_loop().run_in_executor(None, _remove_all, places)
-
-    def _lose(self) -> None:
-        """The launcher is gone, and the kernel has ended everything it had started."""
+    def _handle_disconnect(self) -> None:
+        """The launcher has ended, and the kernel has killed everything that it started."""
         link, self._link = self._link, None
         if link is None:
             return
@@ -327,13 +298,15 @@ class Launcher:
         link.close()
         error = LaunchError("the launcher has ended")
         if self._ready is not None:
-            _fail(self._ready, error)
-        self._clear_workspaces()
+            _reject(self._ready, error)
+        if self._backend.name != "bubblewrap" and self._cells:  # workspaces on the host's disk are still there
+            workspaces = [f"{tempfile.gettempdir()}/skill-workspace-{identity}" for identity in self._cells]
+            loop.run_in_executor(None, _remove_all, workspaces)
         for cell in list(self._cells.values()):
-            _settle(cell.exited, Exit(code=None, verdict="lost", peak=0))
-            _settle(cell.closed, None)
+            _resolve(cell.exited, CellExit(code=None, verdict="lost", peak=0))
+            _resolve(cell.closed, None)
             for future in cell.futures:
-                _fail(future, error)
+                _reject(future, error)
         self._cells.clear()
 
 
@@ -343,11 +316,11 @@ def _remove_all(folders: list[str]) -> None:
 
 
 def _spawn(link: int) -> subprocess.Popen[bytes]:
-    """Start the launcher with nothing of ours but the socket: no environment, no packages, no files, no terminal."""
-    home = Path(__file__).parents[2]
-    begin = "import sys; sys.path.append(sys.argv[1]); from apexbridge.sandbox.launcher.main import main; main()"
+    """Start the launcher with nothing of the server's except the socket: no environment, packages, files, terminal."""
+    source = Path(__file__).parents[2]
+    code = "import sys; sys.path.append(sys.argv[1]); from apexbridge.sandbox.launcher.main import main; main()"
     return subprocess.Popen(  # noqa: S603
-        [sys.executable, "-I", "-S", "-c", begin, str(home), str(link)],
+        [sys.executable, "-I", "-S", "-c", code, str(source), str(link)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         pass_fds=[link],
@@ -365,12 +338,12 @@ def _wait(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _settle(future: "asyncio.Future[Any]", value: Any) -> None:
+def _resolve(future: "asyncio.Future[Any]", value: Any) -> None:
     if not future.done():
         future.set_result(value)
 
 
-def _settle_files(future: "asyncio.Future[list[int]]", files: list[int]) -> None:
+def _resolve_files(future: "asyncio.Future[list[int]]", files: list[int]) -> None:
     if future.done():
         for file in files:
             os.close(file)
@@ -378,7 +351,7 @@ def _settle_files(future: "asyncio.Future[list[int]]", files: list[int]) -> None
         future.set_result(files)
 
 
-def _fail(future: "asyncio.Future[Any]", error: Exception) -> None:
+def _reject(future: "asyncio.Future[Any]", error: Exception) -> None:
     if not future.done():
         future.set_exception(error)
-        future.exception()  # looked at: not everybody waits for everything
+        future.exception()  # marks it as retrieved: not every future is awaited

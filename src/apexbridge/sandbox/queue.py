@@ -1,4 +1,4 @@
-"""Turns: a number of runs at once, the others in a queue in which callers take turns."""
+"""The run queue: a number of runs at a time; the others wait, and callers take turns."""
 
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -10,61 +10,61 @@ from apexbridge._turns import SHARE, Turns, decrease
 from apexbridge.errors import ServerError
 
 
-class Slots:
-    """Callers take turns; the runs of one caller come first in, first out.
+class RunQueue:
+    """Callers take turns; the runs of one caller are first in, first out.
 
-    A caller with a key may have half of the places, so one key cannot keep the others out. Callers without a key own
-    the server or may administer it, and may have all.
+    A caller with a key may use half of the capacity, so that one key cannot block the others. Callers without a key own
+    or administer the server, and may use all of it.
     """
 
-    def __init__(self, limit: int, room: int) -> None:
-        self._turns = Turns(limit)
-        self._room = room
+    def __init__(self, max_running: int, max_waiting: int) -> None:
+        self._turns = Turns(max_running)
+        self._max_waiting = max_waiting
         self._reserved: Counter[str] = Counter()
         self._average_seconds = 1.0
 
     @property
     def running(self) -> int:
-        """How many have their turn."""
         return self._turns.running
 
     @property
     def waiting(self) -> int:
-        """How many wait for theirs."""
         return self._turns.waiting
 
-    def refuse_when_full(self, caller: str = "") -> None:
-        """Say no at once if there is no place to wait in.
+    def check_capacity(self, caller: str = "") -> None:
+        """Fail if another run of this caller could not even wait.
 
         Raises:
-            ServerError: QUEUE_FULL; `details.retryAfter` says in how many seconds to try again.
+            ServerError: QUEUE_FULL; `details.retryAfter` is the number of seconds to wait.
         """
         own = self._turns.running_of(caller) + self._turns.waiting_of(caller) + self._reserved[caller]
-        places = self._turns.limit + self._room
-        if self.running + self.waiting + self._reserved.total() >= places:
-            raise self._full(f"{self.running} runs are under way and {self.waiting} are waiting.", self.waiting)
-        if caller and own >= max(1, places // SHARE):
-            raise self._full(
-                f"{own} runs of the API key {caller} are under way or waiting, which is as many as one key may have.",
+        capacity = self._turns.limit + self._max_waiting
+        if self.running + self.waiting + self._reserved.total() >= capacity:
+            raise self._queue_full_error(
+                f"{self.running} runs are active and {self.waiting} are waiting.", self.waiting
+            )
+        if caller and own >= max(1, capacity // SHARE):
+            raise self._queue_full_error(
+                f"{own} runs of the API key {caller} are active or waiting, which is the limit for one key.",
                 self._turns.waiting_of(caller),
             )
 
     def reserve(self, caller: str = "") -> None:
-        """Take a place now, for a turn that is asked for in a moment.
+        """Reserve capacity for a `turn` that follows.
 
         Raises:
             ServerError: QUEUE_FULL.
         """
-        self.refuse_when_full(caller)
+        self.check_capacity(caller)
         self._reserved[caller] += 1
 
     @asynccontextmanager
     async def turn(self, caller: str = "", *, is_reserved: bool = False) -> AsyncIterator[None]:
-        """Wait for a turn, and have it for as long as the block lasts."""
+        """Wait for a turn; it lasts as long as the block."""
         if is_reserved:
             decrease(self._reserved, caller)
         else:
-            self.refuse_when_full(caller)
+            self.check_capacity(caller)
         async with self._turns.turn(caller):
             begun = anyio.current_time()
             try:
@@ -72,6 +72,6 @@ class Slots:
             finally:
                 self._average_seconds += (anyio.current_time() - begun - self._average_seconds) / 8
 
-    def _full(self, why: str, ahead: int) -> ServerError:
+    def _queue_full_error(self, reason: str, ahead: int) -> ServerError:
         wait = max(1, round(ahead * self._average_seconds / self._turns.limit))
-        return ServerError(f"{why} Try again in {wait} s.", code="QUEUE_FULL", retryAfter=wait)
+        return ServerError(f"{reason} Try again in {wait} s.", code="QUEUE_FULL", retryAfter=wait)

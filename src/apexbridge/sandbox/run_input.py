@@ -1,47 +1,51 @@
-"""What a run is told: its variables, its arguments, its input."""
+"""The input of a run: variables, arguments, JSON on stdin, and files."""
 
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from apexbridge.errors import InvalidInputError
-from apexbridge.sandbox.models import Job
+from apexbridge.sandbox.models import InputFile, Job
 
 MAX_VARIABLE_BYTES = 128 * 1024 - 1
 """The kernel's limit for one string, its NUL included."""
 MAX_ARGUMENTS = 4000
-"""bubblewrap takes a few thousand more, its own included."""
+"""bubblewrap accepts a few thousand more, including its own."""
 MAX_ARGUMENT_BYTES = 1024 * 1024
-"""All arguments together; the kernel takes twice as much with the environment."""
+"""All arguments together; the kernel accepts twice as much, including the environment."""
 INPUT_VARIABLE = "INPUT_JSON"
+MAX_INPUT_BYTES = 50 * 1024 * 1024
+MAX_INPUT_FILES = 500
+_CHUNK_BYTES = 1024 * 1024
 
 
 def input_json(job: Job) -> str:
-    """The input as the script reads it; names of input files are in it.
+    """The input as the script reads it, with the names of input files.
 
     Raises:
-        InvalidInputError: it cannot be JSON.
+        InvalidInputError: it contains NaN or an infinity, which JSON does not have.
     """
-    told = dict(job.input)
+    payload = dict(job.input)
     if job.files:
-        told["files"] = [f"input/{file.name}" for file in job.files]
+        payload["files"] = [f"input/{file.name}" for file in job.files]
     try:
-        text = json.dumps(told, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        text = json.dumps(payload, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
         text.encode()
-    except UnicodeEncodeError:  # half a character can be written down, but not sent
-        return json.dumps(told, separators=(",", ":"))
+    except UnicodeEncodeError:  # a lone surrogate can only be sent escaped
+        return json.dumps(payload, separators=(",", ":"))
     except ValueError as error:
-        raise InvalidInputError("The input holds a number that JSON does not have", skillName=job.skill) from error
+        raise InvalidInputError("The input contains a number that JSON does not have", skillName=job.skill) from error
     return text
 
 
 def base_environment(workspace: str, path: str) -> dict[str, str]:
-    """What is known before the skill is."""
+    """The variables that are known before the skill is."""
     return {"PATH": path, "HOME": workspace, "TMPDIR": f"{workspace}/tmp"}  # noqa: S108
 
 
 def environment(job: Job, *, workspace: str, skill_path: str, path: str, input_text: str) -> dict[str, str]:
-    """Every variable of the run. Input that is too large for one arrives on stdin alone."""
+    """All variables of the run. Input that is too large for a variable arrives on stdin only."""
     variables = {
         **base_environment(workspace, path),
         **job.grants.variables,
@@ -56,10 +60,10 @@ def environment(job: Job, *, workspace: str, skill_path: str, path: str, input_t
 
 
 def arguments(job: Job) -> list[str]:
-    """The script's argv; a helper run by name takes an object as options.
+    """The script's arguments. A helper script that is run by name gets its input as options.
 
     Raises:
-        InvalidInputError: an argument is no text, or they are too many or too long.
+        InvalidInputError: an argument is not valid text, or they are too many or too long.
     """
     words = list(job.args)
     if not job.is_entry and not words:
@@ -69,9 +73,9 @@ def arguments(job: Job) -> list[str]:
     try:
         sizes = [len(word.encode()) for word in words]
     except UnicodeEncodeError as error:
-        raise InvalidInputError("An argument holds half a character (a lone surrogate)", skillName=job.skill) from error
+        raise InvalidInputError("An argument contains a lone surrogate", skillName=job.skill) from error
     if any("\0" in word for word in words):
-        raise InvalidInputError("An argument holds a NUL character, which no argument can", skillName=job.skill)
+        raise InvalidInputError("An argument contains a NUL character", skillName=job.skill)
     if sum(sizes) > MAX_ARGUMENT_BYTES or max(sizes, default=0) > MAX_VARIABLE_BYTES:
         raise InvalidInputError(
             f"The arguments are too long ({sum(sizes)} bytes); send large input as `input`, or as a file",
@@ -80,8 +84,45 @@ def arguments(job: Job) -> list[str]:
     return words
 
 
+def encode_job(script: str, layer: str, arguments: Sequence[str], variables: Mapping[str, str]) -> bytes:
+    """A job in the format of the loaders: strings, each followed by a NUL."""
+    words = [script, layer, str(len(arguments)), *arguments]
+    words += [word for pair in variables.items() for word in pair]
+    return b"".join(word.encode("utf-8", "surrogateescape") + b"\0" for word in words)
+
+
+def check_file_count(count: int) -> None:
+    """Raise InvalidInputError if there are too many input files."""
+    if count > MAX_INPUT_FILES:
+        raise InvalidInputError(f"{count} input files are too many; at most {MAX_INPUT_FILES}")
+
+
+def check_file_sizes(sizes: Sequence[int]) -> None:
+    """Raise InvalidInputError if the input files together are too large."""
+    if sum(sizes) > MAX_INPUT_BYTES:
+        raise _too_large()
+
+
+def copy_input_files(folder: int, files: Sequence[InputFile]) -> None:
+    """Copy the files to an open folder, which the run can read but not change.
+
+    Raises:
+        InvalidInputError: they have grown and are too large together.
+    """
+    remaining = MAX_INPUT_BYTES
+    for file in files:
+        target = os.open(file.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o444, dir_fd=folder)
+        with os.fdopen(target, "wb") as copy:
+            while chunk := file.file.read(_CHUNK_BYTES):
+                remaining -= len(chunk)
+                if remaining < 0:
+                    raise _too_large()
+                copy.write(chunk)
+    os.chmod(folder, 0o555)  # noqa: S103  # readable by the run's user
+
+
 def _option(key: str, value: Any) -> list[str]:
-    """`--key value`; true is the option alone, false and null are no option, a list repeats it."""
+    """`--key value`; `--key` for true, nothing for false and null, repeated for a list."""
     name = f"--{key}"
     if value is True:
         return [name]
@@ -90,5 +131,9 @@ def _option(key: str, value: Any) -> list[str]:
     if isinstance(value, list) and not any(isinstance(item, list | Mapping) for item in value):
         return [word for item in value for word in _option(key, item)]
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    # A value that looks like an option would be taken for one.
+    # A value that starts with a dash would be parsed as an option.
     return [f"{name}={text}"] if text.startswith("-") else [name, text]
+
+
+def _too_large() -> InvalidInputError:
+    return InvalidInputError(f"The input files are larger than {MAX_INPUT_BYTES // 1024 // 1024} MB")

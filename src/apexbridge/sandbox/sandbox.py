@@ -1,4 +1,4 @@
-"""The sandbox: a job goes in, a result comes out, and whatever happened in between is gone."""
+"""The sandbox: runs jobs, at most a number at a time, and returns their results."""
 
 import asyncio
 import logging
@@ -16,82 +16,80 @@ import anyio.to_thread
 
 from apexbridge.disk import Disk
 from apexbridge.errors import ServerError, SkillPermissionError
-from apexbridge.sandbox.backends.selection import Choice, choose
+from apexbridge.sandbox.backends.selection import open_best_session
 from apexbridge.sandbox.config import SandboxSettings
 from apexbridge.sandbox.launcher_client import LaunchError
 from apexbridge.sandbox.models import ExecutionResult, Grants, Job
 from apexbridge.sandbox.outcome import Ending, failure_of
-from apexbridge.sandbox.output import Listener
-from apexbridge.sandbox.pool import WarmPool
-from apexbridge.sandbox.queue import Slots
+from apexbridge.sandbox.output import OutputListener
+from apexbridge.sandbox.queue import RunQueue
 from apexbridge.sandbox.run_input import arguments, input_json
 from apexbridge.sandbox.runtimes import RuntimeName, Runtimes
-from apexbridge.sandbox.session import Cancel, Finished, Waiting
+from apexbridge.sandbox.session import FinishedJob, OnStart, SandboxSession, WarmCell, WarmPool
 
 logger = logging.getLogger(__name__)
-Started = Callable[[Cancel], None]
 
 
 class Sandbox:
-    """Runs jobs inside walls, so many at once. Nothing is started before the first job, unless asked to."""
+    """Runs jobs in a sandbox. Nothing is started before the first job or `warm_up`."""
 
     def __init__(self, settings: SandboxSettings | None = None, *, disk: Disk | None = None) -> None:
         """Artifacts are claimed on `disk`."""
         self.settings = settings or SandboxSettings()
+        self.queue = RunQueue(self.settings.max_concurrency, self.settings.queue)
         self._disk = disk
-        self.slots = Slots(self.settings.max_concurrency, self.settings.queue)
         self._runtimes = Runtimes(self.settings.path)
-        self._choice: Choice | None = None
+        self._session: SandboxSession | None = None
         self._pool: WarmPool | None = None
-        self._choosing = anyio.Lock()
+        self._opening = anyio.Lock()
         self._is_closed = False
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Everything that was started is gone when the block ends."""
+        """Stops everything that was started when the block ends."""
         try:
             yield
         finally:
             self._is_closed = True
             await self._stop()
 
-    async def ready(self) -> Choice:
-        """The walls, built and tried; built anew where their launcher has ended.
+    async def ready(self) -> SandboxSession:
+        """The session, opened and tested; opened again if its launcher has ended.
 
         Raises:
             ServerError: SANDBOX_UNAVAILABLE.
         """
-        async with self._choosing:
+        async with self._opening:
             if self._is_closed:
                 raise ServerError("The server is stopping.", code="SANDBOX_UNAVAILABLE")
-            if self._choice is None or not self._choice.workbench.launcher.is_alive:
+            if self._session is None or not self._session.launcher.is_alive:
                 await self._stop()
                 await anyio.to_thread.run_sync(self._runtimes.discover)
-                self._choice = await choose(self.settings, self._runtimes)
-                self._pool = WarmPool(self._choice.workbench, self.settings.warm)
-            return self._choice
+                self._session = await open_best_session(self.settings, self._runtimes)
+                self._pool = WarmPool(self._session, self.settings.warm)
+            return self._session
 
     @property
     def node_version(self) -> str | None:
-        """The Node that runs skills; None where there is none, or none was looked for yet."""
+        """The Node that runs skills; None if there is none, or before the first session."""
         node = self._runtimes.get("node")
         return node.version if node else None
 
     async def warm_up(self) -> None:
-        """Build the walls and fill the pool before the first job comes."""
+        """Open the session and fill the pool of warm cells."""
         await self.ready()
         if self._pool is not None:
-            await self._pool.filled()
+            await self._pool.wait_until_full()
 
     async def check(self, job: Job, *, caller: str = "") -> None:
-        """Refuse what cannot be run, before anybody is told that it will be.
+        """Refuse a job that cannot be run, before it is accepted.
 
         Raises:
             ServerError: SANDBOX_UNAVAILABLE, or QUEUE_FULL.
             SkillPermissionError: the script cannot be read.
-            InvalidInputError: the arguments cannot be passed on.
+            InvalidInputError: the arguments or the input cannot be passed to the script.
         """
-        self.slots.refuse_when_full(caller)
+        self.queue.check_capacity(caller)
         await self.ready()
         _check_readable(job)
         arguments(job)
@@ -104,82 +102,81 @@ class Sandbox:
         caller: str = "",
         is_reserved: bool = False,
         grants: Callable[[], Awaitable[Grants]] | None = None,
-        identity: str | None = None,
+        run_id: str | None = None,
         artifacts: Path | None = None,
-        listener: Listener | None = None,
-        started: Started | None = None,
+        listener: OutputListener | None = None,
+        on_start: OnStart | None = None,
     ) -> ExecutionResult:
-        """Wait for a turn and run a job; what it does wrong is in the result.
+        """Wait in the queue and run a job; failures of the script are in the result.
 
-        `started` is told when the job's turn has come, and how to cancel it from then on; `grants` is asked then what
-        the job may have.
+        When the job's turn comes, `grants` is called for its grants and `on_start` with a function that cancels it.
 
         Raises:
             ServerError: SANDBOX_UNAVAILABLE, or QUEUE_FULL.
             SkillPermissionError: the script cannot be read.
-            InvalidInputError: the arguments cannot be passed on.
+            InvalidInputError: the arguments or the input cannot be passed to the script.
         """
-        async with self.slots.turn(caller, is_reserved=is_reserved):
+        async with self.queue.turn(caller, is_reserved=is_reserved):
             _check_readable(job)
             if grants is not None:
                 job = replace(job, grants=await grants())
-            choice = await self.ready()
+            session = await self.ready()
+            begun = time.monotonic()
             try:
-                return await self._run(choice, job, identity or uuid.uuid4().hex, caller, artifacts, listener, started)
+                finished = await self._run(session, job, caller, artifacts, listener, on_start)
             finally:
                 if self._pool is not None:
                     self._pool.fill()
+            duration = round((time.monotonic() - begun) * 1000)
+            return self._result(run_id or uuid.uuid4().hex, job, finished, session, duration)
 
     async def _run(
         self,
-        choice: Choice,
+        session: SandboxSession,
         job: Job,
-        identity: str,
         caller: str,
         artifacts: Path | None,
-        listener: Listener | None,
-        started: Started | None,
-    ) -> ExecutionResult:
+        listener: OutputListener | None,
+        on_start: OnStart | None,
+    ) -> FinishedJob:
         begun = asyncio.get_running_loop().time()
-        measured = time.monotonic()
-        name = self._runtimes.of(job.script)
-        runtime = choice.workbench.runtimes.get(name)
+        name = self._runtimes.name_for(job.script)
+        runtime = session.runtimes.get(name)
         if runtime is None:
-            finished = _not_started(f"there is no {name} on this host")
-        else:
-            try:
-                choice.workbench.refuse_the_impossible(job)
-                waiting = self._take(job, name)
-                finished = await choice.workbench.do(
-                    job,
-                    runtime,
-                    begun=begun,
-                    waiting=waiting,
-                    artifacts=artifacts,
-                    disk=self._disk,
-                    caller=caller,
-                    listener=listener,
-                    started=started,
-                )
-            except LaunchError as error:
-                finished = _not_started(str(error))
-            except OSError as error:  # no descriptors or no memory for pipes: nothing of the job's doing
-                raise ServerError(
-                    f"The run could not be started: {error.strerror}. Try again later.", code="SANDBOX_UNAVAILABLE"
-                ) from error
-        return self._result(identity, job, finished, choice, round((time.monotonic() - measured) * 1000))
+            return _not_started(f"there is no {name} on this host")
+        try:
+            session.check_supported(job)
+            return await session.run(
+                job,
+                runtime,
+                begun=begun,
+                warm_cell=self._take_warm_cell(job, name),
+                artifacts=artifacts,
+                disk=self._disk,
+                caller=caller,
+                listener=listener,
+                on_start=on_start,
+            )
+        except LaunchError as error:
+            return _not_started(str(error))
+        except OSError as error:  # the server has no descriptors or memory for pipes: not the job's fault
+            raise ServerError(
+                f"The run could not be started: {error.strerror}. Try again later.", code="SANDBOX_UNAVAILABLE"
+            ) from error
 
-    def _take(self, job: Job, runtime: RuntimeName) -> Waiting | None:
-        """A waiting cell, for jobs that need nothing that has to be there from the start."""
+    def _take_warm_cell(self, job: Job, runtime: RuntimeName) -> WarmCell | None:
+        """Jobs with input files, granted hosts or granted paths need them at the start of the cell."""
         if self._pool is None or job.files or job.grants.hosts or job.grants.paths:
             return None
         return self._pool.take(runtime)
 
-    def _result(self, identity: str, job: Job, finished: Finished, choice: Choice, duration: int) -> ExecutionResult:
+    def _result(
+        self, run_id: str, job: Job, finished: FinishedJob, session: SandboxSession, duration: int
+    ) -> ExecutionResult:
         failure = failure_of(finished.ending, finished.stderr, output_limit=self.settings.limits.output_bytes)
         has_started = finished.ending.code is not None or finished.ending.verdict is not None
         return ExecutionResult(
-            id=identity,
+            id=run_id,
             success=failure is None,
             status="success" if failure is None else "timeout" if failure.code == "TIMEOUT" else "error",
             stdout=finished.stdout,
@@ -191,7 +188,7 @@ class Sandbox:
             truncated=finished.is_truncated,
             files=finished.files,
             peak_memory=finished.peak or None,
-            enforcement=choice.backend.told_for(job.grants) if has_started else {},
+            enforcement=session.backend.enforcement_for(job.grants) if has_started else {},
             warnings=[*job.warnings, *finished.warnings],
         ).of_skill(job.skill)
 
@@ -199,30 +196,30 @@ class Sandbox:
         pool, self._pool = self._pool, None
         if pool is not None:
             await pool.close()
-        choice, self._choice = self._choice, None
-        if choice is not None:
-            await choice.workbench.launcher.stop()
+        session, self._session = self._session, None
+        if session is not None:
+            await session.launcher.stop()
 
 
 def _check_readable(job: Job) -> None:
-    """A script that cannot be read by the user it would run as is the installer's mistake, and no run."""
+    """A script that the run's user cannot read is an error of the installation: there is no run."""
     try:
-        reason = _reason_against(job.folder / job.script, len(Path(job.script).parents))
+        reason = _unreadable_reason(job.folder / job.script, len(Path(job.script).parents))
     except OSError as error:
         reason = str(error.strerror).lower()
     if reason is not None:
         raise SkillPermissionError(f"{job.script} cannot be read: {reason}", skill=job.skill, cause=reason)
 
 
-def _reason_against(path: Path, depth: int) -> str | None:
+def _unreadable_reason(path: Path, depth: int) -> str | None:
     if not path.is_file():
-        return "it is not there"
+        return "file not found"
     if os.getuid() != 0:
         return None if os.access(path, os.R_OK) else "permission denied"
-    # Root may read everything; the run is another user.
-    is_open = all(folder.stat().st_mode & stat.S_IXOTH for folder in path.parents[:depth])
-    return None if is_open and path.stat().st_mode & stat.S_IROTH else "permission denied"
+    # Root can read everything, but the run has another user.
+    is_reachable = all(folder.stat().st_mode & stat.S_IXOTH for folder in path.parents[:depth])
+    return None if is_reachable and path.stat().st_mode & stat.S_IROTH else "permission denied"
 
 
-def _not_started(why: str) -> Finished:
-    return Finished(ending=Ending(code=None), stdout="", stderr=why, peak=0, is_truncated=False, files=[], warnings=[])
+def _not_started(reason: str) -> FinishedJob:
+    return FinishedJob(ending=Ending(code=None), stderr=reason)

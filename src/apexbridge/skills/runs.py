@@ -186,7 +186,7 @@ class Runs:
                 warnings=request.warnings,
             )
             await self._sandbox.check(job, caller=request.caller)
-            self._sandbox.slots.reserve(request.caller)
+            self._sandbox.queue.reserve(request.caller)
             run = Run(self._row(request))
             run.go(asyncio.get_running_loop().create_task(self._carry(run, job, request, stack.pop_all())))
         self._live[run.id] = run
@@ -222,10 +222,10 @@ class Runs:
                     caller=request.caller,
                     is_reserved=True,
                     grants=request.grants,
-                    identity=run.id,
+                    run_id=run.id,
                     artifacts=self._folder / run.id / "files",
                     listener=run.log.add_output,
-                    started=lambda cancel: self._begin(run, cancel),
+                    on_start=lambda cancel: self._begin(run, cancel),
                 )
         except asyncio.CancelledError:
             if not run.is_cancelled:

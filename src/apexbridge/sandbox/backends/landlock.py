@@ -1,4 +1,4 @@
-"""Walls without namespaces: Landlock with seccomp, or nothing but limits."""
+"""The backends without namespaces: `landlock` (Landlock and seccomp) and `plain` (limits only)."""
 
 import os
 import tempfile
@@ -6,11 +6,11 @@ import tempfile
 from apexbridge.sandbox.backends.backend import Backend, shared_bytes
 from apexbridge.sandbox.config import BackendName, Guarantee, SandboxLimits
 from apexbridge.sandbox.launcher import syscalls
-from apexbridge.sandbox.launcher_client import LaunchError, Walls
+from apexbridge.sandbox.launcher_client import LaunchError
 from apexbridge.sandbox.runtimes import Runtimes
-from apexbridge.sandbox.seccomp import program
+from apexbridge.sandbox.seccomp import filter_program
 
-_LIMITS_ONLY: dict[Guarantee, str | None] = {
+_PLAIN_ENFORCEMENT: dict[Guarantee, str | None] = {
     "fs": None,
     "net": None,
     "tree_kill": "keeper process",
@@ -23,40 +23,31 @@ _LIMITS_ONLY: dict[Guarantee, str | None] = {
 }
 
 
-def backend(name: BackendName) -> Backend:
-    """What holds without namespaces."""
-    enforcement = dict(_LIMITS_ONLY)
-    if os.getuid() == 0:
+def landlock_backend(name: BackendName, runtimes: Runtimes, limits: SandboxLimits) -> Backend:
+    """Raise LaunchError if `name` is landlock and the kernel has no Landlock."""
+    if name == "landlock" and not syscalls.landlock_version():
+        raise LaunchError("this kernel has no Landlock")
+    is_root = os.getuid() == 0
+    enforcement = dict(_PLAIN_ENFORCEMENT)
+    if is_root:
         enforcement["pids"] = "rlimit of its own user"
     if name == "landlock":
         enforcement |= {"fs": "landlock", "net": "seccomp and landlock", "syscalls": "seccomp"}
+    shared = shared_bytes(limits)
+    # Without a network namespace, Unix sockets would reach the host's. Unless root starts the run as another user, the
+    # run could change the modes of the server's files.
+    seccomp_filter = filter_program(unix_sockets=False, metadata=is_root, shared_bytes=shared)
     return Backend(
         name=name,
         enforcement=enforcement,
-        temporary=tempfile.gettempdir(),
+        limits=limits,
+        temporary_folder=tempfile.gettempdir(),
         skill_path="{base}/{cell}/skill",
         loaders="{base}/loaders",
-        layer_paths={"python": None} if os.getuid() != 0 else {},  # root's runs may have another Python than the server
-        can_wait=False,
-        can_reach_hosts=False,
-    )
-
-
-def walls(name: BackendName, runtimes: Runtimes, limits: SandboxLimits) -> Walls:
-    """What a launcher has to know to build them.
-
-    Raises:
-        LaunchError: the kernel has no Landlock.
-    """
-    if name == "landlock" and not syscalls.landlock_version():
-        raise LaunchError("this kernel has no Landlock")
-    # Unix sockets would reach the host's: no namespace is between. Nor is there another user, unless root gives one.
-    shared = shared_bytes(limits)
-    rules = program(unix_sockets=False, metadata=os.getuid() == 0, shared_bytes=shared)
-    return Walls(
-        backend=name,
-        limits=limits,
-        filters=(rules, rules),
+        layer_paths={} if is_root else {"python": None},  # root's runs may have another Python than the server
+        supports_warm_cells=False,
+        supports_granted_hosts=False,
+        filters=(seccomp_filter, seccomp_filter),
         shared_bytes=shared,
         interpreters=tuple(runtimes.prefixes),
         reserved_bytes=runtimes.reserved_bytes,

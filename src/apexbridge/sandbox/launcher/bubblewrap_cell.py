@@ -1,66 +1,76 @@
-"""Cells of namespaces, made by an embryo and bubblewrap inside a mount namespace of the launcher's own.
+"""Cells with namespaces, created by a preforked child and bubblewrap in the launcher's mount namespace.
 
-bubblewrap can mount a tmpfs of a size, but not one of a number of files, and to what it mounted nobody can add. So the
-launcher mounts a run's root folder itself and marks it *shared* before bubblewrap copies it: what is attached to it
-later shows up inside as well. That is how a sandbox that waits for its job comes to see the one skill it is for, and no
-other.
+bubblewrap can mount a tmpfs with a size limit but not with an inode limit, and mounts cannot be added to its sandbox
+later. So the launcher mounts a run's rootfs itself and marks it *shared* before bubblewrap copies it: mounts that are
+attached later appear inside as well. That is how a warm cell gets its skill, and no other.
 """
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from apexbridge.sandbox.launcher import loopback, process_tree, syscalls
-from apexbridge.sandbox.launcher.cell import Cell, Order, Tell, end, refuse_another
-from apexbridge.sandbox.launcher.cgroups import Group
-from apexbridge.sandbox.launcher.mounts import House
-from apexbridge.sandbox.launcher.rlimits import Limits, limit_processes
-from apexbridge.sandbox.launcher.rootfs import (
-    LAYER_PLACES,
-    SKILL_PLACE,
-    copy_of,
+from apexbridge.sandbox.launcher.cell import Cell, SendEvent
+from apexbridge.sandbox.launcher.cgroups import RunCgroup
+from apexbridge.sandbox.launcher.child_process import kill
+from apexbridge.sandbox.launcher.granted_paths import check_skill_folder
+from apexbridge.sandbox.launcher.mounts import (
+    LAYER_PATHS,
+    SKILL_PATH,
+    MountNamespace,
+    copy_rootfs,
+    create_mount_point,
     hide,
     is_temporary,
-    make_place,
-    show_granted,
+    mount_granted_path,
 )
+from apexbridge.sandbox.launcher.prefork import Prefork
+from apexbridge.sandbox.launcher.protocol import StartRequest
+from apexbridge.sandbox.launcher.rlimits import Limits, limit_processes
 
-INSIDE_ID = "1000"
-"""User and group as the run sees itself."""
-STATUS_FILE, GATE_FILE, FILTER_FILE, OPTIONS_FILE = 10, 11, 12, 13
-OWN_PROCESSES = 2
+_SANDBOX_ID = "1000"
+"""User and group of the run, as seen inside."""
+_STATUS_FILE, _GATE_FILE, _FILTER_FILE, _OPTIONS_FILE = 10, 11, 12, 13
+_BUBBLEWRAP_PROCESSES = 2
 """bubblewrap outside, and as the first process inside."""
-INPUT_BYTES = 52 * 1024 * 1024
-INPUT_INODES = 1024
-_LINE = 4096
+_INPUT_BYTES = 52 * 1024 * 1024
+_INPUT_INODES = 1024
+_STATUS_BYTES = 4096
 
 
 class BubblewrapCell(Cell):
     """A cell with namespaces for users, processes, network, mounts, IPC, host name and cgroups."""
 
-    def __init__(self, identity: str, house: House, *, limits: Limits, uid: int | None, tell: Tell) -> None:
-        super().__init__(identity, limits=limits, uid=uid, tell=tell)
-        self._house = house
-        self._disk = house.base / f"{identity}-disk"
-        self._input = house.base / f"{identity}-input"
-        self._room = house.base / f"{identity}-room"
+    def __init__(
+        self,
+        identity: str,
+        mounts: MountNamespace,
+        prefork: Prefork,
+        *,
+        limits: Limits,
+        uid: int | None,
+        send_event: SendEvent,
+    ) -> None:
+        super().__init__(identity, limits=limits, uid=uid, send_event=send_event)
+        self._mounts = mounts
+        self._prefork = prefork
+        self._disk = mounts.base / f"{identity}-disk"
+        self._input = mounts.base / f"{identity}-input"
+        self._rootfs = mounts.base / f"{identity}-rootfs"
+        self._workspace = self._disk / "tmp" / f"skill-workspace-{identity}"
         self._has_input = False
         self._init: int | None = None
+        """The first process inside."""
         self._status: int | None = None
-        self._told = b""
+        self._status_buffer = b""
         self._gate: int | None = None
-        self._group = Group()
-
-    @property
-    def _workspace(self) -> Path:
-        return self._disk / "tmp" / f"skill-workspace-{self.identity}"
+        self._cgroup = RunCgroup()
 
     def open(self, *, with_input: bool) -> list[int]:
-        """Mount the workspace, as large as the limits say."""
-        _counted_tmpfs(self._disk, size=self.limits.disk, inodes=self.limits.inodes)
+        _mount_tmpfs(self._disk, size=self.limits.disk, inodes=self.limits.inodes)
         (self._disk / "tmp").mkdir()
         workspace = self._workspace
         for folder in (workspace, workspace / "output", workspace / "tmp", self._disk / "shm"):
@@ -69,77 +79,75 @@ class BubblewrapCell(Cell):
                 os.chown(folder, self.uid, self.uid)
         opened = [os.open(workspace, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)]
         if with_input:
-            _counted_tmpfs(self._input, size=INPUT_BYTES, inodes=INPUT_INODES)
+            _mount_tmpfs(self._input, size=_INPUT_BYTES, inodes=_INPUT_INODES)
             self._has_input = True
             opened.append(os.open(self._input, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
         return opened
 
-    def start(self, order: Order, files: Sequence[int]) -> None:
-        """Start bubblewrap."""
-        self._furnish(order)
-        if order.skill is not None:
-            self.attach(order.skill, order.layers, order.folder)
+    def start(self, request: StartRequest, files: Sequence[int]) -> None:
+        self._build_rootfs(request)
+        if request.skill is not None:
+            self.attach(request.skill, request.layers, request.folder)
         status, status_inside = os.pipe()
         gate_inside, gate = os.pipe()
-        rules = os.open(self._house.filter(network=bool(order.hosts)), os.O_RDONLY)
-        inside = {STATUS_FILE: status_inside, GATE_FILE: gate_inside, FILTER_FILE: rules}
-        if not self._needs_gate:  # bubblewrap would pass on what it was not told of
-            os.close(inside.pop(GATE_FILE))
-        inside[OPTIONS_FILE] = _written([*self._walls(order.workspace), *_variables(order.environment)])
-        told = {
-            "command": [self._house.program, "--args", str(OPTIONS_FILE), "--", *order.command],
-            "hosts": order.hosts,
+        seccomp_filter = os.open(self._mounts.filter_path(network=bool(request.hosts)), os.O_RDONLY)
+        inside = {_STATUS_FILE: status_inside, _GATE_FILE: gate_inside, _FILTER_FILE: seccomp_filter}
+        if not self._needs_gate:  # bubblewrap would leave a descriptor that is not in its options open for the run
+            os.close(inside.pop(_GATE_FILE))
+        inside[_OPTIONS_FILE] = _write_options([*self._options(request.workspace), *_variables(request.environment)])
+        message = {
+            "command": [self._mounts.bubblewrap, "--args", str(_OPTIONS_FILE), "--", *request.command],
+            "hosts": request.hosts,
             "uid": self.uid,
-            "processes": self.limits.processes + OWN_PROCESSES,
+            "processes": self.limits.processes + _BUBBLEWRAP_PROCESSES,
             "numbers": list(inside),
         }
-        process = self._house.embryo(self.limits)
-        self.pid = process.pid
-        self._group = process.group
+        child = self._prefork.take()
+        self.pid = child.pid
+        self._cgroup = child.cgroup
         try:
-            listeners = process.become(told, [*inside.values(), *files])
+            listeners = child.execute(message, [*inside.values(), *files])
         finally:
             for descriptor in inside.values():
                 os.close(descriptor)
         if listeners:
-            self._tell({"event": "listening", "id": self.identity}, listeners)
+            self._send_event({"event": "listening", "id": self.identity}, listeners)
             for listener in listeners:
                 os.close(listener)
         os.set_blocking(status, False)
         self._status, self._gate = status, gate
-        self.is_watched = order.skill is not None
+        self.is_watched = request.skill is not None
 
-    def attach(self, skill: str, layers: dict[str, str], folder: list[int] | None) -> None:
-        """Mount the skill, and what it needs, where the inside already looks."""
-        view = syscalls.view(skill)
-        refuse_another(view, folder)
-        syscalls.attach(view, f"{self._room}{SKILL_PLACE}")
-        for name, layer in layers.items():
-            syscalls.attach(syscalls.view(layer), f"{self._room}{LAYER_PLACES[name]}")
+    def attach(self, skill: str, layers: Mapping[str, str], folder: Sequence[int] | None) -> None:
+        mount = syscalls.clone_mount(skill)
+        check_skill_folder(mount, folder)
+        syscalls.attach_mount(mount, f"{self._rootfs}{SKILL_PATH}")
+        for kind, layer in layers.items():
+            syscalls.bind_mount(layer, f"{self._rootfs}{LAYER_PATHS[kind]}")
         self.is_watched = True
 
     def kill(self) -> None:
-        """End the first process inside, and the kernel ends the rest."""
-        end(self._init)
-        end(self.pid)
+        """Kill the first process inside; the kernel then kills all others of its namespace."""
+        kill(self._init)
+        kill(self.pid)
         self._open_gate()
 
-    def ended(self, pid: int, status: int) -> int | None:
-        """bubblewrap ended; it said before what the run ended with, if it got that far.
+    def handle_exit(self, pid: int, status: int) -> int | None:
+        """bubblewrap has exited. If it got that far, it has reported the exit code of the run before.
 
-        The first process inside has become ours, if it is still there: only when it is gone are all the others.
+        The first process inside is now the launcher's child if it still exists. Only when it is gone are all others.
         """
         self._read_status()
         is_bubblewrap, self.pid = pid == self.pid, None
-        if self.verdict is None and self.exit_code and self._group.oom_kills():
+        if self.verdict is None and self.exit_code and self._cgroup.oom_kills():
             self.verdict = "memory"
         is_over = self.is_killed or self.verdict is not None or self.exit_code is not None
         if is_bubblewrap and os.WIFSIGNALED(status) and not is_over:
-            self.verdict = "lost"  # somebody else ended it
+            self.verdict = "lost"  # killed by another process of the host
         init, self._init = self._init, None
         if init is None or init == pid:
             return None
-        end(init)
+        kill(init)
         try:
             os.waitid(os.P_PID, init, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except ChildProcessError:
@@ -147,97 +155,96 @@ class BubblewrapCell(Cell):
         return init
 
     def close(self) -> None:
-        """Take the mounts away."""
         self._open_gate()
         self._close_status()
-        self._group.remove()
-        for place in (self._room, self._disk, self._input):
+        self._cgroup.remove()
+        for folder in (self._rootfs, self._disk, self._input):
             with suppress(OSError):
-                syscalls.unmount(str(place))
+                syscalls.unmount(str(folder))
             with suppress(OSError):
-                place.rmdir()
+                folder.rmdir()
 
-    def sockets(self, pids: Sequence[int]) -> int:
-        """How many sockets the run has, those included that wait to be accepted."""
-        return process_tree.sockets_of_namespace(self.pid) if self.pid is not None else 0
+    def count_sockets(self, pids: Sequence[int]) -> int:
+        """All sockets of the network namespace, including connections that are not accepted yet."""
+        return process_tree.count_namespace_sockets(self.pid) if self.pid is not None else 0
 
     @property
-    def wakes(self) -> dict[int, Callable[[], None]]:
-        """What bubblewrap tells."""
+    def readers(self) -> dict[int, Callable[[], None]]:
         return {self._status: self._read_status} if self._status is not None else {}
 
-    def _furnish(self, order: Order) -> None:
-        """The run's own root folder: the model's mounts, and its workspace on top."""
-        if elsewhere := {path: identity for path, identity in order.paths.items() if not is_temporary(path)}:
-            own = self._house.base / f"{self.identity}-model"
+    def _build_rootfs(self, request: StartRequest) -> None:
+        """Copy the template's mounts, and mount on top what is this run's own."""
+        # A granted path outside /tmp needs a mount point in the rootfs, which the read-only template does not have.
+        if granted := {path: identity for path, identity in request.paths.items() if not is_temporary(path)}:
+            own = self._mounts.base / f"{self.identity}-template"
             try:
-                self._house.furnish(own, elsewhere)
-                copy_of(own, self._room)
+                self._mounts.build_rootfs(own, granted)
+                copy_rootfs(own, self._rootfs)
             finally:
                 with suppress(OSError):
                     syscalls.unmount(str(own))
                     own.rmdir()
         else:
-            copy_of(self._house.model, self._room)
-        syscalls.attach(syscalls.view(str(self._disk / "tmp")), f"{self._room}/tmp")
-        for path in self._house.temporary:
-            make_place(self._disk, path)
-            syscalls.attach(syscalls.view(path), f"{self._room}{path}")
-        for path in sorted(filter(is_temporary, order.paths)):
-            make_place(self._disk, path)
-            show_granted(self._room, path, order.paths[path])
-        for folder in self._house.hidden:
-            hide(self._room, folder)
-        inside = f"{self._room}{order.workspace}"
-        syscalls.attach(syscalls.view(str(self._workspace), read_only=False), inside)
-        syscalls.attach(syscalls.view(str(self._disk / "shm"), read_only=False), f"{self._room}/dev/shm")
+            copy_rootfs(self._mounts.template, self._rootfs)
+        syscalls.bind_mount(str(self._disk / "tmp"), f"{self._rootfs}/tmp")
+        for path in self._mounts.temporary_interpreters:
+            create_mount_point(self._disk, path)
+            syscalls.bind_mount(path, f"{self._rootfs}{path}")
+        for path in sorted(filter(is_temporary, request.paths)):
+            create_mount_point(self._disk, path)
+            mount_granted_path(self._rootfs, path, request.paths[path])
+        for folder in self._mounts.temporary_hidden:
+            hide(self._rootfs, folder)
+        workspace = f"{self._rootfs}{request.workspace}"
+        syscalls.bind_mount(str(self._workspace), workspace, read_only=False)
+        syscalls.bind_mount(str(self._disk / "shm"), f"{self._rootfs}/dev/shm", read_only=False)
         if self._has_input:
             (self._workspace / "input").mkdir()
-            syscalls.attach(syscalls.view(str(self._input)), f"{inside}/input")
-        if order.hosts:
+            syscalls.bind_mount(str(self._input), f"{workspace}/input")
+        if request.hosts:
             hosts = self._disk / "hosts"
-            hosts.write_text(loopback.hosts_file(order.hosts))
-            syscalls.attach(syscalls.view(str(hosts)), f"{self._room}/etc/hosts")
+            hosts.write_text(loopback.hosts_file(request.hosts))
+            syscalls.bind_mount(str(hosts), f"{self._rootfs}/etc/hosts")
 
     @property
     def _needs_gate(self) -> bool:
-        """Where processes are counted by user namespace, bubblewrap must wait until that limit is set."""
+        """Without a user of its own, processes are counted per user namespace; bubblewrap waits for that limit."""
         return self.uid is None
 
-    def _walls(self, workspace: str) -> list[str]:
-        """bubblewrap's options; the namespaces that are not among them are the embryo's."""
-        walls = ["--unshare-user", "--unshare-pid", "--disable-userns", "--uid", INSIDE_ID, "--gid", INSIDE_ID]
-        walls += ["--die-with-parent", "--new-session", "--cap-drop", "ALL"]
-        # Read-only, or a run of a normal user could make itself as dear to the kernel as the server (`oom_score_adj`).
-        walls += ["--dev-bind", str(self._room), "/", "--proc", "/proc", "--remount-ro", "/proc"]
-        walls += ["--chdir", workspace]
-        walls += ["--seccomp", str(FILTER_FILE), "--json-status-fd", str(STATUS_FILE)]
-        return [*walls, "--block-fd", str(GATE_FILE)] if self._needs_gate else walls
+    def _options(self, workspace: str) -> list[str]:
+        """bubblewrap's options. The preforked child has created the namespaces that are not among them."""
+        options = ["--unshare-user", "--unshare-pid", "--disable-userns", "--uid", _SANDBOX_ID, "--gid", _SANDBOX_ID]
+        options += ["--die-with-parent", "--new-session", "--cap-drop", "ALL"]
+        # /proc is read-only: otherwise a normal user's run could lower its oom_score_adj to that of the server.
+        options += ["--dev-bind", str(self._rootfs), "/", "--proc", "/proc", "--remount-ro", "/proc"]
+        options += ["--chdir", workspace]
+        options += ["--seccomp", str(_FILTER_FILE), "--json-status-fd", str(_STATUS_FILE)]
+        return [*options, "--block-fd", str(_GATE_FILE)] if self._needs_gate else options
 
     def _read_status(self) -> None:
-        """bubblewrap says which process is the first inside, and later what the run ended with."""
+        """Read bubblewrap's status lines: the PID of the first process inside, later the exit code of the run."""
         while self._status is not None:
             try:
-                piece = os.read(self._status, _LINE)
+                chunk = os.read(self._status, _STATUS_BYTES)
             except BlockingIOError:
                 return
-            if not piece:
+            if not chunk:
                 self._close_status()
-            self._told += piece
-            *lines, self._told = self._told.split(b"\n")
+            self._status_buffer += chunk
+            *lines, self._status_buffer = self._status_buffer.split(b"\n")
             for line in lines:
-                self._hear(json.loads(line))
+                self._handle_status(json.loads(line))
 
-    def _hear(self, told: dict[str, Any]) -> None:
-        if "child-pid" in told:
-            self._init = told["child-pid"]
+    def _handle_status(self, status: dict[str, Any]) -> None:
+        if "child-pid" in status:
+            self._init = status["child-pid"]
             if self._needs_gate:
-                # Set now that it counts in a user namespace of its own: before, other runs' would count as well.
+                # Only now does it have its own user namespace: earlier, the processes of other runs would count too.
                 with suppress(ProcessLookupError):
-                    limit_processes(told["child-pid"], self.limits.processes + OWN_PROCESSES)
+                    limit_processes(status["child-pid"], self.limits.processes + _BUBBLEWRAP_PROCESSES)
             self._open_gate()
-        if "exit-code" in told:
-            self.exit_code = told["exit-code"]
+        if "exit-code" in status:
+            self.exit_code = status["exit-code"]
 
     def _open_gate(self) -> None:
         if self._gate is not None:
@@ -252,13 +259,13 @@ class BubblewrapCell(Cell):
             self._status = None
 
 
-def _variables(environment: dict[str, str]) -> list[str]:
-    """The run's environment as options; bubblewrap's own stays empty, since the run can read that of process 1."""
+def _variables(environment: Mapping[str, str]) -> list[str]:
+    """The run's environment as options. bubblewrap's own is empty, because the run can read that of process 1."""
     return [word for name, value in environment.items() for word in ("--setenv", name, value)]
 
 
-def _written(options: list[str]) -> int:
-    """Options in a file of memory: on a command line, `ps` would show them to everybody."""
+def _write_options(options: list[str]) -> int:
+    """A memfd with the options: on the command line, `ps` would show them to all users."""
     memory = os.memfd_create("options", os.MFD_CLOEXEC)
     with open(memory, "wb", closefd=False) as file:
         file.write(b"".join(os.fsencode(word) + b"\0" for word in options))
@@ -266,7 +273,7 @@ def _written(options: list[str]) -> int:
     return memory
 
 
-def _counted_tmpfs(place: Path, *, size: int, inodes: int) -> None:
-    place.mkdir()
+def _mount_tmpfs(folder: Path, *, size: int, inodes: int) -> None:
+    folder.mkdir()
     options = f"size={size},nr_inodes={inodes},mode=755"
-    syscalls.mount("workspace", str(place), "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, options)
+    syscalls.mount("workspace", str(folder), "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, options)

@@ -1,216 +1,143 @@
-"""A cell: the place of one run, from its empty workspace to the moment nothing of it is left."""
+"""A cell: the sandbox of one run, from its empty workspace until everything is removed."""
 
-import os
-import signal
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from apexbridge.sandbox.launcher import process_tree, syscalls
+from apexbridge.sandbox.launcher import process_tree
+from apexbridge.sandbox.launcher.protocol import StartRequest
 from apexbridge.sandbox.launcher.rlimits import Limits
 
-Tell = Callable[[dict[str, Any], Sequence[int]], None]
-"""Sends news to the server, with open files."""
-SHARED_EVERY = 4
-"""Looks at what is mapped are dearer than looks at what is used, so there are fewer."""
-LISTINGS = 3
-"""How often a look lists the run's processes while they come and go."""
-MAX_LOCKS = 1024
-"""On files. A database has a handful."""
-MAX_DESCRIPTOR = 65_536
-"""Above any that this program has open."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
-    """What is to be started in a cell."""
-
-    command: list[str]
-    environment: dict[str, str]
-    workspace: str
-    """Its path as the run sees it."""
-    skill: str | None = None
-    folder: list[int] | None = None
-    """The device and number that the skill's folder must have, where it matters which one it is."""
-    layers: dict[str, str] = field(default_factory=dict)
-    """Folders of installed dependencies, by the name of the place where they show."""
-    paths: dict[str, list[int]] = field(default_factory=dict)
-    """Further paths of the host that are shown read-only at the same path, and the device and inode each must have."""
-    hosts: list[list[Any]] = field(default_factory=list)
-    """Addresses inside that lead to a granted host: address, port, name."""
-
-    @classmethod
-    def read(cls, told: dict[str, Any]) -> "Order":
-        """From a message."""
-        return cls(**told)
+SendEvent = Callable[[dict[str, Any], Sequence[int]], None]
+"""Sends an event with file descriptors to the server."""
+_MAPPINGS_INTERVAL = 4
+"""Mappings are read on every fourth check only, as that is slow."""
+_MAX_LISTINGS = 3
+"""How often one check lists the run's processes while they come and go."""
+_MAX_FILE_LOCKS = 1024
+"""A database holds a handful."""
 
 
 class Cell(ABC):
-    """One run's place. Everything here happens in the launcher, whose loop calls back."""
+    """One run's sandbox, inside the launcher; the launcher's event loop calls its methods."""
 
-    def __init__(self, identity: str, *, limits: Limits, uid: int | None, tell: Tell) -> None:
+    def __init__(self, identity: str, *, limits: Limits, uid: int | None, send_event: SendEvent) -> None:
         self.identity = identity
-        self._tell = tell
         self.limits = limits
         self.uid = uid
-        """The user that the run is, where the launcher may choose one."""
+        """The run's own user; None if the launcher is not root."""
         self.pid: int | None = None
-        """The process that this launcher is the parent of."""
+        """The launcher's child process in this cell."""
         self.is_watched = False
         self.is_closing = False
         self.is_killed = False
-        """Whether it was ended; what was ended before it began does not begin."""
-        self.peak = 0
-        self._looks = 0
-        self._unreadable: set[int] = set()
-        """Processes whose mappings could not be read at the last look."""
+        """If this is set before the start, the run does not start."""
         self.verdict: str | None = None
-        """Which limit it was ended for, if one."""
+        """The limit for which the run was killed."""
         self.exit_code: int | None = None
-        """What the run itself ended with; None as long as it was not even started."""
+        """Of the run itself; None until it was started and has ended."""
+        self._send_event = send_event
+        self._memory = _MemoryWatchdog(limits)
 
     @abstractmethod
     def open(self, *, with_input: bool) -> list[int]:
-        """Make the workspace; gives the workspace's folder, and the one for input files where that is wanted."""
+        """Create the workspace; returns descriptors of it and, with `with_input`, of the folder for input files."""
 
     @abstractmethod
-    def start(self, order: Order, files: Sequence[int]) -> None:
-        """Start what runs inside, with these as its standard files (and the fourth as where its job comes from)."""
+    def start(self, request: StartRequest, files: Sequence[int]) -> None:
+        """Start the run. `files` become its stdin, stdout, stderr and, if there is a fourth, its job pipe."""
 
     @abstractmethod
-    def attach(self, skill: str, layers: dict[str, str], folder: list[int] | None) -> None:
-        """Show a skill to what is waiting inside; where `folder` is given, only if it still is that very one."""
+    def attach(self, skill: str, layers: Mapping[str, str], folder: Sequence[int] | None) -> None:
+        """Mount a skill in a warm cell; fails if its folder does not have the device and inode in `folder`."""
 
     @abstractmethod
     def kill(self) -> None:
-        """End everything inside."""
+        """Kill all processes of the run."""
 
     @abstractmethod
-    def ended(self, pid: int, status: int) -> int | None:
-        """A process of this cell that was ours ended so; gives another one that has to end before the run is over."""
+    def handle_exit(self, pid: int, status: int) -> int | None:
+        """Handle the end of a child process; returns another child that must end before the run is over."""
 
     @abstractmethod
     def close(self) -> None:
-        """Take the workspace away."""
+        """Remove the workspace."""
 
     @property
-    def wakes(self) -> dict[int, Callable[[], None]]:
-        """Descriptors that the loop has to look at for this cell, and what to do then."""
+    def peak_memory(self) -> int:
+        return self._memory.peak
+
+    @property
+    def readers(self) -> dict[int, Callable[[], None]]:
+        """Descriptors that the event loop must poll for this cell, and their callbacks."""
         return {}
 
-    def inside(self) -> list[int]:
-        """The processes of the run."""
+    def processes(self) -> list[int]:
         return process_tree.descendants(self.pid) if self.pid is not None else []
 
+    def count_sockets(self, pids: Sequence[int]) -> int:
+        return process_tree.count_open_sockets(pids)
+
+    def exceeded_backend_limit(self) -> str | None:
+        """A limit that this kind of cell must poll for because the kernel does not enforce it."""
+        return None
+
     def watch(self) -> None:
-        """Look at what the run uses, and end it where that is too much."""
-        pids = self._settled()
-        used = process_tree.memory_of(pids)
-        if used > self.limits.memory:
-            used = process_tree.exact_memory_of(pids)
-        self._looks += 1
-        is_hiding = False
-        if used <= self.limits.memory and self._looks % SHARED_EVERY == 0:
-            is_hiding = self._is_hiding(pids)
-        self.peak = max(self.peak, used)
-        if is_hiding or used > self.limits.memory:
-            self.end_for("memory")
+        """Kill the run if it exceeds a limit."""
+        if self._memory.is_exceeded(self.processes, self.count_sockets):
+            self._kill_for("memory")
+        elif verdict := self.exceeded_backend_limit():
+            self._kill_for(verdict)
 
-    def sockets(self, pids: Sequence[int]) -> int:
-        """How many sockets the run has."""
-        return process_tree.open_sockets_of(pids)
-
-    def _settled(self) -> list[int]:
-        """The processes of the run; listed again if one ended meanwhile, since its child may have been missed."""
-        for _ in range(LISTINGS):
-            pids = self.inside()
-            if process_tree.are_all_there(pids):
-                break
-        return pids
-
-    def _is_hiding(self, pids: Sequence[int]) -> bool:
-        """Whether the run has too much memory, with what no figure of a process shows."""
-        mapped = process_tree.shared_memory_of(pids)
-        unreadable, self._unreadable = mapped.unreadable & self._unreadable, mapped.unreadable
-        if not mapped.is_whole or process_tree.locks_of(pids) > MAX_LOCKS or (unreadable and self.limits.shared):
-            return True
-        hidden = process_tree.socket_bytes() * self.sockets(pids)
-        if mapped.ranges:
-            hidden += min(mapped.bytes_at_most(self.limits.shared), process_tree.shared_memory_of_host())
-        if process_tree.private_memory_of(pids) + hidden <= self.limits.memory:
-            return False
-        return process_tree.exact_memory_of(pids, shared=False) + hidden > self.limits.memory
-
-    def end_for(self, verdict: str) -> None:
-        """End everything inside because of a limit."""
+    def _kill_for(self, verdict: str) -> None:
         if self.verdict is None:
             self.verdict = verdict
             self.kill()
 
 
-def settle(*, limits: Limits, niceness: int) -> None:
-    """Turn a fresh child into nobody in particular: a session of its own, ordinary signals, its limits."""
-    os.setsid()
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD, signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL)  # Python ignores some of these, and a child would inherit that
-    signal.set_wakeup_fd(-1)
-    os.umask(0o022)
-    os.chdir("/")  # a shell or bubblewrap would tell the old folder as OLDPWD
-    limits.apply(niceness)
+class _MemoryWatchdog:
+    """Checks the memory of a process tree, including memory that no per-process figure shows."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._checks = 0
+        self._unreadable: set[int] = set()
+        """Processes whose mappings could not be read at the last check."""
+        self.peak = 0
+
+    def is_exceeded(
+        self, list_processes: Callable[[], list[int]], count_sockets: Callable[[Sequence[int]], int]
+    ) -> bool:
+        pids = _stable_listing(list_processes)
+        used = process_tree.memory_of(pids)
+        if used > self._limits.memory:
+            used = process_tree.exact_memory_of(pids)
+        self.peak = max(self.peak, used)
+        self._checks += 1
+        if used > self._limits.memory:
+            return True
+        return self._checks % _MAPPINGS_INTERVAL == 0 and self._hides_memory(pids, count_sockets)
+
+    def _hides_memory(self, pids: Sequence[int], count_sockets: Callable[[Sequence[int]], int]) -> bool:
+        mappings = process_tree.shared_mappings(pids)
+        # Only processes that could not be read at the previous check either count.
+        unreadable, self._unreadable = mappings.unreadable & self._unreadable, mappings.unreadable
+        if not mappings.is_complete or process_tree.count_file_locks(pids) > _MAX_FILE_LOCKS:
+            return True
+        if unreadable and self._limits.shared:
+            return True
+        hidden = process_tree.socket_buffer_bytes() * count_sockets(pids)
+        if mappings.ranges:
+            hidden += min(mappings.max_bytes(self._limits.shared), process_tree.host_shared_memory())
+        if process_tree.private_memory_of(pids) + hidden <= self._limits.memory:
+            return False
+        return process_tree.exact_memory_of(pids, shared=False) + hidden > self._limits.memory
 
 
-def become(files: Sequence[int], keep: dict[int, int], *, uid: int | None) -> None:
-    """Take the run's files and give up everything else: other files, other users' rights, more privileges.
-
-    `keep` maps descriptors to the numbers they shall have.
-    """
-    _arrange({**dict(enumerate(files)), **{target: source for source, target in keep.items()}})
-    if uid is not None:
-        os.setgroups([])
-        os.setresgid(uid, uid, uid)
-        os.setresuid(uid, uid, uid)
-    syscalls.renounce_privileges()
-    syscalls.die_with_parent(signal.SIGKILL)  # after the change of user, which takes it back
-
-
-def _arrange(wanted: dict[int, int]) -> None:
-    """Give each descriptor its number; two steps, because a number may be taken by another one of them."""
-    above = max([*wanted, *wanted.values()]) + 1
-    moved = {target: above + position for position, target in enumerate(wanted)}
-    for target, source in wanted.items():
-        os.dup2(source, moved[target], inheritable=False)
-    for target, source in moved.items():
-        os.dup2(source, target, inheritable=True)
-    close_all_but(wanted)
-
-
-def close_all_but(kept: Iterable[int]) -> None:
-    """Close every descriptor that is not kept. An empty range is left out: Python 3.11 takes it for everything."""
-    first = 0
-    for number in (*sorted(kept), MAX_DESCRIPTOR):
-        if first < number:
-            os.closerange(first, number)
-        first = number + 1
-
-
-def refuse_another(descriptor: int, folder: list[int] | None) -> None:
-    """Fail where an open folder is not the one that was meant: it was replaced in the meantime."""
-    found = os.fstat(descriptor)
-    if folder is not None and [found.st_dev, found.st_ino] != folder:
-        os.close(descriptor)
-        raise OSError("the skill was replaced a moment ago; run it again")
-
-
-def end(pid: int | None) -> None:
-    """SIGKILL, wherever it is."""
-    if pid is not None and pid > 1:
-        with suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal.SIGKILL)
-
-
-def words_of(error: BaseException) -> str:
-    """What went wrong, without the path of the host that an error of the system may name."""
-    return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+def _stable_listing(list_processes: Callable[[], list[int]]) -> list[int]:
+    """The run's processes, listed again if one ended meanwhile: its child may have been missed."""
+    for _ in range(_MAX_LISTINGS):
+        pids = list_processes()
+        if process_tree.are_alive(pids):
+            break
+    return pids

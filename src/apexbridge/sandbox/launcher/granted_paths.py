@@ -1,4 +1,4 @@
-"""Paths of the host that a run may be shown: which file systems never are, and where on its disk a path lies."""
+"""Checks on host paths that are granted to a run: their identity, their file system, and mounts below them."""
 
 import ctypes
 import os
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-_KERNEL_KINDS = {
+_KERNEL_FILE_SYSTEMS = {
     "autofs": 0x0187,
     "binder": 0x6C6F6F70,
     "binfmt_misc": 0x42494E4D,
@@ -17,7 +17,7 @@ _KERNEL_KINDS = {
     "configfs": 0x62656570,
     "debugfs": 0x64626720,
     "devpts": 0x1CD1,
-    "devtmpfs": None,  # calls itself a tmpfs, so it is known by its device
+    "devtmpfs": None,  # statfs reports it as tmpfs, so it is identified by its device
     "efivarfs": 0xDE5E81E4,
     "fusectl": 0x65735543,
     "hugetlbfs": 0x958458F6,
@@ -34,8 +34,8 @@ _KERNEL_KINDS = {
     "sysfs": 0x62656572,
     "tracefs": 0x74726163,
 }
-"""Kinds of file systems that show or steer the kernel, its devices or its processes, and the numbers of `statfs`."""
-_KINDS_BY_NUMBER = {number: name for name, number in _KERNEL_KINDS.items() if number is not None}
+"""File systems that expose the kernel, its devices or its processes, with their `statfs` type. Never granted."""
+_NAME_BY_TYPE = {number: name for name, number in _KERNEL_FILE_SYSTEMS.items() if number is not None}
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -47,72 +47,87 @@ class Mount:
     number: int
     device: int
     root: PurePosixPath
-    """What of the file system is mounted."""
+    """The part of the file system that is mounted."""
     point: PurePosixPath
-    """Where it is mounted."""
-    kind: str
+    file_system: str
 
 
-def mounts() -> list[Mount]:
-    """What is mounted in this mount namespace."""
-    found = []
+def list_mounts() -> list[Mount]:
+    """All mounts in this mount namespace."""
+    mounts = []
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
         for line in file:
             words = line.split()
             major, minor = words[2].split(":")
-            found.append(
+            mounts.append(
                 Mount(
                     number=int(words[0]),
                     device=os.makedev(int(major), int(minor)),
-                    root=PurePosixPath(_plain(words[3])),
-                    point=PurePosixPath(_plain(words[4])),
-                    kind=words[words.index("-") + 1],
+                    root=PurePosixPath(_unescape(words[3])),
+                    point=PurePosixPath(_unescape(words[4])),
+                    file_system=words[words.index("-") + 1],
                 )
             )
-    return found
+    return mounts
 
 
 def mounts_below(path: str) -> list[PurePosixPath]:
-    """Where something is mounted below a path, without those that are below another one of them."""
-    points = sorted({mount.point for mount in mounts() if PurePosixPath(path) in mount.point.parents})
+    """Mount points below a path, except for those below another one of them."""
+    points = sorted({mount.point for mount in list_mounts() if PurePosixPath(path) in mount.point.parents})
     return [point for point in points if not any(other in point.parents for other in points)]
 
 
-def kernel_kind(descriptor: int) -> str | None:
-    """The kind of an open file's file system, if it is one of the kernel's own; None if files may be shown."""
-    kind = _KINDS_BY_NUMBER.get(_file_system_number(descriptor))
-    if kind is not None:
-        return kind
+def kernel_file_system(descriptor: int) -> str | None:
+    """The file system of an open file if it is one of the kernel's; None if the file may be granted."""
+    name = _NAME_BY_TYPE.get(_file_system_type(descriptor))
+    if name is not None:
+        return name
     device = os.fstat(descriptor).st_dev
-    return next((mount.kind for mount in mounts() if mount.device == device and mount.kind in _KERNEL_KINDS), None)
+    names = [mount.file_system for mount in list_mounts() if mount.device == device]
+    return next((name for name in names if name in _KERNEL_FILE_SYSTEMS), None)
 
 
 def origin(descriptor: int) -> tuple[int, PurePosixPath] | None:
-    """The device of an open file and its path on it, the same for every place where it is mounted."""
+    """The device of an open file and its path on that device: the same through every mount."""
     with open(f"/proc/self/fdinfo/{descriptor}", encoding="ascii") as file:
         number = next(int(line.split()[1]) for line in file if line.startswith("mnt_id:"))
     path = PurePosixPath(os.readlink(f"/proc/self/fd/{descriptor}"))
-    for mount in mounts():
+    for mount in list_mounts():
         if mount.number == number and path.is_relative_to(mount.point):
             return mount.device, mount.root / path.relative_to(mount.point)
     return None
 
 
-def refuse_another_path(descriptor: int, path: str, identity: Sequence[int]) -> None:
-    """Fail if an open file is not the one that was granted, or belongs to the kernel.
+def check_granted_path(descriptor: int, path: str, identity: Sequence[int]) -> None:
+    """Fail if an open file does not have the granted device and inode, or is on a file system of the kernel.
 
     Raises:
         OSError: naming the path.
     """
-    found = os.fstat(descriptor)
-    if [found.st_dev, found.st_ino] != list(identity):
+    if not _has_identity(descriptor, identity):
         raise OSError(f"{path} was replaced a moment ago; run it again")
-    if kind := kernel_kind(descriptor):
-        raise OSError(f"{path} is on a file system of the kernel's ({kind}) and is never shown")
+    if name := kernel_file_system(descriptor):
+        raise OSError(f"{path} is on a kernel file system ({name}), which is never mounted for a run")
 
 
-def _file_system_number(descriptor: int) -> int:
-    """`f_type` of statfs, which Python does not show."""
+def check_skill_folder(descriptor: int, identity: Sequence[int] | None) -> None:
+    """Fail if an open folder does not have this device and inode: the skill was replaced meanwhile.
+
+    Raises:
+        OSError: `descriptor` is closed.
+    """
+    if identity is not None and not _has_identity(descriptor, identity):
+        os.close(descriptor)
+        raise OSError("the skill was replaced a moment ago; run it again")
+
+
+def _has_identity(descriptor: int, identity: Sequence[int]) -> bool:
+    status = os.fstat(descriptor)
+    return [status.st_dev, status.st_ino] == list(identity)
+
+
+def _file_system_type(descriptor: int) -> int:
+    """`f_type` of fstatfs, which Python does not expose."""
     buffer = ctypes.create_string_buffer(256)
     if _LIBC.fstatfs(ctypes.c_int(descriptor), buffer) != 0:
         number = ctypes.get_errno()
@@ -120,6 +135,6 @@ def _file_system_number(descriptor: int) -> int:
     return ctypes.c_long.from_buffer(buffer).value & 0xFFFF_FFFF
 
 
-def _plain(text: str) -> str:
-    """A path of mountinfo, in which spaces and the like are octal numbers."""
-    return _ESCAPED.sub(lambda found: chr(int(found[1], 8)), text)
+def _unescape(text: str) -> str:
+    """mountinfo writes spaces and the like as octal escapes."""
+    return _ESCAPED.sub(lambda match: chr(int(match[1], 8)), text)

@@ -1,19 +1,26 @@
-"""A process that is about to become a sandbox: forked beforehand, in namespaces of its own, it waits to hear for whom.
+"""A child process that is forked before it is needed and becomes the next run.
 
-A fork of this program and new namespaces for network, IPC, host name and cgroups take longer than everything else that
-a start needs, and they are the same for every run. So one process has always done that already. It is used once.
+A fork of the launcher and new namespaces for network, IPC, host name and cgroups take longer than everything else in a
+start, and they are the same for every run. So one child is always ready; it is used once.
 """
 
 import os
 import signal
 import socket
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from apexbridge.sandbox.launcher import loopback, protocol, syscalls
-from apexbridge.sandbox.launcher.cell import become, close_all_but, settle, words_of
-from apexbridge.sandbox.launcher.cgroups import Group
+from apexbridge.sandbox.launcher.cgroups import Cgroups, RunCgroup
+from apexbridge.sandbox.launcher.child_process import (
+    close_descriptors_except,
+    drop_privileges,
+    error_text,
+    kill,
+    reset_process,
+)
 from apexbridge.sandbox.launcher.rlimits import Limits, limit_processes
 
 HOST_NAME = "sandbox"
@@ -21,62 +28,102 @@ _NAMESPACES = syscalls.CLONE_NEWNET | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEW
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Embryo:
-    """The waiting process, as its parent knows it."""
+class PreforkedChild:
+    """The waiting process, in its parent."""
 
     pid: int
     link: socket.socket
-    group: Group
+    cgroup: RunCgroup
 
-    def become(self, told: dict[str, Any], files: Sequence[int]) -> list[int]:
-        """Tell it what to become; gives the sockets for granted hosts, where there are any."""
+    def execute(self, request: dict[str, Any], files: Sequence[int]) -> list[int]:
+        """Send what to execute; returns the listening sockets of granted hosts."""
         with self.link:
-            protocol.send(self.link, told, files)
-            if not told["hosts"]:
+            protocol.send(self.link, request, files)
+            if not request["hosts"]:
                 return []
-            answer = protocol.receive(self.link)
-        return answer[1] if answer else []
+            reply = protocol.receive(self.link)
+        return reply[1] if reply else []
 
 
-def fork(limits: Limits, niceness: int, group: Group) -> Embryo:
-    """Make one."""
+class Prefork:
+    """Keeps one preforked child ready."""
+
+    def __init__(self, limits: Limits, niceness: int, cgroups: Cgroups) -> None:
+        self._limits = limits
+        self._niceness = niceness
+        self._cgroups = cgroups
+        self._child: PreforkedChild | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        return self._child is not None
+
+    def owns(self, pid: int) -> bool:
+        return self._child is not None and self._child.pid == pid
+
+    def prepare(self) -> None:
+        if self._child is None:
+            self._child = _fork(self._limits, self._niceness, self._cgroups.create(self._limits))
+
+    def take(self) -> PreforkedChild:
+        child = self._child or _fork(self._limits, self._niceness, self._cgroups.create(self._limits))
+        self._child = None
+        return child
+
+    def handle_exit(self) -> None:
+        """The child has exited before it was needed."""
+        if self._child is not None:
+            self._child.link.close()
+            self._child.cgroup.remove()
+            self._child = None
+
+    def close(self) -> None:
+        if self._child is not None:
+            kill(self._child.pid)
+            with suppress(ChildProcessError):
+                os.waitpid(self._child.pid, 0)
+            self._child.cgroup.remove()
+
+
+def _fork(limits: Limits, niceness: int, cgroup: RunCgroup) -> PreforkedChild:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     pid = os.fork()
     if pid == 0:
         try:
-            _prepare(theirs, group)
-            settle(limits=limits, niceness=niceness)
+            _create_namespaces(theirs, cgroup)
+            reset_process(limits=limits, niceness=niceness)
             received = protocol.receive(theirs)
             if received is not None:
-                _start(theirs, *received)
+                _execute(theirs, *received)
         finally:
-            os._exit(1)  # whatever it was, this copy of the launcher must not go on
+            os._exit(1)  # on any error: this copy of the launcher must not return to its event loop
     theirs.close()
-    return Embryo(pid=pid, link=ours, group=group)
+    return PreforkedChild(pid=pid, link=ours, cgroup=cgroup)
 
 
-def _prepare(link: socket.socket, group: Group) -> None:
-    close_all_but({0, 1, 2, link.fileno()})
-    syscalls.die_with_parent(signal.SIGKILL)
-    group.join()  # now: the kernel may take its time over it, and the namespace of groups begins where we are
+def _create_namespaces(link: socket.socket, cgroup: RunCgroup) -> None:
+    close_descriptors_except({0, 1, 2, link.fileno()})
+    syscalls.set_parent_death_signal(signal.SIGKILL)
+    cgroup.join()  # first: the kernel may be slow here, and the cgroup namespace is rooted at the current group
     syscalls.unshare(_NAMESPACES)
     socket.sethostname(HOST_NAME)
-    loopback.raise_loopback()
+    loopback.bring_up()
 
 
-def _start(link: socket.socket, told: dict[str, Any], files: list[int]) -> None:
-    numbers, uid = told["numbers"], told["uid"]
-    kept, standard = dict(zip(files, numbers, strict=False)), files[len(numbers) :]
-    stderr = standard[2]
+def _execute(link: socket.socket, request: dict[str, Any], files: list[int]) -> None:
+    """`files` are the descriptors for `request["numbers"]`, then stdin, stdout, stderr and perhaps the job pipe."""
+    numbers, uid = request["numbers"], request["uid"]
+    extra_files, standard_files = dict(zip(numbers, files, strict=False)), files[len(numbers) :]
+    stderr = standard_files[2]
     try:
-        if told["hosts"]:
+        if request["hosts"]:
             loopback.limit_buffers()
-            listeners = [loopback.listener(str(address), int(port)) for address, port, _ in told["hosts"]]
-            protocol.send(link, {}, [item.fileno() for item in listeners])
-        become(standard, kept, uid=uid)
+            listeners = [loopback.listener(str(address), int(port)) for address, port, _ in request["hosts"]]
+            protocol.send(link, {}, [listener.fileno() for listener in listeners])
+        drop_privileges(standard_files, extra_files, uid=uid)
         stderr = 2
-        if uid is not None:  # nobody else has this user, so everything that counts is this run's
-            limit_processes(0, told["processes"])
-        os.execve(told["command"][0], told["command"], {})
+        if uid is not None:  # the user is this run's alone, so only its own processes count
+            limit_processes(0, request["processes"])
+        os.execve(request["command"][0], request["command"], {})
     except Exception as error:
-        os.write(stderr, f"bwrap: {words_of(error)}\n".encode())  # said where bubblewrap itself would say it
+        os.write(stderr, f"bwrap: {error_text(error)}\n".encode())  # in the form of bubblewrap's own errors

@@ -1,38 +1,33 @@
-"""Limits that a process takes upon itself before it becomes a stranger's."""
+"""Resource limits that a child process sets on itself before it executes untrusted code."""
 
 import os
 import resource
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-_SIGNALS = 512
-"""Queued signals and timers; the kernel counts them by user, and the run may be the server's user."""
+_PENDING_SIGNALS = 512
+"""Queued signals and timers. The kernel counts them per user, and the run may have the server's user."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one run may use."""
+    """What one run may use; sizes in bytes."""
 
     memory: int
+    """All processes of the run together."""
     shared: int
-    """The largest piece of anonymous shared memory that the filter of system calls allows."""
+    """The largest anonymous shared mapping that the seccomp filter allows."""
     processes: int
     disk: int
     inodes: int
     files: int
     slack: int
-    """Room between the limit of the whole tree, which is watched, and the one of each process, which the kernel keeps:
-    an interpreter reserves more than it uses."""
-
-    @classmethod
-    def read(cls, told: dict[str, Any]) -> "Limits":
-        """From a message."""
-        return cls(**{key: int(value) for key, value in told.items()})
+    """Added to `memory` for the limit of each process: interpreters reserve more than they use. The watchdog enforces
+    `memory` for the whole tree."""
 
     def apply(self, niceness: int) -> None:
-        """Take the limits that a process can set for itself; the number of processes is set from outside, later."""
+        """Set the limits of this process, except for the number of processes: see `limit_processes`."""
         for kind, value in (
             (resource.RLIMIT_CORE, 0),
             (resource.RLIMIT_NOFILE, self.files),
@@ -42,17 +37,17 @@ class Limits:
             (resource.RLIMIT_MSGQUEUE, 0),
             (resource.RLIMIT_RTPRIO, 0),
             (resource.RLIMIT_NICE, 0),
-            (resource.RLIMIT_SIGPENDING, _SIGNALS),
+            (resource.RLIMIT_SIGPENDING, _PENDING_SIGNALS),
         ):
             _, hard = resource.getrlimit(kind)
             allowed = value if hard == resource.RLIM_INFINITY else min(value, hard)
             resource.setrlimit(kind, (allowed, allowed))
         os.nice(niceness)
-        with suppress(OSError):  # where the kernel groups sessions, it is the group that has to step back
+        with suppress(OSError):  # with autogroup scheduling, the niceness of the session's group decides
             Path("/proc/self/autogroup").write_text(str(niceness))
-        Path("/proc/self/oom_score_adj").write_text("1000")  # where memory runs out, a skill goes before the server
+        Path("/proc/self/oom_score_adj").write_text("1000")  # the OOM killer takes a run before the server
 
 
-def limit_processes(pid: int, most: int) -> None:
-    """How many processes and threads the user of a process may have (0 is this one)."""
-    resource.prlimit(pid, resource.RLIMIT_NPROC, (most, most))
+def limit_processes(pid: int, count: int) -> None:
+    """Limit the processes and threads of the user of process `pid` (0 is this process)."""
+    resource.prlimit(pid, resource.RLIMIT_NPROC, (count, count))

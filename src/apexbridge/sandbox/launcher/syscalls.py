@@ -1,8 +1,9 @@
-"""The kernel's calls that Python has no name for."""
+"""System calls that Python's standard library does not offer, by ctypes."""
 
 import ctypes
 import os
 import stat
+from collections.abc import Mapping, Sequence
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -28,7 +29,7 @@ _PR_SET_NO_NEW_PRIVS = 38
 _PR_SET_SECCOMP = 22
 _SECCOMP_MODE_FILTER = 2
 
-# Numbers of calls that came after the tables of all architectures were made one; x86-64 and arm64 agree on them.
+# Since Linux 5.0, new system calls have the same number on x86-64 and arm64.
 _SYS_OPEN_TREE = 428
 _SYS_MOVE_MOUNT = 429
 _SYS_MOUNT_SETATTR = 442
@@ -49,7 +50,7 @@ _MOUNT_ATTR_NODEV = 0x4
 _LANDLOCK_VERSION = 1
 _LANDLOCK_RULE_PATH_BENEATH = 1
 _LANDLOCK_FILE_RIGHTS = 0x1 | 0x2 | 0x4 | 0x4000 | 0x8000
-"""Execute, write, read, truncate, device controls: what makes sense for a file that is no folder."""
+"""Execute, write, read, truncate, ioctl: the rights that a rule for a file may contain."""
 
 
 class _MountAttributes(ctypes.Structure):
@@ -75,12 +76,10 @@ class _Filter(ctypes.Structure):
 
 
 def unshare(flags: int) -> None:
-    """Leave namespaces that are shared with the parent."""
     _checked(_LIBC.unshare(ctypes.c_int(flags)), "unshare")
 
 
 def mount(source: str | None, target: str, kind: str | None, flags: int, options: str | None = None) -> None:
-    """The classic call."""
     _checked(
         _LIBC.mount(_text(source), _text(target), _text(kind), ctypes.c_ulong(flags), _text(options)),
         f"mount {kind or ''}",
@@ -88,21 +87,18 @@ def mount(source: str | None, target: str, kind: str | None, flags: int, options
 
 
 def unmount(target: str) -> None:
-    """Take a mount away at once; what still uses it keeps it until it lets go."""
+    """Detach a mount; processes that still use it keep it until they close it."""
     _checked(_LIBC.umount2(_text(target), ctypes.c_int(MNT_DETACH)), "umount")
 
 
-def view(path: str, *, read_only: bool = True, propagation: int = MS_PRIVATE, recursive: bool = True) -> int:
-    """A mount of `path`, not attached anywhere yet; a read-only one cannot be written through.
-
-    It includes what is mounted below the path, unless it is not `recursive`.
-    """
+def clone_mount(path: str, *, read_only: bool = True, propagation: int = MS_PRIVATE, recursive: bool = True) -> int:
+    """A descriptor of a detached bind mount of `path`; with `recursive`, including what is mounted below it."""
     below = _AT_RECURSIVE if recursive else 0
     flags = _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC | below
     tree = _checked(_syscall(_SYS_OPEN_TREE, ctypes.c_int(_AT_FDCWD), _text(path), ctypes.c_uint(flags)), "open_tree")
     try:
-        wanted = _MOUNT_ATTR_RDONLY | _MOUNT_ATTR_NODEV if read_only else 0
-        _set_attributes(tree, "", wanted | _MOUNT_ATTR_NOSUID, propagation, _AT_EMPTY_PATH | below)
+        attributes = _MOUNT_ATTR_RDONLY | _MOUNT_ATTR_NODEV if read_only else 0
+        _set_mount_attributes(tree, "", attributes | _MOUNT_ATTR_NOSUID, propagation, _AT_EMPTY_PATH | below)
     except OSError:
         os.close(tree)
         raise
@@ -110,27 +106,27 @@ def view(path: str, *, read_only: bool = True, propagation: int = MS_PRIVATE, re
 
 
 def make_read_only(path: str) -> None:
-    """Let nobody write through the mount at this path; those below it stay as they are."""
-    _set_attributes(_AT_FDCWD, path, _MOUNT_ATTR_RDONLY, 0, 0)
+    """Make the mount at this path read-only; mounts below it stay as they are."""
+    _set_mount_attributes(_AT_FDCWD, path, _MOUNT_ATTR_RDONLY, 0, 0)
 
 
-def _set_attributes(folder: int, path: str, wanted: int, propagation: int, flags: int) -> None:
-    attributes = _MountAttributes(set=wanted, propagation=propagation)
+def _set_mount_attributes(folder: int, path: str, attributes: int, propagation: int, flags: int) -> None:
+    structure = _MountAttributes(set=attributes, propagation=propagation)
     _checked(
         _syscall(
             _SYS_MOUNT_SETATTR,
             ctypes.c_int(folder),
             _text(path),
             ctypes.c_uint(flags),
-            ctypes.byref(attributes),
-            ctypes.c_size_t(ctypes.sizeof(attributes)),
+            ctypes.byref(structure),
+            ctypes.c_size_t(ctypes.sizeof(structure)),
         ),
         "mount_setattr",
     )
 
 
-def attach(tree: int, target: str) -> None:
-    """Put a view where it can be seen, and close it."""
+def attach_mount(tree: int, target: str) -> None:
+    """Attach a detached mount at `target`, and close its descriptor."""
     try:
         _checked(
             _syscall(
@@ -147,23 +143,27 @@ def attach(tree: int, target: str) -> None:
         os.close(tree)
 
 
-def die_with_parent(signal: int) -> None:
-    """Have the kernel send this signal when the parent ends."""
+def bind_mount(path: str, target: str, *, read_only: bool = True, propagation: int = MS_PRIVATE) -> None:
+    """Mount `path`, including what is mounted below it, at `target`."""
+    attach_mount(clone_mount(path, read_only=read_only, propagation=propagation), target)
+
+
+def set_parent_death_signal(signal: int) -> None:
+    """The kernel sends this signal to this process when its parent exits."""
     _prctl(_PR_SET_PDEATHSIG, signal)
 
 
-def adopt_orphans() -> None:
-    """Become the parent of every descendant that loses its own."""
+def set_child_subreaper() -> None:
+    """Become the parent of every descendant whose own parent exits."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def renounce_privileges() -> None:
-    """Whatever is executed from here on gains nothing by it."""
+def set_no_new_privileges() -> None:
+    """Executing a set-user-ID program grants nothing from now on."""
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
 
 
-def filter_syscalls(program: bytes) -> None:
-    """Install a seccomp filter."""
+def install_seccomp_filter(program: bytes) -> None:
     spec = _Filter(length=len(program) // 8, program=program)
     _checked(
         _LIBC.prctl(ctypes.c_int(_PR_SET_SECCOMP), ctypes.c_ulong(_SECCOMP_MODE_FILTER), ctypes.byref(spec), 0, 0),
@@ -172,22 +172,22 @@ def filter_syscalls(program: bytes) -> None:
 
 
 def landlock_version() -> int:
-    """What the kernel's Landlock can do; 0 where there is none."""
-    found = _syscall(_SYS_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint(_LANDLOCK_VERSION))
-    return max(found, 0)
+    """The ABI version of the kernel's Landlock; 0 if there is none."""
+    version = _syscall(_SYS_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint(_LANDLOCK_VERSION))
+    return max(version, 0)
 
 
-def landlock(
+def restrict_with_landlock(
     files: int,
     network: int,
     scopes: int,
-    rules: "list[tuple[str, int]]",
-    identities: "dict[str, list[int]] | None" = None,
+    rules: Sequence[tuple[str, int]],
+    identities: Mapping[str, Sequence[int]] | None = None,
 ) -> None:
-    """Confine this process and all it starts to the paths in `rules`; every right in `files` is refused elsewhere.
+    """Restrict this process and its children to the paths in `rules`; the rights in `files` are denied elsewhere.
 
-    A path that does not exist gives nothing; one that is no folder takes only the rights that a file can have. A path
-    in `identities` must have that device and inode.
+    Paths that do not exist are skipped. Rules for files get only the rights that a file can have. A path in
+    `identities` must have that device and inode.
     """
     ruleset = _Ruleset(files=files, network=network, scopes=scopes)
     version = landlock_version()
@@ -203,11 +203,11 @@ def landlock(
             except OSError:
                 continue
             try:
-                found = os.fstat(parent)
-                identity = [found.st_dev, found.st_ino]
-                if identities and identities.get(path, identity) != identity:
+                status = os.fstat(parent)
+                identity = [status.st_dev, status.st_ino]
+                if identities and list(identities.get(path, identity)) != identity:
                     raise OSError(f"{path} was replaced a moment ago; run it again")
-                possible = files if stat.S_ISDIR(found.st_mode) else files & _LANDLOCK_FILE_RIGHTS
+                possible = files if stat.S_ISDIR(status.st_mode) else files & _LANDLOCK_FILE_RIGHTS
                 rule = _PathRule(allowed=allowed & possible, parent=parent)
                 _checked(
                     _syscall(

@@ -1,4 +1,4 @@
-"""Users for runs: each has one of its own while it lasts, whichever server of this host started it."""
+"""Each run of root's server gets a user ID that no other run on this host has, whichever server started it."""
 
 import fcntl
 import os
@@ -7,79 +7,78 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 FOLDERS = ("/run", "/var/lib")
-"""Where the folder of locks is made: the first of these that root can write to, so that all servers take the same."""
+"""The lock folder is created in the first of these that root can write to, so all servers use the same one."""
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN_LOCK = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class Users:
-    """Gives out user numbers; only root can. A number is claimed by a lock on a file in a folder of root's.
+class UidPool:
+    """Hands out user IDs, if this process is root. An ID is claimed by a lock on a file in a folder of root's.
 
-    The kernel releases a lock when the process that holds it ends, however it ends.
+    The kernel releases a lock when the process that holds it exits or is killed.
     """
 
     def __init__(self, first: int, count: int, folders: Sequence[str] = FOLDERS) -> None:
-        self._numbers = range(first, first + count)
+        self._uids = range(first, first + count)
         self._folders = folders
-        self._taken: dict[int, int] = {}
-        self._locks: int | None = None
+        self._locks: dict[int, int] = {}
+        """By user ID: the descriptor that holds its lock."""
+        self._folder: int | None = None
 
-    def take(self) -> int | None:
-        """A number that nobody else has; None where this process cannot become another user.
+    def acquire(self) -> int | None:
+        """A free user ID; None if this process is not root.
 
         Raises:
-            OSError: every number is taken, or there is no safe place for the locks.
+            OSError: all user IDs are in use, or no safe folder for the locks exists.
         """
         if os.getuid() != 0:
             return None
-        if self._locks is None:
-            self._locks = _open_locks(self._folders)
-        for number in self._numbers:
-            if number in self._taken:
+        if self._folder is None:
+            self._folder = _open_lock_folder(self._folders)
+        for uid in self._uids:
+            if uid in self._locks:
                 continue
-            claim = os.open(str(number), _OPEN_LOCK, 0o600, dir_fd=self._locks)
+            lock = os.open(str(uid), _OPEN_LOCK, 0o600, dir_fd=self._folder)
             try:
-                fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                os.close(claim)
+                os.close(lock)
                 continue
-            self._taken[number] = claim
-            return number
-        raise OSError("no user is left for another run")
+            self._locks[uid] = lock
+            return uid
+        raise OSError("all user IDs for runs are in use")
 
-    def give_back(self, number: int | None) -> None:
-        """Nothing runs as this user any more."""
-        if number is not None:
-            os.close(self._taken.pop(number))
+    def release(self, uid: int | None) -> None:
+        if uid is not None:
+            os.close(self._locks.pop(uid))
 
 
-def _open_locks(folders: Sequence[str]) -> int:
+def _open_lock_folder(folders: Sequence[str]) -> int:
     """The folder `apexbridge/users`, which only root can write to or list."""
-    refused: OSError | None = None
+    first_error: OSError | None = None
     for folder in folders:
         try:
-            above = os.open(folder, _OPEN_FOLDER)
+            parent = os.open(folder, _OPEN_FOLDER)
             try:
-                _refuse_others(above, folder)
-                own = _made(above, "apexbridge")
+                _check_owned_by_root(parent, folder)
+                own = _open_or_create(parent, "apexbridge")
             finally:
-                os.close(above)
+                os.close(parent)
             try:
-                return _made(own, "users")
+                return _open_or_create(own, "users")
             finally:
                 os.close(own)
         except OSError as error:
-            refused = refused or error
-    raise OSError(f"no folder for the users of runs can be made below {' or '.join(folders)}: {refused}")
+            first_error = first_error or error
+    raise OSError(f"cannot create a lock folder for user IDs below {' or '.join(folders)}: {first_error}")
 
 
-def _made(above: int, name: str) -> int:
-    """Open a folder, made if missing."""
+def _open_or_create(parent: int, name: str) -> int:
     with suppress(FileExistsError):
-        os.mkdir(name, 0o700, dir_fd=above)
-    folder = os.open(name, _OPEN_FOLDER, dir_fd=above)
+        os.mkdir(name, 0o700, dir_fd=parent)
+    folder = os.open(name, _OPEN_FOLDER, dir_fd=parent)
     try:
-        _refuse_others(folder, name)
+        _check_owned_by_root(folder, name)
         os.fchmod(folder, 0o700)
     except OSError:
         os.close(folder)
@@ -87,8 +86,8 @@ def _made(above: int, name: str) -> int:
     return folder
 
 
-def _refuse_others(folder: int, name: str) -> None:
+def _check_owned_by_root(folder: int, name: str) -> None:
     """Fail if another user owns the folder or can write to it."""
-    found = os.fstat(folder)
-    if found.st_uid != 0 or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise PermissionError(f"{name} does not belong to root alone")
+    status = os.fstat(folder)
+    if status.st_uid != 0 or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise PermissionError(f"{name} is not owned by root, or others can write to it")
