@@ -1,4 +1,4 @@
-"""Scripts that keep more memory than a run may have, where no figure of a process in /proc shows it."""
+"""Scripts that use more memory than a run may have, in ways that no figure of a process in /proc shows."""
 
 _MMAP = """
 import ctypes, os, time
@@ -17,11 +17,11 @@ def shared(size):
 """
 _REST = """
 time.sleep(20)
-print("kept", flush=True)
+print("reached", flush=True)
 """
 
 HIDDEN: dict[str, str] = {
-    "one object in pieces whose pages are let go of": _MMAP
+    "one object in parts whose pages are unmapped": _MMAP
     + """
 for _ in range(60):
     address = shared(SIZE)
@@ -92,7 +92,7 @@ for _ in range(60):
 time.sleep(20)
 '''
 subprocess.run([os.path.abspath("program"), "-I", "-S", "-c", text], env={"PYTHONHOME": sys.base_prefix}, check=True)
-print("kept", flush=True)
+print("reached", flush=True)
 """,
     "processes whose first thread has ended": """
 import ctypes, os, platform, threading, time
@@ -105,7 +105,7 @@ for _ in range(4):
         threading.Thread(target=hold).start()
         ctypes.CDLL(None).syscall(60 if platform.machine() == "x86_64" else 93, 0)
 time.sleep(20)
-print("kept", flush=True)
+print("reached", flush=True)
 """,
     "what sockets have under way": """
 import os, socket, time
@@ -125,7 +125,7 @@ for _ in range(40):
             time.sleep(20)
         os._exit(0)
 time.sleep(20)
-print("kept", flush=True)
+print("reached", flush=True)
 """,
     "locks on files": """
 import fcntl, os, time
@@ -133,7 +133,7 @@ for name in range(200):
     file = os.open(str(name), os.O_RDWR | os.O_CREAT)
     for at in range(2000): fcntl.lockf(file, fcntl.LOCK_EX, 1, 2 * at)
 time.sleep(20)
-print("kept", flush=True)
+print("reached", flush=True)
 """,
 }
 IN_NAMESPACES_HIDDEN: dict[str, str] = {
@@ -142,7 +142,7 @@ IN_NAMESPACES_HIDDEN: dict[str, str] = {
 held = [shared(SIZE) for _ in range(60)]
 if os.fork():
     time.sleep(20)
-    print("kept", flush=True)
+    print("reached", flush=True)
     os._exit(0)
 def hop():
     if os.fork():
@@ -168,7 +168,7 @@ for _ in range(4000):
             while True: link.send(b"x" * 32768)
         except BlockingIOError: pass
 time.sleep(20)
-print("kept", flush=True)
+print("reached", flush=True)
 """,
 }
 REFUSED = """

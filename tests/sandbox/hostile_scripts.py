@@ -1,7 +1,7 @@
-"""Scripts that mean harm: each tries to get around one wall in many ways, and prints what it reached.
+"""Hostile scripts: each attacks one guarantee in many ways, and prints what it reached.
 
-They are given bait in their input: a file and a folder that any user of the host may read and write, a skill that is
-not theirs, sockets that somebody listens on, the server's process, and the numbers of the calls that are refused.
+Their input contains bait: a file and a folder that any user of the host may read and write, a skill that is
+not theirs, listening sockets, the server's process, and the numbers of the calls that are refused.
 """
 
 import json
@@ -19,7 +19,7 @@ from apexbridge.sandbox.seccomp import refused_numbers
 
 PRELUDE = """
 import ctypes, errno, json, mmap, os, resource, signal, socket, stat, sys
-GIVEN = json.loads(os.environ["INPUT_JSON"])
+INPUT = json.loads(os.environ["INPUT_JSON"])
 LIBC = ctypes.CDLL(None, use_errno=True)
 reached = []
 
@@ -60,45 +60,45 @@ print(json.dumps(reached))
 
 EVERYWHERE = {
     "read the host's files": """
-os.symlink(GIVEN["secret"], "link")
+os.symlink(INPUT["secret"], "link")
 os.symlink("/", "root")
-for path in (GIVEN["secret"], "link", "root" + GIVEN["secret"], "../" * 40 + GIVEN["secret"], "/etc/shadow"):
+for path in (INPUT["secret"], "link", "root" + INPUT["secret"], "../" * 40 + INPUT["secret"], "/etc/shadow"):
     attempt(path, lambda: read(path))
 for path in ("/proc/self/root", "/proc/1/root", "/proc/self/cwd/../.."):
-    attempt(path, lambda: read(path + GIVEN["secret"]))
+    attempt(path, lambda: read(path + INPUT["secret"]))
 top = os.open("/", os.O_PATH)
-attempt("below a descriptor", lambda: os.close(os.open(GIVEN["secret"][1:], os.O_RDONLY, dir_fd=top)))
-attempt("hard link", lambda: os.link(GIVEN["secret"], "hard"))
-for folder in (GIVEN["folder"], "/root", "/home", "/var/lib", "/var/log", "/run"):
+attempt("below a descriptor", lambda: os.close(os.open(INPUT["secret"][1:], os.O_RDONLY, dir_fd=top)))
+attempt("hard link", lambda: os.link(INPUT["secret"], "hard"))
+for folder in (INPUT["folder"], "/root", "/home", "/var/lib", "/var/log", "/run"):
     attempt("list " + folder, lambda: os.listdir(folder))
 """,
     "write the host's files": """
-for folder in ("/", "/etc", "/usr", "/usr/local/bin", "/var/tmp", "/tmp", "/run", "/home", "/root", GIVEN["folder"]):
+for folder in ("/", "/etc", "/usr", "/usr/local/bin", "/var/tmp", "/tmp", "/run", "/home", "/root", INPUT["folder"]):
     attempt("create in " + folder, lambda: create(folder + "/created"))
     attempt("mkdir in " + folder, lambda: os.mkdir(folder + "/made"))
-for path in (GIVEN["secret"], "/etc/passwd", "/usr/bin/env"):
+for path in (INPUT["secret"], "/etc/passwd", "/usr/bin/env"):
     attempt("write " + path, lambda: write(path))
-attempt("truncate", lambda: os.truncate(GIVEN["secret"], 0))
-attempt("remove", lambda: os.unlink(GIVEN["secret"]))
-attempt("rename", lambda: os.rename(GIVEN["secret"], GIVEN["folder"] + "/renamed"))
+attempt("truncate", lambda: os.truncate(INPUT["secret"], 0))
+attempt("remove", lambda: os.unlink(INPUT["secret"]))
+attempt("rename", lambda: os.rename(INPUT["secret"], INPUT["folder"] + "/renamed"))
 create("own")
-attempt("move out", lambda: os.rename("own", GIVEN["folder"] + "/own"))
-attempt("link out", lambda: os.symlink("own", GIVEN["folder"] + "/linked"))
+attempt("move out", lambda: os.rename("own", INPUT["folder"] + "/own"))
+attempt("link out", lambda: os.symlink("own", INPUT["folder"] + "/linked"))
 """,
     "read another skill": """
 above = os.environ["SKILL_PATH"] + "/../"
-names = [path.split("/")[-3] + "/scripts/execute.py" for path in (GIVEN["other"], GIVEN["beside"])]
-for path in (GIVEN["other"], GIVEN["beside"], *(above + name for name in names)):
+names = [path.split("/")[-3] + "/scripts/execute.py" for path in (INPUT["other"], INPUT["beside"])]
+for path in (INPUT["other"], INPUT["beside"], *(above + name for name in names)):
     attempt(path, lambda: read(path))
     attempt("list " + path, lambda: os.listdir(os.path.dirname(path)))
 """,
-    "reach somebody over the network": """
+    "connect to a listener or the network": """
 for family, address in (
-    (socket.AF_INET, ("127.0.0.1", GIVEN["port"])),
-    (socket.AF_INET, ("0.0.0.0", GIVEN["port"])),
-    (socket.AF_INET6, ("::1", GIVEN["port"])),
-    (socket.AF_UNIX, "\\0" + GIVEN["abstract"]),
-    (socket.AF_UNIX, GIVEN["unix"]),
+    (socket.AF_INET, ("127.0.0.1", INPUT["port"])),
+    (socket.AF_INET, ("0.0.0.0", INPUT["port"])),
+    (socket.AF_INET6, ("::1", INPUT["port"])),
+    (socket.AF_UNIX, "\\0" + INPUT["abstract"]),
+    (socket.AF_UNIX, INPUT["unix"]),
 ):
     def connect():
         with socket.socket(family) as link:
@@ -117,34 +117,34 @@ for family, kind in ((2, 3), (2, 2), (10, 1), (16, 3), (17, 3), (29, 3), (30, 5)
 for family in (2, 10, 16, 17, 40):
     attempt(f"pair of {family}", lambda: socket.socketpair(family))
 """,
-    "signal or look into the server": """
-pid = GIVEN["pid"]
+    "signal or inspect the server": """
+pid = INPUT["pid"]
 attempt("kill", lambda: os.kill(pid, 0))
-attempt("kill its group", lambda: os.killpg(GIVEN["group"], 0))
-attempt("queue a signal", lambda: syscall(GIVEN["calls"]["tgkill"], pid, pid, 0))
+attempt("kill its group", lambda: os.killpg(INPUT["group"], 0))
+attempt("queue a signal", lambda: syscall(INPUT["calls"]["tgkill"], pid, pid, 0))
 def by_handle():
     signal.pidfd_send_signal(os.pidfd_open(pid), 0)
 attempt("signal by handle", by_handle)
 for request in (16, 0x4206):
-    attempt("trace", lambda: syscall(GIVEN["numbers"]["ptrace"], request, pid))
-attempt("read its memory", lambda: syscall(GIVEN["numbers"]["process_vm_readv"], pid, 0, 0, 0, 0, 0))
+    attempt("trace", lambda: syscall(INPUT["numbers"]["ptrace"], request, pid))
+attempt("read its memory", lambda: syscall(INPUT["numbers"]["process_vm_readv"], pid, 0, 0, 0, 0, 0))
 for name in ("environ", "mem", "maps", "cmdline", "root/etc/passwd", "cwd/x", "fd", "status", "stack"):
     attempt(name, lambda: read(f"/proc/{pid}/{name}") if name != "fd" else os.listdir(f"/proc/{pid}/fd"))
 """,
     "make calls that reach around": """
-for name, number in GIVEN["numbers"].items():
+for name, number in INPUT["numbers"].items():
     attempt(name, lambda: syscall(number))
     attempt(name + " with arguments", lambda: syscall(number, 1, 1, 1, 1, 1, 1))
 for flag in (0x80, 0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000):
     def clone():
-        child = syscall(GIVEN["calls"]["clone"], flag | 17, 0, 0, 0, 0)
+        child = syscall(INPUT["calls"]["clone"], flag | 17, 0, 0, 0, 0)
         if child == 0: os._exit(0)
     attempt(f"clone {flag:#x}", clone)
-attempt("personality", lambda: syscall(GIVEN["calls"]["personality"], 0x0400000))
-attempt("type into the terminal", lambda: syscall(GIVEN["calls"]["ioctl"], 0, 0x5412, 0))
+attempt("personality", lambda: syscall(INPUT["calls"]["personality"], 0x0400000))
+attempt("type into the terminal", lambda: syscall(INPUT["calls"]["ioctl"], 0, 0x5412, 0))
 """,
     "speak another dialect to the kernel": """
-if GIVEN["machine"] == "x86_64":
+if INPUT["machine"] == "x86_64":
     if not ended_by_signal(lambda: syscall(0x40000000 + 39)): reached.append("x32")
     def interrupt():
         code = mmap.mmap(-1, 4096, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, 7)
@@ -199,7 +199,7 @@ attempt("nice", lambda: os.setpriority(os.PRIO_PROCESS, 0, -5))
 attempt("back to normal", lambda: os.setpriority(os.PRIO_PROCESS, 0, 0))
 for policy in (os.SCHED_FIFO, os.SCHED_RR):
     attempt(f"policy {policy}", lambda: os.sched_setscheduler(0, policy, os.sched_param(1)))
-attempt("disk", lambda: syscall(GIVEN["calls"]["ioprio_set"], 1, 0, 1 << 13))
+attempt("disk", lambda: syscall(INPUT["calls"]["ioprio_set"], 1, 0, 1 << 13))
 if os.getpriority(os.PRIO_PROCESS, 0) <= 0: reached.append("as important as the server")
 """,
     "raise limits": """
@@ -216,7 +216,7 @@ attempt("descriptors", descriptors)
 if len(opened) >= 256: reached.append(f"{len(opened)} open files")
 for number in opened: os.close(number)
 if ended_by_signal(lambda: os.kill(os.getpid(), signal.SIGSEGV)) and os.path.exists("core"): reached.append("core")
-attempt("lock memory", lambda: syscall(GIVEN["calls"]["mlockall"], 3))
+attempt("lock memory", lambda: syscall(INPUT["calls"]["mlockall"], 3))
 """,
     "start too many processes": """
 children = []
@@ -241,16 +241,16 @@ gate.set()
 if count > 64: reached.append(f"{count} threads")
 """,
 }
-"""For every kind of walls that a server may use unasked."""
+"""For every backend that a server may select on its own."""
 
 IN_NAMESPACES = {
-    "look at the host's processes": """
+    "inspect the host's processes": """
 os.kill(1, signal.SIGKILL)
 os.kill(1, signal.SIGSTOP)
 found = {name for name in os.listdir("/proc") if name.isdigit()}
 if found - {"1", str(os.getpid())}: reached.append(f"{len(found)} processes")
 attempt("all", lambda: [os.kill(number, 0) for number in range(100, 33_000, 7)])
-attempt("its parent", lambda: os.kill(os.getppid(), 0) if os.getppid() > 1 else os.kill(GIVEN["pid"], 0))
+attempt("its parent", lambda: os.kill(os.getppid(), 0) if os.getppid() > 1 else os.kill(INPUT["pid"], 0))
 """,
     "find anything but the system in the root": """
 allowed = {"bin", "sbin", "lib", "lib32", "lib64", "libx32", "usr", "etc", "dev", "proc", "tmp",
@@ -264,20 +264,20 @@ for name in ("shadow", "gshadow", "sudoers", "ssh", "hostname", "machine-id", "r
     if os.path.lexists("/etc/" + name): reached.append("/etc/" + name)
 for name in os.listdir("/tmp"):  # on the way to an interpreter of the host there may be folders that can be passed
     if name != os.path.basename(os.environ["HOME"]): attempt("list /tmp/" + name, lambda: os.listdir("/tmp/" + name))
-for place in ("/node_modules", "/layers/python", "/dev/shm", "/dev/pts"):
-    if os.listdir(place): reached.append(place)
+for folder in ("/node_modules", "/layers/python", "/dev/shm", "/dev/pts"):
+    if os.listdir(folder): reached.append(folder)
 """,
     "learn about the host": """
-if socket.gethostname() == GIVEN["host"]: reached.append("its name")
+if socket.gethostname() == INPUT["host"]: reached.append("its name")
 with open("/proc/self/mountinfo") as file:
-    if GIVEN["beside"].split("/")[-3] in file.read(): reached.append("another skill's mount")
+    if INPUT["beside"].split("/")[-3] in file.read(): reached.append("another skill's mount")
 with open("/proc/net/dev") as file:
     if [line for line in file.read().splitlines()[2:] if not line.strip().startswith("lo:")]: reached.append("a device")
 with open("/proc/self/cgroup") as file:
     if [line for line in file if not line.rstrip().endswith(":/")]: reached.append("its group")
 """,
 }
-"""For walls that are namespaces: there, such things are not even visible."""
+"""For backends with namespaces: there, such things are not even visible."""
 
 
 def script(text: str) -> str:
@@ -296,7 +296,7 @@ _CALLS = {
 
 @contextmanager
 def bait(skills: Path) -> Iterator[dict[str, Any]]:
-    """What a hostile script is given: things of this host that anybody but a run could reach."""
+    """The input of hostile scripts: things of this host that any process except for a run could reach."""
     column = 0 if platform.machine() == "x86_64" else 1
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))

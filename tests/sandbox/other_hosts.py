@@ -1,4 +1,4 @@
-"""Servers in other circumstances: each runs a few scripts and prints what came of it.
+"""Servers on other hosts: each runs a few scripts and prints the results.
 
 A test starts one as `python -m tests.sandbox.other_hosts HOST FOLDER`: a process cannot undo what makes the difference
 (another user, other mounts, a kernel that refuses).
@@ -24,30 +24,30 @@ from apexbridge.sandbox.models import InputFile
 from apexbridge.sandbox.sandbox import Sandbox
 from apexbridge.sandbox.seccomp import refused_numbers
 from tests.sandbox.as_user import become
-from tests.sandbox.bench import SECONDS, Bench, put_up
+from tests.sandbox.bench import SECONDS, Bench, warm_up_with_retry
 
 ROOT = Path(__file__).parents[2]
 MODULE = "tests.sandbox.other_hosts"
 USER = 61_358
-"""Nobody's number, and not the one of other tests."""
-LEFT_TO_PLAIN: tuple[Guarantee, ...] = ("tree_kill", "memory", "pids", "disk", "env", "fds")
-KEPT_IN_MEMORY = ctypes.create_string_buffer(b"in the server's memory")
+"""An unused user ID, different from those of other tests."""
+GUARANTEES_OF_PLAIN: tuple[Guarantee, ...] = ("tree_kill", "memory", "pids", "disk", "env", "fds")
+IN_MEMORY = ctypes.create_string_buffer(b"in the server's memory")
 LANDLOCK_CREATE_RULESET = 444
 
-LOOKS_AT_THE_SERVER = """
+READS_THE_SERVER = """
 import json, os
-given, told = json.loads(os.environ["INPUT_JSON"]), {"user": os.getuid()}
+payload, report = json.loads(os.environ["INPUT_JSON"]), {"user": os.getuid()}
 def attempt(name, action):
-    try: told[name] = action()
-    except OSError: told[name] = None
+    try: report[name] = action()
+    except OSError: report[name] = None
 def memory():
-    with open(f"/proc/{given['pid']}/mem", "rb", 0) as file:
-        file.seek(given["address"])
-        return file.read(given["length"]).decode()
-attempt("data", lambda: open(given["private"]).read())
-attempt("variables", lambda: "PATH=" in open(f"/proc/{given['pid']}/environ").read())
+    with open(f"/proc/{payload['pid']}/mem", "rb", 0) as file:
+        file.seek(payload["address"])
+        return file.read(payload["length"]).decode()
+attempt("data", lambda: open(payload["private"]).read())
+attempt("variables", lambda: "PATH=" in open(f"/proc/{payload['pid']}/environ").read())
 attempt("memory", memory)
-print(json.dumps(told))
+print(json.dumps(report))
 """
 CHANGES_ITS_INPUT = """
 import json, os
@@ -68,7 +68,7 @@ os.mkdir("input")
 with open("input/private", "w") as file: file.write("another")
 print(json.dumps([done, open("elsewhere/private").read(), open("input/private").read()]))
 """
-CLINGS_TO_MEMORY = """
+LOWERS_OOM_SCORE = """
 import json
 try:
     with open("/proc/self/oom_score_adj", "w") as file: file.write("0")
@@ -82,37 +82,37 @@ print(json.dumps([sys.executable, os.listdir(packages) if os.path.isdir(packages
 """
 
 
-def told_by(where: str, *words: str) -> Any:
-    """What the server there tells."""
+def report_of(host: str, *arguments: str) -> Any:
+    """The report of the server on that host."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
-        command = [sys.executable, "-m", MODULE, where, folder, *words]
+        command = [sys.executable, "-m", MODULE, host, folder, *arguments]
         ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=SECONDS * 2)
     assert ended.returncode == 0, ended.stderr
     return json.loads(ended.stdout)
 
 
 def settings_for(backend: BackendChoice) -> SandboxSettings:
-    """Walls of one kind, with everything required that this kind has."""
+    """One backend, with all guarantees required that it has."""
     if backend == "plain":
-        return SandboxSettings(backend=backend, require=LEFT_TO_PLAIN, warm=0)
+        return SandboxSettings(backend=backend, require=GUARANTEES_OF_PLAIN, warm=0)
     return SandboxSettings(backend=backend, warm=0)
 
 
 async def refused(folder: Path) -> Any:
-    """Where the kernel knows neither namespaces nor Landlock: what comes of `auto`, and of plain by its name."""
+    """A kernel without namespaces and Landlock: the results of `auto`, and of `plain`."""
     refuse_calls(refused_numbers()["unshare"], LANDLOCK_CREATE_RULESET)
-    told: list[str] = []
+    report: list[str] = []
     choices: tuple[BackendChoice, ...] = ("auto", "plain")
     for backend in choices:
-        # Nothing is required: if `auto` thought of plain, plain would do.
+        # Nothing is required, so `auto` could select plain if it considered it.
         sandbox = Sandbox(SandboxSettings(backend=backend, require=(), warm=0))
         async with sandbox.running():
             try:
-                told.append((await Bench(sandbox, folder).run("print('ran')")).stdout)
+                report.append((await Bench(sandbox, folder).run("print('ran')")).stdout)
             except ServerError as error:
-                told.append(error.code)
-    return told
+                report.append(error.code)
+    return report
 
 
 async def full(folder: Path) -> Any:
@@ -124,47 +124,47 @@ async def full(folder: Path) -> Any:
     text = "for name in 'ab': open('output/' + name, 'wb').write(bytes(1 << 20))"
     async with sandbox.running():
         bench = Bench(sandbox, folder)
-        results = [await bench.run(text, artifacts=disk / place) for place in ("first", "second")]
+        results = [await bench.run(text, artifacts=disk / name) for name in ("first", "second")]
     return [[[file.path for file in result.files], result.warnings] for result in results]
 
 
 async def user(folder: Path) -> Any:
-    """A normal user's server: what its runs can do with what is that user's."""
+    """A normal user's server: what its runs can do with that user's files and processes."""
     private = folder / "private"
     private.write_text("of the server")
     private.chmod(0o600)
-    given = {"private": str(private), "pid": os.getpid(), "address": ctypes.addressof(KEPT_IN_MEMORY)}
-    given["length"] = len(KEPT_IN_MEMORY.value)
+    payload = {"private": str(private), "pid": os.getpid(), "address": ctypes.addressof(IN_MEMORY)}
+    payload["length"] = len(IN_MEMORY.value)
     tried: dict[BackendChoice, str] = {
-        "plain": LOOKS_AT_THE_SERVER,
+        "plain": READS_THE_SERVER,
         "landlock": CHANGES_ITS_INPUT,
-        "bubblewrap": CLINGS_TO_MEMORY,
+        "bubblewrap": LOWERS_OOM_SCORE,
     }
-    told: dict[str, Any] = {}
+    report: dict[str, Any] = {}
     for backend, text in tried.items():
         sandbox = Sandbox(settings_for(backend))
         async with sandbox.running():
-            await put_up(sandbox)
+            await warm_up_with_retry(sandbox)
             with private.open("rb") as file:
                 files = (InputFile(name="private", file=file),)
-                told[backend] = await Bench(sandbox, folder).told(text, input=given, files=files)
-    return {"user": os.getuid(), "original": private.read_text(), **told}
+                report[backend] = await Bench(sandbox, folder).run_json(text, input=payload, files=files)
+    return {"user": os.getuid(), "original": private.read_text(), **report}
 
 
 async def python(folder: Path) -> Any:
-    """Python stands somewhere else: which one runs get, and what packages they see in it."""
-    told: dict[str, Any] = {"server": sys.executable}
+    """Python in another folder: which one runs get, and which packages they see in it."""
+    report: dict[str, Any] = {"server": sys.executable}
     backends: tuple[BackendChoice, ...] = ("bubblewrap", "landlock")
     for backend in backends:
         sandbox = Sandbox(settings_for(backend))
         async with sandbox.running():
-            await put_up(sandbox)
-            told[backend] = await Bench(sandbox, folder).told(SHOWS_ITS_PYTHON)
-    return told
+            await warm_up_with_retry(sandbox)
+            report[backend] = await Bench(sandbox, folder).run_json(SHOWS_ITS_PYTHON)
+    return report
 
 
 def refuse_calls(*numbers: int) -> None:
-    """Have the kernel answer "no such call" to these, for this process and all that it starts."""
+    """Make these calls fail with ENOSYS, for this process and its children."""
     load, compare, answer = 0x20, 0x15, 0x06
     rules = [(load, 0, 0, 0)]
     rules += [(compare, len(numbers) - position, 0, number) for position, number in enumerate(numbers)]
@@ -174,7 +174,7 @@ def refuse_calls(*numbers: int) -> None:
 
 
 def own_mounts() -> None:
-    """Let this process mount for itself alone; whoever is not root needs a user namespace for that."""
+    """Create a mount namespace for this process; without root it needs a user namespace too."""
     uid, gid = os.getuid(), os.getgid()
     syscalls.unshare(syscalls.CLONE_NEWNS | (syscalls.CLONE_NEWUSER if uid else 0))
     if uid:
@@ -184,32 +184,32 @@ def own_mounts() -> None:
     syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_SLAVE)
 
 
-def move_python(place: Path, *words: str) -> None:
-    """Start this module again with the same Python, which then stands at another place."""
+def move_python(target: Path, *arguments: str) -> None:
+    """Start this module again with the same Python at another path."""
     prefix = Path(os.path.realpath(sys.base_prefix))
     program = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
-    place.mkdir()
-    syscalls.mount(str(prefix), str(place), None, syscalls.MS_BIND | syscalls.MS_REC)
-    moved = str(place / Path(program).relative_to(prefix))
+    target.mkdir()
+    syscalls.mount(str(prefix), str(target), None, syscalls.MS_BIND | syscalls.MS_REC)
+    moved = str(target / Path(program).relative_to(prefix))
     path = f"{ROOT / 'src'}:{ROOT}:{Path(anyio.__file__).parents[1]}"
-    os.execve(moved, [moved, "-B", "-m", MODULE, *words], {"PATH": os.defpath, "PYTHONPATH": path})
+    os.execve(moved, [moved, "-B", "-m", MODULE, *arguments], {"PATH": os.defpath, "PYTHONPATH": path})
 
 
-PLACES: dict[str, Callable[[Path], Awaitable[Any]]] = {"refused": refused, "full": full, "user": user, "python": python}
+HOSTS: dict[str, Callable[[Path], Awaitable[Any]]] = {"refused": refused, "full": full, "user": user, "python": python}
 
 
-def main(where: str, folder: Path, mode: str | None = None) -> None:
-    if where == "user" and os.getuid() == 0:
-        become(USER, folder, MODULE, where, str(folder))
-    if where == "full":
+def main(host: str, folder: Path, mode: str | None = None) -> None:
+    if host == "user" and os.getuid() == 0:
+        become(USER, folder, MODULE, host, str(folder))
+    if host == "full":
         own_mounts()
     if mode is not None:
         own_mounts()
         home = folder / "home"
         home.mkdir()
         home.chmod(int(mode, 8))
-        move_python(home / "python", where, str(folder))
-    print(json.dumps(anyio.run(PLACES[where], folder)))
+        move_python(home / "python", host, str(folder))
+    print(json.dumps(anyio.run(HOSTS[host], folder)))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The doctor tries every guarantee on this host, and says how it came to its findings."""
+"""The diagnosis tests every guarantee on this host, and reports a proof for each."""
 
 import pytest
 
@@ -9,7 +9,7 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.parametrize("backend", ["bubblewrap", "landlock"])
-async def test_walls_that_stand_are_found_healthy_with_a_proof_for_each(backend: BackendChoice) -> None:
+async def test_a_working_backend_is_healthy_with_a_proof_for_each_guarantee(backend: BackendChoice) -> None:
     found = await diagnose(SandboxSettings(backend=backend))
     assert (found.ok, found.status, found.backend) == (True, "healthy", backend), found
     assert [finding.guarantee for finding in found.guarantees] == list(GUARANTEES)
@@ -17,7 +17,7 @@ async def test_walls_that_stand_are_found_healthy_with_a_proof_for_each(backend:
     assert {runtime.runtime for runtime in found.runtimes if runtime.works} == {"node", "python", "shell"}
 
 
-async def test_missing_walls_are_found_missing_with_a_remedy_for_each() -> None:
+async def test_missing_guarantees_are_reported_with_a_remedy_for_each() -> None:
     found = await diagnose(SandboxSettings(backend="plain"))
     assert (found.ok, found.status, found.backend) == (False, "unavailable", "plain")
     missing = {finding.guarantee: finding for finding in found.guarantees if not finding.held}
@@ -25,7 +25,7 @@ async def test_missing_walls_are_found_missing_with_a_remedy_for_each() -> None:
     assert all(finding.remedy for finding in missing.values())
 
 
-async def test_without_bubblewrap_the_doctor_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_bubblewrap_the_diagnosis_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("apexbridge.sandbox.backends.bubblewrap.find_bubblewrap", lambda path: None)
     found = await diagnose(SandboxSettings(backend="bubblewrap"))
     assert (found.ok, found.status, found.backend) == (False, "unavailable", None)

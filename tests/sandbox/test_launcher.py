@@ -14,7 +14,7 @@ from apexbridge.errors import ServerError
 from apexbridge.sandbox.config import SandboxSettings
 from apexbridge.sandbox.models import ExecutionResult
 from apexbridge.sandbox.sandbox import Sandbox
-from tests.sandbox.bench import SECONDS, Bench, Words, descendants, descriptors, marker, named, quiet, until
+from tests.sandbox.bench import SECONDS, Bench, OutputRecorder, descendants, descriptors, marker, named, quiet, until
 from tests.sandbox.conftest import KINDS
 
 pytestmark = pytest.mark.anyio
@@ -31,10 +31,10 @@ async def main():
     sandbox = Sandbox(KINDS[sys.argv[1]])
     async with sandbox.running():
         await sandbox.warm_up()
-        told = lambda _, text: print(text, end="", flush=True)
+        listener = lambda _, text: print(text, end="", flush=True)
         bench = Bench(sandbox, Path(sys.argv[2]))
         text = "setsid sh -c 'sleep 1000; true' $1 & echo begun; sleep 1000"
-        await bench.run(text, "sh", args=(sys.argv[3],), listener=told)
+        await bench.run(text, "sh", args=(sys.argv[3],), listener=report)
 
 asyncio.run(main())
 """
@@ -59,7 +59,7 @@ async def launcher_of(sandbox: Sandbox) -> int:
 
 @kinds
 async def test_a_run_whose_launcher_dies_was_killed_and_the_next_one_works(kind: str, tmp_path: Path) -> None:
-    sandbox, mark, words = Sandbox(KINDS[kind]), marker(), Words()
+    sandbox, mark, words = Sandbox(KINDS[kind]), marker(), OutputRecorder()
     results: list[ExecutionResult] = []
     async with sandbox.running():
         bench = Bench(sandbox, tmp_path)
@@ -134,7 +134,7 @@ async def test_a_closed_sandbox_leaves_nothing(kind: str, tmp_path: Path, tempor
 
 @kinds
 async def test_closing_ends_what_still_runs(kind: str, tmp_path: Path) -> None:
-    sandbox, mark, words = Sandbox(KINDS[kind]), marker(), Words()
+    sandbox, mark, words = Sandbox(KINDS[kind]), marker(), OutputRecorder()
     results: list[ExecutionResult] = []
 
     async def run() -> None:
@@ -157,7 +157,7 @@ async def test_nothing_is_started_before_the_first_job(tmp_path: Path) -> None:
         assert descendants(os.getpid()) == before
 
 
-async def test_walls_that_are_required_and_not_there_mean_that_nothing_runs(tmp_path: Path) -> None:
+async def test_without_a_required_guarantee_nothing_runs(tmp_path: Path) -> None:
     sandbox = Sandbox(SandboxSettings(backend="plain"))
     async with sandbox.running():
         with pytest.raises(ServerError) as caught:
@@ -166,7 +166,9 @@ async def test_walls_that_are_required_and_not_there_mean_that_nothing_runs(tmp_
     assert "fs" in caught.value.message
 
 
-async def test_without_bubblewrap_landlock_is_taken_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_bubblewrap_landlock_is_used_and_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("apexbridge.sandbox.backends.bubblewrap.find_bubblewrap", lambda path: None)
     sandbox = Sandbox(SandboxSettings(warm=0))
     async with sandbox.running():
@@ -175,7 +177,7 @@ async def test_without_bubblewrap_landlock_is_taken_and_told(tmp_path: Path, mon
     assert (result.stdout, result.enforcement["fs"]) == ("held\n", "landlock")
 
 
-async def test_an_operator_may_do_without_walls_by_naming_what_is_left(tmp_path: Path) -> None:
+async def test_an_operator_can_choose_plain_by_requiring_fewer_guarantees(tmp_path: Path) -> None:
     mark = marker()
     settings = SandboxSettings(backend="plain", require=("tree_kill", "memory", "env", "fds"))
     sandbox = Sandbox(settings)

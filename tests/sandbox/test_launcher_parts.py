@@ -1,4 +1,4 @@
-"""Parts of the launcher that can be tried alone: clearing folders, sending messages, looking at processes."""
+"""Parts of the launcher that can be tested alone: removing folders, messages, reading /proc."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from tests.making import walk
 from tests.sandbox.properties import unhurried
 
 
-# ---------------------------------------------------------------------------------------------------------- clearing
+# ---------------------------------------------------------------------------------------------------------- removal
 def locked(folder: Path) -> None:
     (folder / "a/b/c").mkdir(parents=True)
     (folder / "a/b/c/f").touch()
@@ -45,18 +45,18 @@ def odd_names(folder: Path) -> None:
 
 
 def links(folder: Path) -> None:
-    (folder / "out").symlink_to(folder.parent / "kept")
+    (folder / "out").symlink_to(folder.parent / "other")
     (folder / "loop").symlink_to("loop")
     (folder / "sub").mkdir()
-    (folder / "sub/out").symlink_to(folder.parent / "kept")
+    (folder / "sub/out").symlink_to(folder.parent / "other")
     os.mkfifo(folder / "pipe")
 
 
 @pytest.mark.requirement("B9")
 @pytest.mark.parametrize("trap", [locked, deep, odd_names, links], ids=lambda trap: trap.__name__)
-def test_a_folder_is_removed_whatever_is_in_it(tmp_path: Path, trap: Callable[[Path], None]) -> None:
-    (tmp_path / "kept").mkdir()
-    (tmp_path / "kept/file").write_text("stays")
+def test_a_folder_is_removed_with_any_content(tmp_path: Path, trap: Callable[[Path], None]) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/file").write_text("stays")
     before = walk(tmp_path)
     (tmp_path / "folder").mkdir()
     trap(tmp_path / "folder")
@@ -64,7 +64,7 @@ def test_a_folder_is_removed_whatever_is_in_it(tmp_path: Path, trap: Callable[[P
     assert walk(tmp_path) == before
 
 
-def test_removing_what_is_not_there_is_no_mistake(tmp_path: Path) -> None:
+def test_removing_a_missing_folder_does_nothing(tmp_path: Path) -> None:
     remove_tree(str(tmp_path / "nothing"))
 
 
@@ -78,14 +78,14 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 
 @pytest.mark.parametrize("size", [0, protocol.MAX_INLINE_BYTES, protocol.MAX_INLINE_BYTES * 30])
-def test_a_message_arrives_with_its_files_whatever_its_size(
+def test_a_message_of_any_size_arrives_with_its_files(
     pair: tuple[socket.socket, socket.socket], tmp_path: Path, size: int
 ) -> None:
     files = []
     for number in range(3):
         (tmp_path / str(number)).write_text(str(number))
         files.append(os.open(tmp_path / str(number), os.O_RDONLY))
-    message = {"do": "start", "text": "é\0" * (size // 2)}
+    message = {"command": "start", "text": "é\0" * (size // 2)}
     protocol.send(pair[0], message, files)
     received = protocol.receive(pair[1])
     assert received is not None
@@ -130,7 +130,7 @@ sys.stdin.read()
 """
 
 
-def test_every_process_below_is_found_and_shared_pages_count_once_where_it_matters() -> None:
+def test_all_descendants_are_found_and_exact_memory_counts_shared_pages_once() -> None:
     with subprocess.Popen([sys.executable, "-c", TREE], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         below = {int(process.stdout.readline()) for _ in range(2)}
@@ -150,7 +150,7 @@ def test_every_process_below_is_found_and_shared_pages_count_once_where_it_matte
 
 @contextmanager
 def started(text: str) -> Iterator[int]:
-    """A process that has said that it is ready; it ends when its stdin does."""
+    """A process that has printed "ready"; it ends when its stdin is closed."""
     with subprocess.Popen([sys.executable, "-c", text], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
@@ -166,7 +166,7 @@ os._exit(0)
 
 
 @pytest.mark.requirement("B7")
-def test_the_pieces_of_a_shared_object_count_together_and_each_byte_once() -> None:
+def test_mappings_of_one_shared_object_count_together_and_each_byte_once() -> None:
     text = """
 import ctypes, mmap, os, sys
 libc = ctypes.CDLL(None)
@@ -175,8 +175,8 @@ libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_i
 libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 libc.mremap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int]
 MB = 1 << 20
-pieces = libc.mmap(None, 8 * MB, 3, 0x21, -1, 0)
-libc.mprotect(pieces + 2 * MB, 2 * MB, 1)
+parts = libc.mmap(None, 8 * MB, 3, 0x21, -1, 0)
+libc.mprotect(parts + 2 * MB, 2 * MB, 1)
 twice = libc.mmap(None, 4 * MB, 3, 0x21, -1, 0)
 libc.mremap(twice, 0, 4 * MB, 1)
 zero = mmap.mmap(os.open("/dev/zero", os.O_RDWR), 2 * MB)
@@ -245,7 +245,7 @@ os.write(unnamed, b"x" * (1 << 20))
 
 
 # ------------------------------------------------------------------------------------------------------------- others
-def test_a_folder_is_reachable_when_everybody_may_pass_all_above_it(tmp_path: Path) -> None:
+def test_a_folder_is_reachable_if_all_users_can_traverse_its_parents(tmp_path: Path) -> None:
     folder = tmp_path / "open/closed/open"
     folder.mkdir(parents=True)
     (tmp_path / "open/closed").chmod(0o700)

@@ -1,4 +1,4 @@
-"""What a run prints, piece by piece: nothing is lost at a border, nothing above the budget, no secret at all."""
+"""Output in chunks: nothing is lost between them, nothing above the limit is stored, and secrets are masked."""
 
 import base64
 import codecs
@@ -20,59 +20,59 @@ from apexbridge.sandbox.output import TRUNCATED, OutputStream, RunOutput
 from tests.sandbox.properties import unhurried
 
 LARGE = 1 << 20
-pieces_of_both = st.lists(st.tuples(st.sampled_from(["stdout", "stderr"]), st.binary(max_size=40)), max_size=20)
+chunks_of_both = st.lists(st.tuples(st.sampled_from(["stdout", "stderr"]), st.binary(max_size=40)), max_size=20)
 
 
 def cut(data: bytes, borders: list[int]) -> list[bytes]:
-    """The data in pieces."""
-    places = [0, *sorted(place % (len(data) + 1) for place in borders), len(data)]
-    return [data[begin:end] for begin, end in pairwise(places)]
+    """The data in chunks."""
+    indexes = [0, *sorted(index % (len(data) + 1) for index in borders), len(data)]
+    return [data[begin:end] for begin, end in pairwise(indexes)]
 
 
 def collected(data: bytes, borders: list[int], secrets: list[str], *, limit: int = LARGE) -> tuple[str, str]:
-    """One stream fed in pieces: what is kept, and what a listener heard."""
-    heard: list[str] = []
-    output = RunOutput(limit, secrets=secrets, listener=lambda _, text: heard.append(text))
-    for piece in cut(data, borders):
-        output.add("stdout", piece)
-    return output.finish()[0], "".join(heard)
+    """One stream in chunks: the stored text, and the text that a listener received."""
+    received: list[str] = []
+    output = RunOutput(limit, secrets=secrets, listener=lambda _, text: received.append(text))
+    for chunk in cut(data, borders):
+        output.add("stdout", chunk)
+    return output.finish()[0], "".join(received)
 
 
 @given(st.text(), st.lists(st.integers(min_value=0)))
 @unhurried
-def test_characters_stay_whole_wherever_a_piece_ends(text: str, borders: list[int]) -> None:
+def test_characters_stay_whole_wherever_a_chunk_ends(text: str, borders: list[int]) -> None:
     assert collected(text.encode(), borders, []) == (text, text)
 
 
 @given(st.binary(), st.lists(st.integers(min_value=0)))
 @unhurried
-def test_what_is_no_text_is_replaced_the_same_way_wherever_a_piece_ends(data: bytes, borders: list[int]) -> None:
+def test_invalid_utf_8_is_replaced_the_same_way_wherever_a_chunk_ends(data: bytes, borders: list[int]) -> None:
     whole = data.decode("utf-8", "replace")
     assert collected(data, borders, []) == (whole, whole)
 
 
-@given(pieces_of_both)
+@given(chunks_of_both)
 @unhurried
-def test_a_listener_hears_everything_in_order(pieces: list[tuple[OutputStream, bytes]]) -> None:
-    heard: dict[OutputStream, str] = {"stdout": "", "stderr": ""}
+def test_a_listener_receives_everything_in_order(chunks: list[tuple[OutputStream, bytes]]) -> None:
+    received: dict[OutputStream, str] = {"stdout": "", "stderr": ""}
 
     def listen(stream: OutputStream, text: str) -> None:
-        heard[stream] += text
+        received[stream] += text
 
     output = RunOutput(LARGE, listener=listen)
-    assert all(output.add(stream, data) for stream, data in pieces)
-    assert output.finish() == (heard["stdout"], heard["stderr"])
+    assert all(output.add(stream, data) for stream, data in chunks)
+    assert output.finish() == (received["stdout"], received["stderr"])
 
 
 @pytest.mark.requirement("B6")
-@given(pieces_of_both, st.integers(min_value=0, max_value=200))
+@given(chunks_of_both, st.integers(min_value=0, max_value=200))
 @unhurried
-def test_both_streams_share_one_budget(pieces: list[tuple[OutputStream, bytes]], limit: int) -> None:
+def test_both_streams_share_one_budget(chunks: list[tuple[OutputStream, bytes]], limit: int) -> None:
     output = RunOutput(limit)
-    told = [output.add(stream, data) for stream, data in pieces]
-    total = sum(len(data) for _, data in pieces)
+    report = [output.add(stream, data) for stream, data in chunks]
+    total = sum(len(data) for _, data in chunks)
     assert output.is_truncated == (total > limit)
-    assert all(told) == (total <= limit)
+    assert all(report) == (total <= limit)
     stdout, stderr = output.finish()
     if output.is_truncated:
         assert stdout.endswith(TRUNCATED)
@@ -95,13 +95,13 @@ def test_exactly_the_limit_is_allowed_and_one_byte_more_is_not(stream: OutputStr
     assert stdout.endswith(TRUNCATED)
 
 
-def test_half_a_character_at_the_cut_is_left_out() -> None:
+def test_an_incomplete_character_at_the_cut_is_dropped() -> None:
     output = RunOutput(4)
     output.add("stdout", "日本".encode())
     assert output.finish() == (f"日{TRUNCATED}", "")
 
 
-def test_half_a_character_at_the_end_shows_as_damage() -> None:
+def test_an_incomplete_character_at_the_end_is_replaced() -> None:
     output = RunOutput(100)
     output.add("stdout", "日本".encode()[:-1])
     assert output.finish() == ("日\N{REPLACEMENT CHARACTER}", "")
@@ -117,7 +117,7 @@ def masked_by_hand(text: str, secrets: list[str]) -> str:
         if text.startswith(secret, at)
     ]
     shown, until, at = "", 0, 0
-    for first, last in sorted(found, key=lambda place: (place[0], -place[1])):
+    for first, last in sorted(found, key=lambda index: (index[0], -index[1])):
         if first >= until:
             shown += text[at:first] + "***"
         until = max(until, last)
@@ -132,7 +132,7 @@ letters = st.text(alphabet="abcdé-\n", max_size=60)
 @pytest.mark.requirement("B20")
 @given(letters, words, st.lists(st.integers(min_value=0)))
 @unhurried
-def test_a_secret_is_masked_the_same_way_wherever_a_piece_ends(text: str, secret: str, borders: list[int]) -> None:
+def test_a_secret_is_masked_the_same_way_wherever_a_chunk_ends(text: str, secret: str, borders: list[int]) -> None:
     masked = masked_by_hand(text, [secret])
     assert collected(text.encode(), borders, [secret]) == (masked, masked)
 
@@ -140,7 +140,7 @@ def test_a_secret_is_masked_the_same_way_wherever_a_piece_ends(text: str, secret
 @pytest.mark.requirement("B20")
 @given(letters, st.lists(words, min_size=1, max_size=5), st.lists(st.integers(min_value=0)))
 @unhurried
-def test_secrets_that_overlap_are_masked_as_a_whole_wherever_a_piece_ends(
+def test_secrets_that_overlap_are_masked_as_a_whole_wherever_a_chunk_ends(
     text: str, secrets: list[str], borders: list[int]
 ) -> None:
     masked = masked_by_hand(text, secrets)
@@ -156,8 +156,8 @@ def test_of_three_secrets_in_a_chain_nothing_is_left(borders: list[int]) -> None
     assert collected(b"abcdefabcdef", borders, secrets)[0] == "******", "two that touch are two"
 
 
-def hear(heard: list[str], _: OutputStream, text: str) -> None:
-    heard.append(text)
+def receive(received: list[str], _: OutputStream, text: str) -> None:
+    received.append(text)
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
@@ -166,15 +166,15 @@ def test_the_beginning_of_a_secret_at_the_cut_is_not_shown(stream: OutputStream,
     secret = "hunter2-is-long"
     text = f"the key is {secret} and more".encode()
     for limit in range(12, 11 + len(secret)):
-        heard: list[str] = []
-        output = RunOutput(limit, secrets=[secret], listener=partial(hear, heard))
+        received: list[str] = []
+        output = RunOutput(limit, secrets=[secret], listener=partial(receive, received))
         at = 0
         for size in sizes:
             output.add(stream, text[at : at + size])
             at += size
         shown = output.finish()[0 if stream == "stdout" else 1]
         assert shown == f"the key is {TRUNCATED}", limit
-        assert "hunt" not in "".join(heard)
+        assert "hunt" not in "".join(received)
 
 
 # ------------------------------------------------------------------------------------------------------------- cost
@@ -216,22 +216,22 @@ def test_a_text_twice_as_long_takes_twice_the_steps() -> None:
 @pytest.mark.requirement("B20")
 @given(letters, st.lists(words, max_size=4), st.lists(st.integers(min_value=0)), st.integers(1, 80))
 @unhurried
-def test_no_secret_is_ever_shown_or_told(text: str, secrets: list[str], borders: list[int], limit: int) -> None:
-    kept, heard = collected(text.encode(), borders, secrets, limit=limit)
-    assert kept == heard
-    assert not [secret for secret in secrets if secret in kept.removesuffix(TRUNCATED)]
+def test_no_secret_is_ever_stored_or_reported(text: str, secrets: list[str], borders: list[int], limit: int) -> None:
+    stored, received = collected(text.encode(), borders, secrets, limit=limit)
+    assert stored == received
+    assert not [secret for secret in secrets if secret in stored.removesuffix(TRUNCATED)]
 
 
 @pytest.mark.requirement("B20")
 def test_what_may_become_a_secret_is_held_back_until_it_is_clear() -> None:
-    heard: list[str] = []
-    output = RunOutput(100, secrets=["hunter2"], listener=lambda _, text: heard.append(text))
+    received: list[str] = []
+    output = RunOutput(100, secrets=["hunter2"], listener=lambda _, text: received.append(text))
     output.add("stdout", b"it is hun")
-    assert heard == ["it is "]
+    assert received == ["it is "]
     output.add("stdout", b"gry")
     output.add("stdout", b" hunter")
     output.add("stdout", b"2.")
-    assert "".join(heard) == "it is hungry ***."
+    assert "".join(received) == "it is hungry ***."
     output.add("stdout", b"hunt")
     assert output.finish()[0] == "it is hungry ***.hunt"
 
@@ -239,7 +239,7 @@ def test_what_may_become_a_secret_is_held_back_until_it_is_clear() -> None:
 @pytest.mark.requirement("B20")
 @given(st.text(min_size=MIN_CHARACTERS, max_size=30).filter(lambda text: text.strip()))
 @unhurried
-def test_a_secret_is_known_in_every_usual_shape(value: str) -> None:
+def test_a_secret_is_masked_in_every_usual_encoding(value: str) -> None:
     shapes = secret_patterns({"KEY": value})
     raw = value.encode()
     encoded = codecs.encode(raw, "base64").decode().replace("\n", "")
@@ -278,13 +278,13 @@ PRINTED: dict[str, Callable[[str], str]] = {
 @pytest.mark.requirement("B20")
 @pytest.mark.parametrize("how", list(PRINTED))
 @pytest.mark.parametrize("value", ["p4ss'wOrd &<x>/é 9+Zq", "hunter2", "plain words", 'say "it"', "日本語の秘密"])
-def test_a_secret_is_masked_however_a_program_prints_it(how: str, value: str) -> None:
+def test_a_secret_is_masked_as_programs_print_it(how: str, value: str) -> None:
     printed = PRINTED[how](value)
     shown, _ = collected(f"before {printed} after".encode(), [], secret_patterns({"KEY": value}))
     assert "***" in shown
     left = shown.removeprefix("before ").removesuffix(" after")
-    kept = max(left.split("***"), key=len)
-    assert len(kept) <= 8, "at most a quote, the other bytes, or what belongs to both"
+    stored = max(left.split("***"), key=len)
+    assert len(stored) <= 8, "at most a quote, the other bytes, or what belongs to both"
 
 
 def test_a_value_too_short_to_be_a_secret_masks_nothing() -> None:

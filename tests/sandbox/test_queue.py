@@ -1,4 +1,4 @@
-"""Turns: first in, first out, never too many at once, and a clear no where there is no room to wait."""
+"""The run queue: first in, first out, never too many at a time, and an error if the queue is full."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -15,7 +15,7 @@ from apexbridge.errors import ServerError
 from apexbridge.sandbox.config import SandboxSettings
 from apexbridge.sandbox.queue import RunQueue
 from apexbridge.sandbox.sandbox import Sandbox
-from tests.sandbox.bench import SECONDS, Bench, Words, until
+from tests.sandbox.bench import SECONDS, Bench, OutputRecorder, until
 from tests.sandbox.properties import unhurried
 
 pytestmark = pytest.mark.anyio
@@ -62,7 +62,7 @@ def test_turns_come_in_order_and_never_too_many_at_once(limit: int, lengths: lis
 
 
 @pytest.mark.requirement("B13")
-async def test_nobody_overtakes_those_who_wait() -> None:
+async def test_no_run_overtakes_waiting_runs() -> None:
     watched, hold = Watched(RunQueue(1, 10)), anyio.Event()
 
     async def holder() -> None:
@@ -81,7 +81,7 @@ async def test_nobody_overtakes_those_who_wait() -> None:
 
 
 @pytest.mark.requirement("B13")
-async def test_whoever_gives_up_waiting_leaves_no_gap() -> None:
+async def test_a_cancelled_wait_frees_its_turn() -> None:
     slots, hold = RunQueue(1, 10), anyio.Event()
     watched = Watched(slots)
     with anyio.fail_after(SECONDS):
@@ -109,7 +109,7 @@ async def test_whoever_gives_up_waiting_leaves_no_gap() -> None:
 
 
 @pytest.mark.requirement("B13")
-async def test_where_nobody_can_wait_any_more_the_answer_is_no() -> None:
+async def test_a_full_queue_is_an_error() -> None:
     slots = RunQueue(1, 1)
     async with slots.turn():
         slots.check_capacity()
@@ -165,12 +165,12 @@ async def test_no_more_runs_at_once_than_allowed(tmp_path: Path, limit: int, cou
 @pytest.mark.requirement("B13")
 async def test_three_runs_of_three_go_on_at_the_same_time(tmp_path: Path) -> None:
     sandbox = Sandbox(SandboxSettings(backend="bubblewrap", warm=0, max_concurrency=3))
-    words = [Words() for _ in range(3)]
+    words = [OutputRecorder() for _ in range(3)]
     cancels: list[Callable[[], None]] = []
     async with sandbox.running():
         bench = Bench(sandbox, tmp_path)
 
-        async def run(listener: Words) -> None:
+        async def run(listener: OutputRecorder) -> None:
             await bench.run("echo begun; sleep 1000", "sh", listener=listener, on_start=cancels.append)
 
         async with anyio.create_task_group() as tasks:
@@ -186,7 +186,7 @@ async def test_three_runs_of_three_go_on_at_the_same_time(tmp_path: Path) -> Non
 @pytest.mark.requirement("B13")
 async def test_a_run_that_finds_the_queue_full_is_refused_at_once(tmp_path: Path) -> None:
     sandbox = Sandbox(SandboxSettings(backend="bubblewrap", warm=0, max_concurrency=1, queue=0))
-    words = Words()
+    words = OutputRecorder()
     async with sandbox.running():
         bench = Bench(sandbox, tmp_path)
         async with anyio.create_task_group() as tasks:
@@ -239,7 +239,7 @@ async def test_a_caller_that_has_its_share_of_the_turns_lets_others_go_first() -
     assert order == ["two", "one"]
 
 
-async def test_one_caller_cannot_take_every_place() -> None:
+async def test_one_caller_cannot_use_the_whole_capacity() -> None:
     slots = RunQueue(2, 8)
     for _ in range(5):
         slots.reserve("one")
@@ -252,11 +252,11 @@ async def test_one_caller_cannot_take_every_place() -> None:
     with pytest.raises(ServerError):
         slots.reserve("three")
     slots = RunQueue(2, 8)
-    for _ in range(10):  # whoever comes without a key may have all
+    for _ in range(10):  # a caller without a key may use all
         slots.reserve()
 
 
-async def test_a_caller_that_gives_up_leaves_the_turns_of_others_as_they_are() -> None:
+async def test_a_cancelled_caller_does_not_change_the_turns_of_others() -> None:
     slots = RunQueue(1, 100)
     order: list[str] = []
     with anyio.fail_after(SECONDS):

@@ -1,4 +1,4 @@
-"""What a run is told, before it is run: variables, arguments, input."""
+"""The input of a run: variables, arguments, JSON."""
 
 import io
 import json
@@ -37,8 +37,8 @@ def variables_of(made: Job) -> dict[str, str]:
     return environment(made, workspace="/w", skill_path="/s", path="/bin", input_text=input_json(made))
 
 
-def options_of(given: dict[str, Any]) -> list[str]:
-    return arguments(job(is_entry=False, input=given))
+def options_of(payload: dict[str, Any]) -> list[str]:
+    return arguments(job(is_entry=False, input=payload))
 
 
 # ----------------------------------------------------------------------------------------------------- variables
@@ -65,8 +65,8 @@ def test_granted_variables_come_beside_and_replace_none_of_ours() -> None:
 @pytest.mark.requirement("B8")
 @given(st.dictionaries(readable, json_values, max_size=4))
 @unhurried
-def test_input_is_the_same_for_whoever_reads_it_back(given: dict[str, Any]) -> None:
-    assert json.loads(variables_of(job(input=given))["INPUT_JSON"]) == given
+def test_input_can_be_read_back_unchanged(payload: dict[str, Any]) -> None:
+    assert json.loads(variables_of(job(input=payload))["INPUT_JSON"]) == payload
 
 
 @pytest.mark.requirement("B8")
@@ -81,8 +81,8 @@ def test_input_too_large_for_a_variable_is_left_to_stdin(letter: str) -> None:
 @pytest.mark.requirement("B19")
 def test_input_files_are_named_in_the_input() -> None:
     files = tuple(InputFile(name=name, file=io.BytesIO()) for name in ("a.txt", "b c.txt"))
-    told = json.loads(input_json(job(input={"files": "mine", "x": 1}, files=files)))
-    assert told == {"files": ["input/a.txt", "input/b c.txt"], "x": 1}
+    report = json.loads(input_json(job(input={"files": "mine", "x": 1}, files=files)))
+    assert report == {"files": ["input/a.txt", "input/b c.txt"], "x": 1}
 
 
 # ----------------------------------------------------------------------------------------------------- arguments
@@ -100,7 +100,7 @@ def test_an_entry_script_gets_no_options_of_its_input() -> None:
 
 @pytest.mark.requirement("B18")
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("payload", "words"),
     [
         ({"name": "value"}, ["--name", "value"]),
         ({"name": ""}, ["--name", ""]),
@@ -115,17 +115,17 @@ def test_an_entry_script_gets_no_options_of_its_input() -> None:
         ({"first": 1, "second": 2}, ["--first", "1", "--second", "2"]),
     ],
 )
-def test_an_object_becomes_options_for_a_helper(given: dict[str, Any], words: list[str]) -> None:
-    assert options_of(given) == words
+def test_an_object_becomes_options_for_a_helper(payload: dict[str, Any], words: list[str]) -> None:
+    assert options_of(payload) == words
 
 
 @pytest.mark.requirement("B18")
 @given(st.dictionaries(st.from_regex(r"[a-z]{1,8}", fullmatch=True), readable.filter(lambda text: "\0" not in text)))
 @unhurried
-def test_no_value_is_ever_taken_for_an_option(given: dict[str, str]) -> None:
-    words = options_of(given)
+def test_no_value_is_ever_taken_for_an_option(payload: dict[str, str]) -> None:
+    words = options_of(payload)
     names = [word.partition("=")[0] for word in words if word.startswith("-")]
-    assert names == [f"--{key}" for key in given]
+    assert names == [f"--{key}" for key in payload]
 
 
 @pytest.mark.parametrize("fields", [{"args": ("a\0b",)}, {"is_entry": False, "input": {"a": "b\0"}}])
@@ -154,5 +154,5 @@ def test_a_packed_job_can_be_read_back(script: str, words: list[str], variables:
     assert parts.pop() == ""
     count = int(parts[2])
     assert (parts[0], parts[1], parts[3 : 3 + count]) == (script, "", words)
-    rest = parts[3 + count :]
-    assert dict(zip(rest[::2], rest[1::2], strict=True)) == variables
+    tail = parts[3 + count :]
+    assert dict(zip(tail[::2], tail[1::2], strict=True)) == variables

@@ -58,10 +58,10 @@ def read(code: bytes) -> list[Instruction]:
 
 
 def answer(
-    code: bytes, machine: str, number: int, given: Sequence[int] = (), *, architecture: int | None = None
+    code: bytes, machine: str, number: int, values: Sequence[int] = (), *, architecture: int | None = None
 ) -> str:
     """What the kernel would do with this call."""
-    words = (*given, *[0] * (6 - len(given)))
+    words = (*values, *[0] * (6 - len(values)))
     arch = ARCHITECTURE[machine] if architecture is None else architecture
     seen = struct.pack("<iIQ6Q", number - (1 << 32) if number >= 1 << 31 else number, arch, 0, *words)
     instructions, position, held = read(code), 0, 0
@@ -103,12 +103,12 @@ def test_the_kernel_would_take_the_program(machine: str, network: bool, unix_soc
 
 
 @machines
-def test_every_call_on_the_list_is_refused_whatever_its_arguments(machine: str) -> None:
+def test_every_listed_call_is_refused_with_any_arguments(machine: str) -> None:
     code = filter_program(machine=machine)
     answers = {name: answer(code, machine, number) for name, number in refused_numbers(machine).items()}
     assert set(answers.values()) == {"EPERM", "ENOSYS"}
     assert {name for name in answers if name.startswith(("io_uring", "memfd", "clone3", "shm", "mq_"))} <= {
-        name for name, told in answers.items() if told == "ENOSYS"
+        name for name, result in answers.items() if result == "ENOSYS"
     }
     for name in ("mount", "unshare", "setns", "bpf", "keyctl", "ptrace", "process_vm_readv", "userfaultfd"):
         assert answers[name] == "EPERM", name
@@ -116,23 +116,23 @@ def test_every_call_on_the_list_is_refused_whatever_its_arguments(machine: str) 
 
 @given(any_machine, arguments)
 @unhurried
-def test_no_argument_makes_a_refused_call_pass(machine: str, given: list[int]) -> None:
+def test_no_argument_makes_a_refused_call_pass(machine: str, values: list[int]) -> None:
     code = filter_program(machine=machine, network=True)
-    assert ALLOWED not in {answer(code, machine, number, given) for number in refused_numbers(machine).values()}
+    assert ALLOWED not in {answer(code, machine, number, values) for number in refused_numbers(machine).values()}
 
 
 @given(any_machine, st.integers(min_value=0, max_value=1000), arguments)
 @unhurried
-def test_every_other_call_is_allowed_whatever_its_arguments(machine: str, number: int, given: list[int]) -> None:
+def test_every_other_call_is_allowed_with_any_arguments(machine: str, number: int, values: list[int]) -> None:
     special = {*refused_numbers(machine).values(), *(table[machine] for table in CHECKED)}
     if number not in special:
-        assert answer(filter_program(machine=machine), machine, number, given) == ALLOWED
+        assert answer(filter_program(machine=machine), machine, number, values) == ALLOWED
 
 
 @given(st.integers(min_value=0, max_value=X32 * 3 - 1), arguments)
 @unhurried
-def test_calls_of_the_x32_kind_are_the_end_of_a_process(number: int, given: list[int]) -> None:
-    assert answer(filter_program(machine="x86_64"), "x86_64", X32 + number, given) == KILLED
+def test_x32_calls_kill_the_process(number: int, values: list[int]) -> None:
+    assert answer(filter_program(machine="x86_64"), "x86_64", X32 + number, values) == KILLED
 
 
 @given(any_machine, st.sampled_from(list(FOREIGN)), st.integers(min_value=0, max_value=2**32 - 1))
@@ -199,7 +199,7 @@ def test_a_run_of_the_servers_own_user_changes_neither_files_nor_processes_of_th
     code, usual = filter_program(machine=machine, metadata=False), filter_program(machine=machine)
     for number in ((91, 52), (268, 53), (280, 88)):
         assert answer(code, machine, number[column], [3]) == "pretended", (
-            "fchmod, fchmodat, utimensat: it only looks done"
+            "fchmod, fchmodat, utimensat: it only reports success"
         )
         assert answer(usual, machine, number[column], [3]) == ALLOWED
     for number in ((93, 55), (260, 54), (188, 5)):
@@ -213,7 +213,7 @@ def test_a_run_of_the_servers_own_user_changes_neither_files_nor_processes_of_th
 
 @given(any_machine, word, word)
 @unhurried
-def test_nobody_types_into_a_terminal(machine: str, file: int, request: int) -> None:
+def test_terminal_input_cannot_be_injected(machine: str, file: int, request: int) -> None:
     code = filter_program(machine=machine)
     for forbidden in (0x5412, 0x541C, 2**32 | 0x5412):
         assert answer(code, machine, IOCTL[machine], [file, forbidden]) == "EPERM"
@@ -239,7 +239,7 @@ OWNERS_AND_ATTRIBUTES = {
 
 
 @machines
-def test_where_files_have_the_servers_owner_nothing_about_them_changes(machine: str) -> None:
+def test_without_metadata_modes_owners_and_times_do_not_change(machine: str) -> None:
     usual, careful = filter_program(machine=machine), filter_program(machine=machine, metadata=False)
     for number in MODES_AND_TIMES[machine]:
         assert (answer(usual, machine, number), answer(careful, machine, number)) == (ALLOWED, PRETENDED)
@@ -253,12 +253,12 @@ def test_a_mapping_is_refused_exactly_if_nothing_could_count_it(machine: str, le
     limit = 16 * 1024 * 1024
     is_anonymous_and_shared = flags & 0x21 == 0x21
     is_refused = bool(flags & 0x4_0000) or (is_anonymous_and_shared and length > limit)
-    told = answer(filter_program(machine=machine, shared_bytes=limit), machine, MMAP[machine], [0, length, 3, flags])
-    assert told == ("ENOMEM" if is_refused else ALLOWED)
+    report = answer(filter_program(machine=machine, shared_bytes=limit), machine, MMAP[machine], [0, length, 3, flags])
+    assert report == ("ENOMEM" if is_refused else ALLOWED)
 
 
 @machines
-def test_the_largest_shared_mapping_is_as_large_as_was_said(machine: str) -> None:
+def test_the_largest_shared_mapping_has_the_configured_size(machine: str) -> None:
     for limit in (0, 4096, 16 << 20, 1 << 30):
         code = filter_program(machine=machine, shared_bytes=limit)
         answers = [answer(code, machine, MMAP[machine], [0, limit + more, 3, 0x21]) for more in (0, 1, 1 << 32)]

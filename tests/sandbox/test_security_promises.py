@@ -1,6 +1,6 @@
-"""The security page at its word: which walls are taken, what a run sees of the host, limits, grants, waiting sandboxes.
+"""Promises of the security page: backends, what a run sees of the host, limits, grants, warm sandboxes.
 
-Only what no other test of this room shows already.
+Only promises that no other test covers.
 """
 
 import io
@@ -25,16 +25,16 @@ from apexbridge.sandbox.sandbox import Sandbox
 from apexbridge.skills.inputs import InputFiles
 from apexbridge.skills.uploads import UploadStore
 from apexbridge.tools.builtin.files.workspace import Workspace
-from tests.sandbox.bench import SECONDS, Bench, Words, marker, named
+from tests.sandbox.bench import SECONDS, Bench, OutputRecorder, marker, named
 from tests.sandbox.conftest import Opener
-from tests.sandbox.other_hosts import CLINGS_TO_MEMORY, SHOWS_ITS_PYTHON, told_by
+from tests.sandbox.other_hosts import LOWERS_OOM_SCORE, SHOWS_ITS_PYTHON, report_of
 from tests.sandbox.test_grants import identity
 
 pytestmark = pytest.mark.anyio
 GB = 1024 * MB
-NOBODY = 65_534
+UNPRIVILEGED_UID = 65_534
 USUAL_SHARES = {"cpu.shares": 1024, "cpu.weight": 100}
-"""What the kernel gives to whoever asks for nothing, in its two ways to say it."""
+"""The kernel's defaults, in cgroup versions 1 and 2."""
 
 
 @pytest.fixture
@@ -47,10 +47,10 @@ def folder() -> Iterator[Path]:
 
 @asynccontextmanager
 async def alive(bench: Bench) -> AsyncIterator[list[int]]:
-    """A run that goes on for as long as the block; gives its processes, as the host numbers them."""
-    mark, words = marker(), Words()
+    """A run that lasts as long as the block; yields its processes, with the PIDs of the host."""
+    mark, words = marker(), OutputRecorder()
     cancels: list[Callable[[], None]] = []
-    # One program that starts no other: of a process that is about to become another, the kernel tells nothing certain.
+    # One program that starts no other: /proc is not reliable for a process that is just executing another program.
     waits = "print('begun', flush=True); import signal; signal.pause()"
     text = f"import os, sys; os.execv(sys.executable, [sys.executable, '-I', '-S', '-c', {waits!r}, '{mark}'])"
     async with anyio.create_task_group() as tasks:
@@ -63,9 +63,9 @@ async def alive(bench: Bench) -> AsyncIterator[list[int]]:
                 cancel()
 
 
-# ------------------------------------------------------------------------------------------------- which walls
-def test_auto_never_takes_plain_even_where_nothing_is_required_and_nothing_else_is_there() -> None:
-    assert told_by("refused") == ["SANDBOX_UNAVAILABLE", "ran\n"]
+# ------------------------------------------------------------------------------------------------- backends
+def test_auto_never_selects_plain_even_if_nothing_is_required_and_no_other_backend_works() -> None:
+    assert report_of("refused") == ["SANDBOX_UNAVAILABLE", "ran\n"]
 
 
 @pytest.mark.parametrize("backend", ["bubblewrap", "landlock"])
@@ -93,30 +93,30 @@ async def test_a_canary_that_gets_through_means_that_nothing_runs(
 # ------------------------------------------------------------------------------------------------- what a run sees
 async def test_the_packages_of_the_servers_python_are_hidden(bench: Bench) -> None:
     prefix = os.path.realpath(sys.base_prefix)
-    program, packages = await bench.told(SHOWS_ITS_PYTHON)
+    program, packages = await bench.run_json(SHOWS_ITS_PYTHON)
     assert program.startswith(prefix)
-    # The page says that /usr is shown as it is, and promises this for a Python that stands anywhere else.
+    # /usr is mounted unchanged; the promise is about a Python in another folder.
     assert packages == [] or prefix.startswith("/usr")
 
 
-def test_they_are_hidden_also_where_python_stands_in_the_temporary_folder() -> None:
-    told = told_by("python", "755")
-    program, packages = told["bubblewrap"]
-    assert (program, packages) == (told["server"], [])
-    assert told["landlock"][0] == told["server"]
-    assert told["landlock"][1]  # they are there; Landlock does not hide them
+def test_they_are_hidden_for_a_python_in_the_temporary_folder_too() -> None:
+    report = report_of("python", "755")
+    program, packages = report["bubblewrap"]
+    assert (program, packages) == (report["server"], [])
+    assert report["landlock"][0] == report["server"]
+    assert report["landlock"][1]  # Landlock does not hide them
 
 
-async def test_a_set_user_id_program_gives_nothing(walls: Bench, folder: Path) -> None:
+async def test_a_set_user_id_program_grants_nothing(each_backend: Bench, folder: Path) -> None:
     skill = folder / "skill"
     (skill / "scripts").mkdir(parents=True)
     (skill / "scripts/execute.sh").write_text('"$SKILL_PATH/id" -u; "$SKILL_PATH/id" -ru; test -u "$SKILL_PATH/id"\n')
     program = skill / "id"
     shutil.copy(shutil.which("id") or "", program)
     program.chmod(0o4755)
-    if os.getuid() == 0 and not os.statvfs(folder).f_flag & os.ST_NOSUID:  # outside of the walls it does give
-        assert (await anyio.run_process([str(program), "-u"], user=NOBODY)).stdout == b"0\n"
-    result = await walls.run("", "sh", folder=skill)
+    if os.getuid() == 0 and not os.statvfs(folder).f_flag & os.ST_NOSUID:  # outside the sandbox it does
+        assert (await anyio.run_process([str(program), "-u"], user=UNPRIVILEGED_UID)).stdout == b"0\n"
+    result = await each_backend.run("", "sh", folder=skill)
     assert result.success, result.stderr
     effective, real = result.stdout.split()
     assert effective == real != "0"
@@ -124,13 +124,13 @@ async def test_a_set_user_id_program_gives_nothing(walls: Bench, folder: Path) -
 
 async def test_no_mount_of_a_run_honours_set_user_id_programs(bench: Bench) -> None:
     text = "import json; print(json.dumps([line.split() for line in open('/proc/self/mountinfo')]))"
-    mounts = await bench.told(text)
+    mounts = await bench.run_json(text)
     assert {"/", "/usr", "/skill", "/proc"} <= {mount[4] for mount in mounts}
     assert [mount[4] for mount in mounts if "nosuid" not in mount[5].split(",")] == []
 
 
 # ------------------------------------------------------------------------------------------------- memory and processor
-async def test_a_process_is_bounded_by_the_limit_64_megabytes_and_what_node_reserves(walls: Bench) -> None:
+async def test_a_process_is_bounded_by_the_limit_64_megabytes_and_what_node_reserves(each_backend: Bench) -> None:
     text = """
 import json, mmap, resource
 def can_have(size):
@@ -140,30 +140,30 @@ def can_have(size):
 bounds = resource.getrlimit(resource.RLIMIT_DATA)
 print(json.dumps([bounds, can_have(512 << 20), can_have(bounds[1])]))
 """
-    runtimes = (await walls.sandbox.ready()).runtimes
+    runtimes = (await each_backend.sandbox.ready()).runtimes
     node = runtimes.get("node")
     assert node is not None
     bound = (512 + 64) * MB + node.reserved_bytes
-    assert await walls.told(text) == [[bound, bound], True, False]
+    assert await each_backend.run_json(text) == [[bound, bound], True, False]
     version = (await anyio.run_process([node.program, "--version"])).stdout
     if version.startswith(b"v24."):
         assert (round(node.reserved_bytes / GB, 1), round(bound / GB, 1)) == (0.5, 1.1)
 
 
-async def test_where_memory_runs_out_every_process_of_a_run_goes_before_the_server(walls: Bench) -> None:
+async def test_the_oom_killer_takes_every_process_of_a_run_before_the_server(each_backend: Bench) -> None:
     def score(pid: int) -> int:
         return int(Path(f"/proc/{pid}/oom_score").read_text())
 
-    async with alive(walls) as pids:
+    async with alive(each_backend) as pids:
         assert pids
         assert min(score(pid) for pid in pids) > score(os.getpid())
 
 
 async def test_a_run_cannot_make_itself_dearer_to_the_kernel(bench: Bench) -> None:
-    assert await bench.told(CLINGS_TO_MEMORY) == 1000
+    assert await bench.run_json(LOWERS_OOM_SCORE) == 1000
 
 
-async def test_all_runs_together_have_half_of_a_programs_share_where_there_are_control_groups(bench: Bench) -> None:
+async def test_with_cgroups_all_runs_together_have_half_of_a_programs_cpu_share(bench: Bench) -> None:
     launcher = (await bench.sandbox.ready()).launcher
     shares: dict[str, int] = {}
     async with alive(bench) as pids:
@@ -178,9 +178,9 @@ async def test_all_runs_together_have_half_of_a_programs_share_where_there_are_c
 
 
 # ------------------------------------------------------------------------------------------------- disk and files
-def test_nothing_is_carried_out_that_would_leave_the_server_less_than_256_megabytes() -> None:
-    # Of two files of a megabyte each, the first run finds room for one; the second run finds room for none.
-    first, second = told_by("full")
+def test_no_artifact_is_collected_that_would_leave_the_server_less_than_256_megabytes() -> None:
+    # Each run writes two files of a megabyte. There is space for one file of the first run, and for none of the second.
+    first, second = report_of("full")
     assert first == [["a"], ["output/b was skipped: no space left for it"]]
     assert second == [[], [f"output/{name} was skipped: no space left for it" for name in "ab"]]
 
@@ -204,7 +204,7 @@ sizes = [os.path.getsize(path) for path in json.loads(os.environ["INPUT_JSON"])[
 print(json.dumps([len(sizes), sum(sizes)]))
 """
     with found.opened(names[:500]) as files:
-        assert await cold.told(text, files=files) == [500, 50 * MB]
+        assert await cold.run_json(text, files=files) == [500, 50 * MB]
     with pytest.raises(InvalidInputError, match="501"), found.opened(names):
         raise AssertionError
     (workspace / names[1]).write_bytes(b"xx")
@@ -241,7 +241,7 @@ async def test_a_layer_is_at_most_a_gigabyte(tmp_path: Path, monkeypatch: pytest
 
 
 # ------------------------------------------------------------------------------------------------- sandboxes that wait
-async def test_runs_with_files_hosts_or_paths_are_never_given_a_waiting_sandbox(opener: Opener, folder: Path) -> None:
+async def test_runs_with_files_hosts_or_paths_never_use_a_warm_sandbox(opener: Opener, folder: Path) -> None:
     bench = Bench(await opener("warm"), folder)
     (folder / "shown").mkdir()
     # A process that waited was started before its skill was known; the kernel still shows what it was started with.
@@ -256,7 +256,7 @@ async def test_runs_with_files_hosts_or_paths_are_never_given_a_waiting_sandbox(
     had_waited = {}
     for need, fields in needs.items():
         await bench.sandbox.warm_up()
-        had_waited[need] = await bench.told(text, **fields)
+        had_waited[need] = await bench.run_json(text, **fields)
     assert had_waited == {"nothing": True, "a variable": True, "a file": False, "a host": False, "a path": False}
 
 
@@ -268,9 +268,9 @@ print(os.environ["REGION"], os.environ["TOKEN"])
 with open("output/" + os.environ["REGION"], "w") as file: file.write(os.environ["REGION"])
 """
     grants = Grants(variables={"REGION": "plain-to-see"}, secrets={"TOKEN": "not-to-be-seen"})
-    result = await bench.run(text, grants=grants, artifacts=tmp_path / "kept")
+    result = await bench.run(text, grants=grants, artifacts=tmp_path / "artifacts")
     assert (result.stdout, result.warnings) == ("plain-to-see ***\n", [])
-    assert (tmp_path / "kept/plain-to-see").read_text() == "plain-to-see"
+    assert (tmp_path / "artifacts/plain-to-see").read_text() == "plain-to-see"
 
 
 async def test_only_a_granted_name_resolves(bench: Bench) -> None:
@@ -283,6 +283,6 @@ print(json.dumps({name: addresses(name) for name in json.loads(os.environ["INPUT
 """
     own = os.uname().nodename
     names = ["granted.example", "other.example", "www.granted.example", "example", "example.com", own]
-    told = await bench.told(text, grants=Grants(hosts=(("granted.example", 443),)), input={"names": names})
-    assert [name for name, found in told.items() if found] == ["granted.example"]
-    assert told["granted.example"][0].startswith("127.")
+    report = await bench.run_json(text, grants=Grants(hosts=(("granted.example", 443),)), input={"names": names})
+    assert [name for name, found in report.items() if found] == ["granted.example"]
+    assert report["granted.example"][0].startswith("127.")

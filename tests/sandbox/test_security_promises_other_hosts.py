@@ -1,4 +1,4 @@
-"""The security page at its word: Landlock, plain and the launcher, where no other test says so."""
+"""Promises of the security page about Landlock, plain and the launcher that other tests do not cover."""
 
 import io
 import json
@@ -21,10 +21,10 @@ from apexbridge.sandbox.launcher.main import MAX_UIDS
 from apexbridge.sandbox.launcher_client import FIRST_UID
 from apexbridge.sandbox.models import InputFile
 from apexbridge.sandbox.sandbox import Sandbox
-from tests.sandbox.bench import Bench, descendants, put_up, quiet
+from tests.sandbox.bench import Bench, descendants, quiet, warm_up_with_retry
 from tests.sandbox.conftest import KINDS
 from tests.sandbox.hostile_scripts import bait
-from tests.sandbox.other_hosts import CHANGES_ITS_INPUT, KEPT_IN_MEMORY, LEFT_TO_PLAIN, USER, told_by
+from tests.sandbox.other_hosts import CHANGES_ITS_INPUT, GUARANTEES_OF_PLAIN, IN_MEMORY, USER, report_of
 
 pytestmark = pytest.mark.anyio
 IS_ROOT = os.getuid() == 0
@@ -32,43 +32,43 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def given(tmp_path: Path) -> Iterator[dict[str, Any]]:
+def payload(tmp_path: Path) -> Iterator[dict[str, Any]]:
     with bait(tmp_path) as found:
         yield found
 
 
 @pytest.fixture
 async def plain(tmp_path: Path, anyio_backend: str) -> AsyncIterator[Bench]:
-    """No walls, and less memory than usual, so that it is soon too much."""
+    """The plain backend, with little memory, so that the limit is reached soon."""
     limits = SandboxLimits(memory_bytes=64 * MB)
-    sandbox = Sandbox(SandboxSettings(backend="plain", require=LEFT_TO_PLAIN, limits=limits))
+    sandbox = Sandbox(SandboxSettings(backend="plain", require=GUARANTEES_OF_PLAIN, limits=limits))
     async with sandbox.running():
         yield Bench(sandbox, tmp_path)
 
 
 @pytest.fixture(scope="module")
 def of_a_user() -> dict[str, Any]:
-    """What the server of a normal user tells."""
-    told: dict[str, Any] = told_by("user")
-    assert told["user"] == (USER if IS_ROOT else os.getuid())
-    return told
+    """The report of a normal user's server."""
+    report: dict[str, Any] = report_of("user")
+    assert report["user"] == (USER if IS_ROOT else os.getuid())
+    return report
 
 
 # ------------------------------------------------------------------------------------------------- Landlock
 async def test_landlock_does_not_hide_that_a_path_exists_its_size_owner_and_times(
-    landlock: Bench, given: dict[str, Any]
+    landlock: Bench, payload: dict[str, Any]
 ) -> None:
     text = """
 import json, os
 path = json.loads(os.environ["INPUT_JSON"])["secret"]
-try: told = open(path).read()
-except PermissionError: told = None
+try: report = open(path).read()
+except PermissionError: report = None
 found = os.stat(path)
-print(json.dumps([told, found.st_size, found.st_uid, found.st_mtime_ns, os.path.exists(path + "-not-there")]))
+print(json.dumps([report, found.st_size, found.st_uid, found.st_mtime_ns, os.path.exists(path + "-not-there")]))
 """
-    found = Path(given["secret"]).stat()
+    found = Path(payload["secret"]).stat()
     seen = [None, found.st_size, found.st_uid, found.st_mtime_ns, False]
-    assert await landlock.told(text, input=given) == seen
+    assert await landlock.run_json(text, input=payload) == seen
 
 
 async def test_with_landlock_proc_is_closed_and_who_needs_it_fails(landlock: Bench) -> None:
@@ -83,7 +83,7 @@ for name in ("self/status", "self/environ", "self/maps", "meminfo", "version", "
     except PermissionError: pass
 print(json.dumps(opened))
 """
-    assert await landlock.told(text) == []
+    assert await landlock.run_json(text) == []
     result = await landlock.run("ps", "sh")
     assert (result.error_code, result.stdout) == ("EXIT_NONZERO", "")
 
@@ -94,19 +94,19 @@ async def test_with_landlock_no_file_is_larger_than_64_megabytes(landlock: Bench
 import json
 with open("large", "wb") as file:
     file.truncate(64 << 20)
-    try: file.truncate((64 << 20) + 1); told = "larger"
-    except OSError as error: told = error.strerror
-print(json.dumps(told))
+    try: file.truncate((64 << 20) + 1); report = "larger"
+    except OSError as error: report = error.strerror
+print(json.dumps(report))
 """
-    assert await landlock.told(text) == "File too large"
+    assert await landlock.run_json(text) == "File too large"
 
 
 async def test_with_landlock_input_files_can_be_replaced_and_the_originals_stay(
     landlock: Bench, of_a_user: dict[str, Any]
 ) -> None:
     original = io.BytesIO(b"of the server")
-    told = await landlock.told(CHANGES_ITS_INPUT, files=(InputFile(name="private", file=original),))
-    assert told == of_a_user["landlock"] == [[], "of the server", "another"]
+    report = await landlock.run_json(CHANGES_ITS_INPUT, files=(InputFile(name="private", file=original),))
+    assert report == of_a_user["landlock"] == [[], "of the server", "another"]
     assert original.getvalue().decode() == of_a_user["original"] == "of the server"
 
 
@@ -114,21 +114,21 @@ async def test_with_landlock_input_files_can_be_replaced_and_the_originals_stay(
 async def test_with_landlock_nothing_is_started_beforehand(kind: str) -> None:
     sandbox = Sandbox(KINDS[kind].model_copy(update={"warm": 1}))
     async with sandbox.running():
-        await put_up(sandbox)
+        await warm_up_with_retry(sandbox)
         await quiet()
         launcher = (await sandbox.ready()).launcher.pid
         assert launcher is not None
         assert bool(descendants(launcher)) == (kind == "warm")
 
 
-def test_with_landlock_root_gives_the_systems_python_where_its_own_stands_in_a_home() -> None:
-    told = told_by("python", "700")
+def test_with_landlock_root_uses_the_systems_python_if_its_own_is_in_a_private_home() -> None:
+    report = report_of("python", "700")
     system = os.path.realpath(shutil.which("python3", path="/usr/bin:/bin") or "")
-    assert told["bubblewrap"][0] == told["server"]
-    assert told["landlock"][0] == (system if IS_ROOT else told["server"])
+    assert report["bubblewrap"][0] == report["server"]
+    assert report["landlock"][0] == (system if IS_ROOT else report["server"])
 
 
-async def test_with_landlock_root_gives_no_node_where_its_own_stands_in_a_home(tmp_path: Path) -> None:
+async def test_with_landlock_root_has_no_node_if_its_own_is_in_a_private_home(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir(mode=0o700)
     node = home / "node"
@@ -136,7 +136,7 @@ async def test_with_landlock_root_gives_no_node_where_its_own_stands_in_a_home(t
     node.chmod(0o755)
     sandbox = Sandbox(SandboxSettings(backend="landlock", warm=0, path=f"{home}:{os.defpath}"))
     async with sandbox.running():
-        await put_up(sandbox)
+        await warm_up_with_retry(sandbox)
         result = await Bench(sandbox, tmp_path).run("", "js")
     assert (result.error_code, result.stdout) == (("SPAWN_FAILED", "") if IS_ROOT else (None, "ran\n"))
     assert result.stderr == ("there is no node on this host" if IS_ROOT else "")
@@ -162,24 +162,24 @@ except PermissionError: print("refused")
 
 
 # ------------------------------------------------------------------------------------------------- plain
-async def test_plain_reads_writes_and_reaches_whatever_its_user_can(plain: Bench, given: dict[str, Any]) -> None:
+async def test_plain_reads_writes_and_reaches_what_its_user_can(plain: Bench, payload: dict[str, Any]) -> None:
     text = """
 import json, os, socket
-given = json.loads(os.environ["INPUT_JSON"])
-with open(given["secret"]) as file: told = [file.read()]
-with open(given["folder"] + "/made", "w") as file: file.write("by a run")
+payload = json.loads(os.environ["INPUT_JSON"])
+with open(payload["secret"]) as file: report = [file.read()]
+with open(payload["folder"] + "/made", "w") as file: file.write("by a run")
 for family, address in (
-    (socket.AF_INET, ("127.0.0.1", given["port"])),
-    (socket.AF_INET6, ("::1", given["port"])),
-    (socket.AF_UNIX, given["unix"]),
-    (socket.AF_UNIX, "\\0" + given["abstract"]),
+    (socket.AF_INET, ("127.0.0.1", payload["port"])),
+    (socket.AF_INET6, ("::1", payload["port"])),
+    (socket.AF_UNIX, payload["unix"]),
+    (socket.AF_UNIX, "\\0" + payload["abstract"]),
 ):
     with socket.socket(family) as link: link.connect(address)
 socket.socket(socket.AF_NETLINK, socket.SOCK_RAW).close()
-print(json.dumps([*told, os.path.exists("/proc/%d" % given["pid"])]))
+print(json.dumps([*report, os.path.exists("/proc/%d" % payload["pid"])]))
 """
-    assert await plain.told(text, input=given) == ["out of reach", True]
-    made = Path(given["folder"]) / "made"
+    assert await plain.run_json(text, input=payload) == ["out of reach", True]
+    made = Path(payload["folder"]) / "made"
     assert made.read_text() == "by a run"
     made.unlink()
 
@@ -193,29 +193,29 @@ import json, os, resource
 limits = [resource.getrlimit(kind)[1] for kind in (resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE, resource.RLIMIT_CORE)]
 print(json.dumps([sorted(os.environ), limits]))
 """
-    variables, limits = await plain.told(text)
+    variables, limits = await plain.run_json(text)
     documented = {"PATH", "HOME", "TMPDIR", "SKILL_NAME", "SKILL_PATH", "TIMEOUT", "INPUT_JSON"}
     assert documented <= set(variables) <= documented | {"LC_CTYPE"}
     assert limits == [256, 64 * MB, 0]
 
 
-async def test_plain_is_another_user_where_root_started_it_and_else_has_all_that_is_the_servers(
+async def test_plain_has_another_user_if_root_started_it_and_else_all_rights_of_the_server(
     plain: Bench, of_a_user: dict[str, Any]
 ) -> None:
-    told = await plain.told("import json, os; print(json.dumps([os.getuid(), os.getgid(), os.getgroups()]))")
+    report = await plain.run_json("import json, os; print(json.dumps([os.getuid(), os.getgid(), os.getgroups()]))")
     if IS_ROOT:
-        assert told[0] in range(FIRST_UID, FIRST_UID + MAX_UIDS)
-        assert told == [told[0], told[0], []]
+        assert report[0] in range(FIRST_UID, FIRST_UID + MAX_UIDS)
+        assert report == [report[0], report[0], []]
     found = of_a_user["plain"]
     assert (found["user"], found["data"], found["variables"]) == (of_a_user["user"], "of the server", True)
-    # Some distributions let nobody but a parent look into memory; that is their wall, not ours.
+    # Some distributions allow only a parent to read memory; that is not a guarantee of this sandbox.
     scope = Path("/proc/sys/kernel/yama/ptrace_scope")
     is_open = not scope.exists() or scope.read_text().strip() == "0"
-    assert found["memory"] == (KEPT_IN_MEMORY.value.decode() if is_open else None)
+    assert found["memory"] == (IN_MEMORY.value.decode() if is_open else None)
 
 
 async def test_with_plain_memory_in_memory_files_is_not_counted(plain: Bench) -> None:
-    # Twice the limit, in several because a file has a limit too; then the watchdog has time for more than one look.
+    # Twice the limit, in several files because a file has a limit too; then there is time for more than one check.
     text = """
 import os, time
 files = [os.memfd_create("hole") for _ in range(4)]
@@ -245,7 +245,7 @@ async def test_the_launcher_has_a_plain_path_and_no_other_variable_and_no_file_b
         before = files_of(os.getpid())
         sandbox = Sandbox(KINDS[kind])
         async with sandbox.running():
-            await put_up(sandbox)
+            await warm_up_with_retry(sandbox)
             await quiet()
             launcher = (await sandbox.ready()).launcher.pid
             assert launcher is not None
@@ -261,7 +261,7 @@ async def test_the_launcher_has_a_plain_path_and_no_other_variable_and_no_file_b
 
 @contextmanager
 def standard_input(descriptor: int) -> Iterator[None]:
-    """Have this process read from another file, so that the launcher would, too, if it was not kept from it."""
+    """Replace stdin of this process; without isolation the launcher would inherit it."""
     usual = os.dup(0)
     try:
         os.dup2(descriptor, 0)
