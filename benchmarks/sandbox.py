@@ -13,8 +13,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from apexbridge.sandbox.config import SandboxSettings
-from apexbridge.sandbox.engine import Sandbox
 from apexbridge.sandbox.models import Job
+from apexbridge.sandbox.sandbox import Sandbox
 from benchmarks.measuring import Comparison, compare
 
 ROUNDS = 20

@@ -10,7 +10,7 @@ from apexbridge.errors import STATUS_OF_CODE, ApexBridgeError, InvalidInputError
 from apexbridge.llm.errors import UpstreamError
 
 PROGRAMS = ("apexbridge.sandbox.launcher.", "apexbridge.sandbox.loaders.", "apexbridge.sandbox.canaries.")
-"""Programs of their own: nothing imports them."""
+"""Separate programs: no module imports them."""
 
 
 def exceptions() -> set[type[BaseException]]:

@@ -25,7 +25,7 @@ from apexbridge.llm.tool_modes import neutralised, read_answer
 from apexbridge.llm.turn import Turn
 from apexbridge.retrieval.glossary import translated
 from apexbridge.retrieval.text import name_words, tokens, visible
-from apexbridge.sandbox.masker import Masker
+from apexbridge.sandbox.masking import StreamMasker
 from apexbridge.sandbox.outcome import Ending, failure_of
 from apexbridge.skills.arguments import derive
 from apexbridge.skills.dependencies import read_dependencies, script_blocks
@@ -179,7 +179,7 @@ READERS: dict[str, Work] = {
     ),
     "a call to approve": lambda text: (summary_of({"input": {"a": text}}), whole_of({"input": {"a": text}})),
     "a line of the log": escaped,
-    "output with secrets": lambda text: in_pieces(Masker([" " * 50, "a0-_:" * 20, "\n" * 9]).add, text, 7),
+    "output with secrets": lambda text: in_pieces(StreamMasker([" " * 50, "a0-_:" * 20, "\n" * 9]).add, text, 7),
     "a chat": lambda text: read_request({"messages": [{"role": "user", "content": text}]}),
 }
 UNITS = [

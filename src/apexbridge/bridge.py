@@ -23,7 +23,7 @@ from apexbridge.retrieval.embedders.choose import choose_embedder
 from apexbridge.retrieval.embedders.embedder import Embedder
 from apexbridge.retrieval.matches import SearchAnswer
 from apexbridge.retrieval.service import ToolRetrievalService
-from apexbridge.sandbox.engine import Sandbox
+from apexbridge.sandbox.sandbox import Sandbox
 from apexbridge.settings import Settings
 from apexbridge.skills.desk import SkillDesk
 from apexbridge.skills.executor import SkillsSandboxExecutor

@@ -36,11 +36,11 @@ from apexbridge.llm import client, response
 from apexbridge.retrieval.matches import SearchAnswer
 from apexbridge.sandbox.artifacts import MAX_BYTES, MAX_DEPTH, MAX_FILES
 from apexbridge.sandbox.config import GUARANTEES, MB
-from apexbridge.sandbox.inputs import MAX_INPUT_BYTES, MAX_INPUT_FILES
-from apexbridge.sandbox.launch import FIRST_UID, NICENESS, SLACK_BYTES
-from apexbridge.sandbox.launcher.loop import USERS, WATCH_SECONDS
+from apexbridge.sandbox.launcher.main import MAX_UIDS, WATCH_SECONDS
+from apexbridge.sandbox.launcher_client import FIRST_UID, NICENESS, SLACK_BYTES
 from apexbridge.sandbox.layers.store import MAX_LAYER_BYTES
 from apexbridge.sandbox.models import ErrorCode, ExecutionResult
+from apexbridge.sandbox.run_input import MAX_INPUT_BYTES, MAX_INPUT_FILES
 from apexbridge.sandbox.seccomp import refused_numbers
 from apexbridge.settings import SETTINGS_FILE, Settings, load_settings
 from apexbridge.skills.executor import SkillsSandboxExecutor
@@ -262,7 +262,7 @@ def test_the_numbers_of_the_security_page_are_those_of_the_code() -> None:
         assert re.search(rf"\b{value:,}\b", row), name
     calls = f"{len(refused_numbers('x86_64'))} system calls ({len(refused_numbers('aarch64'))} on arm64)"
     assert calls in sections["What a run cannot do"]
-    assert f"a number from {FIRST_UID} to {FIRST_UID + USERS - 1}" in sections["Root and normal users"]
+    assert f"a number from {FIRST_UID} to {FIRST_UID + MAX_UIDS - 1}" in sections["Root and normal users"]
     words = {
         "What a run cannot do": (
             f"looks every {WATCH_SECONDS * 1000:g} ms",

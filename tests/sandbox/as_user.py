@@ -1,4 +1,4 @@
-"""A server of a user without privileges: tries hostile scripts behind one kind of walls and prints what came of it.
+"""A server of a user without privileges: runs hostile scripts with one backend and prints the results.
 
 `test_normal_user.py` starts it as root, `python -m tests.sandbox.as_user KIND USER FOLDER`; it becomes that user first.
 """
@@ -15,13 +15,13 @@ import anyio
 
 from apexbridge.errors import SkillPermissionError
 from apexbridge.sandbox.config import SandboxSettings
-from apexbridge.sandbox.engine import Sandbox
-from apexbridge.sandbox.launcher import kernel
-from apexbridge.sandbox.launcher.confined import is_reachable
+from apexbridge.sandbox.launcher import syscalls
+from apexbridge.sandbox.launcher.landlock_cell import is_reachable
 from apexbridge.sandbox.models import Grants
-from tests.sandbox.bench import Bench, descendants, named, put_up
-from tests.sandbox.hidden import HIDDEN, IN_NAMESPACES_HIDDEN, ORDINARY_USE, REFUSED
-from tests.sandbox.hostile import EVERYWHERE, IN_NAMESPACES, bait, script
+from apexbridge.sandbox.sandbox import Sandbox
+from tests.sandbox.bench import Bench, descendants, named, warm_up_with_retry
+from tests.sandbox.hidden_memory_scripts import HIDDEN, IN_NAMESPACES_HIDDEN, ORDINARY_USE, REFUSED
+from tests.sandbox.hostile_scripts import EVERYWHERE, IN_NAMESPACES, bait, script
 
 SETTINGS = {
     "cold": SandboxSettings(backend="bubblewrap", warm=0),
@@ -31,7 +31,7 @@ SETTINGS = {
 ORDINARY = {
     "python": ("py", "import json, os, sys; print(json.dumps([json.load(sys.stdin), os.listdir('.')]))"),
     "node": ("js", "console.log(JSON.stringify(JSON.parse(require('fs').readFileSync(0, 'utf8'))))"),
-    "shell": ("sh", "cat > output/kept; chmod 0 tmp; mkdir locked; touch locked/f; chmod 0 locked; cat output/kept"),
+    "shell": ("sh", "cat > output/input; chmod 0 tmp; mkdir locked; touch locked/f; chmod 0 locked; cat output/input"),
     "memory": ("py", "taken = []\nwhile True: taken.append(bytearray(8 << 20))"),
     "memory of children": (
         "py",
@@ -50,31 +50,31 @@ while count < 200 and libc.inotify_init1(0) >= 0: count += 1
 print(json.dumps(count))
 """
 SHOWN = Path("/mnt/shown")
-"""Made in the mount namespace of this process alone, with another file system mounted below."""
+"""Exists only in the mount namespace of this process, with another file system mounted below."""
 BELOW = """
 import json, os
 path = json.loads(os.environ["INPUT_JSON"])["path"]
 print(json.dumps([sorted(os.listdir(path)), os.listdir(path + "/below")]))
 """
 ENDLESS = {"time": 1500, "bomb": 1500}
-"""Those that only the clock ends; all others end by themselves, however busy the machine is."""
+"""Scripts that only the timeout ends; all others end on their own, even on a busy machine."""
 PATIENCE_MS = 30_000
 
 
 async def main(kind: str) -> dict[str, Any]:
-    """Everything that is tried, by its name."""
-    told: dict[str, Any] = {"user": os.getuid()}
+    """All results, by name."""
+    report: dict[str, Any] = {"user": os.getuid()}
     sandbox = Sandbox(SETTINGS[kind])
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         async with sandbox.running():
             bench = Bench(sandbox, root)
-            await put_up(sandbox)
-            with bait(root) as given:
+            await warm_up_with_retry(sandbox)
+            with bait(root) as payload:
                 harms = EVERYWHERE if kind == "landlock" else EVERYWHERE | IN_NAMESPACES
                 for harm, text in harms.items():
-                    result = await bench.run(script(text), input=given)
-                    told[harm] = [result.error_code, result.stdout or result.stderr]
+                    result = await bench.run(script(text), input=payload)
+                    report[harm] = [result.error_code, result.stdout or result.stderr]
                     await sandbox.warm_up()
             for name, (suffix, text) in ORDINARY.items():
                 mark = f"mark-{os.getpid()}-{name}"
@@ -83,45 +83,45 @@ async def main(kind: str) -> dict[str, Any]:
                     suffix,
                     input={"a": 1},
                     args=(mark,),
-                    artifacts=root / f"kept-{name}",
+                    artifacts=root / f"artifacts-{name}",
                     timeout_ms=ENDLESS.get(name, PATIENCE_MS),
                 )
-                told[name] = [result.error_code, result.stdout[:100] if result.success else result.error]
-                told[f"left of {name}"] = named(mark)
+                report[name] = [result.error_code, result.stdout[:100] if result.success else result.error]
+                report[f"left of {name}"] = named(mark)
             hidden = {} if kind == "warm" else HIDDEN if kind == "landlock" else HIDDEN | IN_NAMESPACES_HIDDEN
             for how, text in hidden.items():
                 result = await bench.run(text, timeout_ms=PATIENCE_MS)
-                told[how] = [result.error_code, result.stdout]
-            told["not refused"] = await bench.told(REFUSED)
+                report[how] = [result.error_code, result.stdout]
+            report["not refused"] = await bench.run_json(REFUSED)
             shown = SHOWN.stat()
             grants = Grants(paths={str(SHOWN): (shown.st_dev, shown.st_ino)})
             result = await bench.run(BELOW, grants=grants, input={"path": str(SHOWN)})
-            told["below"] = [result.error_code, result.stdout]
-            told["inotify"] = await bench.told(INOTIFY)
-            told["ordinary use"] = await bench.told(ORDINARY_USE)
+            report["below"] = [result.error_code, result.stdout]
+            report["inotify"] = await bench.run_json(INOTIFY)
+            report["ordinary use"] = await bench.run_json(ORDINARY_USE)
             job = bench.job("print(1)")
             (job.folder / job.script).chmod(0)
             try:
                 await sandbox.check(job)
             except SkillPermissionError as error:
-                told["unreadable"] = error.code
-    told["processes"] = len(descendants(os.getpid()))
-    told["files"] = sorted(path.name for path in Path(tempfile.gettempdir()).iterdir())
-    return told
+                report["unreadable"] = error.code
+    report["processes"] = len(descendants(os.getpid()))
+    report["files"] = sorted(path.name for path in Path(tempfile.gettempdir()).iterdir())
+    return report
 
 
-def become(user: int, folder: Path, module: str, *words: str) -> None:
-    """Start a module with these words as another user, for whom whatever it needs is within reach."""
+def become(user: int, folder: Path, module: str, *arguments: str) -> None:
+    """Start a module as another user, who gets access to the files that it needs."""
     checkout, packages = Path(__file__).parents[2], Path(sysconfig.get_paths()["purelib"])
-    kernel.unshare(kernel.CLONE_NEWNS)
-    kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_SLAVE)
+    syscalls.unshare(syscalls.CLONE_NEWNS)
+    syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_SLAVE)
     os.umask(0o022)
-    kernel.mount("shown", "/mnt", "tmpfs", 0, "mode=755")
+    syscalls.mount("shown", "/mnt", "tmpfs", 0, "mode=755")
     (SHOWN / "below").mkdir(parents=True)
     (SHOWN / "file").touch()
-    kernel.mount("below", str(SHOWN / "below"), "tmpfs", 0, "mode=755")
+    syscalls.mount("below", str(SHOWN / "below"), "tmpfs", 0, "mode=755")
     (SHOWN / "below/secret").touch()
-    _put_within_reach([Path(sys.base_prefix), checkout, packages])
+    _make_reachable([Path(sys.base_prefix), checkout, packages])
     os.chown(folder, user, user)
     os.setgroups([])
     os.setresgid(user, user, user)
@@ -129,21 +129,21 @@ def become(user: int, folder: Path, module: str, *words: str) -> None:
     os.chdir(checkout)
     path = f"{checkout / 'src'}:{checkout}:{packages}"
     program = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
-    command = [program, "-B", "-m", module, *words]
+    command = [program, "-B", "-m", module, *arguments]
     os.execve(program, command, {"PATH": os.defpath, "TMPDIR": str(folder), "PYTHONPATH": path})
 
 
-def _put_within_reach(sources: list[Path]) -> None:
-    """Show folders that stand in somebody's home at the same place, in this mount namespace, without the home."""
+def _make_reachable(sources: list[Path]) -> None:
+    """Mount folders in a private home at the same path, in this mount namespace, without the home."""
     closed = [source for source in sources if not is_reachable(str(source))]
-    views = [kernel.view(str(source), read_only=False) for source in closed]
-    for source, view in zip(closed, views, strict=True):
+    mounts = [syscalls.clone_mount(str(source), read_only=False) for source in closed]
+    for source, mount in zip(closed, mounts, strict=True):
         for folder in (*reversed(source.parents), source):
             if folder.exists() and not is_reachable(str(folder)):
-                kernel.mount("shown", str(folder), "tmpfs", 0, "mode=755")
+                syscalls.mount("shown", str(folder), "tmpfs", 0, "mode=755")
                 break
         source.mkdir(parents=True, exist_ok=True)
-        kernel.attach(view, str(source))
+        syscalls.attach_mount(mount, str(source))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A bench to try scripts on: writes a skill's folder, runs it behind real walls, and looks at the host meanwhile."""
+"""A test bench: writes a skill's folder, runs it in a real sandbox, and inspects the host meanwhile."""
 
 import json
 import os
@@ -10,24 +10,25 @@ from typing import Any
 import anyio
 
 from apexbridge.errors import ServerError
-from apexbridge.sandbox.engine import Sandbox, Started
 from apexbridge.sandbox.models import ExecutionResult, Job
-from apexbridge.sandbox.output import Listener
+from apexbridge.sandbox.output import OutputListener
+from apexbridge.sandbox.sandbox import Sandbox
+from apexbridge.sandbox.session import OnStart
 
 SECONDS = 60
-"""However busy the machine is, no single wait of a test may be longer."""
+"""The longest single wait of a test, even on a busy machine."""
 TIMEOUT_MS = 20_000
 
 
 class Bench:
-    """A sandbox, and a place to write scripts for it."""
+    """A sandbox, and a folder for its scripts."""
 
     def __init__(self, sandbox: Sandbox, root: Path) -> None:
         self.sandbox = sandbox
         self.root = root
 
     def write(self, text: str, suffix: str = "py", files: Mapping[str, str] | None = None) -> Path:
-        """A skill's folder that anybody may read, with the text as its entry script."""
+        """A skill's folder that all users can read, with the text as its entry script."""
         folder = self.root / f"skill-{uuid.uuid4().hex}"
         for name, content in {f"scripts/execute.{suffix}": text, **(files or {})}.items():
             path = folder / name
@@ -39,8 +40,8 @@ class Bench:
         self, text: str, suffix: str = "py", *, files_beside: Mapping[str, str] | None = None, **fields: Any
     ) -> Job:
         """A job for that script; `fields` are the job's own."""
-        told = {"skill": "tried", "script": f"scripts/execute.{suffix}", "timeout_ms": TIMEOUT_MS, **fields}
-        return Job(folder=told.pop("folder", None) or self.write(text, suffix, files_beside), **told)
+        report = {"skill": "tried", "script": f"scripts/execute.{suffix}", "timeout_ms": TIMEOUT_MS, **fields}
+        return Job(folder=report.pop("folder", None) or self.write(text, suffix, files_beside), **report)
 
     async def run(
         self,
@@ -48,27 +49,27 @@ class Bench:
         suffix: str = "py",
         *,
         artifacts: Path | None = None,
-        listener: Listener | None = None,
-        started: Started | None = None,
+        listener: OutputListener | None = None,
+        on_start: OnStart | None = None,
         **fields: Any,
     ) -> ExecutionResult:
         """Run a script to its end."""
         with anyio.fail_after(SECONDS):
             return await self.sandbox.run(
-                self.job(text, suffix, **fields), artifacts=artifacts, listener=listener, started=started
+                self.job(text, suffix, **fields), artifacts=artifacts, listener=listener, on_start=on_start
             )
 
-    async def told(self, text: str, suffix: str = "py", **fields: Any) -> Any:
-        """Run a script that has to succeed; gives the JSON that it printed."""
+    async def run_json(self, text: str, suffix: str = "py", **fields: Any) -> Any:
+        """Run a script that must succeed; returns the JSON that it printed."""
         result = await self.run(text, suffix, **fields)
         assert result.success, (result.error, result.stderr)
         return json.loads(result.stdout)
 
 
-async def put_up(sandbox: Sandbox) -> None:
-    """Build the walls and have interpreters wait behind them.
+async def warm_up_with_retry(sandbox: Sandbox) -> None:
+    """Open the session and start warm cells.
 
-    Without namespaces and without root, the self-test may be ended for a process too many: then it is tried again.
+    Without namespaces and without root, the self-test can be killed for too many processes: then it is tried again.
     """
     for left in range(9, -1, -1):
         try:
@@ -79,27 +80,27 @@ async def put_up(sandbox: Sandbox) -> None:
                 raise
 
 
-class Words:
+class OutputRecorder:
     """A listener that can be waited for."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[str, str]] = []
-        self._news = anyio.Event()
+        self.chunks: list[tuple[str, str]] = []
+        self._changed = anyio.Event()
 
     def __call__(self, stream: str, text: str) -> None:
-        self.told.append((stream, text))
-        self._news.set()
-        self._news = anyio.Event()
+        self.chunks.append((stream, text))
+        self._changed.set()
+        self._changed = anyio.Event()
 
     @property
     def text(self) -> str:
-        return "".join(text for _, text in self.told)
+        return "".join(text for _, text in self.chunks)
 
     async def wait_for(self, text: str) -> None:
         """Wait until a script has printed this."""
         with anyio.fail_after(SECONDS):
             while text not in self.text:
-                await self._news.wait()
+                await self._changed.wait()
 
 
 async def quiet() -> None:
@@ -125,7 +126,7 @@ def named(marker: str) -> list[int]:
 
 
 def descendants(pid: int) -> set[int]:
-    """Every process below this one, the dead that nobody buried included."""
+    """Every process below this one, including zombies."""
     parents = {}
     for each in processes():
         fields = _read(f"/proc/{each}/stat").rpartition(")")[2].split()
@@ -147,7 +148,7 @@ def descriptors() -> int:
 
 
 def marker() -> str:
-    """A word that nobody else has."""
+    """A unique word."""
     return f"mark-{uuid.uuid4().hex}"
 
 

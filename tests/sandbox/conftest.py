@@ -1,4 +1,4 @@
-"""Real walls, put up once for all tests of this room: cold, warm, and without namespaces."""
+"""Real sandboxes, opened once for all tests of this package: cold, warm, and without namespaces."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from apexbridge.sandbox.config import MB, SandboxLimits, SandboxSettings
-from apexbridge.sandbox.engine import Sandbox
-from tests.sandbox.bench import Bench, put_up
+from apexbridge.sandbox.sandbox import Sandbox
+from tests.sandbox.bench import Bench, warm_up_with_retry
 
 KINDS = {
     "cold": SandboxSettings(backend="bubblewrap", warm=0, max_concurrency=4),
@@ -18,19 +18,19 @@ KINDS = {
 SMALL = SandboxSettings(
     backend="bubblewrap", warm=0, limits=SandboxLimits(output_bytes=MB, disk_bytes=4 * MB, inodes=200, files=64)
 )
-"""Limits that are reached sooner, where the size does not matter."""
+"""Limits that are reached sooner, for tests that do not depend on the size."""
 Opener = Callable[[str], Awaitable[Sandbox]]
 
 
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
-    """One event loop for all, so that one sandbox can serve them all."""
+    """One event loop for all tests, so that they can share a sandbox."""
     return "asyncio"
 
 
 @pytest.fixture(scope="session")
 async def opener(anyio_backend: str) -> AsyncIterator[Opener]:
-    """Opens each kind of sandbox when it is asked for the first time."""
+    """Opens each kind of sandbox on first use."""
     opened: dict[str, Sandbox] = {}
     async with AsyncExitStack() as stack:
 
@@ -38,7 +38,7 @@ async def opener(anyio_backend: str) -> AsyncIterator[Opener]:
             if kind not in opened:
                 opened[kind] = Sandbox(SMALL if kind == "small" else KINDS[kind])
                 await stack.enter_async_context(opened[kind].running())
-            await put_up(opened[kind])
+            await warm_up_with_retry(opened[kind])
             return opened[kind]
 
         yield open_kind
@@ -46,7 +46,7 @@ async def opener(anyio_backend: str) -> AsyncIterator[Opener]:
 
 @pytest.fixture
 async def cold(opener: Opener, tmp_path: Path) -> Bench:
-    """Where one kind of walls is enough."""
+    """For tests that need one backend only."""
     return Bench(await opener("cold"), tmp_path)
 
 
@@ -58,17 +58,17 @@ async def landlock(opener: Opener, tmp_path: Path) -> Bench:
 
 @pytest.fixture
 async def small(opener: Opener, tmp_path: Path) -> Bench:
-    """Where limits have to be reached quickly."""
+    """For tests that must reach limits quickly."""
     return Bench(await opener("small"), tmp_path)
 
 
 @pytest.fixture(params=["cold", "warm"])
 async def bench(request: pytest.FixtureRequest, opener: Opener, tmp_path: Path) -> Bench:
-    """Started for its job, and waiting for it since before: there must be no difference."""
+    """In a cold and in a warm cell: there must be no difference."""
     return Bench(await opener(request.param), tmp_path)
 
 
 @pytest.fixture(params=list(KINDS))
-async def walls(request: pytest.FixtureRequest, opener: Opener, tmp_path: Path) -> Bench:
-    """Every kind of walls that a server may use without being told to."""
+async def each_backend(request: pytest.FixtureRequest, opener: Opener, tmp_path: Path) -> Bench:
+    """Each kind of sandbox that a server may select on its own."""
     return Bench(await opener(request.param), tmp_path)

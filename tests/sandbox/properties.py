@@ -1,6 +1,6 @@
-"""How properties are tried in this room."""
+"""Settings of property tests."""
 
 from hypothesis import settings
 
 unhurried = settings(deadline=None)
-"""How long an example takes says something of the machine alone."""
+"""The duration of an example depends on the machine only."""

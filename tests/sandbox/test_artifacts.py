@@ -1,4 +1,4 @@
-"""What is carried out of a workspace: plain files, so many, so much, and nothing that only looks like one."""
+"""Collecting artifacts: regular files, up to a number and a size, and nothing that only appears to be one."""
 
 import os
 import socket
@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from apexbridge.sandbox import artifacts
-from apexbridge.sandbox.artifacts import MAX_DEPTH, MAX_FILES, carry_out
+from apexbridge.sandbox.artifacts import MAX_DEPTH, MAX_FILES, collect_artifacts
 from tests.making import walk
 from tests.sandbox.properties import unhurried
 
@@ -29,31 +29,31 @@ def opened(workspace: Path) -> Iterator[int]:
     os.close(descriptor)
 
 
-def carried(opened: int, target: Path, *secrets: str) -> tuple[dict[str, int], list[str]]:
-    files, left = carry_out(opened, target, secrets=secrets)
-    return {file.path: file.size for file in files}, left
+def collected(opened: int, target: Path, *secrets: str) -> tuple[dict[str, int], list[str]]:
+    files, warnings = collect_artifacts(opened, target, secrets=secrets)
+    return {file.path: file.size for file in files}, warnings
 
 
 @pytest.mark.requirement("B14")
-def test_files_and_folders_are_carried_out_as_they_are(workspace: Path, opened: int, tmp_path: Path) -> None:
+def test_files_and_folders_are_collected_unchanged(workspace: Path, opened: int, tmp_path: Path) -> None:
     for path, content in {"b.txt": "bb", "a/deep/c.bin": "\x00\xff", "a/空 .txt": "", "-rf": "x"}.items():
         (workspace / "output" / path).parent.mkdir(parents=True, exist_ok=True)
         (workspace / "output" / path).write_text(content, "latin-1")
     (workspace / "elsewhere.txt").write_text("not in output")
-    found, left = carried(opened, tmp_path / "kept")
+    found, warnings = collected(opened, tmp_path / "artifacts")
     assert found == {"-rf": 1, "a/deep/c.bin": 2, "a/空 .txt": 0, "b.txt": 2}
     assert list(found) == sorted(found)
-    assert left == []
-    assert (tmp_path / "kept/a/deep/c.bin").read_bytes() == b"\x00\xff"
-    assert sorted(path for path in walk(tmp_path / "kept") if "." in path or path == "-rf") == sorted(found)
+    assert warnings == []
+    assert (tmp_path / "artifacts/a/deep/c.bin").read_bytes() == b"\x00\xff"
+    assert sorted(path for path in walk(tmp_path / "artifacts") if "." in path or path == "-rf") == sorted(found)
 
 
 @pytest.mark.requirement("B14")
 def test_without_output_nothing_is_made(workspace: Path, opened: int, tmp_path: Path) -> None:
-    assert carried(opened, tmp_path / "kept") == ({}, [])
+    assert collected(opened, tmp_path / "artifacts") == ({}, [])
     (workspace / "output").rmdir()
-    assert carried(opened, tmp_path / "kept") == ({}, [])
-    assert not (tmp_path / "kept").exists()
+    assert collected(opened, tmp_path / "artifacts") == ({}, [])
+    assert not (tmp_path / "artifacts").exists()
 
 
 @pytest.mark.requirement("B14")
@@ -72,10 +72,10 @@ def test_links_pipes_and_sockets_stay_behind(workspace: Path, opened: int, tmp_p
         unix.bind("socket")
         os.chdir(here)
     (output / "plain").write_text("mine")
-    found, left = carried(opened, tmp_path / "kept")
+    found, warnings = collected(opened, tmp_path / "artifacts")
     assert found == {"plain": 4}
-    assert len(left) == 5
-    assert list(walk(tmp_path / "kept")) == ["plain"]
+    assert len(warnings) == 5
+    assert list(walk(tmp_path / "artifacts")) == ["plain"]
 
 
 @pytest.mark.requirement("B14")
@@ -85,17 +85,17 @@ def test_devices_stay_behind(workspace: Path, opened: int, tmp_path: Path) -> No
         os.mknod(workspace / "output/zero", 0o020666, os.makedev(1, 5))
     except PermissionError:  # only root can make one, inside or outside
         made = 0
-    found, left = carried(opened, tmp_path / "kept")
-    assert (found, len(left)) == ({}, made)
+    found, warnings = collected(opened, tmp_path / "artifacts")
+    assert (found, len(warnings)) == ({}, made)
 
 
 @pytest.mark.requirement("B14")
-def test_an_output_that_is_a_link_leads_nowhere(workspace: Path, opened: int, tmp_path: Path) -> None:
+def test_an_output_folder_that_is_a_link_is_not_followed(workspace: Path, opened: int, tmp_path: Path) -> None:
     (tmp_path / "private").mkdir()
     (tmp_path / "private/key").write_text("of the host")
     (workspace / "output").rmdir()
     (workspace / "output").symlink_to(tmp_path / "private")
-    assert carried(opened, tmp_path / "kept") == ({}, [])
+    assert collected(opened, tmp_path / "artifacts") == ({}, [])
 
 
 @pytest.mark.requirement("B14")
@@ -104,17 +104,17 @@ def test_names_that_cannot_be_shown_stay_behind(workspace: Path, opened: int, tm
     odd = os.fsdecode(name)
     (workspace / "output" / odd).write_bytes(b"x")
     (workspace / "output" / f"folder {odd}").mkdir()
-    found, left = carried(opened, tmp_path / "kept")
-    assert (found, len(left)) == ({}, 2)
-    assert not [text for text in left if not text.isprintable()]
+    found, warnings = collected(opened, tmp_path / "artifacts")
+    assert (found, len(warnings)) == ({}, 2)
+    assert not [text for text in warnings if not text.isprintable()]
 
 
 @pytest.mark.requirement("B14")
 def test_no_more_than_so_many_files_are_kept(workspace: Path, opened: int, tmp_path: Path) -> None:
     for number in range(MAX_FILES + 5):
         (workspace / "output" / str(number)).touch()
-    found, left = carried(opened, tmp_path / "kept")
-    assert (len(found), len(left)) == (MAX_FILES, 1)
+    found, warnings = collected(opened, tmp_path / "artifacts")
+    assert (len(found), len(warnings)) == (MAX_FILES, 1)
 
 
 @pytest.mark.requirement("B14")
@@ -124,9 +124,9 @@ def test_no_more_than_so_many_bytes_are_kept(
     monkeypatch.setattr(artifacts, "MAX_BYTES", 1000)
     for name, size in {"a": 600, "b": 500, "c": 400, "d": 1}.items():
         (workspace / "output" / name).write_bytes(b"x" * size)
-    found, left = carried(opened, tmp_path / "kept")
+    found, warnings = collected(opened, tmp_path / "artifacts")
     assert found == {"a": 600, "c": 400}
-    assert len(left) == 2
+    assert len(warnings) == 2
 
 
 @pytest.mark.requirement("B14")
@@ -135,9 +135,9 @@ def test_what_is_too_deep_stays_behind(workspace: Path, opened: int, tmp_path: P
     (deep / "below").mkdir(parents=True)
     (deep / "last").touch()
     (deep / "below/lost").touch()
-    found, left = carried(opened, tmp_path / "kept")
+    found, warnings = collected(opened, tmp_path / "artifacts")
     assert list(found) == ["/".join(["d"] * MAX_DEPTH) + "/last"]
-    assert len(left) == 1
+    assert len(warnings) == 1
 
 
 @pytest.mark.requirement("B20")
@@ -146,10 +146,10 @@ def test_a_file_that_holds_a_secret_stays_behind(workspace: Path, opened: int, t
     (workspace / "output/fine").write_text("key: ***")
     (workspace / "output/s3cr3t-value").mkdir()
     (workspace / "output/s3cr3t-value/named").touch()
-    found, left = carried(opened, tmp_path / "kept", "s3cr3t-value")
+    found, warnings = collected(opened, tmp_path / "artifacts", "s3cr3t-value")
     assert list(found) == ["fine"]
-    assert len(left) == 2
-    assert not [text for text in left if "s3cr3t" in text]
+    assert len(warnings) == 2
+    assert not [text for text in warnings if "s3cr3t" in text]
 
 
 names = st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=20)
@@ -157,7 +157,7 @@ names = st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"
 
 @given(st.dictionaries(names.filter(lambda name: name not in (".", "..")), st.binary(max_size=50), max_size=5))
 @settings(unhurried, max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_whatever_is_listed_is_kept_under_that_name(
+def test_every_listed_file_is_stored_under_its_name(
     tmp_path_factory: pytest.TempPathFactory, made: dict[str, bytes]
 ) -> None:
     root = tmp_path_factory.mktemp("any")
@@ -166,8 +166,8 @@ def test_whatever_is_listed_is_kept_under_that_name(
         (root / "output" / name).write_bytes(data)
     descriptor = os.open(root, os.O_RDONLY)
     try:
-        found, left = carried(descriptor, root / "kept")
+        found, warnings = collected(descriptor, root / "artifacts")
     finally:
         os.close(descriptor)
-    assert len(found) + len(left) == len(made)
-    assert {path: (root / "kept" / path).read_bytes() for path in found} == {path: made[path] for path in found}
+    assert len(found) + len(warnings) == len(made)
+    assert {path: (root / "artifacts" / path).read_bytes() for path in found} == {path: made[path] for path in found}

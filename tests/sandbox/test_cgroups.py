@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from apexbridge.sandbox.launcher.cgroups import Cgroups
-from apexbridge.sandbox.launcher.limits import Limits
+from apexbridge.sandbox.launcher.rlimits import Limits
 from tests.sandbox.as_user import become
 from tests.sandbox.bench import SECONDS
 
 ROOT = Path("/sys/fs/cgroup")
 USER = 61_358
-"""Nobody's number."""
+"""An unused user ID."""
 MB = 1024 * 1024
 LIMITS = Limits(memory=32 * MB, shared=MB, processes=16, disk=MB, inodes=100, files=64, slack=0)
 
@@ -54,7 +54,7 @@ def handed_over(bases: list[Path]) -> Iterator[list[Path]]:
                 folder.rmdir()
 
 
-def told_from(folders: list[Path], controllers: list[str], tmp_path: Path) -> dict[str, object]:
+def report_from(folders: list[Path], controllers: list[str], tmp_path: Path) -> dict[str, object]:
     """What a launcher of that user finds, if it and its server are in these groups."""
     ended = subprocess.run(
         [sys.executable, "-m", "tests.sandbox.test_cgroups", json.dumps([*map(str, folders)]), str(tmp_path)],
@@ -65,8 +65,8 @@ def told_from(folders: list[Path], controllers: list[str], tmp_path: Path) -> di
         cwd=Path(__file__).parents[2],
     )
     assert ended.returncode == 0, ended.stderr
-    told: dict[str, object] = json.loads(ended.stdout)
-    return told
+    report: dict[str, object] = json.loads(ended.stdout)
+    return report
 
 
 @pytest.mark.requirement("B7")
@@ -76,18 +76,18 @@ def test_groups_handed_over_to_a_user_count_memory_and_processes(tmp_path: Path)
         assert Cgroups(controllers=("no-such-controller",)).controllers == []
         return
     with handed_over([ROOT / name / own_paths()[name] for name in found]) as folders:
-        told = told_from(folders, found, tmp_path)
-        assert told["controllers"] == found
+        report = report_from(folders, found, tmp_path)
+        assert report["controllers"] == found
         if "memory" in found:
-            assert told["signal"] == 9, "the kernel ended what took too much"
-            assert told["kills"] == 1
-        assert told["left"] == []
+            assert report["signal"] == 9, "the kernel killed the process that used too much"
+            assert report["kills"] == 1
+        assert report["left"] == []
 
 
 @pytest.mark.requirement("B7")
 def test_a_user_to_whom_nothing_was_handed_over_gets_no_group(tmp_path: Path) -> None:
     if os.getuid() == 0:
-        assert told_from([], ["memory", "pids", "cpu"], tmp_path)["controllers"] == []
+        assert report_from([], ["memory", "pids", "cpu"], tmp_path)["controllers"] == []
 
 
 @pytest.mark.requirement("B7")
@@ -95,7 +95,7 @@ def test_version_two_without_the_controllers_is_refused(tmp_path: Path) -> None:
     (tmp_path / "cgroup").write_text("0::/\n")
     groups = Cgroups(mounted_at=ROOT / "unified", own_groups=tmp_path / "cgroup", controllers=("no-such-controller",))
     assert groups.controllers == []
-    assert groups.new(LIMITS).folders == []
+    assert groups.create(LIMITS).folders == []
     groups.close()
 
 
@@ -109,21 +109,21 @@ def test_in_version_two_the_server_moves_into_a_group_below_and_runs_beside_it(t
     if os.getuid() != 0 or not offered or (mount / "cgroup.type").exists():
         assert Cgroups(mounted_at=tmp_path).controllers == []
         return
-    wanted = next((name for name in ("memory", "pids") if name in offered), offered[0])
-    passed_on = mount / "cgroup.subtree_control"
-    was_passed_on = wanted in passed_on.read_text().split()
-    passed_on.write_text(f"+{wanted}")
+    controller = next((name for name in ("memory", "pids") if name in offered), offered[0])
+    delegated = mount / "cgroup.subtree_control"
+    was_delegated = controller in delegated.read_text().split()
+    delegated.write_text(f"+{controller}")
     try:
         with handed_over([mount]) as (folder,):
-            told = told_from([folder], [wanted], tmp_path)
-            assert told["controllers"] == [wanted]
-            assert told["own"] == f"/{folder.name}/apexbridge-server"
-            assert told["again"] == [wanted], "the next launcher of the same server finds its place again"
-            assert str(told["run"]).startswith(f"/{folder.name}/apexbridge-")
-            assert told["left"] == ["apexbridge-server"]
+            report = report_from([folder], [controller], tmp_path)
+            assert report["controllers"] == [controller]
+            assert report["own"] == f"/{folder.name}/apexbridge-server"
+            assert report["again"] == [controller], "the next launcher of the same server uses the same group"
+            assert str(report["run"]).startswith(f"/{folder.name}/apexbridge-")
+            assert report["left"] == ["apexbridge-server"]
     finally:
-        if not was_passed_on:
-            passed_on.write_text(f"-{wanted}")
+        if not was_delegated:
+            delegated.write_text(f"-{controller}")
 
 
 @pytest.mark.requirement("B7")
@@ -143,10 +143,10 @@ def test_in_version_two_processes_of_others_are_not_moved(tmp_path: Path) -> Non
 def _launcher(controllers: tuple[str, ...], folders: list[str]) -> dict[str, object]:
     """What the launcher does, in a child of the "server"."""
     groups = Cgroups(controllers=controllers)
-    told: dict[str, object] = {"controllers": groups.controllers}
-    group = groups.new(LIMITS)
-    told["own"] = own_paths().get("", "") and f"/{own_paths()['']}"
-    told["again"] = Cgroups(controllers=controllers).controllers
+    report: dict[str, object] = {"controllers": groups.controllers}
+    group = groups.create(LIMITS)
+    report["own"] = own_paths().get("", "") and f"/{own_paths()['']}"
+    report["again"] = Cgroups(controllers=controllers).controllers
     if group.folders:
         read, write = os.pipe()
         pid = os.fork()
@@ -155,28 +155,28 @@ def _launcher(controllers: tuple[str, ...], folders: list[str]) -> dict[str, obj
             os.write(write, json.dumps(own_paths()).encode())
             if "memory" in controllers:
                 held = bytearray(b"x") * (512 * MB)
-                os.write(2, b"kept %d" % len(held))
+                os.write(2, b"reached %d" % len(held))
             os._exit(0)
         _, status = os.waitpid(pid, 0)
-        told["signal"] = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
-        told["run"] = f"/{json.loads(os.read(read, 4096)).get('', '')}"
-        told["kills"] = group.oom_kills()
+        report["signal"] = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+        report["run"] = f"/{json.loads(os.read(read, 4096)).get('', '')}"
+        report["kills"] = group.oom_kills()
     group.remove()
     groups.close()
-    told["left"] = sorted(path.name for folder in folders for path in Path(folder).iterdir() if path.is_dir())
-    return told
+    report["left"] = sorted(path.name for folder in folders for path in Path(folder).iterdir() if path.is_dir())
+    return report
 
 
 if __name__ == "__main__":
-    given, scratch = json.loads(sys.argv[1]), Path(sys.argv[2])
+    payload, scratch = json.loads(sys.argv[1]), Path(sys.argv[2])
     if os.getuid() == 0:
-        for each in given:
+        for each in payload:
             Path(each, "cgroup.procs").write_text(str(os.getpid()))
         become(USER, scratch, "tests.sandbox.test_cgroups", *sys.argv[1:])
-    wanted_controllers = tuple(json.load(sys.stdin))
+    controllers = tuple(json.load(sys.stdin))
     child = os.fork()
     if child == 0:
-        print(json.dumps(_launcher(wanted_controllers, given)), flush=True)
+        print(json.dumps(_launcher(controllers, payload)), flush=True)
         os._exit(0)
     _, ended_with = os.waitpid(child, 0)
     sys.exit(os.waitstatus_to_exitcode(ended_with))

@@ -1,4 +1,4 @@
-"""A thousand runs of every kind, some failing, some leaving daemons, some cancelled at any moment: no trace is left."""
+"""A thousand runs of every kind, some fail, leave daemons or are cancelled at any moment: nothing remains."""
 
 import os
 import random
@@ -11,8 +11,8 @@ import anyio
 import pytest
 
 from apexbridge.sandbox.config import SandboxSettings
-from apexbridge.sandbox.engine import Sandbox
 from apexbridge.sandbox.models import Job
+from apexbridge.sandbox.sandbox import Sandbox
 from tests.sandbox.bench import Bench, descendants, descriptors, marker, named, quiet
 from tests.waiting import until
 
@@ -29,7 +29,7 @@ KINDS_OF_RUN = {
     "leaves files": (10, "sh", "mkdir -p a/b; chmod 0 a; echo x > output/y; echo begun"),
 }
 SLOW = "echo begun; sleep 1000"
-"""What is cancelled would not end by itself."""
+"""The cancelled scripts would not end on their own."""
 
 
 @pytest.fixture
@@ -77,14 +77,14 @@ class Endurance:
             cancels[0]()
 
         async with anyio.create_task_group() as tasks:
-            result = await self.bench.sandbox.run(job, listener=heard, started=cancels.append)
+            result = await self.bench.sandbox.run(job, listener=heard, on_start=cancels.append)
         assert result.error_code == "CANCELLED", result
         self.outcomes["CANCELLED"] += 1
 
     async def _give_up(self, job: Job, seconds: float) -> None:
         with anyio.move_on_after(seconds):
             await self.bench.sandbox.run(job)
-        self.outcomes["given up"] += 1
+        self.outcomes["abandoned"] += 1
 
 
 @pytest.mark.requirement("B5")
@@ -102,13 +102,13 @@ async def test_a_thousand_runs_leave_no_process_no_file_and_no_descriptor(tmp_pa
                 for _ in range(AT_ONCE):
                     tasks.start_soon(endurance.worker)
         assert sum(endurance.outcomes.values()) == RUNS
-        assert set(endurance.outcomes) == {"fine", "EXIT_NONZERO", "CANCELLED", "given up"}
-        assert endurance.outcomes["CANCELLED"] + endurance.outcomes["given up"] == CANCELLED
+        assert set(endurance.outcomes) == {"fine", "EXIT_NONZERO", "CANCELLED", "abandoned"}
+        assert endurance.outcomes["CANCELLED"] + endurance.outcomes["abandoned"] == CANCELLED
         await sandbox.warm_up()
         await until(lambda: not named(mark))
         await until(lambda: len(descendants(os.getpid())) == processes)
         await until(lambda: descriptors() == opened)
         assert list(temporary.rglob("*")) == files
-        environ = await bench.told("import json; print(json.dumps(open('/proc/self/environ').read()))")
+        environ = await bench.run_json("import json; print(json.dumps(open('/proc/self/environ').read()))")
         assert "SKILL_NAME" not in environ  # it was waiting when it was not yet known for whom
     assert list(temporary.iterdir()) == []

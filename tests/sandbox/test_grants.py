@@ -13,22 +13,22 @@ import anyio
 import anyio.abc
 import pytest
 
-from apexbridge.sandbox.launcher import kernel
+from apexbridge.sandbox.launcher import syscalls
 from apexbridge.sandbox.models import Grants
-from apexbridge.sandbox.proxy import MAX_CONNECTIONS, places
-from tests.sandbox.bench import Bench, Words
+from apexbridge.sandbox.proxy import MAX_CONNECTIONS, host_endpoints
+from tests.sandbox.bench import Bench, OutputRecorder
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("B20")]
 
 
 @pytest.fixture
 async def echo(anyio_backend: str) -> AsyncIterator[int]:
-    """A server on this host that says back what it is sent; gives its port."""
+    """An echo server on this host; yields its port."""
 
     async def answer(stream: anyio.abc.SocketStream) -> None:
         async with stream:
-            async for piece in stream:
-                await stream.send(piece)
+            async for chunk in stream:
+                await stream.send(chunk)
 
     async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, anyio.create_task_group() as tasks:
         tasks.start_soon(listener.serve, answer)
@@ -49,9 +49,9 @@ def folder() -> Iterator[Path]:
 
 TALKS = """
 import json, os, socket
-given = json.loads(os.environ["INPUT_JSON"])
-with socket.create_connection((given["host"], given["port"]), 10) as link:
-    for piece in (b"hello ", b"x" * 500_000): link.sendall(piece)
+payload = json.loads(os.environ["INPUT_JSON"])
+with socket.create_connection((payload["host"], payload["port"]), 10) as link:
+    for chunk in (b"hello ", b"x" * 500_000): link.sendall(chunk)
     link.shutdown(socket.SHUT_WR)
     got = b""
     while data := link.recv(65536): got += data
@@ -62,21 +62,21 @@ print(json.dumps([got[:6].decode(), len(got)]))
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 async def test_a_granted_host_answers(bench: Bench, echo: int, host: str) -> None:
     grants = Grants(hosts=((host, echo),))
-    assert await bench.told(TALKS, grants=grants, input={"host": host, "port": echo}) == ["hello ", 500_006]
+    assert await bench.run_json(TALKS, grants=grants, input={"host": host, "port": echo}) == ["hello ", 500_006]
 
 
 async def test_with_one_host_granted_no_other_can_be_reached(bench: Bench, echo: int) -> None:
     text = """
 import json, os, socket
-given, reached = json.loads(os.environ["INPUT_JSON"]), []
+payload, reached = json.loads(os.environ["INPUT_JSON"]), []
 def attempt(name, action):
     try: action(); reached.append(name)
     except OSError: pass
-for address in [["127.0.0.1", given["closed"]], ["127.0.0.2", given["echo"]], ["192.0.2.1", 80], ["8.8.8.8", 53]]:
+for address in [["127.0.0.1", payload["closed"]], ["127.0.0.2", payload["echo"]], ["192.0.2.1", 80], ["8.8.8.8", 53]]:
     attempt(address, lambda: socket.create_connection(tuple(address), 2).close())
-for name in ("example.com", "localhost.localdomain", given["host"]):
+for name in ("example.com", "localhost.localdomain", payload["host"]):
     attempt(name, lambda: socket.getaddrinfo(name, 80))
-attempt("abstract", lambda: socket.socket(socket.AF_UNIX).connect("\\0" + given["abstract"]))
+attempt("abstract", lambda: socket.socket(socket.AF_UNIX).connect("\\0" + payload["abstract"]))
 attempt("udp", lambda: socket.create_connection(("192.0.2.1", 53), 2))
 for family, kind in ((16, 3), (17, 3), (38, 5), (40, 1), (2, 3)):
     attempt(f"family {family}", lambda: socket.socket(family, kind).close())
@@ -88,8 +88,8 @@ print(json.dumps(reached))
         name = f"apexbridge-test-{os.getpid()}"
         abstract.bind(f"\0{name}")
         abstract.listen()
-        given = {"closed": closed.getsockname()[1], "echo": echo, "abstract": name, "host": socket.gethostname()}
-        assert await bench.told(text, grants=Grants(hosts=(("127.0.0.1", echo),)), input=given) == []
+        payload = {"closed": closed.getsockname()[1], "echo": echo, "abstract": name, "host": socket.gethostname()}
+        assert await bench.run_json(text, grants=Grants(hosts=(("127.0.0.1", echo),)), input=payload) == []
 
 
 async def test_no_run_has_more_than_so_many_connections_at_once(cold: Bench, echo: int) -> None:
@@ -104,7 +104,7 @@ for _ in range(100):
     except OSError: pass
 print(json.dumps(answered))
 """
-    answered = await cold.told(text, grants=Grants(hosts=(("127.0.0.1", echo),)), input={"port": echo})
+    answered = await cold.run_json(text, grants=Grants(hosts=(("127.0.0.1", echo),)), input={"port": echo})
     assert answered == MAX_CONNECTIONS
 
 
@@ -115,11 +115,11 @@ async def test_a_host_that_does_not_answer_is_an_end_of_the_connection_alone(col
 import json, socket
 with socket.create_connection(("127.0.0.1", {port}), 10) as link: print(json.dumps(link.recv(1).decode()))
 """
-    assert await cold.told(text, grants=Grants(hosts=(("127.0.0.1", port),))) == ""
+    assert await cold.run_json(text, grants=Grants(hosts=(("127.0.0.1", port),))) == ""
 
 
 async def test_a_run_ends_though_its_connections_are_open(bench: Bench, echo: int) -> None:
-    words = Words()
+    words = OutputRecorder()
     text = f"""
 import os, socket, time
 link = socket.create_connection(("127.0.0.1", {echo}), 10)
@@ -132,7 +132,7 @@ time.sleep(1000)
 
 def test_every_granted_name_has_an_address_of_its_own() -> None:
     hosts = (("a.example", 80), ("b.example", 80), ("a.example", 443), ("192.0.2.7", 80), ("localhost", 80))
-    found = places(Grants(hosts=(*hosts, *hosts)))
+    found = host_endpoints(Grants(hosts=(*hosts, *hosts)))
     assert [(port, name) for _, port, name in found] == [(port, name) for name, port in hosts]
     addresses = {name: address for address, _, name in found}
     assert len(set(addresses.values())) == 4
@@ -142,9 +142,9 @@ def test_every_granted_name_has_an_address_of_its_own() -> None:
 async def test_granted_variables_are_there_and_the_rest_is_not(bench: Bench) -> None:
     grants = Grants(variables={"REGION": "日本"})
     text = "import json, os; print(json.dumps(dict(os.environ)))"
-    found = await bench.told(text, grants=grants)
+    found = await bench.run_json(text, grants=grants)
     assert found["REGION"] == "日本"
-    assert "REGION" not in await bench.told(text)
+    assert "REGION" not in await bench.run_json(text)
 
 
 @pytest.mark.parametrize("suffix", ["py", "js", "sh"])
@@ -157,9 +157,9 @@ async def test_a_secret_reaches_the_script_and_neither_output_nor_listener_nor_f
         "js": "process.stdout.write(JSON.stringify(process.env.TOKEN)); console.error(process.env.TOKEN)",
         "sh": 'printf %s "$TOKEN" | tee output/leak; printf %s "$TOKEN" | base64 >&2',
     }[suffix]
-    words = Words()
+    words = OutputRecorder()
     result = await bench.run(
-        text, suffix, grants=Grants(secrets={"TOKEN": secret}), listener=words, artifacts=tmp_path / "kept"
+        text, suffix, grants=Grants(secrets={"TOKEN": secret}), listener=words, artifacts=tmp_path / "artifacts"
     )
     assert result.success, result.error
     everything = result.model_dump_json() + words.text + json.dumps(result.warnings)
@@ -185,25 +185,25 @@ def identity(path: str | Path) -> tuple[int, int]:
 async def test_a_granted_path_can_be_read_and_nothing_beside_it(bench: Bench, folder: Path) -> None:
     text = """
 import json, os
-given, told = json.loads(os.environ["INPUT_JSON"]), {}
+payload, report = json.loads(os.environ["INPUT_JSON"]), {}
 def attempt(name, action):
-    try: action(); told[name] = True
-    except OSError: told[name] = False
-attempt("read", lambda: open(given["shown"] + "/inner.txt").read())
-attempt("write", lambda: open(given["shown"] + "/inner.txt", "a"))
-attempt("create", lambda: open(given["shown"] + "/new", "w"))
-attempt("beside", lambda: open(given["beside"]))
-attempt("list above", lambda: os.listdir(os.path.dirname(given["beside"])))
-print(json.dumps(told))
+    try: action(); report[name] = True
+    except OSError: report[name] = False
+attempt("read", lambda: open(payload["shown"] + "/inner.txt").read())
+attempt("write", lambda: open(payload["shown"] + "/inner.txt", "a"))
+attempt("create", lambda: open(payload["shown"] + "/new", "w"))
+attempt("beside", lambda: open(payload["beside"]))
+attempt("list above", lambda: os.listdir(os.path.dirname(payload["beside"])))
+print(json.dumps(report))
 """
     shown, beside = str(folder / "shown"), str(folder / "beside.txt")
-    given = {"shown": shown, "beside": beside}
-    told = await bench.told(text, grants=Grants(paths={shown: identity(shown)}), input=given)
-    assert told == {"read": True, "write": False, "create": False, "beside": False, "list above": False}
-    assert not (await bench.told(text, input=given))["read"]
+    payload = {"shown": shown, "beside": beside}
+    report = await bench.run_json(text, grants=Grants(paths={shown: identity(shown)}), input=payload)
+    assert report == {"read": True, "write": False, "create": False, "beside": False, "list above": False}
+    assert not (await bench.run_json(text, input=payload))["read"]
 
 
-async def test_what_is_mounted_below_a_granted_path_is_not_shown(walls: Bench, folder: Path) -> None:
+async def test_mounts_below_a_granted_path_are_hidden(each_backend: Bench, folder: Path) -> None:
     if os.getuid() != 0:
         return  # `test_normal_user.py` tries the same
     shown = folder / "shown"
@@ -215,37 +215,37 @@ os.chdir({str(shown)!r})
 print(json.dumps([os.listdir("proc"), os.listdir("other"), open("file").read()]))
 """
     try:
-        kernel.mount("proc", str(shown / "proc"), "proc", 0)
-        kernel.mount("tmpfs", str(shown / "other"), "tmpfs", 0)
+        syscalls.mount("proc", str(shown / "proc"), "proc", 0)
+        syscalls.mount("tmpfs", str(shown / "other"), "tmpfs", 0)
         (shown / "other/secret").touch()
-        kernel.mount(str(folder / "beside.txt"), str(shown / "file"), None, kernel.MS_BIND)
-        result = await walls.run(text, grants=Grants(paths={str(shown): identity(shown)}))
+        syscalls.mount(str(folder / "beside.txt"), str(shown / "file"), None, syscalls.MS_BIND)
+        result = await each_backend.run(text, grants=Grants(paths={str(shown): identity(shown)}))
     finally:
         for name in ("proc", "other", "file"):
             with suppress(OSError):  # one that was not mounted
-                kernel.unmount(str(shown / name))
-    if walls.sandbox.settings.backend == "landlock":
+                syscalls.unmount(str(shown / name))
+    if each_backend.sandbox.settings.backend == "landlock":
         assert (result.error_code, "mounted below" in (result.error or "")) == ("SPAWN_FAILED", True)
     else:
         assert result.stdout == '[[], [], ""]\n'
 
 
-async def test_another_folder_in_the_place_of_the_granted_one_is_not_shown(walls: Bench, folder: Path) -> None:
-    result = await walls.run("print('ran')", grants=Grants(paths={str(folder / "shown"): identity(folder)}))
+async def test_a_folder_that_replaced_the_granted_one_is_not_mounted(each_backend: Bench, folder: Path) -> None:
+    result = await each_backend.run("print('ran')", grants=Grants(paths={str(folder / "shown"): identity(folder)}))
     assert (result.error_code, result.stdout) == ("SPAWN_FAILED", "")
 
 
-async def test_a_result_tells_what_was_let_through(bench: Bench, folder: Path) -> None:
+async def test_a_result_lists_what_was_granted(bench: Bench, folder: Path) -> None:
     grants = Grants(hosts=(("192.0.2.1", 443),), paths={str(folder / "shown"): identity(folder / "shown")})
     result = await bench.run("pass", grants=grants)
     assert str(result.enforcement["net"]).endswith("192.0.2.1:443")
     assert str(folder / "shown") in str(result.enforcement["fs"])
 
 
-async def test_what_cannot_be_given_behind_these_walls_is_said(walls: Bench) -> None:
-    backend = (await walls.sandbox.ready()).backend
-    result = await walls.run("print('ran')", grants=Grants(hosts=(("192.0.2.1", 443),)))
-    if backend.can_reach_hosts:
+async def test_grants_that_the_backend_cannot_provide_are_refused(each_backend: Bench) -> None:
+    backend = (await each_backend.sandbox.ready()).backend
+    result = await each_backend.run("print('ran')", grants=Grants(hosts=(("192.0.2.1", 443),)))
+    if backend.supports_granted_hosts:
         assert result.stdout == "ran\n"
     else:
         assert (result.error_code, result.stdout) == ("SPAWN_FAILED", "")

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from apexbridge.errors import InvalidInputError
-from apexbridge.sandbox import inputs
-from apexbridge.sandbox.inputs import MAX_INPUT_BYTES, MAX_INPUT_FILES, check_count, check_size
+from apexbridge.sandbox import run_input
 from apexbridge.sandbox.models import InputFile
+from apexbridge.sandbox.run_input import MAX_INPUT_BYTES, MAX_INPUT_FILES, check_file_count, check_file_sizes
 from tests.sandbox.bench import Bench
 
 pytestmark = pytest.mark.anyio
 DOCUMENTED = {"PATH", "HOME", "TMPDIR", "SKILL_NAME", "SKILL_PATH", "INPUT_JSON", "TIMEOUT"}
 MAY_BE_THERE = {"PWD", "LC_CTYPE"}
-"""A shell says where it is, and Python which letters it understands."""
+"""A shell sets PWD, and Python LC_CTYPE."""
 SHOWS_VARIABLES = {
     "py": "import json, os; print(json.dumps(dict(os.environ)))",
     "js": "console.log(JSON.stringify(process.env))",
@@ -60,7 +60,7 @@ async def test_a_script_sees_the_documented_variables_and_none_of_the_servers(
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "of the server")
     monkeypatch.setenv("LANG", "de_DE.UTF-8")
-    found = await bench.told(SHOWS_VARIABLES[suffix], suffix, input={"a": 1}, timeout_ms=15_000)
+    found = await bench.run_json(SHOWS_VARIABLES[suffix], suffix, input={"a": 1}, timeout_ms=15_000)
     assert found.keys() - MAY_BE_THERE == DOCUMENTED
     assert (found["SKILL_NAME"], found["INPUT_JSON"], found["TIMEOUT"]) == ("tried", '{"a":1}', "15000")
     assert found["PATH"] == os.defpath
@@ -73,8 +73,8 @@ async def test_a_script_sees_the_documented_variables_and_none_of_the_servers(
 @pytest.mark.parametrize("process", ["self", "1"])
 async def test_what_the_kernel_shows_of_the_environment_holds_nothing_else(bench: Bench, process: str) -> None:
     text = f"import json; print(json.dumps(open('/proc/{process}/environ').read()))"
-    told = await bench.told(text)
-    names = {entry.partition("=")[0] for entry in told.split("\0") if entry}
+    report = await bench.run_json(text)
+    names = {entry.partition("=")[0] for entry in report.split("\0") if entry}
     assert names <= DOCUMENTED | MAY_BE_THERE
 
 
@@ -90,26 +90,26 @@ async def test_hostile_input_arrives_unchanged_by_variable_and_by_stdin(bench: B
 @pytest.mark.requirement("B8")
 @suffixes
 async def test_large_input_arrives_on_stdin_alone(bench: Bench, suffix: str) -> None:
-    given = {"text": "é" * 700_000}
-    result = await bench.run(ECHOES_STDIN[suffix], suffix, input=given)
-    assert json.loads(result.stdout) == given
-    assert "INPUT_JSON" not in await bench.told(SHOWS_VARIABLES[suffix], suffix, input=given)
+    payload = {"text": "é" * 700_000}
+    result = await bench.run(ECHOES_STDIN[suffix], suffix, input=payload)
+    assert json.loads(result.stdout) == payload
+    assert "INPUT_JSON" not in await bench.run_json(SHOWS_VARIABLES[suffix], suffix, input=payload)
 
 
 @pytest.mark.requirement("B8")
 @suffixes
 async def test_the_largest_input_that_fits_a_variable_reaches_children_as_well(bench: Bench, suffix: str) -> None:
-    given = {"text": "x" * (128 * 1024 - len('INPUT_JSON={"text":""}') - 1)}
+    payload = {"text": "x" * (128 * 1024 - len('INPUT_JSON={"text":""}') - 1)}
     child = {
         "py": "import subprocess; subprocess.run(['sh', '-c', 'printf %s \"$INPUT_JSON\"'], check=True)",
         "js": "process.stdout.write(require('child_process').execFileSync('sh', ['-c', 'printf %s \"$INPUT_JSON\"']))",
         "sh": "sh -c 'printf %s \"$INPUT_JSON\"'",
     }[suffix]
-    assert json.loads((await bench.run(child, suffix, input=given)).stdout) == given
+    assert json.loads((await bench.run(child, suffix, input=payload)).stdout) == payload
 
 
 @suffixes
-async def test_whoever_does_not_read_its_input_is_not_held_up_by_it(bench: Bench, suffix: str) -> None:
+async def test_a_script_that_does_not_read_its_input_is_not_blocked(bench: Bench, suffix: str) -> None:
     text = {"py": "print('done')", "js": "console.log('done')", "sh": "echo done"}[suffix]
     result = await bench.run(text, suffix, input={"text": "x" * 2_000_000})
     assert (result.success, result.stdout) == (True, "done\n")
@@ -121,7 +121,7 @@ async def test_stdin_ends_after_the_input(bench: Bench, suffix: str) -> None:
 
 
 @suffixes
-async def test_no_file_of_the_server_is_open_inside(walls: Bench, suffix: str) -> None:
+async def test_no_file_of_the_server_is_open_inside(each_backend: Bench, suffix: str) -> None:
     """Besides the standard files there may be pipes that can only be read."""
     text = """
 import fcntl, json, os, stat
@@ -139,7 +139,7 @@ print(json.dumps(found))
         "sh": f"exec python3 -I -c '{text}'",
         "js": f"process.stdout.write(require('child_process').{child})",
     }
-    assert await walls.told(starts[suffix], suffix) == []
+    assert await each_backend.run_json(starts[suffix], suffix) == []
 
 
 # --------------------------------------------------------------------------------------------------------- arguments
@@ -147,17 +147,17 @@ print(json.dumps(found))
 @suffixes
 async def test_arguments_arrive_as_they_are(bench: Bench, suffix: str) -> None:
     words = ["", "-x", "--", "--version", "a b", "日本🐛", "$(id)", "'\"\\\n\t", "*", "x" * 100_000]
-    assert await bench.told(SHOWS_ARGUMENTS[suffix], suffix, args=tuple(words)) == words
+    assert await bench.run_json(SHOWS_ARGUMENTS[suffix], suffix, args=tuple(words)) == words
 
 
 @pytest.mark.requirement("B18")
 @suffixes
 async def test_a_helper_gets_its_input_as_options_and_the_old_ways(bench: Bench, suffix: str) -> None:
-    given = {"message": "feat: x", "all": True, "quiet": False, "each": ["a", "-b"], "level": -2}
+    payload = {"message": "feat: x", "all": True, "quiet": False, "each": ["a", "-b"], "level": -2}
     words = ["--message", "feat: x", "--all", "--each", "a", "--each=-b", "--level=-2"]
-    assert await bench.told(SHOWS_ARGUMENTS[suffix], suffix, input=given, is_entry=False) == words
-    assert await bench.told(ECHOES_STDIN[suffix], suffix, input=given, is_entry=False) == given
-    assert await bench.told(ECHOES_VARIABLE[suffix], suffix, input=given, is_entry=False) == given
+    assert await bench.run_json(SHOWS_ARGUMENTS[suffix], suffix, input=payload, is_entry=False) == words
+    assert await bench.run_json(ECHOES_STDIN[suffix], suffix, input=payload, is_entry=False) == payload
+    assert await bench.run_json(ECHOES_VARIABLE[suffix], suffix, input=payload, is_entry=False) == payload
 
 
 @pytest.mark.requirement("B18")
@@ -174,22 +174,24 @@ def file(name: str, data: bytes) -> InputFile:
 
 READS_FILES = """
 import base64, json, os
-told = json.loads(os.environ["INPUT_JSON"])
-print(json.dumps({path: base64.b64encode(open(path, "rb").read()).decode() for path in told["files"]}))
+report = json.loads(os.environ["INPUT_JSON"])
+print(json.dumps({path: base64.b64encode(open(path, "rb").read()).decode() for path in report["files"]}))
 """
 
 
 @pytest.mark.requirement("B19")
-async def test_input_files_are_there_and_named(walls: Bench) -> None:
-    given = {"a.txt": b"text", "b.bin": bytes(range(256)), "日 本.txt": b"", "large": b"x" * 3_000_000}
-    told = await walls.told(READS_FILES, files=tuple(file(name, data) for name, data in given.items()), input={"k": 1})
-    assert {path: base64.b64decode(data) for path, data in told.items()} == {
-        f"input/{name}": data for name, data in given.items()
+async def test_input_files_are_there_and_named(each_backend: Bench) -> None:
+    payload = {"a.txt": b"text", "b.bin": bytes(range(256)), "日 本.txt": b"", "large": b"x" * 3_000_000}
+    report = await each_backend.run_json(
+        READS_FILES, files=tuple(file(name, data) for name, data in payload.items()), input={"k": 1}
+    )
+    assert {path: base64.b64decode(data) for path, data in report.items()} == {
+        f"input/{name}": data for name, data in payload.items()
     }
 
 
 @pytest.mark.requirement("B19")
-async def test_input_files_cannot_be_changed_and_leave_the_workspace_its_room(bench: Bench, tmp_path: Path) -> None:
+async def test_input_files_are_read_only_and_take_no_space_of_the_workspace(bench: Bench, tmp_path: Path) -> None:
     text = """
 import json, os
 done = []
@@ -209,31 +211,31 @@ with open("mine", "wb") as mine: mine.write(bytes(60 << 20))
 print(json.dumps([done, open("input/a").read()]))
 """
     files = (file("a", b"as it was"), file("filler", bytes(20 << 20)))
-    assert await bench.told(text, files=files, artifacts=tmp_path / "kept") == [[], "as it was"]
+    assert await bench.run_json(text, files=files, artifacts=tmp_path / "artifacts") == [[], "as it was"]
 
 
 @pytest.mark.requirement("B19")
 @pytest.mark.parametrize("sizes", [[MAX_INPUT_BYTES + 1], [MAX_INPUT_BYTES, 1]])
 def test_larger_input_files_than_allowed_are_refused(sizes: list[int]) -> None:
     with pytest.raises(InvalidInputError) as caught:
-        check_size(sizes)
+        check_file_sizes(sizes)
     assert caught.value.code == "INVALID_INPUT"
-    check_size([MAX_INPUT_BYTES, *[0] * (MAX_INPUT_FILES - 1)])
+    check_file_sizes([MAX_INPUT_BYTES, *[0] * (MAX_INPUT_FILES - 1)])
 
 
 @pytest.mark.requirement("B19")
 def test_more_input_files_than_allowed_are_refused() -> None:
     with pytest.raises(InvalidInputError) as caught:
-        check_count(MAX_INPUT_FILES + 1)
+        check_file_count(MAX_INPUT_FILES + 1)
     assert caught.value.code == "INVALID_INPUT"
-    check_count(MAX_INPUT_FILES)
+    check_file_count(MAX_INPUT_FILES)
 
 
 @pytest.mark.requirement("B19")
 async def test_input_files_that_grow_while_they_are_copied_are_refused(
     cold: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inputs, "MAX_INPUT_BYTES", 1000)
+    monkeypatch.setattr(run_input, "MAX_INPUT_BYTES", 1000)
     with pytest.raises(InvalidInputError) as caught:
         await cold.run("", files=(file("a", b"x" * 600), file("b", b"x" * 401)))
     assert caught.value.code == "INVALID_INPUT"

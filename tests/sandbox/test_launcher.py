@@ -12,9 +12,9 @@ import pytest
 
 from apexbridge.errors import ServerError
 from apexbridge.sandbox.config import SandboxSettings
-from apexbridge.sandbox.engine import Sandbox
 from apexbridge.sandbox.models import ExecutionResult
-from tests.sandbox.bench import SECONDS, Bench, Words, descendants, descriptors, marker, named, quiet
+from apexbridge.sandbox.sandbox import Sandbox
+from tests.sandbox.bench import SECONDS, Bench, OutputRecorder, descendants, descriptors, marker, named, quiet
 from tests.sandbox.conftest import KINDS
 from tests.waiting import until
 
@@ -24,7 +24,7 @@ kinds = pytest.mark.parametrize("kind", list(KINDS))
 SERVER = """
 import asyncio, sys
 from pathlib import Path
-from apexbridge.sandbox.engine import Sandbox
+from apexbridge.sandbox.sandbox import Sandbox
 from tests.sandbox.bench import SECONDS, Bench
 from tests.sandbox.conftest import KINDS
 
@@ -32,10 +32,10 @@ async def main():
     sandbox = Sandbox(KINDS[sys.argv[1]])
     async with sandbox.running():
         await sandbox.warm_up()
-        told = lambda _, text: print(text, end="", flush=True)
+        listener = lambda _, text: print(text, end="", flush=True)
         bench = Bench(sandbox, Path(sys.argv[2]))
         text = "setsid sh -c 'sleep 1000; true' $1 & echo begun; sleep 1000"
-        await bench.run(text, "sh", args=(sys.argv[3],), listener=told)
+        await bench.run(text, "sh", args=(sys.argv[3],), listener=report)
 
 asyncio.run(main())
 """
@@ -53,14 +53,14 @@ def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 async def launcher_of(sandbox: Sandbox) -> int:
-    pid = (await sandbox.ready()).workbench.launcher.pid
+    pid = (await sandbox.ready()).launcher.pid
     assert pid is not None
     return pid
 
 
 @kinds
 async def test_a_run_whose_launcher_dies_was_killed_and_the_next_one_works(kind: str, tmp_path: Path) -> None:
-    sandbox, mark, words = Sandbox(KINDS[kind]), marker(), Words()
+    sandbox, mark, words = Sandbox(KINDS[kind]), marker(), OutputRecorder()
     results: list[ExecutionResult] = []
     async with sandbox.running():
         bench = Bench(sandbox, tmp_path)
@@ -93,7 +93,7 @@ async def test_a_launcher_that_dies_while_nothing_runs_is_replaced(kind: str, tm
         await sandbox.warm_up()
         for _ in range(3):
             os.kill(await launcher_of(sandbox), signal.SIGKILL)
-            await until(lambda: not sandbox._choice or not sandbox._choice.workbench.launcher.is_alive)
+            await until(lambda: not sandbox._session or not sandbox._session.launcher.is_alive)
             assert (await Bench(sandbox, tmp_path).run("print('again')")).stdout == "again\n"
 
 
@@ -135,7 +135,7 @@ async def test_a_closed_sandbox_leaves_nothing(kind: str, tmp_path: Path, tempor
 
 @kinds
 async def test_closing_ends_what_still_runs(kind: str, tmp_path: Path) -> None:
-    sandbox, mark, words = Sandbox(KINDS[kind]), marker(), Words()
+    sandbox, mark, words = Sandbox(KINDS[kind]), marker(), OutputRecorder()
     results: list[ExecutionResult] = []
 
     async def run() -> None:
@@ -158,7 +158,7 @@ async def test_nothing_is_started_before_the_first_job(tmp_path: Path) -> None:
         assert descendants(os.getpid()) == before
 
 
-async def test_walls_that_are_required_and_not_there_mean_that_nothing_runs(tmp_path: Path) -> None:
+async def test_without_a_required_guarantee_nothing_runs(tmp_path: Path) -> None:
     sandbox = Sandbox(SandboxSettings(backend="plain"))
     async with sandbox.running():
         with pytest.raises(ServerError) as caught:
@@ -167,16 +167,18 @@ async def test_walls_that_are_required_and_not_there_mean_that_nothing_runs(tmp_
     assert "fs" in caught.value.message
 
 
-async def test_without_bubblewrap_landlock_is_taken_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_bubblewrap_landlock_is_used_and_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("apexbridge.sandbox.backends.bubblewrap.find_bubblewrap", lambda path: None)
     sandbox = Sandbox(SandboxSettings(warm=0))
     async with sandbox.running():
         result = await Bench(sandbox, tmp_path).run("print('held')")
-        assert (await sandbox.ready()).refused == {"bubblewrap": "bubblewrap is not installed"}
+        assert (await sandbox.ready()).rejected == {"bubblewrap": "bubblewrap is not installed"}
     assert (result.stdout, result.enforcement["fs"]) == ("held\n", "landlock")
 
 
-async def test_an_operator_may_do_without_walls_by_naming_what_is_left(tmp_path: Path) -> None:
+async def test_an_operator_can_choose_plain_by_requiring_fewer_guarantees(tmp_path: Path) -> None:
     mark = marker()
     settings = SandboxSettings(backend="plain", require=("tree_kill", "memory", "env", "fds"))
     sandbox = Sandbox(settings)

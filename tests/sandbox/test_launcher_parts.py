@@ -1,4 +1,4 @@
-"""Parts of the launcher that can be tried alone: clearing folders, sending messages, looking at processes."""
+"""Parts of the launcher that can be tested alone: removing folders, messages, reading /proc."""
 
 import json
 import os
@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apexbridge.sandbox.launcher import channel, network, tree
-from apexbridge.sandbox.launcher.clearing import remove_tree
-from apexbridge.sandbox.launcher.confined import is_reachable
+from apexbridge.sandbox.launcher import loopback, process_tree, protocol
+from apexbridge.sandbox.launcher.landlock_cell import is_reachable
+from apexbridge.sandbox.launcher.removal import remove_tree
 from tests.making import walk
 from tests.sandbox.properties import unhurried
 
 
-# ---------------------------------------------------------------------------------------------------------- clearing
+# ---------------------------------------------------------------------------------------------------------- removal
 def locked(folder: Path) -> None:
     (folder / "a/b/c").mkdir(parents=True)
     (folder / "a/b/c/f").touch()
@@ -45,18 +45,18 @@ def odd_names(folder: Path) -> None:
 
 
 def links(folder: Path) -> None:
-    (folder / "out").symlink_to(folder.parent / "kept")
+    (folder / "out").symlink_to(folder.parent / "other")
     (folder / "loop").symlink_to("loop")
     (folder / "sub").mkdir()
-    (folder / "sub/out").symlink_to(folder.parent / "kept")
+    (folder / "sub/out").symlink_to(folder.parent / "other")
     os.mkfifo(folder / "pipe")
 
 
 @pytest.mark.requirement("B9")
 @pytest.mark.parametrize("trap", [locked, deep, odd_names, links], ids=lambda trap: trap.__name__)
-def test_a_folder_is_removed_whatever_is_in_it(tmp_path: Path, trap: Callable[[Path], None]) -> None:
-    (tmp_path / "kept").mkdir()
-    (tmp_path / "kept/file").write_text("stays")
+def test_a_folder_is_removed_with_any_content(tmp_path: Path, trap: Callable[[Path], None]) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/file").write_text("stays")
     before = walk(tmp_path)
     (tmp_path / "folder").mkdir()
     trap(tmp_path / "folder")
@@ -64,7 +64,7 @@ def test_a_folder_is_removed_whatever_is_in_it(tmp_path: Path, trap: Callable[[P
     assert walk(tmp_path) == before
 
 
-def test_removing_what_is_not_there_is_no_mistake(tmp_path: Path) -> None:
+def test_removing_a_missing_folder_does_nothing(tmp_path: Path) -> None:
     remove_tree(str(tmp_path / "nothing"))
 
 
@@ -77,17 +77,17 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
     theirs.close()
 
 
-@pytest.mark.parametrize("size", [0, channel.LARGE, channel.LARGE * 30])
-def test_a_message_arrives_with_its_files_whatever_its_size(
+@pytest.mark.parametrize("size", [0, protocol.MAX_INLINE_BYTES, protocol.MAX_INLINE_BYTES * 30])
+def test_a_message_of_any_size_arrives_with_its_files(
     pair: tuple[socket.socket, socket.socket], tmp_path: Path, size: int
 ) -> None:
     files = []
     for number in range(3):
         (tmp_path / str(number)).write_text(str(number))
         files.append(os.open(tmp_path / str(number), os.O_RDONLY))
-    message = {"do": "start", "text": "é\0" * (size // 2)}
-    channel.send(pair[0], message, files)
-    received = channel.receive(pair[1])
+    message = {"command": "start", "text": "é\0" * (size // 2)}
+    protocol.send(pair[0], message, files)
+    received = protocol.receive(pair[1])
     assert received is not None
     assert received[0] == message
     assert [os.read(file, 10) for file in received[1]] == [b"0", b"1", b"2"]
@@ -102,19 +102,19 @@ def test_messages_arrive_one_by_one(messages: list[dict[str, int]]) -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
         for message in messages:
-            channel.send(ours, message)
+            protocol.send(ours, message)
         ours.close()
         found = []
-        while (received := channel.receive(theirs)) is not None:
+        while (received := protocol.receive(theirs)) is not None:
             found.append(received[0])
     assert found == messages
 
 
 def test_the_end_of_the_other_side_is_seen(pair: tuple[socket.socket, socket.socket]) -> None:
     pair[0].close()
-    assert channel.receive(pair[1]) is None
+    assert protocol.receive(pair[1]) is None
     with pytest.raises(OSError, match="Broken pipe"):
-        channel.send(pair[1], {})
+        protocol.send(pair[1], {})
 
 
 # ---------------------------------------------------------------------------------------------------------- processes
@@ -130,23 +130,27 @@ sys.stdin.read()
 """
 
 
-def test_every_process_below_is_found_and_shared_pages_count_once_where_it_matters() -> None:
+def test_all_descendants_are_found_and_exact_memory_counts_shared_pages_once() -> None:
     with subprocess.Popen([sys.executable, "-c", TREE], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         below = {int(process.stdout.readline()) for _ in range(2)}
-        assert set(tree.descendants(process.pid)) == below
+        assert set(process_tree.descendants(process.pid)) == below
         pids = [process.pid, *below]
-        assert tree.tasks_of(pids) == 3
-        quick, exact = tree.memory_of(pids), tree.exact_memory_of(pids)
+        assert process_tree.count_tasks(pids) == 3
+        quick, exact = process_tree.memory_of(pids), process_tree.exact_memory_of(pids)
         assert quick >= 90 << 20
         assert 60 << 20 <= exact < quick
         process.communicate()
-    assert (tree.descendants(process.pid), tree.memory_of(pids), tree.exact_memory_of(pids)) == ([], 0, 0)
+    assert (
+        process_tree.descendants(process.pid),
+        process_tree.memory_of(pids),
+        process_tree.exact_memory_of(pids),
+    ) == ([], 0, 0)
 
 
 @contextmanager
 def started(text: str) -> Iterator[int]:
-    """A process that has said that it is ready; it ends when its stdin does."""
+    """A process that has printed "ready"; it ends when its stdin is closed."""
     with subprocess.Popen([sys.executable, "-c", text], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
@@ -162,7 +166,7 @@ os._exit(0)
 
 
 @pytest.mark.requirement("B7")
-def test_the_pieces_of_a_shared_object_count_together_and_each_byte_once() -> None:
+def test_mappings_of_one_shared_object_count_together_and_each_byte_once() -> None:
     text = """
 import ctypes, mmap, os, sys
 libc = ctypes.CDLL(None)
@@ -171,18 +175,18 @@ libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_i
 libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 libc.mremap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int]
 MB = 1 << 20
-pieces = libc.mmap(None, 8 * MB, 3, 0x21, -1, 0)
-libc.mprotect(pieces + 2 * MB, 2 * MB, 1)
+parts = libc.mmap(None, 8 * MB, 3, 0x21, -1, 0)
+libc.mprotect(parts + 2 * MB, 2 * MB, 1)
 twice = libc.mmap(None, 4 * MB, 3, 0x21, -1, 0)
 libc.mremap(twice, 0, 4 * MB, 1)
 zero = mmap.mmap(os.open("/dev/zero", os.O_RDWR), 2 * MB)
 if os.fork() == 0: sys.stdin.read(); os._exit(0)
 """
     with started(text + READY) as pid:
-        mapped = tree.shared_memory_of([pid, *tree.descendants(pid)])
-        assert (mapped.is_whole, mapped.unreadable, len(mapped.ranges)) == (True, set(), 3)
-        assert mapped.bytes_at_most(0) == 14 << 20
-        assert mapped.bytes_at_most(8 << 20) == 24 << 20
+        mapped = process_tree.shared_mappings([pid, *process_tree.descendants(pid)])
+        assert (mapped.is_complete, mapped.unreadable, len(mapped.ranges)) == (True, set(), 3)
+        assert mapped.max_bytes(0) == 14 << 20
+        assert mapped.max_bytes(8 << 20) == 24 << 20
 
 
 @pytest.mark.requirement("B7")
@@ -201,8 +205,8 @@ ctypes.CDLL(None).syscall(60 if platform.machine() == "x86_64" else 93, 0)
 """
     with started(text) as pid:
         assert b"VmRSS" not in Path(f"/proc/{pid}/status").read_bytes()
-        assert tree.memory_of([pid]) >= 60 << 20
-        assert tree.exact_memory_of([pid]) >= 60 << 20
+        assert process_tree.memory_of([pid]) >= 60 << 20
+        assert process_tree.exact_memory_of([pid]) >= 60 << 20
 
 
 @pytest.mark.requirement("B7")
@@ -216,8 +220,8 @@ for _ in range(4):
     if os.fork() == 0: sys.stdin.read(); os._exit(0)
 """
     with started(text + READY) as pid:
-        assert tree.shared_memory_of([pid]).is_whole
-        assert not tree.shared_memory_of([pid, *tree.descendants(pid)]).is_whole
+        assert process_tree.shared_mappings([pid]).is_complete
+        assert not process_tree.shared_mappings([pid, *process_tree.descendants(pid)]).is_complete
 
 
 def test_locks_sockets_and_files_without_a_name_are_found(tmp_path: Path) -> None:
@@ -232,16 +236,16 @@ os.unlink("unnamed")
 os.write(unnamed, b"x" * (1 << 20))
 """
     with started(text + READY) as pid:
-        assert tree.locks_of([pid]) == 7
-        assert tree.open_sockets_of([pid]) == 2
-        assert tree.unnamed_bytes_of([pid], tmp_path.stat().st_dev) >= 1 << 20
-        assert tree.sockets_of_namespace(pid) >= 2
-    assert tree.shared_memory_of_host() >= 0
-    assert tree.socket_bytes() > 0
+        assert process_tree.count_file_locks([pid]) == 7
+        assert process_tree.count_open_sockets([pid]) == 2
+        assert process_tree.unlinked_file_bytes([pid], tmp_path.stat().st_dev) >= 1 << 20
+        assert process_tree.count_namespace_sockets(pid) >= 2
+    assert process_tree.host_shared_memory() >= 0
+    assert process_tree.socket_buffer_bytes() > 0
 
 
 # ------------------------------------------------------------------------------------------------------------- others
-def test_a_folder_is_reachable_when_everybody_may_pass_all_above_it(tmp_path: Path) -> None:
+def test_a_folder_is_reachable_if_all_users_can_traverse_its_parents(tmp_path: Path) -> None:
     folder = tmp_path / "open/closed/open"
     folder.mkdir(parents=True)
     (tmp_path / "open/closed").chmod(0o700)
@@ -251,5 +255,5 @@ def test_a_folder_is_reachable_when_everybody_may_pass_all_above_it(tmp_path: Pa
 
 def test_granted_hosts_are_named_in_a_file_of_hosts() -> None:
     granted = [["127.83.0.1", 443, "example.com"], ["127.83.0.1", 80, "example.com"], ["192.0.2.1", 80, "192.0.2.1"]]
-    assert network.hosts_file(granted) == "127.0.0.1 localhost\n127.83.0.1 example.com\n"
-    assert json.dumps(network.hosts_file([])) == '"127.0.0.1 localhost\\n"'
+    assert loopback.hosts_file(granted) == "127.0.0.1 localhost\n127.83.0.1 example.com\n"
+    assert json.dumps(loopback.hosts_file([])) == '"127.0.0.1 localhost\\n"'

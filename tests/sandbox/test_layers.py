@@ -1,4 +1,4 @@
-"""Layers built by the real pip and the real npm from indexes on this machine; strangers' packages stay harmless."""
+"""Layers built by the real pip and npm from indexes on this machine; untrusted packages do no harm."""
 
 import base64
 import hashlib
@@ -24,8 +24,8 @@ import pytest
 
 from apexbridge.errors import ApexBridgeError, RequestError, ServerError
 from apexbridge.sandbox.layers import build
+from apexbridge.sandbox.layers.build import without_paths
 from apexbridge.sandbox.layers.store import Kind, LayerStore
-from apexbridge.sandbox.layers.words import without_paths
 from apexbridge.skills.dependencies import read_dependencies
 from tests.waiting import until
 
@@ -64,7 +64,7 @@ def store(tmp_path: Path) -> LayerStore:
 def make_wheel(
     folder: Path, name: str, files: Mapping[str, str], *, metadata: str = "", links: Mapping[str, str] | None = None
 ) -> None:
-    """A wheel by hand; `dist-info/` in a name stands for the wheel's own."""
+    """A wheel written by hand; `dist-info/` in a name is replaced by the wheel's own folder."""
     info = f"{name}-1.0.dist-info"
     with zipfile.ZipFile(folder / f"{name}-1.0-py3-none-any.whl", "w") as archive:
         for path, content in files.items():
@@ -83,11 +83,11 @@ def make_source(folder: Path, name: str, *, leaves: Path) -> Path:
     path = folder / f"{name}-1.0.tar.gz"
     project = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
     files = {"pyproject.toml": project, "backend.py": f"open({str(leaves)!r}, 'w')\n"}
-    path.write_bytes(packed({f"{name}-1.0/{file}": content for file, content in files.items()}))
+    path.write_bytes(encode_job({f"{name}-1.0/{file}": content for file, content in files.items()}))
     return path
 
 
-def packed(files: Mapping[str, str], links: Mapping[str, str] | None = None) -> bytes:
+def encode_job(files: Mapping[str, str], links: Mapping[str, str] | None = None) -> bytes:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
         for name, content in files.items():
@@ -112,16 +112,16 @@ class Registry(ThreadingHTTPServer):
     def add(
         self, name: str, *, files: Mapping[str, str] | None = None, links: Mapping[str, str] | None = None, **more: Any
     ) -> str:
-        """Offer a package; gives its tarball's address."""
+        """Serve a package; returns the URL of its tarball."""
         manifest = {"name": name, "version": "1.0.0", **more}
         contents = {"package.json": json.dumps(manifest), "index.js": "module.exports = 7", **(files or {})}
-        tarball = packed({f"package/{path}": text for path, text in contents.items()}, links)
-        where = f"/-/{name}.tgz"
+        tarball = encode_job({f"package/{path}": text for path, text in contents.items()}, links)
+        path = f"/-/{name}.tgz"
         integrity = f"sha512-{base64.b64encode(hashlib.sha512(tarball).digest()).decode()}"
-        version = {**manifest, "dist": {"tarball": f"{self.address}{where}", "integrity": integrity}}
-        told = {"name": name, "dist-tags": {"latest": "1.0.0"}, "versions": {"1.0.0": version}}
-        self.answers |= {where: tarball, f"/{name}": json.dumps(told).encode()}
-        return f"{self.address}{where}"
+        version = {**manifest, "dist": {"tarball": f"{self.address}{path}", "integrity": integrity}}
+        report = {"name": name, "dist-tags": {"latest": "1.0.0"}, "versions": {"1.0.0": version}}
+        self.answers |= {path: tarball, f"/{name}": json.dumps(report).encode()}
+        return f"{self.address}{path}"
 
 
 class _Shelf(BaseHTTPRequestHandler):
@@ -150,7 +150,7 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
 
 @pytest.fixture
 def stand_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> StandIn:
-    """Puts a shell script in npm's place, for what the real one does not do."""
+    """Replaces npm by a shell script, to do what the real one does not do."""
 
     def put(script: str) -> None:
         npm = tmp_path / "bin/npm"
@@ -298,8 +298,8 @@ async def test_a_source_package_that_a_wheel_names_by_url_is_not_built(store: La
 @pytest.mark.requirement("B21")
 async def test_a_wheel_that_a_wheel_names_by_url_is_refused(store: LayerStore, wheels: Path) -> None:
     make_wheel(wheels.parent, "far", {"far.py": ""})
-    place = (wheels.parent / "far-1.0-py3-none-any.whl").as_uri()
-    make_wheel(wheels, "tiny", {"tiny.py": ""}, metadata=f"Requires-Dist: far @ {place}")
+    url = (wheels.parent / "far-1.0-py3-none-any.whl").as_uri()
+    make_wheel(wheels, "tiny", {"tiny.py": ""}, metadata=f"Requires-Dist: far @ {url}")
     assert "far" in (await refusal(store, "python", "tiny")).message
 
 
@@ -332,8 +332,8 @@ async def test_what_a_package_names_by_a_url_is_not_even_fetched(
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}).start()
-        place = named.format(address=f"http://127.0.0.1:{server.server_port}", folder=tmp_path)
-        make_wheel(wheels, "near", {"near.py": ""}, metadata=f"Requires-Dist: far @ {place}")
+        url = named.format(address=f"http://127.0.0.1:{server.server_port}", folder=tmp_path)
+        make_wheel(wheels, "near", {"near.py": ""}, metadata=f"Requires-Dist: far @ {url}")
         make_wheel(wheels, "tiny", {"tiny.py": ""}, metadata="Requires-Dist: near")
         lines: list[str] = []
         with pytest.raises(ServerError) as caught:
@@ -341,12 +341,12 @@ async def test_what_a_package_names_by_a_url_is_not_even_fetched(
         server.shutdown()
     assert "by a URL" in caught.value.message
     assert fetched == []
-    told = "\n".join([caught.value.message, *lines])
-    assert str(tmp_path) not in told, "the server's own paths are not for whoever installs"
+    report = "\n".join([caught.value.message, *lines])
+    assert str(tmp_path) not in report, "paths of the server must not be reported"
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "report"),
     [
         ("Cannot unpack file /srv/staging/x/data.json (downloaded)", "Cannot unpack file …/data.json (downloaded)"),
         ("in '/usr/lib/python3/pip'", "in '…/pip'"),
@@ -355,8 +355,8 @@ async def test_what_a_package_names_by_a_url_is_not_even_fetched(
         ("read/write and 1/2, ./a/b, ../c/d", None),
     ],
 )
-def test_installers_words_are_told_without_paths_of_the_server(line: str, told: str | None) -> None:
-    assert without_paths(line) == (told or line)
+def test_output_of_installers_is_reported_without_paths_of_the_server(line: str, shown: str | None) -> None:
+    assert without_paths(line) == (shown or line)
 
 
 async def test_an_npm_that_would_fetch_any_url_is_refused(
@@ -404,20 +404,20 @@ def python_without_pip(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Path:
     return packages
 
 
-async def test_the_guard_holds_pip_whatever_its_version_lets_through(
+async def test_the_guard_restricts_every_version_of_pip(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, store: LayerStore
 ) -> None:
-    """A pip without any caution of its own stands in for the versions that had less."""
+    """A pip without any checks of its own, in the role of old versions."""
     packages = python_without_pip(monkeypatch, tmp_path)
-    (tmp_path / "kept").touch()
+    (tmp_path / "other").touch()
     for attempt in (
         f"open({str(tmp_path / 'evil')!r}, 'w')",
         f"os.open({str(tmp_path / 'evil')!r}, os.O_CREAT | os.O_WRONLY)",
         "open('../../../../evil', 'a')",
-        f"os.remove({str(tmp_path / 'kept')!r})",
-        f"os.remove('kept', dir_fd=os.open({str(tmp_path)!r}, os.O_RDONLY))",
-        f"os.chmod({str(tmp_path / 'kept')!r}, 0)",
-        f"os.rename({str(tmp_path / 'kept')!r}, 'evil')",
+        f"os.remove({str(tmp_path / 'other')!r})",
+        f"os.remove('other', dir_fd=os.open({str(tmp_path)!r}, os.O_RDONLY))",
+        f"os.chmod({str(tmp_path / 'other')!r}, 0)",
+        f"os.rename({str(tmp_path / 'other')!r}, 'evil')",
         f"os.mkdir({str(tmp_path / 'evil')!r})",
         f"os.symlink({str(tmp_path)!r}, 'evil')",
         f"os.system('touch {tmp_path / 'evil'}')",
@@ -435,7 +435,7 @@ async def test_the_guard_holds_pip_whatever_its_version_lets_through(
         error = await refusal(store, "python", "tiny")
         assert "PermissionError" in error.message, attempt
     assert list(tmp_path.rglob("evil")) == []
-    assert (tmp_path / "kept").stat().st_mode & 0o777 != 0
+    assert (tmp_path / "other").stat().st_mode & 0o777 != 0
 
 
 async def test_a_pip_that_cannot_be_kept_from_urls_is_not_used(
@@ -486,12 +486,12 @@ async def test_links_and_paths_of_a_node_package_stay_inside(
 
 @pytest.mark.slow
 @pytest.mark.requirement("B21")
-@pytest.mark.parametrize("place", ["git+file:///nowhere", "file:/", "github:a/b", "{tarball}"])
+@pytest.mark.parametrize("url", ["git+file:///nowhere", "file:/", "github:a/b", "{tarball}"])
 async def test_a_node_package_cannot_bring_another_from_outside_the_registry(
-    store: LayerStore, registry: Registry, place: str
+    store: LayerStore, registry: Registry, url: str
 ) -> None:
     tarball = registry.add("far")
-    registry.add("near", dependencies={"far": place.format(tarball=tarball)})
+    registry.add("near", dependencies={"far": url.format(tarball=tarball)})
     assert (await refusal(store, "node", "near@1")).code == "EXECUTION_ERROR"
 
 
@@ -655,13 +655,13 @@ async def test_an_installer_sees_no_secret_of_the_server(
     for name in ("APEX_TOKEN", "OPENAI_API_KEY", "PYTHONPATH", "NODE_OPTIONS", "LD_PRELOAD_X", "XPIP_A", "TMPDIR"):
         monkeypatch.setenv(name, "secret")
     for name in ("PIP_INDEX_URL", "NPM_CONFIG_PROXY", "npm_config_x", "https_proxy", "NO_PROXY", "LC_ALL", "LANG"):
-        monkeypatch.setenv(name, "told")
+        monkeypatch.setenv(name, "report")
     stand_in("env; exit 3")
     lines: list[str] = []
     with pytest.raises(ServerError):
         await store.install("node", KEY, ["a@1"], lines.append)
     assert not [line for line in lines if "secret" in line]
-    assert len([line for line in lines if line.endswith("=told")]) == 7
+    assert len([line for line in lines if line.endswith("=report")]) == 7
 
 
 async def test_what_an_installer_prints_is_bounded_and_fit_for_a_terminal(
@@ -681,7 +681,7 @@ async def test_what_an_installer_prints_is_bounded_and_fit_for_a_terminal(
     assert caught.value.message.endswith("npm error  [31mlast")
 
 
-async def test_without_pip_the_operator_is_told_how_to_get_it(
+async def test_without_pip_the_error_says_how_to_install_it(
     store: LayerStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     venv.create(tmp_path / "bare", with_pip=False)
@@ -690,7 +690,7 @@ async def test_without_pip_the_operator_is_told_how_to_get_it(
     assert (error.code, "ensurepip" in error.message) == ("NOT_READY", True)
 
 
-async def test_without_npm_the_operator_is_told_how_to_get_it(
+async def test_without_npm_the_error_says_how_to_install_it(
     store: LayerStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -698,7 +698,7 @@ async def test_without_npm_the_operator_is_told_how_to_get_it(
     assert (error.code, "nodejs.org" in error.message) == ("NOT_READY", True)
 
 
-async def test_whatever_a_skill_may_declare_the_store_will_take(
+async def test_the_store_accepts_every_requirement_that_a_skill_may_declare(
     store: LayerStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "requirements.txt").write_text("A_b[c,d]>=1,!=1.5,<2\ne~=1.0\nf==1!2.*\ng===1.0+local-1\nh\n")

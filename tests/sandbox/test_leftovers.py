@@ -1,4 +1,4 @@
-"""Whatever a script leaves behind ends with it: daemons, deaf ones, stopped ones, those that hold its pipes."""
+"""Processes that a script leaves behind end with it: daemons, also with ignored signals, stopped, or with its pipes."""
 
 import time
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from collections.abc import Callable
 import anyio
 import pytest
 
-from tests.sandbox.bench import SECONDS, Bench, Words, marker, named
+from tests.sandbox.bench import SECONDS, Bench, OutputRecorder, marker, named
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -25,28 +25,28 @@ LEAVES = {
 
 @pytest.mark.requirement("B5")
 @pytest.mark.parametrize("left", list(LEAVES))
-async def test_what_a_script_leaves_behind_ends_with_it(walls: Bench, left: str) -> None:
+async def test_what_a_script_leaves_behind_ends_with_it(each_backend: Bench, left: str) -> None:
     mark = marker()
-    result = await walls.run(LEAVES[left].format(mark=mark) + "\necho done", "sh")
+    result = await each_backend.run(LEAVES[left].format(mark=mark) + "\necho done", "sh")
     assert (result.success, result.stdout) == (True, "done\n")
     assert named(mark) == []
 
 
-async def test_a_grandchild_with_the_pipe_does_not_hold_up_the_result(walls: Bench) -> None:
+async def test_a_grandchild_with_the_pipe_does_not_hold_up_the_result(each_backend: Bench) -> None:
     begun = time.monotonic()
     text = "import os, time\nif os.fork() == 0: os.setsid(); time.sleep(1000)\nprint('done', flush=True)"
-    result = await walls.run(text)
+    result = await each_backend.run(text)
     assert (result.success, result.stdout) == (True, "done\n")
     assert time.monotonic() - begun < SECONDS
 
 
-async def test_a_script_without_output_still_ends_when_it_ends(walls: Bench) -> None:
+async def test_a_script_without_output_still_ends_when_it_ends(each_backend: Bench) -> None:
     text = "import os, time; os.close(1); os.close(2); time.sleep(0.1); os._exit(3)"
-    result = await walls.run(text)
+    result = await each_backend.run(text)
     assert (result.error_code, result.exit_code, result.stdout) == ("EXIT_NONZERO", 3, "")
 
 
-async def test_nothing_is_written_after_the_end(walls: Bench) -> None:
+async def test_nothing_is_written_after_the_end(each_backend: Bench) -> None:
     text = """
 import os, time
 if os.fork() == 0:
@@ -54,10 +54,10 @@ if os.fork() == 0:
     while True: os.write(1, b"late ")
 print("done", flush=True)
 """
-    words = Words()
-    result = await walls.run(text, listener=words)
+    words = OutputRecorder()
+    result = await each_backend.run(text, listener=words)
     heard = words.text
-    await walls.run("pass")
+    await each_backend.run("pass")
     assert words.text == heard == result.stdout
 
 
@@ -71,19 +71,21 @@ print("done", flush=True)
         ("py", "import os\nwhile True:\n    try:\n        if os.fork() == 0: os.setsid()\n    except OSError: pass"),
     ],
 )
-async def test_a_bomb_of_processes_burns_out_alone(walls: Bench, suffix: str, text: str) -> None:
-    words = Words()
+async def test_a_bomb_of_processes_burns_out_alone(each_backend: Bench, suffix: str, text: str) -> None:
+    words = OutputRecorder()
     cancels: list[Callable[[], None]] = []
     mark = marker()
 
     async def explode() -> None:
-        result = await walls.run(text, suffix, args=(mark,), timeout_ms=1500, listener=words, started=cancels.append)
+        result = await each_backend.run(
+            text, suffix, args=(mark,), timeout_ms=1500, listener=words, on_start=cancels.append
+        )
         assert not result.success
         assert result.error_code in ("TIMEOUT", "PROCESS_LIMIT", "EXIT_NONZERO", "OUTPUT_LIMIT")
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(explode)
         await until(lambda: bool(cancels))
-        assert (await walls.run("echo fine", "sh")).stdout == "fine\n"
+        assert (await each_backend.run("echo fine", "sh")).stdout == "fine\n"
     await until(lambda: not named(mark))
-    assert (await walls.run("echo fine", "sh")).stdout == "fine\n"
+    assert (await each_backend.run("echo fine", "sh")).stdout == "fine\n"

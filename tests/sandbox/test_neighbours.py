@@ -1,4 +1,4 @@
-"""Two runs at once: neither sees, signals or hears the other, and nobody on the host overhears what they were told."""
+"""Two runs at a time: neither can see or signal the other, and no other user of the host can read their input."""
 
 import json
 import os
@@ -11,9 +11,9 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from apexbridge.sandbox.engine import Sandbox
 from apexbridge.sandbox.models import ExecutionResult
-from tests.sandbox.bench import Bench, Words, command_line, marker, named, processes
+from apexbridge.sandbox.sandbox import Sandbox
+from tests.sandbox.bench import Bench, OutputRecorder, command_line, marker, named, processes
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -23,8 +23,8 @@ mark = json.loads(os.environ["INPUT_JSON"])["mark"]
 open(mark, "w").write("of the first")
 open("output/" + mark, "w").write("of the first")
 os.chmod(".", 0o777)
-for place in ("/dev/shm/", "/tmp/"):
-    try: open(place + mark, "w").write("of the first")
+for folder in ("/dev/shm/", "/tmp/"):
+    try: open(folder + mark, "w").write("of the first")
     except OSError: pass
 try:
     listener = socket.socket(socket.AF_UNIX)
@@ -37,23 +37,23 @@ time.sleep(1000)
 """
 SECOND = """
 import json, os, signal, socket
-given = json.loads(os.environ["INPUT_JSON"])
-mark, reached = given["mark"], []
+payload = json.loads(os.environ["INPUT_JSON"])
+mark, reached = payload["mark"], []
 def attempt(name, action):
     try:
         if action() is not False: reached.append(name)
     except OSError: pass
-for place in ("/dev/shm", "/tmp", given["workspace"], given["workspace"] + "/output"):
-    attempt("read in " + place, lambda: open(place + "/" + mark))
-    attempt("write in " + place, lambda: open(place + "/" + mark, "r+"))
-    attempt("list " + place, lambda: mark in os.listdir(place))
+for folder in ("/dev/shm", "/tmp", payload["workspace"], payload["workspace"] + "/output"):
+    attempt("read in " + folder, lambda: open(folder + "/" + mark))
+    attempt("write in " + folder, lambda: open(folder + "/" + mark, "r+"))
+    attempt("list " + folder, lambda: mark in os.listdir(folder))
 attempt("connect", lambda: socket.socket(socket.AF_UNIX).connect("\\0" + mark))
 def sees():
     for name in os.listdir("/proc"):
         if name.isdigit() and name != str(os.getpid()) and mark in open(f"/proc/{name}/cmdline").read(): return True
     return False
 attempt("see", sees)
-for pid in given["pids"]:
+for pid in payload["pids"]:
     attempt("signal", lambda: os.kill(pid, 0))
     attempt("environment", lambda: open(f"/proc/{pid}/environ").read(1))
     attempt("memory", lambda: open(f"/proc/{pid}/mem"))
@@ -63,12 +63,12 @@ print(json.dumps(reached))
 
 @asynccontextmanager
 async def going(bench: Bench, mark: str) -> AsyncIterator[str]:
-    """A run that goes on for as long as the block; gives its workspace as it sees it."""
-    words = Words()
+    """A run that lasts as long as the block; yields the path of its workspace inside the sandbox."""
+    words = OutputRecorder()
     cancels: list[Callable[[], None]] = []
 
     async def run() -> None:
-        await bench.run(FIRST, input={"mark": mark}, listener=words, started=cancels.append)
+        await bench.run(FIRST, input={"mark": mark}, listener=words, on_start=cancels.append)
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(run)
@@ -79,20 +79,20 @@ async def going(bench: Bench, mark: str) -> AsyncIterator[str]:
 
 
 @pytest.mark.requirement("B9")
-async def test_two_runs_at_once_do_not_meet(walls: Bench) -> None:
+async def test_two_runs_at_once_do_not_meet(each_backend: Bench) -> None:
     mark = marker()
-    async with going(walls, mark) as workspace:
+    async with going(each_backend, mark) as workspace:
         await until(lambda: bool(named(mark)))
         pids = named(mark)
-        found = await walls.told(SECOND, input={"mark": mark, "workspace": workspace, "pids": pids})
+        found = await each_backend.run_json(SECOND, input={"mark": mark, "workspace": workspace, "pids": pids})
         assert found == []
         assert named(mark)
 
 
 @pytest.mark.requirement("B8")
 @pytest.mark.parametrize("suffix", ["py", "js", "sh"])
-async def test_no_command_line_of_the_host_shows_the_input(walls: Bench, suffix: str) -> None:
-    mark, words = marker(), Words()
+async def test_no_command_line_of_the_host_shows_the_input(each_backend: Bench, suffix: str) -> None:
+    mark, words = marker(), OutputRecorder()
     cancels: list[Callable[[], None]] = []
     text = {
         "py": "print('begun', flush=True); import time; time.sleep(1000)",
@@ -101,7 +101,7 @@ async def test_no_command_line_of_the_host_shows_the_input(walls: Bench, suffix:
     }[suffix]
 
     async def run() -> None:
-        await walls.run(text, suffix, input={"secret": mark}, listener=words, started=cancels.append)
+        await each_backend.run(text, suffix, input={"secret": mark}, listener=words, on_start=cancels.append)
 
     seen: list[str] = []
     async with anyio.create_task_group() as tasks:
@@ -128,21 +128,21 @@ for folder, names, files in os.walk("/"):
 print(json.dumps([sorted(os.listdir("/skill")), found, open("/proc/self/mountinfo").read()]))
 """
     second = bench.write(text, files={"data/mine.txt": "of the second skill"})
-    skill, found, mounts = await bench.told("", folder=second)
+    skill, found, mounts = await bench.run_json("", folder=second)
     assert (skill, found) == (["data", "scripts"], ["/skill/data/mine.txt"])
     assert first.name not in mounts
 
 
 @pytest.mark.requirement("B9")
-async def test_what_one_run_leaves_the_next_does_not_find(walls: Bench) -> None:
+async def test_a_run_does_not_find_files_of_the_previous_one(each_backend: Bench) -> None:
     mark = marker()
     leave = f"""
 import os
-for place in (".", "tmp", "output", "/dev/shm", "/tmp"):
-    try: open(place + "/{mark}", "w").close()
+for folder in (".", "tmp", "output", "/dev/shm", "/tmp"):
+    try: open(folder + "/{mark}", "w").close()
     except OSError: pass
 """
-    look = f"""
+    inspect = f"""
 import json, os
 found = []
 for folder, names, files in os.walk("/"):
@@ -150,19 +150,19 @@ for folder, names, files in os.walk("/"):
     found += [folder for name in files if name == "{mark}"]
 print(json.dumps(found))
 """
-    assert (await walls.run(leave)).success
-    assert await walls.told(look) == []
+    assert (await each_backend.run(leave)).success
+    assert await each_backend.run_json(inspect) == []
 
 
-async def test_every_run_of_root_is_a_user_of_its_own_even_of_two_servers(walls: Bench, tmp_path: Path) -> None:
+async def test_every_run_of_root_is_a_user_of_its_own_even_of_two_servers(each_backend: Bench, tmp_path: Path) -> None:
     mark, count = marker(), 3 if os.getuid() == 0 else 1
     text = f"print('begun', flush=True); import os; os.execv('/bin/sh', ['sh', '-c', 'sleep 1000; true', '{mark}'])"
     cancels: list[Callable[[], None]] = []
-    another = Sandbox(walls.sandbox.settings)
+    another = Sandbox(each_backend.sandbox.settings)
     async with another.running(), anyio.create_task_group() as tasks:
-        for bench in (walls, walls, Bench(another, tmp_path)):
-            words = Words()
-            tasks.start_soon(partial(bench.run, text, listener=words, started=cancels.append))
+        for bench in (each_backend, each_backend, Bench(another, tmp_path)):
+            words = OutputRecorder()
+            tasks.start_soon(partial(bench.run, text, listener=words, on_start=cancels.append))
             await words.wait_for("begun")
         await until(lambda: len(owners(mark)) >= count)
         found = owners(mark)
@@ -182,7 +182,7 @@ def owners(mark: str) -> set[int]:
     return found
 
 
-async def test_processes_of_two_runs_do_not_count_against_each_other(walls: Bench) -> None:
+async def test_processes_of_two_runs_do_not_count_against_each_other(each_backend: Bench) -> None:
     children = 45
     text = f"""
 import os, signal, time
@@ -191,16 +191,16 @@ for number in range({children}):
 print("begun", number + 1, flush=True)
 time.sleep(1000)
 """
-    assert 2 * children > walls.sandbox.settings.limits.processes
+    assert 2 * children > each_backend.sandbox.settings.limits.processes
     cancels: list[Callable[[], None]] = []
     results: list[ExecutionResult] = []
 
-    async def run(words: Words) -> None:
-        results.append(await walls.run(text, listener=words, started=cancels.append))
+    async def run(words: OutputRecorder) -> None:
+        results.append(await each_backend.run(text, listener=words, on_start=cancels.append))
 
     async with anyio.create_task_group() as tasks:
         for _ in range(3):
-            words = Words()
+            words = OutputRecorder()
             tasks.start_soon(run, words)
             await words.wait_for(f"begun {children}")
         assert results == [], "all three run at the same time"
@@ -210,8 +210,8 @@ time.sleep(1000)
     assert ends == [("CANCELLED", f"begun {children}\n")] * 3
 
 
-async def test_what_held_a_run_is_told_with_its_result(walls: Bench) -> None:
-    result = await walls.run("pass")
-    told = json.loads(result.model_dump_json(by_alias=True))["enforcement"]
-    assert set(told) == {"fs", "net", "tree_kill", "memory", "pids", "disk", "env", "fds", "syscalls"}
-    assert all(isinstance(mechanism, str) and mechanism for mechanism in told.values())
+async def test_a_result_lists_the_mechanism_of_each_guarantee(each_backend: Bench) -> None:
+    result = await each_backend.run("pass")
+    report = json.loads(result.model_dump_json(by_alias=True))["enforcement"]
+    assert set(report) == {"fs", "net", "tree_kill", "memory", "pids", "disk", "env", "fds", "syscalls"}
+    assert all(isinstance(mechanism, str) and mechanism for mechanism in report.values())

@@ -25,7 +25,7 @@ def failed(code: int | None, stderr: str = "", verdict: str | None = None) -> Fa
 
 
 @pytest.mark.parametrize("stderr", ["", "Error: only talk\n", "MemoryError\n", "No space left on device"])
-def test_what_ends_with_zero_is_no_failure_whatever_it_printed(stderr: str) -> None:
+def test_exit_code_zero_is_a_success_with_any_output(stderr: str) -> None:
     assert failure_of(Ending(code=0), stderr, output_limit=10 * MB) is None
 
 
@@ -38,14 +38,14 @@ def test_what_ends_with_zero_is_no_failure_whatever_it_printed(stderr: str) -> N
         ("processes", "PROCESS_LIMIT", "Too many processes", 137),
         ("disk", "DISK_LIMIT", "Disk limit exceeded", 137),
         ("cancelled", "CANCELLED", "Execution cancelled", 137),
-        ("lost", "KILLED", "The sandbox was ended from outside", 137),
+        ("lost", "KILLED", "The sandbox was killed from outside", 137),
     ],
 )
 @pytest.mark.parametrize("ended_with", [None, 0, 1, 137])
-def test_what_was_ended_for_a_reason_says_that_reason(
+def test_a_killed_run_reports_the_reason(
     verdict: str, code: ErrorCode, message: str, exit_code: int, ended_with: int | None
 ) -> None:
-    assert failed(ended_with, "Error: whatever", verdict) == Failure(code=code, message=message, exit_code=exit_code)
+    assert failed(ended_with, "Error: other", verdict) == Failure(code=code, message=message, exit_code=exit_code)
 
 
 @pytest.mark.requirement("B11")
@@ -57,7 +57,7 @@ def test_what_was_ended_for_a_reason_says_that_reason(
         ("", "the sandbox could not be set up"),
     ],
 )
-def test_what_never_started_tells_the_cause_last(stderr: str, message: str) -> None:
+def test_a_run_that_never_started_reports_the_last_line(stderr: str, message: str) -> None:
     assert failed(None, stderr) == Failure(
         code="SPAWN_FAILED", message=f"Failed to spawn process: {message}", exit_code=None
     )
@@ -96,14 +96,14 @@ def test_what_never_started_tells_the_cause_last(stderr: str, message: str) -> N
         ("only\nNode.js v22.11.0\n", "only"),
     ],
 )
-def test_the_message_of_an_uncaught_error_stands_without_its_class(stderr: str, message: str) -> None:
+def test_the_message_of_an_uncaught_error_omits_its_class(stderr: str, message: str) -> None:
     assert error_message(stderr) == message
     assert failed(1, stderr) == Failure(code="EXIT_NONZERO", message=message, exit_code=1)
 
 
 @pytest.mark.requirement("B4")
 @pytest.mark.parametrize("stderr", ["", "\n \n\t\n"])
-def test_silence_is_told_by_its_number(stderr: str) -> None:
+def test_without_output_the_exit_code_is_reported(stderr: str) -> None:
     assert failed(3, stderr) == Failure(code="EXIT_NONZERO", message="Exit code 3", exit_code=3)
 
 
@@ -112,7 +112,7 @@ def test_a_script_that_exits_like_a_timeout_is_none() -> None:
     assert failed(124) == Failure(code="EXIT_NONZERO", message="Exit code 124", exit_code=124)
 
 
-def test_a_script_that_was_killed_by_nobody_of_ours_says_so() -> None:
+def test_a_script_that_was_killed_from_outside_is_reported_as_killed() -> None:
     assert failed(137) == Failure(code="KILLED", message="Exit code 137", exit_code=137)
 
 
@@ -163,7 +163,7 @@ def test_endless_last_words_are_read_in_no_time_that_grows_with_them() -> None:
 
 
 @pytest.mark.requirement("B3")
-def test_a_success_is_told_without_errors() -> None:
+def test_a_success_has_no_error_fields() -> None:
     result = ExecutionResult(id="1", success=True, status="success", stdout="out", exit_code=0, duration=5)
     assert result.model_dump(by_alias=True) == {
         "id": "1",

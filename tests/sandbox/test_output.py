@@ -1,4 +1,4 @@
-"""What a run prints, piece by piece: nothing is lost at a border, nothing above the budget, no secret at all."""
+"""Output in chunks: nothing is lost between them, nothing above the limit is stored, and secrets are masked."""
 
 import base64
 import codecs
@@ -15,67 +15,66 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apexbridge.sandbox.masker import Masker
-from apexbridge.sandbox.masking import MIN_CHARACTERS, masks
-from apexbridge.sandbox.output import TRUNCATED, Output, Stream
+from apexbridge.sandbox.masking import MIN_CHARACTERS, StreamMasker, secret_patterns
+from apexbridge.sandbox.output import TRUNCATED, OutputStream, RunOutput
 from tests.sandbox.properties import unhurried
 
 LARGE = 1 << 20
-pieces_of_both = st.lists(st.tuples(st.sampled_from(["stdout", "stderr"]), st.binary(max_size=40)), max_size=20)
+chunks_of_both = st.lists(st.tuples(st.sampled_from(["stdout", "stderr"]), st.binary(max_size=40)), max_size=20)
 
 
 def cut(data: bytes, borders: list[int]) -> list[bytes]:
-    """The data in pieces."""
-    places = [0, *sorted(place % (len(data) + 1) for place in borders), len(data)]
-    return [data[begin:end] for begin, end in pairwise(places)]
+    """The data in chunks."""
+    indexes = [0, *sorted(index % (len(data) + 1) for index in borders), len(data)]
+    return [data[begin:end] for begin, end in pairwise(indexes)]
 
 
 def collected(data: bytes, borders: list[int], secrets: list[str], *, limit: int = LARGE) -> tuple[str, str]:
-    """One stream fed in pieces: what is kept, and what a listener heard."""
-    heard: list[str] = []
-    output = Output(limit, secrets=secrets, listener=lambda _, text: heard.append(text))
-    for piece in cut(data, borders):
-        output.add("stdout", piece)
-    return output.finish()[0], "".join(heard)
+    """One stream in chunks: the stored text, and the text that a listener received."""
+    received: list[str] = []
+    output = RunOutput(limit, secrets=secrets, listener=lambda _, text: received.append(text))
+    for chunk in cut(data, borders):
+        output.add("stdout", chunk)
+    return output.finish()[0], "".join(received)
 
 
 @given(st.text(), st.lists(st.integers(min_value=0)))
 @unhurried
-def test_characters_stay_whole_wherever_a_piece_ends(text: str, borders: list[int]) -> None:
+def test_characters_stay_whole_wherever_a_chunk_ends(text: str, borders: list[int]) -> None:
     assert collected(text.encode(), borders, []) == (text, text)
 
 
 @given(st.binary(), st.lists(st.integers(min_value=0)))
 @unhurried
-def test_what_is_no_text_is_replaced_the_same_way_wherever_a_piece_ends(data: bytes, borders: list[int]) -> None:
+def test_invalid_utf_8_is_replaced_the_same_way_wherever_a_chunk_ends(data: bytes, borders: list[int]) -> None:
     whole = data.decode("utf-8", "replace")
     assert collected(data, borders, []) == (whole, whole)
 
 
-@given(pieces_of_both)
+@given(chunks_of_both)
 @unhurried
-def test_a_listener_hears_everything_in_order(pieces: list[tuple[Stream, bytes]]) -> None:
-    heard: dict[Stream, str] = {"stdout": "", "stderr": ""}
+def test_a_listener_receives_everything_in_order(chunks: list[tuple[OutputStream, bytes]]) -> None:
+    received: dict[OutputStream, str] = {"stdout": "", "stderr": ""}
 
-    def listen(stream: Stream, text: str) -> None:
-        heard[stream] += text
+    def listen(stream: OutputStream, text: str) -> None:
+        received[stream] += text
 
-    output = Output(LARGE, listener=listen)
-    assert all(output.add(stream, data) for stream, data in pieces)
-    assert output.finish() == (heard["stdout"], heard["stderr"])
+    output = RunOutput(LARGE, listener=listen)
+    assert all(output.add(stream, data) for stream, data in chunks)
+    assert output.finish() == (received["stdout"], received["stderr"])
 
 
 @pytest.mark.requirement("B6")
-@given(pieces_of_both, st.integers(min_value=0, max_value=200))
+@given(chunks_of_both, st.integers(min_value=0, max_value=200))
 @unhurried
-def test_both_streams_share_one_budget(pieces: list[tuple[Stream, bytes]], limit: int) -> None:
-    output = Output(limit)
-    told = [output.add(stream, data) for stream, data in pieces]
-    total = sum(len(data) for _, data in pieces)
-    assert output.is_over == (total > limit)
-    assert all(told) == (total <= limit)
+def test_both_streams_share_one_budget(chunks: list[tuple[OutputStream, bytes]], limit: int) -> None:
+    output = RunOutput(limit)
+    report = [output.add(stream, data) for stream, data in chunks]
+    total = sum(len(data) for _, data in chunks)
+    assert output.is_truncated == (total > limit)
+    assert all(report) == (total <= limit)
     stdout, stderr = output.finish()
-    if output.is_over:
+    if output.is_truncated:
         assert stdout.endswith(TRUNCATED)
         decoded = stdout.removesuffix(TRUNCATED) + stderr.removesuffix(TRUNCATED)
         assert len(decoded) <= limit
@@ -85,10 +84,10 @@ def test_both_streams_share_one_budget(pieces: list[tuple[Stream, bytes]], limit
 
 @pytest.mark.requirement("B6")
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
-def test_exactly_the_limit_is_allowed_and_one_byte_more_is_not(stream: Stream) -> None:
-    output = Output(10)
+def test_exactly_the_limit_is_allowed_and_one_byte_more_is_not(stream: OutputStream) -> None:
+    output = RunOutput(10)
     assert output.add(stream, b"x" * 10)
-    assert not output.is_over
+    assert not output.is_truncated
     assert not output.add(stream, b"y")
     assert not output.add("stdout", b"z" * 100)
     stdout, stderr = output.finish()
@@ -96,14 +95,14 @@ def test_exactly_the_limit_is_allowed_and_one_byte_more_is_not(stream: Stream) -
     assert stdout.endswith(TRUNCATED)
 
 
-def test_half_a_character_at_the_cut_is_left_out() -> None:
-    output = Output(4)
+def test_an_incomplete_character_at_the_cut_is_dropped() -> None:
+    output = RunOutput(4)
     output.add("stdout", "日本".encode())
     assert output.finish() == (f"日{TRUNCATED}", "")
 
 
-def test_half_a_character_at_the_end_shows_as_damage() -> None:
-    output = Output(100)
+def test_an_incomplete_character_at_the_end_is_replaced() -> None:
+    output = RunOutput(100)
     output.add("stdout", "日本".encode()[:-1])
     assert output.finish() == ("日\N{REPLACEMENT CHARACTER}", "")
 
@@ -118,7 +117,7 @@ def masked_by_hand(text: str, secrets: list[str]) -> str:
         if text.startswith(secret, at)
     ]
     shown, until, at = "", 0, 0
-    for first, last in sorted(found, key=lambda place: (place[0], -place[1])):
+    for first, last in sorted(found, key=lambda index: (index[0], -index[1])):
         if first >= until:
             shown += text[at:first] + "***"
         until = max(until, last)
@@ -133,7 +132,7 @@ letters = st.text(alphabet="abcdé-\n", max_size=60)
 @pytest.mark.requirement("B20")
 @given(letters, words, st.lists(st.integers(min_value=0)))
 @unhurried
-def test_a_secret_is_masked_the_same_way_wherever_a_piece_ends(text: str, secret: str, borders: list[int]) -> None:
+def test_a_secret_is_masked_the_same_way_wherever_a_chunk_ends(text: str, secret: str, borders: list[int]) -> None:
     masked = masked_by_hand(text, [secret])
     assert collected(text.encode(), borders, [secret]) == (masked, masked)
 
@@ -141,7 +140,7 @@ def test_a_secret_is_masked_the_same_way_wherever_a_piece_ends(text: str, secret
 @pytest.mark.requirement("B20")
 @given(letters, st.lists(words, min_size=1, max_size=5), st.lists(st.integers(min_value=0)))
 @unhurried
-def test_secrets_that_overlap_are_masked_as_a_whole_wherever_a_piece_ends(
+def test_secrets_that_overlap_are_masked_as_a_whole_wherever_a_chunk_ends(
     text: str, secrets: list[str], borders: list[int]
 ) -> None:
     masked = masked_by_hand(text, secrets)
@@ -157,25 +156,25 @@ def test_of_three_secrets_in_a_chain_nothing_is_left(borders: list[int]) -> None
     assert collected(b"abcdefabcdef", borders, secrets)[0] == "******", "two that touch are two"
 
 
-def hear(heard: list[str], _: Stream, text: str) -> None:
-    heard.append(text)
+def receive(received: list[str], _: OutputStream, text: str) -> None:
+    received.append(text)
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
 @pytest.mark.parametrize("sizes", [[100], [1] * 100, [7, 3, 90]])
-def test_the_beginning_of_a_secret_at_the_cut_is_not_shown(stream: Stream, sizes: list[int]) -> None:
+def test_the_beginning_of_a_secret_at_the_cut_is_not_shown(stream: OutputStream, sizes: list[int]) -> None:
     secret = "hunter2-is-long"
     text = f"the key is {secret} and more".encode()
     for limit in range(12, 11 + len(secret)):
-        heard: list[str] = []
-        output = Output(limit, secrets=[secret], listener=partial(hear, heard))
+        received: list[str] = []
+        output = RunOutput(limit, secrets=[secret], listener=partial(receive, received))
         at = 0
         for size in sizes:
             output.add(stream, text[at : at + size])
             at += size
         shown = output.finish()[0 if stream == "stdout" else 1]
         assert shown == f"the key is {TRUNCATED}", limit
-        assert "hunt" not in "".join(heard)
+        assert "hunt" not in "".join(received)
 
 
 # ------------------------------------------------------------------------------------------------------------- cost
@@ -195,19 +194,19 @@ HARD: dict[str, tuple[list[str], Callable[[str], str]]] = {
 def test_the_search_takes_a_few_steps_for_each_character(case: str, size: int) -> None:
     secrets, make = HARD[case]
     text = make(secrets[0])
-    masker = Masker(secrets)
+    masker = StreamMasker(secrets)
     shown = "".join(masker.add(text[at : at + size]) for at in range(0, len(text), size)) + masker.end()
     assert masker.examined <= 6 * len(text)
-    whole = Masker(secrets)
+    whole = StreamMasker(secrets)
     assert shown == whole.add(text) + whole.end()
 
 
 @pytest.mark.requirement("B20")
 def test_a_text_twice_as_long_takes_twice_the_steps() -> None:
-    secrets = masks({"KEY": "".join(map(chr, range(33, 127))) * 40})
+    secrets = secret_patterns({"KEY": "".join(map(chr, range(33, 127))) * 40})
     counts = []
     for times in (1, 2, 4, 8):
-        masker = Masker(secrets)
+        masker = StreamMasker(secrets)
         for at in range(0, 5000 * times):
             masker.add(secrets[0][at % len(secrets[0])])
         counts.append(masker.examined / times)
@@ -217,22 +216,22 @@ def test_a_text_twice_as_long_takes_twice_the_steps() -> None:
 @pytest.mark.requirement("B20")
 @given(letters, st.lists(words, max_size=4), st.lists(st.integers(min_value=0)), st.integers(1, 80))
 @unhurried
-def test_no_secret_is_ever_shown_or_told(text: str, secrets: list[str], borders: list[int], limit: int) -> None:
-    kept, heard = collected(text.encode(), borders, secrets, limit=limit)
-    assert kept == heard
-    assert not [secret for secret in secrets if secret in kept.removesuffix(TRUNCATED)]
+def test_no_secret_is_ever_stored_or_reported(text: str, secrets: list[str], borders: list[int], limit: int) -> None:
+    stored, received = collected(text.encode(), borders, secrets, limit=limit)
+    assert stored == received
+    assert not [secret for secret in secrets if secret in stored.removesuffix(TRUNCATED)]
 
 
 @pytest.mark.requirement("B20")
 def test_what_may_become_a_secret_is_held_back_until_it_is_clear() -> None:
-    heard: list[str] = []
-    output = Output(100, secrets=["hunter2"], listener=lambda _, text: heard.append(text))
+    received: list[str] = []
+    output = RunOutput(100, secrets=["hunter2"], listener=lambda _, text: received.append(text))
     output.add("stdout", b"it is hun")
-    assert heard == ["it is "]
+    assert received == ["it is "]
     output.add("stdout", b"gry")
     output.add("stdout", b" hunter")
     output.add("stdout", b"2.")
-    assert "".join(heard) == "it is hungry ***."
+    assert "".join(received) == "it is hungry ***."
     output.add("stdout", b"hunt")
     assert output.finish()[0] == "it is hungry ***.hunt"
 
@@ -240,8 +239,8 @@ def test_what_may_become_a_secret_is_held_back_until_it_is_clear() -> None:
 @pytest.mark.requirement("B20")
 @given(st.text(min_size=MIN_CHARACTERS, max_size=30).filter(lambda text: text.strip()))
 @unhurried
-def test_a_secret_is_known_in_every_usual_shape(value: str) -> None:
-    shapes = masks({"KEY": value})
+def test_a_secret_is_masked_in_every_usual_encoding(value: str) -> None:
+    shapes = secret_patterns({"KEY": value})
     raw = value.encode()
     encoded = codecs.encode(raw, "base64").decode().replace("\n", "")
     for shape in (value, encoded, raw.hex(), raw.hex().upper()):
@@ -279,14 +278,14 @@ PRINTED: dict[str, Callable[[str], str]] = {
 @pytest.mark.requirement("B20")
 @pytest.mark.parametrize("how", list(PRINTED))
 @pytest.mark.parametrize("value", ["p4ss'wOrd &<x>/é 9+Zq", "hunter2", "plain words", 'say "it"', "日本語の秘密"])
-def test_a_secret_is_masked_however_a_program_prints_it(how: str, value: str) -> None:
+def test_a_secret_is_masked_as_programs_print_it(how: str, value: str) -> None:
     printed = PRINTED[how](value)
-    shown, _ = collected(f"before {printed} after".encode(), [], masks({"KEY": value}))
+    shown, _ = collected(f"before {printed} after".encode(), [], secret_patterns({"KEY": value}))
     assert "***" in shown
     left = shown.removeprefix("before ").removesuffix(" after")
-    kept = max(left.split("***"), key=len)
-    assert len(kept) <= 8, "at most a quote, the other bytes, or what belongs to both"
+    stored = max(left.split("***"), key=len)
+    assert len(stored) <= 8, "at most a quote, the other bytes, or what belongs to both"
 
 
 def test_a_value_too_short_to_be_a_secret_masks_nothing() -> None:
-    assert masks({"A": "abc", "B": ""}) == []
+    assert secret_patterns({"A": "abc", "B": ""}) == []

@@ -12,9 +12,9 @@ import pytest
 
 from apexbridge.errors import SkillPermissionError
 from apexbridge.sandbox.config import GUARANTEES, SandboxSettings
-from apexbridge.sandbox.engine import Sandbox
 from apexbridge.sandbox.models import ExecutionResult
-from tests.sandbox.bench import SECONDS, Bench, Words, marker, named
+from apexbridge.sandbox.sandbox import Sandbox
+from tests.sandbox.bench import SECONDS, Bench, OutputRecorder, marker, named
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -34,10 +34,10 @@ suffixes = pytest.mark.parametrize("suffix", list(FOREVER))
 
 
 class Ongoing:
-    """A run that goes on in the background until it is told to end."""
+    """A run in the background that ends on request."""
 
     def __init__(self) -> None:
-        self.words = Words()
+        self.words = OutputRecorder()
         self.cancel: Callable[[], None] = lambda: None
         self.result: ExecutionResult | None = None
 
@@ -45,7 +45,7 @@ class Ongoing:
         self.cancel = cancel
 
     async def go(self, bench: Bench, text: str, suffix: str, args: tuple[str, ...] = ()) -> None:
-        self.result = await bench.run(text, suffix, args=args, listener=self.words, started=self.started)
+        self.result = await bench.run(text, suffix, args=args, listener=self.words, on_start=self.started)
 
 
 # ----------------------------------------------------------------------------------------------------- own process
@@ -108,7 +108,7 @@ import importlib.util, json, sys
 names = ["fastapi", "pydantic", "anyio", "apexbridge", "pytest", "pip", "numpy"]
 print(json.dumps([[name for name in names if importlib.util.find_spec(name)], sys.path]))
 """
-    found, path = await bench.told(text)
+    found, path = await bench.run_json(text)
     assert found == []
     assert not [entry for entry in path if "site-packages" in entry or "dist-packages" in entry]
 
@@ -121,8 +121,8 @@ from helper import WORD
 print(json.dumps([__name__, __file__, sys.argv, WORD, sorted(vars(__main__))]))
 sys.exit
 """
-    told = await bench.told(text, args=("a", ""), files_beside={"scripts/helper.py": "WORD = 'found'"})
-    name, file, argv, word, names = told
+    report = await bench.run_json(text, args=("a", ""), files_beside={"scripts/helper.py": "WORD = 'found'"})
+    name, file, argv, word, names = report
     assert (name, word, argv) == ("__main__", "found", [file, "a", ""])
     assert file.endswith("/scripts/execute.py")
     assert {each for each in names if not each.startswith("__")} == {"WORD", "json", "os", "sys"}
@@ -137,13 +137,13 @@ async def test_a_module_of_the_skill_comes_before_one_of_the_library(bench: Benc
 
 @pytest.mark.requirement("B2")
 @pytest.mark.parametrize("first", ["#!/bin/bash", "#!/usr/bin/env bash", "#! /usr/bin/bash"])
-async def test_a_shell_script_that_asks_for_bash_gets_it_where_there_is_one(cold: Bench, first: str) -> None:
+async def test_a_shell_script_that_names_bash_gets_it_if_it_is_installed(cold: Bench, first: str) -> None:
     expected = "bash\n" if shutil.which("bash", path="/bin") else "\n"
     assert (await cold.run(f"{first}\necho ${{BASH_VERSION:+bash}}", "sh")).stdout == expected
 
 
 @pytest.mark.requirement("B2")
-async def test_a_shell_script_is_run_by_sh_whatever_else_it_asks_for(cold: Bench) -> None:
+async def test_other_shell_scripts_are_run_by_sh(cold: Bench) -> None:
     assert (await cold.run("#!/usr/bin/env python3\necho plain", "sh")).stdout == "plain\n"
 
 
@@ -194,7 +194,9 @@ async def test_children_threads_and_workers_are_a_scripts_own_business(bench: Be
         ("sh", "exit 9", "Exit code 9", 9),
     ],
 )
-async def test_a_script_that_fails_says_why(bench: Bench, suffix: str, text: str, error: str, exit_code: int) -> None:
+async def test_a_failed_script_reports_its_error(
+    bench: Bench, suffix: str, text: str, error: str, exit_code: int
+) -> None:
     result = await bench.run(text, suffix)
     assert (result.success, result.status, result.error_code) == (False, "error", "EXIT_NONZERO")
     assert (result.error, result.exit_code) == (error, exit_code)
@@ -236,7 +238,7 @@ async def test_a_script_that_cannot_be_read_is_refused_before_it_runs(cold: Benc
 
 @pytest.mark.requirement("B11")
 @pytest.mark.parametrize("warm", [0, 1])
-async def test_a_runtime_that_cannot_start_says_so_and_others_still_do(tmp_path: Path, warm: int) -> None:
+async def test_a_runtime_that_cannot_start_is_reported_and_others_still_work(tmp_path: Path, warm: int) -> None:
     """A Node that answers on the host and cannot be executed inside: its own interpreter is out of reach there."""
     beyond, program = tmp_path / "beyond", tmp_path / "broken/bin/node"
     program.parent.mkdir(parents=True)
@@ -261,26 +263,26 @@ async def test_a_runtime_that_cannot_start_says_so_and_others_still_do(tmp_path:
 
 # ------------------------------------------------------------------------------------------------------- live, cancel
 @suffixes
-async def test_output_is_told_while_the_script_goes_on(bench: Bench, suffix: str) -> None:
+async def test_output_is_reported_while_the_script_runs(bench: Bench, suffix: str) -> None:
     ongoing = Ongoing()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(ongoing.go, bench, FOREVER[suffix], suffix)
         await ongoing.words.wait_for("begun")
         assert ongoing.result is None
         ongoing.cancel()
-    assert ongoing.words.told == [("stdout", "begun\n")]
+    assert ongoing.words.chunks == [("stdout", "begun\n")]
 
 
-async def test_both_streams_are_told_apart(bench: Bench) -> None:
-    words = Words()
+async def test_both_streams_are_reported_separately(bench: Bench) -> None:
+    words = OutputRecorder()
     result = await bench.run("import sys; print('one'); print('two', file=sys.stderr)", listener=words)
-    assert sorted(words.told) == [("stderr", "two\n"), ("stdout", "one\n")]
+    assert sorted(words.chunks) == [("stderr", "two\n"), ("stdout", "one\n")]
     assert (result.stdout, result.stderr) == ("one\n", "two\n")
 
 
 async def test_a_character_written_in_halves_is_whole(bench: Bench) -> None:
     text = "import os, time\nfor byte in '日本🐛'.encode(): os.write(1, bytes([byte])); time.sleep(0.001)"
-    words = Words()
+    words = OutputRecorder()
     assert (await bench.run(text, listener=words)).stdout == "日本🐛"
     assert words.text == "日本🐛"
 
@@ -311,7 +313,7 @@ async def test_a_cancelled_run_ends_with_all_its_children(bench: Bench, suffix: 
     ongoing.cancel()  # too late, and no harm
 
 
-async def test_whoever_gives_up_waiting_for_a_run_ends_it(bench: Bench) -> None:
+async def test_cancelling_the_wait_for_a_run_kills_it(bench: Bench) -> None:
     ongoing, mark = Ongoing(), marker()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(ongoing.go, bench, f"sh -c 'sleep 1000; true' {mark} & echo begun; wait", "sh")

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apexbridge.sandbox.launch import LaunchError
-from apexbridge.sandbox.seccomp import program, refused_numbers
+from apexbridge.sandbox.launcher_client import LaunchError
+from apexbridge.sandbox.seccomp import filter_program, refused_numbers
 from tests.sandbox.properties import unhurried
 
 ARCHITECTURE = {"x86_64": 0xC000_003E, "aarch64": 0xC000_00B7}
@@ -58,10 +58,10 @@ def read(code: bytes) -> list[Instruction]:
 
 
 def answer(
-    code: bytes, machine: str, number: int, given: Sequence[int] = (), *, architecture: int | None = None
+    code: bytes, machine: str, number: int, values: Sequence[int] = (), *, architecture: int | None = None
 ) -> str:
     """What the kernel would do with this call."""
-    words = (*given, *[0] * (6 - len(given)))
+    words = (*values, *[0] * (6 - len(values)))
     arch = ARCHITECTURE[machine] if architecture is None else architecture
     seen = struct.pack("<iIQ6Q", number - (1 << 32) if number >= 1 << 31 else number, arch, 0, *words)
     instructions, position, held = read(code), 0, 0
@@ -89,7 +89,7 @@ def answer(
 @pytest.mark.parametrize("network", [False, True])
 @pytest.mark.parametrize("unix_sockets", [False, True])
 def test_the_kernel_would_take_the_program(machine: str, network: bool, unix_sockets: bool) -> None:
-    instructions = read(program(machine=machine, network=network, unix_sockets=unix_sockets))
+    instructions = read(filter_program(machine=machine, network=network, unix_sockets=unix_sockets))
     assert len(instructions) <= MAX_INSTRUCTIONS
     for position, (kind, if_true, if_false, value) in enumerate(instructions):
         if kind == LOAD:
@@ -103,12 +103,12 @@ def test_the_kernel_would_take_the_program(machine: str, network: bool, unix_soc
 
 
 @machines
-def test_every_call_on_the_list_is_refused_whatever_its_arguments(machine: str) -> None:
-    code = program(machine=machine)
+def test_every_listed_call_is_refused_with_any_arguments(machine: str) -> None:
+    code = filter_program(machine=machine)
     answers = {name: answer(code, machine, number) for name, number in refused_numbers(machine).items()}
     assert set(answers.values()) == {"EPERM", "ENOSYS"}
     assert {name for name in answers if name.startswith(("io_uring", "memfd", "clone3", "shm", "mq_"))} <= {
-        name for name, told in answers.items() if told == "ENOSYS"
+        name for name, result in answers.items() if result == "ENOSYS"
     }
     for name in ("mount", "unshare", "setns", "bpf", "keyctl", "ptrace", "process_vm_readv", "userfaultfd"):
         assert answers[name] == "EPERM", name
@@ -116,30 +116,30 @@ def test_every_call_on_the_list_is_refused_whatever_its_arguments(machine: str) 
 
 @given(any_machine, arguments)
 @unhurried
-def test_no_argument_makes_a_refused_call_pass(machine: str, given: list[int]) -> None:
-    code = program(machine=machine, network=True)
-    assert ALLOWED not in {answer(code, machine, number, given) for number in refused_numbers(machine).values()}
+def test_no_argument_makes_a_refused_call_pass(machine: str, values: list[int]) -> None:
+    code = filter_program(machine=machine, network=True)
+    assert ALLOWED not in {answer(code, machine, number, values) for number in refused_numbers(machine).values()}
 
 
 @given(any_machine, st.integers(min_value=0, max_value=1000), arguments)
 @unhurried
-def test_every_other_call_is_allowed_whatever_its_arguments(machine: str, number: int, given: list[int]) -> None:
+def test_every_other_call_is_allowed_with_any_arguments(machine: str, number: int, values: list[int]) -> None:
     special = {*refused_numbers(machine).values(), *(table[machine] for table in CHECKED)}
     if number not in special:
-        assert answer(program(machine=machine), machine, number, given) == ALLOWED
+        assert answer(filter_program(machine=machine), machine, number, values) == ALLOWED
 
 
 @given(st.integers(min_value=0, max_value=X32 * 3 - 1), arguments)
 @unhurried
-def test_calls_of_the_x32_kind_are_the_end_of_a_process(number: int, given: list[int]) -> None:
-    assert answer(program(machine="x86_64"), "x86_64", X32 + number, given) == KILLED
+def test_x32_calls_kill_the_process(number: int, values: list[int]) -> None:
+    assert answer(filter_program(machine="x86_64"), "x86_64", X32 + number, values) == KILLED
 
 
 @given(any_machine, st.sampled_from(list(FOREIGN)), st.integers(min_value=0, max_value=2**32 - 1))
 @unhurried
 def test_calls_of_a_foreign_architecture_are_the_end_of_a_process(machine: str, foreign: str, number: int) -> None:
     if FOREIGN[foreign] != ARCHITECTURE[machine]:
-        code = program(machine=machine, network=True)
+        code = filter_program(machine=machine, network=True)
         assert answer(code, machine, number, architecture=FOREIGN[foreign]) == KILLED
 
 
@@ -147,7 +147,7 @@ def test_calls_of_a_foreign_architecture_are_the_end_of_a_process(machine: str, 
 @machines
 @pytest.mark.parametrize("namespace", list(EVERY_NAMESPACE))
 def test_no_clone_makes_a_namespace(machine: str, namespace: str) -> None:
-    code, number, flag = program(machine=machine, network=True), CLONE[machine], EVERY_NAMESPACE[namespace]
+    code, number, flag = filter_program(machine=machine, network=True), CLONE[machine], EVERY_NAMESPACE[namespace]
     assert answer(code, machine, number, [flag]) == "EPERM"
     assert answer(code, machine, number, [flag | 17]) == "EPERM"
     assert answer(code, machine, number, [2**63 | flag | THREAD]) == "EPERM"
@@ -157,13 +157,13 @@ def test_no_clone_makes_a_namespace(machine: str, namespace: str) -> None:
 @unhurried
 def test_a_clone_passes_exactly_when_it_makes_no_namespace(machine: str, flags: int) -> None:
     makes_one = any(flags & flag for flag in EVERY_NAMESPACE.values())
-    assert (answer(program(machine=machine), machine, CLONE[machine], [flags]) == ALLOWED) == (not makes_one)
+    assert (answer(filter_program(machine=machine), machine, CLONE[machine], [flags]) == ALLOWED) == (not makes_one)
 
 
 @machines
 @pytest.mark.parametrize("flags", [17, THREAD, 0x0120_0011, 0x4111])
 def test_processes_and_threads_can_be_started(machine: str, flags: int) -> None:
-    assert answer(program(machine=machine), machine, CLONE[machine], [flags]) == ALLOWED
+    assert answer(filter_program(machine=machine), machine, CLONE[machine], [flags]) == ALLOWED
 
 
 @given(any_machine, st.booleans(), st.booleans(), word, word)
@@ -171,7 +171,7 @@ def test_processes_and_threads_can_be_started(machine: str, flags: int) -> None:
 def test_sockets_are_of_the_families_that_were_allowed(
     machine: str, network: bool, unix_sockets: bool, family: int, kind: int
 ) -> None:
-    code = program(machine=machine, network=network, unix_sockets=unix_sockets)
+    code = filter_program(machine=machine, network=network, unix_sockets=unix_sockets)
     allowed = {AF_UNIX} if unix_sockets else set()
     allowed |= {AF_INET, AF_INET6} if network else set()
     for each in (family, *allowed, AF_UNIX, AF_INET, AF_INET6, AF_NETLINK, AF_PACKET, AF_ALG, AF_VSOCK):
@@ -184,7 +184,7 @@ def test_sockets_are_of_the_families_that_were_allowed(
 def test_pairs_of_sockets_are_of_the_one_family_that_stays_inside(
     machine: str, network: bool, unix_sockets: bool, family: int
 ) -> None:
-    code = program(machine=machine, network=network, unix_sockets=unix_sockets)
+    code = filter_program(machine=machine, network=network, unix_sockets=unix_sockets)
     for connected in (1, 5, 1 | 0x800, 5 | 0x80000, 1 | 0x80800):
         assert answer(code, machine, SOCKETPAIR[machine], [AF_UNIX, connected]) == ALLOWED
     datagrams = answer(code, machine, SOCKETPAIR[machine], [AF_UNIX, 2])
@@ -196,10 +196,10 @@ def test_pairs_of_sockets_are_of_the_one_family_that_stays_inside(
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
 def test_a_run_of_the_servers_own_user_changes_neither_files_nor_processes_of_that_user(machine: str) -> None:
     column = 0 if machine == "x86_64" else 1
-    code, usual = program(machine=machine, metadata=False), program(machine=machine)
+    code, usual = filter_program(machine=machine, metadata=False), filter_program(machine=machine)
     for number in ((91, 52), (268, 53), (280, 88)):
         assert answer(code, machine, number[column], [3]) == "pretended", (
-            "fchmod, fchmodat, utimensat: it only looks done"
+            "fchmod, fchmodat, utimensat: it only reports success"
         )
         assert answer(usual, machine, number[column], [3]) == ALLOWED
     for number in ((93, 55), (260, 54), (188, 5)):
@@ -213,8 +213,8 @@ def test_a_run_of_the_servers_own_user_changes_neither_files_nor_processes_of_th
 
 @given(any_machine, word, word)
 @unhurried
-def test_nobody_types_into_a_terminal(machine: str, file: int, request: int) -> None:
-    code = program(machine=machine)
+def test_terminal_input_cannot_be_injected(machine: str, file: int, request: int) -> None:
+    code = filter_program(machine=machine)
     for forbidden in (0x5412, 0x541C, 2**32 | 0x5412):
         assert answer(code, machine, IOCTL[machine], [file, forbidden]) == "EPERM"
     if request & 0xFFFF_FFFF not in (0x5412, 0x541C):
@@ -224,7 +224,7 @@ def test_nobody_types_into_a_terminal(machine: str, file: int, request: int) -> 
 @given(any_machine, word)
 @unhurried
 def test_a_personality_can_be_asked_for_and_not_changed(machine: str, persona: int) -> None:
-    code = program(machine=machine)
+    code = filter_program(machine=machine)
     for harmless in (0, 0xFFFF_FFFF):
         assert answer(code, machine, PERSONALITY[machine], [harmless]) == ALLOWED
     if persona & 0xFFFF_FFFF not in (0, 0xFFFF_FFFF):
@@ -239,8 +239,8 @@ OWNERS_AND_ATTRIBUTES = {
 
 
 @machines
-def test_where_files_have_the_servers_owner_nothing_about_them_changes(machine: str) -> None:
-    usual, careful = program(machine=machine), program(machine=machine, metadata=False)
+def test_without_metadata_modes_owners_and_times_do_not_change(machine: str) -> None:
+    usual, careful = filter_program(machine=machine), filter_program(machine=machine, metadata=False)
     for number in MODES_AND_TIMES[machine]:
         assert (answer(usual, machine, number), answer(careful, machine, number)) == (ALLOWED, PRETENDED)
     for number in OWNERS_AND_ATTRIBUTES[machine]:
@@ -253,14 +253,14 @@ def test_a_mapping_is_refused_exactly_if_nothing_could_count_it(machine: str, le
     limit = 16 * 1024 * 1024
     is_anonymous_and_shared = flags & 0x21 == 0x21
     is_refused = bool(flags & 0x4_0000) or (is_anonymous_and_shared and length > limit)
-    told = answer(program(machine=machine, shared_bytes=limit), machine, MMAP[machine], [0, length, 3, flags])
-    assert told == ("ENOMEM" if is_refused else ALLOWED)
+    report = answer(filter_program(machine=machine, shared_bytes=limit), machine, MMAP[machine], [0, length, 3, flags])
+    assert report == ("ENOMEM" if is_refused else ALLOWED)
 
 
 @machines
-def test_the_largest_shared_mapping_is_as_large_as_was_said(machine: str) -> None:
+def test_the_largest_shared_mapping_has_the_configured_size(machine: str) -> None:
     for limit in (0, 4096, 16 << 20, 1 << 30):
-        code = program(machine=machine, shared_bytes=limit)
+        code = filter_program(machine=machine, shared_bytes=limit)
         answers = [answer(code, machine, MMAP[machine], [0, limit + more, 3, 0x21]) for more in (0, 1, 1 << 32)]
         assert answers == [ALLOWED, "ENOMEM", "ENOMEM"]
         assert answer(code, machine, MMAP[machine], [0, limit + 1, 3, 0x22]) == ALLOWED
@@ -268,7 +268,7 @@ def test_the_largest_shared_mapping_is_as_large_as_was_said(machine: str) -> Non
 
 @machines
 def test_no_socket_gets_a_program_and_other_options_of_the_same_number_work(machine: str) -> None:
-    code = program(machine=machine, network=True)
+    code = filter_program(machine=machine, network=True)
     for option in (26, 50, 51, 52):
         assert answer(code, machine, SETSOCKOPT[machine], [3, 1, option]) == "EPERM"
         assert answer(code, machine, SETSOCKOPT[machine], [3, 41, option]) == ALLOWED, "IPV6_V6ONLY is 26 too"
@@ -276,7 +276,7 @@ def test_no_socket_gets_a_program_and_other_options_of_the_same_number_work(mach
 
 @machines
 def test_what_would_keep_pages_without_counting_them_is_refused(machine: str) -> None:
-    code = program(machine=machine)
+    code = filter_program(machine=machine)
     assert answer(code, machine, SENDFILE[machine], [1, 2, 0, 1]) == "EINVAL"
     assert [answer(code, machine, FCNTL[machine], [3, command]) for command in (6, 37, 38)] == [
         ALLOWED,
@@ -287,7 +287,7 @@ def test_what_would_keep_pages_without_counting_them_is_refused(machine: str) ->
 
 @machines
 def test_a_run_of_the_servers_own_user_stays_readable_and_takes_nothing_counted_by_user(machine: str) -> None:
-    usual, careful = program(machine=machine), program(machine=machine, metadata=False)
+    usual, careful = filter_program(machine=machine), filter_program(machine=machine, metadata=False)
     for number, call, expected in (
         (INOTIFY_INIT1[machine], [0], "ENOSYS"),
         (PRCTL[machine], [4, 0], PRETENDED),
@@ -300,5 +300,5 @@ def test_a_run_of_the_servers_own_user_stays_readable_and_takes_nothing_counted_
 
 def test_without_a_table_for_a_machine_there_is_no_filter_that_could_be_wrong() -> None:
     with pytest.raises(LaunchError):
-        program(machine="riscv64")
-    assert program() == program(machine=platform.machine())
+        filter_program(machine="riscv64")
+    assert filter_program() == filter_program(machine=platform.machine())

@@ -1,4 +1,4 @@
-"""The one place a run may write to: fresh, its own, bounded, carried out of where asked, and gone afterwards."""
+"""The workspace, the only folder a run can write to: new, private, limited, and removed afterwards."""
 
 import json
 import tempfile
@@ -19,14 +19,14 @@ def workspaces() -> list[Path]:
 
 
 @pytest.mark.requirement("B9")
-async def test_a_run_stands_in_a_fresh_workspace_that_is_its_home(walls: Bench) -> None:
+async def test_a_run_starts_in_a_new_workspace_that_is_its_home(each_backend: Bench) -> None:
     text = """
 import json, os
 open("mark", "w").close()
 open(os.environ["TMPDIR"] + "/mark", "w").close()
 print(json.dumps([os.getcwd(), os.environ["HOME"], os.environ["TMPDIR"], sorted(os.listdir("."))]))
 """
-    first, second = [await walls.told(text) for _ in range(2)]
+    first, second = [await each_backend.run_json(text) for _ in range(2)]
     for here, home, temporary, found in (first, second):
         assert here == home
         assert here.rpartition("/")[2].startswith("skill-workspace-")
@@ -36,7 +36,7 @@ print(json.dumps([os.getcwd(), os.environ["HOME"], os.environ["TMPDIR"], sorted(
 
 
 @pytest.mark.requirement("B9")
-async def test_a_run_reads_its_skill_and_cannot_change_it(walls: Bench) -> None:
+async def test_a_run_reads_its_skill_and_cannot_change_it(each_backend: Bench) -> None:
     text = """
 import json, os
 here = os.environ["SKILL_PATH"]
@@ -55,9 +55,9 @@ attempt("truncate", lambda: os.truncate(here + "/reference/words.txt", 0))
 attempt("cache", lambda: os.mkdir(here + "/scripts/__pycache__"))
 print(json.dumps([read, done, sorted(os.listdir(here))]))
 """
-    folder = walls.write(text, files={"reference/words.txt": "hello"})
+    folder = each_backend.write(text, files={"reference/words.txt": "hello"})
     before = walk(folder)
-    assert await walls.told(text, folder=folder) == ["hello", [], ["reference", "scripts"]]
+    assert await each_backend.run_json(text, folder=folder) == ["hello", [], ["reference", "scripts"]]
     assert walk(folder) == before
 
 
@@ -77,7 +77,7 @@ for folder, names, files in os.walk("/"):
     if folder.count("/") > 3: names.clear()
 print(json.dumps(sorted(written)))
 """
-    found = await bench.told(text)
+    found = await bench.run_json(text)
     allowed = {"/dev/shm", "/dev/full", "/dev/null", "/dev/random", "/dev/urandom", "/dev/zero"}
     assert [path for path in found if path not in allowed and not path.startswith("/dev/std")] == []
 
@@ -100,16 +100,16 @@ TRAPS = {
     "a pipe": "import os; os.mkfifo('output/pipe'); os.mkfifo('pipe')",
     "a sparse file": "open('sparse', 'wb').truncate(60 << 20)",
     "an open file": "import os\nif os.fork() == 0: f = open('f', 'w'); os.setsid(); import time; time.sleep(1000)",
-    "somebody in it": "import os, time\nif os.fork() == 0: os.setsid(); os.chdir('tmp'); time.sleep(1000)",
+    "a process in it": "import os, time\nif os.fork() == 0: os.setsid(); os.chdir('tmp'); time.sleep(1000)",
     "nothing left": "import shutil; shutil.rmtree('.', ignore_errors=True)",
 }
 
 
 @pytest.mark.requirement("B9")
 @pytest.mark.parametrize("trap", list(TRAPS))
-async def test_a_workspace_is_gone_whatever_was_done_to_it(walls: Bench, trap: str, tmp_path: Path) -> None:
+async def test_a_workspace_is_removed_with_any_content(each_backend: Bench, trap: str, tmp_path: Path) -> None:
     before, opened = workspaces(), descriptors()
-    result = await walls.run(TRAPS[trap], artifacts=tmp_path / "kept")
+    result = await each_backend.run(TRAPS[trap], artifacts=tmp_path / "artifacts")
     assert result.success, result.error
     assert result.files == []
     await until(lambda: workspaces() == before)
@@ -118,7 +118,7 @@ async def test_a_workspace_is_gone_whatever_was_done_to_it(walls: Bench, trap: s
 
 # ---------------------------------------------------------------------------------------------------------- artifacts
 @pytest.mark.requirement("B14")
-async def test_what_is_left_in_output_is_kept_and_listed(walls: Bench, tmp_path: Path) -> None:
+async def test_files_in_output_are_collected_and_listed(each_backend: Bench, tmp_path: Path) -> None:
     text = """
 import os
 os.makedirs("output/deep/er")
@@ -129,13 +129,13 @@ os.mkfifo("output/pipe")
 open(b"output/odd\\n", "w")
 open("beside", "w").write("not an artifact")
 """
-    result = await walls.run(text, artifacts=tmp_path / "kept")
+    result = await each_backend.run(text, artifacts=tmp_path / "artifacts")
     assert result.success, result.error
     assert [(file.path, file.size) for file in result.files] == [("deep/er/data.bin", 2_000_000), ("report.md", 5)]
     assert json.loads(result.model_dump_json(by_alias=True))["files"][1] == {"path": "report.md", "size": 5}
-    kept = {path: told for path, told in walk(tmp_path / "kept").items() if told != "folder"}
-    assert sorted(kept) == ["deep/er/data.bin", "report.md"]
-    assert (tmp_path / "kept/report.md").read_text() == "hello"
+    collected = {path: kind for path, kind in walk(tmp_path / "artifacts").items() if kind != "folder"}
+    assert sorted(collected) == ["deep/er/data.bin", "report.md"]
+    assert (tmp_path / "artifacts/report.md").read_text() == "hello"
     assert len(result.warnings) == 3
 
 
@@ -148,65 +148,67 @@ open("beside", "w").write("not an artifact")
         ("echo half > output/half; kill -9 $$", "KILLED"),
     ],
 )
-async def test_what_a_failed_run_left_is_kept_too(walls: Bench, tmp_path: Path, text: str, code: str) -> None:
-    result = await walls.run(text, "sh", artifacts=tmp_path / "kept", timeout_ms=400)
+async def test_files_of_a_failed_run_are_collected_too(
+    each_backend: Bench, tmp_path: Path, text: str, code: str
+) -> None:
+    result = await each_backend.run(text, "sh", artifacts=tmp_path / "artifacts", timeout_ms=400)
     assert result.error_code == code
     assert [file.path for file in result.files] == ["half"]
 
 
 @pytest.mark.requirement("B14")
-async def test_output_that_leads_elsewhere_leads_nowhere(walls: Bench, tmp_path: Path) -> None:
+async def test_an_output_folder_that_is_a_link_is_ignored(each_backend: Bench, tmp_path: Path) -> None:
     for target in ("/etc", "/skill", str(tmp_path), "tmp"):
-        result = await walls.run(
-            f"rm -rf output; ln -s {target} output; echo x > tmp/x", "sh", artifacts=tmp_path / "kept"
+        result = await each_backend.run(
+            f"rm -rf output; ln -s {target} output; echo x > tmp/x", "sh", artifacts=tmp_path / "artifacts"
         )
         assert (result.success, result.files) == (True, [])
-    assert not (tmp_path / "kept").exists()
+    assert not (tmp_path / "artifacts").exists()
 
 
 # --------------------------------------------------------------------------------------------------------------- disk
 FILLS = """
 import json, os
-written = made = 0
+written = created = 0
 try:
-    with open("{place}/large", "wb", 0) as file:
+    with open("{folder}/large", "wb", 0) as file:
         while written < 400 << 20: written += file.write(bytes(1 << 20))
 except OSError: pass
-try: os.unlink("{place}/large")
+try: os.unlink("{folder}/large")
 except OSError: pass
 try:
-    while made < 20_000: os.close(os.open(f"{place}/{{made}}", os.O_CREAT | os.O_WRONLY)); made += 1
+    while created < 20_000: os.close(os.open(f"{folder}/{{created}}", os.O_CREAT | os.O_WRONLY)); created += 1
 except OSError: pass
-print(json.dumps([written, made]))
+print(json.dumps([written, created]))
 """
 
 
-@pytest.mark.parametrize("place", [".", "tmp", "output", "/dev/shm"])
-async def test_a_workspace_holds_so_many_bytes_and_so_many_files(small: Bench, place: str) -> None:
+@pytest.mark.parametrize("folder", [".", "tmp", "output", "/dev/shm"])
+async def test_a_workspace_has_a_limit_of_bytes_and_of_files(small: Bench, folder: str) -> None:
     limits = small.sandbox.settings.limits
-    written, made = await small.told(FILLS.format(place=place))
+    written, created = await small.run_json(FILLS.format(folder=folder))
     assert limits.disk_bytes - MB <= written <= limits.disk_bytes
-    assert limits.inodes - 20 <= made <= limits.inodes
+    assert limits.inodes - 20 <= created <= limits.inodes
 
 
-async def test_all_places_together_hold_no_more(small: Bench) -> None:
+async def test_all_writable_folders_share_one_limit(small: Bench) -> None:
     text = """
 import json
 total = 0
-for place in (".", "tmp", "output", "/dev/shm"):
+for folder in (".", "tmp", "output", "/dev/shm"):
     try:
-        with open(place + "/large", "wb", 0) as file:
+        with open(folder + "/large", "wb", 0) as file:
             while total < 100 << 20: total += file.write(bytes(1 << 18))
     except OSError: pass
 print(json.dumps(total))
 """
-    assert await small.told(text) <= small.sandbox.settings.limits.disk_bytes
+    assert await small.run_json(text) <= small.sandbox.settings.limits.disk_bytes
 
 
 async def test_the_promised_workspace_holds_64_megabytes_and_4096_files(bench: Bench) -> None:
-    written, made = await bench.told(FILLS.format(place="."))
+    written, created = await bench.run_json(FILLS.format(folder="."))
     assert 63 * MB <= written <= 64 * MB
-    assert 4000 <= made <= 4096
+    assert 4000 <= created <= 4096
 
 
 @pytest.mark.parametrize("kind", ["bytes", "files"])

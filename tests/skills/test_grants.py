@@ -16,7 +16,7 @@ import pytest
 from apexbridge.bridge import Bridge
 from apexbridge.errors import ApexBridgeError, InvalidInputError
 from apexbridge.retrieval.embedders.embedder import Embedder
-from apexbridge.sandbox.launcher import kernel
+from apexbridge.sandbox.launcher import syscalls
 from apexbridge.sandbox.models import ExecutionResult
 from apexbridge.sandbox.proxy import is_public
 from apexbridge.settings import Settings
@@ -354,7 +354,7 @@ def mounted(tmp_path: Path) -> Iterator[Mounter]:
     def mount(source: str | Path, name: str, kind: str | None = None) -> Path:
         point = tmp_path / name
         point.mkdir(parents=True, exist_ok=True)
-        kernel.mount(str(source), str(point), kind, 0 if kind else kernel.MS_BIND)
+        syscalls.mount(str(source), str(point), kind, 0 if kind else syscalls.MS_BIND)
         points.append(point)
         return point
 
@@ -364,7 +364,7 @@ def mounted(tmp_path: Path) -> Iterator[Mounter]:
     finally:
         for point in reversed(points):
             with suppress(OSError):  # the others have to go all the same
-                kernel.unmount(str(point))
+                syscalls.unmount(str(point))
 
 
 async def check_refused(bridge: Bridge, paths: list[Path], reason: str) -> None:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-from apexbridge.sandbox.launcher import kernel
+from apexbridge.sandbox.launcher import syscalls
 
 OPENAT2 = 437
 WRITE = {"x86_64": 1, "aarch64": 64}[platform.machine()]
@@ -24,8 +24,8 @@ def refusing(number: int, error: int, work: Callable[[], Given]) -> Given:
     raised: list[BaseException] = []
 
     def run() -> None:
-        kernel.renounce_privileges()
-        kernel.filter_syscalls(program)
+        syscalls.set_no_new_privileges()
+        syscalls.install_seccomp_filter(program)
         try:
             given.append(work())
         except BaseException as error:

@@ -1,1 +1,1 @@
-"""Where strangers' scripts run: walls, limits, a supervisor, and results that say what held."""
+"""Runs untrusted scripts in a sandbox: isolation backends, limits, a supervisor, and results that list what held."""

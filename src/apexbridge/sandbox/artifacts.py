@@ -1,4 +1,4 @@
-"""Artifacts: what a run leaves in `output/`, carried out of its workspace and nothing else with it."""
+"""Artifacts: the files that a run leaves in `output/`, copied out of its workspace."""
 
 import os
 import stat
@@ -16,12 +16,12 @@ MAX_DEPTH = 32
 MAX_WARNINGS = 20
 MAX_SHOWN_CHARACTERS = 200
 MAX_BYTES = 256 * 1024 * 1024
-"""However large a workspace may be, a run's artifacts take no more of the server's disk."""
+"""For all artifacts of a run, even if its workspace may be larger."""
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-def carry_out(
+def collect_artifacts(
     workspace: int,
     target: Path,
     *,
@@ -30,13 +30,13 @@ def carry_out(
     caller: str = "",
     secrets: Sequence[str] = (),
 ) -> tuple[list[RunFile], list[str]]:
-    """Copy regular files from the workspace's `output/`; gives them, sorted, and a word on each that was left.
+    """Copy regular files from the workspace's `output/`; returns them, sorted, and a warning for each that was skipped.
 
-    Nothing is followed and nothing is trusted: names are checked, sizes are counted while copying, pipes, links and
-    devices stay behind. What the run left is frozen by now, since nothing of it is alive.
+    The files are untrusted: links are not followed, names are checked, and pipes, links and devices are skipped. They
+    no longer change, because no process of the run is alive.
 
-    All files together take at most `limit` bytes. A sparse file counts with its full size, which its copy will take.
-    Room is claimed on `disk` for `caller`.
+    All files together take at most `limit` bytes. A sparse file counts with its full size, which is the size of its
+    copy. Space is claimed on `disk` for `caller`.
     """
     disk = disk or Disk(target)
     try:
@@ -44,81 +44,81 @@ def carry_out(
     except OSError:
         return [], []
     files: list[RunFile] = []
-    left: list[str] = []
+    warnings: list[str] = []
     try:
-        room = min(MAX_BYTES, limit)
-        with disk.claim(caller, target) as claim:  # one for all files, or each would get the last room again
-            for folder, name, path in _walk(output, "", 0, left):
+        remaining = min(MAX_BYTES, limit)
+        with disk.claim(caller, target) as claim:  # one claim for all files: separate ones could get the same space
+            for folder, name, path in _walk(output, "", 0, warnings):
                 if any(secret in path for secret in secrets):
-                    left.append("a file with a secret in its name was left")
+                    warnings.append("a file with a secret in its name was skipped")
                     continue
                 if len(files) >= MAX_FILES:
-                    left.append(f"output/ holds more than {MAX_FILES} files; the rest was left")
+                    warnings.append(f"output/ contains more than {MAX_FILES} files; the others were skipped")
                     break
-                size = _copy(folder, name, target / path, room, claim, secrets)
+                size = _copy(folder, name, target / path, remaining, claim, secrets)
                 claim.wrote()
                 if isinstance(size, str):
-                    left.append(f"output/{path[:MAX_SHOWN_CHARACTERS]} was left: {size}")
+                    warnings.append(f"output/{path[:MAX_SHOWN_CHARACTERS]} was skipped: {size}")
                     continue
-                room -= size
+                remaining -= size
                 files.append(RunFile(path=path, size=size))
     finally:
         os.close(output)
-    if len(left) > MAX_WARNINGS:
-        left[MAX_WARNINGS:] = [f"and {len(left) - MAX_WARNINGS} more were left"]
-    return sorted(files, key=lambda file: file.path), left
+    if len(warnings) > MAX_WARNINGS:
+        warnings[MAX_WARNINGS:] = [f"and {len(warnings) - MAX_WARNINGS} more were skipped"]
+    return sorted(files, key=lambda file: file.path), warnings
 
 
-def _walk(folder: int, prefix: str, depth: int, left: list[str]) -> Iterator[tuple[int, str, str]]:
-    """Every file below an open folder, with the folder it is in and its path."""
+def _walk(folder: int, prefix: str, depth: int, warnings: list[str]) -> Iterator[tuple[int, str, str]]:
+    """All files below an open folder: the descriptor of the folder that contains it, its name, its path."""
     for name in sorted(os.listdir(folder)):
         path = f"{prefix}{name}"
         if not _is_plain(name):
-            left.append("a file with an odd name was left")
+            warnings.append("a file with an unusual name was skipped")
             continue
         with suppress(OSError):
             if not stat.S_ISDIR(os.lstat(name, dir_fd=folder).st_mode):
                 yield folder, name, path
                 continue
         if depth >= MAX_DEPTH:
-            left.append("a folder was left: too deep")
+            warnings.append("a folder was skipped: too deep")
             continue
         try:
             below = os.open(name, _OPEN_FOLDER, dir_fd=folder)
         except OSError as error:
-            left.append(f"a folder was left: {error.strerror}")
+            warnings.append(f"a folder was skipped: {error.strerror}")
             continue
         try:
-            yield from _walk(below, f"{path}/", depth + 1, left)
+            yield from _walk(below, f"{path}/", depth + 1, warnings)
         finally:
             os.close(below)
 
 
-def _copy(folder: int, name: str, target: Path, room: int, claim: Claim, secrets: Sequence[str]) -> int | str:
-    """Copy one file; gives its size, or why it was left."""
+def _copy(folder: int, name: str, target: Path, max_bytes: int, claim: Claim, secrets: Sequence[str]) -> int | str:
+    """Copy one file; returns its size, or why it was skipped."""
     try:
         descriptor = os.open(name, _OPEN_FILE, dir_fd=folder)
     except OSError as error:
         return str(error.strerror)
     with os.fdopen(descriptor, "rb") as source:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
-            return "no regular file"
-        if found.st_size > room:
-            return "there is no room for it"
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            return "not a regular file"
+        if status.st_size > max_bytes:
+            return "no space left for it"
         try:
-            claim.take(blocks(found.st_size))
+            claim.take(blocks(status.st_size))
         except ServerError:
-            return "there is no room for it"
-        data = source.read(found.st_size)
+            return "no space left for it"
+        data = source.read(status.st_size)
     if any(secret.encode("utf-8", "surrogateescape") in data for secret in secrets if secret):
-        return "it holds a secret"
+        return "it contains a secret"
     try:
         make_private_folder(target.parent)
         copy = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, PRIVATE_FILE)
         with os.fdopen(copy, "wb") as file:
             file.write(data)
-    except OSError as error:  # a path that is too long for this disk, or no room on it
+    except OSError as error:  # the path is too long for this disk, or the disk is full
         with suppress(OSError):
             target.unlink()
         return str(error.strerror)
@@ -126,7 +126,7 @@ def _copy(folder: int, name: str, target: Path, room: int, claim: Claim, secrets
 
 
 def _is_plain(name: str) -> bool:
-    """Whether a name can be shown, sent and stored: text, no control characters, not too long."""
+    """Whether a name is printable text of at most 255 bytes."""
     try:
         size = len(name.encode())
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""What an operator can set about the sandbox."""
+"""Settings of the sandbox."""
 
 import os
 from typing import Literal
@@ -13,12 +13,12 @@ MB = 1024 * 1024
 
 
 def default_concurrency() -> int:
-    """As many runs at once as there are cores, and at least two."""
+    """One run per core, but at least two."""
     return max(2, os.cpu_count() or 2)
 
 
 class SandboxLimits(BaseModel):
-    """What one run may use."""
+    """Limits of one run."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -31,27 +31,25 @@ class SandboxLimits(BaseModel):
     disk_bytes: int = 64 * MB
     inodes: int = 4096
     files: int = 256
-    """Open at once, in each process."""
+    """Open at a time, in each process."""
 
     @property
     def shared_bytes(self) -> int:
-        """The largest piece of anonymous shared memory; every piece counts as this large, however small it looks."""
+        """The largest anonymous shared mapping. The watchdog counts every such mapping with this size."""
         return min(max(MB, self.memory_bytes // 32), 1024 * MB)
 
 
 class SandboxSettings(BaseModel):
-    """The room's own settings."""
-
     model_config = ConfigDict(frozen=True)
 
     backend: BackendChoice = "auto"
     require: tuple[Guarantee, ...] = GUARANTEES
-    """Without these, nothing runs."""
+    """Guarantees without which no script is run."""
     max_concurrency: int = default_concurrency()
     queue: int = 100
-    """How many may wait for their turn."""
+    """How many runs may wait."""
     warm: int = 1
-    """Sandboxes that wait for a job, for each runtime."""
+    """Warm sandboxes for each runtime."""
     limits: SandboxLimits = SandboxLimits()
     path: str = os.defpath
-    """The server's PATH, the one variable of its environment that a run sees."""
+    """The server's PATH: the only variable of its environment that runs get."""

@@ -1,4 +1,4 @@
-"""What goes into a run and what comes out of it."""
+"""A job and its result."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -28,25 +28,25 @@ EXIT_KILLED = 137
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputFile:
-    """A file that a run gets to read."""
+    """A file that a run can read."""
 
     name: str
-    """As it is called in `input/`."""
+    """Its name in `input/`."""
     file: BinaryIO
-    """Open; whoever made this closes it."""
+    """Open; the creator of this object closes it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grants:
-    """What an operator has allowed one skill beyond what every skill may."""
+    """What an operator has granted to one skill."""
 
     hosts: tuple[tuple[str, int], ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict)
     paths: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """Shown read-only: each with its device and inode, so that no other can take its place."""
+    """Mounted read-only. Each has its device and inode, so that a replaced file is detected."""
     folder: tuple[int, int] | None = None
-    """Device and number of the skill's folder that all this was granted to."""
+    """Device and inode of the skill's folder that has these grants."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,14 +60,14 @@ class Job:
     input: Mapping[str, Any] = field(default_factory=dict)
     args: tuple[str, ...] = ()
     is_entry: bool = True
-    """A helper script run by name takes its input as options as well."""
+    """False for a helper script that is run by name: it gets its input as options."""
     files: tuple[InputFile, ...] = ()
     timeout_ms: int
     grants: Grants = Grants()
     layers: Mapping[str, Path] = field(default_factory=dict)
     """Installed dependencies: `python`, `node_modules`."""
     warnings: tuple[str, ...] = ()
-    """What the result shall mention."""
+    """Added to those of the result."""
 
 
 class RunFile(WireModel):
@@ -78,7 +78,7 @@ class RunFile(WireModel):
 
 
 class ExecutionResult(WireModel):
-    """How a run went, and what held it."""
+    """How a run ended, and which mechanisms enforced its limits."""
 
     id: str
     success: bool
@@ -92,31 +92,31 @@ class ExecutionResult(WireModel):
     truncated: bool = False
     files: list[RunFile] = Field(default_factory=list)
     peak_memory: int | None = Field(default=None, description="Bytes.")
-    enforcement: dict[str, str | None] = Field(default_factory=dict, description="What held, by which mechanism.")
+    enforcement: dict[str, str | None] = Field(default_factory=dict, description="The mechanism of each guarantee.")
     warnings: list[str] = Field(default_factory=list)
     _skill: str | None = PrivateAttr(default=None)
 
     def of_skill(self, name: str) -> "ExecutionResult":
-        """Remember whose run it was, for what `raise_for_status` raises."""
+        """Set the skill's name for the errors of `raise_for_status`."""
         self._skill = name
         return self
 
     @computed_field  # type: ignore[prop-decorator]  # pydantic wants both
     @property
     def output(self) -> str:
-        """The same as stdout."""
+        """Same as stdout."""
         return self.stdout
 
     @model_serializer(mode="wrap")
-    def _without_errors_of_a_success(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        told: dict[str, Any] = handler(self)
+    def _omit_errors_of_success(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields: dict[str, Any] = handler(self)
         if self.error is None:
             for key in ("error", "errorCode", "error_code"):
-                told.pop(key, None)
-        return told
+                fields.pop(key, None)
+        return fields
 
     def raise_for_status(self) -> None:
-        """Raise what went wrong, for callers who prefer exceptions.
+        """Raise the failure, for callers who prefer exceptions.
 
         Raises:
             SkillTimeoutError: the run took too long.

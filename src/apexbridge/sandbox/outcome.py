@@ -1,4 +1,4 @@
-"""From how a process ended to a result: which limit it was, and what to call the error."""
+"""Interprets how a run ended: the limit that it exceeded, or the error that it printed."""
 
 import re
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from apexbridge.sandbox.models import EXIT_KILLED, EXIT_TIMEOUT, ErrorCode
 
 MAX_ERROR_CHARACTERS = 2000
 _TAIL_CHARACTERS = 64 * 1024
-"""Enough of stderr to find the last error in; what comes before belongs to earlier ones."""
+"""The end of stderr that is searched for the last error."""
 _OUT_OF_MEMORY = (
     "heap out of memory",
     "Fatal process OOM",
@@ -20,7 +20,7 @@ _OUT_OF_MEMORY = (
     "Fatal process out of memory",
 )
 _NO_PROCESSES = ("Cannot fork", "can't start new thread", "fork: retry", "fork: Resource temporarily unavailable")
-_NO_PROCESSES_EITHER = ("Resource temporarily unavailable", "EAGAIN")
+_NO_PROCESSES_IN_MESSAGE = ("Resource temporarily unavailable", "EAGAIN")
 _NO_SPACE = ("No space left on device", "ENOSPC", "File too large", "EFBIG")
 _PYTHON_TRACE = re.compile(r"^Traceback \(most recent call last\):$", re.M)
 _PYTHON_ERROR = re.compile(r"^(?!Traceback |During handling|The above exception)[^\s:(\[][^\s:]*: (.*)", re.M | re.S)
@@ -35,25 +35,23 @@ _NODE_VERSION = re.compile(r"^Node\.js v\d")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """How a process tree ended, as the supervisor saw it."""
+    """How a process tree ended."""
 
     code: int | None
-    """None where nothing was started."""
+    """None if nothing was started."""
     verdict: str | None = None
-    """timeout, output, memory, processes, disk, cancelled, or lost; None where it ended by itself."""
+    """timeout, output, memory, processes, disk, cancelled, or lost; None if it ended on its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """What went wrong."""
-
     code: ErrorCode
     message: str
     exit_code: int | None
 
 
 def failure_of(ending: Ending, stderr: str, *, output_limit: int) -> Failure | None:
-    """What went wrong with a run; None where nothing did."""
+    """The failure of a run; None if it succeeded."""
     by_verdict: dict[str, tuple[ErrorCode, str]] = {
         "timeout": ("TIMEOUT", "Execution timeout"),
         "output": ("OUTPUT_LIMIT", f"Output size exceeded {output_limit // (1024 * 1024)}MB limit"),
@@ -61,7 +59,7 @@ def failure_of(ending: Ending, stderr: str, *, output_limit: int) -> Failure | N
         "processes": ("PROCESS_LIMIT", "Too many processes"),
         "disk": ("DISK_LIMIT", "Disk limit exceeded"),
         "cancelled": ("CANCELLED", "Execution cancelled"),
-        "lost": ("KILLED", "The sandbox was ended from outside"),
+        "lost": ("KILLED", "The sandbox was killed from outside"),
     }
     if ending.verdict is not None:
         code, message = by_verdict[ending.verdict]
@@ -70,36 +68,36 @@ def failure_of(ending: Ending, stderr: str, *, output_limit: int) -> Failure | N
         return Failure(code="SPAWN_FAILED", message=f"Failed to spawn process: {_cause(stderr)}", exit_code=None)
     if ending.code == 0:
         return None
-    return _explained(ending.code, stderr[-_TAIL_CHARACTERS:])
+    return _explain_exit(ending.code, stderr[-_TAIL_CHARACTERS:])
 
 
-def _explained(exit_code: int, stderr: str) -> Failure:
-    """A script that failed by itself: a limit that it ran into, or its own error."""
-    last_words = stderr[-2000:]
-    if any(sign in last_words for sign in _OUT_OF_MEMORY):
+def _explain_exit(exit_code: int, stderr: str) -> Failure:
+    """For a script that failed on its own: the limit that it reached, or its own error."""
+    tail = stderr[-2000:]
+    if any(sign in tail for sign in _OUT_OF_MEMORY):
         return Failure(code="OUT_OF_MEMORY", message="Out of memory", exit_code=EXIT_KILLED)
     message = error_message(stderr) or f"Exit code {exit_code}"
     code: ErrorCode = "KILLED" if exit_code == EXIT_KILLED else "EXIT_NONZERO"
-    if any(sign in last_words for sign in _NO_SPACE):
+    if any(sign in tail for sign in _NO_SPACE):
         code = "DISK_LIMIT"
-    elif any(sign in last_words for sign in _NO_PROCESSES) or any(sign in message for sign in _NO_PROCESSES_EITHER):
+    elif any(sign in tail for sign in _NO_PROCESSES) or any(sign in message for sign in _NO_PROCESSES_IN_MESSAGE):
         code = "PROCESS_LIMIT"
     return Failure(code=code, message=message, exit_code=exit_code)
 
 
 def error_message(stderr: str) -> str:
-    """What an uncaught error says, without its class; else the last line that says anything."""
-    found = _python_message(stderr) or _node_message(stderr) or _last_line(stderr)
-    return found.strip()[:MAX_ERROR_CHARACTERS]
+    """The message of an uncaught error, without its class; else the last line with text."""
+    message = _python_message(stderr) or _node_message(stderr) or _last_line(stderr)
+    return message.strip()[:MAX_ERROR_CHARACTERS]
 
 
 def _python_message(stderr: str) -> str:
     if group := _PYTHON_GROUP.search(stderr):
         return group[1]
     traces = list(_PYTHON_TRACE.finditer(stderr))
-    found = _PYTHON_ERROR.search(stderr, traces[-1].end()) if traces else None
-    found = found or _PYTHON_SYNTAX.search(stderr)  # which has no trace where the script itself cannot be read
-    return found[1] if found else ""
+    match = _PYTHON_ERROR.search(stderr, traces[-1].end()) if traces else None
+    match = match or _PYTHON_SYNTAX.search(stderr)  # has no traceback if the script itself cannot be parsed
+    return match[1] if match else ""
 
 
 def _node_message(stderr: str) -> str:
@@ -108,7 +106,7 @@ def _node_message(stderr: str) -> str:
     stack = _NODE_STACK.search(stderr)
     if stack is None:
         return ""
-    # The first head after the line that points at the place, else the last: what was printed before may look like one.
+    # The first head after the line with carets, else the last head: text printed earlier may look like one.
     pointers = list(_NODE_POINTER.finditer(stderr, 0, stack.start()))
     heads = list(_NODE_HEAD.finditer(stderr, pointers[-1].end() if pointers else 0, stack.start()))
     head = (heads[0] if pointers else heads[-1]) if heads else None

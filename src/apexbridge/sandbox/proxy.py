@@ -1,4 +1,4 @@
-"""Granted hosts: whoever connects inside is connected by the server, to that host and no other."""
+"""The proxy for granted hosts: the server forwards connections from inside the sandbox to that host and no other."""
 
 import asyncio
 import ipaddress
@@ -6,48 +6,47 @@ import logging
 import socket
 from types import TracebackType
 
-from apexbridge.sandbox.launch import Cell, LaunchError
+from apexbridge.sandbox.launcher_client import CellHandle, LaunchError
 from apexbridge.sandbox.models import Grants
 
 CONNECT_SECONDS = 15
-PIECE_BYTES = 64 * 1024
+CHUNK_BYTES = 64 * 1024
 MAX_CONNECTIONS = 64
-"""At once, for one run."""
+"""At a time, for one run."""
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _NEVER_PUBLIC = [
     ipaddress.IPv6Network(text)
     for text in (
-        "64:ff9b:1::/48",  # NAT64 for a network of one's own
+        "64:ff9b:1::/48",  # NAT64 of a local network
         "2001::/32",  # Teredo
-        "::/96",  # IPv4-compatible, long given up
+        "::/96",  # IPv4-compatible, deprecated
     )
 ]
 _CLOUD_SERVICES = {ipaddress.IPv4Address("168.63.129.16")}
-"""Public by their number, and yet the host's own: Azure's virtual machines are steered from here."""
+"""Public addresses that belong to the host: Azure controls its virtual machines from this one."""
 logger = logging.getLogger(__name__)
 
+HostEndpoint = tuple[str, int, str]
+"""A granted host inside the sandbox: address, port, and host name."""
 
-Place = tuple[str, int, str]
-"""Where a granted host is found inside: an address, a port, and the name that leads there."""
 
-
-def places(grants: Grants) -> list[Place]:
-    """A place for each granted host and port: its own number, or one of loopback's."""
-    found: dict[tuple[str, int], Place] = {}
-    numbers: dict[str, str] = {}
+def host_endpoints(grants: Grants) -> list[HostEndpoint]:
+    """An endpoint for each granted host and port: its own IP address, or a loopback address for a name."""
+    endpoints: dict[tuple[str, int], HostEndpoint] = {}
+    addresses: dict[str, str] = {}
     for host, port in grants.hosts:
         address = "127.0.0.1" if host == "localhost" else host
         if not _is_address(address):
-            address = numbers.setdefault(host, f"127.83.{len(numbers) // 250}.{len(numbers) % 250 + 1}")
-        found.setdefault((address, port), (address, port, host))
-    return list(found.values())
+            address = addresses.setdefault(host, f"127.83.{len(addresses) // 250}.{len(addresses) % 250 + 1}")
+        endpoints.setdefault((address, port), (address, port, host))
+    return list(endpoints.values())
 
 
 class GrantedHosts:
-    """Answers on the sockets of one run for as long as it lasts."""
+    """Accepts connections of one run while the block lasts."""
 
-    def __init__(self, grants: Grants, cell: Cell) -> None:
-        self._places = places(grants)
+    def __init__(self, grants: Grants, cell: CellHandle) -> None:
+        self._endpoints = host_endpoints(grants)
         self._cell = cell
         self._servers: list[asyncio.Server] = []
         self._connections: set[asyncio.Task[None]] = set()
@@ -55,7 +54,7 @@ class GrantedHosts:
         self._is_closing = False
 
     async def __aenter__(self) -> "GrantedHosts":
-        if self._places:
+        if self._endpoints:
             self._opening = asyncio.create_task(self._open())
         return self
 
@@ -79,18 +78,18 @@ class GrantedHosts:
         except LaunchError as error:
             logger.warning("granted hosts cannot be reached: %s", error)
             return
-        for descriptor, (_, port, host) in zip(descriptors, self._places, strict=True):
+        for descriptor, (_, port, host) in zip(descriptors, self._endpoints, strict=True):
             listener = socket.socket(fileno=descriptor)
             listener.setblocking(False)
 
-            async def answer(
+            async def forward(
                 reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str = host, port: int = port
             ) -> None:
-                await self._answer(reader, writer, host, port)
+                await self._forward(reader, writer, host, port)
 
-            self._servers.append(await asyncio.start_server(answer, sock=listener))
+            self._servers.append(await asyncio.start_server(forward, sock=listener))
 
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str, port: int) -> None:
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str, port: int) -> None:
         task = asyncio.current_task()
         if task is None or len(self._connections) >= MAX_CONNECTIONS:
             writer.close()
@@ -99,18 +98,18 @@ class GrantedHosts:
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 address = await _resolve(host, port)
-                far_reader, far_writer = await asyncio.open_connection(*address)
+                remote_reader, remote_writer = await asyncio.open_connection(*address)
             try:
                 async with asyncio.TaskGroup() as both:
-                    both.create_task(_pour(reader, far_writer))
-                    both.create_task(_pour(far_reader, writer))
-                far_writer.close()
+                    both.create_task(_pump(reader, remote_writer))
+                    both.create_task(_pump(remote_reader, writer))
+                remote_writer.close()
             except BaseException:
-                far_writer.transport.abort()
+                remote_writer.transport.abort()
                 raise
         except* (OSError, TimeoutError) as error:
-            logger.info("%s:%s could not be reached for a run, or broke off: %s", host, port, error.exceptions[0])
-            writer.transport.abort()  # what broke off there breaks off here
+            logger.info("%s:%s cannot be reached for a run, or disconnected: %s", host, port, error.exceptions[0])
+            writer.transport.abort()  # pass the failure on to the run
         except* asyncio.CancelledError:
             if not self._is_closing:
                 raise
@@ -120,40 +119,39 @@ class GrantedHosts:
 
 
 async def _resolve(host: str, port: int) -> tuple[str, int]:
-    """The address to connect to. A name must not lead into the operator's own network: that is granted by number."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    addresses = [str(entry[4][0]) for entry in found]
+    """The address to connect to. A name must not resolve to a private address: those are granted as IP addresses."""
+    entries = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    addresses = [str(entry[4][0]) for entry in entries]
     if host == "localhost" or _is_address(host):
         return addresses[0], port
-    outside = [address for address in addresses if is_public(address)]
-    if not outside:
-        raise OSError(f"{host} leads to {', '.join(addresses)}, which has to be granted by its number")
-    return outside[0], port
+    public = [address for address in addresses if is_public(address)]
+    if not public:
+        raise OSError(f"{host} resolves to {', '.join(addresses)}; a private address must be granted as an IP address")
+    return public[0], port
 
 
 def is_public(text: str) -> bool:
-    """Whether an address is one of the internet's, also by what an IPv6 address leads to through a translator."""
+    """Whether an address is on the internet; for IPv6 addresses that contain an IPv4 address, whether that one is."""
     address = ipaddress.ip_address(text.partition("%")[0])
     if isinstance(address, ipaddress.IPv6Address):
         if any(address in network for network in _NEVER_PUBLIC):
             return False
-        inner = _translated(address)
-        if inner is not None:
-            address = inner
+        embedded = _embedded_ipv4(address)
+        if embedded is not None:
+            address = embedded
     return address.is_global and not address.is_multicast and address not in _CLOUD_SERVICES
 
 
-def _translated(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
-    """The IPv4 address inside one of IPv6, if it has one."""
+def _embedded_ipv4(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
     if address in _NAT64:
         return ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF)
     return address.ipv4_mapped or address.sixtofour
 
 
-async def _pour(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
-    """One direction; its end is passed on, so that protocols which wait for it work."""
-    while piece := await source.read(PIECE_BYTES):
-        target.write(piece)
+async def _pump(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+    """Copy one direction; end of file is passed on, because some protocols wait for it."""
+    while chunk := await source.read(CHUNK_BYTES):
+        target.write(chunk)
         await target.drain()
     if target.can_write_eof():
         target.write_eof()

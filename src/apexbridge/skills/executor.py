@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from apexbridge.sandbox.doctor import Diagnosis, diagnose
-from apexbridge.sandbox.engine import Sandbox
+from apexbridge.sandbox.diagnosis import Diagnosis, diagnose
 from apexbridge.sandbox.models import ExecutionResult
+from apexbridge.sandbox.sandbox import Sandbox
 from apexbridge.skills.manager import SkillManager
 from apexbridge.skills.models import CallStatistics, DirectSkillResult
 from apexbridge.tools.naming import skill_tool_id

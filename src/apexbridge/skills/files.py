@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
-from apexbridge.sandbox.launcher.clearing import remove_tree as clear
+from apexbridge.sandbox.launcher.removal import remove_tree as clear
 from apexbridge.tools.builtin.files import beneath
 from apexbridge.tools.builtin.files.beneath import OPEN_FILE, OPEN_FOLDER
 

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import anyio.to_thread
 
 from apexbridge.errors import InvalidInputError, SkillError, SkillNotFoundError
-from apexbridge.sandbox.launcher.shown import kernel_kind, origin
+from apexbridge.sandbox.launcher.granted_paths import kernel_file_system, origin
 from apexbridge.sandbox.models import Grants
 from apexbridge.skills.catalog import Row
 from apexbridge.skills.fingerprint import hash_folder, look
@@ -192,7 +192,7 @@ class SkillGrants:
         """All of this is about the open file, so that no other can be put in its place between two looks."""
         resolved = Path(f"/proc/self/fd/{descriptor}").readlink()
         parse(f"fs:ro:{resolved}")  # a link to what is never shown is not shown either
-        if kind := kernel_kind(descriptor):
+        if kind := kernel_file_system(descriptor):
             raise InvalidInputError(
                 f"{wanted.text}: it is on a file system of the kernel's ({kind}) and is never shown"
             )

@@ -14,8 +14,8 @@ from typing import Any, BinaryIO, TypeVar
 from apexbridge._fs import make_private_folder
 from apexbridge.disk import Disk
 from apexbridge.errors import ApexBridgeError, InvalidInputError
-from apexbridge.sandbox.inputs import MAX_INPUT_BYTES, check_count, check_size
 from apexbridge.sandbox.models import InputFile
+from apexbridge.sandbox.run_input import MAX_INPUT_BYTES, check_file_count, check_file_sizes
 from apexbridge.skills.uploads import UploadStore, safe_name
 from apexbridge.tools.builtin.files.workspace import Workspace
 
@@ -76,7 +76,7 @@ class HeldFiles:
                     raise ValueError("the copies were closed meanwhile")
                 self._files.append(held)
                 self._claims.push(stack.pop_all())
-        check_size([held.size for held in self._files])
+        check_file_sizes([held.size for held in self._files])
 
     @property
     def inputs(self) -> tuple[InputFile, ...]:
@@ -118,14 +118,14 @@ class InputFiles:
             InvalidInputError: one of them is not there or is no file, or they are too many or too large.
         """
         taken: Counter[str] = Counter()
-        check_count(len(names))
+        check_file_count(len(names))
         with ExitStack() as stack:
             found = []
             for wanted in names:
                 name, file = self._open(wanted, caller)
                 stack.enter_context(file)
                 found.append(InputFile(name=_free(name, taken), file=file))
-            check_size([os.fstat(item.file.fileno()).st_size for item in found])
+            check_file_sizes([os.fstat(item.file.fileno()).st_size for item in found])
             yield tuple(found)
 
     def copy_to(self, held: HeldFiles, names: Sequence[str], *, caller: str = "") -> None:

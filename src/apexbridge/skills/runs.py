@@ -17,8 +17,8 @@ import anyio.to_thread
 from apexbridge._fs import make_private_folder, write_private
 from apexbridge.disk import Disk, blocks, size_on_disk
 from apexbridge.errors import ApexBridgeError, RequestError, ServerError
-from apexbridge.sandbox.engine import Sandbox
 from apexbridge.sandbox.models import ExecutionResult, InputFile, Job
+from apexbridge.sandbox.sandbox import Sandbox
 from apexbridge.skills.files import open_beneath, remove_tree
 from apexbridge.skills.inputs import HeldFiles, InputFiles
 from apexbridge.skills.locks import NameLocks
@@ -186,7 +186,7 @@ class Runs:
                 warnings=request.warnings,
             )
             await self._sandbox.check(job, caller=request.caller)
-            self._sandbox.slots.reserve(request.caller)
+            self._sandbox.queue.reserve(request.caller)
             run = Run(self._row(request))
             run.go(asyncio.get_running_loop().create_task(self._carry(run, job, request, stack.pop_all())))
         self._live[run.id] = run
@@ -222,10 +222,10 @@ class Runs:
                     caller=request.caller,
                     is_reserved=True,
                     grants=request.grants,
-                    identity=run.id,
+                    run_id=run.id,
                     artifacts=self._folder / run.id / "files",
                     listener=run.log.add_output,
-                    started=lambda cancel: self._begin(run, cancel),
+                    on_start=lambda cancel: self._begin(run, cancel),
                 )
         except asyncio.CancelledError:
             if not run.is_cancelled:

@@ -1,1 +1,1 @@
-"""Kinds of walls: what each needs, and what each holds by which means."""
+"""Sandbox backends: what each needs, and which guarantees it enforces by which mechanism."""

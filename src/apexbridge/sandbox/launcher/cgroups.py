@@ -1,8 +1,8 @@
-"""Control groups, if this process may make them: the kernel then counts memory, processes and shares of the processor.
+"""Control groups, if this process may create them: the kernel then limits memory, processes and CPU shares.
 
-Root may; another user may below a group that was handed over to it, for example by systemd's `Delegate=yes`. They come
-on top of the limits and the watching, which work everywhere. Only a group counts memory of the kernel's own exactly,
-and only a group keeps sixty processes from getting sixty shares of the processor.
+Root may create them; another user may below a group that was delegated to it, for example by systemd's `Delegate=yes`.
+They come on top of rlimits and the watchdog, which work everywhere. Only a cgroup counts kernel memory exactly, and
+only a cgroup keeps sixty processes from getting sixty shares of the CPU.
 """
 
 import os
@@ -10,34 +10,34 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from apexbridge.sandbox.launcher import tree
-from apexbridge.sandbox.launcher.limits import Limits
+from apexbridge.sandbox.launcher import process_tree
+from apexbridge.sandbox.launcher.rlimits import Limits
 
 _MOUNTED_AT = Path("/sys/fs/cgroup")
 _OWN_GROUPS = Path("/proc/self/cgroup")
 _CONTROLLERS = ("memory", "pids", "cpu")
 _PREFIX = "apexbridge-"
 _SERVER = "apexbridge-server"
-"""The group of the server's own processes: in version 2, a group that passes controllers on may hold none itself."""
+"""The group of the server's own processes: in version 2, a group that delegates controllers may not contain any."""
 _KERNEL_BYTES = 64 * 1024 * 1024
-"""For what the kernel needs on a run's behalf; its workspace counts as well."""
+"""For kernel memory of a run; its workspace counts too."""
 _SHARES = {"cpu.shares": "512", "cpu.weight": "50"}
-"""All runs together get half of what one busy process outside has, when both want the processor."""
+"""Under contention, all runs together get half the CPU time of one busy process outside."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Group:
-    """The groups of one run, one folder for each controller or one for all."""
+class RunCgroup:
+    """The groups of one run: one folder for each controller (version 1), or one for all (version 2)."""
 
     folders: list[Path] = field(default_factory=list)
 
     def join(self) -> None:
-        """Move this process there; what it starts will be there too."""
+        """Move this process, and so its future children, into the groups."""
         for folder in self.folders:
             (folder / "cgroup.procs").write_text("0")
 
     def oom_kills(self) -> int:
-        """How many processes the kernel ended for want of memory."""
+        """How many processes the OOM killer has killed."""
         for folder in self.folders:
             for name in ("memory.oom_control", "memory.events"):
                 with suppress(OSError, ValueError):
@@ -46,14 +46,13 @@ class Group:
         return 0
 
     def remove(self) -> None:
-        """Nothing is left in them."""
         for folder in self.folders:
             with suppress(OSError):
                 folder.rmdir()
 
 
 class Cgroups:
-    """Makes groups for runs below one of its own."""
+    """Creates groups for runs below a group of this launcher."""
 
     def __init__(
         self,
@@ -71,43 +70,40 @@ class Cgroups:
         for controller in controllers:
             with suppress(OSError):
                 if controller in own:
-                    self._parents[controller] = _parent(mounted_at / controller / own[controller])
+                    self._parents[controller] = _create_parent(mounted_at / controller / own[controller])
                 elif "" in own:
-                    self._parents[controller] = _unified_parent(_unified_mount(mounted_at), own[""], controller)
+                    self._parents[controller] = _create_unified_parent(_unified_mount(mounted_at), own[""], controller)
 
     @property
     def controllers(self) -> list[str]:
-        """What is counted."""
         return list(self._parents)
 
-    def new(self, limits: Limits) -> Group:
-        """Groups for one run."""
+    def create(self, limits: Limits) -> RunCgroup:
         self._count += 1
-        wanted = {
+        values = {
             "memory.limit_in_bytes": limits.memory + limits.disk + _KERNEL_BYTES,
             "memory.max": limits.memory + limits.disk + _KERNEL_BYTES,
             "memory.swap.max": 0,
-            "pids.max": limits.processes + 8,  # the sandbox's own are among them
+            "pids.max": limits.processes + 8,  # the sandbox's own processes count too
         }
-        group = Group()
+        group = RunCgroup()
         for parent in dict.fromkeys(self._parents.values()):
             folder = parent / str(self._count)
             with suppress(OSError):
                 folder.mkdir()
                 group.folders.append(folder)
-                for name, value in wanted.items():
+                for name, value in values.items():
                     if (folder / name).exists():
                         (folder / name).write_text(str(value))
         return group
 
     def close(self) -> None:
-        """Take our own away; everything below it is gone."""
         for parent in self._parents.values():
             _remove(parent)
 
 
 def _own_paths(text: str) -> dict[str, str]:
-    """The group of this process for each controller, from `/proc/self/cgroup`; "" is that of version 2."""
+    """The group of this process for each controller, from `/proc/self/cgroup`; "" is the key of version 2."""
     found: dict[str, str] = {}
     for line in text.splitlines():
         _, controllers, path = line.split(":", 2)
@@ -117,15 +113,15 @@ def _own_paths(text: str) -> dict[str, str]:
 
 
 def _unified_mount(mounted_at: Path) -> Path:
-    """Where version 2 is mounted: alone, or beside version 1."""
+    """The mount point of version 2: alone, or beside version 1."""
     return mounted_at if (mounted_at / "cgroup.controllers").exists() else mounted_at / "unified"
 
 
-def _parent(base: Path) -> Path:
-    """A group of our own below this one.
+def _create_parent(base: Path) -> Path:
+    """Create this launcher's group below `base`.
 
     Raises:
-        OSError: there is no such group, or this process may not make one there.
+        OSError: `base` does not exist, or this process may not create a group there.
     """
     for stale in base.glob(f"{_PREFIX}[0-9]*"):
         if not Path(f"/proc/{stale.name.removeprefix(_PREFIX)}").exists():
@@ -133,7 +129,7 @@ def _parent(base: Path) -> Path:
     folder = base / f"{_PREFIX}{os.getpid()}"
     folder.mkdir(exist_ok=True)
     try:
-        _try(folder)
+        _check_usable(folder)
     except OSError:
         _remove(folder)
         raise
@@ -143,70 +139,70 @@ def _parent(base: Path) -> Path:
     return folder
 
 
-def _try(folder: Path) -> None:
-    """Make a group as for a run, and take it away.
+def _check_usable(folder: Path) -> None:
+    """Create a group as for a run, and remove it.
 
     Raises:
-        OSError: this process may not make one, or not write what a run's group needs.
+        OSError: this process may not create one, or may not write its limits.
     """
     probe = folder / "0"
     probe.mkdir(exist_ok=True)
     try:
         for name in ("cgroup.procs", "memory.limit_in_bytes", "memory.max", "pids.max"):
             if (probe / name).exists() and not os.access(probe / name, os.W_OK):
-                raise PermissionError(f"{name} may not be written")
+                raise PermissionError(f"{name} is not writable")
     finally:
         probe.rmdir()
 
 
-def _unified_parent(mount: Path, own: str, controller: str) -> Path:
-    """A group of our own that counts by this controller, in version 2: below that of this process, else below the root.
+def _create_unified_parent(mount: Path, own: str, controller: str) -> Path:
+    """This launcher's group with this controller, in version 2: below the group of this process, else below the root.
 
     Raises:
         OSError: neither can be used.
     """
     base = mount / own
-    if base.name == _SERVER:  # an earlier launcher of this server has moved it there
+    if base.name == _SERVER:  # an earlier launcher of this server moved us there
         base = base.parent
     try:
-        return _passed_on(base, controller)
+        return _create_delegated_parent(base, controller)
     except OSError:
-        if base == mount or not _is_root_of_host(mount):
+        if base == mount or not _is_root_group(mount):
             raise
-        return _passed_on(mount, controller)
+        return _create_delegated_parent(mount, controller)
 
 
-def _passed_on(base: Path, controller: str) -> Path:
+def _create_delegated_parent(base: Path, controller: str) -> Path:
     if controller not in (base / "cgroup.controllers").read_text().split():
-        raise OSError(f"{controller} is not passed on to {base}")
+        raise OSError(f"{controller} is not delegated to {base}")
     if controller not in (base / "cgroup.subtree_control").read_text().split():
-        if not _is_root_of_host(base):
-            _make_room(base)
+        if not _is_root_group(base):
+            _move_server_processes(base)
         (base / "cgroup.subtree_control").write_text(f"+{controller}")
-    folder = _parent(base)
+    folder = _create_parent(base)
     (folder / "cgroup.subtree_control").write_text(f"+{controller}")
     return folder
 
 
-def _is_root_of_host(folder: Path) -> bool:
-    """Whether this group is the root of all, which alone may hold processes and groups beside each other."""
+def _is_root_group(folder: Path) -> bool:
+    """Only the root group may contain both processes and groups with controllers."""
     return not (folder / "cgroup.type").exists()
 
 
-def _make_room(base: Path) -> None:
-    """Move the server's processes into a group below, so that this one can pass controllers on.
+def _move_server_processes(base: Path) -> None:
+    """Move the server's processes into a group below, so that `base` can delegate controllers.
 
     Raises:
-        OSError: processes that are not the server's are there too. They stay where they are.
+        OSError: processes that are not the server's are there too; none is moved.
     """
-    here = {int(word) for word in (base / "cgroup.procs").read_text().split()}
+    members = {int(word) for word in (base / "cgroup.procs").read_text().split()}
     server = os.getppid()
-    ours = {os.getpid(), server, *tree.descendants(server)}
-    if not here <= ours:
-        raise OSError(f"{base} holds processes that are not the server's")
+    ours = {os.getpid(), server, *process_tree.descendants(server)}
+    if not members <= ours:
+        raise OSError(f"{base} contains processes that are not the server's")
     leaf = base / _SERVER
     leaf.mkdir(exist_ok=True)
-    for pid in here:
+    for pid in members:
         with suppress(ProcessLookupError):
             (leaf / "cgroup.procs").write_text(str(pid))
 

@@ -1,5 +1,5 @@
-"""Layers: packages that skills declare, installed once by an operator's word and read-only ever after.
+"""Layers: packages that skills declare, installed once when an operator asks for it, then read-only.
 
-A layer is built in a staging folder and appears by one rename, so what is found is whole. The packages are from
-strangers: installing them runs none of their code, and takes nothing from outside the operator's index.
+A layer is built in a staging folder and appears by one rename, so it is always complete. The packages are untrusted:
+installing them runs none of their code, and downloads nothing from outside the operator's index.
 """

@@ -1,4 +1,4 @@
-"""Node packages, by an npm that runs no scripts and takes nothing from outside the registry."""
+"""Installs Node packages with npm, without running scripts or downloading from outside the registry."""
 
 import json
 import shutil
@@ -10,8 +10,7 @@ import anyio
 import anyio.to_thread
 
 from apexbridge.errors import ServerError
-from apexbridge.sandbox.layers.build import Build
-from apexbridge.sandbox.layers.words import failed, readable
+from apexbridge.sandbox.layers.build import Build, install_error, readable
 
 _NPM_OPTIONS = (
     "--ignore-scripts",
@@ -23,8 +22,8 @@ _NPM_OPTIONS = (
     "--no-save",
     "--no-package-lock",
     "--logs-max=0",
-    # Dependencies of dependencies may name any place. npm refuses those before it fetches them, and as a second line
-    # there is no git, and every address left in the list of what was installed is one that is not the registry's.
+    # Transitive dependencies may name any URL. npm refuses those before it downloads them. As a second defence there is
+    # no git, and any URL in the list of installed packages is one outside the registry.
     "--allow-git=none",
     "--allow-remote=none",
     "--allow-file=none",
@@ -35,7 +34,7 @@ _NPM_OPTIONS = (
 
 
 async def install_node(build: Build, requirements: Sequence[str]) -> list[tuple[str, str]]:
-    """Have npm make a `node_modules`; its own configuration, which may name another registry, holds."""
+    """Have npm create `node_modules`, with its own configuration, which may name another registry."""
     npm = shutil.which("npm")
     if npm is None:
         raise ServerError(
@@ -43,28 +42,28 @@ async def install_node(build: Build, requirements: Sequence[str]) -> list[tuple[
             "and try again.",
             code="NOT_READY",
         )
-    await _refuse_an_old_npm(build, npm)
-    wanted = dict(_name_and_range(requirement) for requirement in requirements)
-    manifest = json.dumps({"private": True, "dependencies": wanted})
+    await _check_npm_version(build, npm)
+    dependencies = dict(_name_and_range(requirement) for requirement in requirements)
+    manifest = json.dumps({"private": True, "dependencies": dependencies})
     await anyio.Path(build.work / "package.json").write_text(manifest, "utf-8")
-    code, words = await build.run([npm, "install", *_NPM_OPTIONS])
+    code, output = await build.run([npm, "install", *_NPM_OPTIONS])
     if code:
-        raise failed(f"The Node packages could not be installed. {words}")
+        raise install_error(f"The Node packages could not be installed. {output}")
     packages = await anyio.to_thread.run_sync(_node_packages, build.work / "node_modules")
     await anyio.Path(build.work / "node_modules").rename(build.layer / "node_modules")
     return packages
 
 
-async def _refuse_an_old_npm(build: Build, npm: str) -> None:
-    """Fail for an npm that does not know the options above: it would fetch any URL that a package names.
+async def _check_npm_version(build: Build, npm: str) -> None:
+    """Fail for an npm without the options above: it would download any URL that a package names.
 
     Raises:
         ServerError: NOT_READY.
     """
-    code, known = await replace(build, tell=lambda line: None).run([npm, "config", "get", "allow-remote"])
+    code, known = await replace(build, progress=lambda line: None).run([npm, "config", "get", "allow-remote"])
     if code or not known or "undefined" in known.split():
         raise ServerError(
-            "This npm would fetch what packages name by a URL. Install a newer one with `npm install -g npm@latest`, "
+            "This npm would download URLs that packages name. Install a newer one with `npm install -g npm@latest`, "
             "and try again.",
             code="NOT_READY",
         )
@@ -76,9 +75,11 @@ def _node_packages(folder: Path) -> list[tuple[str, str]]:
         outside = [path for path, package in listed.items() if "resolved" in package or "link" in package]
         packages = [(path.rpartition("node_modules/")[2], str(listed[path].get("version", ""))) for path in listed]
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise failed("npm left no list of what it installed; a newer npm may do.") from error
+        raise install_error("npm did not list the packages that it installed. Try a newer npm.") from error
     if outside:
-        raise failed(f"The package {readable(outside[0])} is not from the registry: another package named its place.")
+        raise install_error(
+            f"The package {readable(outside[0])} is not from the registry: another package named its URL."
+        )
     return sorted(packages)
 
 

@@ -1,4 +1,4 @@
-"""Python packages, by a pip that can neither start a program nor write elsewhere."""
+"""Installs Python packages with a pip that can neither start programs nor write outside the layer."""
 
 import sys
 from collections.abc import Sequence
@@ -7,8 +7,7 @@ from pathlib import Path
 import anyio.to_thread
 
 from apexbridge.errors import ServerError
-from apexbridge.sandbox.layers.build import Build
-from apexbridge.sandbox.layers.words import failed, readable
+from apexbridge.sandbox.layers.build import Build, install_error, readable
 
 _NO_PIP, _UNKNOWN_PIP = 97, 98
 _GUARDED_PIP = f"""
@@ -42,20 +41,20 @@ def make_from_index(self, req, *args, **options):
         name = getattr(req, "name", None) or "another"
         raise InstallationError(
             f"A package asks for {{name}} by a URL. Only packages of the index are installed: nothing is built, and "
-            "nothing is fetched from elsewhere."
+            "nothing is downloaded from elsewhere."
         )
     make(self, req, *args, **options)
 InstallRequirement.__init__ = make_from_index
 sys.addaudithook(guard)
 runpy.run_module("pip", run_name="__main__", alter_sys=True)
 """
-"""pip, unable to start a program, to write elsewhere, or to fetch what a package names by a URL.
+"""pip, unable to start programs, to write outside the layer, or to download a URL that a package names.
 
-The URL is refused where pip makes a requirement of it, before anything is fetched: pip would fetch it from the server's
-place in the network.
+The URL is refused when pip creates a requirement from it, before anything is downloaded: the server may have access to
+private networks.
 
-`--only-binary` is not enough: a wheel may require `other @ https://…/other.tar.gz`, and pip builds that all the same,
-which is a stranger's code running. And some versions, 24.0 among them, write a console script wherever its name points.
+`--only-binary` is not enough: a wheel may require `other @ https://…/other.tar.gz`, and pip builds that anyway, which
+runs untrusted code. And some versions, such as 24.0, write a console script to any path that its name contains.
 """
 _PIP_OPTIONS = (
     "--only-binary=:all:",
@@ -70,9 +69,9 @@ _PIP_OPTIONS = (
 
 
 async def install_python(build: Build, requirements: Sequence[str]) -> list[tuple[str, str]]:
-    """Have pip fill the layer; its own configuration, which may name another index, holds."""
+    """Have pip fill the layer, with its own configuration, which may name another index."""
     guarded = [sys.executable, "-I", "-B", "-c", _GUARDED_PIP, str(build.folder)]
-    code, words = await build.run(
+    code, output = await build.run(
         [*guarded, "install", "--target", str(build.layer), *_PIP_OPTIONS, "--", *requirements]
     )
     if code == _NO_PIP:
@@ -83,12 +82,12 @@ async def install_python(build: Build, requirements: Sequence[str]) -> list[tupl
         )
     if code == _UNKNOWN_PIP:
         raise ServerError(
-            "This version of pip cannot be kept from fetching what packages name by a URL. Install another version "
+            "This version of pip cannot be prevented from downloading URLs that packages name. Install another version "
             "into the server's Python environment, and try again.",
             code="NOT_READY",
         )
     if code:
-        raise failed(f"The Python packages could not be installed; only wheels are taken, none is built. {words}")
+        raise install_error(f"The Python packages could not be installed; only wheels are used. {output}")
     return await anyio.to_thread.run_sync(_python_packages, build.layer)
 
 
@@ -96,7 +95,7 @@ def _python_packages(layer: Path) -> list[tuple[str, str]]:
     packages = []
     for folder in sorted(layer.glob("*.dist-info")):
         name, _, version = folder.name.removesuffix(".dist-info").rpartition("-")
-        if (folder / "direct_url.json").exists():  # pip's own note
-            raise failed(f"The package {readable(name)} was asked for by a URL that another package named.")
+        if (folder / "direct_url.json").exists():  # written by pip
+            raise install_error(f"The package {readable(name)} comes from a URL that another package named.")
         packages.append((name, version))
     return packages

@@ -1,4 +1,4 @@
-"""The store of layers: found by their key, installed one at a time, removed, listed."""
+"""The store of layers: finds them by key, installs them one at a time, lists and removes them."""
 
 import fcntl
 import os
@@ -14,12 +14,10 @@ import anyio.to_thread
 from pydantic import ValidationError
 
 from apexbridge.errors import RequestError, ServerError
-from apexbridge.sandbox.launcher.clearing import remove_tree
-from apexbridge.sandbox.layers.build import LAYER_FOLDER, Build, Progress
+from apexbridge.sandbox.launcher.removal import remove_tree
+from apexbridge.sandbox.layers.build import LAYER_FOLDER, Build, Progress, freeze, readable, too_large
 from apexbridge.sandbox.layers.npm import install_node
 from apexbridge.sandbox.layers.pip import install_python
-from apexbridge.sandbox.layers.tree import freeze
-from apexbridge.sandbox.layers.words import readable, too_large
 from apexbridge.wire import WireModel
 
 Kind = Literal["python", "node"]
@@ -37,17 +35,17 @@ _REQUIREMENTS: Mapping[Kind, re.Pattern[str]] = {
         r"(?:@[\w~-][\w.~-]*/)?[A-Za-z0-9~][\w.~-]*@(?!\.)[\w.*+<>=~^| -]+(?<!\.tgz|\.tar)(?<!\.tar\.gz)\Z", re.A
     ),
 }
-"""What a requirement may look like: with no colon, slash or leading dash it can be neither option, URL nor path."""
+"""Allowed requirements: without colon, slash or leading dash they cannot be options, URLs or paths."""
 
 
 class Layer(WireModel):
-    """What is known of an installed layer, kept beside it."""
+    """The record of an installed layer, stored next to it."""
 
     kind: Kind
     key: str
     requirements: tuple[str, ...]
     packages: tuple[tuple[str, str], ...]
-    """Name and version of everything that came with it."""
+    """Name and version of all packages in it, dependencies included."""
     size_bytes: int
     installed_at: datetime
 
@@ -63,25 +61,25 @@ class LayerStore:
         self._timeout_seconds = timeout_seconds
 
     def find(self, kind: Kind, key: str) -> Path | None:
-        """The layer's folder: for Python what goes onto `sys.path`, for Node what holds `node_modules`."""
-        folder = self._place(kind, key) / LAYER_FOLDER
+        """The layer's folder: for Python an entry of `sys.path`, for Node the parent of `node_modules`."""
+        folder = self._layer_folder(kind, key) / LAYER_FOLDER
         return folder if folder.is_dir() else None
 
     def list(self) -> tuple[Layer, ...]:
         """All layers, in the order of their kind and key."""
         layers: dict[tuple[str, str], Layer] = {}
         for record in self.root.glob(f"*/*/{RECORD_FILE}"):
-            with suppress(OSError, ValidationError):  # removed at this moment, or not ours
+            with suppress(OSError, ValidationError):  # removed meanwhile, or not a record
                 layer = Layer.model_validate_json(record.read_bytes())
                 if self.find(layer.kind, layer.key) == record.with_name(LAYER_FOLDER):
                     layers[layer.kind, layer.key] = layer
         return tuple(layers[key] for key in sorted(layers))
 
     def remove(self, kind: Kind, key: str) -> bool:
-        """Remove a layer; False where there is none. A run that still uses it loses its packages."""
+        """Remove a layer; returns False if there is none. Active runs that use it lose its packages."""
         trash = self._staging() / _unique(key)
         try:
-            self._place(kind, key).rename(trash)
+            self._layer_folder(kind, key).rename(trash)
         except FileNotFoundError:
             return False
         remove_tree(str(trash))
@@ -90,57 +88,58 @@ class LayerStore:
     async def install(
         self, kind: Kind, key: str, requirements: Sequence[str], progress: Progress | None = None
     ) -> Path:
-        """Install packages as a layer of this key and give its folder; where there is one, nothing is done.
+        """Install packages as a layer and return its folder; does nothing if the layer exists.
 
-        Installs happen one at a time, in all processes: who comes second finds what the first one made.
+        Installs happen one at a time, across all processes: the second of two finds the layer of the first.
 
         Args:
             kind: The installer: pip or npm.
             key: The layer's name, a hash in hexadecimal digits.
             requirements: For Python `name>=1`, for Node `name@range`.
-            progress: Is told each line that the installer prints.
+            progress: Called with each line that the installer prints.
 
         Raises:
             RequestError: INVALID_INPUT, a requirement is more than a name and a version.
-            ServerError: NOT_READY without an installer, TIMEOUT, or EXECUTION_ERROR with the installer's last words.
+            ServerError: NOT_READY without an installer, TIMEOUT, or EXECUTION_ERROR with the installer's last lines.
         """
         _check(kind, requirements)
-        tell = progress or (lambda line: None)
-        async with self._alone(tell):
+        progress = progress or (lambda line: None)
+        async with self._lock(progress):
             if found := self.find(kind, key):
                 return found
-            build = await anyio.to_thread.run_sync(self._prepare, key)
+            folder = await anyio.to_thread.run_sync(self._prepare, key)
+            build = Build(folder=folder, max_bytes=self._max_bytes, progress=progress)
             try:
                 install = install_python if kind == "python" else install_node
                 with anyio.fail_after(self._timeout_seconds):
-                    packages = await install(Build(folder=build, max_bytes=self._max_bytes, tell=tell), requirements)
-                await anyio.to_thread.run_sync(self._finish, kind, key, build, requirements, packages)
+                    packages = await install(build, requirements)
+                await anyio.to_thread.run_sync(self._finish, kind, key, folder, requirements, packages)
             except TimeoutError as error:
                 raise ServerError(
                     f"The installer took longer than {self._timeout_seconds:g} seconds and was stopped.", code="TIMEOUT"
                 ) from error
             finally:
                 with anyio.CancelScope(shield=True):
-                    await anyio.to_thread.run_sync(remove_tree, str(build))
-        return self._place(kind, key) / LAYER_FOLDER
+                    await anyio.to_thread.run_sync(remove_tree, str(folder))
+        return self._layer_folder(kind, key) / LAYER_FOLDER
 
     @asynccontextmanager
-    async def _alone(self, tell: Progress) -> AsyncIterator[None]:
-        """Hold the store; the kernel lets go of it for whoever dies."""
+    async def _lock(self, progress: Progress) -> AsyncIterator[None]:
+        """Lock the store; the kernel releases the lock of a process that dies."""
         self.root.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self.root / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            is_told = False
-            while not _is_locked(descriptor):
-                if not is_told:
-                    tell("waiting for another install to end")
-                    is_told = True
+            is_reported = False
+            while not _try_lock(descriptor):
+                if not is_reported:
+                    progress("waiting for another install to end")
+                    is_reported = True
                 await anyio.sleep(LOCK_PAUSE_SECONDS)
             yield
         finally:
             os.close(descriptor)
 
-    def _place(self, kind: Kind, key: str) -> Path:
+    def _layer_folder(self, kind: Kind, key: str) -> Path:
         if not _KEY.match(key):
             raise ValueError(f"not the key of a layer: {key!r}")
         return self.root / kind / key
@@ -151,7 +150,7 @@ class LayerStore:
         return folder
 
     def _prepare(self, key: str) -> Path:
-        """A fresh folder to build in; what others left there was left by a crash, for the store is ours."""
+        """A new folder to build in. Other folders there are from a crash, because this process has the lock."""
         staging = self._staging()
         for leftover in staging.iterdir():
             remove_tree(str(leftover))
@@ -163,7 +162,7 @@ class LayerStore:
     def _finish(
         self, kind: Kind, key: str, build: Path, requirements: Sequence[str], packages: Sequence[tuple[str, str]]
     ) -> None:
-        """Make the layer read-only, write its record, and let it appear."""
+        """Make the layer read-only, write its record, and move it to its final path."""
         done = build / "done"
         size = freeze(done / LAYER_FOLDER, within=done / LAYER_FOLDER / ("node_modules" if kind == "node" else ""))
         if size > self._max_bytes:
@@ -177,11 +176,11 @@ class LayerStore:
             installed_at=datetime.now(UTC),
         )
         (done / RECORD_FILE).write_text(layer.model_dump_json(indent=2) + "\n", "utf-8")
-        done.chmod(0o755)  # whatever the umask: the sandbox is another user
-        os.sync()  # thousands of files: one call before the rename, so that no power cut leaves a layer half empty
-        place = self._place(kind, key)
-        place.parent.mkdir(exist_ok=True)
-        done.rename(place)
+        done.chmod(0o755)  # with any umask: runs have another user
+        os.sync()  # one call for thousands of files: after a power cut, no layer is incomplete
+        folder = self._layer_folder(kind, key)
+        folder.parent.mkdir(exist_ok=True)
+        done.rename(folder)
 
 
 def _check(kind: Kind, requirements: Sequence[str]) -> None:
@@ -194,7 +193,7 @@ def _check(kind: Kind, requirements: Sequence[str]) -> None:
         raise RequestError("There is nothing to install", code="INVALID_INPUT")
 
 
-def _is_locked(descriptor: int) -> bool:
+def _try_lock(descriptor: int) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,7 +1,7 @@
-"""Waits inside the sandbox for a job and becomes it: the script runs as if Python had been started with it.
+"""Waits in a warm cell for a job, then runs its script as if Python had been started with it.
 
-Runs with `-I -S`: nothing of the server's packages is there. What most scripts import is imported while there is time.
-The job is one packet on descriptor 3: strings, each ended by a NUL.
+Python runs with `-I -S`, without the server's packages. While waiting, it imports the modules that most scripts use.
+The job arrives on descriptor 3: strings, each followed by a NUL.
 """
 
 import _sitebuiltins
@@ -11,38 +11,38 @@ import os
 import sys
 
 JOB = 3
-PIECE = 65536
-OFTEN_IMPORTED = ("json", "re", "pathlib", "argparse", "datetime", "csv")
+CHUNK_BYTES = 65536
+COMMON_MODULES = ("json", "re", "pathlib", "argparse", "datetime", "csv")
 
 
-def first_piece() -> bytes:
-    """The beginning of the job; as long as there is none, import what most scripts begin with."""
+def read_first_chunk() -> bytes:
+    """The start of the job. Until it arrives, import common modules."""
     os.set_blocking(JOB, False)
-    for name in OFTEN_IMPORTED:
+    for name in COMMON_MODULES:
         try:
-            return os.read(JOB, PIECE)
+            return os.read(JOB, CHUNK_BYTES)
         except BlockingIOError:
             __import__(name)
     os.set_blocking(JOB, True)
-    return os.read(JOB, PIECE)
+    return os.read(JOB, CHUNK_BYTES)
 
 
 def receive() -> tuple[str, str, list[str], list[str]]:
-    pieces = [piece := first_piece()]
+    chunks = [chunk := read_first_chunk()]
     os.set_blocking(JOB, True)
-    while piece:
-        piece = os.read(JOB, PIECE)
-        pieces.append(piece)
+    while chunk:
+        chunk = os.read(JOB, CHUNK_BYTES)
+        chunks.append(chunk)
     os.close(JOB)
-    words = [word.decode("utf-8", "surrogateescape") for word in b"".join(pieces).split(b"\0")[:-1]]
+    words = [word.decode("utf-8", "surrogateescape") for word in b"".join(chunks).split(b"\0")[:-1]]
     if not words:
-        os._exit(0)  # nobody needed us
+        os._exit(0)  # the cell was closed without a job
     script, layer, count = words[0], words[1], int(words[2])
     return script, layer, words[3 : 3 + count], words[3 + count :]
 
 
 def forget_shadowed(folder: str) -> None:
-    """A module of the script's own comes before one of the library, also where the library's was imported already."""
+    """Forget imported library modules that a module next to the script shadows."""
     for name in os.listdir(folder):
         stem = name.partition(".")[0]
         if stem in sys.modules and stem not in sys.builtin_module_names:
@@ -50,16 +50,16 @@ def forget_shadowed(folder: str) -> None:
 
 
 def main() -> None:
-    """A function, so that none of its names are left behind in the script's module."""
+    # A function, so that its names do not appear in the script's module.
     script, layer, arguments, variables = receive()
-    gc.freeze()  # what is here by now stays until the end; nobody need look through it again, least of all when leaving
+    gc.freeze()  # these objects live until the end, so collections, also the one at exit, can skip them
     folder = os.path.dirname(script)
     for name in list(os.environ):
         del os.environ[name]
-    for position in range(0, len(variables), 2):
-        os.environ[variables[position]] = variables[position + 1]
+    for index in range(0, len(variables), 2):
+        os.environ[variables[index]] = variables[index + 1]
     forget_shadowed(folder)
-    builtins.exit = _sitebuiltins.Quitter("exit", "Ctrl-D (i.e. EOF)")  # what the site module would have added
+    builtins.exit = _sitebuiltins.Quitter("exit", "Ctrl-D (i.e. EOF)")  # as the site module does
     builtins.quit = _sitebuiltins.Quitter("quit", "Ctrl-D (i.e. EOF)")
     sys.argv[:] = [script, *arguments]
     sys.path.insert(0, folder)
@@ -75,7 +75,7 @@ def main() -> None:
     except SystemExit:
         raise
     except BaseException as error:
-        # Shown without this program's own frame; a hook that the script set is honoured.
+        # Print the traceback without this program's frame, with the hook of the script if it has set one.
         frames = error.__traceback__.tb_next if error.__traceback__ else None
         sys.excepthook(type(error), error.with_traceback(frames), frames)
         sys.exit(130 if isinstance(error, KeyboardInterrupt) else 1)

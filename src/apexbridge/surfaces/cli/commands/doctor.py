@@ -8,7 +8,7 @@ from apexbridge.surfaces.cli.options import DataDir, Json, show
 
 def doctor(data_dir: DataDir = None, json: Json = False) -> None:
     """Prove what this host enforces for scripts, and say what is missing and how to get it."""
-    from apexbridge.sandbox.doctor import Diagnosis, diagnose
+    from apexbridge.sandbox.diagnosis import Diagnosis, diagnose
     from apexbridge.settings import load_settings
 
     settings = load_settings(data_dir=data_dir).sandbox

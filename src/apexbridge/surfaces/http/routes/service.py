@@ -56,8 +56,8 @@ async def metrics(bridge: ServedBridge, skills: Skills) -> Response:
                 "apex_skills": ("Skills that are served.", float(statistics.total)),
                 "apex_skill_problems": ("Folders that are not served.", float(len(await skills.problems()))),
                 "apex_skill_calls": ("Calls of installed skills.", float(statistics.calls)),
-                "apex_runs_running": ("Runs that have their turn.", float(bridge.sandbox.slots.running)),
-                "apex_runs_waiting": ("Runs that wait for theirs.", float(bridge.sandbox.slots.waiting)),
+                "apex_runs_running": ("Runs that have their turn.", float(bridge.sandbox.queue.running)),
+                "apex_runs_waiting": ("Runs that wait for theirs.", float(bridge.sandbox.queue.waiting)),
             }
         )
     )

@@ -7,9 +7,8 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import Field, field_validator
 
-from apexbridge.sandbox.environment import MAX_ARGUMENTS
-from apexbridge.sandbox.inputs import MAX_INPUT_FILES
 from apexbridge.sandbox.models import ExecutionResult
+from apexbridge.sandbox.run_input import MAX_ARGUMENTS, MAX_INPUT_FILES
 from apexbridge.skills.execution import Call
 from apexbridge.skills.models import (
     CallStatistics,

@@ -1,0 +1,154 @@
+"""What this host enforces: each guarantee is tested, and reported with its mechanism, the proof and a remedy."""
+
+import asyncio
+import os
+from typing import Literal
+
+from apexbridge.sandbox.backends.selection import ADVICE, candidates, open_session
+from apexbridge.sandbox.config import GUARANTEES, BackendName, Guarantee, SandboxSettings
+from apexbridge.sandbox.launcher_client import LaunchError
+from apexbridge.sandbox.runtimes import RuntimeName, Runtimes
+from apexbridge.sandbox.self_test import CheckResult, run_all_checks, run_canary
+from apexbridge.sandbox.session import SandboxSession
+from apexbridge.wire import WireModel
+
+REMEDIES: dict[Guarantee, str] = {
+    "fs": "use the bubblewrap backend: it needs user namespaces",
+    "net": "use the bubblewrap backend: it needs user namespaces",
+    "tree_kill": "use the bubblewrap backend: it needs user namespaces",
+    "memory": "let the server read /proc of its own children",
+    "pids": "use the bubblewrap backend with a kernel of 5.14 or newer, or run the server as root",
+    "disk": "use the bubblewrap backend: its workspace has a size limit",
+    "env": "report this as a bug: it does not depend on the host",
+    "fds": "raise the server's own limit: ulimit -n 1024",
+    "syscalls": "use a kernel with seccomp on x86-64 or arm64",
+}
+_HELLO: dict[RuntimeName, tuple[str, str]] = {
+    "node": ("hello.js", "apt-get install nodejs, or pip install 'apexbridge[sandbox]'"),
+    "python": ("hello.py", "start the server with a Python whose files its user can read"),
+    "shell": ("hello.sh", "install a POSIX shell as /bin/sh"),
+}
+
+
+class Finding(WireModel):
+    """One guarantee on this host."""
+
+    guarantee: str
+    required: bool
+    held: bool
+    mechanism: str | None
+    proof: str
+    remedy: str | None = None
+
+
+class RuntimeFinding(WireModel):
+    """One interpreter, started in the sandbox."""
+
+    runtime: str
+    works: bool
+    version: str
+    remedy: str | None = None
+
+
+class BackendFinding(WireModel):
+    """A backend that was tried."""
+
+    backend: str
+    usable: bool
+    reason: str | None = None
+    remedy: str | None = None
+
+
+class Diagnosis(WireModel):
+    """All findings."""
+
+    ok: bool
+    """Whether every required guarantee holds."""
+    status: Literal["healthy", "degraded", "unavailable"]
+    backend: str | None
+    user: str
+    backends: list[BackendFinding]
+    guarantees: list[Finding]
+    runtimes: list[RuntimeFinding]
+
+
+async def diagnose(settings: SandboxSettings) -> Diagnosis:
+    """Open a session with the backend that the server would use, and test each guarantee."""
+    runtimes = Runtimes(settings.path)
+    await asyncio.to_thread(runtimes.discover)
+    tried: list[BackendFinding] = []
+    lenient = settings.model_copy(update={"require": ()})
+    session: SandboxSession | None = None
+    for name in candidates(settings):
+        try:
+            session = await open_session(name, lenient, runtimes)
+        except LaunchError as error:
+            tried.append(BackendFinding(backend=name, usable=False, reason=str(error), remedy=ADVICE[name]))
+            continue
+        tried.append(BackendFinding(backend=name, usable=True))
+        break
+    if session is None:
+        untested = [_untested(guarantee, settings) for guarantee in GUARANTEES]
+        return _diagnosis(None, tried, untested, [])
+    try:
+        results = await run_all_checks(session)
+        findings = [_finding(guarantee, session, results[guarantee], settings) for guarantee in GUARANTEES]
+        return _diagnosis(session.backend.name, tried, findings, await _test_runtimes(session))
+    finally:
+        await session.launcher.stop()
+
+
+async def _test_runtimes(session: SandboxSession) -> list[RuntimeFinding]:
+    findings = []
+    for name, (script, remedy) in _HELLO.items():
+        if session.runtimes.get(name) is None:
+            findings.append(RuntimeFinding(runtime=name, works=False, version="not found", remedy=remedy))
+            continue
+        finished = await run_canary(session, script)
+        works = finished.ending.code == 0
+        version = finished.stdout.strip() if works else finished.stderr.strip().splitlines()[-1:][0]
+        findings.append(RuntimeFinding(runtime=name, works=works, version=version, remedy=None if works else remedy))
+    return findings
+
+
+def _finding(guarantee: Guarantee, session: SandboxSession, result: CheckResult, settings: SandboxSettings) -> Finding:
+    mechanism = session.backend.enforcement[guarantee]
+    held = result.held and mechanism is not None
+    return Finding(
+        guarantee=guarantee,
+        required=guarantee in settings.require,
+        held=held,
+        mechanism=mechanism,
+        proof=result.detail,
+        remedy=None if held else REMEDIES[guarantee],
+    )
+
+
+def _untested(guarantee: Guarantee, settings: SandboxSettings) -> Finding:
+    return Finding(
+        guarantee=guarantee,
+        required=guarantee in settings.require,
+        held=False,
+        mechanism=None,
+        proof="no script could be run",
+        remedy=REMEDIES[guarantee],
+    )
+
+
+def _diagnosis(
+    backend: BackendName | None,
+    tried: list[BackendFinding],
+    guarantees: list[Finding],
+    runtimes: list[RuntimeFinding],
+) -> Diagnosis:
+    ok = backend is not None and all(finding.held for finding in guarantees if finding.required)
+    healthy = ok and all(finding.held for finding in guarantees) and all(runtime.works for runtime in runtimes)
+    return Diagnosis(
+        ok=ok,
+        status="healthy" if healthy else "degraded" if ok else "unavailable",
+        backend=backend,
+        user="root" if os.getuid() == 0 else "a normal user",
+        backends=tried,
+        guarantees=guarantees,
+        runtimes=runtimes,
+    )

@@ -1,0 +1,279 @@
+"""Cells with namespaces, created by a preforked child and bubblewrap in the launcher's mount namespace.
+
+bubblewrap can mount a tmpfs with a size limit but not with an inode limit, and mounts cannot be added to its sandbox
+later. So the launcher mounts a run's rootfs itself and marks it *shared* before bubblewrap copies it: mounts that are
+attached later appear inside as well. That is how a warm cell gets its skill, and no other.
+"""
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from apexbridge.sandbox.launcher import loopback, process_tree, syscalls
+from apexbridge.sandbox.launcher.cell import Cell, SendEvent
+from apexbridge.sandbox.launcher.cgroups import RunCgroup
+from apexbridge.sandbox.launcher.child_process import kill
+from apexbridge.sandbox.launcher.granted_paths import check_skill_folder
+from apexbridge.sandbox.launcher.mounts import (
+    LAYER_PATHS,
+    SKILL_PATH,
+    MountNamespace,
+    copy_rootfs,
+    create_mount_point,
+    hide,
+    is_temporary,
+    mount_granted_path,
+)
+from apexbridge.sandbox.launcher.prefork import Prefork
+from apexbridge.sandbox.launcher.protocol import StartRequest
+from apexbridge.sandbox.launcher.rlimits import Limits, limit_processes
+
+_SANDBOX_ID = "1000"
+"""User and group of the run, as seen inside."""
+_STATUS_FILE, _GATE_FILE, _FILTER_FILE, _OPTIONS_FILE = 10, 11, 12, 13
+_BUBBLEWRAP_PROCESSES = 2
+"""bubblewrap outside, and as the first process inside."""
+_INPUT_BYTES = 52 * 1024 * 1024
+_INPUT_INODES = 1024
+_STATUS_BYTES = 4096
+
+
+class BubblewrapCell(Cell):
+    """A cell with namespaces for users, processes, network, mounts, IPC, host name and cgroups."""
+
+    def __init__(
+        self,
+        identity: str,
+        mounts: MountNamespace,
+        prefork: Prefork,
+        *,
+        limits: Limits,
+        uid: int | None,
+        send_event: SendEvent,
+    ) -> None:
+        super().__init__(identity, limits=limits, uid=uid, send_event=send_event)
+        self._mounts = mounts
+        self._prefork = prefork
+        self._disk = mounts.base / f"{identity}-disk"
+        self._input = mounts.base / f"{identity}-input"
+        self._rootfs = mounts.base / f"{identity}-rootfs"
+        self._workspace = self._disk / "tmp" / f"skill-workspace-{identity}"
+        self._has_input = False
+        self._init: int | None = None
+        """The first process inside."""
+        self._status: int | None = None
+        self._status_buffer = b""
+        self._gate: int | None = None
+        self._cgroup = RunCgroup()
+
+    def open(self, *, with_input: bool) -> list[int]:
+        _mount_tmpfs(self._disk, size=self.limits.disk, inodes=self.limits.inodes)
+        (self._disk / "tmp").mkdir()
+        workspace = self._workspace
+        for folder in (workspace, workspace / "output", workspace / "tmp", self._disk / "shm"):
+            folder.mkdir()
+            if self.uid is not None:
+                os.chown(folder, self.uid, self.uid)
+        opened = [os.open(workspace, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)]
+        if with_input:
+            _mount_tmpfs(self._input, size=_INPUT_BYTES, inodes=_INPUT_INODES)
+            self._has_input = True
+            opened.append(os.open(self._input, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+        return opened
+
+    def start(self, request: StartRequest, files: Sequence[int]) -> None:
+        self._build_rootfs(request)
+        if request.skill is not None:
+            self.attach(request.skill, request.layers, request.folder)
+        status, status_inside = os.pipe()
+        gate_inside, gate = os.pipe()
+        seccomp_filter = os.open(self._mounts.filter_path(network=bool(request.hosts)), os.O_RDONLY)
+        inside = {_STATUS_FILE: status_inside, _GATE_FILE: gate_inside, _FILTER_FILE: seccomp_filter}
+        if not self._needs_gate:  # bubblewrap would leave a descriptor that is not in its options open for the run
+            os.close(inside.pop(_GATE_FILE))
+        inside[_OPTIONS_FILE] = _write_options([*self._options(request.workspace), *_variables(request.environment)])
+        message = {
+            "command": [self._mounts.bubblewrap, "--args", str(_OPTIONS_FILE), "--", *request.command],
+            "hosts": request.hosts,
+            "uid": self.uid,
+            "processes": self.limits.processes + _BUBBLEWRAP_PROCESSES,
+            "numbers": list(inside),
+        }
+        child = self._prefork.take()
+        self.pid = child.pid
+        self._cgroup = child.cgroup
+        try:
+            listeners = child.execute(message, [*inside.values(), *files])
+        finally:
+            for descriptor in inside.values():
+                os.close(descriptor)
+        if listeners:
+            self._send_event({"event": "listening", "id": self.identity}, listeners)
+            for listener in listeners:
+                os.close(listener)
+        os.set_blocking(status, False)
+        self._status, self._gate = status, gate
+        self.is_watched = request.skill is not None
+
+    def attach(self, skill: str, layers: Mapping[str, str], folder: Sequence[int] | None) -> None:
+        mount = syscalls.clone_mount(skill)
+        check_skill_folder(mount, folder)
+        syscalls.attach_mount(mount, f"{self._rootfs}{SKILL_PATH}")
+        for kind, layer in layers.items():
+            syscalls.bind_mount(layer, f"{self._rootfs}{LAYER_PATHS[kind]}")
+        self.is_watched = True
+
+    def kill(self) -> None:
+        """Kill the first process inside; the kernel then kills all others of its namespace."""
+        kill(self._init)
+        kill(self.pid)
+        self._open_gate()
+
+    def handle_exit(self, pid: int, status: int) -> int | None:
+        """bubblewrap has exited. If it got that far, it has reported the exit code of the run before.
+
+        The first process inside is now the launcher's child if it still exists. Only when it is gone are all others.
+        """
+        self._read_status()
+        is_bubblewrap, self.pid = pid == self.pid, None
+        if self.verdict is None and self.exit_code and self._cgroup.oom_kills():
+            self.verdict = "memory"
+        is_over = self.is_killed or self.verdict is not None or self.exit_code is not None
+        if is_bubblewrap and os.WIFSIGNALED(status) and not is_over:
+            self.verdict = "lost"  # killed by another process of the host
+        init, self._init = self._init, None
+        if init is None or init == pid:
+            return None
+        kill(init)
+        try:
+            os.waitid(os.P_PID, init, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return None
+        return init
+
+    def close(self) -> None:
+        self._open_gate()
+        self._close_status()
+        self._cgroup.remove()
+        for folder in (self._rootfs, self._disk, self._input):
+            with suppress(OSError):
+                syscalls.unmount(str(folder))
+            with suppress(OSError):
+                folder.rmdir()
+
+    def count_sockets(self, pids: Sequence[int]) -> int:
+        """All sockets of the network namespace, including connections that are not accepted yet."""
+        return process_tree.count_namespace_sockets(self.pid) if self.pid is not None else 0
+
+    @property
+    def readers(self) -> dict[int, Callable[[], None]]:
+        return {self._status: self._read_status} if self._status is not None else {}
+
+    def _build_rootfs(self, request: StartRequest) -> None:
+        """Copy the template's mounts, and mount on top what is this run's own."""
+        # A granted path outside /tmp needs a mount point in the rootfs, which the read-only template does not have.
+        if granted := {path: identity for path, identity in request.paths.items() if not is_temporary(path)}:
+            own = self._mounts.base / f"{self.identity}-template"
+            try:
+                self._mounts.build_rootfs(own, granted)
+                copy_rootfs(own, self._rootfs)
+            finally:
+                with suppress(OSError):
+                    syscalls.unmount(str(own))
+                    own.rmdir()
+        else:
+            copy_rootfs(self._mounts.template, self._rootfs)
+        syscalls.bind_mount(str(self._disk / "tmp"), f"{self._rootfs}/tmp")
+        for path in self._mounts.temporary_interpreters:
+            create_mount_point(self._disk, path)
+            syscalls.bind_mount(path, f"{self._rootfs}{path}")
+        for path in sorted(filter(is_temporary, request.paths)):
+            create_mount_point(self._disk, path)
+            mount_granted_path(self._rootfs, path, request.paths[path])
+        for folder in self._mounts.temporary_hidden:
+            hide(self._rootfs, folder)
+        workspace = f"{self._rootfs}{request.workspace}"
+        syscalls.bind_mount(str(self._workspace), workspace, read_only=False)
+        syscalls.bind_mount(str(self._disk / "shm"), f"{self._rootfs}/dev/shm", read_only=False)
+        if self._has_input:
+            (self._workspace / "input").mkdir()
+            syscalls.bind_mount(str(self._input), f"{workspace}/input")
+        if request.hosts:
+            hosts = self._disk / "hosts"
+            hosts.write_text(loopback.hosts_file(request.hosts))
+            syscalls.bind_mount(str(hosts), f"{self._rootfs}/etc/hosts")
+
+    @property
+    def _needs_gate(self) -> bool:
+        """Without a user of its own, processes are counted per user namespace; bubblewrap waits for that limit."""
+        return self.uid is None
+
+    def _options(self, workspace: str) -> list[str]:
+        """bubblewrap's options. The preforked child has created the namespaces that are not among them."""
+        options = ["--unshare-user", "--unshare-pid", "--disable-userns", "--uid", _SANDBOX_ID, "--gid", _SANDBOX_ID]
+        options += ["--die-with-parent", "--new-session", "--cap-drop", "ALL"]
+        # /proc is read-only: otherwise a normal user's run could lower its oom_score_adj to that of the server.
+        options += ["--dev-bind", str(self._rootfs), "/", "--proc", "/proc", "--remount-ro", "/proc"]
+        options += ["--chdir", workspace]
+        options += ["--seccomp", str(_FILTER_FILE), "--json-status-fd", str(_STATUS_FILE)]
+        return [*options, "--block-fd", str(_GATE_FILE)] if self._needs_gate else options
+
+    def _read_status(self) -> None:
+        """Read bubblewrap's status lines: the PID of the first process inside, later the exit code of the run."""
+        while self._status is not None:
+            try:
+                chunk = os.read(self._status, _STATUS_BYTES)
+            except BlockingIOError:
+                return
+            if not chunk:
+                self._close_status()
+            self._status_buffer += chunk
+            *lines, self._status_buffer = self._status_buffer.split(b"\n")
+            for line in lines:
+                self._handle_status(json.loads(line))
+
+    def _handle_status(self, status: dict[str, Any]) -> None:
+        if "child-pid" in status:
+            self._init = status["child-pid"]
+            if self._needs_gate:
+                # Only now does it have its own user namespace: earlier, the processes of other runs would count too.
+                with suppress(ProcessLookupError):
+                    limit_processes(status["child-pid"], self.limits.processes + _BUBBLEWRAP_PROCESSES)
+            self._open_gate()
+        if "exit-code" in status:
+            self.exit_code = status["exit-code"]
+
+    def _open_gate(self) -> None:
+        if self._gate is not None:
+            with suppress(BrokenPipeError):
+                os.write(self._gate, b"1")
+            os.close(self._gate)
+            self._gate = None
+
+    def _close_status(self) -> None:
+        if self._status is not None:
+            os.close(self._status)
+            self._status = None
+
+
+def _variables(environment: Mapping[str, str]) -> list[str]:
+    """The run's environment as options. bubblewrap's own is empty, because the run can read that of process 1."""
+    return [word for name, value in environment.items() for word in ("--setenv", name, value)]
+
+
+def _write_options(options: list[str]) -> int:
+    """A memfd with the options: on the command line, `ps` would show them to all users."""
+    memory = os.memfd_create("options", os.MFD_CLOEXEC)
+    with open(memory, "wb", closefd=False) as file:
+        file.write(b"".join(os.fsencode(word) + b"\0" for word in options))
+    os.lseek(memory, 0, os.SEEK_SET)
+    return memory
+
+
+def _mount_tmpfs(folder: Path, *, size: int, inodes: int) -> None:
+    folder.mkdir()
+    options = f"size={size},nr_inodes={inodes},mode=755"
+    syscalls.mount("workspace", str(folder), "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, options)

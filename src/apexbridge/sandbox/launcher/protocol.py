@@ -1,0 +1,97 @@
+"""Messages between the server and its launcher: JSON packets over a Unix socket, with file descriptors attached."""
+
+import json
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from apexbridge.sandbox.launcher.rlimits import Limits
+
+MAX_PACKET_BYTES = 64 * 1024
+MAX_FILES = 64
+MAX_INLINE_BYTES = 32 * 1024
+"""Larger messages travel in a memfd instead of the packet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LauncherConfig:
+    """Sent once, with the command `begin`: how the launcher builds its cells."""
+
+    backend: str
+    base: str
+    """The launcher's own folder."""
+    temporary_folder: str
+    """The host's."""
+    bubblewrap: str | None
+    """Path of the program."""
+    loaders: str
+    interpreters: Sequence[str]
+    """Folders that interpreters need in addition to the system's."""
+    hidden: Sequence[str]
+    """Folders below `interpreters` that runs must not see."""
+    filters: Sequence[str]
+    """Seccomp programs in hexadecimal: without and with network."""
+    niceness: int
+    first_uid: int
+    limits: Limits
+
+    @classmethod
+    def parse(cls, message: Mapping[str, Any]) -> "LauncherConfig":
+        return cls(**{**message, "limits": Limits(**message["limits"])})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartRequest:
+    """Sent with the command `start`: what to start in a cell."""
+
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    workspace: str
+    """Its path inside the sandbox."""
+    skill: str | None = None
+    """The skill's folder; None for a warm cell, which gets it later with `attach`."""
+    folder: Sequence[int] | None = None
+    """Device and inode that the skill's folder must have; None if it does not matter."""
+    layers: Mapping[str, str] = field(default_factory=dict)
+    """Folders of installed dependencies, by kind."""
+    paths: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """Granted host paths, mounted read-only at the same path, and the device and inode that each must have."""
+    hosts: Sequence[Sequence[Any]] = ()
+    """Granted hosts: the address inside the sandbox, the port, the name."""
+
+
+def send(link: socket.socket, message: dict[str, Any], files: Sequence[int] = ()) -> None:
+    """Send one message; the caller's descriptors stay open.
+
+    Raises:
+        BlockingIOError: the peer is not reading.
+        OSError: the peer is gone.
+    """
+    body = json.dumps(message, separators=(",", ":")).encode()
+    if len(body) <= MAX_INLINE_BYTES:
+        socket.send_fds(link, [body], list(files))
+        return
+    memory = os.memfd_create("message", os.MFD_CLOEXEC)
+    try:
+        with open(memory, "wb", closefd=False) as file:
+            file.write(body)
+        socket.send_fds(link, [b'{"large":true}'], [memory, *files])
+    finally:
+        os.close(memory)
+
+
+def receive(link: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
+    """The next message and its files; None if the peer is gone."""
+    body, files, _, _ = socket.recv_fds(link, MAX_PACKET_BYTES, MAX_FILES)
+    for file in files:
+        os.set_inheritable(file, False)
+    if not body:
+        return None
+    message: dict[str, Any] = json.loads(body)
+    if message.get("large"):
+        with open(files.pop(0), "rb") as memory:
+            memory.seek(0)
+            message = json.loads(memory.read())
+    return message, files

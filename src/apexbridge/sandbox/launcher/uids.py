@@ -1,0 +1,93 @@
+"""Each run of root's server gets a user ID that no other run on this host has, whichever server started it."""
+
+import fcntl
+import os
+import stat
+from collections.abc import Sequence
+from contextlib import suppress
+
+FOLDERS = ("/run", "/var/lib")
+"""The lock folder is created in the first of these that root can write to, so all servers use the same one."""
+_OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_OPEN_LOCK = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class UidPool:
+    """Hands out user IDs, if this process is root. An ID is claimed by a lock on a file in a folder of root's.
+
+    The kernel releases a lock when the process that holds it exits or is killed.
+    """
+
+    def __init__(self, first: int, count: int, folders: Sequence[str] = FOLDERS) -> None:
+        self._uids = range(first, first + count)
+        self._folders = folders
+        self._locks: dict[int, int] = {}
+        """By user ID: the descriptor that holds its lock."""
+        self._folder: int | None = None
+
+    def acquire(self) -> int | None:
+        """A free user ID; None if this process is not root.
+
+        Raises:
+            OSError: all user IDs are in use, or no safe folder for the locks exists.
+        """
+        if os.getuid() != 0:
+            return None
+        if self._folder is None:
+            self._folder = _open_lock_folder(self._folders)
+        for uid in self._uids:
+            if uid in self._locks:
+                continue
+            lock = os.open(str(uid), _OPEN_LOCK, 0o600, dir_fd=self._folder)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                os.close(lock)
+                continue
+            self._locks[uid] = lock
+            return uid
+        raise OSError("all user IDs for runs are in use")
+
+    def release(self, uid: int | None) -> None:
+        if uid is not None:
+            os.close(self._locks.pop(uid))
+
+
+def _open_lock_folder(folders: Sequence[str]) -> int:
+    """The folder `apexbridge/users`, which only root can write to or list."""
+    first_error: OSError | None = None
+    for folder in folders:
+        try:
+            parent = os.open(folder, _OPEN_FOLDER)
+            try:
+                _check_owned_by_root(parent, folder)
+                own = _open_or_create(parent, "apexbridge")
+            finally:
+                os.close(parent)
+            try:
+                return _open_or_create(own, "users")
+            finally:
+                os.close(own)
+        except OSError as error:
+            first_error = first_error or error
+    raise OSError(f"cannot create a lock folder for user IDs below {' or '.join(folders)}: {first_error}")
+
+
+def _open_or_create(parent: int, name: str) -> int:
+    with suppress(FileExistsError):
+        os.mkdir(name, 0o700, dir_fd=parent)
+    folder = os.open(name, _OPEN_FOLDER, dir_fd=parent)
+    try:
+        _check_owned_by_root(folder, name)
+        os.fchmod(folder, 0o700)
+    except OSError:
+        os.close(folder)
+        raise
+    return folder
+
+
+def _check_owned_by_root(folder: int, name: str) -> None:
+    """Fail if another user owns the folder or can write to it."""
+    status = os.fstat(folder)
+    if status.st_uid != 0 or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise PermissionError(f"{name} is not owned by root, or others can write to it")

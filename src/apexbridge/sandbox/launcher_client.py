@@ -1,0 +1,357 @@
+"""The server's side of the launcher: one process with many cells, whose events resolve futures."""
+
+import asyncio
+import logging
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import anyio.to_thread
+
+from apexbridge.errors import ServerError
+from apexbridge.sandbox.backends.backend import Backend
+from apexbridge.sandbox.launcher import protocol
+from apexbridge.sandbox.launcher.protocol import LauncherConfig, StartRequest
+from apexbridge.sandbox.launcher.removal import remove_tree
+from apexbridge.sandbox.launcher.rlimits import Limits
+
+SLACK_BYTES = 64 * 1024 * 1024
+"""The kernel's memory limit for each process is this much above the limit of the whole tree, which is polled."""
+START_SECONDS = 20
+STOP_SECONDS = 5
+FIRST_UID = 62_000
+"""If the server is root, the user IDs of runs start here, one for each cell; no user has these IDs."""
+NICENESS = 10
+"""Under contention, the server's processes get the CPU before runs."""
+logger = logging.getLogger(__name__)
+
+
+class LaunchError(Exception):
+    """The launcher could not do what it was asked to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellExit:
+    """How the processes in a cell ended."""
+
+    code: int | None
+    verdict: str | None
+    peak: int
+    """Memory in bytes."""
+
+
+class CellHandle:
+    """The server's handle of one cell in the launcher."""
+
+    def __init__(self, client: "LauncherClient") -> None:
+        self.identity = uuid.uuid4().hex
+        self._client = client
+        loop = asyncio.get_running_loop()
+        self.opened: asyncio.Future[list[int]] = loop.create_future()
+        """Descriptors of the workspace and, if requested, of the folder for input files."""
+        self.attached: asyncio.Future[None] = loop.create_future()
+        self.exited: asyncio.Future[CellExit] = loop.create_future()
+        self.closed: asyncio.Future[None] = loop.create_future()
+        self.listening: asyncio.Future[list[int]] = loop.create_future()
+        """Listening sockets of granted hosts."""
+
+    async def start(self, request: StartRequest, files: Sequence[int]) -> None:
+        await self._client.send({"command": "start", "id": self.identity, "request": asdict(request)}, files)
+
+    async def attach(self, skill: str, layers: Mapping[str, str], folder: tuple[int, int] | None = None) -> None:
+        """Mount the skill in a warm cell; `folder` is the device and inode that it must have.
+
+        Raises:
+            LaunchError: it cannot be mounted.
+        """
+        message = {"command": "attach", "id": self.identity, "skill": skill, "layers": layers, "folder": folder}
+        await self._client.send(message)
+        await asyncio.shield(self.attached)
+
+    def kill(self) -> None:
+        """Kill everything in the cell; `exited` resolves when that is done."""
+        self._client.send_soon({"command": "kill", "id": self.identity})
+
+    async def close(self) -> None:
+        """Kill what is still running, and remove the workspace."""
+        if not self.closed.done():
+            self._client.send_soon({"command": "close", "id": self.identity})
+            await asyncio.wait([self.closed], timeout=STOP_SECONDS)
+        if self.opened.done() and not self.opened.cancelled() and self.opened.exception() is None:
+            for descriptor in self.opened.result():
+                with suppress(OSError):
+                    os.close(descriptor)
+            self.opened.result().clear()
+
+    @property
+    def futures(self) -> "list[asyncio.Future[Any]]":
+        return [self.opened, self.attached, self.exited, self.closed, self.listening]
+
+
+class LauncherClient:
+    """A launcher process and its cells."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._process: subprocess.Popen[bytes] | None = None
+        self._link: socket.socket | None = None
+        self._cells: dict[str, CellHandle] = {}
+        self._base: tempfile.TemporaryDirectory[str] | None = None
+        self._ready: asyncio.Future[None] | None = None
+        self._closing: set[asyncio.Task[None]] = set()
+        self.cgroup_controllers: frozenset[str] = frozenset()
+        """Available in addition to the backend's mechanisms: memory, pids, cpu."""
+
+    @property
+    def is_alive(self) -> bool:
+        return self._link is not None
+
+    @property
+    def base(self) -> str:
+        """The launcher's own folder; only the launcher sees what is mounted there."""
+        return self._base.name if self._base else ""
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
+    async def start(self) -> None:
+        """Start the process and wait until it is ready to create cells.
+
+        Raises:
+            LaunchError: this host does not allow it; the message says what failed.
+        """
+        loop = asyncio.get_running_loop()
+        self._ready = loop.create_future()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        # Stays empty on disk: the launcher mounts a tmpfs over it in its own namespace.
+        self._base = tempfile.TemporaryDirectory(prefix="apexbridge-", ignore_cleanup_errors=True)
+        os.chmod(self._base.name, 0o711)  # noqa: PTH101, S103  # the users of runs must be able to traverse it
+        with theirs:
+            try:
+                self._process = _spawn(theirs.fileno())
+            except OSError as error:
+                ours.close()
+                raise LaunchError(f"the launcher cannot be started: {error.strerror}") from error
+        self._link = ours
+        loop.add_reader(ours, self._receive_events)
+        try:
+            await self.send({"command": "begin", "config": asdict(self._config())})
+            async with asyncio.timeout(START_SECONDS):
+                await asyncio.shield(self._ready)
+        except TimeoutError:
+            await self.stop()
+            raise LaunchError("the launcher does not answer") from None
+        except BaseException:  # also on cancellation: no other code knows of this process yet
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """End the process and everything that it started."""
+        if self._closing:
+            await asyncio.wait(self._closing, timeout=STOP_SECONDS)
+        self._handle_disconnect()
+        process, self._process = self._process, None
+        if process is not None:
+            await anyio.to_thread.run_sync(_wait, process)
+        if self._base is not None:
+            self._base.cleanup()
+            self._base = None
+
+    def close_in_background(self, cell: CellHandle) -> None:
+        task = asyncio.get_running_loop().create_task(cell.close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    async def open_cell(self, *, with_input: bool = False) -> CellHandle:
+        """Create a cell; its workspace exists when `opened` resolves."""
+        if self._link is None:
+            raise ServerError("The sandbox is not running.", code="SANDBOX_UNAVAILABLE")
+        cell = CellHandle(self)
+        self._cells[cell.identity] = cell
+        await self.send({"command": "open", "id": cell.identity, "input": with_input})
+        return cell
+
+    async def send(self, message: dict[str, Any], files: Sequence[int] = ()) -> None:
+        """Send a command; waits while the socket is full.
+
+        Raises:
+            LaunchError: the launcher has ended.
+        """
+        loop = asyncio.get_running_loop()
+        while self._link is not None:
+            try:
+                protocol.send(self._link, message, files)
+                return
+            except BlockingIOError:
+                writable: asyncio.Future[None] = loop.create_future()
+                loop.add_writer(self._link, _resolve, writable, None)
+                try:
+                    await writable
+                finally:
+                    if self._link is not None:
+                        loop.remove_writer(self._link)
+            except OSError:
+                self._handle_disconnect()
+        raise LaunchError("the launcher has ended")
+
+    def send_soon(self, message: dict[str, Any]) -> None:
+        """Send a command without waiting; does nothing if the launcher has ended."""
+        if self._link is None:
+            return
+        try:
+            protocol.send(self._link, message)
+        except BlockingIOError:
+            asyncio.get_running_loop().call_later(0.01, self.send_soon, message)
+        except OSError:
+            self._handle_disconnect()
+
+    def _config(self) -> LauncherConfig:
+        backend, limits = self._backend, self._backend.limits
+        return LauncherConfig(
+            backend=backend.name,
+            base=self.base,
+            temporary_folder=tempfile.gettempdir(),
+            bubblewrap=backend.bubblewrap,
+            loaders=str(Path(__file__).parent / "loaders"),
+            interpreters=backend.interpreters,
+            hidden=backend.hidden,
+            filters=[program.hex() for program in backend.filters],
+            niceness=NICENESS,
+            first_uid=FIRST_UID,
+            limits=Limits(
+                memory=limits.memory_bytes,
+                shared=backend.shared_bytes,
+                processes=limits.processes,
+                disk=limits.disk_bytes,
+                inodes=limits.inodes,
+                files=limits.files,
+                slack=backend.reserved_bytes + SLACK_BYTES,
+            ),
+        )
+
+    def _receive_events(self) -> None:
+        while self._link is not None:
+            try:
+                received = protocol.receive(self._link)
+            except BlockingIOError:
+                return
+            except OSError:
+                received = None
+            if received is None:
+                logger.error("the sandbox launcher has ended; it is started again for the next run")
+                self._handle_disconnect()
+                return
+            self._handle_event(*received)
+
+    def _handle_event(self, message: dict[str, Any], files: list[int]) -> None:
+        event, cell = message["event"], self._cells.get(message.get("id", ""))
+        if event == "ready" and self._ready is not None:
+            self.cgroup_controllers = frozenset(message["controllers"])
+            _resolve(self._ready, None)
+        elif event == "failed":
+            self._handle_failure(message, cell)
+        elif cell is None:
+            for file in files:
+                os.close(file)
+        elif event == "opened":
+            _resolve_files(cell.opened, files)
+        elif event == "listening":
+            _resolve_files(cell.listening, files)
+        elif event == "attached":
+            _resolve(cell.attached, None)
+        elif event == "exited":
+            ended = CellExit(code=message["code"], verdict=message["verdict"], peak=message["peak"])
+            _resolve(cell.exited, ended)
+        elif event == "closed":
+            del self._cells[cell.identity]
+            _resolve(cell.closed, None)
+
+    def _handle_failure(self, message: dict[str, Any], cell: CellHandle | None) -> None:
+        error, command = LaunchError(message["error"]), message["command"]
+        if cell is None:
+            if self._ready is not None:
+                _reject(self._ready, error)
+            return
+        futures: dict[str, asyncio.Future[Any]] = {"open": cell.opened, "attach": cell.attached}
+        _reject(futures.get(command, cell.exited), error)
+        if command == "open":  # a cell that was not opened cannot start either
+            _reject(cell.exited, error)
+
+    def _handle_disconnect(self) -> None:
+        """The launcher has ended, and the kernel has killed everything that it started."""
+        link, self._link = self._link, None
+        if link is None:
+            return
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(link)
+        loop.remove_writer(link)
+        link.close()
+        error = LaunchError("the launcher has ended")
+        if self._ready is not None:
+            _reject(self._ready, error)
+        if self._backend.name != "bubblewrap" and self._cells:  # workspaces on the host's disk are still there
+            workspaces = [f"{tempfile.gettempdir()}/skill-workspace-{identity}" for identity in self._cells]
+            loop.run_in_executor(None, _remove_all, workspaces)
+        for cell in list(self._cells.values()):
+            _resolve(cell.exited, CellExit(code=None, verdict="lost", peak=0))
+            _resolve(cell.closed, None)
+            for future in cell.futures:
+                _reject(future, error)
+        self._cells.clear()
+
+
+def _remove_all(folders: list[str]) -> None:
+    for folder in folders:
+        remove_tree(folder)
+
+
+def _spawn(link: int) -> subprocess.Popen[bytes]:
+    """Start the launcher with nothing of the server's except the socket: no environment, packages, files, terminal."""
+    source = Path(__file__).parents[2]
+    code = "import sys; sys.path.append(sys.argv[1]); from apexbridge.sandbox.launcher.main import main; main()"
+    return subprocess.Popen(  # noqa: S603
+        [sys.executable, "-I", "-S", "-c", code, str(source), str(link)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        pass_fds=[link],
+        env={"PATH": os.defpath},
+        cwd="/",
+        start_new_session=True,
+    )
+
+
+def _wait(process: subprocess.Popen[bytes]) -> None:
+    try:
+        process.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _resolve(future: "asyncio.Future[Any]", value: Any) -> None:
+    if not future.done():
+        future.set_result(value)
+
+
+def _resolve_files(future: "asyncio.Future[list[int]]", files: list[int]) -> None:
+    if future.done():
+        for file in files:
+            os.close(file)
+    else:
+        future.set_result(files)
+
+
+def _reject(future: "asyncio.Future[Any]", error: Exception) -> None:
+    if not future.done():
+        future.set_exception(error)
+        future.exception()  # marks it as retrieved: not every future is awaited

@@ -1,0 +1,1 @@
+// Required once by node.cjs, which makes later requires faster.

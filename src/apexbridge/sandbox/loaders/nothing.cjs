@@ -1,1 +1,0 @@
-// Loaded once, so that loading a module has been done before.

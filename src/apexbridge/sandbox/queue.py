@@ -1,0 +1,77 @@
+"""The run queue: a number of runs at a time; the others wait, and callers take turns."""
+
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+
+from apexbridge._turns import SHARE, Turns, decrease
+from apexbridge.errors import ServerError
+
+
+class RunQueue:
+    """Callers take turns; the runs of one caller are first in, first out.
+
+    A caller with a key may use half of the capacity, so that one key cannot block the others. Callers without a key own
+    or administer the server, and may use all of it.
+    """
+
+    def __init__(self, max_running: int, max_waiting: int) -> None:
+        self._turns = Turns(max_running)
+        self._max_waiting = max_waiting
+        self._reserved: Counter[str] = Counter()
+        self._average_seconds = 1.0
+
+    @property
+    def running(self) -> int:
+        return self._turns.running
+
+    @property
+    def waiting(self) -> int:
+        return self._turns.waiting
+
+    def check_capacity(self, caller: str = "") -> None:
+        """Fail if another run of this caller could not even wait.
+
+        Raises:
+            ServerError: QUEUE_FULL; `details.retryAfter` is the number of seconds to wait.
+        """
+        own = self._turns.running_of(caller) + self._turns.waiting_of(caller) + self._reserved[caller]
+        capacity = self._turns.limit + self._max_waiting
+        if self.running + self.waiting + self._reserved.total() >= capacity:
+            raise self._queue_full_error(
+                f"{self.running} runs are active and {self.waiting} are waiting.", self.waiting
+            )
+        if caller and own >= max(1, capacity // SHARE):
+            raise self._queue_full_error(
+                f"{own} runs of the API key {caller} are active or waiting, which is the limit for one key.",
+                self._turns.waiting_of(caller),
+            )
+
+    def reserve(self, caller: str = "") -> None:
+        """Reserve capacity for a `turn` that follows.
+
+        Raises:
+            ServerError: QUEUE_FULL.
+        """
+        self.check_capacity(caller)
+        self._reserved[caller] += 1
+
+    @asynccontextmanager
+    async def turn(self, caller: str = "", *, is_reserved: bool = False) -> AsyncIterator[None]:
+        """Wait for a turn; it lasts as long as the block."""
+        if is_reserved:
+            decrease(self._reserved, caller)
+        else:
+            self.check_capacity(caller)
+        async with self._turns.turn(caller):
+            begun = anyio.current_time()
+            try:
+                yield
+            finally:
+                self._average_seconds += (anyio.current_time() - begun - self._average_seconds) / 8
+
+    def _queue_full_error(self, reason: str, ahead: int) -> ServerError:
+        wait = max(1, round(ahead * self._average_seconds / self._turns.limit))
+        return ServerError(f"{reason} Try again in {wait} s.", code="QUEUE_FULL", retryAfter=wait)

@@ -1,0 +1,139 @@
+"""The input of a run: variables, arguments, JSON on stdin, and files."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from apexbridge.errors import InvalidInputError
+from apexbridge.sandbox.models import InputFile, Job
+
+MAX_VARIABLE_BYTES = 128 * 1024 - 1
+"""The kernel's limit for one string, its NUL included."""
+MAX_ARGUMENTS = 4000
+"""bubblewrap accepts a few thousand more, including its own."""
+MAX_ARGUMENT_BYTES = 1024 * 1024
+"""All arguments together; the kernel accepts twice as much, including the environment."""
+INPUT_VARIABLE = "INPUT_JSON"
+MAX_INPUT_BYTES = 50 * 1024 * 1024
+MAX_INPUT_FILES = 500
+_CHUNK_BYTES = 1024 * 1024
+
+
+def input_json(job: Job) -> str:
+    """The input as the script reads it, with the names of input files.
+
+    Raises:
+        InvalidInputError: it contains NaN or an infinity, which JSON does not have.
+    """
+    payload = dict(job.input)
+    if job.files:
+        payload["files"] = [f"input/{file.name}" for file in job.files]
+    try:
+        text = json.dumps(payload, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        text.encode()
+    except UnicodeEncodeError:  # a lone surrogate can only be sent escaped
+        return json.dumps(payload, separators=(",", ":"))
+    except ValueError as error:
+        raise InvalidInputError("The input contains a number that JSON does not have", skillName=job.skill) from error
+    return text
+
+
+def base_environment(workspace: str, path: str) -> dict[str, str]:
+    """The variables that are known before the skill is."""
+    return {"PATH": path, "HOME": workspace, "TMPDIR": f"{workspace}/tmp"}  # noqa: S108
+
+
+def environment(job: Job, *, workspace: str, skill_path: str, path: str, input_text: str) -> dict[str, str]:
+    """All variables of the run. Input that is too large for a variable arrives on stdin only."""
+    variables = {
+        **base_environment(workspace, path),
+        **job.grants.variables,
+        **job.grants.secrets,
+        "SKILL_NAME": job.skill,
+        "SKILL_PATH": skill_path,
+        "TIMEOUT": str(job.timeout_ms),
+    }
+    if len(INPUT_VARIABLE) + 1 + len(input_text.encode()) <= MAX_VARIABLE_BYTES and "\0" not in input_text:
+        variables[INPUT_VARIABLE] = input_text
+    return variables
+
+
+def arguments(job: Job) -> list[str]:
+    """The script's arguments. A helper script that is run by name gets its input as options.
+
+    Raises:
+        InvalidInputError: an argument is not valid text, or they are too many or too long.
+    """
+    words = list(job.args)
+    if not job.is_entry and not words:
+        words = [word for key, value in job.input.items() for word in _option(key, value)]
+    if len(words) > MAX_ARGUMENTS:
+        raise InvalidInputError(f"{len(words)} arguments are too many; at most {MAX_ARGUMENTS}", skillName=job.skill)
+    try:
+        sizes = [len(word.encode()) for word in words]
+    except UnicodeEncodeError as error:
+        raise InvalidInputError("An argument contains a lone surrogate", skillName=job.skill) from error
+    if any("\0" in word for word in words):
+        raise InvalidInputError("An argument contains a NUL character", skillName=job.skill)
+    if sum(sizes) > MAX_ARGUMENT_BYTES or max(sizes, default=0) > MAX_VARIABLE_BYTES:
+        raise InvalidInputError(
+            f"The arguments are too long ({sum(sizes)} bytes); send large input as `input`, or as a file",
+            skillName=job.skill,
+        )
+    return words
+
+
+def encode_job(script: str, layer: str, arguments: Sequence[str], variables: Mapping[str, str]) -> bytes:
+    """A job in the format of the loaders: strings, each followed by a NUL."""
+    words = [script, layer, str(len(arguments)), *arguments]
+    words += [word for pair in variables.items() for word in pair]
+    return b"".join(word.encode("utf-8", "surrogateescape") + b"\0" for word in words)
+
+
+def check_file_count(count: int) -> None:
+    """Raise InvalidInputError if there are too many input files."""
+    if count > MAX_INPUT_FILES:
+        raise InvalidInputError(f"{count} input files are too many; at most {MAX_INPUT_FILES}")
+
+
+def check_file_sizes(sizes: Sequence[int]) -> None:
+    """Raise InvalidInputError if the input files together are too large."""
+    if sum(sizes) > MAX_INPUT_BYTES:
+        raise _too_large()
+
+
+def copy_input_files(folder: int, files: Sequence[InputFile]) -> None:
+    """Copy the files to an open folder, which the run can read but not change.
+
+    Raises:
+        InvalidInputError: they have grown and are too large together.
+    """
+    remaining = MAX_INPUT_BYTES
+    for file in files:
+        target = os.open(file.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o444, dir_fd=folder)
+        with os.fdopen(target, "wb") as copy:
+            while chunk := file.file.read(_CHUNK_BYTES):
+                remaining -= len(chunk)
+                if remaining < 0:
+                    raise _too_large()
+                copy.write(chunk)
+    os.chmod(folder, 0o555)  # noqa: S103  # readable by the run's user
+
+
+def _option(key: str, value: Any) -> list[str]:
+    """`--key value`; `--key` for true, nothing for false and null, repeated for a list."""
+    name = f"--{key}"
+    if value is True:
+        return [name]
+    if value is False or value is None:
+        return []
+    if isinstance(value, list) and not any(isinstance(item, list | Mapping) for item in value):
+        return [word for item in value for word in _option(key, item)]
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    # A value that starts with a dash would be parsed as an option.
+    return [f"{name}={text}"] if text.startswith("-") else [name, text]
+
+
+def _too_large() -> InvalidInputError:
+    return InvalidInputError(f"The input files are larger than {MAX_INPUT_BYTES // 1024 // 1024} MB")

@@ -1,0 +1,151 @@
+"""The self-test: canary scripts attack the sandbox, and each guarantee is checked by what they could reach."""
+
+import asyncio
+import json
+import os
+import socket
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from apexbridge.sandbox.config import Guarantee
+from apexbridge.sandbox.launcher_client import LaunchError
+from apexbridge.sandbox.models import Job
+from apexbridge.sandbox.seccomp import refused_numbers
+from apexbridge.sandbox.session import FinishedJob, SandboxSession
+
+TIMEOUT_MS = 30_000
+DAEMON_SECONDS = 2.0
+"""How long a daemon may outlive its run."""
+_CANARIES = Path(__file__).parent / "canaries"
+_QUICK_CHECKS: tuple[Guarantee, ...] = ("fs", "net", "env", "fds", "pids", "syscalls")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckResult:
+    """Whether a guarantee held, and what the canary saw."""
+
+    held: bool
+    detail: str
+
+
+async def run_all_checks(session: SandboxSession) -> dict[str, CheckResult]:
+    return {
+        **await run_quick_checks(session),
+        "memory": await _check_memory(session),
+        "disk": await _check_disk(session),
+        "tree_kill": await _check_tree_kill(session),
+    }
+
+
+async def run_quick_checks(session: SandboxSession) -> dict[str, CheckResult]:
+    """The checks that take well under a second; they run before a backend is used.
+
+    Raises:
+        LaunchError: the canary could not be run.
+    """
+    with _bait() as canary_input:
+        limits = session.limits
+        canary_input |= {"files": limits.files, "processes": limits.processes, "checks": list(_QUICK_CHECKS)}
+        canary_input["syscalls"] = refused_numbers()
+        finished = await run_canary(session, "canary.py", canary_input)
+    if finished.ending.code != 0 or finished.ending.verdict is not None:
+        raise LaunchError(_last_line(finished.stderr) or f"the self-test ended with {finished.ending}")
+    results = json.loads(finished.stdout)
+    return {name: CheckResult(held=result["held"], detail=result["proof"]) for name, result in results.items()}
+
+
+async def run_canary(session: SandboxSession, script: str, canary_input: dict[str, Any] | None = None) -> FinishedJob:
+    """Raise LaunchError if there is no interpreter for the script, or if the cell cannot be created."""
+    name = session.runtimes.name_for(script)
+    runtime = session.runtimes.get(name)
+    if runtime is None:
+        raise LaunchError(f"the self-test needs {name}, which is not on this host")
+    job = Job(skill="canary", folder=_CANARIES, script=script, input=canary_input or {}, timeout_ms=TIMEOUT_MS)
+    return await session.run(job, runtime, begun=asyncio.get_running_loop().time())
+
+
+async def _check_memory(session: SandboxSession) -> CheckResult:
+    finished = await run_canary(session, "canary.py", {"attack": "memory"})
+    detail = f"killed at {finished.peak // 2**20} MB"
+    if not _was_memory_limited(finished):
+        return CheckResult(held=False, detail=detail)
+    limits = session.limits
+    attack = {"attack": "shared_memory", "limit": limits.memory_bytes, "size": limits.shared_bytes}
+    if not _was_memory_limited(await run_canary(session, "canary.py", attack)):
+        return CheckResult(held=False, detail="shared memory that is not mapped is not counted")
+    return CheckResult(held=True, detail=detail)
+
+
+def _was_memory_limited(finished: FinishedJob) -> bool:
+    """Whether the run was killed, or an allocation failed."""
+    is_refused = any(message in finished.stderr for message in ("MemoryError", "Cannot allocate memory"))
+    return (finished.ending.verdict == "memory" or is_refused) and "reached" not in finished.stdout
+
+
+async def _check_disk(session: SandboxSession) -> CheckResult:
+    attack = {"attack": "disk", "bytes": session.limits.disk_bytes, "inodes": session.limits.inodes}
+    finished = await run_canary(session, "canary.py", attack)
+    if finished.ending.verdict == "disk":
+        return CheckResult(held=True, detail="killed when it used too much")
+    try:
+        report = json.loads(finished.stdout)
+    except ValueError:
+        return CheckResult(held=False, detail="the canary did not finish")
+    detail = f"refused after {report['bytes'] // 2**20} MB and after {report['files']} files"
+    return CheckResult(held=report["refused"] == 2, detail=detail)
+
+
+async def _check_tree_kill(session: SandboxSession) -> CheckResult:
+    marker = f"apexbridge-canary-{uuid.uuid4().hex}"
+    finished = await run_canary(session, "canary.py", {"attack": "daemon", "marker": marker})
+    if "left" not in finished.stdout:
+        return CheckResult(held=False, detail="the canary did not finish")
+    deadline = asyncio.get_running_loop().time() + DAEMON_SECONDS
+    while await asyncio.to_thread(_is_running, marker):
+        if asyncio.get_running_loop().time() > deadline:
+            return CheckResult(held=False, detail="a daemon outlived its run")
+        await asyncio.sleep(0.05)
+    return CheckResult(held=True, detail="a daemon in its own session ended with its run")
+
+
+def _is_running(marker: str) -> bool:
+    for name in os.listdir("/proc"):  # noqa: PTH208
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/cmdline", "rb") as file:  # noqa: PTH123
+                    if marker.encode() in file.read() and int(name) != os.getpid():
+                        return True
+            except OSError:
+                continue
+    return False
+
+
+@contextmanager
+def _bait() -> Iterator[dict[str, Any]]:
+    """Things of the host that a run must not reach: a readable file, an open port, an abstract socket."""
+    with (
+        tempfile.TemporaryDirectory(prefix="apexbridge-canary-") as folder,
+        socket.socket() as port,
+        socket.socket(socket.AF_UNIX) as abstract,
+    ):
+        path = Path(folder)
+        path.chmod(0o777)
+        secret = path / "secret"
+        secret.write_text("out of reach")
+        secret.chmod(0o644)
+        port.bind(("127.0.0.1", 0))
+        port.listen()
+        name = path.name
+        abstract.bind(f"\0{name}")
+        abstract.listen()
+        yield {"secret": str(secret), "folder": folder, "port": port.getsockname()[1], "abstract": name}
+
+
+def _last_line(text: str) -> str:
+    lines = [line for line in text.splitlines() if line.strip()]
+    return lines[-1].removeprefix("bwrap: ") if lines else ""

@@ -1,0 +1,279 @@
+"""A session: a launcher with its backend, in which jobs run one per cell, cold or in a warm cell."""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import anyio.to_thread
+
+from apexbridge.disk import Disk
+from apexbridge.sandbox.artifacts import collect_artifacts
+from apexbridge.sandbox.backends.backend import Backend
+from apexbridge.sandbox.config import BackendName, SandboxLimits
+from apexbridge.sandbox.launcher.protocol import StartRequest
+from apexbridge.sandbox.launcher_client import CellHandle, LauncherClient, LaunchError
+from apexbridge.sandbox.masking import secret_patterns
+from apexbridge.sandbox.models import Job, RunFile
+from apexbridge.sandbox.outcome import Ending
+from apexbridge.sandbox.output import OutputListener, RunOutput
+from apexbridge.sandbox.proxy import GrantedHosts, host_endpoints
+from apexbridge.sandbox.run_input import (
+    arguments,
+    base_environment,
+    copy_input_files,
+    encode_job,
+    environment,
+    input_json,
+)
+from apexbridge.sandbox.runtimes import WARM_RUNTIMES, Runtime, RuntimeName, Runtimes, shell_for
+from apexbridge.sandbox.supervisor import Pipes, Supervisor
+
+Cancel = Callable[[], None]
+OnStart = Callable[[Cancel], None]
+"""Called when a job starts, with a function that cancels it."""
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedJob:
+    """What a job left, before it is interpreted."""
+
+    ending: Ending
+    stdout: str = ""
+    stderr: str = ""
+    peak: int = 0
+    is_truncated: bool = False
+    files: list[RunFile] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True, kw_only=True)
+class WarmCell:
+    """A cell with a started interpreter that has no job yet."""
+
+    handle: CellHandle
+    pipes: Pipes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxSession:
+    """Runs jobs with one launcher."""
+
+    launcher: LauncherClient
+    backend: Backend
+    runtimes: Runtimes
+    limits: SandboxLimits
+    path: str
+    """PATH of the runs."""
+    rejected: Mapping[BackendName, str] = field(default_factory=dict)
+    """Better backends, and why they cannot be used."""
+
+    async def open_warm_cell(self, runtime: Runtime) -> WarmCell:
+        """Start an interpreter that waits for a job."""
+        cell = await self.launcher.open_cell()
+        pipes = Pipes.create()
+        try:
+            workspace = self._workspace(cell)
+            request = StartRequest(
+                command=self._loader_command(runtime, cell),
+                environment=base_environment(workspace, self.path),
+                workspace=workspace,
+            )
+            await cell.start(request, pipes.theirs)
+        except BaseException:
+            pipes.close()
+            await cell.close()
+            raise
+        pipes.close_theirs()
+        return WarmCell(handle=cell, pipes=pipes)
+
+    async def run(
+        self,
+        job: Job,
+        runtime: Runtime,
+        *,
+        begun: float,
+        warm_cell: WarmCell | None = None,
+        artifacts: Path | None = None,
+        disk: Disk | None = None,
+        caller: str = "",
+        listener: OutputListener | None = None,
+        on_start: OnStart | None = None,
+    ) -> FinishedJob:
+        """Run a job to its end; its timeout counts from `begun`, a time of the event loop's clock."""
+        loop = asyncio.get_running_loop()
+        pipes = warm_cell.pipes if warm_cell else Pipes.create()
+        try:
+            cell = warm_cell.handle if warm_cell else await self.launcher.open_cell(with_input=bool(job.files))
+        except BaseException:
+            pipes.close()
+            raise
+        output = RunOutput(self.limits.output_bytes, secrets=secret_patterns(job.grants.secrets), listener=listener)
+        supervisor = Supervisor(cell, pipes, output)
+        try:
+            supervisor.start_timeout(begun + job.timeout_ms / 1000 - loop.time())
+            if on_start is not None:
+                on_start(lambda: supervisor.kill_for("cancelled"))
+            text = input_json(job)
+            if warm_cell:
+                packet: bytes | None = await self._attach(job, cell, text)
+            else:
+                packet = await self._start(job, runtime, cell, pipes, text)
+            supervisor.begin(stdin=text.encode("utf-8", "surrogatepass"), job=packet)
+            async with GrantedHosts(job.grants, cell):
+                ending, peak = await supervisor.wait()
+            stdout, stderr = output.finish()
+            files, warnings = await self._collect_artifacts(cell, artifacts, job, disk, caller)
+            return FinishedJob(
+                ending=ending,
+                stdout=stdout,
+                stderr=stderr,
+                peak=peak,
+                is_truncated=output.is_truncated,
+                files=files,
+                warnings=warnings,
+            )
+        finally:
+            supervisor.stop()
+            self.launcher.close_in_background(cell)
+
+    def check_supported(self, job: Job) -> None:
+        """Refuse a job with a grant or layer that this backend cannot provide, instead of ignoring it.
+
+        Raises:
+            LaunchError: naming what is not supported.
+        """
+        missing = [kind for kind in job.layers if kind not in self.backend.layer_paths]
+        missing += ["granted hosts"] if job.grants.hosts and not self.backend.supports_granted_hosts else []
+        if missing:
+            raise LaunchError(f"the {self.backend.name} sandbox cannot provide: {', '.join(missing)}")
+
+    async def _attach(self, job: Job, cell: CellHandle, text: str) -> bytes:
+        """Mount the skill in a warm cell; returns the job for its loader."""
+        layers = {kind: str(path) for kind, path in job.layers.items()}
+        await cell.attach(str(job.folder), layers, job.grants.folder)
+        return self._encoded_job(job, cell, text)
+
+    async def _start(self, job: Job, runtime: Runtime, cell: CellHandle, pipes: Pipes, text: str) -> bytes | None:
+        """Start a cold cell; returns the job for the loader if the runtime uses one."""
+        if job.files:
+            _, folder = await asyncio.shield(cell.opened)
+            await anyio.to_thread.run_sync(copy_input_files, folder, job.files)
+        packet = None
+        if runtime.name == "python":
+            command, packet = self._loader_command(runtime, cell), self._encoded_job(job, cell, text)
+        else:
+            script = f"{self._skill_path(cell)}/{job.script}"
+            command = runtime.command(script, arguments(job), memory_bytes=self.limits.memory_bytes)
+            if runtime.name == "shell":
+                command[0] = await anyio.to_thread.run_sync(shell_for, job.folder / job.script)
+        request = StartRequest(
+            command=command,
+            environment=self._environment(job, cell, text),
+            workspace=self._workspace(cell),
+            skill=str(job.folder),
+            folder=job.grants.folder,
+            layers={kind: str(path) for kind, path in job.layers.items()},
+            paths=dict(job.grants.paths),
+            hosts=host_endpoints(job.grants),
+        )
+        await cell.start(request, pipes.theirs if packet is not None else pipes.theirs[:3])
+        return packet
+
+    def _encoded_job(self, job: Job, cell: CellHandle, text: str) -> bytes:
+        layer = str(self.backend.layer_paths["python"] or job.layers["python"]) if "python" in job.layers else ""
+        script = f"{self._skill_path(cell)}/{job.script}"
+        return encode_job(script, layer, arguments(job), self._environment(job, cell, text))
+
+    def _environment(self, job: Job, cell: CellHandle, text: str) -> dict[str, str]:
+        return environment(
+            job,
+            workspace=self._workspace(cell),
+            skill_path=self._skill_path(cell),
+            path=self.path,
+            input_text=text,
+        )
+
+    def _loader_command(self, runtime: Runtime, cell: CellHandle) -> list[str]:
+        loaders = self._resolve_path(self.backend.loaders, cell)
+        return runtime.loader_command(loaders, memory_bytes=self.limits.memory_bytes)
+
+    def _workspace(self, cell: CellHandle) -> str:
+        return f"{self.backend.temporary_folder}/skill-workspace-{cell.identity}"
+
+    def _skill_path(self, cell: CellHandle) -> str:
+        return self._resolve_path(self.backend.skill_path, cell)
+
+    def _resolve_path(self, pattern: str, cell: CellHandle) -> str:
+        return pattern.format(base=self.launcher.base, cell=cell.identity)
+
+    async def _collect_artifacts(
+        self, cell: CellHandle, artifacts: Path | None, job: Job, disk: Disk | None, caller: str
+    ) -> tuple[list[RunFile], list[str]]:
+        if artifacts is None or not cell.opened.done() or cell.opened.exception() is not None:
+            return [], []
+        return await anyio.to_thread.run_sync(
+            lambda: collect_artifacts(
+                cell.opened.result()[0],
+                artifacts,
+                limit=self.limits.disk_bytes,
+                disk=disk,
+                caller=caller,
+                secrets=secret_patterns(job.grants.secrets),
+            )
+        )
+
+
+class WarmPool:
+    """Keeps warm cells ready for the runtimes that are slow to start; each cell is used once."""
+
+    def __init__(self, session: SandboxSession, size: int) -> None:
+        self._session = session
+        self._size = size if session.backend.supports_warm_cells else 0
+        self._cells: dict[RuntimeName, deque[WarmCell]] = {name: deque() for name in WARM_RUNTIMES}
+        self._filling: asyncio.Task[None] | None = None
+        self._is_closed = False
+
+    def take(self, runtime: RuntimeName) -> WarmCell | None:
+        """A warm cell that the caller now owns; None if there is none."""
+        cells = self._cells.get(runtime, deque())
+        while cells:
+            cell = cells.popleft()
+            if not cell.handle.exited.done():
+                return cell
+            cell.pipes.close()
+            self._session.launcher.close_in_background(cell.handle)
+        return None
+
+    def fill(self) -> None:
+        """Start missing cells in the background."""
+        if self._size and not self._is_closed and (self._filling is None or self._filling.done()):
+            self._filling = asyncio.get_running_loop().create_task(self._fill())
+
+    async def wait_until_full(self) -> None:
+        self.fill()
+        if self._filling is not None:
+            await asyncio.wait([self._filling])
+
+    async def close(self) -> None:
+        self._is_closed = True
+        if self._filling is not None:
+            self._filling.cancel()
+            await asyncio.wait([self._filling])
+        for cells in self._cells.values():
+            while cells:
+                cell = cells.popleft()
+                cell.pipes.close()
+                await cell.handle.close()
+
+    async def _fill(self) -> None:
+        try:
+            for name, cells in self._cells.items():
+                runtime = self._session.runtimes.get(name)
+                while runtime is not None and len(cells) < self._size:
+                    cells.append(await self._session.open_warm_cell(runtime))
+        except (LaunchError, OSError) as error:
+            logger.warning("no warm sandbox could be started: %s", error)
