@@ -104,7 +104,7 @@ async def test_an_answer_that_is_none_is_an_error(path: str) -> None:
 
 
 async def test_whoever_stops_waiting_ends_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("apexbridge.surfaces.cli.transport.LEAVING_SECONDS", 0.05)
+    monkeypatch.setattr("apexbridge.surfaces.cli.in_process.LEAVING_SECONDS", 0.05)
     app = App()
     with anyio.fail_after(60):
         async with client(app) as opened:
@@ -113,4 +113,15 @@ async def test_whoever_stops_waiting_ends_the_request(monkeypatch: pytest.Monkey
             waiting.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await waiting
+    assert app.is_cancelled
+
+
+async def test_a_cancelled_scope_ends_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("apexbridge.surfaces.cli.in_process.LEAVING_SECONDS", 0.05)
+    app = App()
+    with anyio.fail_after(60):
+        async with client(app) as opened, anyio.create_task_group() as tasks:
+            tasks.start_soon(opened.get, "/")
+            await app.waits.wait()
+            tasks.cancel_scope.cancel()
     assert app.is_cancelled

@@ -111,8 +111,10 @@ class _Answer(httpx.AsyncByteStream):
     async def aclose(self) -> None:
         """Whoever closes early has left, and what is done for it ends."""
         self._exchange.leave()
-        await asyncio.wait([self._working], timeout=LEAVING_SECONDS)
-        await _ended(self._working)
+        try:
+            await asyncio.wait([self._working], timeout=LEAVING_SECONDS)
+        finally:  # a cancelled wait must not leave the application running
+            await _ended(self._working)
 
 
 async def _ended(working: "asyncio.Future[None]") -> None:
