@@ -20,11 +20,10 @@ from hypothesis import strategies as st
 from apexbridge.bridge import Bridge
 from apexbridge.errors import ServerError
 from apexbridge.skills.longoutput import RecordedText, TextSource
-from apexbridge.surfaces.http.middleware import response_pacing
-from apexbridge.surfaces.http.middleware.response_pacing import PIECE_BYTES, PacedAnswers, UnreadAnswers
-from apexbridge.surfaces.http.transport import json_stream, protocol
+from apexbridge.surfaces.http.transport import json_stream, protocol, response_pacing
 from apexbridge.surfaces.http.transport.json_stream import Placeholders
 from apexbridge.surfaces.http.transport.protocol import LimitedProtocol
+from apexbridge.surfaces.http.transport.response_pacing import PIECE_BYTES, PacedAnswers, UnreadAnswers
 from tests.making import skill_zip
 from tests.waiting import wait_until
 

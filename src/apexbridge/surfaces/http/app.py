@@ -11,13 +11,13 @@ from apexbridge.surfaces.http.chat import endpoint
 from apexbridge.surfaces.http.middleware.audit_trail import AuditTrail
 from apexbridge.surfaces.http.middleware.auth import Access, AccessGuard
 from apexbridge.surfaces.http.middleware.body_limit import BodyLimit
-from apexbridge.surfaces.http.middleware.error_responses import CatchAll, ErrorAnswer, add_error_handlers
 from apexbridge.surfaces.http.middleware.origin import OriginGuard
 from apexbridge.surfaces.http.middleware.rate_limit import RateLimit
-from apexbridge.surfaces.http.middleware.response_pacing import PacedAnswers, UnreadAnswers
 from apexbridge.surfaces.http.middleware.security_headers import SecurityHeaders
 from apexbridge.surfaces.http.openapi import complete_document
 from apexbridge.surfaces.http.routes import chats, executions, grants, keys, plugins, search, service, skills, tools
+from apexbridge.surfaces.http.transport.error_responses import CatchAll, ErrorAnswer, add_error_handlers
+from apexbridge.surfaces.http.transport.response_pacing import PacedAnswers, UnreadAnswers
 
 _ERRORS: dict[int | str, dict[str, Any]] = {
     "4XX": {"model": ErrorAnswer, "description": "Refused; `code` says why."},

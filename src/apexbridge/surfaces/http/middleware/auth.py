@@ -18,9 +18,9 @@ from apexbridge.settings import KeysRequired
 from apexbridge.storage.keys import PREFIX, KeyScope, KeyStore
 from apexbridge.surfaces.http.middleware.audit_trail import AuditTrail
 from apexbridge.surfaces.http.middleware.concurrency import TooMuchError, UnderWay
-from apexbridge.surfaces.http.middleware.error_responses import answer_error
 from apexbridge.surfaces.http.middleware.rate_limit import RateLimit
 from apexbridge.surfaces.http.middleware.scopes import UPLOAD_PATHS, is_act, required_scope
+from apexbridge.surfaces.http.transport.error_responses import answer_error
 
 _KEY_IN_QUERY = re.compile(
     r"apex_[0-9a-f]{8}_|(?:^|[&;])(?:x-)?(?:api[-_]?key|access[-_]?token|authorization|bearer)=", re.IGNORECASE

@@ -4,8 +4,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from apexbridge._json import JsonShapeError, check_shape
 from apexbridge.errors import ApexBridgeError, InvalidInputError, RequestError
-from apexbridge.surfaces.http.middleware.error_responses import answer_error
 from apexbridge.surfaces.http.middleware.scopes import UPLOAD_PATHS
+from apexbridge.surfaces.http.transport.error_responses import answer_error
 
 MAX_BODY_BYTES = 8 * 1024 * 1024
 _ADVICE = "Send large data as a file (POST /api/uploads)."

@@ -13,8 +13,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from apexbridge.errors import RequestError
 from apexbridge.surfaces.http.middleware.audit_trail import AuditTrail
 from apexbridge.surfaces.http.middleware.auth import REMEMBERED_HOSTS, Access, is_loopback
-from apexbridge.surfaces.http.middleware.error_responses import answer_error
 from apexbridge.surfaces.http.middleware.scopes import SAFE_METHODS
+from apexbridge.surfaces.http.transport.error_responses import answer_error
 
 _IN_PROCESS = "in-process"
 """The command line without a server. Behind a socket it is a name like any other, which a network can give away."""

@@ -15,8 +15,8 @@ from apexbridge.sandbox.models import ExecutionResult
 from apexbridge.skills.longoutput import LongOutput, TextSource
 from apexbridge.skills.runrecords import STREAMS
 from apexbridge.skills.runs import Runs
-from apexbridge.surfaces.http.middleware.response_pacing import held_by
 from apexbridge.surfaces.http.transport.json_stream import Placeholders, without_long_texts
+from apexbridge.surfaces.http.transport.response_pacing import held_by
 from apexbridge.wire import WireModel
 
 LARGE_CHARACTERS = 64 * 1024

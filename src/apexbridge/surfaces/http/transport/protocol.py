@@ -8,8 +8,8 @@ from typing import Any, cast
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from apexbridge.errors import RequestError
-from apexbridge.surfaces.http.middleware.error_responses import error_body
 from apexbridge.surfaces.http.transport.disconnect import LEAVING
+from apexbridge.surfaces.http.transport.error_responses import error_body
 
 MAX_HEADERS = 100
 MAX_HEAD_BYTES = 64 * 1024

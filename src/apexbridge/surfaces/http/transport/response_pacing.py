@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from apexbridge.errors import ServerError
-from apexbridge.surfaces.http.middleware.error_responses import answer_error
+from apexbridge.surfaces.http.transport.error_responses import answer_error
 
 PIECE_BYTES = 64 * 1024
 """A body is handed to the connection in pieces of this size; each waits until the client has taken earlier ones."""
