@@ -3,7 +3,6 @@
 import json
 import logging
 import sqlite3
-import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +11,9 @@ from typing import Any
 import anyio
 import pytest
 
+from apexbridge._time import MS_PER_DAY, now_ms
 from apexbridge.agent import recordkeeping
-from apexbridge.agent.recordkeeping import BATCH, MS_PER_DAY, ChatRecords
+from apexbridge.agent.recordkeeping import BATCH, ChatRecords
 from apexbridge.agent.records import ChatRecord, RecordedError, Tokens
 from apexbridge.agent.recordsize import MAX_RECORD_BYTES
 from apexbridge.errors import RequestError
@@ -21,7 +21,7 @@ from apexbridge.storage.chats import ChatStore
 from apexbridge.storage.database import Database
 
 pytestmark = pytest.mark.anyio
-NOW = int(time.time() * 1000)
+NOW = now_ms()
 RECORD = ChatRecord(
     id="req_1",
     caller="0a1b2c3d",

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from apexbridge._time import now_ms
 from apexbridge.errors import ApexBridgeError
 from apexbridge.storage import keys as keys_module
 from apexbridge.storage.database import Database
-from apexbridge.storage.keys import ApiKey, KeyStore, milliseconds
+from apexbridge.storage.keys import ApiKey, KeyStore
 
 pytestmark = pytest.mark.anyio
 
@@ -54,7 +55,7 @@ async def test_a_key_is_256_bits_with_its_id_in_front_and_only_the_digest_is_kep
 
 async def test_a_key_is_known_again_after_a_restart(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
-        key, text = await store.create("laptop", ["chat"], expires_at=milliseconds() + 60_000)
+        key, text = await store.create("laptop", ["chat"], expires_at=now_ms() + 60_000)
         gone, gone_text = await store.create("phone", ["admin"])
         await store.revoke(gone.id)
     async with opened(tmp_path) as store:
@@ -62,7 +63,7 @@ async def test_a_key_is_known_again_after_a_restart(tmp_path: Path) -> None:
         assert {known.id for known in store.list()} == {key.id, gone.id}
         revoked = store.find(gone_text)
         assert revoked is not None
-        assert revoked.problem(milliseconds()) == "was revoked"
+        assert revoked.problem(now_ms()) == "was revoked"
 
 
 async def test_anything_but_the_whole_key_is_none_of_ours(store: KeyStore) -> None:
@@ -106,7 +107,7 @@ async def test_secrets_are_compared_in_constant_time_even_where_the_id_is_unknow
 
 async def test_a_key_counts_until_it_expires_or_is_revoked(store: KeyStore) -> None:
     assert not store.has_usable
-    now = milliseconds()
+    now = now_ms()
     key, _ = await store.create("x", ["chat"], expires_at=now + 1000)
     assert store.has_usable
     assert (key.problem(now), key.problem(now + 999), key.problem(now + 1000)) == (None, None, "has expired")

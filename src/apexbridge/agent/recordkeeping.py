@@ -3,13 +3,13 @@
 import asyncio
 import logging
 import sqlite3
-import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import anyio
 import anyio.to_thread
 
+from apexbridge._time import MS_PER_DAY, now_ms
 from apexbridge.agent.records import ChatRecord
 from apexbridge.agent.recordsize import bounded, clean
 from apexbridge.agent.recordviews import ChatDetail, ChatPage, ChatStatistics, ModelTotals, detail, summary, totals
@@ -24,7 +24,6 @@ MAX_WAITING_BYTES = 64 * 1024 * 1024
 """What may wait for a disk that does not keep up; more is dropped and counted."""
 BATCH = 500
 SWEEP_SECONDS = 3600
-MS_PER_DAY = 24 * 3600 * 1000
 DEFAULT_DAYS = 30
 DEFAULT_LIMIT = 50
 Long = tuple[str, str | None, str | None]
@@ -149,7 +148,7 @@ class ChatRecords:
     async def statistics(self, *, days: int = DEFAULT_DAYS) -> ChatStatistics:
         """The requests of the last days together, and those of each model."""
         await self._flush()
-        together, models = await self._store.sums(_now() - days * MS_PER_DAY)
+        together, models = await self._store.sums(now_ms() - days * MS_PER_DAY)
         told = [ModelTotals(model=model, **totals(sums)) for model, sums in models.items()]
         return ChatStatistics(days=days, models=told, **totals(together))
 
@@ -171,7 +170,7 @@ class ChatRecords:
 
     async def sweep(self) -> None:
         """Forget requests that are older than the operator wants."""
-        moment = _now() - self._retention_days * MS_PER_DAY
+        moment = now_ms() - self._retention_days * MS_PER_DAY
         try:
             while await self._store.delete_before(moment, limit=BATCH) == BATCH:
                 pass
@@ -222,7 +221,3 @@ def _not_found(identity: str) -> RequestError:
     return RequestError(
         f"There is no record of a chat {identity[:64]}; it may be older than records are kept", code="CHAT_NOT_FOUND"
     )
-
-
-def _now() -> int:
-    return int(time.time() * 1000)

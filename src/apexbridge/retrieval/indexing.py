@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -11,6 +10,7 @@ import anyio
 import anyio.to_thread
 import numpy as np
 
+from apexbridge._time import MS_PER_DAY, now_ms
 from apexbridge._turns import Turns
 from apexbridge.retrieval.documents import Document, Searchable
 from apexbridge.retrieval.embedders.embedder import Embedder
@@ -23,7 +23,6 @@ from apexbridge.retrieval.usage import Pair, UsageMemory
 
 STORE = "skills.lance"
 SNAPSHOT = "skills.snapshot"
-MS_PER_DAY = 24 * 3600 * 1000
 BATCH = 100
 """Skills embedded at a time."""
 ASKING_THREADS = 8
@@ -160,7 +159,7 @@ class SkillIndexing:
 
     def _oldest_moment(self) -> int:
         """Past use that was last confirmed before this is over; in milliseconds."""
-        return int(time.time() * 1000) - self._usage_days * MS_PER_DAY
+        return now_ms() - self._usage_days * MS_PER_DAY
 
     def _contents(self) -> Contents:
         with self._memory.held():

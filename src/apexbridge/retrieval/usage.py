@@ -3,7 +3,6 @@
 The text of a request is not kept, nor a hash of it: two requests are the same if their vectors are.
 """
 
-import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Sequence
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from apexbridge._time import now_ms
 from apexbridge.retrieval.embedders.embedder import RequestVectors
 from apexbridge.retrieval.embedders.model import Floats
 
@@ -70,7 +70,7 @@ class UsageMemory:
             skill=skill,
             caller=caller,
             chat=chat,
-            taught_at=int(time.time() * 1000) if now is None else now,
+            taught_at=now_ms() if now is None else now,
         )
         return pair, self.restore(pair, vector)
 

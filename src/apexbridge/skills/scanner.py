@@ -5,7 +5,6 @@ again". So there is one place that can be wrong about what is on disk.
 """
 
 import logging
-import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any, Protocol
 import anyio
 import anyio.to_thread
 
+from apexbridge._time import now_ms
 from apexbridge.errors import ServerError
 from apexbridge.skills.catalog import Catalog, FolderKey, Glance, Row, columns_of
 from apexbridge.skills.examiner import BrokenFolderError, examine
@@ -179,7 +179,7 @@ class Scanner:
         """The folder's row as the disk says it now, its state live or broken; None where there is no folder."""
         if not found.path.is_dir():
             return None
-        now = int(time.time() * 1000)
+        now = now_ms()
         seen = self._look_at(found)
         base = replace(
             known

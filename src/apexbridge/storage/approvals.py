@@ -2,12 +2,12 @@
 
 import logging
 import sqlite3
-import time
 from collections.abc import Sequence
 from typing import Any
 
 import anyio
 
+from apexbridge._time import now_ms
 from apexbridge.storage.database import Database
 
 REMEMBERED_MS = 60 * 60 * 1000
@@ -73,7 +73,7 @@ class SqliteApprovals:
 
     async def sweep(self) -> None:
         """Delete the calls of expired questions, and questions that expired long ago, from the files too."""
-        now = _now()
+        now = now_ms()
         query = f"SELECT 1 FROM approvals WHERE expires_at <= ? OR ({_EXPIRED_WITH_CALL})"  # noqa: S608
         values = (now - REMEMBERED_MS, now)
         try:
@@ -89,7 +89,7 @@ class SqliteApprovals:
         found = await self._query(f"{_SELECT} WHERE id = ?", id)
         if not found:
             return None
-        return {**found[0], "summary": ""} if found[0]["expires_at"] <= _now() else found[0]
+        return {**found[0], "summary": ""} if found[0]["expires_at"] <= now_ms() else found[0]
 
     async def waiting_for(self, digest: str, *, now: int) -> dict[str, Any] | None:
         """The question that is already open for the same call."""
@@ -111,7 +111,7 @@ class SqliteApprovals:
     async def call_of(self, id: str) -> str:
         """The call that a question is about; empty once it was decided or has expired."""
         query = "SELECT call FROM approvals WHERE id = ? AND expires_at > ?"
-        row = await self._database.read(lambda connection: connection.execute(query, (id, _now())).fetchone())
+        row = await self._database.read(lambda connection: connection.execute(query, (id, now_ms())).fetchone())
         return str(row[0]) if row else ""
 
     async def decide(self, id: str, *, state: str, now: int) -> bool:
@@ -163,10 +163,6 @@ def _delete_expired(connection: sqlite3.Connection, now: int) -> bool:
     """Delete the calls of expired questions, and questions that expired long ago; returns whether there were any."""
     gone = connection.execute("DELETE FROM approvals WHERE expires_at <= ?", (now - REMEMBERED_MS,)).rowcount
     return gone + connection.execute(_EMPTY_EXPIRED, (now,)).rowcount > 0
-
-
-def _now() -> int:
-    return int(time.time() * 1000)
 
 
 def _drop_oldest(connection: sqlite3.Connection, caller: str, *, keep: int, now: int) -> list[str]:

@@ -6,11 +6,11 @@ import logging
 import re
 import secrets
 import sqlite3
-import time
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Literal, cast, get_args
 
+from apexbridge._time import now_ms
 from apexbridge.disk import Ballast
 from apexbridge.errors import InvalidInputError, RequestError, ServerError
 from apexbridge.storage.behind import WriteBehind
@@ -81,7 +81,7 @@ class KeyStore:
     @property
     def has_usable(self) -> bool:
         """Whether anybody could come in with a key now."""
-        now = milliseconds()
+        now = now_ms()
         return any(key.problem(now) is None for key in self._keys.values())
 
     def find(self, text: str) -> ApiKey | None:
@@ -108,7 +108,7 @@ class KeyStore:
         if not caller:
             return None
         key = self._keys.get(caller)
-        is_admin = key is not None and key.allows("admin") and key.problem(milliseconds()) is None
+        is_admin = key is not None and key.allows("admin") and key.problem(now_ms()) is None
         return None if is_admin else caller
 
     def check(self, caller: str) -> None:
@@ -118,7 +118,7 @@ class KeyStore:
             RequestError: UNAUTHORIZED.
         """
         key = self._keys.get(caller)
-        problem = key.problem(milliseconds()) if key else None
+        problem = key.problem(now_ms()) if key else None
         if problem is not None:
             raise RequestError(f"The API key {caller} {problem}.", code="UNAUTHORIZED")
 
@@ -147,7 +147,7 @@ class KeyStore:
             name=name,
             digest=hashlib.sha256(secret.encode()).digest(),
             scopes=cast(frozenset[KeyScope], frozenset(scopes)),
-            created_at=milliseconds(),
+            created_at=now_ms(),
             expires_at=expires_at,
         )
         values = (key.id, key.name, key.digest, ",".join(sorted(key.scopes)), key.created_at, key.expires_at)
@@ -170,7 +170,7 @@ class KeyStore:
         if key is None:
             raise RequestError(f"There is no API key {identity[:64]}. See: apex keys list", code="NOT_FOUND")
         if key.revoked_at is None:
-            now = milliseconds()
+            now = now_ms()
             self._keys[identity] = key = replace(key, revoked_at=now)
             self._unsaved[identity] = now
         if identity in self._unsaved:
@@ -218,11 +218,6 @@ class KeyStore:
         except sqlite3.Error:  # memory knows it; a time is not worth a failure
             logger.warning("the last use of %s keys could not be written down", len(rows), exc_info=True)
         return bool(self._used or self._unsaved)
-
-
-def milliseconds() -> int:
-    """Now, since 1970."""
-    return int(time.time() * 1000)
 
 
 def _key(row: tuple[str, str, bytes, str, int, int | None, int | None, int | None]) -> ApiKey:
