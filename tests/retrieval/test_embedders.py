@@ -11,8 +11,7 @@ import pytest
 from apexbridge.errors import ServerError
 from apexbridge.retrieval.config import RetrievalSettings
 from apexbridge.retrieval.documents import Document
-from apexbridge.retrieval.embedders.choose import choose_embedder
-from apexbridge.retrieval.embedders.embedder import Embedder
+from apexbridge.retrieval.embedders.embedder import Embedder, choose_embedder
 from apexbridge.retrieval.embedders.endpoint import EndpointModel
 from apexbridge.retrieval.embedders.english import EnglishModel, find_english_model
 from apexbridge.retrieval.embedders.model import EmbeddingError
@@ -82,7 +81,7 @@ def test_the_name_counts_the_more_the_less_the_description_says() -> None:
 
 def test_a_tag_that_repeats_the_words_adds_nothing() -> None:
     document = Document(name="pdf-merge", description="Merge files", tags=("pdf", "office", "merge files"))
-    assert document.telling_tags == ["office"]
+    assert document.informative_tags == ["office"]
     assert document.text == "pdf merge: Merge files (office)"
     assert document.keywords() == ["pdf", "merg", "merg", "file", "offic"]
 
@@ -96,7 +95,7 @@ def test_models_that_cannot_be_loaded_say_so(monkeypatch: pytest.MonkeyPatch, tm
 
 
 def test_without_the_extra_the_multilingual_model_serves_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("apexbridge.retrieval.embedders.english.CARRIER", "no_such_package")
+    monkeypatch.setattr("apexbridge.retrieval.embedders.english.MODEL_PACKAGE", "no_such_package")
     embedder = choose_embedder(RetrievalSettings())
     assert (embedder.id, embedder.dimensions) == ("use-multilingual-v3", 512)
 

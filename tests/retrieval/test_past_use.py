@@ -13,7 +13,7 @@ import pytest
 from apexbridge.retrieval.embedders.embedder import Embedder
 from apexbridge.retrieval.embedders.endpoint import EndpointModel
 from apexbridge.retrieval.service import ToolRetrievalService
-from apexbridge.retrieval.usage import Pair
+from apexbridge.retrieval.usage import UsagePair
 from tests.retrieval.conftest import LIBRARY, Searching
 from tests.retrieval.endpoint import Endpoint
 
@@ -32,11 +32,11 @@ def holding(folder: Path, *marks: bytes) -> list[str]:
 
 
 async def written(service: ToolRetrievalService) -> None:
-    await service._keeper.flush()
+    await service._writer.flush()
     assert not service.is_behind
 
 
-def pairs(service: ToolRetrievalService) -> list[tuple[Pair, Any]]:
+def pairs(service: ToolRetrievalService) -> list[tuple[UsagePair, Any]]:
     return service._usage.pairs()
 
 
@@ -100,7 +100,7 @@ async def test_past_use_that_is_not_confirmed_again_expires(searching: Searching
             vector = np.zeros(service.dimensions, np.float32)
             vector[number] = 1
             pair, _ = service._usage.teach("weather", vector, caller="", now=now - days * DAY_MS)
-            service._keeper.put_pair(pair, vector)
+            service._writer.put_pair(pair, vector)
         old = pairs(service)[0][0].key.encode()
         await written(service)
     assert holding(data_dir, old) != []

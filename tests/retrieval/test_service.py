@@ -14,13 +14,11 @@ import pytest
 
 from apexbridge.errors import InvalidInputError, ServerError
 from apexbridge.retrieval.config import RetrievalSettings
-from apexbridge.retrieval.documents import Document
-from apexbridge.retrieval.embedders.choose import choose_embedder
-from apexbridge.retrieval.embedders.embedder import Embedder
+from apexbridge.retrieval.documents import Document, SkillFacts
+from apexbridge.retrieval.embedders.embedder import Embedder, choose_embedder
 from apexbridge.retrieval.embedders.model import EmbeddingError, Floats, Scale
 from apexbridge.retrieval.embedders.multilingual import MultilingualModel
-from apexbridge.retrieval.facts import SkillFacts
-from apexbridge.retrieval.indexing import ASKING_THREADS
+from apexbridge.retrieval.index.search_index import MODEL_THREADS
 from apexbridge.retrieval.service import ToolRetrievalService
 from tests.retrieval.conftest import LIBRARY, Searching
 from tests.retrieval.endpoint import Endpoint
@@ -473,7 +471,7 @@ from pathlib import Path
 import anyio
 from apexbridge.retrieval.config import RetrievalSettings
 from apexbridge.retrieval.documents import Document
-from apexbridge.retrieval.embedders.choose import choose_embedder
+from apexbridge.retrieval.embedders.embedder import choose_embedder
 from apexbridge.retrieval.service import ToolRetrievalService
 async def main():
     service = ToolRetrievalService(Path(sys.argv[1]), choose_embedder(RetrievalSettings()))
@@ -684,9 +682,9 @@ async def test_many_searches_of_one_caller_do_not_delay_those_of_another(
         async with anyio.create_task_group() as tasks:
             for _ in range(40):
                 tasks.start_soon(functools.partial(service.search, "commit", caller="many"))
-            await until(lambda: len(begun) == ASKING_THREADS and service._turns.waiting == 40 - ASKING_THREADS)
+            await until(lambda: len(begun) == MODEL_THREADS and service._turns.waiting == 40 - MODEL_THREADS)
             tasks.start_soon(functools.partial(service.search, "commit", caller="one"))
             await until(lambda: service._turns.waiting_of("one") == 1)
             go_on.set()
     assert len(begun) == 41
-    assert begun.index("one") <= 2 * ASKING_THREADS
+    assert begun.index("one") <= 2 * MODEL_THREADS

@@ -14,9 +14,9 @@ from apexbridge.agent.records import ChatRecord
 from apexbridge.agent.recordsize import bounded, clean
 from apexbridge.agent.recordviews import ChatDetail, ChatPage, ChatStatistics, ModelTotals, detail, summary, totals
 from apexbridge.errors import RequestError
-from apexbridge.storage.behind import WriteBehind
 from apexbridge.storage.chats import ChatFilter, ChatRow, ChatStore
 from apexbridge.storage.faults import storage_faults
+from apexbridge.storage.write_behind import WriteBehind
 
 FLUSH_SECONDS = 1.0
 MAX_WAITING = 10_000
@@ -79,7 +79,7 @@ class ChatRecords:
         else:
             self._waiting.append((record, long))
             self._bytes += size
-        self._behind.soon()
+        self._behind.schedule()
 
     async def close(self) -> None:
         """Write what is waiting."""

@@ -1,6 +1,6 @@
 """What search knows of a skill, and how that becomes text to embed."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -54,7 +54,7 @@ class Document:
     version: str = ""
 
     @classmethod
-    def of(cls, skill: Searchable) -> "Document":
+    def from_skill(cls, skill: Searchable) -> "Document":
         """A copy that does not change with the skill; half characters, which no store takes, are replaced."""
         return cls(
             name=skill.name,
@@ -68,11 +68,11 @@ class Document:
     @property
     def text(self) -> str:
         """What is embedded."""
-        tags = ", ".join(self.telling_tags)[:MAX_EMBEDDED_TAG_CHARACTERS]
+        tags = ", ".join(self.informative_tags)[:MAX_EMBEDDED_TAG_CHARACTERS]
         return f"{name_words(self.name)}: {self.description[:MAX_EMBEDDED_CHARACTERS]}{f' ({tags})' if tags else ''}"
 
     @property
-    def telling_tags(self) -> list[str]:
+    def informative_tags(self) -> list[str]:
         """Declared tags that say more than the name and the description; a word said twice is not truer."""
         said = set(plain_words(f"{self.name} {self.description}"))
         return [tag for tag in self.tags if not said.issuperset(plain_words(tag))]
@@ -90,4 +90,16 @@ class Document:
 
     def keywords(self) -> list[str]:
         """The tokens that keyword search knows it by; derived tags are among them already."""
-        return tokens(f"{self.name} {self.description} {' '.join(self.telling_tags)}")
+        return tokens(f"{self.name} {self.description} {' '.join(self.informative_tags)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkillFacts:
+    """What the library says of a skill at this moment."""
+
+    mode: str
+    enabled: bool
+
+
+FactsOf = Callable[[Collection[str]], Awaitable[Mapping[str, SkillFacts]]]
+"""The facts of those that are there."""

@@ -85,7 +85,7 @@ class Arena:
             batch = entries[start : start + BATCH]
             vectors = self._embedder.embed_documents([document for _, document in batch])
             if self._memory is None:
-                self._memory = MemoryIndex(self._embedder.part_dimensions)
+                self._memory = MemoryIndex(self._embedder.dimensions_by_model)
             for (key, document), vector in zip(batch, vectors, strict=True):
                 own = document if document.name not in names else replace(document, name=key)
                 names.add(own.name)
@@ -119,7 +119,7 @@ class Arena:
         if self._memory is None:
             return
         _, vectors = self._read(question.request)
-        vector = request_vector(vectors, self._embedder.part_dimensions)
+        vector = request_vector(vectors, self._embedder.dimensions_by_model)
         for slot, key in enumerate(self._ids):
             if key in question.gold:
                 self._usage.teach(self._memory.documents[slot].name, vector, caller="")

@@ -101,7 +101,7 @@ def rank(
     ]
 
 
-def place_of(memory: MemoryIndex, models: Sequence[Model], request: Request, slot: int) -> int:
+def rank_of_slot(memory: MemoryIndex, models: Sequence[Model], request: Request, slot: int) -> int:
     """The place of one skill among all, 1 being the first; the caller holds the index."""
     return _place(_scores(memory, models, _in_the_librarys_words(memory, request), lexical=True)[0], slot)
 

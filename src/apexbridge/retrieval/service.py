@@ -12,15 +12,14 @@ from numpy.typing import NDArray
 
 from apexbridge.errors import InvalidInputError, ServerError
 from apexbridge.retrieval.config import MAX_LIMIT, RetrievalSettings
-from apexbridge.retrieval.documents import Document
+from apexbridge.retrieval.documents import Document, FactsOf
 from apexbridge.retrieval.embedders.embedder import Embedder, RequestVectors
 from apexbridge.retrieval.embedders.model import EmbeddingError, Floats
-from apexbridge.retrieval.facts import FactsOf
-from apexbridge.retrieval.indexing import SkillIndexing
+from apexbridge.retrieval.index.search_index import SearchIndex
 from apexbridge.retrieval.matches import SearchAnswer, SearchMode, SkillMatch, confidence, explain
-from apexbridge.retrieval.ranking import Candidate, Request, place_of, rank
+from apexbridge.retrieval.ranking import Candidate, Request, rank, rank_of_slot
 from apexbridge.retrieval.text import visible
-from apexbridge.retrieval.usage import Pair, request_vector
+from apexbridge.retrieval.usage import UsagePair, request_vector
 
 MAX_REQUEST_CHARACTERS = 4_000
 MOST_RAW_CHARACTERS = 2 * MAX_REQUEST_CHARACTERS
@@ -41,7 +40,7 @@ class _Ranking:
     warnings: tuple[str, ...]
 
 
-class ToolRetrievalService(SkillIndexing):
+class ToolRetrievalService(SearchIndex):
     """The index of skills: fed by whoever keeps them, asked by whoever needs one.
 
     Example:
@@ -158,17 +157,17 @@ class ToolRetrievalService(SkillIndexing):
 
     def _place(self, name: str, text: str) -> int | None:
         vectors, _ = self._request_vectors(text)
-        with self._memory.held():
+        with self._memory.locked():
             slot = self._memory.slot(name)
             if slot is None:
                 return None
-            return place_of(self._memory, self._embedder.models, Request.of(text, vectors), slot)
+            return rank_of_slot(self._memory, self._embedder.models, Request.of(text, vectors), slot)
 
     def _ranking(
         self, text: str, count: int, tags: frozenset[str], mode: SearchMode, for_model: bool, caller: str
     ) -> _Ranking:
         vectors, warnings = self._request_vectors(text)
-        with self._memory.held():
+        with self._memory.locked():
             if vectors is not None and not self._memory.has_vector.any() and len(self._memory):
                 vectors, warnings = None, ["No skill is indexed by meaning yet."]
             if mode == "vector" and vectors is None:
@@ -218,7 +217,7 @@ class ToolRetrievalService(SkillIndexing):
             self._note_model(str(error))
             return None, [str(error)]
         self._note_model(None)
-        if self._embedder.part_dimensions != self._memory.dimensions:
+        if self._embedder.dimensions_by_model != self._memory.dimensions:
             return None, ["No skill is indexed by meaning yet."]
         return vectors, []
 
@@ -264,8 +263,8 @@ class ToolRetrievalService(SkillIndexing):
             return False
         pair, vector, crowded = taught
         if pair in self._usage:  # else it was forgotten again in the meantime
-            self._keeper.put_pair(pair, vector)
-        self._keeper.drop_pairs(crowded)
+            self._writer.put_pair(pair, vector)
+        self._writer.drop_pairs(crowded)
         return True
 
     async def forget(self, skill: str | None = None) -> int:
@@ -280,7 +279,7 @@ class ToolRetrievalService(SkillIndexing):
         self._forgotten_chats[chat] = None
         if len(self._forgotten_chats) > FORGOTTEN_CHATS:
             self._forgotten_chats.popitem(last=False)
-        if not self._awake and not self._store.is_there():
+        if not self._awake and not self._store.exists():
             return 0
         await self.wake()
         return await self._forget(lambda: self._usage.forget_chat(chat))
@@ -291,27 +290,27 @@ class ToolRetrievalService(SkillIndexing):
             return 0
         return await self._forget(lambda: self._usage.forget_before(self._oldest_moment()))
 
-    async def _forget(self, drop: Callable[[], list[Pair]]) -> int:
+    async def _forget(self, drop: Callable[[], list[UsagePair]]) -> int:
         """Drop pairs; they are gone from the disk when this returns, unless that cannot be written now."""
 
-        def work() -> list[Pair]:
-            with self._memory.held():
+        def work() -> list[UsagePair]:
+            with self._memory.locked():
                 self._memory.version += 1
                 return drop()
 
         pairs = await anyio.to_thread.run_sync(work)
         if pairs:
-            self._keeper.drop_pairs(pairs)
-            self._keeper.erase_pairs()
-            await self._keeper.flush()
+            self._writer.drop_pairs(pairs)
+            self._writer.erase_pairs()
+            await self._writer.flush()
         return len(pairs)
 
-    def _teach(self, text: str, skill: str, caller: str, chat: str) -> tuple[Pair, Floats, list[Pair]] | None:
+    def _teach(self, text: str, skill: str, caller: str, chat: str) -> tuple[UsagePair, Floats, list[UsagePair]] | None:
         vectors, _ = self._request_vectors(text)
         if vectors is None:
             return None
-        vector = request_vector(vectors, self._embedder.part_dimensions)
-        with self._memory.held():
+        vector = request_vector(vectors, self._embedder.dimensions_by_model)
+        with self._memory.locked():
             if skill not in self._memory or chat in self._forgotten_chats:
                 return None
             self._memory.version += 1

@@ -7,7 +7,7 @@ from apexbridge.retrieval.text import STOP_WORDS, has_cjk, plain_words
 MAX_TAGS = 5
 MIN_CHARACTERS = 3
 # fmt: off
-SAYS_NOTHING = frozenset({
+GENERIC_WORDS = frozenset({
     "about", "across", "after", "agent", "all", "also", "and", "any", "app", "ask", "asks", "assistant", "based",
     "before", "best", "between", "build", "claude", "com", "common", "complete", "comprehensive", "create", "creates",
     "creating", "custom", "default", "different", "each", "easy", "existing", "expert", "file", "files", "find", "full",
@@ -33,4 +33,4 @@ def derive_tags(name: str, description: str) -> tuple[str, ...]:
 def _says_something(word: str) -> bool:
     if has_cjk(word):  # a run of characters is a phrase, not a word
         return False
-    return len(word) >= MIN_CHARACTERS and not word.isdigit() and word not in SAYS_NOTHING and word not in STOP_WORDS
+    return len(word) >= MIN_CHARACTERS and not word.isdigit() and word not in GENERIC_WORDS and word not in STOP_WORDS

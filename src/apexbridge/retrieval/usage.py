@@ -22,7 +22,7 @@ SAME_COSINE = 0.9999
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pair:
+class UsagePair:
     """A past request, of which only the vector is known, and the skill that then ran well."""
 
     key: str
@@ -50,7 +50,7 @@ class UsageMemory:
     """Confirmed pairs, the newest last. Its user holds the index's lock."""
 
     def __init__(self) -> None:
-        self._pairs: OrderedDict[str, tuple[Pair, Floats]] = OrderedDict()
+        self._pairs: OrderedDict[str, tuple[UsagePair, Floats]] = OrderedDict()
         self._own: dict[tuple[str, str], OrderedDict[str, None]] = {}
         """Keys by caller and skill, the oldest first."""
         self._matrix: Floats | None = None
@@ -58,14 +58,14 @@ class UsageMemory:
     def __len__(self) -> int:
         return len(self._pairs)
 
-    def __contains__(self, pair: Pair) -> bool:
+    def __contains__(self, pair: UsagePair) -> bool:
         return pair.key in self._pairs
 
     def teach(
         self, skill: str, vector: Floats, *, caller: str, chat: str = "", now: int | None = None
-    ) -> tuple[Pair, list[Pair]]:
+    ) -> tuple[UsagePair, list[UsagePair]]:
         """Remember a pair; returns it, and those that had to go for it."""
-        pair = Pair(
+        pair = UsagePair(
             key=self._same(skill, caller, vector) or uuid.uuid4().hex,
             skill=skill,
             caller=caller,
@@ -74,7 +74,7 @@ class UsageMemory:
         )
         return pair, self.restore(pair, vector)
 
-    def restore(self, pair: Pair, vector: Floats) -> list[Pair]:
+    def restore(self, pair: UsagePair, vector: Floats) -> list[UsagePair]:
         """Put a pair in, in place of one with its key; returns those that had to go for it."""
         self._drop([pair.key] if pair.key in self._pairs else [])
         self._matrix = None
@@ -97,20 +97,20 @@ class UsageMemory:
         nearest = int(cosines.argmax())
         return keys[nearest] if cosines[nearest] >= SAME_COSINE else None
 
-    def forget(self, skills: Iterable[str]) -> list[Pair]:
+    def forget(self, skills: Iterable[str]) -> list[UsagePair]:
         """Drop everything about these skills."""
         gone = set(skills)
         return self._drop([key for key, (pair, _) in self._pairs.items() if pair.skill in gone])
 
-    def forget_all_but(self, skills: Collection[str]) -> list[Pair]:
+    def forget_all_but(self, skills: Collection[str]) -> list[UsagePair]:
         """Drop everything about other skills."""
         return self._drop([key for key, (pair, _) in self._pairs.items() if pair.skill not in skills])
 
-    def forget_chat(self, chat: str) -> list[Pair]:
+    def forget_chat(self, chat: str) -> list[UsagePair]:
         """Drop what a chat taught."""
         return self._drop([key for key, (pair, _) in self._pairs.items() if pair.chat == chat])
 
-    def forget_before(self, moment: int) -> list[Pair]:
+    def forget_before(self, moment: int) -> list[UsagePair]:
         """Drop what was last confirmed before a moment, in milliseconds."""
         return self._drop([key for key, (pair, _) in self._pairs.items() if pair.taught_at < moment])
 
@@ -118,7 +118,7 @@ class UsageMemory:
         """Those with a past."""
         return {skill for _, skill in self._own}
 
-    def pairs(self) -> list[tuple[Pair, Floats]]:
+    def pairs(self) -> list[tuple[UsagePair, Floats]]:
         """Everything, the oldest first."""
         return list(self._pairs.values())
 
@@ -134,7 +134,7 @@ class UsageMemory:
                 cosines.setdefault(pair.skill, []).append(cosine)
         return {skill: PastUse(nearest=max(own), count=len(own)) for skill, own in cosines.items()}
 
-    def _drop(self, keys: Collection[str]) -> list[Pair]:
+    def _drop(self, keys: Collection[str]) -> list[UsagePair]:
         if keys:
             self._matrix = None
         dropped = [self._pairs.pop(key)[0] for key in keys]

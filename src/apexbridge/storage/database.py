@@ -50,9 +50,9 @@ class Database:
 
     async def read(self, job: Job[T]) -> T:
         """Run a query on a reader's connection, off the event loop."""
-        return await anyio.to_thread.run_sync(self.look, job)
+        return await anyio.to_thread.run_sync(self.read_blocking, job)
 
-    def look(self, job: Job[T]) -> T:
+    def read_blocking(self, job: Job[T]) -> T:
         """Run a query here and now: for other threads, and for a single row by its key, which is there at once."""
         try:
             connection = self._readers.get_nowait()

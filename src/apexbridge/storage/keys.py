@@ -13,9 +13,9 @@ from typing import Literal, cast, get_args
 from apexbridge._time import now_ms
 from apexbridge.disk import Ballast
 from apexbridge.errors import InvalidInputError, RequestError, ServerError
-from apexbridge.storage.behind import WriteBehind
 from apexbridge.storage.database import Database
 from apexbridge.storage.faults import storage_faults
+from apexbridge.storage.write_behind import WriteBehind
 
 KeyScope = Literal["chat", "read", "run", "admin"]
 SCOPES: tuple[KeyScope, ...] = get_args(KeyScope)
@@ -125,7 +125,7 @@ class KeyStore:
     def note_use(self, key: ApiKey, now: int) -> None:
         """Remember that a key was used; it is written down later, not while somebody waits."""
         self._used[key.id] = now
-        self._behind.soon()
+        self._behind.schedule()
 
     async def create(self, name: str, scopes: Collection[str], *, expires_at: int | None = None) -> tuple[ApiKey, str]:
         """Make a key; gives its text too, which nobody can tell again.
@@ -177,7 +177,7 @@ class KeyStore:
             try:
                 await self._save_revocations()
             except (OSError, sqlite3.Error) as error:
-                self._behind.soon()
+                self._behind.schedule()
                 raise ServerError(
                     f"The API key {identity} is revoked, but the disk does not take it: it counts again should the "
                     "server end before it could be written down, which is tried every few seconds. Free some space.",

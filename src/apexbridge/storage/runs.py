@@ -69,13 +69,15 @@ class RunStore:
     def owner(self, identity: str) -> str | None:
         """Whose run it is, at once; None where there is none."""
         query = "SELECT caller FROM runs WHERE id = ?"
-        row = self._database.look(lambda connection: connection.execute(query, (identity,)).fetchone())
+        row = self._database.read_blocking(lambda connection: connection.execute(query, (identity,)).fetchone())
         return None if row is None else str(row[0])
 
     def taken_by(self, caller: str) -> tuple[set[str], int]:
         """The ids of a caller's runs, and about what their records take in the database."""
         query = "SELECT id, ? + length(coalesce(result, '')) + length(coalesce(input, '')) FROM runs WHERE caller = ?"
-        rows = self._database.look(lambda connection: connection.execute(query, (ROW_BYTES, caller)).fetchall())
+        rows = self._database.read_blocking(
+            lambda connection: connection.execute(query, (ROW_BYTES, caller)).fetchall()
+        )
         return {identity for identity, _ in rows}, sum(size for _, size in rows)
 
     async def page(

@@ -5,8 +5,8 @@ import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from apexbridge.storage.behind import WriteBehind
 from apexbridge.storage.database import Database
+from apexbridge.storage.write_behind import WriteBehind
 
 FLUSH_SECONDS = 1.0
 _ADD = """INSERT INTO call_statistics VALUES (?, ?, ?, ?) ON CONFLICT (tool) DO UPDATE SET
@@ -87,7 +87,7 @@ class CallTally:
         """Count one call."""
         one = CallCounts(calls=1, successes=int(success), duration_ms=duration_ms)
         self._waiting[tool] = self._waiting.get(tool, CallCounts()) + one
-        self._behind.soon()
+        self._behind.schedule()
 
     async def all(self) -> dict[str, CallCounts]:
         """The counts of everything."""

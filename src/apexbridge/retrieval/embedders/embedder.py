@@ -7,9 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from apexbridge.errors import ServerError
+from apexbridge.retrieval.config import RetrievalSettings
 from apexbridge.retrieval.documents import Document
 from apexbridge.retrieval.embedders.endpoint import EndpointModel
+from apexbridge.retrieval.embedders.english import find_english_model
 from apexbridge.retrieval.embedders.model import Floats, Model, Scale
+from apexbridge.retrieval.embedders.multilingual import MultilingualModel
 from apexbridge.retrieval.glossary import english_gist
 from apexbridge.retrieval.text import clauses, is_mostly_ascii
 
@@ -17,7 +21,7 @@ CACHED_REQUESTS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartVectors:
+class ModelVectors:
     """A request as one model sees it."""
 
     whole: Floats
@@ -28,7 +32,7 @@ class PartVectors:
     """Whether the model read a few translated words instead of the request."""
 
 
-RequestVectors = tuple[PartVectors | None, ...]
+RequestVectors = tuple[ModelVectors | None, ...]
 """One place a model; None where the model can make nothing of the request."""
 
 
@@ -47,14 +51,14 @@ class Embedder:
         return any(isinstance(model, EndpointModel) for model in self.models)
 
     @property
-    def part_dimensions(self) -> tuple[int, ...]:
+    def dimensions_by_model(self) -> tuple[int, ...]:
         """Length of each model's part."""
         return tuple(model.dimensions for model in self.models)
 
     @property
     def dimensions(self) -> int:
         """Length of a whole vector."""
-        return sum(self.part_dimensions)
+        return sum(self.dimensions_by_model)
 
     def expect(self, stored: tuple[str, int] | None) -> None:
         """Take from the store how long the vectors are, where they are this model's and it did not say so itself."""
@@ -106,12 +110,30 @@ class Embedder:
         return vectors
 
 
-def _as_seen_by(model: Model, request: str) -> PartVectors | None:
+def choose_embedder(settings: RetrievalSettings) -> Embedder:
+    """Nothing is loaded yet.
+
+    Raises:
+        ServerError: INVALID_SETTING, an endpoint without address or model.
+    """
+    if settings.embedding == "openai":
+        if not settings.base_url or not settings.model:
+            raise ServerError(
+                "APEX_EMBEDDING=openai needs APEX_EMBEDDING_BASE_URL and APEX_EMBEDDING_MODEL.", code="INVALID_SETTING"
+            )
+        return Embedder([EndpointModel(base_url=settings.base_url, model=settings.model, api_key=settings.api_key)])
+    models: list[Model] = [MultilingualModel()]
+    if english := find_english_model():
+        models.append(english)
+    return Embedder(models)
+
+
+def _as_seen_by(model: Model, request: str) -> ModelVectors | None:
     if not model.english_only or is_mostly_ascii(request):
         vectors = model.embed([request, *clauses(request)])
-        return PartVectors(whole=vectors[0], clauses=vectors[1:], scale=model.scale())
+        return ModelVectors(whole=vectors[0], clauses=vectors[1:], scale=model.scale())
     gist = english_gist(request)
     if gist is None:
         return None
     vectors = model.embed([gist])
-    return PartVectors(whole=vectors[0], clauses=vectors[1:], scale=model.scale(), is_gist=True)
+    return ModelVectors(whole=vectors[0], clauses=vectors[1:], scale=model.scale(), is_gist=True)

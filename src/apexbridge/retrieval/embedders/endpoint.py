@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import httpx
@@ -11,7 +11,6 @@ import numpy as np
 import orjson
 
 from apexbridge._json import check_shape
-from apexbridge.retrieval.embedders.anchors import measured_scale
 from apexbridge.retrieval.embedders.model import EmbeddingError, Floats, Scale, normalised
 
 MAX_BATCH = 100
@@ -35,6 +34,18 @@ NUMBER_BYTES = 30
 HEAD_BYTES, HEAD_VALUES = 64 * 1024, 10_000
 """What an answer may have besides the vectors."""
 PIECE_BYTES = 64 * 1024
+PAIRS = (
+    ("commit my changes with a good message", "git commit: Creates git commits with conventional messages"),
+    ("what will the weather be like tomorrow", "weather: Tells the weather forecast for a place"),
+    ("make a chart out of this spreadsheet", "excel analysis: Reads Excel files and draws charts"),
+    ("translate this letter into French", "translator: Translates text between languages"),
+    ("find me a cheap flight to Rome", "flight search: Searches flights by price and date"),
+    ("resize these photos", "image tools: Crops, resizes and converts pictures"),
+    ("帮我写一封请假邮件", "邮件助手: 起草和发送电子邮件"),
+    ("把这个文件转成PDF", "文档转换: 将文档转换为PDF格式"),
+)
+LEAST_REACH = 0.05
+"""A model that tells nothing apart must not make everything look alike."""
 logger = logging.getLogger(__name__)
 
 
@@ -160,3 +171,12 @@ def _timeout(texts: int) -> httpx.Timeout:
 def _are_proper(vectors: Floats) -> bool:
     """Finite, and each of them pointing somewhere."""
     return bool(vectors.shape[1]) and bool(np.isfinite(vectors).all()) and bool(vectors.any(axis=1).all())
+
+
+def measured_scale(embed: Callable[[Sequence[str]], Floats]) -> Scale:
+    """Cosines of the pairs, and of everything that is no pair."""
+    vectors = embed([text for pair in PAIRS for text in pair])
+    cosines = vectors[0::2] @ vectors[1::2].T
+    together = np.eye(len(PAIRS), dtype=np.bool_)
+    unrelated, related = float(cosines[~together].mean()), float(cosines[together].mean())
+    return Scale(unrelated=unrelated, related=max(related, unrelated + LEAST_REACH))

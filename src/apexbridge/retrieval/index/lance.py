@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from apexbridge._fs import make_private_folder, take_from_others
 from apexbridge.retrieval.documents import Document
-from apexbridge.retrieval.usage import Pair
+from apexbridge.retrieval.usage import UsagePair
 
 Floats = NDArray[np.float32]
 SKILLS, USAGE = "skills", "past"
@@ -54,7 +54,7 @@ class Contents:
     """Everything the tables hold for one embedding model."""
 
     skills: list[IndexedSkill]
-    pairs: list[tuple[Pair, Floats]]
+    pairs: list[tuple[UsagePair, Floats]]
     has_others: bool = False
     """Whether there are past requests that another model read; they are of no use any more."""
 
@@ -82,7 +82,7 @@ class LanceStore:
                 continue
         return " ".join(found)
 
-    def is_there(self) -> bool:
+    def exists(self) -> bool:
         """Whether anything was ever stored here."""
         return self.path.exists()
 
@@ -99,7 +99,7 @@ class LanceStore:
             ]
             pairs = [
                 (
-                    Pair(
+                    UsagePair(
                         key=row["key"],
                         skill=row["skill"],
                         caller=row["caller"],
@@ -154,7 +154,7 @@ class LanceStore:
                 _delete(table, "name", drops)
             take_from_others(self.path)
 
-    def write_pairs(self, embedder: str, puts: Sequence[tuple[Pair, Floats]], drops: Sequence[str]) -> None:
+    def write_pairs(self, embedder: str, puts: Sequence[tuple[UsagePair, Floats]], drops: Sequence[str]) -> None:
         """Remember these pairs, and forget those with these keys.
 
         Raises:
@@ -169,7 +169,7 @@ class LanceStore:
                 _delete(table, "key", drops)
             take_from_others(self.path)
 
-    def rewrite_pairs(self, embedder: str, pairs: Sequence[tuple[Pair, Floats]]) -> None:
+    def rewrite_pairs(self, embedder: str, pairs: Sequence[tuple[UsagePair, Floats]]) -> None:
         """Store exactly these pairs, and leave nothing of any other one in a file.
 
         A deleted row stays in LanceDB's data files until a tenth of them is deleted, and its key in the transaction
@@ -219,11 +219,11 @@ class LanceStore:
                 beside.write_skills(embedder, contents.skills, [])
             if contents.pairs:
                 beside.write_pairs(embedder, contents.pairs, [])
-            self.set_aside()
+            self.quarantine()
             if beside.path.exists():
                 beside.path.rename(self.path)
 
-    def set_aside(self) -> None:
+    def quarantine(self) -> None:
         """Put a damaged index out of the way, under another name; what stands there and is none of ours stays.
 
         Raises:
@@ -235,7 +235,7 @@ class LanceStore:
                 aside = self.path.with_name(f"{self.path.name}.damaged")
                 shutil.rmtree(aside, ignore_errors=True)
                 self.path.rename(aside)
-            elif self.is_there():
+            elif self.exists():
                 raise StoreError("something else stands at its place")
 
     def optimize(self, *, at_once: bool = False) -> None:
@@ -267,7 +267,7 @@ class LanceStore:
         """A table; None where there is none yet."""
         if name not in self._tables:
             if not (self.path / f"{name}.lance").exists():
-                if self.is_there() and not self.path.is_dir():
+                if self.exists() and not self.path.is_dir():
                     raise StoreError("something else stands at its place")
                 return None
             self._tables[name] = self._connected().open_table(name)
@@ -344,7 +344,7 @@ def _skill_table(embedder: str, skills: Sequence[IndexedSkill]) -> Any:
     return _table(SKILLS, rows, [skill.vector for skill in skills])
 
 
-def _pair_table(embedder: str, pairs: Sequence[tuple[Pair, Floats]]) -> Any:
+def _pair_table(embedder: str, pairs: Sequence[tuple[UsagePair, Floats]]) -> Any:
     rows = [
         {
             "key": pair.key,

@@ -30,7 +30,7 @@ class MemoryIndex:
         self._lock = threading.Lock()
 
     @contextmanager
-    def held(self) -> Iterator["MemoryIndex"]:
+    def locked(self) -> Iterator["MemoryIndex"]:
         """Keep it as it is for as long as the block lasts."""
         with self._lock:
             yield self
@@ -99,7 +99,7 @@ class MemoryIndex:
             self.version += 1
         return gone
 
-    def drop_all_but(self, names: Collection[str]) -> list[str]:
+    def retain(self, names: Collection[str]) -> list[str]:
         """Forget the others; gives what was forgotten."""
         kept = set(names)
         return self.drop([name for name in self._slots if name not in kept])

@@ -16,7 +16,7 @@ import numpy as np
 from apexbridge._fs import PRIVATE_FILE
 from apexbridge.retrieval.documents import Document
 from apexbridge.retrieval.index.lance import Contents, IndexedSkill
-from apexbridge.retrieval.usage import Pair
+from apexbridge.retrieval.usage import UsagePair
 
 FORMAT = 2
 """Files of format 1 hold the text of past requests."""
@@ -66,7 +66,7 @@ def read_snapshot(path: Path, *, signature: str, embedder: str, dimensions: int)
                 IndexedSkill(document=_document(own), vector=vector)
                 for own, vector in zip(about["skills"], skills, strict=True)
             ],
-            pairs=[(Pair(**own), vector) for own, vector in zip(about["pairs"], pairs, strict=True)],
+            pairs=[(UsagePair(**own), vector) for own, vector in zip(about["pairs"], pairs, strict=True)],
         )
     except FileNotFoundError:
         return None

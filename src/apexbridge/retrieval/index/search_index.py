@@ -15,34 +15,34 @@ from apexbridge._turns import Turns
 from apexbridge.retrieval.documents import Document, Searchable
 from apexbridge.retrieval.embedders.embedder import Embedder
 from apexbridge.retrieval.embedders.model import EmbeddingError, Floats
-from apexbridge.retrieval.index.keeper import IndexKeeper
 from apexbridge.retrieval.index.lance import Contents, IndexedSkill, LanceStore, StoreError
 from apexbridge.retrieval.index.memory import MemoryIndex
 from apexbridge.retrieval.index.snapshot import read_snapshot, remove_snapshot_with_texts
-from apexbridge.retrieval.usage import Pair, UsageMemory
+from apexbridge.retrieval.index.writer import IndexWriter
+from apexbridge.retrieval.usage import UsageMemory, UsagePair
 
 STORE = "skills.lance"
 SNAPSHOT = "skills.snapshot"
 BATCH = 100
 """Skills embedded at a time."""
-ASKING_THREADS = 8
+MODEL_THREADS = 8
 """For models and what waits for them; a model that hangs must not take the threads of everything else."""
 
 logger = logging.getLogger(__name__)
 Progress = Callable[[int, int], None]
 
 
-class SkillIndexing:
+class SearchIndex:
     """The feeding half of the `ToolRetrievalService`: skills and past requests, in memory and on disk."""
 
     def __init__(self, data_dir: Path, embedder: Embedder, *, usage_days: int) -> None:
         self._embedder = embedder
         self._usage_days = usage_days
-        self._memory = MemoryIndex(embedder.part_dimensions)
+        self._memory = MemoryIndex(embedder.dimensions_by_model)
         self._usage = UsageMemory()
         self._store = LanceStore(data_dir / STORE)
         self._snapshot = data_dir / SNAPSHOT
-        self._keeper = IndexKeeper(
+        self._writer = IndexWriter(
             self._store,
             self._snapshot,
             model=lambda: (embedder.id, embedder.dimensions),
@@ -51,8 +51,8 @@ class SkillIndexing:
         self._awake = False
         self._is_owner = False
         self._loaded = ""
-        self._asking = anyio.CapacityLimiter(ASKING_THREADS)
-        self._turns = Turns(ASKING_THREADS)
+        self._asking = anyio.CapacityLimiter(MODEL_THREADS)
+        self._turns = Turns(MODEL_THREADS)
         """Callers take turns at these threads, so that many requests of one do not delay those of the others."""
         self._closed_store: str | None = None
         self._model_problem: str | None = None
@@ -65,11 +65,11 @@ class SkillIndexing:
         self._is_owner = True
         await anyio.to_thread.run_sync(self._remove_texts)
         # No task group: it would wrap the block's own errors in a group.
-        keeping = asyncio.create_task(self._keeper.run())
+        keeping = asyncio.create_task(self._writer.run())
         try:
             yield
         finally:
-            self._keeper.stop()
+            self._writer.stop()
             with anyio.CancelScope(shield=True):
                 await keeping
 
@@ -98,12 +98,12 @@ class SkillIndexing:
     @property
     def is_behind(self) -> bool:
         """Whether the durable copy lacks something that memory has."""
-        return self._keeper.is_behind
+        return self._writer.is_behind
 
     @property
     def problem(self) -> str | None:
         """Why the durable copy cannot be written, where it cannot."""
-        return self._keeper.problem
+        return self._writer.problem
 
     def _load(self) -> None:
         signature = self._store.signature()
@@ -114,9 +114,9 @@ class SkillIndexing:
             contents = Contents(skills=[], pairs=[])
             self._closed_store = self._repaired(error)
             signature = self._store.signature()
-        with self._memory.held():
-            self._memory.reshape(self._embedder.part_dimensions)
-            self._memory.drop_all_but([skill.document.name for skill in contents.skills])
+        with self._memory.locked():
+            self._memory.reshape(self._embedder.dimensions_by_model)
+            self._memory.retain([skill.document.name for skill in contents.skills])
             self._usage.forget_all_but(())
             for skill in contents.skills:
                 self._memory.put(skill.document, skill.vector)
@@ -125,15 +125,15 @@ class SkillIndexing:
             expired = self._usage.forget_before(self._oldest_moment())
         self._loaded = signature
         if self._closed_store is None:
-            self._keeper.begin(signature)
+            self._writer.begin(signature)
             if expired or contents.has_others:
-                self._keeper.erase_pairs()
+                self._writer.erase_pairs()
 
     def _repaired(self, error: StoreError) -> str | None:
         """Put a damaged index out of the way; gives why that was not done, where it was not."""
         if error.is_damage and self._is_owner:
             try:
-                self._store.set_aside()
+                self._store.quarantine()
                 self._snapshot.unlink(missing_ok=True)
             except (StoreError, OSError) as failed:
                 error = StoreError(str(failed))
@@ -145,7 +145,7 @@ class SkillIndexing:
 
     def _stored(self, signature: str) -> Contents:
         """What is on disk for the model in use; the quick copy where it is one of this very commit."""
-        is_there = bool(signature) or self._store.is_there()
+        is_there = bool(signature) or self._store.exists()
         if self._embedder.is_remote:
             if is_there and not self._embedder.dimensions:
                 self._embedder.expect(self._store.model())
@@ -162,7 +162,7 @@ class SkillIndexing:
         return now_ms() - self._usage_days * MS_PER_DAY
 
     def _contents(self) -> Contents:
-        with self._memory.held():
+        with self._memory.locked():
             return Contents(
                 skills=[
                     IndexedSkill(document=self._memory.documents[slot], vector=self._memory.vector(int(slot)))
@@ -208,7 +208,7 @@ class SkillIndexing:
         await self.wake()
         if self._closed_store is not None:
             return [None] * len(skills)
-        documents = [Document.of(skill) for skill in skills]
+        documents = [Document.from_skill(skill) for skill in skills]
         try:
             async with self._turns.turn():
                 vectors = await anyio.to_thread.run_sync(
@@ -223,15 +223,15 @@ class SkillIndexing:
     async def upsert(self, skills: Sequence[Searchable], vectors: Sequence[Floats | None]) -> None:
         """Put these into the index, each in place of what it had under that name."""
         await self.wake()
-        documents = [Document.of(skill) for skill in skills]
+        documents = [Document.from_skill(skill) for skill in skills]
         await anyio.to_thread.run_sync(self._put, documents, vectors)
         both = list(zip(documents, vectors, strict=True))
-        self._keeper.put_skills(IndexedSkill(document=own, vector=vector) for own, vector in both if vector is not None)
-        self._keeper.drop_skills(own.name for own, vector in both if vector is None)
+        self._writer.put_skills(IndexedSkill(document=own, vector=vector) for own, vector in both if vector is not None)
+        self._writer.drop_skills(own.name for own, vector in both if vector is None)
 
     async def remove(self, names: Collection[str]) -> list[str]:
         """Forget these with what past requests taught of them; gives those that were known."""
-        if not self._awake and not self._store.is_there():
+        if not self._awake and not self._store.exists():
             return []
         await self.wake()
         return await self._drop(lambda: self._memory.drop(names), names)
@@ -241,7 +241,7 @@ class SkillIndexing:
         return await anyio.to_thread.run_sync(self._missing, versions) if self._awake else []
 
     def _missing(self, versions: Mapping[str, str]) -> list[str]:
-        with self._memory.held():
+        with self._memory.locked():
             lacking = set(self._memory.without_vector()) if self._closed_store is None else set()
             return [
                 name
@@ -256,24 +256,24 @@ class SkillIndexing:
         if not self._awake:
             return 0
         with_past = await anyio.to_thread.run_sync(lambda: self._usage.skills() - set(names))
-        return len(await self._drop(lambda: self._memory.drop_all_but(names), with_past))
+        return len(await self._drop(lambda: self._memory.retain(names), with_past))
 
     def _put(self, documents: Sequence[Document], vectors: Sequence[Floats | None]) -> None:
-        with self._memory.held():
-            self._memory.reshape(self._embedder.part_dimensions)
+        with self._memory.locked():
+            self._memory.reshape(self._embedder.dimensions_by_model)
             for document, vector in zip(documents, vectors, strict=True):
                 self._memory.put(document, vector)
 
     async def _drop(self, drop: Callable[[], list[str]], with_past: Collection[str]) -> list[str]:
-        def work() -> tuple[list[str], list[Pair]]:
-            with self._memory.held():
+        def work() -> tuple[list[str], list[UsagePair]]:
+            with self._memory.locked():
                 gone = drop()
                 return gone, self._usage.forget({*gone, *with_past})
 
         gone, pairs = await anyio.to_thread.run_sync(work)
-        self._keeper.drop_skills({*gone, *with_past})
+        self._writer.drop_skills({*gone, *with_past})
         if pairs:
-            self._keeper.erase_pairs()
+            self._writer.erase_pairs()
         return gone
 
     def _note_model(self, problem: str | None) -> None:

@@ -12,7 +12,7 @@ import anyio.to_thread
 from apexbridge.retrieval.embedders.model import Floats
 from apexbridge.retrieval.index.lance import Contents, IndexedSkill, LanceStore, StoreError
 from apexbridge.retrieval.index.snapshot import write_snapshot
-from apexbridge.retrieval.usage import Pair
+from apexbridge.retrieval.usage import UsagePair
 
 GROUP_SECONDS = 0.05
 """Changes that come this close together are one commit."""
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 
-class IndexKeeper:
+class IndexWriter:
     """Writes behind: what is asked of it is done soon, and again until it is done. It is asked on the event loop."""
 
     def __init__(
@@ -45,7 +45,7 @@ class IndexKeeper:
         self._model = model
         self._contents = contents
         self._skills: dict[str, IndexedSkill | None] = {}
-        self._pairs: dict[str, tuple[Pair, Floats] | None] = {}
+        self._pairs: dict[str, tuple[UsagePair, Floats] | None] = {}
         """By key; None for those to be removed."""
         self._erase = False
         """Whether past requests were forgotten of which nothing may stay in a file."""
@@ -70,12 +70,12 @@ class IndexKeeper:
         self._skills |= dict.fromkeys(names)
         self._changed.set()
 
-    def put_pair(self, pair: Pair, vector: Floats) -> None:
+    def put_pair(self, pair: UsagePair, vector: Floats) -> None:
         """To be remembered."""
         self._pairs[pair.key] = (pair, vector)
         self._changed.set()
 
-    def drop_pairs(self, pairs: Iterable[Pair]) -> None:
+    def drop_pairs(self, pairs: Iterable[UsagePair]) -> None:
         """To be removed; what LanceDB keeps of deleted rows may stay for a while."""
         self._pairs |= dict.fromkeys(pair.key for pair in pairs)
         self._changed.set()
@@ -189,7 +189,7 @@ class IndexKeeper:
         self._store.replace(self._model()[0], self._contents())
 
     def _write_changes(
-        self, skills: dict[str, IndexedSkill | None], pairs: dict[str, tuple[Pair, Floats] | None]
+        self, skills: dict[str, IndexedSkill | None], pairs: dict[str, tuple[UsagePair, Floats] | None]
     ) -> None:
         embedder, _ = self._model()
         puts = [skill for skill in skills.values() if skill is not None]

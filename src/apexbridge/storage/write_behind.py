@@ -15,7 +15,7 @@ class WriteBehind:
         self._writing: asyncio.Task[None] | None = None
         self._closing = asyncio.Event()
 
-    def soon(self) -> None:
+    def schedule(self) -> None:
         """There is something to write."""
         if self._writing is None or self._writing.done():
             self._writing = asyncio.get_running_loop().create_task(self._write_soon())
