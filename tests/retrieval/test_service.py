@@ -18,8 +18,7 @@ from apexbridge.retrieval.documents import Document, SkillFacts
 from apexbridge.retrieval.embedders.embedder import Embedder, choose_embedder
 from apexbridge.retrieval.embedders.model import EmbeddingError, Floats, Scale
 from apexbridge.retrieval.embedders.multilingual import MultilingualModel
-from apexbridge.retrieval.index.search_index import MODEL_THREADS
-from apexbridge.retrieval.service import ToolRetrievalService
+from apexbridge.retrieval.service import MODEL_THREADS, ToolRetrievalService
 from tests.retrieval.conftest import LIBRARY, Searching
 from tests.retrieval.endpoint import Endpoint
 
@@ -670,14 +669,14 @@ async def test_many_searches_of_one_caller_do_not_delay_those_of_another(
 ) -> None:
     begun: list[str] = []
     go_on = threading.Event()
-    ranking = service._ranking
+    rank = service._rank
 
     def held(*values: Any) -> Any:
         begun.append(values[-1])
         go_on.wait(60)
-        return ranking(*values)
+        return rank(*values)
 
-    monkeypatch.setattr(service, "_ranking", held)
+    monkeypatch.setattr(service, "_rank", held)
     with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
             for _ in range(40):

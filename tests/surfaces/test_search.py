@@ -349,7 +349,7 @@ def test_retrieval_is_measured_on_files(apex: Apex, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("corpus", "queries", "told"),
     [
-        ("{", '{"query": "x", "gold": ["a"]}', "corpus.jsonl line 1 is no JSON"),
+        ("{", '{"query": "x", "gold": ["a"]}', "corpus.jsonl line 1 is not JSON"),
         ("[]", '{"query": "x", "gold": ["a"]}', "no JSON object"),
         ('{"name": "a"}', '{"query": "x", "gold": ["a"]}', "description"),
         ('{"name": "a", "description": "b", "tags": 3}', '{"query": "x", "gold": ["a"]}', "tags"),

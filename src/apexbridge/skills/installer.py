@@ -23,7 +23,7 @@ from apexbridge.skills.scanner import Scanner
 class Installer:
     """Installs packages. Before the commit a failure leaves no trace; after it the scanner can finish the work.
 
-    Its calls are for `run_to_completion`: cancelled in the middle they would leave a thread at work in a folder being cleared.
+    Its calls are for `run_to_completion`: cancelled halfway, they would leave a thread working in a removed folder.
     """
 
     def __init__(

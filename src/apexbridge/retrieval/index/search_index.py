@@ -1,18 +1,18 @@
-"""How skills come into the index and stay there: embedding, memory, the durable copy."""
+"""The search index: skills and past use in memory, with a durable copy in LanceDB."""
 
 import asyncio
 import logging
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
 
-import anyio
-import anyio.to_thread
 import numpy as np
 
+from apexbridge._tasks import run_to_completion
 from apexbridge._time import MS_PER_DAY, now_ms
-from apexbridge._turns import Turns
-from apexbridge.retrieval.documents import Document, Searchable
+from apexbridge.retrieval.documents import Document
 from apexbridge.retrieval.embedders.embedder import Embedder
 from apexbridge.retrieval.embedders.model import EmbeddingError, Floats
 from apexbridge.retrieval.index.lance import Contents, IndexedSkill, LanceStore, StoreError
@@ -23,260 +23,260 @@ from apexbridge.retrieval.usage import UsageMemory, UsagePair
 
 STORE = "skills.lance"
 SNAPSHOT = "skills.snapshot"
-BATCH = 100
-"""Skills embedded at a time."""
-MODEL_THREADS = 8
-"""For models and what waits for them; a model that hangs must not take the threads of everything else."""
+IGNORED_CHATS = 1000
+"""A chat teaches after its answer was sent, so its record may be deleted first."""
 
+T = TypeVar("T")
 logger = logging.getLogger(__name__)
-Progress = Callable[[int, int], None]
 
 
 class SearchIndex:
-    """The feeding half of the `ToolRetrievalService`: skills and past requests, in memory and on disk."""
+    """Loads the index, changes it in memory, and hands every change to the writer.
+
+    Searches read `memory` and `usage` from threads, holding the memory's lock.
+    """
 
     def __init__(self, data_dir: Path, embedder: Embedder, *, usage_days: int) -> None:
+        self.memory = MemoryIndex(embedder.dimensions_by_model)
+        self.usage = UsageMemory()
+        self.unavailable: str | None = None
+        """Why the store cannot be opened. Nothing is embedded then, and search compares words only."""
+        self.is_loaded = False
         self._embedder = embedder
         self._usage_days = usage_days
-        self._memory = MemoryIndex(embedder.dimensions_by_model)
-        self._usage = UsageMemory()
         self._store = LanceStore(data_dir / STORE)
         self._snapshot = data_dir / SNAPSHOT
-        self._writer = IndexWriter(
+        self.writer = IndexWriter(
             self._store,
             self._snapshot,
             model=lambda: (embedder.id, embedder.dimensions),
             contents=self._contents,
         )
-        self._awake = False
         self._is_owner = False
-        self._loaded = ""
-        self._asking = anyio.CapacityLimiter(MODEL_THREADS)
-        self._turns = Turns(MODEL_THREADS)
-        """Callers take turns at these threads, so that many requests of one do not delay those of the others."""
-        self._closed_store: str | None = None
-        self._model_problem: str | None = None
-        self._waking = anyio.Lock()
+        self._loaded_signature = ""
+        self._loading = asyncio.Lock()
+        self._ignored_chats: OrderedDict[str, None] = OrderedDict()
 
-    # --------------------------------------------------------------------------------------------------- life
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Keep the durable copy in step while the block lasts, and complete at its end."""
+        """Write changes to disk while the block runs, and what is pending when it ends."""
         self._is_owner = True
-        await anyio.to_thread.run_sync(self._remove_texts)
-        # No task group: it would wrap the block's own errors in a group.
-        keeping = asyncio.create_task(self._writer.run())
+        await asyncio.to_thread(self._remove_texts)
+        # Not a task group: it would wrap the block's own errors in an exception group.
+        writing = asyncio.create_task(self.writer.run())
         try:
             yield
         finally:
-            self._writer.stop()
-            with anyio.CancelScope(shield=True):
-                await keeping
+            self.writer.stop()
+            await run_to_completion(writing)
 
-    def _remove_texts(self) -> None:
-        """Remove files of earlier versions that hold the text of past requests. What those taught is lost."""
-        try:
-            remove_snapshot_with_texts(self._snapshot)
-            if self._store.remove_texts():
-                logger.warning("past use was stored with the text of requests; it was removed and starts again")
-        except (StoreError, OSError) as error:
-            logger.error("the text of past requests could not be removed from the index: %s", error)
-
-    async def wake(self) -> None:
-        """Load the index, if that was not done yet."""
-        async with self._waking:
-            if not self._awake:
-                await anyio.to_thread.run_sync(self._load)
-                self._awake = True
+    async def load(self) -> None:
+        """Load the index, unless it is loaded."""
+        async with self._loading:
+            if not self.is_loaded:
+                await run_to_completion(self._load())
 
     async def refresh(self) -> None:
-        """Load the index anew where somebody else has changed it on disk; for those who only read it."""
-        async with self._waking:
-            if self._awake and await anyio.to_thread.run_sync(self._store.signature) != self._loaded:
-                await anyio.to_thread.run_sync(self._load)
+        """Load the index again if another process changed it on disk."""
+        async with self._loading:
+            if self.is_loaded and await asyncio.to_thread(self._store.signature) != self._loaded_signature:
+                await run_to_completion(self._load())
 
     @property
-    def is_behind(self) -> bool:
-        """Whether the durable copy lacks something that memory has."""
-        return self._writer.is_behind
+    def is_empty(self) -> bool:
+        """Whether there is nothing to load."""
+        return not self.is_loaded and not self._store.exists()
 
-    @property
-    def problem(self) -> str | None:
-        """Why the durable copy cannot be written, where it cannot."""
-        return self._writer.problem
+    async def put(self, documents: Sequence[Document], vectors: Sequence[Floats | None]) -> None:
+        """Add or replace skills. One without a vector is found by its words only, and is not stored."""
+        skills = list(zip(documents, vectors, strict=True))
 
-    def _load(self) -> None:
+        def put() -> None:
+            self.memory.reshape(self._embedder.dimensions_by_model)
+            for document, vector in skills:
+                self.memory.put(document, vector)
+
+        def write(_: None) -> None:
+            self.writer.put_skills(
+                IndexedSkill(document=document, vector=vector) for document, vector in skills if vector is not None
+            )
+            self.writer.drop_skills(document.name for document, vector in skills if vector is None)
+
+        await self._change(put, write)
+
+    async def remove(self, names: Collection[str]) -> list[str]:
+        """Remove skills with their past use; returns those that were known."""
+        return await self._remove(lambda: self.memory.drop(names), names)
+
+    async def retain(self, names: Collection[str]) -> list[str]:
+        """Remove all other skills with their past use; returns those that were known."""
+        with_past_use = await asyncio.to_thread(lambda: self.usage.skills() - set(names))
+        return await self._remove(lambda: self.memory.retain(names), with_past_use)
+
+    async def _remove(self, remove: Callable[[], list[str]], with_past_use: Collection[str]) -> list[str]:
+        def change() -> tuple[list[str], list[UsagePair]]:
+            removed = remove()
+            return removed, self.usage.forget({*removed, *with_past_use})
+
+        def write(result: tuple[list[str], list[UsagePair]]) -> None:
+            removed, pairs = result
+            self.writer.drop_skills({*removed, *with_past_use})
+            if pairs:
+                self.writer.erase_pairs()
+
+        return (await self._change(change, write))[0]
+
+    async def teach(self, skill: str, vector: Floats, *, caller: str, chat: str) -> bool:
+        """Remember that a request was answered by a skill; False if the skill or the chat is gone."""
+
+        def change() -> tuple[UsagePair, list[UsagePair]] | None:
+            if skill not in self.memory or chat in self._ignored_chats:
+                return None
+            self.memory.version += 1
+            return self.usage.teach(skill, vector, caller=caller, chat=chat)
+
+        def write(taught: tuple[UsagePair, list[UsagePair]] | None) -> None:
+            if taught is None:
+                return
+            pair, evicted = taught
+            if pair in self.usage:  # else it was forgotten meanwhile
+                self.writer.put_pair(pair, vector)
+            self.writer.drop_pairs(evicted)
+
+        return await self._change(change, write) is not None
+
+    def ignore_chat(self, chat: str) -> None:
+        """Learn nothing from a chat any more."""
+        self._ignored_chats[chat] = None
+        if len(self._ignored_chats) > IGNORED_CHATS:
+            self._ignored_chats.popitem(last=False)
+
+    async def forget(self, select: Callable[[UsageMemory], list[UsagePair]]) -> int:
+        """Drop pairs of past use; on return they are gone from the disk, unless it cannot be written now."""
+
+        def change() -> list[UsagePair]:
+            self.memory.version += 1
+            return select(self.usage)
+
+        def write(pairs: list[UsagePair]) -> None:
+            if pairs:
+                self.writer.drop_pairs(pairs)
+                self.writer.erase_pairs()
+
+        pairs = await self._change(change, write)
+        if pairs:
+            await self.writer.flush()
+        return len(pairs)
+
+    async def forget_expired(self) -> int:
+        return await self.forget(lambda usage: usage.forget_before(self._oldest_confirmation()))
+
+    async def missing(self, versions: Mapping[str, str]) -> list[str]:
+        """Names that the index does not have in this version, or not with a vector."""
+        return await asyncio.to_thread(self._missing, versions)
+
+    def _missing(self, versions: Mapping[str, str]) -> list[str]:
+        with self.memory.locked():
+            without_vector = set(self.memory.without_vector()) if self.unavailable is None else set()
+            return [
+                name
+                for name, version in versions.items()
+                if name in without_vector
+                or (slot := self.memory.slot(name)) is None
+                or self.memory.documents[slot].version != version
+            ]
+
+    async def _change(self, change: Callable[[], T], write: Callable[[T], None]) -> T:
+        """Change the memory on a thread, then tell the writer; a cancellation cannot come between the two."""
+
+        def locked() -> T:
+            with self.memory.locked():
+                return change()
+
+        async def work() -> T:
+            result = await asyncio.to_thread(locked)
+            write(result)
+            return result
+
+        return await run_to_completion(work())
+
+    def _contents(self) -> Contents:
+        with self.memory.locked():
+            return Contents(
+                skills=[
+                    IndexedSkill(document=self.memory.documents[slot], vector=self.memory.vector(int(slot)))
+                    for slot in np.flatnonzero(self.memory.has_vector)
+                ],
+                pairs=self.usage.pairs(),
+            )
+
+    def _oldest_confirmation(self) -> int:
+        """Past use that was last confirmed before this time, in milliseconds, has expired."""
+        return now_ms() - self._usage_days * MS_PER_DAY
+
+    async def _load(self) -> None:
+        must_erase = await asyncio.to_thread(self._load_blocking)
+        self.is_loaded = True
+        if self.unavailable is None:
+            self.writer.open(self._loaded_signature)
+            if must_erase:
+                self.writer.erase_pairs()
+
+    def _load_blocking(self) -> bool:
+        """Read the store into memory; returns whether past use on disk has expired or belongs to another model."""
         signature = self._store.signature()
-        self._closed_store = None
+        self.unavailable = None
         try:
-            contents = self._stored(signature)
+            contents = self._read(signature)
         except StoreError as error:
             contents = Contents(skills=[], pairs=[])
-            self._closed_store = self._repaired(error)
+            self.unavailable = self._quarantine(error)
             signature = self._store.signature()
-        with self._memory.locked():
-            self._memory.reshape(self._embedder.dimensions_by_model)
-            self._memory.retain([skill.document.name for skill in contents.skills])
-            self._usage.forget_all_but(())
+        with self.memory.locked():
+            self.memory.reshape(self._embedder.dimensions_by_model)
+            self.memory.retain([skill.document.name for skill in contents.skills])
+            self.usage.retain(())
             for skill in contents.skills:
-                self._memory.put(skill.document, skill.vector)
+                self.memory.put(skill.document, skill.vector)
             for pair, vector in contents.pairs:
-                self._usage.restore(pair, vector)
-            expired = self._usage.forget_before(self._oldest_moment())
-        self._loaded = signature
-        if self._closed_store is None:
-            self._writer.begin(signature)
-            if expired or contents.has_others:
-                self._writer.erase_pairs()
+                self.usage.restore(pair, vector)
+            expired = self.usage.forget_before(self._oldest_confirmation())
+        self._loaded_signature = signature
+        return bool(expired) or contents.has_pairs_of_other_models
 
-    def _repaired(self, error: StoreError) -> str | None:
-        """Put a damaged index out of the way; gives why that was not done, where it was not."""
+    def _read(self, signature: str) -> Contents:
+        """What the store has for the model in use; from the snapshot if that is of the same commit."""
+        exists = bool(signature) or self._store.exists()
+        if self._embedder.is_remote:
+            if exists and not self._embedder.dimensions:
+                self._embedder.assume_dimensions(self._store.model())
+            with suppress(EmbeddingError):  # every search asks it again
+                self._embedder.probe()
+        if not exists:
+            return Contents(skills=[], pairs=[])
+        embedder, dimensions = self._embedder.id, self._embedder.dimensions
+        snapshot = read_snapshot(self._snapshot, signature=signature, embedder=embedder, dimensions=dimensions)
+        return snapshot or self._store.read(embedder, dimensions)
+
+    def _quarantine(self, error: StoreError) -> str | None:
+        """Move a damaged store out of the way; returns the reason if the store stays unusable."""
         if error.is_damage and self._is_owner:
             try:
                 self._store.quarantine()
                 self._snapshot.unlink(missing_ok=True)
-            except (StoreError, OSError) as failed:
-                error = StoreError(str(failed))
+            except (StoreError, OSError) as failure:
+                error = StoreError(str(failure))
             else:
-                logger.warning("the index on disk was of no use (%s) and is made anew", error)
+                logger.warning("the index on disk was unusable (%s) and is rebuilt", error)
                 return None
         logger.warning("the index cannot be opened (%s); search compares words only", error)
         return str(error)
 
-    def _stored(self, signature: str) -> Contents:
-        """What is on disk for the model in use; the quick copy where it is one of this very commit."""
-        is_there = bool(signature) or self._store.exists()
-        if self._embedder.is_remote:
-            if is_there and not self._embedder.dimensions:
-                self._embedder.expect(self._store.model())
-            with suppress(EmbeddingError):  # it is asked again for every search
-                self._embedder.probe()
-        if not is_there:
-            return Contents(skills=[], pairs=[])
-        embedder, dimensions = self._embedder.id, self._embedder.dimensions
-        copy = read_snapshot(self._snapshot, signature=signature, embedder=embedder, dimensions=dimensions)
-        return copy or self._store.read(embedder, dimensions)
-
-    def _oldest_moment(self) -> int:
-        """Past use that was last confirmed before this is over; in milliseconds."""
-        return now_ms() - self._usage_days * MS_PER_DAY
-
-    def _contents(self) -> Contents:
-        with self._memory.locked():
-            return Contents(
-                skills=[
-                    IndexedSkill(document=self._memory.documents[slot], vector=self._memory.vector(int(slot)))
-                    for slot in np.flatnonzero(self._memory.has_vector)
-                ],
-                pairs=self._usage.pairs(),
-            )
-
-    # --------------------------------------------------------------------------------------- feeding the index
-    @property
-    def embedder(self) -> str:
-        """Names the embedding model; another name means that every vector is stale."""
-        return self._embedder.id
-
-    @property
-    def dimensions(self) -> int:
-        """Length of its vectors."""
-        return self._embedder.dimensions
-
-    async def index_skill(self, skill: Searchable) -> bool:
-        """Make a skill findable; False where the model failed and it is found by its words only."""
-        return await self.index_skills([skill]) == 1
-
-    async def index_skills(self, skills: Sequence[Searchable], progress: Progress | None = None) -> int:
-        """Make many findable; gives how many of them are found by meaning too."""
-        done = 0
-        for start in range(0, len(skills), BATCH):
-            batch = skills[start : start + BATCH]
-            vectors = await self.embed(batch)
-            await self.upsert(batch, vectors)
-            done += sum(vector is not None for vector in vectors)
-            if progress:
-                progress(min(start + BATCH, len(skills)), len(skills))
-        return done
-
-    async def remove_skill(self, name: str) -> bool:
-        """Forget a skill with everything its past taught; False where it was not known."""
-        await self.wake()
-        return bool(await self.remove([name]))
-
-    async def embed(self, skills: Sequence[Searchable]) -> list[Floats | None]:
-        """A vector for each, in order; None for all where the model cannot be used now."""
-        await self.wake()
-        if self._closed_store is not None:
-            return [None] * len(skills)
-        documents = [Document.from_skill(skill) for skill in skills]
+    def _remove_texts(self) -> None:
+        """Remove files of earlier versions that contain the text of past requests, with the past use in them."""
         try:
-            async with self._turns.turn():
-                vectors = await anyio.to_thread.run_sync(
-                    self._embedder.embed_documents, documents, limiter=self._asking, abandon_on_cancel=True
-                )
-        except EmbeddingError as error:
-            self._note_model(str(error))
-            return [None] * len(skills)
-        self._note_model(None)
-        return list(vectors)
-
-    async def upsert(self, skills: Sequence[Searchable], vectors: Sequence[Floats | None]) -> None:
-        """Put these into the index, each in place of what it had under that name."""
-        await self.wake()
-        documents = [Document.from_skill(skill) for skill in skills]
-        await anyio.to_thread.run_sync(self._put, documents, vectors)
-        both = list(zip(documents, vectors, strict=True))
-        self._writer.put_skills(IndexedSkill(document=own, vector=vector) for own, vector in both if vector is not None)
-        self._writer.drop_skills(own.name for own, vector in both if vector is None)
-
-    async def remove(self, names: Collection[str]) -> list[str]:
-        """Forget these with what past requests taught of them; gives those that were known."""
-        if not self._awake and not self._store.exists():
-            return []
-        await self.wake()
-        return await self._drop(lambda: self._memory.drop(names), names)
-
-    async def missing(self, versions: Mapping[str, str]) -> list[str]:
-        """Which of these the index does not hold in this version; nobody knows as long as it was not loaded."""
-        return await anyio.to_thread.run_sync(self._missing, versions) if self._awake else []
-
-    def _missing(self, versions: Mapping[str, str]) -> list[str]:
-        with self._memory.locked():
-            lacking = set(self._memory.without_vector()) if self._closed_store is None else set()
-            return [
-                name
-                for name, version in versions.items()
-                if name in lacking
-                or (slot := self._memory.slot(name)) is None
-                or self._memory.documents[slot].version != version
-            ]
-
-    async def retain(self, names: Collection[str]) -> int:
-        """Forget everything but these; gives how many were forgotten."""
-        if not self._awake:
-            return 0
-        with_past = await anyio.to_thread.run_sync(lambda: self._usage.skills() - set(names))
-        return len(await self._drop(lambda: self._memory.retain(names), with_past))
-
-    def _put(self, documents: Sequence[Document], vectors: Sequence[Floats | None]) -> None:
-        with self._memory.locked():
-            self._memory.reshape(self._embedder.dimensions_by_model)
-            for document, vector in zip(documents, vectors, strict=True):
-                self._memory.put(document, vector)
-
-    async def _drop(self, drop: Callable[[], list[str]], with_past: Collection[str]) -> list[str]:
-        def work() -> tuple[list[str], list[UsagePair]]:
-            with self._memory.locked():
-                gone = drop()
-                return gone, self._usage.forget({*gone, *with_past})
-
-        gone, pairs = await anyio.to_thread.run_sync(work)
-        self._writer.drop_skills({*gone, *with_past})
-        if pairs:
-            self._writer.erase_pairs()
-        return gone
-
-    def _note_model(self, problem: str | None) -> None:
-        if problem and problem != self._model_problem:
-            logger.warning("%s Search compares words only.", problem)
-        self._model_problem = problem
+            remove_snapshot_with_texts(self._snapshot)
+            if self._store.remove_texts():
+                logger.warning("removed past use that was stored with the text of requests; it starts again")
+        except (StoreError, OSError) as error:
+            logger.error("the text of past requests could not be removed from the index: %s", error)
