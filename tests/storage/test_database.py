@@ -233,13 +233,13 @@ async def test_deletions_of_a_moment_empty_the_log_once(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     emptied: list[int] = []
-    empty = database._empty_log
+    empty = database._truncate_wal
 
     def counted() -> None:
         empty()
         emptied.append(1)
 
-    monkeypatch.setattr(database, "_empty_log", counted)
+    monkeypatch.setattr(database, "_truncate_wal", counted)
     await database.write(insert("quaggaword"))  # type: ignore[arg-type]
     await database.write(lambda connection: connection.execute("DELETE FROM first_installs"))
     for _ in range(20):
