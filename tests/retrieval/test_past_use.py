@@ -1,4 +1,4 @@
-"""What past use leaves on the disk: vectors, never the words of a request, and nothing of what was forgotten."""
+"""Past use on disk: vectors, never the text of a request, and no trace of forgotten requests."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ from tests.retrieval.conftest import LIBRARY, Searching
 from tests.retrieval.endpoint import Endpoint
 
 pytestmark = pytest.mark.anyio
-REQUEST = "the quagga habit of the house"
+REQUEST = "the quagga habit of the team"
 
 
 def holding(folder: Path, *marks: bytes) -> list[str]:
@@ -84,7 +84,7 @@ async def test_what_a_chat_taught_is_forgotten_with_it_and_not_learnt_late(
         assert await service.forget_chat("unknown") == 0
 
 
-async def test_a_chat_can_be_forgotten_where_there_is_no_index(searching: Searching, data_dir: Path) -> None:
+async def test_a_chat_can_be_forgotten_without_an_index(searching: Searching, data_dir: Path) -> None:
     async with searching.open() as service:
         assert await service.forget_chat("one") == 0
     assert not (data_dir / "skills.lance").exists()

@@ -23,7 +23,7 @@ from tests.retrieval.conftest import LIBRARY, Searching
 from tests.retrieval.endpoint import Endpoint
 
 pytestmark = pytest.mark.anyio
-HELD = {document.name: document.version for document in LIBRARY}
+INDEXED = {document.name: document.version for document in LIBRARY}
 
 
 class BrokenModel:
@@ -105,7 +105,7 @@ async def test_skills_are_found_by_meaning_in_either_language(
 
 
 @pytest.mark.requirement("E4")
-async def test_each_match_says_why(service: ToolRetrievalService) -> None:
+async def test_each_match_explains_itself(service: ToolRetrievalService) -> None:
     (match,) = await service.find_relevant_skills("analyze this excel file", limit=1)
     assert (match.why.vector_rank, match.why.keyword_rank) == (1, 1)
     assert {"excel", "file"} <= set(match.why.matched_words)
@@ -150,7 +150,7 @@ BAD_INPUT: list[tuple[str, str, dict[str, Any], str]] = [
     ("empty", "", {}, "INVALID_INPUT"),
     ("blank", " \n\t ", {}, "INVALID_INPUT"),
     ("control characters only", "\x00\x1b\u200b", {}, "INVALID_INPUT"),
-    ("half a character", "\ud800", {}, "INVALID_INPUT"),
+    ("lone surrogate", "\ud800", {}, "INVALID_INPUT"),
     ("one megabyte", "x" * 1_000_000, {}, "INVALID_INPUT"),
     ("limit 0", "files", {"limit": 0}, "INVALID_INPUT"),
     ("limit negative", "files", {"limit": -1}, "INVALID_INPUT"),
@@ -215,7 +215,7 @@ async def test_embedding_is_deterministic_and_works_for_chinese(embedder: Embedd
 
 
 @pytest.mark.requirement("E1")
-async def test_the_store_is_lancedb_in_its_place_and_small(searching: Searching, data_dir: Path) -> None:
+async def test_the_store_is_a_small_lancedb_in_the_data_directory(searching: Searching, data_dir: Path) -> None:
     skills = [Document(name=f"skill-{number}", description=f"Does the thing number {number}") for number in range(100)]
     async with searching.open() as service:
         assert await service.index_skills(skills) == 100
@@ -249,7 +249,7 @@ async def test_a_restart_finds_the_same(searching: Searching, data_dir: Path, ho
         (data_dir / "skills.snapshot").unlink()
     async with searching.open() as again:
         assert (await again.search("merge files", threshold=0)).results == before
-        assert await again.missing(HELD) == []
+        assert await again.missing(INDEXED) == []
         assert (await again.search("make a copy of my work")).results[0].why.past_use == 1
 
 
@@ -259,7 +259,7 @@ async def test_another_version_under_a_name_counts_as_missing(service: ToolRetri
     assert await service.missing({"one": "2"}) == ["one"]
 
 
-async def test_a_copy_of_another_commit_counts_for_nothing(searching: Searching, data_dir: Path) -> None:
+async def test_a_snapshot_of_another_commit_is_ignored(searching: Searching, data_dir: Path) -> None:
     async with searching.open() as service:
         await service.index_skills(LIBRARY)
     old = (data_dir / "skills.snapshot").read_bytes()
@@ -272,13 +272,13 @@ async def test_a_copy_of_another_commit_counts_for_nothing(searching: Searching,
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 nonsense", b"\x93NUMPY"])
-async def test_a_damaged_copy_counts_for_nothing(searching: Searching, data_dir: Path, content: bytes) -> None:
+async def test_a_damaged_snapshot_is_ignored(searching: Searching, data_dir: Path, content: bytes) -> None:
     async with searching.open() as service:
         await service.index_skills(LIBRARY)
     (data_dir / "skills.snapshot").write_bytes(content)
     async with searching.open() as again:
         await again.wake()
-        assert await again.missing(HELD) == []
+        assert await again.missing(INDEXED) == []
 
 
 async def test_two_may_read_what_one_writes(searching: Searching, data_dir: Path, embedder: Embedder) -> None:
@@ -335,7 +335,7 @@ async def test_an_index_lost_while_running_is_rebuilt_and_search_goes_on(
     (data_dir / "skills.snapshot").unlink()
     async with searching.open() as again:
         await again.wake()
-        assert await again.missing({**HELD, "late": ""}) == []
+        assert await again.missing({**INDEXED, "late": ""}) == []
 
 
 async def test_a_removed_index_is_rebuilt_without_waiting_for_a_change(searching: Searching, data_dir: Path) -> None:
@@ -348,7 +348,7 @@ async def test_a_removed_index_is_rebuilt_without_waiting_for_a_change(searching
 
 @pytest.mark.requirement("E8")
 @pytest.mark.parametrize("damage", DAMAGE, ids=lambda damage: damage.__name__)
-async def test_an_index_damaged_before_the_start_is_made_anew(
+async def test_an_index_damaged_before_the_start_is_rebuilt(
     searching: Searching, data_dir: Path, damage: Callable[[Path], None]
 ) -> None:
     async with searching.open() as service:
@@ -357,7 +357,7 @@ async def test_an_index_damaged_before_the_start_is_made_anew(
     (data_dir / "skills.snapshot").unlink()
     async with searching.open() as again:
         await again.wake()
-        lost = await again.missing(HELD)
+        lost = await again.missing(INDEXED)
         assert len(lost) == len(LIBRARY)
         await again.upsert(LIBRARY, [None] * len(LIBRARY))
         waiting = await again.search("merge pdf files")
@@ -432,7 +432,7 @@ async def test_skills_that_wait_for_a_vector_hide_nothing(service: ToolRetrieval
 
 
 @pytest.mark.requirement("E8")
-async def test_faults_that_may_pass_leave_the_store_as_it_is(
+async def test_temporary_errors_leave_the_store_unchanged(
     searching: Searching, data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with searching.open() as service:
@@ -448,11 +448,11 @@ async def test_faults_that_may_pass_leave_the_store_as_it_is(
             assert "LanceDB is not properly installed" in answer.warnings[0]
     async with searching.open() as again:
         await again.wake()
-        assert await again.missing(HELD) == []
+        assert await again.missing(INDEXED) == []
         assert await again.forget() == 1
 
 
-async def test_a_disk_that_cannot_take_it_costs_nothing_that_was_there(searching: Searching, data_dir: Path) -> None:
+async def test_a_failed_write_loses_nothing_that_was_stored(searching: Searching, data_dir: Path) -> None:
     async with searching.open() as service:
         await service.index_skills(LIBRARY)
     ran = await anyio.run_process([sys.executable, "-c", SMALL_FILES, str(data_dir)], check=False)
@@ -461,7 +461,7 @@ async def test_a_disk_that_cannot_take_it_costs_nothing_that_was_there(searching
     (data_dir / "skills.snapshot").unlink()
     async with searching.open() as again:
         await again.wake()
-        assert await again.missing(HELD) == []
+        assert await again.missing(INDEXED) == []
 
 
 SMALL_FILES = """
@@ -486,7 +486,7 @@ anyio.run(main)
 """
 
 
-async def test_orders_are_given_on_the_event_loop(searching: Searching) -> None:
+async def test_the_writer_is_only_used_on_the_event_loop(searching: Searching) -> None:
     asyncio.get_running_loop().set_debug(True)
     async with searching.open() as service:
         await service.index_skills(LIBRARY)
@@ -503,7 +503,7 @@ async def test_vector_mode_compares_meaning_alone(service: ToolRetrievalService)
     assert answer.results[0].name == "weather"
 
 
-async def test_a_disk_that_refuses_is_told_and_tried_again(
+async def test_a_failed_write_is_reported_and_retried(
     searching: Searching, data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from apexbridge.retrieval.index.lance import LanceStore, StoreError
@@ -524,12 +524,12 @@ async def test_a_disk_that_refuses_is_told_and_tried_again(
     (data_dir / "skills.snapshot").unlink()
     async with searching.open() as again:
         await again.wake()
-        assert await again.missing(HELD) == []
+        assert await again.missing(INDEXED) == []
 
 
 # --------------------------------------------------------------------------------------------------- other models
 @pytest.mark.requirement("E9")
-async def test_an_endpoint_serves_in_batches_and_switching_embeds_anew(
+async def test_an_endpoint_serves_in_batches_and_switching_embeds_again(
     searching: Searching, endpoint: Endpoint, embedder: Embedder
 ) -> None:
     other = choose_embedder(RetrievalSettings(embedding="openai", base_url=endpoint.url, model="bag", api_key="secret"))
@@ -537,9 +537,9 @@ async def test_an_endpoint_serves_in_batches_and_switching_embeds_anew(
     async with searching.open() as service:
         await service.index_skills(LIBRARY)
     async with searching.open(other) as service:
-        assert sorted(await service.missing(HELD)) == []
+        assert sorted(await service.missing(INDEXED)) == []
         await service.wake()
-        assert len(await service.missing(HELD)) == len(LIBRARY)
+        assert len(await service.missing(INDEXED)) == len(LIBRARY)
         assert await service.index_skills([*LIBRARY, *many]) == len(LIBRARY) + 120
         assert max(map(len, endpoint.batches)) <= 100
         assert set(endpoint.keys) == {"Bearer secret"}
@@ -547,14 +547,14 @@ async def test_an_endpoint_serves_in_batches_and_switching_embeds_anew(
         (match, *_) = await service.find_relevant_skills("weather forecast")
         assert match.name == "weather"
     asked = len(endpoint.batches)
-    anew = choose_embedder(RetrievalSettings(embedding="openai", base_url=endpoint.url, model="bag"))
-    async with searching.open(anew) as again:
+    same = choose_embedder(RetrievalSettings(embedding="openai", base_url=endpoint.url, model="bag"))
+    async with searching.open(same) as again:
         await again.wake()
-        assert await again.missing(HELD) == []
+        assert await again.missing(INDEXED) == []
         assert len(endpoint.batches) == asked + 1, "one question about its scale, and no skill"
     async with searching.open(embedder) as back:
         await back.wake()
-        assert len(await back.missing(HELD)) == len(LIBRARY)
+        assert len(await back.missing(INDEXED)) == len(LIBRARY)
 
 
 @pytest.mark.requirement("E9")
@@ -571,7 +571,7 @@ async def test_the_last_thousand_request_embeddings_are_remembered(endpoint: End
 
 
 @pytest.mark.requirement("E9")
-async def test_an_endpoint_that_changes_its_dimensions_is_embedded_anew(
+async def test_an_endpoint_that_changes_its_dimensions_is_embedded_again(
     searching: Searching, endpoint: Endpoint
 ) -> None:
     settings = RetrievalSettings(embedding="openai", base_url=endpoint.url, model="bag")
@@ -581,17 +581,17 @@ async def test_an_endpoint_that_changes_its_dimensions_is_embedded_anew(
     async with searching.open(choose_embedder(settings)) as service:
         await service.wake()
         assert service.dimensions == 32
-        assert len(await service.missing(HELD)) == len(LIBRARY)
+        assert len(await service.missing(INDEXED)) == len(LIBRARY)
         assert await service.index_skills(LIBRARY) == len(LIBRARY)
         assert (await service.search("weather forecast")).results[0].name == "weather"
 
 
 @pytest.mark.requirement("E8")
-async def test_an_endpoint_that_goes_down_or_astray_leaves_search_by_words(
+async def test_an_endpoint_that_fails_or_changes_dimensions_leaves_search_by_words(
     searching: Searching, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("apexbridge.retrieval.embedders.endpoint.FIRST_PAUSE_SECONDS", 0.01)
-    monkeypatch.setattr("apexbridge.retrieval.embedders.endpoint.REST_SECONDS", 0.0)
+    monkeypatch.setattr("apexbridge.retrieval.embedders.endpoint.COOLDOWN_SECONDS", 0.0)
     other = choose_embedder(RetrievalSettings(embedding="openai", base_url=endpoint.url, model="bag"))
     async with searching.open(other) as service:
         await service.index_skills(LIBRARY)
@@ -657,7 +657,7 @@ async def test_what_was_learnt_goes_with_the_skill(searching: Searching) -> None
 async def test_what_was_forgotten_is_gone_from_the_disk(searching: Searching, data_dir: Path) -> None:
     async with searching.open() as service:
         await service.index_skills(LIBRARY)
-        await service.remember("the secret habit of the house", "weather", succeeded=True)
+        await service.remember("the secret habit of the team", "weather", succeeded=True)
         await until(lambda: not service.is_behind)
         assert await service.forget() == 1
     left = [path for path in data_dir.rglob("*") if path.is_file() and b"secret habit" in path.read_bytes()]

@@ -22,4 +22,4 @@ class RetrievalSettings:
     usage_memory_shared: bool = False
     """Whether past requests of one caller count for other callers."""
     usage_days: int = 30
-    """Days until past use expires after its last confirmation."""
+    """Days until past use expires after it was last confirmed."""

@@ -62,7 +62,7 @@ class Candidate:
 
     slot: int
     score: float
-    """Orders the candidates of one request; not comparable between requests."""
+    """Sorts the candidates of one request; not comparable between requests."""
     likeness: float | None
     """Similarity of meaning: 0 is unrelated, 1 is the same; None if it was not compared."""
     vector_rank: int | None
@@ -124,7 +124,7 @@ def _scores(
 
 
 def _meaning(memory: MemoryIndex, models: Sequence[Model], request: Request) -> tuple[Floats, Floats | None]:
-    """Per skill: the dense part of the score, and the similarity of meaning, 0 to 1."""
+    """Per skill: the dense score, and the similarity of meaning, 0 to 1."""
     zeros = np.zeros(len(memory), np.float32)
     if request.vectors is None:
         return zeros, None

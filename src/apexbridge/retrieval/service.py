@@ -385,7 +385,7 @@ class ToolRetrievalService:
 
 
 def _allowed(documents: Sequence[Document], tags: frozenset[str], for_model: bool) -> NDArray[np.bool_] | None:
-    """Which documents pass the filters; None if there is no filter."""
+    """Which documents pass the filters; None without filters."""
     if not tags and not for_model:
         return None
     return np.fromiter(

@@ -10,7 +10,7 @@ from apexbridge._time import now_ms
 from apexbridge.storage.database import Database
 
 KEEP_EXPIRED_MS = 60 * 60 * 1000
-"""How long an expired approval is kept."""
+"""How long expired approvals stay in the database."""
 SWEEP_SECONDS = 300
 """How often expired approvals are cleaned up."""
 _COLUMNS = ("id", "tool", "confirm", "summary", "content_hash", "digest", "caller", "created_at", "expires_at", "state")

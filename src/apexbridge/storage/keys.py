@@ -167,7 +167,7 @@ class KeyStore:
         """
         key = self._keys.get(identity)
         if key is None:
-            raise RequestError(f"There is no API key {identity[:64]}. See: apex keys list", code="NOT_FOUND")
+            raise RequestError(f"No API key {identity[:64]}. See: apex keys list", code="NOT_FOUND")
         if key.revoked_at is None:
             now = now_ms()
             self._keys[identity] = key = replace(key, revoked_at=now)
@@ -178,8 +178,8 @@ class KeyStore:
             except (OSError, sqlite3.Error) as error:
                 self._behind.schedule()
                 raise ServerError(
-                    f"The API key {identity} is revoked, but the disk does not take it: it counts again should the "
-                    "server end before it could be written down, which is tried every few seconds. Free some space.",
+                    f"The API key {identity} is revoked, but the disk cannot be written. The server retries every few "
+                    "seconds; if it stops before that succeeds, the key is valid again. Free some space.",
                     code="STORAGE_FULL",
                 ) from error
         return key

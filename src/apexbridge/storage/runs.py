@@ -62,7 +62,7 @@ class RunStore:
         return _row(rows[0]) if rows else None
 
     def owner(self, identity: str) -> str | None:
-        """The caller of a run, read on this thread; None if there is no such run."""
+        """The caller of a run, read on this thread; None if it does not exist."""
         query = "SELECT caller FROM runs WHERE id = ?"
         row = self._database.read_blocking(lambda connection: connection.execute(query, (identity,)).fetchone())
         return None if row is None else str(row[0])

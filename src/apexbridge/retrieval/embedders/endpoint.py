@@ -18,7 +18,7 @@ MAX_BATCH = 100
 TIMEOUT_SECONDS, CONNECT_SECONDS = 30.0, 3.0
 SEARCH_TIMEOUT_SECONDS = 5.0
 """For few texts: a user waits for a search."""
-REST_SECONDS = 10.0
+COOLDOWN_SECONDS = 10.0
 """After a failure, calls fail immediately for this long."""
 ATTEMPTS = 3
 FIRST_PAUSE_SECONDS = 0.5
@@ -119,7 +119,7 @@ class EndpointModel:
                 time.sleep(min(wait, LONGEST_PAUSE_SECONDS))
                 pause *= 2
         self._problem = f"The embedding endpoint {problem}; check APEX_EMBEDDING_BASE_URL and its key."
-        self._retry_at = time.monotonic() + REST_SECONDS
+        self._retry_at = time.monotonic() + COOLDOWN_SECONDS
         raise EmbeddingError(self._problem)
 
     def _post(self, texts: Sequence[str]) -> tuple[httpx.Response, bytes]:

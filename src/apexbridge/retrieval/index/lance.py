@@ -141,7 +141,7 @@ class LanceStore:
         """Add or replace skills, and delete others by name.
 
         Raises:
-            StoreError: nothing was written, or only a part.
+            StoreError: the change was not written, or not completely.
         """
         with _store_errors():
             table = self._open_or_create(SKILLS, len(puts[0].vector)) if puts else self._open(SKILLS)
@@ -156,7 +156,7 @@ class LanceStore:
         """Add or replace pairs, and delete others by key.
 
         Raises:
-            StoreError: nothing was written, or only a part.
+            StoreError: the change was not written, or not completely.
         """
         with _store_errors():
             table = self._open_or_create(USAGE, len(puts[0][1])) if puts else self._open(USAGE)

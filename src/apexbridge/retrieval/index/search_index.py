@@ -169,7 +169,7 @@ class SearchIndex:
         return len(pairs)
 
     async def forget_expired(self) -> int:
-        return await self.forget(lambda usage: usage.forget_before(self._oldest_confirmation()))
+        return await self.forget(lambda usage: usage.forget_before(self._expiry_ms()))
 
     async def missing(self, versions: Mapping[str, str]) -> list[str]:
         """Names that the index does not have in this version, or not with a vector."""
@@ -187,7 +187,7 @@ class SearchIndex:
             ]
 
     async def _change(self, change: Callable[[], T], write: Callable[[T], None]) -> T:
-        """Change the memory on a thread, then tell the writer; a cancellation cannot come between the two."""
+        """Change the memory on a thread, then queue it for the writer; a cancellation cannot come between the two."""
 
         def locked() -> T:
             with self.memory.locked():
@@ -210,7 +210,7 @@ class SearchIndex:
                 pairs=self.usage.pairs(),
             )
 
-    def _oldest_confirmation(self) -> int:
+    def _expiry_ms(self) -> int:
         """Past use that was last confirmed before this time, in milliseconds, has expired."""
         return now_ms() - self._usage_days * MS_PER_DAY
 
@@ -240,7 +240,7 @@ class SearchIndex:
                 self.memory.put(skill.document, skill.vector)
             for pair, vector in contents.pairs:
                 self.usage.restore(pair, vector)
-            expired = self.usage.forget_before(self._oldest_confirmation())
+            expired = self.usage.forget_before(self._expiry_ms())
         self._loaded_signature = signature
         return bool(expired) or contents.has_pairs_of_other_models
 
