@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from apexbridge.retrieval.text import name_words, plain_words, tokens, word_count
 
@@ -61,6 +61,10 @@ class Document:
             hidden=skill.hidden,
             version=skill.version,
         )
+
+    @classmethod
+    def from_stored(cls, fields: Mapping[str, Any]) -> "Document":
+        return cls(**{**fields, "tags": tuple(fields["tags"]), "derived_tags": tuple(fields["derived_tags"])})
 
     @property
     def text(self) -> str:

@@ -23,6 +23,9 @@ from apexbridge.retrieval.embedders.model import Floats
 from apexbridge.retrieval.usage import UsagePair
 
 SKILLS, USAGE = "skills", "past"
+_KEYS = {SKILLS: "name", USAGE: "key"}
+_ATTRIBUTES = {"at": "taught_at"}
+"""Columns whose attribute has another name."""
 TABLE_WITH_TEXTS = "usage"
 """Of versions that stored the text of past requests."""
 KEEP_OLD_VERSIONS = timedelta(minutes=1)
@@ -91,20 +94,11 @@ class LanceStore:
         """
         with _store_errors():
             skills = [
-                IndexedSkill(document=_document(row), vector=vector)
+                IndexedSkill(document=Document.from_stored(row), vector=vector)
                 for row, vector in self._rows(SKILLS, embedder, dimensions)
             ]
             pairs = [
-                (
-                    UsagePair(
-                        key=row["key"],
-                        skill=row["skill"],
-                        caller=row["caller"],
-                        chat=row["chat"],
-                        taught_at=row["at"],
-                    ),
-                    vector,
-                )
+                (UsagePair(taught_at=row.pop("at"), **row), vector)
                 for row, vector in self._rows(USAGE, embedder, dimensions)
             ]
             table = self._open(USAGE)
@@ -134,7 +128,7 @@ class LanceStore:
         found = table.to_arrow()
         vectors = np.asarray(found["vector"].combine_chunks().flatten(), np.float32).reshape(-1, dimensions)
         for row, vector in zip(found.drop_columns(["vector"]).to_pylist(), vectors, strict=True):
-            if row["embedder"] == embedder:
+            if row.pop("embedder") == embedder:
                 yield row, vector
 
     def write_skills(self, embedder: str, puts: Sequence[IndexedSkill], drops: Sequence[str]) -> None:
@@ -143,14 +137,7 @@ class LanceStore:
         Raises:
             StoreError: the change was not written, or not completely.
         """
-        with _store_errors():
-            table = self._open_or_create(SKILLS, len(puts[0].vector)) if puts else self._open(SKILLS)
-            if puts:
-                rows = _skill_table(embedder, puts)
-                table.merge_insert("name").when_matched_update_all().when_not_matched_insert_all().execute(rows)
-            if drops and table is not None:
-                _delete(table, "name", drops)
-            take_from_others(self.path)
+        self._write(SKILLS, embedder, [(skill.document, skill.vector) for skill in puts], drops)
 
     def write_pairs(self, embedder: str, puts: Sequence[tuple[UsagePair, Floats]], drops: Sequence[str]) -> None:
         """Add or replace pairs, and delete others by key.
@@ -158,13 +145,18 @@ class LanceStore:
         Raises:
             StoreError: the change was not written, or not completely.
         """
+        self._write(USAGE, embedder, puts, drops)
+
+    def _write(
+        self, name: str, embedder: str, puts: Sequence[tuple[Document | UsagePair, Floats]], drops: Sequence[str]
+    ) -> None:
         with _store_errors():
-            table = self._open_or_create(USAGE, len(puts[0][1])) if puts else self._open(USAGE)
+            table = self._open_or_create(name, len(puts[0][1])) if puts else self._open(name)
             if puts:
-                rows = _pair_table(embedder, puts)
-                table.merge_insert("key").when_matched_update_all().when_not_matched_insert_all().execute(rows)
+                rows = _arrow_table(name, embedder, puts)
+                table.merge_insert(_KEYS[name]).when_matched_update_all().when_not_matched_insert_all().execute(rows)
             if drops and table is not None:
-                _delete(table, "key", drops)
+                _delete(table, _KEYS[name], drops)
             take_from_others(self.path)
 
     def rewrite_pairs(self, embedder: str, pairs: Sequence[tuple[UsagePair, Floats]]) -> None:
@@ -178,7 +170,7 @@ class LanceStore:
         """
         with _store_errors():
             if pairs:
-                rows = _pair_table(embedder, pairs)
+                rows = _arrow_table(USAGE, embedder, pairs)
                 self._tables[USAGE] = self._connected().create_table(USAGE, data=rows, mode="overwrite")
                 self.optimize(at_once=True)
             elif self._tables.pop(USAGE, None) is not None or (self.path / f"{USAGE}.lance").exists():
@@ -325,55 +317,21 @@ def _schema(name: str, dimensions: int) -> Any:
     return pa.schema([*columns[name], ("embedder", pa.string()), ("vector", pa.list_(pa.float32(), dimensions))])
 
 
-def _skill_table(embedder: str, skills: Sequence[IndexedSkill]) -> Any:
-    rows = [
-        {
-            "name": skill.document.name,
-            "description": skill.document.description,
-            "tags": list(skill.document.tags),
-            "derived_tags": list(skill.document.derived_tags),
-            "hidden": skill.document.hidden,
-            "version": skill.document.version,
-            "embedder": embedder,
-        }
-        for skill in skills
-    ]
-    return _table(SKILLS, rows, [skill.vector for skill in skills])
-
-
-def _pair_table(embedder: str, pairs: Sequence[tuple[UsagePair, Floats]]) -> Any:
-    rows = [
-        {
-            "key": pair.key,
-            "skill": pair.skill,
-            "caller": pair.caller,
-            "chat": pair.chat,
-            "at": pair.taught_at,
-            "embedder": embedder,
-        }
-        for pair, _ in pairs
-    ]
-    return _table(USAGE, rows, [vector for _, vector in pairs])
-
-
-def _table(name: str, rows: Sequence[dict[str, Any]], vectors: Sequence[Floats]) -> Any:
+def _arrow_table(name: str, embedder: str, rows: Sequence[tuple[Document | UsagePair, Floats]]) -> Any:
     import pyarrow as pa
 
-    stacked = np.stack(vectors).astype(np.float32)
-    schema = _schema(name, stacked.shape[1])
-    columns = [pa.array([row[field.name] for row in rows], field.type) for field in schema if field.name != "vector"]
-    columns.append(pa.FixedSizeListArray.from_arrays(pa.array(stacked.ravel()), stacked.shape[1]))
-    return pa.Table.from_arrays(columns, schema=schema)
-
-
-def _document(row: dict[str, Any]) -> Document:
-    return Document(
-        name=row["name"],
-        description=row["description"],
-        tags=tuple(row["tags"]),
-        derived_tags=tuple(row["derived_tags"]),
-        hidden=row["hidden"],
-        version=row["version"],
+    vectors = np.stack([vector for _, vector in rows]).astype(np.float32)
+    *columns, _, _ = schema = _schema(name, vectors.shape[1])
+    return pa.Table.from_arrays(
+        [
+            *(
+                pa.array([getattr(row, _ATTRIBUTES.get(column.name, column.name)) for row, _ in rows], column.type)
+                for column in columns
+            ),
+            pa.array([embedder] * len(rows), pa.string()),
+            pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), vectors.shape[1]),
+        ],
+        schema=schema,
     )
 
 

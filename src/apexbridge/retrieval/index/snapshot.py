@@ -63,7 +63,7 @@ def read_snapshot(path: Path, *, signature: str, embedder: str, dimensions: int)
             return None
         return Contents(
             skills=[
-                IndexedSkill(document=_document(fields), vector=vector)
+                IndexedSkill(document=Document.from_stored(fields), vector=vector)
                 for fields, vector in zip(about["skills"], skills, strict=True)
             ],
             pairs=[(UsagePair(**fields), vector) for fields, vector in zip(about["pairs"], pairs, strict=True)],
@@ -95,7 +95,3 @@ def remove_snapshot_with_texts(path: Path) -> None:
 
 def _stacked(vectors: list[Any], dimensions: int) -> Any:
     return np.stack(vectors) if vectors else np.zeros((0, dimensions), np.float32)
-
-
-def _document(fields: dict[str, Any]) -> Document:
-    return Document(**{**fields, "tags": tuple(fields["tags"]), "derived_tags": tuple(fields["derived_tags"])})
