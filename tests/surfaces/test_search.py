@@ -350,7 +350,7 @@ def test_retrieval_is_measured_on_files(apex: Apex, tmp_path: Path) -> None:
     ("corpus", "queries", "told"),
     [
         ("{", '{"query": "x", "gold": ["a"]}', "corpus.jsonl line 1 is not JSON"),
-        ("[]", '{"query": "x", "gold": ["a"]}', "no JSON object"),
+        ("[]", '{"query": "x", "gold": ["a"]}', "not a JSON object"),
         ('{"name": "a"}', '{"query": "x", "gold": ["a"]}', "description"),
         ('{"name": "a", "description": "b", "tags": 3}', '{"query": "x", "gold": ["a"]}', "tags"),
         ('{"name": "a", "description": "b"}', '{"query": "x", "gold": []}', "at least one id"),
