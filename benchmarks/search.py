@@ -14,8 +14,7 @@ import numpy as np
 
 from apexbridge.retrieval.config import RetrievalSettings
 from apexbridge.retrieval.documents import Document
-from apexbridge.retrieval.embedders.choose import choose_embedder
-from apexbridge.retrieval.embedders.embedder import Embedder
+from apexbridge.retrieval.embedders.embedder import Embedder, choose_embedder
 from apexbridge.retrieval.index.lance import IndexedSkill, LanceStore
 from apexbridge.retrieval.service import ToolRetrievalService
 from benchmarks.measuring import Comparison, compare, promise
@@ -80,7 +79,7 @@ async def _searches(embedder: Embedder) -> list[Comparison]:
         vectors = chance.normal(size=(LARGE, embedder.dimensions)).astype(np.float32)
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
         await service.upsert(_documents(LARGE), list(vectors))
-        parts = np.split(vectors, np.cumsum(embedder.part_dimensions)[:-1], axis=1)
+        parts = np.split(vectors, np.cumsum(embedder.dimensions_by_model)[:-1], axis=1)
         matrices = [np.ascontiguousarray(part) for part in parts]
         requests = _requests()
         known = list(itertools.islice(requests, 200))

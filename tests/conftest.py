@@ -13,8 +13,7 @@ import pytest
 
 from apexbridge.bridge import DATABASE_FILE, Bridge
 from apexbridge.retrieval.config import RetrievalSettings
-from apexbridge.retrieval.embedders.choose import choose_embedder
-from apexbridge.retrieval.embedders.embedder import Embedder
+from apexbridge.retrieval.embedders.embedder import Embedder, choose_embedder
 from apexbridge.settings import Settings
 from apexbridge.skills.config import SkillsSettings
 from apexbridge.skills.manager import SkillManager

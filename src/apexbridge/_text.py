@@ -5,6 +5,8 @@ from typing import Literal
 
 _PIECE = 500
 """Characters that are normalised together."""
+CJK_RANGES = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uac00-\ud7af"
+"""Chinese, Japanese and Korean characters, for a character class of a regular expression."""
 
 
 def normalized(form: Literal["NFC", "NFD", "NFKC", "NFKD"], text: str) -> str:

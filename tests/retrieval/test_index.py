@@ -1,4 +1,4 @@
-"""The index in memory against plain, slow ways of doing the same."""
+"""The index in memory, compared with simple and slow implementations."""
 
 import math
 from collections import Counter
@@ -36,20 +36,20 @@ def test_keywords_score_as_plain_bm25_after_any_changes(
     changes: list[tuple[str, int, list[str]]], query: list[str]
 ) -> None:
     index, plain = KeywordIndex(), list[list[str]]()
-    for change, place, words in changes:
+    for change, number, words in changes:
         if change == "put":
             index.put(len(plain), words)
             plain.append(words)
         elif plain and change == "replace":
-            slot = place % len(plain)
+            slot = number % len(plain)
             index.put(slot, words)
             plain[slot] = words
         elif plain:
-            slot = place % len(plain)
+            slot = number % len(plain)
             index.drop(slot)
             plain[slot] = plain[-1]
             plain.pop()
-        if place % 3 == 0:
+        if number % 3 == 0:
             index.score(query)
     if plain and sum(map(len, plain)):
         mean = sum(map(len, plain)) / len(plain)
@@ -108,14 +108,14 @@ def test_the_same_request_is_known_by_its_vector_and_another_one_is_not() -> Non
     first, _ = memory.teach("a", vector, caller="", chat="one", now=1)
     rounded, _ = memory.teach("a", vector + np.float32(1e-4) * np.arange(8, dtype=np.float32), caller="", now=2)
     assert (rounded.key, rounded.chat, len(memory)) == (first.key, "", 1)
-    for skill, caller in (("b", ""), ("a", "somebody")):
+    for skill, caller in (("b", ""), ("a", "other-key")):
         assert memory.teach(skill, vector, caller=caller)[0].key != first.key
     near = vector.copy()
     near[0] = 2
     assert memory.teach("a", near, caller="")[0].key != first.key
 
 
-def test_a_word_that_is_said_many_times_is_looked_up_once_and_counts_as_often() -> None:
+def test_a_repeated_word_counts_as_often_as_it_occurs() -> None:
     index = KeywordIndex()
     for slot, words in enumerate((["merge", "pdf"], ["pdf"], ["weather"])):
         index.put(slot, words)

@@ -1,7 +1,6 @@
-"""What past use leaves on the disk: vectors, never the words of a request, and nothing of what was forgotten."""
+"""Past use on disk: vectors, never the text of a request, and no trace of forgotten requests."""
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +9,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from apexbridge._time import MS_PER_DAY, now_ms
 from apexbridge.retrieval.embedders.embedder import Embedder
 from apexbridge.retrieval.embedders.endpoint import EndpointModel
 from apexbridge.retrieval.service import ToolRetrievalService
-from apexbridge.retrieval.usage import Pair
+from apexbridge.retrieval.usage import UsagePair
 from tests.retrieval.conftest import LIBRARY, Searching
 from tests.retrieval.endpoint import Endpoint
 
 pytestmark = pytest.mark.anyio
-DAY_MS = 24 * 3600 * 1000
-REQUEST = "the quagga habit of the house"
+REQUEST = "the quagga habit of the team"
 
 
 def holding(folder: Path, *marks: bytes) -> list[str]:
@@ -32,12 +31,12 @@ def holding(folder: Path, *marks: bytes) -> list[str]:
 
 
 async def written(service: ToolRetrievalService) -> None:
-    await service._keeper.flush()
+    await service._index.writer.flush()
     assert not service.is_behind
 
 
-def pairs(service: ToolRetrievalService) -> list[tuple[Pair, Any]]:
-    return service._usage.pairs()
+def pairs(service: ToolRetrievalService) -> list[tuple[UsagePair, Any]]:
+    return service._index.usage.pairs()
 
 
 @pytest.mark.requirement("E11")
@@ -85,7 +84,7 @@ async def test_what_a_chat_taught_is_forgotten_with_it_and_not_learnt_late(
         assert await service.forget_chat("unknown") == 0
 
 
-async def test_a_chat_can_be_forgotten_where_there_is_no_index(searching: Searching, data_dir: Path) -> None:
+async def test_a_chat_can_be_forgotten_without_an_index(searching: Searching, data_dir: Path) -> None:
     async with searching.open() as service:
         assert await service.forget_chat("one") == 0
     assert not (data_dir / "skills.lance").exists()
@@ -95,12 +94,12 @@ async def test_a_chat_can_be_forgotten_where_there_is_no_index(searching: Search
 async def test_past_use_that_is_not_confirmed_again_expires(searching: Searching, data_dir: Path, how: str) -> None:
     async with searching.open(usage_days=30) as service:
         await service.index_skills(LIBRARY)
-        now = int(time.time() * 1000)
+        now = now_ms()
         for number, days in enumerate((31, 29)):
             vector = np.zeros(service.dimensions, np.float32)
             vector[number] = 1
-            pair, _ = service._usage.teach("weather", vector, caller="", now=now - days * DAY_MS)
-            service._keeper.put_pair(pair, vector)
+            pair, _ = service._index.usage.teach("weather", vector, caller="", now=now - days * MS_PER_DAY)
+            service._index.writer.put_pair(pair, vector)
         old = pairs(service)[0][0].key.encode()
         await written(service)
     assert holding(data_dir, old) != []
@@ -111,7 +110,7 @@ async def test_past_use_that_is_not_confirmed_again_expires(searching: Searching
         assert len(pairs(again)) == 1
         await written(again)
         assert holding(data_dir, old) == []
-        again._usage_days = 28
+        again._index._usage_days = 28
         assert await again.forget_expired() == 1
     async with searching.open() as last:
         assert await last.forget() == 0

@@ -14,20 +14,17 @@ import pytest
 
 from apexbridge.errors import InvalidInputError, ServerError
 from apexbridge.retrieval.config import RetrievalSettings
-from apexbridge.retrieval.documents import Document
-from apexbridge.retrieval.embedders.choose import choose_embedder
-from apexbridge.retrieval.embedders.embedder import Embedder
+from apexbridge.retrieval.documents import Document, SkillFacts
+from apexbridge.retrieval.embedders.embedder import Embedder, choose_embedder
 from apexbridge.retrieval.embedders.model import EmbeddingError, Floats, Scale
 from apexbridge.retrieval.embedders.multilingual import MultilingualModel
-from apexbridge.retrieval.facts import SkillFacts
-from apexbridge.retrieval.indexing import ASKING_THREADS
-from apexbridge.retrieval.service import ToolRetrievalService
+from apexbridge.retrieval.service import MODEL_THREADS, ToolRetrievalService
 from tests.retrieval.conftest import LIBRARY, Searching
 from tests.retrieval.endpoint import Endpoint
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
-HELD = {document.name: document.version for document in LIBRARY}
+INDEXED = {document.name: document.version for document in LIBRARY}
 
 
 class BrokenModel:
@@ -103,7 +100,7 @@ async def test_skills_are_found_by_meaning_in_either_language(
 
 
 @pytest.mark.requirement("E4")
-async def test_each_match_says_why(service: ToolRetrievalService) -> None:
+async def test_each_match_explains_itself(service: ToolRetrievalService) -> None:
     (match,) = await service.find_relevant_skills("analyze this excel file", limit=1)
     assert (match.why.vector_rank, match.why.keyword_rank) == (1, 1)
     assert {"excel", "file"} <= set(match.why.matched_words)
@@ -148,7 +145,7 @@ BAD_INPUT: list[tuple[str, str, dict[str, Any], str]] = [
     ("empty", "", {}, "INVALID_INPUT"),
     ("blank", " \n\t ", {}, "INVALID_INPUT"),
     ("control characters only", "\x00\x1b\u200b", {}, "INVALID_INPUT"),
-    ("half a character", "\ud800", {}, "INVALID_INPUT"),
+    ("lone surrogate", "\ud800", {}, "INVALID_INPUT"),
     ("one megabyte", "x" * 1_000_000, {}, "INVALID_INPUT"),
     ("limit 0", "files", {"limit": 0}, "INVALID_INPUT"),
     ("limit negative", "files", {"limit": -1}, "INVALID_INPUT"),
@@ -213,7 +210,7 @@ async def test_embedding_is_deterministic_and_works_for_chinese(embedder: Embedd
 
 
 @pytest.mark.requirement("E1")
-async def test_the_store_is_lancedb_in_its_place_and_small(searching: Searching, data_dir: Path) -> None:
+async def test_the_store_is_a_small_lancedb_in_the_data_directory(searching: Searching, data_dir: Path) -> None:
     skills = [Document(name=f"skill-{number}", description=f"Does the thing number {number}") for number in range(100)]
     async with searching.open() as service:
         assert await service.index_skills(skills) == 100
@@ -247,7 +244,7 @@ async def test_a_restart_finds_the_same(searching: Searching, data_dir: Path, ho
         (data_dir / "skills.snapshot").unlink()
     async with searching.open() as again:
         assert (await again.search("merge files", threshold=0)).results == before
-        assert await again.missing(HELD) == []
+        assert await again.missing(INDEXED) == []
         assert (await again.search("make a copy of my work")).results[0].why.past_use == 1
 
 
@@ -257,7 +254,7 @@ async def test_another_version_under_a_name_counts_as_missing(service: ToolRetri
     assert await service.missing({"one": "2"}) == ["one"]
 
 
-async def test_a_copy_of_another_commit_counts_for_nothing(searching: Searching, data_dir: Path) -> None:
+async def test_a_snapshot_of_another_commit_is_ignored(searching: Searching, data_dir: Path) -> None:
     async with searching.open() as service:
         await service.index_skills(LIBRARY)
     old = (data_dir / "skills.snapshot").read_bytes()
@@ -270,13 +267,13 @@ async def test_a_copy_of_another_commit_counts_for_nothing(searching: Searching,
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 nonsense", b"\x93NUMPY"])
-async def test_a_damaged_copy_counts_for_nothing(searching: Searching, data_dir: Path, content: bytes) -> None:
+async def test_a_damaged_snapshot_is_ignored(searching: Searching, data_dir: Path, content: bytes) -> None:
     async with searching.open() as service:
         await service.index_skills(LIBRARY)
     (data_dir / "skills.snapshot").write_bytes(content)
     async with searching.open() as again:
         await again.wake()
-        assert await again.missing(HELD) == []
+        assert await again.missing(INDEXED) == []
 
 
 async def test_two_may_read_what_one_writes(searching: Searching, data_dir: Path, embedder: Embedder) -> None:
@@ -333,7 +330,7 @@ async def test_an_index_lost_while_running_is_rebuilt_and_search_goes_on(
     (data_dir / "skills.snapshot").unlink()
     async with searching.open() as again:
         await again.wake()
-        assert await again.missing({**HELD, "late": ""}) == []
+        assert await again.missing({**INDEXED, "late": ""}) == []
 
 
 async def test_a_removed_index_is_rebuilt_without_waiting_for_a_change(searching: Searching, data_dir: Path) -> None:
@@ -346,7 +343,7 @@ async def test_a_removed_index_is_rebuilt_without_waiting_for_a_change(searching
 
 @pytest.mark.requirement("E8")
 @pytest.mark.parametrize("damage", DAMAGE, ids=lambda damage: damage.__name__)
-async def test_an_index_damaged_before_the_start_is_made_anew(
+async def test_an_index_damaged_before_the_start_is_rebuilt(
     searching: Searching, data_dir: Path, damage: Callable[[Path], None]
 ) -> None:
     async with searching.open() as service:
@@ -355,7 +352,7 @@ async def test_an_index_damaged_before_the_start_is_made_anew(
     (data_dir / "skills.snapshot").unlink()
     async with searching.open() as again:
         await again.wake()
-        lost = await again.missing(HELD)
+        lost = await again.missing(INDEXED)
         assert len(lost) == len(LIBRARY)
         await again.upsert(LIBRARY, [None] * len(LIBRARY))
         waiting = await again.search("merge pdf files")
@@ -430,7 +427,7 @@ async def test_skills_that_wait_for_a_vector_hide_nothing(service: ToolRetrieval
 
 
 @pytest.mark.requirement("E8")
-async def test_faults_that_may_pass_leave_the_store_as_it_is(
+async def test_temporary_errors_leave_the_store_unchanged(
     searching: Searching, data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with searching.open() as service:
@@ -446,12 +443,12 @@ async def test_faults_that_may_pass_leave_the_store_as_it_is(
             assert "LanceDB is not properly installed" in answer.warnings[0]
     async with searching.open() as again:
         await again.wake()
-        assert await again.missing(HELD) == []
+        assert await again.missing(INDEXED) == []
         assert await again.forget() == 1
 
 
 @pytest.mark.slow
-async def test_a_disk_that_cannot_take_it_costs_nothing_that_was_there(searching: Searching, data_dir: Path) -> None:
+async def test_a_failed_write_loses_nothing_that_was_stored(searching: Searching, data_dir: Path) -> None:
     async with searching.open() as service:
         await service.index_skills(LIBRARY)
     ran = await anyio.run_process([sys.executable, "-c", SMALL_FILES, str(data_dir)], check=False)
@@ -460,7 +457,7 @@ async def test_a_disk_that_cannot_take_it_costs_nothing_that_was_there(searching
     (data_dir / "skills.snapshot").unlink()
     async with searching.open() as again:
         await again.wake()
-        assert await again.missing(HELD) == []
+        assert await again.missing(INDEXED) == []
 
 
 SMALL_FILES = """
@@ -469,7 +466,7 @@ from pathlib import Path
 import anyio
 from apexbridge.retrieval.config import RetrievalSettings
 from apexbridge.retrieval.documents import Document
-from apexbridge.retrieval.embedders.choose import choose_embedder
+from apexbridge.retrieval.embedders.embedder import choose_embedder
 from apexbridge.retrieval.service import ToolRetrievalService
 async def main():
     service = ToolRetrievalService(Path(sys.argv[1]), choose_embedder(RetrievalSettings()))
@@ -485,7 +482,7 @@ anyio.run(main)
 """
 
 
-async def test_orders_are_given_on_the_event_loop(searching: Searching) -> None:
+async def test_the_writer_is_only_used_on_the_event_loop(searching: Searching) -> None:
     asyncio.get_running_loop().set_debug(True)
     async with searching.open() as service:
         await service.index_skills(LIBRARY)
@@ -502,7 +499,7 @@ async def test_vector_mode_compares_meaning_alone(service: ToolRetrievalService)
     assert answer.results[0].name == "weather"
 
 
-async def test_a_disk_that_refuses_is_told_and_tried_again(
+async def test_a_failed_write_is_reported_and_retried(
     searching: Searching, data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from apexbridge.retrieval.index.lance import LanceStore, StoreError
@@ -523,12 +520,12 @@ async def test_a_disk_that_refuses_is_told_and_tried_again(
     (data_dir / "skills.snapshot").unlink()
     async with searching.open() as again:
         await again.wake()
-        assert await again.missing(HELD) == []
+        assert await again.missing(INDEXED) == []
 
 
 # --------------------------------------------------------------------------------------------------- other models
 @pytest.mark.requirement("E9")
-async def test_an_endpoint_serves_in_batches_and_switching_embeds_anew(
+async def test_an_endpoint_serves_in_batches_and_switching_embeds_again(
     searching: Searching, endpoint: Endpoint, embedder: Embedder
 ) -> None:
     other = choose_embedder(RetrievalSettings(embedding="openai", base_url=endpoint.url, model="bag", api_key="secret"))
@@ -536,9 +533,9 @@ async def test_an_endpoint_serves_in_batches_and_switching_embeds_anew(
     async with searching.open() as service:
         await service.index_skills(LIBRARY)
     async with searching.open(other) as service:
-        assert sorted(await service.missing(HELD)) == []
+        assert sorted(await service.missing(INDEXED)) == []
         await service.wake()
-        assert len(await service.missing(HELD)) == len(LIBRARY)
+        assert len(await service.missing(INDEXED)) == len(LIBRARY)
         assert await service.index_skills([*LIBRARY, *many]) == len(LIBRARY) + 120
         assert max(map(len, endpoint.batches)) <= 100
         assert set(endpoint.keys) == {"Bearer secret"}
@@ -546,14 +543,14 @@ async def test_an_endpoint_serves_in_batches_and_switching_embeds_anew(
         (match, *_) = await service.find_relevant_skills("weather forecast")
         assert match.name == "weather"
     asked = len(endpoint.batches)
-    anew = choose_embedder(RetrievalSettings(embedding="openai", base_url=endpoint.url, model="bag"))
-    async with searching.open(anew) as again:
+    same = choose_embedder(RetrievalSettings(embedding="openai", base_url=endpoint.url, model="bag"))
+    async with searching.open(same) as again:
         await again.wake()
-        assert await again.missing(HELD) == []
+        assert await again.missing(INDEXED) == []
         assert len(endpoint.batches) == asked + 1, "one question about its scale, and no skill"
     async with searching.open(embedder) as back:
         await back.wake()
-        assert len(await back.missing(HELD)) == len(LIBRARY)
+        assert len(await back.missing(INDEXED)) == len(LIBRARY)
 
 
 @pytest.mark.requirement("E9")
@@ -570,7 +567,7 @@ async def test_the_last_thousand_request_embeddings_are_remembered(endpoint: End
 
 
 @pytest.mark.requirement("E9")
-async def test_an_endpoint_that_changes_its_dimensions_is_embedded_anew(
+async def test_an_endpoint_that_changes_its_dimensions_is_embedded_again(
     searching: Searching, endpoint: Endpoint
 ) -> None:
     settings = RetrievalSettings(embedding="openai", base_url=endpoint.url, model="bag")
@@ -580,17 +577,17 @@ async def test_an_endpoint_that_changes_its_dimensions_is_embedded_anew(
     async with searching.open(choose_embedder(settings)) as service:
         await service.wake()
         assert service.dimensions == 32
-        assert len(await service.missing(HELD)) == len(LIBRARY)
+        assert len(await service.missing(INDEXED)) == len(LIBRARY)
         assert await service.index_skills(LIBRARY) == len(LIBRARY)
         assert (await service.search("weather forecast")).results[0].name == "weather"
 
 
 @pytest.mark.requirement("E8")
-async def test_an_endpoint_that_goes_down_or_astray_leaves_search_by_words(
+async def test_an_endpoint_that_fails_or_changes_dimensions_leaves_search_by_words(
     searching: Searching, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("apexbridge.retrieval.embedders.endpoint.FIRST_PAUSE_SECONDS", 0.01)
-    monkeypatch.setattr("apexbridge.retrieval.embedders.endpoint.REST_SECONDS", 0.0)
+    monkeypatch.setattr("apexbridge.retrieval.embedders.endpoint.COOLDOWN_SECONDS", 0.0)
     other = choose_embedder(RetrievalSettings(embedding="openai", base_url=endpoint.url, model="bag"))
     async with searching.open(other) as service:
         await service.index_skills(LIBRARY)
@@ -656,7 +653,7 @@ async def test_what_was_learnt_goes_with_the_skill(searching: Searching) -> None
 async def test_what_was_forgotten_is_gone_from_the_disk(searching: Searching, data_dir: Path) -> None:
     async with searching.open() as service:
         await service.index_skills(LIBRARY)
-        await service.remember("the secret habit of the house", "weather", succeeded=True)
+        await service.remember("the secret habit of the team", "weather", succeeded=True)
         await until(lambda: not service.is_behind)
         assert await service.forget() == 1
     left = [path for path in data_dir.rglob("*") if path.is_file() and b"secret habit" in path.read_bytes()]
@@ -668,21 +665,21 @@ async def test_many_searches_of_one_caller_do_not_delay_those_of_another(
 ) -> None:
     begun: list[str] = []
     go_on = threading.Event()
-    ranking = service._ranking
+    rank = service._rank
 
     def held(*values: Any) -> Any:
         begun.append(values[-1])
         go_on.wait(60)
-        return ranking(*values)
+        return rank(*values)
 
-    monkeypatch.setattr(service, "_ranking", held)
+    monkeypatch.setattr(service, "_rank", held)
     with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
             for _ in range(40):
                 tasks.start_soon(functools.partial(service.search, "commit", caller="many"))
-            await until(lambda: len(begun) == ASKING_THREADS and service._turns.waiting == 40 - ASKING_THREADS)
+            await until(lambda: len(begun) == MODEL_THREADS and service._turns.waiting == 40 - MODEL_THREADS)
             tasks.start_soon(functools.partial(service.search, "commit", caller="one"))
             await until(lambda: service._turns.waiting_of("one") == 1)
             go_on.set()
     assert len(begun) == 41
-    assert begun.index("one") <= 2 * ASKING_THREADS
+    assert begun.index("one") <= 2 * MODEL_THREADS

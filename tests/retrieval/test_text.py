@@ -56,7 +56,7 @@ def test_no_request_has_more_clauses_than_the_cap() -> None:
     assert len(clauses(". ".join(["do this thing now"] * 50))) == 6
 
 
-def test_what_cannot_be_seen_is_dropped() -> None:
+def test_invisible_characters_are_removed() -> None:
     assert visible("a\x00b\u200bc\ud800d  \n e") == "a b c d e"
     assert visible("\x00\x01 \u200b") == ""
     assert visible("ｇｉｔ") == "git"
@@ -73,7 +73,7 @@ def test_any_text_can_be_analysed(text: str) -> None:
     derive_tags(seen, seen)
 
 
-def test_the_glossary_speaks_both_ways() -> None:
+def test_the_glossary_translates_both_ways() -> None:
     assert {"commit", "git"} == set(translated("帮我提交代码"))
     assert {"merg", "document", "code"} <= set(translated("合并文档和代码"))
     assert "天气" in translated("weather forecast")
@@ -103,7 +103,7 @@ def test_derived_tags_are_few() -> None:
 
 # ------------------------------------------------------------------------------------------------------ hostile text
 @pytest.mark.parametrize("size", [1_000, 2_000, 4_000, 8_000])
-def test_marks_on_one_character_are_bounded_whatever_their_number(size: int) -> None:
+def test_marks_on_one_character_are_bounded(size: int) -> None:
     """Normalising sorts them by their class, one by one: above and below in turn is the worst order."""
     text = visible("a" + "\u0301\u0316" * size)
     assert len(text) <= MAX_MARKS + 1
@@ -111,13 +111,13 @@ def test_marks_on_one_character_are_bounded_whatever_their_number(size: int) -> 
 
 
 @pytest.mark.parametrize("size", [1_000, 2_000, 4_000, 8_000])
-def test_a_run_of_spaces_is_one_place_to_cut_at(size: int) -> None:
+def test_a_run_of_spaces_splits_clauses_once(size: int) -> None:
     text = "book a flight" + " " * size + "and" + " " * size + "tell the weather"
     assert clauses(text) == ["book a flight", "tell the weather"]
     assert clauses("book a flight" + " " * size + "tell the weather") == []
 
 
-def test_long_runs_of_letters_are_cut_and_not_kept_in_the_cache() -> None:
+def test_long_runs_of_letters_are_cut_and_not_cached() -> None:
     before = _stem.cache_info().currsize
     found = tokens(" ".join(f"{number:04}" + "x" * 500 for number in range(100)))
     assert [len(token) for token in found] == [MAX_STEMMED_CHARACTERS] * 100

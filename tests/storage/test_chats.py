@@ -1,9 +1,8 @@
-"""Records of chat requests: written together, found again, bounded, and gone when they are to go."""
+"""Records of chat requests: written in batches, found again, bounded, and deleted completely."""
 
 import json
 import logging
 import sqlite3
-import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,9 +11,10 @@ from typing import Any
 import anyio
 import pytest
 
+from apexbridge._time import MS_PER_DAY, now_ms
 from apexbridge.agent.records import store
 from apexbridge.agent.records.recorder import ChatRecord, RecordedError, Tokens
-from apexbridge.agent.records.store import BATCH, MS_PER_DAY, ChatRecords
+from apexbridge.agent.records.store import BATCH, ChatRecords
 from apexbridge.agent.records.truncation import MAX_RECORD_BYTES
 from apexbridge.errors import RequestError
 from apexbridge.storage.chats import ChatStore
@@ -22,7 +22,7 @@ from apexbridge.storage.database import Database
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
-NOW = int(time.time() * 1000)
+NOW = now_ms()
 RECORD = ChatRecord(
     id="req_1",
     caller="0a1b2c3d",
@@ -56,14 +56,14 @@ async def records(database: Database) -> AsyncIterator[ChatRecords]:
 
 
 def refuse(connection: sqlite3.Connection) -> None:
-    connection.execute("CREATE TRIGGER refuse BEFORE INSERT ON chats BEGIN SELECT RAISE(ABORT, 'no room'); END")
+    connection.execute("CREATE TRIGGER refuse BEFORE INSERT ON chats BEGIN SELECT RAISE(ABORT, 'disk full'); END")
 
 
 def allow(connection: sqlite3.Connection) -> None:
     connection.execute("DROP TRIGGER refuse")
 
 
-async def test_a_record_is_found_as_it_was_kept_even_before_it_is_written(records: ChatRecords) -> None:
+async def test_a_record_is_found_unchanged_even_before_it_is_written(records: ChatRecords) -> None:
     failed = replace(
         RECORD, id="req_2", outcome="failed", stop_cause="error", usage=None, error=RecordedError(code="x", message="y")
     )
@@ -82,7 +82,7 @@ async def test_a_record_is_found_as_it_was_kept_even_before_it_is_written(record
     assert (other.error.code, other.error.message, other.usage, other.messages) == ("x", "y", None, None)
 
 
-async def test_what_is_kept_reaches_the_disk_by_itself(records: ChatRecords, database: Database) -> None:
+async def test_a_record_is_written_automatically(records: ChatRecords, database: Database) -> None:
     records.keep(RECORD)
     query = "SELECT count(*) FROM chats"
 
@@ -140,15 +140,15 @@ async def test_every_filter_has_its_index(database: Database) -> None:
         assert f"chats_by_{name}" in plan, plan
 
 
-async def test_sums_are_told_together_and_by_model(records: ChatRecords) -> None:
+async def test_sums_are_reported_in_total_and_by_model(records: ChatRecords) -> None:
     records.keep(RECORD)
     records.keep(replace(RECORD, turns=5, calls=4, duration_ms=600, usage=None))
     records.keep(replace(RECORD, model="other", outcome="failed", stop_cause="error"))
     records.keep(replace(RECORD, model="old", started_at=NOW - 8 * MS_PER_DAY))
-    told = await records.statistics(days=7)
-    assert (told.requests, told.failed, told.cancelled, told.total_tokens) == (3, 1, 0, 60)
-    assert (told.mean_turns, told.mean_calls, told.mean_duration_ms) == (3.0, 2.0, 1000)
-    assert [(own.model, own.requests, own.prompt_tokens) for own in told.models] == [
+    sums = await records.statistics(days=7)
+    assert (sums.requests, sums.failed, sums.cancelled, sums.total_tokens) == (3, 1, 0, 60)
+    assert (sums.mean_turns, sums.mean_calls, sums.mean_duration_ms) == (3.0, 2.0, 1000)
+    assert [(own.model, own.requests, own.prompt_tokens) for own in sums.models] == [
         ("a-model", 2, 20),
         ("other", 1, 20),
     ]
@@ -156,8 +156,8 @@ async def test_sums_are_told_together_and_by_model(records: ChatRecords) -> None
 
 
 async def test_sums_of_nothing_are_zeros(records: ChatRecords) -> None:
-    told = await records.statistics()
-    assert (told.requests, told.total_tokens, told.mean_turns, told.models) == (0, 0, 0.0, [])
+    sums = await records.statistics()
+    assert (sums.requests, sums.total_tokens, sums.mean_turns, sums.models) == (0, 0, 0.0, [])
 
 
 async def test_what_is_deleted_is_gone_from_the_file_as_well(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ async def test_what_is_deleted_is_gone_from_the_file_as_well(tmp_path: Path) -> 
     assert b"very private" not in (tmp_path / "y.sqlite3").read_bytes()
 
 
-async def test_whoever_keeps_tidy_begins_at_once_and_leaves_nothing_in_any_file(tmp_path: Path) -> None:
+async def test_tidying_starts_immediately_and_leaves_nothing_in_any_file(tmp_path: Path) -> None:
     database = Database(tmp_path / "y.sqlite3")
     records = ChatRecords(ChatStore(database), has_texts=True, retention_days=7)
     for number in range(2 * BATCH):
@@ -232,33 +232,33 @@ async def test_a_record_that_fits_is_not_cut(records: ChatRecords) -> None:
     assert (await records.get("req_1")).answer == answer
 
 
-async def test_what_no_database_takes_does_no_harm_to_its_neighbours(records: ChatRecords) -> None:
-    half = "\ud800 half a character"
+async def test_values_that_sqlite_refuses_do_not_affect_other_records(records: ChatRecords) -> None:
+    surrogate = "\ud800 lone surrogate"
     records.keep(
         replace(
             RECORD,
-            model=half,
-            trajectory=[{"kind": "model", "usage": {"total_tokens": 10**30}, "name": half}],
-            messages=[{"role": "user", "content": half}],
-            answer=half,
-            error=RecordedError(code="x", message=half),
+            model=surrogate,
+            trajectory=[{"kind": "model", "usage": {"total_tokens": 10**30}, "name": surrogate}],
+            messages=[{"role": "user", "content": surrogate}],
+            answer=surrogate,
+            error=RecordedError(code="x", message=surrogate),
         )
     )
     records.keep(replace(RECORD, id="req_2"))
     assert (await records.list()).total == 2
     found = await records.get("req_1")
-    assert found.answer == "? half a character"
+    assert found.answer == "? lone surrogate"
     assert found.model_dump_json()
 
 
-async def test_a_disk_that_refuses_harms_nobody_and_gets_the_records_later(
+async def test_records_are_written_later_if_the_disk_refuses(
     records: ChatRecords, database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     await database.write(refuse)
     for number in range(5):
         records.keep(replace(RECORD, id=f"req_{number}"))
         assert (await records.list()).total == 0
-    assert [entry.levelno for entry in caplog.records] == [logging.WARNING], "it is said once"
+    assert [entry.levelno for entry in caplog.records] == [logging.WARNING], "logged once"
     await database.write(allow)
     assert (await records.list()).total == 5
 
@@ -279,9 +279,7 @@ async def test_memory_is_bounded_and_what_is_dropped_is_counted(
     assert (await records.list()).total == 20
 
 
-async def test_what_could_not_be_written_at_the_end_is_told(
-    database: Database, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_records_lost_at_the_end_are_logged(database: Database, caplog: pytest.LogCaptureFixture) -> None:
     records = ChatRecords(ChatStore(database))
     await database.write(refuse)
     records.keep(RECORD)

@@ -66,7 +66,7 @@ async def test_a_failed_job_takes_back_only_its_own_changes(database: Database) 
 async def test_no_error_ends_the_writer(database: Database) -> None:
     def rude(connection: sqlite3.Connection) -> None:
         connection.execute("ROLLBACK")
-        raise KeyError("nobody expects this")
+        raise KeyError("unexpected")
 
     with pytest.raises(KeyError):
         await database.write(rude)
@@ -75,7 +75,7 @@ async def test_no_error_ends_the_writer(database: Database) -> None:
     assert await count(database) == 1
 
 
-async def test_nobody_but_the_owner_can_read_it(tmp_path: Path) -> None:
+async def test_only_the_owner_can_read_it(tmp_path: Path) -> None:
     for path in (tmp_path / "x.sqlite3", tmp_path / "x.sqlite3-wal"):
         path.touch(0o644)  # as older versions left them
     database = Database(tmp_path / "x.sqlite3")
@@ -108,16 +108,16 @@ async def test_a_transaction_that_cannot_begin_fails_every_job_and_the_next_one_
     assert await count(database) == 1
 
 
-async def test_a_caller_that_gives_up_harms_nobody(database: Database) -> None:
+async def test_a_cancelled_caller_does_not_affect_others(database: Database) -> None:
     with anyio.move_on_after(0):
-        await database.write(insert("given-up"))  # type: ignore[arg-type]
+        await database.write(insert("cancelled"))  # type: ignore[arg-type]
     await database.write(insert("next"))  # type: ignore[arg-type]
     assert await count(database) in (1, 2)
 
 
 async def test_migrations_run_once_and_data_stays(tmp_path: Path) -> None:
     first = Database(tmp_path / "x.sqlite3")
-    await first.write(insert("kept"))  # type: ignore[arg-type]
+    await first.write(insert("old"))  # type: ignore[arg-type]
     first.close()
     second = Database(tmp_path / "x.sqlite3")
     assert await count(second) == 1
@@ -128,7 +128,7 @@ async def test_migrations_run_once_and_data_stays(tmp_path: Path) -> None:
 async def test_a_migration_that_came_after_a_higher_number_is_not_left_out(tmp_path: Path) -> None:
     path = tmp_path / "x.sqlite3"
     first = Database(path)
-    await first.write(insert("kept"))  # type: ignore[arg-type]
+    await first.write(insert("old"))  # type: ignore[arg-type]
     first.close()
     with closing(sqlite3.connect(path)) as connection:  # as if 6 had not been there yet
         connection.executescript("DROP TABLE chats; DELETE FROM migrations WHERE number = 6;")
@@ -144,7 +144,7 @@ async def test_a_database_from_before_migrations_were_noted_goes_on_from_its_ver
     with closing(sqlite3.connect(path)) as connection:
         for _, statements in _migrations()[:5]:
             connection.executescript(statements)
-        connection.executescript("INSERT INTO first_installs VALUES ('kept', 1); PRAGMA user_version = 5;")
+        connection.executescript("INSERT INTO first_installs VALUES ('old', 1); PRAGMA user_version = 5;")
     opened = Database(path)
     assert await opened.read(lambda c: c.execute("SELECT caller FROM runs").fetchall()) == []
     assert await count(opened) == 1
@@ -152,7 +152,7 @@ async def test_a_database_from_before_migrations_were_noted_goes_on_from_its_ver
     assert not list(tmp_path.glob("*.broken-*"))
 
 
-def test_damage_beyond_the_first_page_is_noticed_and_set_aside(tmp_path: Path) -> None:
+def test_damage_beyond_the_first_page_is_detected_and_the_file_renamed(tmp_path: Path) -> None:
     path = tmp_path / "x.sqlite3"
     Database(path).close()
     whole = path.read_bytes()
@@ -190,23 +190,23 @@ def test_a_directory_has_one_owner(tmp_path: Path) -> None:
     assert not is_owned(tmp_path / "data")
 
 
-def test_a_place_that_cannot_be_written_to_is_told_apart(tmp_path: Path) -> None:
+def test_a_data_directory_that_is_not_a_folder_is_an_invalid_setting(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    for place in (tmp_path / "file", tmp_path / "file/data"):
-        with pytest.raises(ServerError) as caught, owned(place):
+    for path in (tmp_path / "file", tmp_path / "file/data"):
+        with pytest.raises(ServerError) as caught, owned(path):
             pass
         assert caught.value.code == "INVALID_SETTING"
 
 
 @pytest.mark.parametrize("number", [28, 122, 30, 13])
-def test_a_disk_that_refuses_is_storage_full(number: int) -> None:
+def test_disk_errors_are_storage_full(number: int) -> None:
     with pytest.raises(ServerError) as caught, storage_faults():
         raise OSError(number, "no")
     assert (caught.value.code, caught.value.status) == ("STORAGE_FULL", 507)
 
 
 @pytest.mark.parametrize("code", [sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN])
-def test_a_database_that_refuses_is_storage_full(code: int) -> None:
+def test_sqlite_errors_of_a_full_disk_are_storage_full(code: int) -> None:
     error = sqlite3.OperationalError("no")
     error.sqlite_errorcode = code
     with pytest.raises(ServerError), storage_faults():
@@ -214,12 +214,12 @@ def test_a_database_that_refuses_is_storage_full(code: int) -> None:
 
 
 @pytest.mark.parametrize("error", [OSError(5, "I/O"), sqlite3.IntegrityError("twice"), KeyError("x")])
-def test_anything_else_travels_on(error: Exception) -> None:
+def test_other_errors_are_not_changed(error: Exception) -> None:
     with pytest.raises(type(error)), storage_faults():
         raise error
 
 
-async def test_a_really_full_database_says_so(tmp_path: Path) -> None:
+async def test_a_full_database_is_storage_full(tmp_path: Path) -> None:
     database = Database(tmp_path / "x.sqlite3")
     (pages,) = database._writer.execute("PRAGMA page_count").fetchone()
     database._writer.execute(f"PRAGMA max_page_count = {pages}")
@@ -230,26 +230,26 @@ async def test_a_really_full_database_says_so(tmp_path: Path) -> None:
     database.close()
 
 
-async def test_deletions_of_a_moment_empty_the_log_once(
+async def test_deletions_in_quick_succession_truncate_the_wal_once(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    emptied: list[int] = []
-    empty = database._empty_log
+    truncated: list[int] = []
+    truncate = database._truncate_wal
 
     def counted() -> None:
-        empty()
-        emptied.append(1)
+        truncate()
+        truncated.append(1)
 
-    monkeypatch.setattr(database, "_empty_log", counted)
+    monkeypatch.setattr(database, "_truncate_wal", counted)
     await database.write(insert("quaggaword"))  # type: ignore[arg-type]
     await database.write(lambda connection: connection.execute("DELETE FROM first_installs"))
     for _ in range(20):
         database.erase_soon()
-    await until(lambda: emptied)
-    assert len(emptied) == 1
+    await until(lambda: truncated)
+    assert len(truncated) == 1
     assert database._erase_timer is None
     assert not any(b"quaggaword" in path.read_bytes() for path in tmp_path.glob("x.sqlite3*"))
     async with anyio.create_task_group() as tasks:
         for _ in range(20):
             tasks.start_soon(database.erase)
-    assert len(emptied) <= 3, "one that was under way, and one for all who came in the meantime"
+    assert len(truncated) <= 3, "one in progress, and one for all later requests"

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from apexbridge._time import now_ms
 from apexbridge.errors import ApexBridgeError
 from apexbridge.storage import keys as keys_module
 from apexbridge.storage.database import Database
-from apexbridge.storage.keys import ApiKey, KeyStore, milliseconds
+from apexbridge.storage.keys import ApiKey, KeyStore
 
 pytestmark = pytest.mark.anyio
 
@@ -28,8 +29,8 @@ def database(folder: Path) -> Iterator[Database]:
 
 @asynccontextmanager
 async def opened(folder: Path) -> AsyncIterator[KeyStore]:
-    with database(folder) as kept:
-        store = KeyStore(kept)
+    with database(folder) as opened_database:
+        store = KeyStore(opened_database)
         await store.load()
         yield store
         await store.close()
@@ -41,7 +42,7 @@ async def store(tmp_path: Path) -> AsyncIterator[KeyStore]:
         yield made
 
 
-async def test_a_key_is_256_bits_with_its_id_in_front_and_only_the_digest_is_kept(tmp_path: Path) -> None:
+async def test_a_key_is_256_bits_with_its_id_in_front_and_only_the_digest_is_stored(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
         key, text = await store.create("laptop", ["chat", "run"])
         form = re.fullmatch(r"apex_([0-9a-f]{8})_([A-Za-z0-9_-]{43})", text)
@@ -54,7 +55,7 @@ async def test_a_key_is_256_bits_with_its_id_in_front_and_only_the_digest_is_kep
 
 async def test_a_key_is_known_again_after_a_restart(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
-        key, text = await store.create("laptop", ["chat"], expires_at=milliseconds() + 60_000)
+        key, text = await store.create("laptop", ["chat"], expires_at=now_ms() + 60_000)
         gone, gone_text = await store.create("phone", ["admin"])
         await store.revoke(gone.id)
     async with opened(tmp_path) as store:
@@ -62,10 +63,10 @@ async def test_a_key_is_known_again_after_a_restart(tmp_path: Path) -> None:
         assert {known.id for known in store.list()} == {key.id, gone.id}
         revoked = store.find(gone_text)
         assert revoked is not None
-        assert revoked.problem(milliseconds()) == "was revoked"
+        assert revoked.problem(now_ms()) == "was revoked"
 
 
-async def test_anything_but_the_whole_key_is_none_of_ours(store: KeyStore) -> None:
+async def test_only_the_complete_key_is_found(store: KeyStore) -> None:
     key, text = await store.create("x", ["chat"])
     _, other = await store.create("y", ["chat"])
     swapped = f"apex_{key.id}_{other[14:]}"
@@ -80,11 +81,11 @@ async def test_anything_but_the_whole_key_is_none_of_ours(store: KeyStore) -> No
         "apex__",
         "é",
     ]
-    assert [store.find(given) for given in wrong] == [None] * len(wrong)
+    assert [store.find(text) for text in wrong] == [None] * len(wrong)
     assert store.find(text) == key
 
 
-async def test_secrets_are_compared_in_constant_time_even_where_the_id_is_unknown(
+async def test_secrets_are_compared_in_constant_time_even_if_the_id_is_unknown(
     store: KeyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, text = await store.create("x", ["chat"])
@@ -106,17 +107,17 @@ async def test_secrets_are_compared_in_constant_time_even_where_the_id_is_unknow
 
 async def test_a_key_counts_until_it_expires_or_is_revoked(store: KeyStore) -> None:
     assert not store.has_usable
-    now = milliseconds()
+    now = now_ms()
     key, _ = await store.create("x", ["chat"], expires_at=now + 1000)
     assert store.has_usable
     assert (key.problem(now), key.problem(now + 999), key.problem(now + 1000)) == (None, None, "has expired")
     await store.revoke(key.id)
     assert not store.has_usable
     first = store.list()[0].revoked_at
-    assert (await store.revoke(key.id)).revoked_at == first, "taking it back twice changes nothing"
+    assert (await store.revoke(key.id)).revoked_at == first, "revoking again changes nothing"
 
 
-async def test_who_administers_may_do_everything_and_nobody_else_does(store: KeyStore) -> None:
+async def test_only_admin_keys_have_all_scopes(store: KeyStore) -> None:
     admin, _ = await store.create("a", ["admin"])
     chat, _ = await store.create("c", ["chat"])
     assert all(admin.allows(scope) for scope in keys_module.SCOPES)
@@ -134,35 +135,35 @@ async def test_a_key_without_a_proper_name_or_scope_is_not_made(store: KeyStore,
     assert store.list() == []
 
 
-async def test_revoking_what_is_not_there_says_so(store: KeyStore) -> None:
+async def test_revoking_an_unknown_key_is_not_found(store: KeyStore) -> None:
     with pytest.raises(ApexBridgeError) as caught:
         await store.revoke("00000000")
     assert caught.value.code == "NOT_FOUND"
 
 
-async def test_the_last_use_is_told_at_once_and_written_down_later(tmp_path: Path) -> None:
+async def test_the_last_use_is_shown_immediately_and_written_later(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
         key, _ = await store.create("x", ["chat"])
         for moment in (1000, 2000, 3000):
             store.note_use(key, moment)
         assert store.list()[0].last_used_at == 3000
-        assert await _written(tmp_path) == [None], "nobody waited for the disk"
+        assert await _written(tmp_path) == [None], "it is written later"
     assert await _written(tmp_path) == [3000]
 
 
-async def test_a_use_that_cannot_be_written_down_harms_nobody(tmp_path: Path) -> None:
-    with database(tmp_path) as kept:
-        store = KeyStore(kept)
+async def test_a_last_use_that_cannot_be_written_raises_nothing(tmp_path: Path) -> None:
+    with database(tmp_path) as opened_database:
+        store = KeyStore(opened_database)
         key, _ = await store.create("x", ["chat"])
-        await kept.write(lambda connection: connection.execute("DROP TABLE api_keys"))
+        await opened_database.write(lambda connection: connection.execute("DROP TABLE api_keys"))
         store.note_use(key, 5)
         await store.close()
         assert store.list()[0].last_used_at == 5
 
 
 async def _written(folder: Path) -> list[int | None]:
-    with database(folder) as kept:
-        store = KeyStore(kept)
+    with database(folder) as opened_database:
+        store = KeyStore(opened_database)
         await store.load()
         return [key.last_used_at for key in store.list()]
 

@@ -250,7 +250,7 @@ async def test_an_endpoint_that_comes_up_later_is_used(
 ) -> None:
     monkeypatch.setattr("apexbridge.skills.indexer.FIRST_PAUSE_SECONDS", 0.1)
     monkeypatch.setattr("apexbridge.retrieval.embedders.endpoint.FIRST_PAUSE_SECONDS", 0.01)
-    monkeypatch.setattr("apexbridge.retrieval.embedders.endpoint.REST_SECONDS", 0.0)
+    monkeypatch.setattr("apexbridge.retrieval.embedders.endpoint.COOLDOWN_SECONDS", 0.0)
     endpoint.answer = lambda texts: (503, {})
     settings = Settings(data_dir=data_dir, embedding="openai", embedding_base_url=endpoint.url, embedding_model="bag")
     async with Bridge.open(settings, watch=False) as bridge:
@@ -346,8 +346,8 @@ def test_retrieval_is_measured_on_files(apex: Apex, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("corpus", "queries", "told"),
     [
-        ("{", '{"query": "x", "gold": ["a"]}', "corpus.jsonl line 1 is no JSON"),
-        ("[]", '{"query": "x", "gold": ["a"]}', "no JSON object"),
+        ("{", '{"query": "x", "gold": ["a"]}', "corpus.jsonl line 1 is not JSON"),
+        ("[]", '{"query": "x", "gold": ["a"]}', "not a JSON object"),
         ('{"name": "a"}', '{"query": "x", "gold": ["a"]}', "description"),
         ('{"name": "a", "description": "b", "tags": 3}', '{"query": "x", "gold": ["a"]}', "tags"),
         ('{"name": "a", "description": "b"}', '{"query": "x", "gold": []}', "at least one id"),

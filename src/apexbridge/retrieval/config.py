@@ -1,4 +1,4 @@
-"""What an operator can set about search."""
+"""Settings of search."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -7,13 +7,11 @@ EmbeddingKind = Literal["bundled", "openai"]
 DEFAULT_LIMIT = 5
 MAX_LIMIT = 100
 DEFAULT_THRESHOLD = 0.15
-"""Keeps 98 to 99.9 % of the right skills of public request sets, and nearly nothing of idle talk."""
+"""Passes 98 to 99.9 % of the right skills of public request sets, and almost nothing for small talk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetrievalSettings:
-    """The part of the settings that is about search."""
-
     embedding: EmbeddingKind = "bundled"
     base_url: str | None = None
     model: str | None = None
@@ -22,6 +20,6 @@ class RetrievalSettings:
     threshold: float = DEFAULT_THRESHOLD
     usage_memory: bool = True
     usage_memory_shared: bool = False
-    """Whether one caller's past requests help another caller."""
+    """Whether past requests of one caller count for other callers."""
     usage_days: int = 30
-    """How long a request is remembered after it was last confirmed."""
+    """Days until past use expires after it was last confirmed."""

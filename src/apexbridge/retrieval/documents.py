@@ -1,29 +1,28 @@
-"""What search knows of a skill, and how that becomes text to embed."""
+"""A skill as search sees it, and the text of it that is embedded."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from apexbridge.retrieval.text import name_words, plain_words, tokens, word_count
 
 MAX_EMBEDDED_CHARACTERS = 2000
 MAX_EMBEDDED_TAG_CHARACTERS = 500
-"""A model takes about 5 KB of memory for each token, and a skill may have a megabyte of tags."""
+"""A model needs about 5 KB of memory per token, and a skill may have a megabyte of tags."""
 NAME_WEIGHT = 0.3
 SHORT_WORDS, LONG_WORDS = 10, 30
-"""A description of ten words leans on its name with the whole weight, one of thirty not at all."""
+"""The name has its full weight up to ten words of description, and none from thirty words on."""
 
 
 class Searchable(Protocol):
-    """A skill as whoever indexes it describes it."""
+    """What can be indexed."""
 
     @property
     def name(self) -> str:
         """The key in the index."""
 
     @property
-    def description(self) -> str:
-        """What the skill says of itself."""
+    def description(self) -> str: ...
 
     @property
     def tags(self) -> Sequence[str]:
@@ -31,21 +30,19 @@ class Searchable(Protocol):
 
     @property
     def derived_tags(self) -> Sequence[str]:
-        """As found in its words, where it declares none."""
+        """Derived from name and description, for a skill that declares none."""
 
     @property
     def hidden(self) -> bool:
-        """Whether a model must not find it by itself."""
+        """Whether models must not find it on their own."""
 
     @property
     def version(self) -> str:
-        """Tells this content from any other content under the name; empty where nobody asks."""
+        """Identifies the content under this name; empty if versions are not compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """A skill in the index."""
-
     name: str
     description: str
     tags: tuple[str, ...] = ()
@@ -54,8 +51,8 @@ class Document:
     version: str = ""
 
     @classmethod
-    def of(cls, skill: Searchable) -> "Document":
-        """A copy that does not change with the skill; half characters, which no store takes, are replaced."""
+    def from_skill(cls, skill: Searchable) -> "Document":
+        """An immutable copy. Lone surrogates, which no store accepts, are replaced."""
         return cls(
             name=skill.name,
             description=skill.description.encode("utf-8", "replace").decode(),
@@ -65,29 +62,45 @@ class Document:
             version=skill.version,
         )
 
+    @classmethod
+    def from_stored(cls, fields: Mapping[str, Any]) -> "Document":
+        return cls(**{**fields, "tags": tuple(fields["tags"]), "derived_tags": tuple(fields["derived_tags"])})
+
     @property
     def text(self) -> str:
-        """What is embedded."""
-        tags = ", ".join(self.telling_tags)[:MAX_EMBEDDED_TAG_CHARACTERS]
+        """The text that is embedded."""
+        tags = ", ".join(self.informative_tags)[:MAX_EMBEDDED_TAG_CHARACTERS]
         return f"{name_words(self.name)}: {self.description[:MAX_EMBEDDED_CHARACTERS]}{f' ({tags})' if tags else ''}"
 
     @property
-    def telling_tags(self) -> list[str]:
-        """Declared tags that say more than the name and the description; a word said twice is not truer."""
-        said = set(plain_words(f"{self.name} {self.description}"))
-        return [tag for tag in self.tags if not said.issuperset(plain_words(tag))]
+    def informative_tags(self) -> list[str]:
+        """Declared tags with a word that neither the name nor the description has."""
+        known = set(plain_words(f"{self.name} {self.description}"))
+        return [tag for tag in self.tags if not known.issuperset(plain_words(tag))]
 
     @property
     def title(self) -> str:
-        """The name as words, embedded by itself where it has weight."""
+        """The name as words, embedded separately if it has weight."""
         return name_words(self.name)
 
     @property
     def name_weight(self) -> float:
-        """How much the name counts beside the text: the more, the less the description says."""
+        """Weight of the name against the text: the shorter the description, the higher."""
         missing = (LONG_WORDS - word_count(self.description)) / (LONG_WORDS - SHORT_WORDS)
         return NAME_WEIGHT * min(1.0, max(0.0, missing))
 
     def keywords(self) -> list[str]:
-        """The tokens that keyword search knows it by; derived tags are among them already."""
-        return tokens(f"{self.name} {self.description} {' '.join(self.telling_tags)}")
+        """Tokens for keyword search. Derived tags are words of the description, so they are included."""
+        return tokens(f"{self.name} {self.description} {' '.join(self.informative_tags)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkillFacts:
+    """The current state of a skill in the library."""
+
+    mode: str
+    enabled: bool
+
+
+FactsOf = Callable[[Collection[str]], Awaitable[Mapping[str, SkillFacts]]]
+"""Returns the facts of the named skills that exist."""

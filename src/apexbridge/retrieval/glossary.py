@@ -1,4 +1,4 @@
-"""The same thing in Chinese and English, so that a request is understood in the other language too."""
+"""Chinese and English words for the same thing, so that a request matches skills in the other language too."""
 
 import re
 from collections.abc import Iterable
@@ -9,11 +9,11 @@ from importlib.resources import files
 from apexbridge.retrieval.text import has_cjk, tokens
 
 MIN_GIST_WORDS = 2
-"""One word alone says too little."""
+"""One word alone is too ambiguous."""
 
 
 def translated(text: str) -> list[str]:
-    """Keyword tokens of a request in the other language, as far as the glossary knows its words."""
+    """Keyword tokens of a request in the other language, for the words that the glossary has."""
     glossary = _glossary()
     if has_cjk(text):
         found = (token for match in glossary.terms.finditer(text) for token in glossary.english_of[match.group()])
@@ -23,7 +23,7 @@ def translated(text: str) -> list[str]:
 
 
 def english_gist(text: str) -> str | None:
-    """A Chinese request as a few English words, in its order; None where the glossary knows too little of it."""
+    """A Chinese request as a few English words; None if the glossary has too few of its words."""
     glossary = _glossary()
     found = [glossary.gist_of[match.group()] for match in glossary.terms.finditer(text)]
     words = found[0][:MIN_GIST_WORDS] if len(found) == 1 else [first for first, *_ in found]
@@ -35,19 +35,18 @@ class _Glossary:
     english_of: dict[str, list[str]] = field(default_factory=dict)
     """Tokens by Chinese term."""
     gist_of: dict[str, list[str]] = field(default_factory=dict)
-    """English words by Chinese term, the one that fits best first."""
+    """English words by Chinese term, best first."""
     chinese_of: dict[str, list[str]] = field(default_factory=dict)
     """Tokens by English stem."""
     terms: re.Pattern[str] = re.compile(r"(?!)")
     """Any Chinese term, the longest first."""
 
     def add(self, chinese: Iterable[str], english: list[str]) -> None:
-        """Words for one thing."""
-        own = tokens(" ".join(english))
+        stems = tokens(" ".join(english))
         for term in chinese:
-            self.english_of.setdefault(term, []).extend(own)
+            self.english_of.setdefault(term, []).extend(stems)
             self.gist_of.setdefault(term, english)
-            for stem in own:
+            for stem in stems:
                 self.chinese_of.setdefault(stem, []).extend(tokens(term))
 
 

@@ -1,4 +1,4 @@
-"""What a search answers."""
+"""Results of a search: confidence, reasons and the models sent to clients."""
 
 import math
 from typing import Any, Literal
@@ -10,22 +10,22 @@ from apexbridge.wire import WireModel
 
 SearchMode = Literal["hybrid", "vector"]
 BIAS, LIKENESS, SHARE, PAST = -3.2, 7.2, 3.2, 4.0
-BIAS_OF_WORDS, SHARE_OF_WORDS = -1.2, 11.5
-"""Fitted on public request sets: the skill that was asked for against skills picked at random."""
+KEYWORD_BIAS, KEYWORD_SHARE = -1.2, 11.5
+"""Logistic weights, fitted on public request sets: the right skill against skills picked at random."""
 
 
 class Why(WireModel):
-    """What speaks for a skill."""
+    """Why a skill matches."""
 
-    vector_rank: int | None = Field(description="Its place by meaning alone, 1 being the nearest.")
-    keyword_rank: int | None = Field(description="Its place by words alone; null where no word matches.")
-    likeness: float | None = Field(description="By meaning: 0 unrelated, 1 the very thing.")
-    matched_words: list[str] = Field(description="Words of the request that it has, as stems; translated ones too.")
-    past_use: float = Field(description="How near it was asked for before, 0 to 1.")
+    vector_rank: int | None = Field(description="Rank by meaning alone; 1 is the nearest.")
+    keyword_rank: int | None = Field(description="Rank by words alone; null if no word matches.")
+    likeness: float | None = Field(description="Similarity of meaning: 0 is unrelated, 1 is the same.")
+    matched_words: list[str] = Field(description="Stems of the request that the skill has, translated ones included.")
+    past_use: float = Field(description="Similarity of the nearest past request that this skill answered, 0 to 1.")
 
 
 class SkillMatch(WireModel):
-    """One skill that fits."""
+    """One matching skill."""
 
     name: str
     description: str
@@ -36,32 +36,29 @@ class SkillMatch(WireModel):
 
 
 class SearchAnswer(WireModel):
-    """The skills that fit, best first."""
+    """The matching skills, best first."""
 
     results: list[SkillMatch]
     took: float = Field(description="Milliseconds.")
-    degraded: Literal["keyword"] | None = Field(
-        default=None, description="Present where meaning could not be compared and words alone decided."
-    )
+    degraded: Literal["keyword"] | None = Field(default=None, description="Present if only words could be compared.")
     warnings: list[str] = Field(default_factory=list)
 
     @model_serializer(mode="wrap")
-    def _without_nothing(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        said: dict[str, Any] = serialize(self)
-        return {key: value for key, value in said.items() if (key, value) != ("degraded", None)}
+    def _omit_null_degraded(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        payload: dict[str, Any] = serialize(self)
+        return {key: value for key, value in payload.items() if (key, value) != ("degraded", None)}
 
 
 def confidence(candidate: Candidate) -> float:
-    """How sure it is that this skill is meant, 0 to 1."""
+    """Probability that this skill is the right one, 0 to 1."""
     if candidate.likeness is None:
-        evidence = BIAS_OF_WORDS + SHARE_OF_WORDS * candidate.share
+        evidence = KEYWORD_BIAS + KEYWORD_SHARE * candidate.share
     else:
         evidence = BIAS + LIKENESS * candidate.likeness + SHARE * candidate.share
     return 1 / (1 + math.exp(-(evidence + PAST * candidate.past)))
 
 
 def explain(candidate: Candidate) -> Why:
-    """The candidate's evidence as people read it."""
     likeness = candidate.likeness
     return Why(
         vector_rank=candidate.vector_rank,

@@ -1,48 +1,59 @@
-"""ToolRetrievalService: finds the right skills for a request, and says why."""
+"""ToolRetrievalService: finds the right skills for a request, and explains why."""
 
+import asyncio
+import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
-import anyio.to_thread
 import numpy as np
 from numpy.typing import NDArray
 
+from apexbridge._turns import Turns
 from apexbridge.errors import InvalidInputError, ServerError
 from apexbridge.retrieval.config import MAX_LIMIT, RetrievalSettings
-from apexbridge.retrieval.documents import Document
+from apexbridge.retrieval.documents import Document, FactsOf, Searchable
 from apexbridge.retrieval.embedders.embedder import Embedder, RequestVectors
 from apexbridge.retrieval.embedders.model import EmbeddingError, Floats
-from apexbridge.retrieval.facts import FactsOf
-from apexbridge.retrieval.indexing import SkillIndexing
+from apexbridge.retrieval.index.search_index import SearchIndex
 from apexbridge.retrieval.matches import SearchAnswer, SearchMode, SkillMatch, confidence, explain
-from apexbridge.retrieval.ranking import Candidate, Request, place_of, rank
+from apexbridge.retrieval.ranking import Candidate, Request, rank, rank_of_slot
 from apexbridge.retrieval.text import visible
-from apexbridge.retrieval.usage import Pair, request_vector
+from apexbridge.retrieval.usage import request_vector
 
 MAX_REQUEST_CHARACTERS = 4_000
-MOST_RAW_CHARACTERS = 2 * MAX_REQUEST_CHARACTERS
-"""Before white space and what cannot be seen is taken out."""
+MAX_RAW_CHARACTERS = 2 * MAX_REQUEST_CHARACTERS
+"""Before control characters and repeated white space are removed."""
 SPARE_CANDIDATES = 5
-"""Ranked beyond the limit, in case some are switched off."""
+"""Ranked beyond the limit, in case some are disabled."""
 CACHED_RANKINGS = 1000
-FORGOTTEN_CHATS = 1000
-"""A chat teaches behind its answer, so its record may be deleted before that."""
+BATCH = 100
+"""Skills embedded at a time."""
+MODEL_THREADS = 8
+"""Searches and embeddings that run at once."""
+MAX_MODEL_THREADS = 4 * MODEL_THREADS
+"""A cancelled call keeps its thread until the model answers; these are beyond it."""
+
+T = TypeVar("T")
+Progress = Callable[[int, int], None]
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ranking:
-    """The candidates for a request, with what was lacking when they were ranked."""
-
-    found: tuple[tuple[Document, Candidate], ...]
+    candidates: tuple[tuple[Document, Candidate], ...]
     degraded: bool
     warnings: tuple[str, ...]
 
 
-class ToolRetrievalService(SkillIndexing):
-    """The index of skills: fed by whoever keeps them, asked by whoever needs one.
+class ToolRetrievalService:
+    """Indexes skills and searches them.
 
     Example:
         service = ToolRetrievalService(Path("data"), choose_embedder(settings), settings)
@@ -60,14 +71,106 @@ class ToolRetrievalService(SkillIndexing):
         facts: FactsOf | None = None,
     ) -> None:
         self.settings = settings or RetrievalSettings()
-        super().__init__(data_dir, embedder, usage_days=self.settings.usage_days)
         self.facts = facts
-        """Who says which skills may be shown; nobody where that is left open."""
+        """Says which skills may be shown; without it, all of them."""
+        self._embedder = embedder
+        self._index = SearchIndex(data_dir, embedder, usage_days=self.settings.usage_days)
+        # Its own threads: a model that hangs must not block everything else that uses threads.
+        self._threads = ThreadPoolExecutor(MAX_MODEL_THREADS, thread_name_prefix="search")
+        self._turns = Turns(MODEL_THREADS)
+        """Callers take turns, so that many requests of one do not delay those of the others."""
+        self._model_problem: str | None = None
         self._rankings: OrderedDict[tuple[object, ...], _Ranking] = OrderedDict()
         self._ranked_version = 0
-        self._forgotten_chats: OrderedDict[str, None] = OrderedDict()
 
-    # -------------------------------------------------------------------------------------------------- asking
+    def running(self) -> AbstractAsyncContextManager[None]:
+        """Keep the copy on disk up to date while the block runs."""
+        return self._index.running()
+
+    async def wake(self) -> None:
+        """Load the index, unless it is loaded; every other method does it automatically."""
+        await self._index.load()
+
+    async def refresh(self) -> None:
+        """Load the index again if another process changed it on disk."""
+        await self._index.refresh()
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether changes are not on disk yet."""
+        return self._index.writer.is_behind
+
+    @property
+    def problem(self) -> str | None:
+        """Why the copy on disk cannot be written."""
+        return self._index.writer.problem
+
+    @property
+    def embedder(self) -> str:
+        """The id of the embedding model; if it changes, every vector is stale."""
+        return self._embedder.id
+
+    @property
+    def dimensions(self) -> int:
+        return self._embedder.dimensions
+
+    # ---------------------------------------------------------------------------------------------- index skills
+    async def index_skill(self, skill: Searchable) -> bool:
+        """Make a skill findable; False if the model failed and it is found by its words only."""
+        return await self.index_skills([skill]) == 1
+
+    async def index_skills(self, skills: Sequence[Searchable], progress: Progress | None = None) -> int:
+        """Make many skills findable; returns how many of them are found by meaning too."""
+        embedded = 0
+        for start in range(0, len(skills), BATCH):
+            batch = skills[start : start + BATCH]
+            vectors = await self.embed(batch)
+            await self.upsert(batch, vectors)
+            embedded += sum(vector is not None for vector in vectors)
+            if progress:
+                progress(min(start + BATCH, len(skills)), len(skills))
+        return embedded
+
+    async def remove_skill(self, name: str) -> bool:
+        """Remove a skill with its past use; False if it was not known."""
+        await self.wake()
+        return bool(await self.remove([name]))
+
+    async def embed(self, skills: Sequence[Searchable]) -> list[Floats | None]:
+        """One vector per skill; None for all if the model cannot be used now."""
+        await self.wake()
+        if self._index.unavailable is not None:
+            return [None] * len(skills)
+        documents = [Document.from_skill(skill) for skill in skills]
+        try:
+            vectors = await self._in_turn("", lambda: self._embedder.embed_documents(documents))
+        except EmbeddingError as error:
+            self._set_model_problem(str(error))
+            return [None] * len(skills)
+        self._set_model_problem(None)
+        return list(vectors)
+
+    async def upsert(self, skills: Sequence[Searchable], vectors: Sequence[Floats | None]) -> None:
+        """Add or replace skills; one without a vector is found by its words only."""
+        await self.wake()
+        await self._index.put([Document.from_skill(skill) for skill in skills], vectors)
+
+    async def remove(self, names: Collection[str]) -> list[str]:
+        """Remove skills with their past use; returns those that were known."""
+        if self._index.is_empty:
+            return []
+        await self.wake()
+        return await self._index.remove(names)
+
+    async def missing(self, versions: Mapping[str, str]) -> list[str]:
+        """Which of these skills the index does not have in this version; none while it is not loaded."""
+        return await self._index.missing(versions) if self._index.is_loaded else []
+
+    async def retain(self, names: Collection[str]) -> int:
+        """Remove all other skills; returns how many were removed."""
+        return len(await self._index.retain(names)) if self._index.is_loaded else 0
+
+    # ---------------------------------------------------------------------------------------------------- search
     async def find_relevant_skills(
         self, query: str, limit: int | None = None, *, threshold: float | None = None, tags: Collection[str] = ()
     ) -> list[SkillMatch]:
@@ -85,15 +188,15 @@ class ToolRetrievalService(SkillIndexing):
         for_model: bool = False,
         caller: str = "",
     ) -> SearchAnswer:
-        """The skills that fit a request, with what was lacking in finding them.
+        """The skills that fit a request, with warnings if the search was incomplete.
 
-        `for_model` leaves out skills that a model must not find by itself.
+        `for_model` leaves out skills that a model must not find on its own.
 
         Raises:
-            InvalidInputError: no words to search for, or a limit or threshold that makes no sense.
-            ServerError: LANCE_SEARCH_ERROR, meaning was to be compared and cannot be.
+            InvalidInputError: the query is empty or too long, or limit or threshold is out of range.
+            ServerError: LANCE_SEARCH_ERROR, mode is "vector" and vectors cannot be compared.
         """
-        begun = time.monotonic()
+        started = time.monotonic()
         text = _checked(query)
         limit = self.settings.limit if limit is None else limit
         threshold = self.settings.threshold if threshold is None else threshold
@@ -102,46 +205,43 @@ class ToolRetrievalService(SkillIndexing):
         if not 0 <= threshold <= 1:
             raise InvalidInputError("threshold must be between 0 and 1")
         await self.wake()
-        wanted = frozenset(tag.casefold() for tag in tags)
+        any_tag = frozenset(tag.casefold() for tag in tags)
         count = limit + SPARE_CANDIDATES
         while True:
-            async with self._turns.turn(caller):
-                ranking = await anyio.to_thread.run_sync(
-                    self._ranking, text, count, wanted, mode, for_model, caller, limiter=self._asking
-                )
-            results, was_enough = await self._results(ranking, limit, threshold)
-            if was_enough or len(ranking.found) < count:
+            ranking = await self._in_turn(caller, partial(self._rank, text, count, any_tag, mode, for_model, caller))
+            results, is_complete = await self._results(ranking, limit, threshold)
+            if is_complete or len(ranking.candidates) < count:
                 break
-            count *= 10  # many of the best were switched off
+            count *= 10  # many of the best are disabled
         return SearchAnswer(
             results=results,
-            took=round((time.monotonic() - begun) * 1000, 2),
+            took=round((time.monotonic() - started) * 1000, 2),
             degraded="keyword" if ranking.degraded else None,
             warnings=[*ranking.warnings, *self._store_warnings()],
         )
 
     async def _results(self, ranking: _Ranking, limit: int, threshold: float) -> tuple[list[SkillMatch], bool]:
         """What of the ranking may be shown, and whether more candidates could not change that."""
-        names = [document.name for document, _ in ranking.found]
+        names = [document.name for document, _ in ranking.candidates]
         facts = await self.facts(names) if self.facts and names else {}
         results: list[SkillMatch] = []
-        score, skipped = 1.0, False
-        for document, candidate in ranking.found:
+        lowest, skipped = 1.0, False
+        for document, candidate in ranking.candidates:
             known = facts.get(document.name)
             if self.facts and (known is None or not known.enabled):
                 skipped = True
                 continue
             if len(results) == limit:
                 return results, True
-            own = round(confidence(candidate), 4)
-            if own < threshold:
+            score = round(confidence(candidate), 4)
+            if score < threshold:
                 continue
-            score = min(score, own)  # the order is the ranking's, whatever the evidence
+            lowest = min(lowest, score)  # scores follow the ranking, even if the confidence of a later one is higher
             results.append(
                 SkillMatch(
                     name=document.name,
                     description=document.description,
-                    score=score,
+                    score=lowest,
                     tags=list(document.tags or document.derived_tags),
                     mode=known.mode if known else None,
                     why=explain(candidate),
@@ -150,181 +250,159 @@ class ToolRetrievalService(SkillIndexing):
         return results, len(results) == limit or not skipped
 
     async def rank_of(self, name: str, query: str) -> int | None:
-        """The place of one skill among all for a request, 1 being the first; None where it is not known."""
+        """The rank of one skill among all for a request, 1 being the best; None if it is not known."""
         text = _checked(query)
         await self.wake()
-        async with self._turns.turn():
-            return await anyio.to_thread.run_sync(self._place, name, text, limiter=self._asking)
+        return await self._in_turn("", lambda: self._rank_of(name, text))
 
-    def _place(self, name: str, text: str) -> int | None:
+    def _rank_of(self, name: str, text: str) -> int | None:
         vectors, _ = self._request_vectors(text)
-        with self._memory.held():
-            slot = self._memory.slot(name)
+        with self._index.memory.locked() as memory:
+            slot = memory.slot(name)
             if slot is None:
                 return None
-            return place_of(self._memory, self._embedder.models, Request.of(text, vectors), slot)
+            return rank_of_slot(memory, self._embedder.models, Request.of(text, vectors), slot)
 
-    def _ranking(
+    def _rank(
         self, text: str, count: int, tags: frozenset[str], mode: SearchMode, for_model: bool, caller: str
     ) -> _Ranking:
         vectors, warnings = self._request_vectors(text)
-        with self._memory.held():
-            if vectors is not None and not self._memory.has_vector.any() and len(self._memory):
+        with self._index.memory.locked() as memory:
+            if vectors is not None and not memory.has_vector.any() and len(memory):
                 vectors, warnings = None, ["No skill is indexed by meaning yet."]
             if mode == "vector" and vectors is None:
                 raise ServerError(
                     f"LanceDB connection failed: {' '.join(warnings)} Search by words works: leave mode out.",
                     code="LANCE_SEARCH_ERROR",
                 )
-            if self._ranked_version != self._memory.version:
+            if self._ranked_version != memory.version:
                 self._rankings.clear()
-                self._ranked_version = self._memory.version
+                self._ranked_version = memory.version
             key = (text, count, tags, mode, for_model, caller)
             if vectors is not None and key in self._rankings:
                 self._rankings.move_to_end(key)
                 return self._rankings[key]
             past = (
-                self._usage.recall(vectors, caller=caller, shared=self.settings.usage_memory_shared)
+                self._index.usage.recall(vectors, caller=caller, shared=self.settings.usage_memory_shared)
                 if vectors is not None and self.settings.usage_memory
                 else {}
             )
             candidates = rank(
-                self._memory,
+                memory,
                 self._embedder.models,
                 Request.of(text, vectors, past),
                 count=count,
-                allowed=self._allowed(tags, for_model),
+                allowed=_allowed(memory.documents, tags, for_model),
                 lexical=mode == "hybrid",
             )
-            found = tuple(
-                (self._memory.documents[candidate.slot], candidate)
-                for candidate in candidates
-                if vectors is not None or candidate.matched  # by words alone, a skill without a word is no candidate
+            ranking = _Ranking(
+                candidates=tuple(
+                    (memory.documents[candidate.slot], candidate)
+                    for candidate in candidates
+                    if vectors is not None or candidate.matched  # without vectors, a word must match
+                ),
+                degraded=vectors is None,
+                warnings=(*warnings, *self._unembedded_warnings()),
             )
-            warnings += self._waiting_warnings()
-            ranking = _Ranking(found=found, degraded=vectors is None, warnings=tuple(warnings))
-            if vectors is not None:  # what was lacking a moment ago may be there now
+            if vectors is not None:  # a degraded ranking is not cached: the next one may be complete
                 self._rankings[key] = ranking
                 if len(self._rankings) > CACHED_RANKINGS:
                     self._rankings.popitem(last=False)
             return ranking
 
     def _request_vectors(self, text: str) -> tuple[RequestVectors | None, list[str]]:
-        if self._closed_store is not None:
-            return None, [f"The index cannot be opened: {self._closed_store}."]
+        """The request's vectors; None with a warning if only words can be compared."""
+        if self._index.unavailable is not None:
+            return None, [f"The index cannot be opened: {self._index.unavailable}."]
         try:
             vectors = self._embedder.embed_request(text)
         except EmbeddingError as error:
-            self._note_model(str(error))
+            self._set_model_problem(str(error))
             return None, [str(error)]
-        self._note_model(None)
-        if self._embedder.part_dimensions != self._memory.dimensions:
+        self._set_model_problem(None)
+        if self._embedder.dimensions_by_model != self._index.memory.dimensions:
             return None, ["No skill is indexed by meaning yet."]
         return vectors, []
 
-    def _allowed(self, tags: frozenset[str], for_model: bool) -> NDArray[np.bool_] | None:
-        if not tags and not for_model:
-            return None
-        return np.fromiter(
-            (
-                not (for_model and document.hidden)
-                and (not tags or any(tag.casefold() in tags for tag in (*document.tags, *document.derived_tags)))
-                for document in self._memory.documents
-            ),
-            np.bool_,
-            len(self._memory),
-        )
+    def _set_model_problem(self, problem: str | None) -> None:
+        if problem and problem != self._model_problem:
+            logger.warning("%s Search compares words only.", problem)
+        self._model_problem = problem
 
-    def _waiting_warnings(self) -> list[str]:
-        waiting = len(self._memory) - int(self._memory.has_vector.sum())
-        if not waiting or self._closed_store is not None:
+    def _unembedded_warnings(self) -> list[str]:
+        total = len(self._index.memory)
+        without_vector = total - int(self._index.memory.has_vector.sum())
+        if not without_vector or self._index.unavailable is not None:
             return []
-        return [f"{waiting} of {len(self._memory)} skills are not indexed by meaning yet."]
+        return [f"{without_vector} of {total} skills are not indexed by meaning yet."]
 
     def _store_warnings(self) -> list[str]:
         if not self.problem:
             return []
-        return [f"The index on disk cannot be written ({self.problem}); search goes on from memory."]
+        return [f"The index on disk cannot be written ({self.problem}); search works from memory."]
 
-    # ------------------------------------------------------------------------------------------------ past use
+    async def _in_turn(self, caller: str, work: Callable[[], T]) -> T:
+        """Run blocking work on a search thread when it is the caller's turn."""
+        async with self._turns.turn(caller):
+            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    # -------------------------------------------------------------------------------------------------- past use
     async def remember(self, request: str, skill: str, *, succeeded: bool, caller: str = "", chat: str = "") -> bool:
-        """Learn that a request was answered by a skill; a run that failed teaches nothing. False where it did not.
+        """Learn that a request was answered by a skill; returns whether it was learned. A failed run is not learned.
 
-        What is learnt with the link of a `chat` can be forgotten by it.
+        What is learned with a `chat` can be forgotten by it.
         """
         if not self.settings.usage_memory or not succeeded:
             return False
         text = _checked(request)
         await self.wake()
-        if skill not in self._memory:
+        if skill not in self._index.memory:
             return False
-        async with self._turns.turn(caller):
-            taught = await anyio.to_thread.run_sync(self._teach, text, skill, caller, chat, limiter=self._asking)
-        if taught is None:
+        vectors, _ = await self._in_turn(caller, lambda: self._request_vectors(text))
+        if vectors is None:
             return False
-        pair, vector, crowded = taught
-        if pair in self._usage:  # else it was forgotten again in the meantime
-            self._keeper.put_pair(pair, vector)
-        self._keeper.drop_pairs(crowded)
-        return True
+        vector = request_vector(vectors, self._embedder.dimensions_by_model)
+        return await self._index.teach(skill, vector, caller=caller, chat=chat)
 
     async def forget(self, skill: str | None = None) -> int:
-        """Forget what past requests taught about a skill, or about all; gives how many pairs that were."""
+        """Forget the past use of a skill, or of all; returns how many requests were forgotten."""
         await self.wake()
-        return await self._forget(
-            lambda: self._usage.forget_all_but(()) if skill is None else self._usage.forget([skill])
-        )
+        return await self._index.forget(lambda usage: usage.retain(()) if skill is None else usage.forget([skill]))
 
     async def forget_chat(self, chat: str) -> int:
-        """Forget what a chat taught, and what it may still be about to teach; returns how many pairs that were."""
-        self._forgotten_chats[chat] = None
-        if len(self._forgotten_chats) > FORGOTTEN_CHATS:
-            self._forgotten_chats.popitem(last=False)
-        if not self._awake and not self._store.is_there():
+        """Forget what a chat taught, now and later; returns how many requests were forgotten."""
+        self._index.ignore_chat(chat)
+        if self._index.is_empty:
             return 0
         await self.wake()
-        return await self._forget(lambda: self._usage.forget_chat(chat))
+        return await self._index.forget(lambda usage: usage.forget_chat(chat))
 
     async def forget_expired(self) -> int:
-        """Forget what was not confirmed for too long; returns how many pairs that were."""
-        if not self._awake:  # it is done when the index is loaded
+        """Forget past use that was not confirmed for too long; returns how many requests were forgotten."""
+        if not self._index.is_loaded:  # loading does it
             return 0
-        return await self._forget(lambda: self._usage.forget_before(self._oldest_moment()))
+        return await self._index.forget_expired()
 
-    async def _forget(self, drop: Callable[[], list[Pair]]) -> int:
-        """Drop pairs; they are gone from the disk when this returns, unless that cannot be written now."""
 
-        def work() -> list[Pair]:
-            with self._memory.held():
-                self._memory.version += 1
-                return drop()
-
-        pairs = await anyio.to_thread.run_sync(work)
-        if pairs:
-            self._keeper.drop_pairs(pairs)
-            self._keeper.erase_pairs()
-            await self._keeper.flush()
-        return len(pairs)
-
-    def _teach(self, text: str, skill: str, caller: str, chat: str) -> tuple[Pair, Floats, list[Pair]] | None:
-        vectors, _ = self._request_vectors(text)
-        if vectors is None:
-            return None
-        vector = request_vector(vectors, self._embedder.part_dimensions)
-        with self._memory.held():
-            if skill not in self._memory or chat in self._forgotten_chats:
-                return None
-            self._memory.version += 1
-            pair, crowded = self._usage.teach(skill, vector, caller=caller, chat=chat)
-            return pair, vector, crowded
+def _allowed(documents: Sequence[Document], tags: frozenset[str], for_model: bool) -> NDArray[np.bool_] | None:
+    """Which documents pass the filters; None without filters."""
+    if not tags and not for_model:
+        return None
+    return np.fromiter(
+        (
+            not (for_model and document.hidden)
+            and (not tags or any(tag.casefold() in tags for tag in (*document.tags, *document.derived_tags)))
+            for document in documents
+        ),
+        np.bool_,
+        len(documents),
+    )
 
 
 def _checked(query: str) -> str:
-    if len(query) > MOST_RAW_CHARACTERS:
-        raise InvalidInputError(f"query has {len(query)} characters; at most {MAX_REQUEST_CHARACTERS} are allowed")
-    text = visible(query)
-    if not text:
-        raise InvalidInputError("query must hold something to search for")
+    text = visible(query) if len(query) <= MAX_RAW_CHARACTERS else query
     if len(text) > MAX_REQUEST_CHARACTERS:
         raise InvalidInputError(f"query has {len(text)} characters; at most {MAX_REQUEST_CHARACTERS} are allowed")
+    if not text:
+        raise InvalidInputError("query must contain something to search for")
     return text

@@ -1,4 +1,4 @@
-"""Tags for skills that declare none, found in their own words."""
+"""Tags for skills that declare none, derived from name and description."""
 
 from collections import Counter
 
@@ -7,7 +7,7 @@ from apexbridge.retrieval.text import STOP_WORDS, has_cjk, plain_words
 MAX_TAGS = 5
 MIN_CHARACTERS = 3
 # fmt: off
-SAYS_NOTHING = frozenset({
+GENERIC_WORDS = frozenset({
     "about", "across", "after", "agent", "all", "also", "and", "any", "app", "ask", "asks", "assistant", "based",
     "before", "best", "between", "build", "claude", "com", "common", "complete", "comprehensive", "create", "creates",
     "creating", "custom", "default", "different", "each", "easy", "existing", "expert", "file", "files", "find", "full",
@@ -23,14 +23,14 @@ SAYS_NOTHING = frozenset({
 
 
 def derive_tags(name: str, description: str) -> tuple[str, ...]:
-    """The words of the name that say something, then what the description says most often."""
-    in_name = [word for word in plain_words(name) if _says_something(word)]
-    said = Counter(word for word in plain_words(description) if _says_something(word))
-    repeated = [word for word, count in said.most_common() if count > 1]
+    """Specific words of the name, then those that the description repeats."""
+    in_name = [word for word in plain_words(name) if _is_specific(word)]
+    counts = Counter(word for word in plain_words(description) if _is_specific(word))
+    repeated = [word for word, count in counts.most_common() if count > 1]
     return tuple(dict.fromkeys([*in_name, *repeated]))[:MAX_TAGS]
 
 
-def _says_something(word: str) -> bool:
-    if has_cjk(word):  # a run of characters is a phrase, not a word
+def _is_specific(word: str) -> bool:
+    if has_cjk(word):  # CJK has no spaces: this is a phrase, not a word
         return False
-    return len(word) >= MIN_CHARACTERS and not word.isdigit() and word not in SAYS_NOTHING and word not in STOP_WORDS
+    return len(word) >= MIN_CHARACTERS and not word.isdigit() and word not in GENERIC_WORDS and word not in STOP_WORDS

@@ -1,4 +1,4 @@
-"""Text as search sees it: words of a name, keyword tokens, clauses of a request."""
+"""Text analysis for search: words of a name, keyword tokens, clauses of a request."""
 
 import re
 import threading
@@ -6,13 +6,13 @@ import unicodedata
 from functools import cache, lru_cache
 from typing import Any
 
-from apexbridge._text import normalized
+from apexbridge._text import CJK_RANGES, normalized
 
 MAX_CLAUSES = 6
 MAX_MARKS = 30
-"""Combining marks on one character, as in Unicode's stream-safe text: normalising sorts them, in quadratic time."""
+"""Combining marks per character, as in Unicode's stream-safe text. Normalizing sorts them in quadratic time."""
 MAX_STEMMED_CHARACTERS = 64
-"""A longer run of letters is not a word of a language; stems are cached, so each would take memory for long."""
+"""Longer runs of letters are not words. Stems are cached, so these would fill the cache."""
 MIN_CLAUSE_WORDS = 3
 MIN_CLAUSE_CHARACTERS = 4
 """For scripts without spaces."""
@@ -26,9 +26,8 @@ STOP_WORDS = frozenset({
 # fmt: on
 
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
-_CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uac00-\ud7af"
-_CJK_CHARACTER = re.compile(f"[{_CJK}]")
-_WORD = re.compile(rf"[{_CJK}]+|[^\W_{_CJK}]+")
+_CJK_CHARACTER = re.compile(f"[{CJK_RANGES}]")
+_WORD = re.compile(rf"[{CJK_RANGES}]+|[^\W_{CJK_RANGES}]+")
 _CUT = re.compile(
     # Without the lookbehind, a run of spaces would be scanned again from each of them.
     r"[.;!?。；！？\n]+\s*|[,，、:：]\s*|(?<!\s)\s+(?:and|then|also|but|so|after|before|while|plus)\s+"
@@ -37,53 +36,52 @@ _CUT = re.compile(
 )
 _INVISIBLE = {"Cc", "Cf", "Cs", "Co", "Cn"}
 _stemming = threading.Lock()
-"""A stemmer keeps the word it works on in itself."""
+"""Stemmers are not thread-safe: one stores its current word."""
 
 
 def visible(text: str) -> str:
-    """The text without control characters and half characters, its white space single; composed (NFKC)."""
-    kept: list[str] = []
+    """The text in NFKC, without control characters and lone surrogates, and with single spaces."""
+    characters: list[str] = []
     marks = 0
     for character in text:
         marks = marks + 1 if unicodedata.combining(character) else 0
         if marks <= MAX_MARKS:
-            kept.append(" " if unicodedata.category(character) in _INVISIBLE else character)
-    return " ".join(normalized("NFKC", "".join(kept)).split())
+            characters.append(" " if unicodedata.category(character) in _INVISIBLE else character)
+    return " ".join(normalized("NFKC", "".join(characters)).split())
 
 
 def has_cjk(text: str) -> bool:
-    """Whether there is a Chinese, Japanese or Korean character in it."""
     return _CJK_CHARACTER.search(text) is not None
 
 
 def is_mostly_ascii(text: str) -> bool:
-    """Whether a model that knows English alone can make something of it."""
+    """Whether an English-only model can read it."""
     letters = [character for character in text if character.isalpha()]
     return sum(character.isascii() for character in letters) >= 0.8 * len(letters)
 
 
 def name_words(name: str) -> str:
-    """A name as words: `gitCommit` and `git-commit` are both "git Commit"-like."""
+    """A name as words: "git Commit" for `gitCommit`, "git commit" for `git-commit`."""
     return " ".join(_WORD.findall(_CAMEL.sub(" ", name)))
 
 
 def plain_words(text: str) -> list[str]:
-    """The words in lower case, whole; a run of CJK characters counts as one."""
+    """The words in lower case; a run of CJK characters counts as one."""
     return [word.lower() for word in _WORD.findall(_CAMEL.sub(" ", text))]
 
 
 def word_count(text: str) -> float:
-    """How long a text is in words; CJK has about 1.7 characters a word."""
+    """Length in words; CJK has about 1.7 characters per word."""
     characters = len(_CJK_CHARACTER.findall(text))
     return sum(1 for word in _WORD.findall(text) if not has_cjk(word)) + characters / 1.7
 
 
 def tokens(text: str) -> list[str]:
-    """What keyword search compares: stems of words, pairs of CJK characters; no stop words."""
+    """Tokens for keyword search: stems of words and pairs of CJK characters, without stop words."""
     found: list[str] = []
     for word in plain_words(text):
         if has_cjk(word):
-            found.extend(word[place : place + 2] for place in range(len(word) - 1))
+            found.extend(word[start : start + 2] for start in range(len(word) - 1))
             if len(word) == 1:
                 found.append(word)
         elif len(word) > MAX_STEMMED_CHARACTERS:
@@ -94,14 +92,14 @@ def tokens(text: str) -> list[str]:
 
 
 def clauses(text: str) -> list[str]:
-    """The parts of a request that asks for several things; none where it asks for one."""
-    parts = [part.strip(" \"'“”‘’") for part in _CUT.split(text)]
-    whole = [
-        part
-        for part in parts
-        if len(part.split()) >= MIN_CLAUSE_WORDS or len(_CJK_CHARACTER.findall(part)) >= MIN_CLAUSE_CHARACTERS
+    """The clauses of a request that asks for several things; empty if it asks for one."""
+    stripped = [clause.strip(" \"'“”‘’") for clause in _CUT.split(text)]
+    found = [
+        clause
+        for clause in stripped
+        if len(clause.split()) >= MIN_CLAUSE_WORDS or len(_CJK_CHARACTER.findall(clause)) >= MIN_CLAUSE_CHARACTERS
     ]
-    return whole[:MAX_CLAUSES] if len(whole) > 1 else []
+    return found[:MAX_CLAUSES] if len(found) > 1 else []
 
 
 @lru_cache(maxsize=50_000)

@@ -1,9 +1,8 @@
-"""What past requests taught: each confirmed pair of request and skill is one more vector of that skill.
+"""Past use: each confirmed pair of request and skill is one more vector of that skill.
 
-The text of a request is not kept, nor a hash of it: two requests are the same if their vectors are.
+Neither the text of a request nor a hash of it is stored. Two requests are the same if their vectors are.
 """
 
-import time
 import uuid
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Sequence
@@ -11,84 +10,85 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from apexbridge._time import now_ms
 from apexbridge.retrieval.embedders.embedder import RequestVectors
 from apexbridge.retrieval.embedders.model import Floats
 
 MAX_PER_SKILL = 50
 MAX_PAIRS = 20_000
-"""In all; the oldest go first."""
+"""In total; the oldest are evicted first."""
 SAME_COSINE = 0.9999
-"""From here on two requests count as one; an embedding endpoint may round the same text differently each time."""
+"""Cosine from which two requests are the same. An embedding endpoint may round one text differently each time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pair:
-    """A past request, of which only the vector is known, and the skill that then ran well."""
+class UsagePair:
+    """A past request, without its text, and the skill that then ran successfully."""
 
     key: str
-    """Random; names the row on disk."""
+    """Random; identifies the row on disk."""
     skill: str
     caller: str
-    """Whose request it was; empty where callers are not told apart."""
+    """Whose request it was; empty if callers are not distinguished."""
     chat: str
     """The link of the chat that confirmed it last; empty if a client confirmed it."""
     taught_at: int
-    """Milliseconds."""
+    """Milliseconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastUse:
-    """What past requests say about a skill for this one."""
+    """The past requests of one skill, compared with the current request."""
 
     nearest: float
-    """Cosine of the past request that is most like this one."""
+    """Cosine of the nearest past request."""
     count: int
-    """How many past requests it answered."""
+    """How many past requests the skill answered."""
 
 
 class UsageMemory:
-    """Confirmed pairs, the newest last. Its user holds the index's lock."""
+    """Confirmed pairs, the newest last. Not thread-safe: its user holds the memory index's lock."""
 
     def __init__(self) -> None:
-        self._pairs: OrderedDict[str, tuple[Pair, Floats]] = OrderedDict()
-        self._own: dict[tuple[str, str], OrderedDict[str, None]] = {}
-        """Keys by caller and skill, the oldest first."""
+        self._pairs: OrderedDict[str, tuple[UsagePair, Floats]] = OrderedDict()
+        self._keys: dict[tuple[str, str], OrderedDict[str, None]] = {}
+        """By caller and skill, the oldest first."""
         self._matrix: Floats | None = None
 
     def __len__(self) -> int:
         return len(self._pairs)
 
-    def __contains__(self, pair: Pair) -> bool:
+    def __contains__(self, pair: UsagePair) -> bool:
         return pair.key in self._pairs
 
     def teach(
         self, skill: str, vector: Floats, *, caller: str, chat: str = "", now: int | None = None
-    ) -> tuple[Pair, list[Pair]]:
-        """Remember a pair; returns it, and those that had to go for it."""
-        pair = Pair(
-            key=self._same(skill, caller, vector) or uuid.uuid4().hex,
+    ) -> tuple[UsagePair, list[UsagePair]]:
+        """Remember a pair; returns it, and the pairs evicted for it."""
+        pair = UsagePair(
+            key=self._same_request(skill, caller, vector) or uuid.uuid4().hex,
             skill=skill,
             caller=caller,
             chat=chat,
-            taught_at=int(time.time() * 1000) if now is None else now,
+            taught_at=now_ms() if now is None else now,
         )
         return pair, self.restore(pair, vector)
 
-    def restore(self, pair: Pair, vector: Floats) -> list[Pair]:
-        """Put a pair in, in place of one with its key; returns those that had to go for it."""
+    def restore(self, pair: UsagePair, vector: Floats) -> list[UsagePair]:
+        """Add a pair, or replace the one with its key; returns the pairs evicted for it."""
         self._drop([pair.key] if pair.key in self._pairs else [])
         self._matrix = None
         self._pairs[pair.key] = (pair, vector)
-        own = self._own.setdefault((pair.caller, pair.skill), OrderedDict())
-        own[pair.key] = None
-        crowded = [next(iter(own))] if len(own) > MAX_PER_SKILL else []
-        if len(self._pairs) - len(crowded) > MAX_PAIRS:
-            crowded.append(next(iter(self._pairs)))
-        return self._drop(crowded)
+        keys = self._keys.setdefault((pair.caller, pair.skill), OrderedDict())
+        keys[pair.key] = None
+        evicted = [next(iter(keys))] if len(keys) > MAX_PER_SKILL else []
+        if len(self._pairs) - len(evicted) > MAX_PAIRS:
+            evicted.append(next(iter(self._pairs)))
+        return self._drop(evicted)
 
-    def _same(self, skill: str, caller: str, vector: Floats) -> str | None:
+    def _same_request(self, skill: str, caller: str, vector: Floats) -> str | None:
         """The key of the pair with the same request, if there is one."""
-        keys = list(self._own.get((caller, skill), ()))
+        keys = list(self._keys.get((caller, skill), ()))
         if not keys:
             return None
         known = np.stack([self._pairs[key][1] for key in keys])
@@ -97,33 +97,30 @@ class UsageMemory:
         nearest = int(cosines.argmax())
         return keys[nearest] if cosines[nearest] >= SAME_COSINE else None
 
-    def forget(self, skills: Iterable[str]) -> list[Pair]:
-        """Drop everything about these skills."""
-        gone = set(skills)
-        return self._drop([key for key, (pair, _) in self._pairs.items() if pair.skill in gone])
+    def forget(self, skills: Iterable[str]) -> list[UsagePair]:
+        removed = set(skills)
+        return self._drop([key for key, (pair, _) in self._pairs.items() if pair.skill in removed])
 
-    def forget_all_but(self, skills: Collection[str]) -> list[Pair]:
-        """Drop everything about other skills."""
+    def retain(self, skills: Collection[str]) -> list[UsagePair]:
+        """Forget the pairs of all other skills."""
         return self._drop([key for key, (pair, _) in self._pairs.items() if pair.skill not in skills])
 
-    def forget_chat(self, chat: str) -> list[Pair]:
-        """Drop what a chat taught."""
+    def forget_chat(self, chat: str) -> list[UsagePair]:
         return self._drop([key for key, (pair, _) in self._pairs.items() if pair.chat == chat])
 
-    def forget_before(self, moment: int) -> list[Pair]:
-        """Drop what was last confirmed before a moment, in milliseconds."""
-        return self._drop([key for key, (pair, _) in self._pairs.items() if pair.taught_at < moment])
+    def forget_before(self, time_ms: int) -> list[UsagePair]:
+        """Forget pairs that were last confirmed before this time."""
+        return self._drop([key for key, (pair, _) in self._pairs.items() if pair.taught_at < time_ms])
 
     def skills(self) -> set[str]:
-        """Those with a past."""
-        return {skill for _, skill in self._own}
+        return {skill for _, skill in self._keys}
 
-    def pairs(self) -> list[tuple[Pair, Floats]]:
-        """Everything, the oldest first."""
+    def pairs(self) -> list[tuple[UsagePair, Floats]]:
+        """All pairs, the oldest first."""
         return list(self._pairs.values())
 
     def recall(self, vectors: RequestVectors, *, caller: str, shared: bool) -> dict[str, PastUse]:
-        """Each skill with a past; of the caller's own requests, or of all."""
+        """Past use by skill, of the caller's own requests or, if `shared`, of all."""
         if not self._pairs:
             return {}
         if self._matrix is None:
@@ -134,20 +131,20 @@ class UsageMemory:
                 cosines.setdefault(pair.skill, []).append(cosine)
         return {skill: PastUse(nearest=max(own), count=len(own)) for skill, own in cosines.items()}
 
-    def _drop(self, keys: Collection[str]) -> list[Pair]:
+    def _drop(self, keys: Collection[str]) -> list[UsagePair]:
         if keys:
             self._matrix = None
         dropped = [self._pairs.pop(key)[0] for key in keys]
         for pair in dropped:
-            own = self._own[pair.caller, pair.skill]
-            del own[pair.key]
-            if not own:
-                del self._own[pair.caller, pair.skill]
+            remaining = self._keys[pair.caller, pair.skill]
+            del remaining[pair.key]
+            if not remaining:
+                del self._keys[pair.caller, pair.skill]
         return dropped
 
 
 def request_vector(vectors: RequestVectors, dimensions: Sequence[int]) -> Floats:
-    """A request as it is remembered: what each model read of it in a row, zeros where one could not read it."""
+    """The vector stored for a request: those of all models in a row, zeros for a model that could not read it."""
     return np.concatenate(
         [
             np.zeros(size, np.float32) if own is None or own.is_gist else own.whole
@@ -157,18 +154,18 @@ def request_vector(vectors: RequestVectors, dimensions: Sequence[int]) -> Floats
 
 
 def _cosines(matrix: Floats, vectors: RequestVectors) -> Floats:
-    """Of each past request: its likeness to this one or to the likest of its clauses.
+    """Similarity of each past request to this one, or to its nearest clause.
 
-    It is the mean over the models that read both.
+    It is the mean over the models that could read both.
     """
     readers = [own for own in vectors if own is not None and not own.is_gist]
     total = np.zeros((len(matrix), 1 + len(readers[0].clauses)), np.float32)
     read = np.zeros((len(matrix), 1), np.float32)
     start = 0
-    for own in readers:  # only the last model may be missing, so no part is misplaced
-        part = matrix[:, start : start + len(own.whole)]
+    for own in readers:  # only the last model can be missing, so the columns stay aligned
+        columns = matrix[:, start : start + len(own.whole)]
         start += len(own.whole)
-        total += part @ np.vstack((own.whole, own.clauses)).T
-        read += part.any(axis=1, keepdims=True)
-    likeness: Floats = (total / np.maximum(read, 1)).max(axis=1).astype(np.float32)
-    return likeness
+        total += columns @ np.vstack((own.whole, own.clauses)).T
+        read += columns.any(axis=1, keepdims=True)
+    similarity: Floats = (total / np.maximum(read, 1)).max(axis=1).astype(np.float32)
+    return similarity

@@ -2,10 +2,10 @@
 
 import json
 import re
-import time
 from collections.abc import Mapping
 from typing import Any
 
+from apexbridge._time import now_ms
 from apexbridge.errors import InvalidInputError
 from apexbridge.skills.models import DirectMetadata, DirectSkillResult
 
@@ -18,7 +18,7 @@ _PLACEHOLDER = re.compile(r"\{\{\s*(input|system)\.([A-Za-z0-9_][A-Za-z0-9_.-]{0
 
 def render(*, name: str, body: str, source_path: str, input: Mapping[str, Any]) -> DirectSkillResult:
     """The instructions with `{{input.…}}` and `{{system.…}}` replaced in one pass; other braces stay."""
-    now = int(time.time() * 1000)
+    now = now_ms()
     warnings: list[str] = []
     values: dict[str, str] = {}
     left = max(MAX_RESULT_CHARACTERS - len(body), 0)

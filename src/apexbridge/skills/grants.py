@@ -2,7 +2,6 @@
 
 import json
 import os
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from urllib.parse import urlsplit
 
 import anyio.to_thread
 
+from apexbridge._time import now_ms
 from apexbridge.errors import InvalidInputError, SkillError, SkillNotFoundError
 from apexbridge.sandbox.launcher.granted_paths import kernel_file_system, origin
 from apexbridge.sandbox.models import Grants
@@ -94,7 +94,7 @@ class SkillGrants:
         if wanted.kind == "net" and len(await self.granted(row)) >= MAX_GRANTS:
             raise InvalidInputError(f"{row.name} has {MAX_GRANTS} grants already; revoke some first")
         await self._same_content(row, folder)
-        now = int(time.time() * 1000)
+        now = now_ms()
         await self._store.put(row.name, GrantRow(permission=permission, content_hash=row.content_hash, granted_at=now))
         return GrantView(permission=permission, state="granted", granted_at=_moment(now))
 

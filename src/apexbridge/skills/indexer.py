@@ -1,7 +1,6 @@
 """Brings live skills into the index: words at once, vectors as soon as the model has made them."""
 
 import logging
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -11,6 +10,7 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
+from apexbridge._time import now_ms
 from apexbridge.skills.catalog import Catalog, FolderKey, Row
 from apexbridge.skills.fingerprint import sign
 from apexbridge.skills.library import Library
@@ -206,7 +206,7 @@ class Indexer:
     def _mark(self, row: Row) -> Row:
         found = self._folder_of(row.key)
         marker = Marker(
-            indexed_at=int(time.time() * 1000),
+            indexed_at=now_ms(),
             skill_size=row.size,
             skill_hash=row.content_hash,
             embedder=self._index.embedder,

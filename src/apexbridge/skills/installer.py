@@ -1,6 +1,5 @@
 """The way of a checked package to live skills: stage, embed, commit, settle."""
 
-import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any, BinaryIO
 
 import anyio.to_thread
 
+from apexbridge._time import now_ms
 from apexbridge.errors import SkillAlreadyExistsError, SkillNotFoundError
 from apexbridge.skills.catalog import INSTALLED_ROOT, Catalog, derived_tags_of
 from apexbridge.skills.files import is_there
@@ -23,7 +23,7 @@ from apexbridge.skills.scanner import Scanner
 class Installer:
     """Installs packages. Before the commit a failure leaves no trace; after it the scanner can finish the work.
 
-    Its calls are for `finish`: cancelled in the middle they would leave a thread at work in a folder being cleared.
+    Its calls are for `run_to_completion`: cancelled halfway, they would leave a thread working in a removed folder.
     """
 
     def __init__(
@@ -176,7 +176,7 @@ class Installer:
             name=plugin.name,
             version=plugin.version,
             description=plugin.description,
-            installed_at=int(time.time() * 1000),
+            installed_at=now_ms(),
             skills=tuple(sorted(names)),
         )
         self._library.plugins.leave(names, but=plugin.name)

@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
+from apexbridge._tasks import run_to_completion
 from apexbridge.disk import Disk
 from apexbridge.errors import (
     SkillNotFoundError,
@@ -22,7 +23,6 @@ from apexbridge.skills.config import SkillManagerConfig, SkillsSettings
 from apexbridge.skills.editing import checked_description, with_description
 from apexbridge.skills.execution import SkillExecution
 from apexbridge.skills.files import replace_file
-from apexbridge.skills.finishing import finish
 from apexbridge.skills.grants import SkillGrants
 from apexbridge.skills.home import SkillHome
 from apexbridge.skills.indexer import Progress
@@ -201,7 +201,7 @@ class SkillManager(SkillRunning):
                     )
                 )
                 async with self._gate.working():
-                    receipt = await finish(self._home.installer.install(file, package, overwrite=overwrite))
+                    receipt = await run_to_completion(self._home.installer.install(file, package, overwrite=overwrite))
         return receipt.model_copy(update={"duration": round((time.monotonic() - begun) * 1000)})
 
     async def validate_skill(
@@ -228,7 +228,7 @@ class SkillManager(SkillRunning):
                 raise SkillNotFoundError(name)
             folder = self._writable_folder(row)
             with storage_faults():
-                await finish(self._home.installer.uninstall(name, folder))
+                await run_to_completion(self._home.installer.uninstall(name, folder))
                 await self._forget(name)
         return Receipt(name=name, message="Skill uninstalled successfully")
 
@@ -241,7 +241,7 @@ class SkillManager(SkillRunning):
             SkillReadOnlyError: the skill lives in a root that is never written to.
         """
         text = checked_description(description, skill=name)
-        await finish(self._set_description(name, text))
+        await run_to_completion(self._set_description(name, text))
         return Receipt(name=name, message="Description updated")
 
     async def _set_description(self, name: str, text: str) -> None:
@@ -296,7 +296,7 @@ class SkillManager(SkillRunning):
         with storage_faults():
             async with self._gate.working():
                 members = next((plugin.skills for plugin in await self.list_plugins() if plugin.name == name), [])
-                await finish(self._home.plugins.uninstall(name))
+                await run_to_completion(self._home.plugins.uninstall(name))
                 for member in members:
                     await self._forget(member)
         return Receipt(name=name, message="Plugin uninstalled successfully")
@@ -358,7 +358,7 @@ class SkillManager(SkillRunning):
             except BaseException:
                 self._config, self._home = before
                 with suppress(Exception):  # what was already recorded of the other place goes again
-                    await finish(self._home.scanner.reconcile())
+                    await run_to_completion(self._home.scanner.reconcile())
                 raise
         self.roots_changed.set()
         self.roots_changed = anyio.Event()

@@ -1,6 +1,5 @@
 """What is told of a run: in a list, by itself, and as events when its own are forgotten."""
 
-import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -101,11 +100,6 @@ def failed(identity: str, error: str, code: ErrorCode) -> ExecutionResult:
     return ExecutionResult(
         id=identity, success=False, status="error", exit_code=None, duration=0, error=error, error_code=code
     )
-
-
-def now() -> int:
-    """Milliseconds since 1970."""
-    return int(time.time() * 1000)
 
 
 def _moment(milliseconds: int | None) -> datetime | None:

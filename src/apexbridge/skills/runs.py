@@ -15,6 +15,7 @@ import anyio
 import anyio.to_thread
 
 from apexbridge._fs import make_private_folder, write_private
+from apexbridge._time import MS_PER_DAY, now_ms
 from apexbridge.disk import Disk, blocks, size_on_disk
 from apexbridge.errors import ApexBridgeError, RequestError, ServerError
 from apexbridge.sandbox.models import ExecutionResult, InputFile, Job
@@ -33,7 +34,6 @@ from apexbridge.skills.runrecords import (
     RunSummary,
     failed,
     fits,
-    now,
     replay,
     told,
 )
@@ -51,7 +51,6 @@ SHORT_CHARACTERS = 1024
 """What a record holds of each stream while the disk is short of room."""
 SWEEP_SECONDS = 3600
 SWEEP_RUNS = 500
-MS_PER_DAY = 24 * 3600 * 1000
 logger = logging.getLogger(__name__)
 
 
@@ -78,7 +77,7 @@ class Run:
     def begin(self, cancel: Callable[[], None]) -> None:
         """Its turn has come."""
         self._cancel = cancel
-        self.row = replace(self.row, state="running", started_at=now())
+        self.row = replace(self.row, state="running", started_at=now_ms())
         self.log.add("state", "running")
         if self.is_cancelled:
             cancel()
@@ -208,7 +207,7 @@ class Runs:
             content_hash=request.content_hash,
             caller=request.caller,
             state="pending",
-            created_at=now(),
+            created_at=now_ms(),
             input_digest=hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest(),
             input=text if self._record_input and not self._disk.is_short else None,
         )
@@ -253,7 +252,7 @@ class Runs:
 
     async def _end(self, run: Run, result: ExecutionResult) -> None:
         state: RunState = "completed" if result.success else "error"
-        ended = replace(run.row, state=state, status=result.status, ended_at=now())
+        ended = replace(run.row, state=state, status=result.status, ended_at=now_ms())
         try:
             recorded = replace(ended, result=await self._kept(run.row, result))
             await self._store.put(recorded)
@@ -455,7 +454,7 @@ class Runs:
         """Say of runs that were under way when the server went away how they ended: with it."""
         for row in await self._store.unfinished():
             result = failed(row.id, "The server stopped during the run", "KILLED")
-            ended = replace(row, state="error", status="error", ended_at=now(), result=result.model_dump_json())
+            ended = replace(row, state="error", status="error", ended_at=now_ms(), result=result.model_dump_json())
             await self._store.put(ended)
 
     async def keep_tidy(self) -> None:
@@ -469,7 +468,7 @@ class Runs:
 
     async def sweep(self) -> None:
         """Forget runs that ended too long ago."""
-        moment = now() - self._retention_days * MS_PER_DAY
+        moment = now_ms() - self._retention_days * MS_PER_DAY
         is_any = False
         while old := await self._store.ended_before(moment, limit=SWEEP_RUNS):
             is_any = True

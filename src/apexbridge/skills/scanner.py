@@ -5,7 +5,6 @@ again". So there is one place that can be wrong about what is on disk.
 """
 
 import logging
-import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,11 +13,12 @@ from typing import Any, Protocol
 import anyio
 import anyio.to_thread
 
+from apexbridge._tasks import run_to_completion
+from apexbridge._time import now_ms
 from apexbridge.errors import ServerError
 from apexbridge.skills.catalog import Catalog, FolderKey, Glance, Row, columns_of
 from apexbridge.skills.examiner import BrokenFolderError, examine
 from apexbridge.skills.fingerprint import FolderTooLargeError, Sight, look
-from apexbridge.skills.finishing import finish
 from apexbridge.skills.indexer import Indexer, Progress
 from apexbridge.skills.library import Library
 from apexbridge.skills.locks import NameLocks
@@ -179,7 +179,7 @@ class Scanner:
         """The folder's row as the disk says it now, its state live or broken; None where there is no folder."""
         if not found.path.is_dir():
             return None
-        now = int(time.time() * 1000)
+        now = now_ms()
         seen = self._look_at(found)
         base = replace(
             known
@@ -226,7 +226,7 @@ class Scanner:
             ServerError: STORAGE_FULL; what is on disk counts and is recorded as soon as that can be done.
         """
         try:
-            report = await finish(self._settle_in_turn(folders, prepared or {}))
+            report = await run_to_completion(self._settle_in_turn(folders, prepared or {}))
         except BaseException as error:
             self._unsettled |= {found.key: found for found in folders}
             if not isinstance(error, ServerError) or error.code != "STORAGE_FULL":

@@ -10,7 +10,7 @@ import anyio.to_thread
 
 from apexbridge.disk import Disk
 from apexbridge.errors import InvalidInputError, SkillError, SkillNotFoundError
-from apexbridge.retrieval.facts import SkillFacts
+from apexbridge.retrieval.documents import SkillFacts
 from apexbridge.skills.catalog import Catalog, Row
 from apexbridge.skills.config import SkillManagerConfig
 from apexbridge.skills.details import describe

@@ -1,19 +1,18 @@
-"""Confirmations of dangerous calls; they survive restarts, and nobody uses one twice."""
+"""Approvals of dangerous calls; each is used at most once."""
 
+import asyncio
 import logging
 import sqlite3
-import time
 from collections.abc import Sequence
 from typing import Any
 
-import anyio
-
+from apexbridge._time import now_ms
 from apexbridge.storage.database import Database
 
-REMEMBERED_MS = 60 * 60 * 1000
-"""How long one that has expired can still be asked about."""
+KEEP_EXPIRED_MS = 60 * 60 * 1000
+"""How long expired approvals stay in the database."""
 SWEEP_SECONDS = 300
-"""How often the calls of expired questions are deleted."""
+"""How often expired approvals are cleaned up."""
 _COLUMNS = ("id", "tool", "confirm", "summary", "content_hash", "digest", "caller", "created_at", "expires_at", "state")
 _SELECT = f"SELECT {', '.join(_COLUMNS)} FROM approvals"  # noqa: S608
 _COUNT = "SELECT count(*) FROM approvals WHERE state = 'waiting' AND expires_at > ?"
@@ -32,23 +31,21 @@ logger = logging.getLogger(__name__)
 
 
 class SqliteApprovals:
-    """Keeps questions and answers."""
-
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def put(self, approval: dict[str, Any], *, call: str, own: int, total: int) -> list[str]:
-        """Keep a question with its call; returns the ids of those that were dropped for it.
+        """Store a pending approval with its call; returns the ids of those that were dropped for it.
 
-        One caller has up to `own` questions that wait, and beyond that loses its oldest. Beyond `total` of all callers,
-        the one with the most loses its oldest. What has expired is forgotten.
+        Beyond `own` pending approvals a caller loses its oldest. Beyond `total` of all callers, the caller with the
+        most loses its oldest. Expired approvals are deleted.
         """
         marks = ", ".join("?" * (len(_COLUMNS) + 1))
         now, caller = approval["created_at"], approval["caller"]
 
         def job(connection: sqlite3.Connection) -> tuple[list[str], bool]:
             has_expired = _delete_expired(connection, now)
-            # Later than all others even within a millisecond, or the newest question could be dropped as the oldest.
+            # Later than all others even within a millisecond, or the newest could be dropped as the oldest.
             (last,) = connection.execute("SELECT max(created_at) FROM approvals").fetchone()
             ordered = {**approval, "created_at": max(now, (last or 0) + 1)}
             values = [*(ordered[name] for name in _COLUMNS), call]
@@ -66,37 +63,37 @@ class SqliteApprovals:
         return dropped
 
     async def keep_tidy(self) -> None:
-        """Delete the calls of expired questions, again and again; until cancelled."""
+        """Sweep at intervals, until cancelled."""
         while True:
-            await anyio.sleep(SWEEP_SECONDS)
+            await asyncio.sleep(SWEEP_SECONDS)
             await self.sweep()
 
     async def sweep(self) -> None:
-        """Delete the calls of expired questions, and questions that expired long ago, from the files too."""
-        now = _now()
+        """Delete the calls of expired approvals, and approvals that expired long ago, from the files too."""
+        now = now_ms()
         query = f"SELECT 1 FROM approvals WHERE expires_at <= ? OR ({_EXPIRED_WITH_CALL})"  # noqa: S608
-        values = (now - REMEMBERED_MS, now)
+        values = (now - KEEP_EXPIRED_MS, now)
         try:
             has_any = await self._database.read(lambda connection: connection.execute(query, values).fetchone())
             if has_any:
                 await self._database.write(lambda connection: _delete_expired(connection, now))
                 await self._database.erase()
-        except sqlite3.Error as error:  # such as a full disk, on which the server must start all the same
-            logger.warning("the calls of expired questions could not be deleted: %s", error)
+        except sqlite3.Error as error:  # the server must start on a full disk too
+            logger.warning("the calls of expired approvals could not be deleted: %s", error)
 
     async def get(self, id: str) -> dict[str, Any] | None:
-        """One of them; without its summary if it has expired."""
+        """One approval; without its summary if it has expired."""
         found = await self._query(f"{_SELECT} WHERE id = ?", id)
         if not found:
             return None
-        return {**found[0], "summary": ""} if found[0]["expires_at"] <= _now() else found[0]
+        return {**found[0], "summary": ""} if found[0]["expires_at"] <= now_ms() else found[0]
 
     async def waiting_for(self, digest: str, *, now: int) -> dict[str, Any] | None:
-        """The question that is already open for the same call."""
+        """The pending approval of the same call."""
         return await self._latest(digest, "waiting", now)
 
     async def approved_for(self, digest: str, *, now: int) -> dict[str, Any] | None:
-        """An approval for the same call that nobody has used."""
+        """An unused approval of the same call."""
         return await self._latest(digest, "approved", now)
 
     async def _latest(self, digest: str, state: str, now: int) -> dict[str, Any] | None:
@@ -105,17 +102,17 @@ class SqliteApprovals:
         return found[0] if found else None
 
     async def open(self, *, now: int) -> Sequence[dict[str, Any]]:
-        """All that wait for an answer, the oldest first."""
+        """All pending approvals, the oldest first."""
         return await self._query(f"{_SELECT} WHERE state = 'waiting' AND expires_at > ? ORDER BY created_at, id", now)
 
     async def call_of(self, id: str) -> str:
-        """The call that a question is about; empty once it was decided or has expired."""
+        """The call to approve; empty once it was decided or has expired."""
         query = "SELECT call FROM approvals WHERE id = ? AND expires_at > ?"
-        row = await self._database.read(lambda connection: connection.execute(query, (id, _now())).fetchone())
+        row = await self._database.read(lambda connection: connection.execute(query, (id, now_ms())).fetchone())
         return str(row[0]) if row else ""
 
     async def decide(self, id: str, *, state: str, now: int) -> bool:
-        """Answer a question that waits; False if it does not. Its call was shown for the decision, and is deleted."""
+        """Decide a pending approval and delete its call; False if it is not pending."""
         query = (
             "UPDATE approvals SET state = ?, summary = '', call = ''"
             " WHERE id = ? AND state = 'waiting' AND expires_at > ?"
@@ -126,14 +123,14 @@ class SqliteApprovals:
         return is_decided
 
     async def use(self, id: str, *, admission: str, now: int) -> bool:
-        """Use an approval for one admission; False if it is not an unused approval."""
+        """Use an approval for one admission; False if it was used or is not approved."""
         query = (
             "UPDATE approvals SET state = 'used', admission = ? WHERE id = ? AND state = 'approved' AND expires_at > ?"
         )
         return await self._change(query, admission, id, now)
 
     async def release(self, id: str, *, admission: str) -> bool:
-        """Make an approval good again that this admission used; False for any other."""
+        """Make an approval usable again; False if this admission did not use it."""
         query = (
             "UPDATE approvals SET state = 'approved', admission = NULL"
             " WHERE id = ? AND state = 'used' AND admission = ?"
@@ -141,11 +138,11 @@ class SqliteApprovals:
         return await self._change(query, id, admission)
 
     async def _change(self, query: str, *values: Any) -> bool:
-        """One statement, so that nothing happens between the check and the change."""
+        """One statement, so that check and change are atomic."""
         return await self._database.write(lambda connection: connection.execute(query, values).rowcount == 1)
 
     async def forget(self, tool: str) -> list[str]:
-        """Drop everything about a tool; returns the ids."""
+        """Delete the approvals of a tool; returns their ids."""
         query = "DELETE FROM approvals WHERE tool = ? RETURNING id"
         forgotten = await self._database.write(
             lambda connection: [id for (id,) in connection.execute(query, (tool,)).fetchall()]
@@ -160,17 +157,13 @@ class SqliteApprovals:
 
 
 def _delete_expired(connection: sqlite3.Connection, now: int) -> bool:
-    """Delete the calls of expired questions, and questions that expired long ago; returns whether there were any."""
-    gone = connection.execute("DELETE FROM approvals WHERE expires_at <= ?", (now - REMEMBERED_MS,)).rowcount
-    return gone + connection.execute(_EMPTY_EXPIRED, (now,)).rowcount > 0
-
-
-def _now() -> int:
-    return int(time.time() * 1000)
+    """Delete the calls of expired approvals, and approvals that expired long ago; returns whether there were any."""
+    deleted = connection.execute("DELETE FROM approvals WHERE expires_at <= ?", (now - KEEP_EXPIRED_MS,)).rowcount
+    return deleted + connection.execute(_EMPTY_EXPIRED, (now,)).rowcount > 0
 
 
 def _drop_oldest(connection: sqlite3.Connection, caller: str, *, keep: int, now: int) -> list[str]:
-    """Drop a caller's questions that wait, all but the newest."""
+    """Delete a caller's pending approvals but the newest."""
     dropped = [id for (id,) in connection.execute(_OLDEST, (now, caller, max(0, keep)))]
     connection.executemany("DELETE FROM approvals WHERE id = ?", [(id,) for id in dropped])
     return dropped

@@ -1,4 +1,4 @@
-"""Records of chat requests; they survive restarts."""
+"""Records of chat requests."""
 
 import secrets
 import sqlite3
@@ -10,7 +10,7 @@ from apexbridge.storage.database import Database
 
 ChatOutcome = Literal["answered", "failed", "cancelled"]
 MAX_MODELS = 100
-"""Of how many models the sums are told; their names come from clients."""
+"""Limits the sums by model, because clients choose the models' names."""
 _SUMMARY = (
     "id, caller, model, upstream, started_at, duration_ms, is_stream, turns, calls, stop_cause, outcome, "
     "error_code, error_message, prompt_tokens, completion_tokens, total_tokens"
@@ -26,7 +26,7 @@ _SUMS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatRow:
-    """One request; the time in milliseconds since 1970, what is JSON as its text."""
+    """One request; times in milliseconds since 1970, JSON as text."""
 
     id: str
     caller: str
@@ -48,13 +48,11 @@ class ChatRow:
     messages: str | None = None
     answer: str | None = None
     link: str = ""
-    """Connects the request with what it taught."""
+    """Connects the request with its past use in search."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatFilter:
-    """Which requests are wanted."""
-
     model: str | None = None
     caller: str | None = None
     stop_cause: str | None = None
@@ -63,7 +61,7 @@ class ChatFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatSums:
-    """Many requests together."""
+    """Totals of many requests."""
 
     requests: int = 0
     failed: int = 0
@@ -77,30 +75,27 @@ class ChatSums:
 
 
 class ChatStore:
-    """Keeps what is known of each request."""
-
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def add(self, rows: Sequence[ChatRow]) -> None:
-        """Write records down; one whose id was used before gets another."""
+        """Add records; one whose id is taken gets another id."""
 
         def job(connection: sqlite3.Connection) -> None:
-            new = _with_own_ids(connection, rows)
+            new = _with_unique_ids(connection, rows)
             connection.executemany(_INSERT, [[getattr(row, name) for name in _NAMES] for row in new])
 
         await self._database.write(job)
 
     async def get(self, identity: str) -> ChatRow | None:
-        """One request, whole."""
         query = f"SELECT {_COLUMNS} FROM chats WHERE id = ?"  # noqa: S608
         rows = await self._database.read(lambda connection: connection.execute(query, (identity,)).fetchall())
         return _row(rows[0]) if rows else None
 
-    async def page(self, wanted: ChatFilter, *, offset: int, limit: int) -> tuple[list[ChatRow], int]:
-        """The newest first, without what can be long, and how many there are."""
+    async def page(self, filter: ChatFilter, *, offset: int, limit: int) -> tuple[list[ChatRow], int]:
+        """The newest first, without trajectory and texts, and the total."""
         names = ("model", "caller", "stop_cause", "outcome")
-        used = {name: value for name in names if (value := getattr(wanted, name)) is not None}
+        used = {name: value for name in names if (value := getattr(filter, name)) is not None}
         where = " AND ".join(["TRUE", *(f"{name} = ?" for name in used)])
         values = tuple(used.values())
 
@@ -115,15 +110,15 @@ class ChatStore:
         return await self._database.read(job)
 
     async def delete(self, identity: str) -> bool:
-        """Forget a request; False where there was none."""
+        """Delete a request; False if there was none."""
         is_deleted = await self._delete("id = ?", identity) > 0
         await self._database.erase()
         return is_deleted
 
-    async def delete_before(self, moment: int, *, limit: int) -> int:
-        """Forget the oldest of those that began before a moment; tells how many they were."""
+    async def delete_before(self, time_ms: int, *, limit: int) -> int:
+        """Delete the oldest requests that started before a time in milliseconds; returns how many."""
         old = "SELECT id FROM chats WHERE started_at < ? ORDER BY started_at LIMIT ?"
-        count = await self._delete(f"id IN ({old})", moment, limit)
+        count = await self._delete(f"id IN ({old})", time_ms, limit)
         if count < limit:
             await self._database.erase()
         return count
@@ -133,20 +128,20 @@ class ChatStore:
         return await self._database.write(lambda connection: connection.execute(query, values).rowcount)
 
     async def sums(self, since: int) -> tuple[ChatSums, dict[str, ChatSums]]:
-        """All requests from a moment on together, and those of each model, the most used first."""
+        """Totals since a time in milliseconds: of all requests, and by model, the most used first."""
         recent = "FROM chats WHERE started_at >= ?"
         by_model = f"SELECT model, {_SUMS} {recent} GROUP BY model ORDER BY count(*) DESC, model LIMIT ?"
 
         def job(connection: sqlite3.Connection) -> tuple[ChatSums, dict[str, ChatSums]]:
-            together = connection.execute(f"SELECT {_SUMS} {recent}", (since,)).fetchone()
+            total = connection.execute(f"SELECT {_SUMS} {recent}", (since,)).fetchone()
             rows = connection.execute(by_model, (since, MAX_MODELS)).fetchall()
-            return _sums(together), {model: _sums(sums) for model, *sums in rows}
+            return _sums(total), {model: _sums(sums) for model, *sums in rows}
 
         return await self._database.read(job)
 
 
-def _with_own_ids(connection: sqlite3.Connection, rows: Sequence[ChatRow]) -> list[ChatRow]:
-    """Clients name their requests, and some name several alike."""
+def _with_unique_ids(connection: sqlite3.Connection, rows: Sequence[ChatRow]) -> list[ChatRow]:
+    """Clients may choose the ids of requests, and some choose the same id again."""
     taken: set[str] = set()
     new = []
     for row in rows:

@@ -1,4 +1,4 @@
-"""One SQLite file in WAL mode: many readers, one writer that commits what is waiting in one go."""
+"""One SQLite file in WAL mode: many readers, and one writer thread that commits pending jobs together."""
 
 import asyncio
 import logging
@@ -8,30 +8,29 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from contextlib import closing, suppress
 from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
 
-import anyio.to_thread
-
+from apexbridge._fs import PRIVATE_FILE
 from apexbridge.errors import ServerError
 
 T = TypeVar("T")
 Job = Callable[[sqlite3.Connection], T]
 MAX_BATCH = 500
-"""Jobs in one commit: enough to spread the cost of it, few enough to answer soon."""
+"""Jobs per commit: enough to spread its cost, few enough to respond soon."""
 BUSY_TIMEOUT_MS = 10_000
 ERASE_SECONDS = 0.2
-"""Deletions are gathered this long before the log of changes is emptied."""
-PRIVATE = 0o600
+"""Deletions are collected for this long before the WAL file is truncated."""
+READER_THREADS = 16
 
 logger = logging.getLogger(__name__)
 
 
 class Database:
-    """The handle that rooms keep their tables through."""
+    """Runs jobs on connections: reads on reader threads, writes on the writer thread."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -39,21 +38,24 @@ class Database:
         self._closed = False
         self._jobs: queue.SimpleQueue[tuple[Job[Any], Future[Any], bool] | None] = queue.SimpleQueue()
         self._readers: queue.LifoQueue[sqlite3.Connection] = queue.LifoQueue()
+        self._reader_threads = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="sqlite-reader")
         self._erase_lock = asyncio.Lock()
         self._erase_requests = 0
         self._erased_requests = 0
-        """Requests to erase that an emptied log has served."""
+        """Requests to erase that a truncated WAL file has served."""
         self._erase_timer: tuple[asyncio.AbstractEventLoop, asyncio.TimerHandle] | None = None
         self._erase_tasks: set[asyncio.Task[None]] = set()
-        self._thread = threading.Thread(target=self._write_until_closed, name="sqlite-writer", daemon=True)
-        self._thread.start()
+        self._writer_thread = threading.Thread(target=self._write_until_closed, name="sqlite-writer", daemon=True)
+        self._writer_thread.start()
 
     async def read(self, job: Job[T]) -> T:
-        """Run a query on a reader's connection, off the event loop."""
-        return await anyio.to_thread.run_sync(self.look, job)
+        """Run a query on a reader thread."""
+        if self._closed:
+            raise _closed()
+        return await asyncio.get_running_loop().run_in_executor(self._reader_threads, self.read_blocking, job)
 
-    def look(self, job: Job[T]) -> T:
-        """Run a query here and now: for other threads, and for a single row by its key, which is there at once."""
+    def read_blocking(self, job: Job[T]) -> T:
+        """Run a query on this thread. On the event loop only for a single row by its key."""
         try:
             connection = self._readers.get_nowait()
         except queue.Empty:
@@ -65,47 +67,44 @@ class Database:
             self._readers.put(connection)
 
     async def write(self, job: Job[T], *, durable: bool = False) -> T:
-        """Run a change; gives its result once it is committed, together with whatever else was waiting.
+        """Run a change; returns its result once it is committed, together with other pending jobs.
 
-        A crash of the process loses none of it. With `durable`, neither does one of the machine.
+        A committed change survives a crash of the process. With `durable`, it survives a crash of the machine.
         """
         if self._closed:
-            raise ServerError("The database is closed.", code="NOT_READY")
+            raise _closed()
         future: Future[T] = Future()
         self._jobs.put((job, future, durable))
         return await asyncio.wrap_future(future)
 
     async def erase(self) -> None:
-        """Take what was deleted out of the log of changes beside the file, too, by emptying that.
+        """Remove deleted rows from the WAL file as well, by truncating it.
 
-        Requests that arrive while the log is being emptied share the next time.
+        Requests that arrive meanwhile are served together by the next truncation.
         """
         self._erase_requests += 1
-        own = self._erase_requests
+        request = self._erase_requests
         async with self._erase_lock:
-            if self._erased_requests >= own or self._closed:
+            if self._erased_requests >= request or self._closed:
                 return
             served = self._erase_requests
-            await anyio.to_thread.run_sync(self._empty_log)
+            await asyncio.to_thread(self._truncate_wal)
             self._erased_requests = served
 
     def erase_soon(self) -> None:
-        """Erase what was deleted in a moment, once for everything that is deleted until then.
-
-        A database that is closed before empties its log as it closes.
-        """
+        """Erase shortly, once for all rows deleted until then. Closing the database truncates the WAL file anyway."""
         loop = asyncio.get_running_loop()
         if self._erase_timer is None or self._erase_timer[0] is not loop:
-            self._erase_timer = loop, loop.call_later(ERASE_SECONDS, self._begin_erasing, loop)
+            self._erase_timer = loop, loop.call_later(ERASE_SECONDS, self._start_erasing, loop)
 
-    def _begin_erasing(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _start_erasing(self, loop: asyncio.AbstractEventLoop) -> None:
         self._erase_timer = None
         if not self._closed:
             task = loop.create_task(self.erase())
             self._erase_tasks.add(task)
             task.add_done_callback(self._erase_tasks.discard)
 
-    def _empty_log(self) -> None:
+    def _truncate_wal(self) -> None:
         try:
             with closing(_connect(self._path)) as connection:
                 (is_busy, *_) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
@@ -115,10 +114,11 @@ class Database:
             logger.warning("deleted rows remain in %s-wal until the next checkpoint", self._path.name)
 
     def close(self) -> None:
-        """Finish what is waiting and close every connection."""
+        """Run pending jobs and close every connection."""
         self._closed = True
         self._jobs.put(None)
-        self._thread.join()
+        self._writer_thread.join()
+        self._reader_threads.shutdown()
         with suppress(queue.Empty):
             while True:
                 self._readers.get_nowait().close()
@@ -126,20 +126,20 @@ class Database:
 
     def _write_until_closed(self) -> None:
         while (first := self._jobs.get()) is not None:
-            batch, closing = [first], False
+            batch, is_last = [first], False
             with suppress(queue.Empty):
                 while len(batch) < MAX_BATCH:
-                    more = self._jobs.get_nowait()
-                    if more is None:
-                        closing = True
+                    job = self._jobs.get_nowait()
+                    if job is None:
+                        is_last = True
                         break
-                    batch.append(more)
+                    batch.append(job)
             self._commit(batch)
-            if closing:
+            if is_last:
                 return
 
     def _commit(self, batch: list[tuple[Job[Any], Future[Any], bool]]) -> None:
-        """One transaction for the batch; a job that fails takes back only its own changes."""
+        """One transaction for the batch; a job that fails rolls back only its own changes."""
         outcomes: list[tuple[Future[Any], Any, BaseException | None]] = []
         durable = any(durable for *_, durable in batch)
         try:
@@ -152,43 +152,45 @@ class Database:
                 try:
                     outcomes.append((future, job(self._writer), None))
                 except Exception as error:
-                    if not self._writer.in_transaction:  # a full disk makes SQLite take the whole batch back
+                    if not self._writer.in_transaction:  # on a full disk SQLite rolls back the whole batch
                         raise
                     self._writer.execute("ROLLBACK TO job")
                     outcomes.append((future, None, error))
                 self._writer.execute("RELEASE job")
             self._writer.execute("COMMIT")
-        except BaseException as error:  # whatever it is, this thread goes on and every caller hears of it
+        except BaseException as error:  # the thread must survive, and every caller gets the error
             with suppress(sqlite3.Error):
                 self._writer.execute("ROLLBACK")
             outcomes = [(future, None, error) for _, future, _ in batch]
         for future, result, failure in outcomes:
-            with suppress(InvalidStateError):  # its caller gave up in the meantime
+            with suppress(InvalidStateError):  # the caller was cancelled
                 if failure is None:
                     future.set_result(result)
                 else:
                     future.set_exception(failure)
 
 
+def _closed() -> ServerError:
+    return ServerError("The database is closed.", code="NOT_READY")
+
+
 def _open(path: Path) -> sqlite3.Connection:
-    """A connection to a database of the newest shape; one that cannot be read is set aside and built anew."""
+    """A connection to a database with the newest schema; a damaged file is renamed and created again."""
     try:
         return _migrated(path)
     except sqlite3.DatabaseError as error:
         if isinstance(error, sqlite3.OperationalError) or not path.exists():
             raise
-        aside = path.with_name(f"{path.name}.broken-{int(time.time())}")
-        logger.error(
-            "%s cannot be read; it is kept as %s and built anew from the skills' folders", path.name, aside.name
-        )
-        path.rename(aside)
+        broken = path.with_name(f"{path.name}.broken-{int(time.time())}")
+        logger.error("%s cannot be read; it is kept as %s and rebuilt from the skills' folders", path.name, broken.name)
+        path.rename(broken)
         for suffix in ("-wal", "-shm"):
             path.with_name(path.name + suffix).unlink(missing_ok=True)
         return _migrated(path)
 
 
 def _migrated(path: Path) -> sqlite3.Connection:
-    _keep_private(path)
+    _restrict_mode(path)
     connection = _connect(path)
     try:
         connection.execute("PRAGMA journal_mode = WAL")
@@ -200,21 +202,21 @@ def _migrated(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _keep_private(path: Path) -> None:
-    """It may hold what was said in chats: for its owner only, and so are the files that SQLite puts beside it."""
-    with suppress(OSError):  # whatever is wrong with the place, SQLite says it better
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE))
+def _restrict_mode(path: Path) -> None:
+    """Only the owner may read the database and its WAL files: they may contain chats."""
+    with suppress(OSError):  # SQLite's own message is better
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE))
         for suffix in ("", "-wal", "-shm"):
             with suppress(FileNotFoundError):
-                path.with_name(path.name + suffix).chmod(PRIVATE)
+                path.with_name(path.name + suffix).chmod(PRIVATE_FILE)
 
 
 class _DamagedError(sqlite3.DatabaseError):
-    """The file opens, but is not whole."""
+    """The file opens, but is incomplete."""
 
 
 def _check(connection: sqlite3.Connection) -> None:
-    """Damage beyond the first page shows only when that page is read, so read them all now."""
+    """Read all pages: damage beyond the first page shows only when that page is read."""
     verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
     if verdict != "ok":
         raise _DamagedError(verdict)
@@ -234,7 +236,7 @@ def _connect(path: Path) -> sqlite3.Connection:
         connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("PRAGMA foreign_keys = ON")
-        connection.execute("PRAGMA secure_delete = ON")  # what is deleted or moved is overwritten, not only let go
+        connection.execute("PRAGMA secure_delete = ON")  # overwrite deleted and moved rows
     except BaseException:
         connection.close()
         raise
@@ -242,7 +244,7 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def _migrate(connection: sqlite3.Connection) -> None:
-    """Apply every numbered migration that this file has not seen, also one that came after a higher number."""
+    """Apply every migration that this file does not have, also one below the highest applied number."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     known = _migrations()
     if version > known[-1][0]:
@@ -250,16 +252,16 @@ def _migrate(connection: sqlite3.Connection) -> None:
             "The data directory was written by a newer version of apexbridge; update, or name another directory.",
             code="NOT_READY",
         )
-    seen = _seen(connection, version)
+    applied = _applied(connection, version)
     for number, statements in known:
-        if number not in seen:
+        if number not in applied:
             version = max(version, number)
-            noted = f"INSERT INTO migrations VALUES ({number});\nPRAGMA user_version = {version};"  # noqa: S608
-            connection.executescript(f"BEGIN;\n{statements}\n{noted}\nCOMMIT;")
+            record = f"INSERT INTO migrations VALUES ({number});\nPRAGMA user_version = {version};"  # noqa: S608
+            connection.executescript(f"BEGIN;\n{statements}\n{record}\nCOMMIT;")
 
 
-def _seen(connection: sqlite3.Connection, version: int) -> set[int]:
-    """The numbers that were applied; a file from before they were written down has all up to its version."""
+def _applied(connection: sqlite3.Connection, version: int) -> set[int]:
+    """The applied migrations; a file of a version that did not record them has all up to its number."""
     if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'migrations'").fetchone():
         values = "".join(f"INSERT INTO migrations VALUES ({number});" for number in range(1, version + 1))  # noqa: S608
         connection.executescript(f"BEGIN;CREATE TABLE migrations (number INTEGER PRIMARY KEY);{values}COMMIT;")

@@ -1,4 +1,4 @@
-"""The data directory: one owner at a time."""
+"""The data directory is used by one process at a time."""
 
 import fcntl
 import os
@@ -12,17 +12,17 @@ from apexbridge.storage.faults import storage_faults
 
 LOCK_FILE = ".lock"
 SERVER_FILE = "server.json"
-"""Where the owner says how to reach it, when it is a server."""
+"""Address of the server that owns the directory."""
 ATTEMPTS = 5
 PAUSE_SECONDS = 0.02
 
 
 @contextmanager
 def owned(data_dir: Path) -> Iterator[None]:
-    """Hold the directory for as long as the block lasts; it is made where it does not exist.
+    """Own the directory while the block runs; it is created if missing.
 
     Raises:
-        ServerError: DATA_DIR_IN_USE, or STORAGE_FULL where it cannot be written to.
+        ServerError: DATA_DIR_IN_USE, or STORAGE_FULL if it cannot be written.
     """
     with storage_faults():
         try:
@@ -41,14 +41,14 @@ def owned(data_dir: Path) -> Iterator[None]:
                 "directory with --data-dir.",
                 code="DATA_DIR_IN_USE",
             ) from error
-        (data_dir / SERVER_FILE).unlink(missing_ok=True)  # of a server that was killed
+        (data_dir / SERVER_FILE).unlink(missing_ok=True)  # left by a server that was killed
         yield
     finally:
         os.close(descriptor)
 
 
 def _lock(descriptor: int) -> None:
-    """Take the lock; somebody who only asks whether it is taken holds it for an instant."""
+    """Take the lock. Retries, because `is_owned` of another process holds it for an instant."""
     for _ in range(ATTEMPTS - 1):
         try:
             return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -58,7 +58,7 @@ def _lock(descriptor: int) -> None:
 
 
 def is_owned(data_dir: Path) -> bool:
-    """Whether somebody holds the directory now."""
+    """Whether a process owns the directory now."""
     try:
         descriptor = os.open(data_dir / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

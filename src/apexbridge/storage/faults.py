@@ -1,4 +1,4 @@
-"""A disk that is full or read-only, told apart from a bug."""
+"""Errors of a full or read-only disk, distinguished from bugs."""
 
 import errno
 import sqlite3
@@ -15,7 +15,7 @@ _SQLITE_READ_ONLY = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN}
 
 @contextmanager
 def storage_faults() -> Iterator[None]:
-    """Turn a refusing disk into STORAGE_FULL, so that every door answers 507 and says what to do."""
+    """Raise STORAGE_FULL (HTTP 507) for errors of a full or read-only disk."""
     try:
         yield
     except OSError as error:

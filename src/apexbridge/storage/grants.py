@@ -1,4 +1,4 @@
-"""What an operator has allowed which skill; it survives restarts."""
+"""Permissions that an operator granted to skills."""
 
 import sqlite3
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from apexbridge.storage.database import Database
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrantRow:
-    """One permission of one skill at one content."""
+    """One permission of a skill with this content."""
 
     permission: str
     content_hash: str
@@ -17,20 +17,18 @@ class GrantRow:
 
 
 class GrantStore:
-    """Keeps grants, one row a permission."""
-
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def put(self, skill: str, grant: GrantRow) -> None:
-        """Write a grant down, in place of an earlier one of the same permission."""
+        """Store a grant; it replaces an earlier one of the same permission."""
         values = (skill, grant.permission, grant.content_hash, grant.granted_at)
         await self._database.write(
             lambda connection: connection.execute("INSERT OR REPLACE INTO grants VALUES (?, ?, ?, ?)", values)
         )
 
     async def remove(self, skill: str, permission: str | None = None) -> int:
-        """Take one permission back, or all of them; gives how many there were."""
+        """Revoke one permission, or all; returns how many there were."""
 
         def job(connection: sqlite3.Connection) -> int:
             if permission is None:
@@ -42,7 +40,7 @@ class GrantStore:
         return await self._database.write(job)
 
     async def of(self, skill: str) -> list[GrantRow]:
-        """Every grant of a skill, whether it still fits its content or not."""
+        """All grants of a skill, also those of other contents."""
         query = "SELECT permission, content_hash, granted_at FROM grants WHERE skill = ? ORDER BY permission"
         rows = await self._database.read(lambda connection: connection.execute(query, (skill,)).fetchall())
         return [GrantRow(permission=row[0], content_hash=row[1], granted_at=row[2]) for row in rows]

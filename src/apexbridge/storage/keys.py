@@ -1,4 +1,4 @@
-"""API keys: made here, shown once, and known again by the digest of their secret."""
+"""API keys. Only the digest of a key's secret is stored."""
 
 import hashlib
 import hmac
@@ -6,16 +6,16 @@ import logging
 import re
 import secrets
 import sqlite3
-import time
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Literal, cast, get_args
 
+from apexbridge._time import now_ms
 from apexbridge.disk import Ballast
 from apexbridge.errors import InvalidInputError, RequestError, ServerError
-from apexbridge.storage.behind import WriteBehind
 from apexbridge.storage.database import Database
 from apexbridge.storage.faults import storage_faults
+from apexbridge.storage.write_behind import WriteBehind
 
 KeyScope = Literal["chat", "read", "run", "admin"]
 SCOPES: tuple[KeyScope, ...] = get_args(KeyScope)
@@ -23,17 +23,17 @@ PREFIX = "apex_"
 SECRET_BYTES = 32
 MAX_NAME_CHARACTERS = 100
 FLUSH_SECONDS = 10.0
-"""How long it may take until the time of a key's last use is written down."""
+"""How long until the time of a key's last use is written."""
 _FORM = re.compile(r"apex_([0-9a-f]{8})_([\w-]{43})\Z", re.ASCII)
 _COLUMNS = "id, name, digest, scopes, created_at, expires_at, revoked_at, last_used_at"
-_NOBODY = bytes(32)
-"""Compared with where no key of that id is known, so that an unknown id takes as long as a wrong secret."""
+_NO_DIGEST = bytes(32)
+"""Compared if the id is unknown, so that this takes as long as a wrong secret."""
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiKey:
-    """All that is known of a key; times in milliseconds since 1970."""
+    """A key; times in milliseconds since 1970."""
 
     id: str
     name: str
@@ -45,93 +45,92 @@ class ApiKey:
     last_used_at: int | None = None
 
     def problem(self, now: int) -> str | None:
-        """Why it no longer counts."""
+        """Why the key is not valid, or None."""
         if self.revoked_at is not None:
             return "was revoked"
         return "has expired" if self.expires_at is not None and self.expires_at <= now else None
 
     def allows(self, scope: KeyScope) -> bool:
-        """Whether it may do that; who administers may do everything, being able to make any key."""
+        """Whether the key has the scope. An admin key has all: it can create any key."""
         return scope in self.scopes or "admin" in self.scopes
 
 
 class KeyStore:
-    """Keeps keys in the database, and all of them in memory: a request waits for no disk."""
+    """Keys in the database, and all of them in memory, so that requests do not wait for the disk."""
 
     def __init__(self, database: Database, *, ballast: Ballast | None = None) -> None:
         self._database = database
         self._ballast = ballast
         self._unsaved: dict[str, int] = {}
-        """Keys that were revoked while the database could not be written, and when."""
+        """Keys that were revoked while the database could not be written, with the time."""
         self._keys: dict[str, ApiKey] = {}
         self._used: dict[str, int] = {}
         self._behind = WriteBehind(self._flush, FLUSH_SECONDS)
 
     async def load(self) -> None:
-        """Read every key."""
         query = f"SELECT {_COLUMNS} FROM api_keys"  # noqa: S608
         rows = await self._database.read(lambda connection: connection.execute(query).fetchall())
         self._keys = {row[0]: _key(row) for row in rows}
 
     def list(self) -> list[ApiKey]:
-        """Every key there ever was, the oldest first."""
+        """All keys, also expired and revoked ones, the oldest first."""
         known = [replace(key, last_used_at=self._used.get(key.id, key.last_used_at)) for key in self._keys.values()]
         return sorted(known, key=lambda key: (key.created_at, key.id))
 
     @property
     def has_usable(self) -> bool:
-        """Whether anybody could come in with a key now."""
-        now = milliseconds()
+        """Whether there is a valid key."""
+        now = now_ms()
         return any(key.problem(now) is None for key in self._keys.values())
 
     def find(self, text: str) -> ApiKey | None:
-        """The key that this is, expired and revoked ones included; None where it is none of ours."""
+        """The key with this text, also if expired or revoked; None if it is unknown."""
         form = _FORM.match(text)
         if form is None:
             return None
         key = self._keys.get(form[1])
         digest = hashlib.sha256(form[2].encode()).digest()
-        is_right = hmac.compare_digest(digest, key.digest if key else _NOBODY)
+        is_right = hmac.compare_digest(digest, key.digest if key else _NO_DIGEST)
         return key if is_right else None
 
     def name_of(self, identity: str) -> str | None:
-        """What a key is called; None where there never was one of that id."""
+        """The name of a key; None if there never was one with this id."""
         key = self._keys.get(identity)
         return key.name if key else None
 
     def reach(self, caller: str) -> str | None:
-        """Whose runs and uploads a caller gets to see: its own, or those of all (None).
+        """The caller whose runs and uploads this caller may see; None for those of all.
 
-        All are for who administers, and for whoever comes in without a key: the owner of the data directory, and
-        everybody where no key is asked for.
+        Admin keys see all. So do callers without a key: the owner of the data directory, and everyone if the server
+        requires no key.
         """
         if not caller:
             return None
         key = self._keys.get(caller)
-        is_admin = key is not None and key.allows("admin") and key.problem(milliseconds()) is None
+        is_admin = key is not None and key.allows("admin") and key.problem(now_ms()) is None
         return None if is_admin else caller
 
     def check(self, caller: str) -> None:
-        """Refuse a caller whose key no longer counts; for requests that take long.
+        """Check again that a caller's key is valid; for long requests.
 
         Raises:
             RequestError: UNAUTHORIZED.
         """
         key = self._keys.get(caller)
-        problem = key.problem(milliseconds()) if key else None
+        problem = key.problem(now_ms()) if key else None
         if problem is not None:
             raise RequestError(f"The API key {caller} {problem}.", code="UNAUTHORIZED")
 
     def note_use(self, key: ApiKey, now: int) -> None:
-        """Remember that a key was used; it is written down later, not while somebody waits."""
+        """Record the use of a key; it is written later."""
         self._used[key.id] = now
-        self._behind.soon()
+        self._behind.schedule()
 
     async def create(self, name: str, scopes: Collection[str], *, expires_at: int | None = None) -> tuple[ApiKey, str]:
-        """Make a key; gives its text too, which nobody can tell again.
+        """Create a key; returns it with its text, which is not stored.
 
         Raises:
-            InvalidInputError: the name or a scope does not fit.
+            InvalidInputError: the name or a scope is not valid.
         """
         name = name.strip()
         if not name or len(name) > MAX_NAME_CHARACTERS or not name.isprintable():
@@ -147,7 +146,7 @@ class KeyStore:
             name=name,
             digest=hashlib.sha256(secret.encode()).digest(),
             scopes=cast(frozenset[KeyScope], frozenset(scopes)),
-            created_at=milliseconds(),
+            created_at=now_ms(),
             expires_at=expires_at,
         )
         values = (key.id, key.name, key.digest, ",".join(sorted(key.scopes)), key.created_at, key.expires_at)
@@ -158,9 +157,9 @@ class KeyStore:
         return key, f"{PREFIX}{identity}_{secret}"
 
     async def revoke(self, identity: str) -> ApiKey:
-        """Take a key back, for good and at once; the record of it stays.
+        """Revoke a key permanently; its record stays.
 
-        It no longer counts from this moment on, even if the disk does not take the change. That is tried again then.
+        It is invalid from now on, even if the disk cannot be written. Writing is retried then.
 
         Raises:
             RequestError: NOT_FOUND.
@@ -168,26 +167,26 @@ class KeyStore:
         """
         key = self._keys.get(identity)
         if key is None:
-            raise RequestError(f"There is no API key {identity[:64]}. See: apex keys list", code="NOT_FOUND")
+            raise RequestError(f"No API key {identity[:64]}. See: apex keys list", code="NOT_FOUND")
         if key.revoked_at is None:
-            now = milliseconds()
+            now = now_ms()
             self._keys[identity] = key = replace(key, revoked_at=now)
             self._unsaved[identity] = now
         if identity in self._unsaved:
             try:
                 await self._save_revocations()
             except (OSError, sqlite3.Error) as error:
-                self._behind.soon()
+                self._behind.schedule()
                 raise ServerError(
-                    f"The API key {identity} is revoked, but the disk does not take it: it counts again should the "
-                    "server end before it could be written down, which is tried every few seconds. Free some space.",
+                    f"The API key {identity} is revoked, but the disk cannot be written. The server retries every few "
+                    "seconds; if it stops before that succeeds, the key is valid again. Free some space.",
                     code="STORAGE_FULL",
                 ) from error
         return key
 
     async def _save_revocations(self) -> None:
         update = "UPDATE api_keys SET revoked_at = ? WHERE id = ? AND revoked_at IS NULL"
-        rows = [(moment, identity) for identity, moment in self._unsaved.items()]
+        rows = [(time_ms, identity) for identity, time_ms in self._unsaved.items()]
 
         async def save() -> None:
             await self._database.write(lambda connection: connection.executemany(update, rows))
@@ -197,7 +196,7 @@ class KeyStore:
             self._unsaved.pop(identity, None)
 
     async def close(self) -> None:
-        """Write down what is not written yet."""
+        """Write what is pending."""
         await self._behind.close()
 
     async def _flush(self) -> bool:
@@ -205,24 +204,19 @@ class KeyStore:
             try:
                 await self._save_revocations()
             except (OSError, sqlite3.Error):
-                logger.warning("%s revoked keys are not written down yet", len(self._unsaved), exc_info=True)
+                logger.warning("%s revoked keys are not on disk yet", len(self._unsaved), exc_info=True)
         used, self._used = self._used, {}
         if not used:
             return bool(self._unsaved)
-        for identity, moment in used.items():
-            self._keys[identity] = replace(self._keys[identity], last_used_at=moment)
+        for identity, time_ms in used.items():
+            self._keys[identity] = replace(self._keys[identity], last_used_at=time_ms)
         update = "UPDATE api_keys SET last_used_at = ? WHERE id = ?"
-        rows = [(moment, identity) for identity, moment in used.items()]
+        rows = [(time_ms, identity) for identity, time_ms in used.items()]
         try:
             await self._database.write(lambda connection: connection.executemany(update, rows))
-        except sqlite3.Error:  # memory knows it; a time is not worth a failure
-            logger.warning("the last use of %s keys could not be written down", len(rows), exc_info=True)
+        except sqlite3.Error:  # memory has it, and a timestamp must not make requests fail
+            logger.warning("the last use of %s keys could not be written", len(rows), exc_info=True)
         return bool(self._used or self._unsaved)
-
-
-def milliseconds() -> int:
-    """Now, since 1970."""
-    return int(time.time() * 1000)
 
 
 def _key(row: tuple[str, str, bytes, str, int, int | None, int | None, int | None]) -> ApiKey:

@@ -1,4 +1,4 @@
-"""The data directory for the server's user alone: what earlier versions, or a lax umask, left open is closed."""
+"""Makes the data directory private: earlier versions, or a lax umask, left files readable by others."""
 
 import fnmatch
 import stat
@@ -8,7 +8,7 @@ from pathlib import Path
 from apexbridge._fs import OTHERS, is_open_to_others, take_from_others
 
 READ_BY_RUNS = ("skills", "layers")
-"""A run of root's server has a user of its own, which must be able to read what it is shown."""
+"""If the server runs as root, each run has its own user, which must be able to read these."""
 PRIVATE = (
     ".ballast",
     ".lock",
@@ -30,9 +30,9 @@ PRIVATE = (
 
 
 def keep_private(data_dir: Path) -> None:
-    """Take everything that is ours in the data directory from group and others, `skills/` and `layers/` excepted.
+    """Remove all rights of group and others in the data directory, except in `skills/` and `layers/`.
 
-    Files of somebody else are left alone. If there are any, so is the mode of the directory itself.
+    Unknown files are not changed. If there are any, neither is the mode of the directory itself.
     """
     with suppress(OSError):
         found = list(data_dir.iterdir())

@@ -1,4 +1,4 @@
-"""Records of runs; they survive restarts."""
+"""Records of runs."""
 
 import sqlite3
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ class RunRow:
     script: str
     content_hash: str
     caller: str = ""
-    """Whose it is: an API key's id; empty for whoever came without one."""
+    """The owner: an API key's id, or empty if the caller had none."""
     state: RunState
     status: str | None = None
     created_at: int
@@ -31,61 +31,58 @@ class RunRow:
     input_digest: str
     input: str | None = None
     result: str | None = None
-    """The result as JSON, without what is kept beside the record."""
+    """The result as JSON, without the output that is stored in files."""
 
     @property
     def size(self) -> int:
-        """About what the record takes in the database."""
+        """Estimated bytes in the database."""
         return ROW_BYTES + len(self.result or "") + len(self.input or "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFilter:
-    """Which runs are wanted."""
-
     skill: str | None = None
     state: str | None = None
     status: str | None = None
     caller: str | None = None
-    """Only those of this one; None for everybody's."""
+    """Only runs of this caller; None for all."""
 
 
 class RunStore:
-    """Keeps what is known of each run."""
-
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def put(self, row: RunRow) -> None:
-        """Write a run down, in place of what was known of it before."""
+        """Add or replace a run."""
         await self._database.write(lambda connection: _put(connection, row))
 
     async def get(self, identity: str) -> RunRow | None:
-        """One run."""
         query = f"SELECT {_COLUMNS} FROM runs WHERE id = ?"  # noqa: S608
         rows = await self._database.read(lambda connection: connection.execute(query, (identity,)).fetchall())
         return _row(rows[0]) if rows else None
 
     def owner(self, identity: str) -> str | None:
-        """Whose run it is, at once; None where there is none."""
+        """The caller of a run, read on this thread; None if it does not exist."""
         query = "SELECT caller FROM runs WHERE id = ?"
-        row = self._database.look(lambda connection: connection.execute(query, (identity,)).fetchone())
+        row = self._database.read_blocking(lambda connection: connection.execute(query, (identity,)).fetchone())
         return None if row is None else str(row[0])
 
     def taken_by(self, caller: str) -> tuple[set[str], int]:
-        """The ids of a caller's runs, and about what their records take in the database."""
+        """The ids of a caller's runs, and the estimated bytes of their records."""
         query = "SELECT id, ? + length(coalesce(result, '')) + length(coalesce(input, '')) FROM runs WHERE caller = ?"
-        rows = self._database.look(lambda connection: connection.execute(query, (ROW_BYTES, caller)).fetchall())
+        rows = self._database.read_blocking(
+            lambda connection: connection.execute(query, (ROW_BYTES, caller)).fetchall()
+        )
         return {identity for identity, _ in rows}, sum(size for _, size in rows)
 
     async def page(
-        self, wanted: RunFilter, *, besides: Sequence[str] = (), offset: int, limit: int
+        self, filter: RunFilter, *, besides: Sequence[str] = (), offset: int, limit: int
     ) -> tuple[list[RunRow], int]:
-        """The newest first without inputs and results, and how many there are, leaving some out."""
-        given = {"skill": wanted.skill, "state": wanted.state, "status": wanted.status, "caller": wanted.caller}
-        used = {column: value for column, value in given.items() if value is not None}
-        left_out = f"id NOT IN ({', '.join('?' * len(besides))})"
-        where = " AND ".join([*(f"{column} = ?" for column in used), left_out])
+        """The newest first without inputs and results, and the total; `besides` are left out."""
+        columns = {"skill": filter.skill, "state": filter.state, "status": filter.status, "caller": filter.caller}
+        used = {column: value for column, value in columns.items() if value is not None}
+        not_besides = f"id NOT IN ({', '.join('?' * len(besides))})"
+        where = " AND ".join([*(f"{column} = ?" for column in used), not_besides])
         values = [*used.values(), *besides]
 
         def job(connection: sqlite3.Connection) -> tuple[list[RunRow], int]:
@@ -100,24 +97,24 @@ class RunStore:
         return await self._database.read(job)
 
     async def delete(self, identity: str) -> bool:
-        """Forget a run; False where there was none."""
+        """Delete a run; False if there was none."""
         query = "DELETE FROM runs WHERE id = ?"
         return await self._database.write(lambda connection: connection.execute(query, (identity,)).rowcount > 0)
 
     async def erase(self) -> None:
-        """Leave nothing of deleted records in the database's files."""
+        """Remove deleted records from the database's files."""
         await self._database.erase()
 
-    async def ended_before(self, moment: int, *, limit: int) -> list[str]:
-        """Runs that ended before a moment, the oldest first."""
+    async def ended_before(self, time_ms: int, *, limit: int) -> list[str]:
+        """Runs that ended before a time in milliseconds, the oldest first."""
         query = "SELECT id FROM runs WHERE created_at < ? AND ended_at < ? ORDER BY created_at LIMIT ?"
         rows = await self._database.read(
-            lambda connection: connection.execute(query, (moment, moment, limit)).fetchall()
+            lambda connection: connection.execute(query, (time_ms, time_ms, limit)).fetchall()
         )
         return [identity for (identity,) in rows]
 
     async def unfinished(self) -> list[RunRow]:
-        """Runs that had begun when the server went away."""
+        """Runs that were pending or running when the server stopped."""
         query = f"SELECT {_COLUMNS} FROM runs WHERE state IN ('pending', 'running')"  # noqa: S608
         rows = await self._database.read(lambda connection: connection.execute(query).fetchall())
         return [_row(row) for row in rows]

@@ -1,12 +1,12 @@
-"""Counters of calls, one row a tool; they survive restarts."""
+"""Call counters, one row per tool."""
 
 import logging
 import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from apexbridge.storage.behind import WriteBehind
 from apexbridge.storage.database import Database
+from apexbridge.storage.write_behind import WriteBehind
 
 FLUSH_SECONDS = 1.0
 _ADD = """INSERT INTO call_statistics VALUES (?, ?, ?, ?) ON CONFLICT (tool) DO UPDATE SET
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallCounts:
-    """How often one tool was called and how it went."""
+    """Calls of one tool: number, successes, total duration."""
 
     calls: int = 0
     successes: int = 0
@@ -26,12 +26,11 @@ class CallCounts:
 
     @property
     def average_ms(self) -> int:
-        """Mean duration in whole milliseconds."""
         return round(self.duration_ms / self.calls) if self.calls else 0
 
     @property
     def success_rate(self) -> float:
-        """Share of calls that went well, two decimals."""
+        """Share of successful calls, with two decimals."""
         return round(self.successes / self.calls, 2) if self.calls else 0.0
 
     def __add__(self, other: "CallCounts") -> "CallCounts":
@@ -43,28 +42,25 @@ class CallCounts:
 
 
 class CallStatisticsStore:
-    """Counts calls and tells the counts."""
-
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def record(self, tool: str, *, success: bool, duration_ms: int) -> None:
-        """Count one call that began to run."""
+        """Count one call that started."""
         await self.add({tool: CallCounts(calls=1, successes=int(success), duration_ms=duration_ms)})
 
     async def add(self, tallies: Mapping[str, CallCounts]) -> None:
-        """Count many calls at once."""
-        rows = [(tool, own.calls, own.successes, own.duration_ms) for tool, own in tallies.items()]
+        rows = [(tool, counts.calls, counts.successes, counts.duration_ms) for tool, counts in tallies.items()]
         await self._database.write(lambda connection: connection.executemany(_ADD, rows))
 
     async def all(self) -> dict[str, CallCounts]:
-        """The counts of everything that was ever called."""
+        """The counts of all tools that were ever called."""
         query = "SELECT tool, call_count, success_count, total_duration FROM call_statistics"
         rows = await self._database.read(lambda connection: connection.execute(query).fetchall())
         return {tool: CallCounts(calls=calls, successes=good, duration_ms=ms) for tool, calls, good, ms in rows}
 
     async def of(self, tool: str) -> CallCounts:
-        """The counts of one tool; zeros where it was never called."""
+        """The counts of one tool; zeros if it was never called."""
 
         def job(connection: sqlite3.Connection) -> CallCounts:
             row = connection.execute(
@@ -76,37 +72,34 @@ class CallStatisticsStore:
 
 
 class CallTally:
-    """Counts calls that take microseconds: in memory at once, in the database a moment later, many together."""
+    """Counts in memory and writes to the database in batches, for calls that take microseconds."""
 
     def __init__(self, store: CallStatisticsStore) -> None:
         self._store = store
-        self._waiting: dict[str, CallCounts] = {}
+        self._pending: dict[str, CallCounts] = {}
         self._behind = WriteBehind(self._flush, FLUSH_SECONDS)
 
     def count(self, tool: str, success: bool, duration_ms: int) -> None:
-        """Count one call."""
         one = CallCounts(calls=1, successes=int(success), duration_ms=duration_ms)
-        self._waiting[tool] = self._waiting.get(tool, CallCounts()) + one
-        self._behind.soon()
+        self._pending[tool] = self._pending.get(tool, CallCounts()) + one
+        self._behind.schedule()
 
     async def all(self) -> dict[str, CallCounts]:
-        """The counts of everything."""
         await self._flush()
         return await self._store.all()
 
     async def close(self) -> None:
-        """Write what is waiting."""
         await self._behind.close()
 
     async def _flush(self) -> bool:
-        waiting, self._waiting = self._waiting, {}
-        if not waiting:
+        pending, self._pending = self._pending, {}
+        if not pending:
             return False
         try:
-            await self._store.add(waiting)
-        except sqlite3.Error:  # a count is not worth a failure; what cannot be written now may be later
-            logger.warning("calls of %s could not be counted yet", ", ".join(waiting), exc_info=True)
-            for tool, own in waiting.items():
-                self._waiting[tool] = self._waiting.get(tool, CallCounts()) + own
+            await self._store.add(pending)
+        except sqlite3.Error:  # a counter must not make calls fail; the next flush tries again
+            logger.warning("calls of %s could not be counted yet", ", ".join(pending), exc_info=True)
+            for tool, counts in pending.items():
+                self._pending[tool] = self._pending.get(tool, CallCounts()) + counts
             return False
-        return bool(self._waiting)
+        return bool(self._pending)

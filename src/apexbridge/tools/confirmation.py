@@ -4,12 +4,12 @@ import asyncio
 import hashlib
 import json
 import secrets
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Literal, Protocol, TypeVar
 
+from apexbridge._time import now_ms
 from apexbridge.errors import ApexBridgeError, RequestError, SkillError, ToolError
 from apexbridge.tools.callview import summary_of, whole_of
 from apexbridge.tools.naming import SKILL_PREFIX
@@ -101,7 +101,7 @@ class Admission:
     async def take(self) -> bool:
         """Use the approval; False if it is not an unused approval. A caller that is cancelled has not used it."""
         assert self._token is not None  # noqa: S101  # it is taken first
-        using = asyncio.ensure_future(self._store.use(self.approval, admission=self._token, now=_now()))
+        using = asyncio.ensure_future(self._store.use(self.approval, admission=self._token, now=now_ms()))
         try:
             return await asyncio.shield(using)
         except asyncio.CancelledError:
@@ -187,12 +187,12 @@ class Confirmation:
 
         For whoever cannot be asked to bring an id along, such as a model.
         """
-        row = await self._store.approved_for((await self.get(id)).digest, now=_now())
+        row = await self._store.approved_for((await self.get(id)).digest, now=now_ms())
         return None if row is None else str(row["id"])
 
     async def waiting(self) -> list[Approval]:
         """Questions without an answer, the oldest first."""
-        return [Approval(**row) for row in await self._store.open(now=_now())]
+        return [Approval(**row) for row in await self._store.open(now=now_ms())]
 
     async def answer_to(self, id: str, *, seconds: float) -> Approval:
         """Wait until a question is decided, dropped or expired, or the time is up; returns what became of it.
@@ -207,7 +207,7 @@ class Confirmation:
         if self._requests[known.caller] >= most:
             return known
         with self._listening(known) as decided:
-            left = min(seconds, (known.expires_at - _now()) / 1000)
+            left = min(seconds, (known.expires_at - now_ms()) / 1000)
             with suppress(TimeoutError):
                 async with asyncio.timeout(max(0.0, left)):
                     # Once more, now that a decision is noticed: one may have come before.
@@ -246,7 +246,7 @@ class Confirmation:
         """
         known = await self.get(id)
         state: ApprovalState = "approved" if approve else "denied"
-        is_decided = await self._store.decide(id, state=state, now=_now())
+        is_decided = await self._store.decide(id, state=state, now=now_ms())
         self._wake(id)
         if not is_decided:
             raise ToolError(
@@ -259,7 +259,7 @@ class Confirmation:
         self._wake(*await self._store.forget(tool))
 
     async def _question(self, tool: Tool, call: Mapping[str, Any], caller: str, digest: str) -> ApexBridgeError:
-        now = _now()
+        now = now_ms()
         row = await self._store.waiting_for(digest, now=now + LEAST_LEFT_MS)
         if row is None:
             asked = Approval(
@@ -299,7 +299,7 @@ def _digest(tool: Tool, call: Mapping[str, Any], caller: str) -> str:
 def _why(approval: Approval) -> str:
     if approval.state in ("used", "denied"):
         return {"used": "it has been used", "denied": "it was denied"}[approval.state]
-    if approval.expires_at <= _now():
+    if approval.expires_at <= now_ms():
         return "it has expired"
     return "nobody has approved it yet" if approval.state == "waiting" else "it has been answered"
 
@@ -324,7 +324,3 @@ def _refusal(tool: Tool, message: str, code: str, **details: Any) -> ApexBridgeE
 
 def _called(tool: Tool) -> str:
     return tool.id.removeprefix(SKILL_PREFIX)
-
-
-def _now() -> int:
-    return int(time.time() * 1000)

@@ -1,9 +1,9 @@
 """Where a call stands: pending, running, and then completed or failed; nothing else follows from anything else."""
 
-import time
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from apexbridge._time import now_ms
 from apexbridge.errors import ToolError
 from apexbridge.wire import WireModel
 
@@ -39,7 +39,7 @@ class ToolState:
             ToolError: it had begun before.
         """
         self._check("pending", "running")
-        return ToolState(input=self.input, status="running", start=_now())
+        return ToolState(input=self.input, status="running", start=now_ms())
 
     def complete(self, output: Any) -> "ToolState":
         """It went well.
@@ -48,7 +48,7 @@ class ToolState:
             ToolError: it was not running.
         """
         self._check("running", "completed")
-        return ToolState(input=self.input, status="completed", output=output, start=self.start, end=_now())
+        return ToolState(input=self.input, status="completed", output=output, start=self.start, end=now_ms())
 
     def fail(self, error: str) -> "ToolState":
         """It went wrong.
@@ -57,7 +57,7 @@ class ToolState:
             ToolError: it was not running.
         """
         self._check("running", "error")
-        return ToolState(input=self.input, status="error", error=error, start=self.start, end=_now())
+        return ToolState(input=self.input, status="error", error=error, start=self.start, end=now_ms())
 
     @property
     def duration(self) -> int:
@@ -78,7 +78,3 @@ class ToolState:
     def _check(self, before: Status, after: Status) -> None:
         if self.status != before:
             raise ToolError(f"A call that is {self.status} cannot become {after}")
-
-
-def _now() -> int:
-    return int(time.time() * 1000)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self
 
+from apexbridge._time import now_ms
 from apexbridge.agent.budget import StopCause
 from apexbridge.agent.chat_events import ChatFinished, ChatStarted, Event, PassedThrough, Report, TextDelta
 from apexbridge.agent.records.redaction import MAX_NAME, error_summary, redact_steps
@@ -99,7 +100,7 @@ class ChatRecorder:
         self._request = request
         self._upstream = upstream
         self._model = request.model
-        self._started_at = int(time.time() * 1000)
+        self._started_at = now_ms()
         self._begun = time.monotonic()
         self._report: Report | None = None
         self._ended: ChatFinished | None = None

@@ -3,20 +3,20 @@
 import asyncio
 import logging
 import sqlite3
-import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import anyio
 import anyio.to_thread
 
+from apexbridge._time import MS_PER_DAY, now_ms
 from apexbridge.agent.records.recorder import ChatRecord
 from apexbridge.agent.records.truncation import bounded, clean
 from apexbridge.agent.records.views import ChatDetail, ChatPage, ChatStatistics, ModelTotals, detail, summary, totals
 from apexbridge.errors import RequestError
-from apexbridge.storage.behind import WriteBehind
 from apexbridge.storage.chats import ChatFilter, ChatRow, ChatStore
 from apexbridge.storage.faults import storage_faults
+from apexbridge.storage.write_behind import WriteBehind
 
 FLUSH_SECONDS = 1.0
 MAX_WAITING = 10_000
@@ -24,7 +24,6 @@ MAX_WAITING_BYTES = 64 * 1024 * 1024
 """Limits of what waits for a slow disk. Further records are dropped and counted."""
 BATCH = 500
 SWEEP_SECONDS = 3600
-MS_PER_DAY = 24 * 3600 * 1000
 DEFAULT_DAYS = 30
 DEFAULT_LIMIT = 50
 Long = tuple[str, str | None, str | None]
@@ -79,7 +78,7 @@ class ChatRecords:
         else:
             self._waiting.append((record, long))
             self._bytes += size
-        self._behind.soon()
+        self._behind.schedule()
 
     async def close(self) -> None:
         """Write pending records."""
@@ -145,7 +144,7 @@ class ChatRecords:
     async def statistics(self, *, days: int = DEFAULT_DAYS) -> ChatStatistics:
         """Totals of the last days, overall and by model."""
         await self._flush()
-        together, models = await self._store.sums(_now() - days * MS_PER_DAY)
+        together, models = await self._store.sums(now_ms() - days * MS_PER_DAY)
         by_model = [ModelTotals(model=model, **totals(sums)) for model, sums in models.items()]
         return ChatStatistics(days=days, models=by_model, **totals(together))
 
@@ -166,7 +165,7 @@ class ChatRecords:
 
     async def sweep(self) -> None:
         """Delete records older than the retention time."""
-        moment = _now() - self._retention_days * MS_PER_DAY
+        moment = now_ms() - self._retention_days * MS_PER_DAY
         try:
             while await self._store.delete_before(moment, limit=BATCH) == BATCH:
                 pass
@@ -217,7 +216,3 @@ def _not_found(identity: str) -> RequestError:
     return RequestError(
         f"There is no record of a chat {identity[:64]}; it may be older than records are kept", code="CHAT_NOT_FOUND"
     )
-
-
-def _now() -> int:
-    return int(time.time() * 1000)

@@ -1,4 +1,4 @@
-"""One or two models as one: a skill's vector is theirs in a row, a request's is asked of those that can read it."""
+"""One or two models combined: a skill's vector is the vectors of all models in a row."""
 
 import threading
 from collections import OrderedDict
@@ -7,9 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from apexbridge.errors import ServerError
+from apexbridge.retrieval.config import RetrievalSettings
 from apexbridge.retrieval.documents import Document
 from apexbridge.retrieval.embedders.endpoint import EndpointModel
+from apexbridge.retrieval.embedders.english import find_english_model
 from apexbridge.retrieval.embedders.model import Floats, Model, Scale
+from apexbridge.retrieval.embedders.multilingual import MultilingualModel
 from apexbridge.retrieval.glossary import english_gist
 from apexbridge.retrieval.text import clauses, is_mostly_ascii
 
@@ -17,23 +21,23 @@ CACHED_REQUESTS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartVectors:
-    """A request as one model sees it."""
+class ModelVectors:
+    """A request, embedded by one model."""
 
     whole: Floats
     clauses: Floats
-    """A row each; no rows where the request asks for one thing."""
+    """One row per clause; empty if the request asks for one thing."""
     scale: Scale
     is_gist: bool = False
     """Whether the model read a few translated words instead of the request."""
 
 
-RequestVectors = tuple[PartVectors | None, ...]
-"""One place a model; None where the model can make nothing of the request."""
+RequestVectors = tuple[ModelVectors | None, ...]
+"""One entry per model; None if the model cannot read the request."""
 
 
 class Embedder:
-    """Turns skills and requests into vectors; blocks, and may be called from several threads."""
+    """Embeds skills and requests. Its calls block; several threads may call at once."""
 
     def __init__(self, models: Sequence[Model]) -> None:
         self.models = tuple(models)
@@ -43,53 +47,52 @@ class Embedder:
 
     @property
     def is_remote(self) -> bool:
-        """Whether another machine may say something else next time."""
+        """Whether a server embeds, which may answer with other dimensions next time."""
         return any(isinstance(model, EndpointModel) for model in self.models)
 
     @property
-    def part_dimensions(self) -> tuple[int, ...]:
-        """Length of each model's part."""
+    def dimensions_by_model(self) -> tuple[int, ...]:
         return tuple(model.dimensions for model in self.models)
 
     @property
     def dimensions(self) -> int:
-        """Length of a whole vector."""
-        return sum(self.part_dimensions)
+        """Length of a skill's vector."""
+        return sum(self.dimensions_by_model)
 
-    def expect(self, stored: tuple[str, int] | None) -> None:
-        """Take from the store how long the vectors are, where they are this model's and it did not say so itself."""
+    def assume_dimensions(self, stored: tuple[str, int] | None) -> None:
+        """Until a remote model answers, take the length of its vectors from the store: model id and length."""
         for model in self.models:
             if isinstance(model, EndpointModel) and stored and stored[0] == self.id:
                 model.assume(stored[1])
 
     def probe(self) -> None:
-        """Ask the model once, so that the length of its vectors is known where it can be.
+        """Ask a remote model once, to learn the length of its vectors.
 
         Raises:
-            EmbeddingError: it cannot be used.
+            EmbeddingError: a model cannot be used.
         """
         for model in self.models:
             model.scale()
 
     def embed_documents(self, documents: Sequence[Document]) -> list[Floats]:
-        """A vector a skill: its text, and its name as far as that has weight.
+        """One vector per skill: its text, and its name if that has weight.
 
         Raises:
             EmbeddingError: a model cannot be used.
         """
-        named = [place for place, document in enumerate(documents) if document.name_weight > 0]
-        texts = [document.text for document in documents] + [documents[place].title for place in named]
-        weights = np.array([documents[place].name_weight for place in named], np.float32)[:, None]
-        parts = []
+        named = [row for row, document in enumerate(documents) if document.name_weight > 0]
+        texts = [document.text for document in documents] + [documents[row].title for row in named]
+        weights = np.array([documents[row].name_weight for row in named], np.float32)[:, None]
+        by_model = []
         for model in self.models:
             vectors = model.embed(texts)
-            part = np.array(vectors[: len(documents)])
-            part[named] = (1 - weights) * part[named] + weights * vectors[len(documents) :]
-            parts.append(part)
-        return list(np.concatenate(parts, axis=1))
+            combined = np.array(vectors[: len(documents)])
+            combined[named] = (1 - weights) * combined[named] + weights * vectors[len(documents) :]
+            by_model.append(combined)
+        return list(np.concatenate(by_model, axis=1))
 
     def embed_request(self, request: str) -> RequestVectors:
-        """The request and its clauses; the last ones asked are remembered.
+        """The request and its clauses; recent ones are cached.
 
         Raises:
             EmbeddingError: a model cannot be used.
@@ -98,7 +101,7 @@ class Embedder:
             if request in self._requests:
                 self._requests.move_to_end(request)
                 return self._requests[request]
-        vectors = tuple(_as_seen_by(model, request) for model in self.models)
+        vectors = tuple(_embed_request(model, request) for model in self.models)
         with self._lock:
             self._requests[request] = vectors
             if len(self._requests) > CACHED_REQUESTS:
@@ -106,12 +109,30 @@ class Embedder:
         return vectors
 
 
-def _as_seen_by(model: Model, request: str) -> PartVectors | None:
+def choose_embedder(settings: RetrievalSettings) -> Embedder:
+    """The embedder for these settings. Models are loaded at first use.
+
+    Raises:
+        ServerError: INVALID_SETTING, an endpoint without address or model.
+    """
+    if settings.embedding == "openai":
+        if not settings.base_url or not settings.model:
+            raise ServerError(
+                "APEX_EMBEDDING=openai needs APEX_EMBEDDING_BASE_URL and APEX_EMBEDDING_MODEL.", code="INVALID_SETTING"
+            )
+        return Embedder([EndpointModel(base_url=settings.base_url, model=settings.model, api_key=settings.api_key)])
+    models: list[Model] = [MultilingualModel()]
+    if english := find_english_model():
+        models.append(english)
+    return Embedder(models)
+
+
+def _embed_request(model: Model, request: str) -> ModelVectors | None:
     if not model.english_only or is_mostly_ascii(request):
         vectors = model.embed([request, *clauses(request)])
-        return PartVectors(whole=vectors[0], clauses=vectors[1:], scale=model.scale())
+        return ModelVectors(whole=vectors[0], clauses=vectors[1:], scale=model.scale())
     gist = english_gist(request)
     if gist is None:
         return None
     vectors = model.embed([gist])
-    return PartVectors(whole=vectors[0], clauses=vectors[1:], scale=model.scale(), is_gist=True)
+    return ModelVectors(whole=vectors[0], clauses=vectors[1:], scale=model.scale(), is_gist=True)

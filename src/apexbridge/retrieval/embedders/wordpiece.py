@@ -1,4 +1,4 @@
-"""BERT's way from text to numbers: words in lower case, then the longest pieces that the vocabulary has."""
+"""BERT's WordPiece tokenizer: words in lower case, split into the longest subwords of the vocabulary."""
 
 import unicodedata
 from collections.abc import Iterator, Mapping
@@ -10,42 +10,42 @@ MAX_WORD_CHARACTERS = 100
 
 
 class WordPieceTokenizer:
-    """Tokens of an uncased BERT vocabulary."""
+    """For an uncased BERT vocabulary."""
 
     def __init__(self, vocabulary: Mapping[str, int]) -> None:
         self._vocabulary = vocabulary
         self._unknown = vocabulary["[UNK]"]
         self._begin, self._end = vocabulary["[CLS]"], vocabulary["[SEP]"]
-        self._pieces = lru_cache(maxsize=20_000)(self._split)
+        self._subwords = lru_cache(maxsize=20_000)(self._split)
 
     def encode(self, text: str, limit: int) -> list[int]:
-        """At most `limit` numbers, the two that mark begin and end among them."""
-        found = [self._begin]
+        """At most `limit` token ids, including those that mark begin and end."""
+        ids = [self._begin]
         for word in _words(text):
-            # Long words stay out of the cache, where they would take memory.
-            found.extend(self._pieces(word) if len(word) <= MAX_WORD_CHARACTERS else (self._unknown,))
-            if len(found) >= limit:
+            # Long words would fill the cache.
+            ids.extend(self._subwords(word) if len(word) <= MAX_WORD_CHARACTERS else (self._unknown,))
+            if len(ids) >= limit:
                 break
-        return [*found[: limit - 1], self._end]
+        return [*ids[: limit - 1], self._end]
 
     def _split(self, word: str) -> tuple[int, ...]:
-        pieces: list[int] = []
+        subwords: list[int] = []
         start = 0
         while start < len(word):
             prefix = "##" if start else ""
             for end in range(len(word), start, -1):
-                piece = self._vocabulary.get(prefix + word[start:end])
-                if piece is not None:
+                subword = self._vocabulary.get(prefix + word[start:end])
+                if subword is not None:
                     break
             else:
                 return (self._unknown,)
-            pieces.append(piece)
+            subwords.append(subword)
             start = end
-        return tuple(pieces)
+        return tuple(subwords)
 
 
 def _words(text: str) -> Iterator[str]:
-    """Words without accents; every punctuation mark and every ideograph is one of its own."""
+    """Words without accents; every punctuation mark and every ideograph is a word."""
     word: list[str] = []
     for character in normalized("NFD", text.lower()):
         category = unicodedata.category(character)
@@ -68,5 +68,5 @@ def _words(text: str) -> Iterator[str]:
 
 
 def _is_punctuation(character: str, category: str) -> bool:
-    """All of ASCII that is neither letter nor digit counts, as BERT counts it."""
+    """As in BERT, every ASCII character that is neither letter nor digit."""
     return category.startswith("P") or (character.isascii() and not character.isalnum())

@@ -1,1 +1,1 @@
-"""The index: LanceDB is the copy that lasts, memory the one that answers."""
+"""The search index: searches read memory, LanceDB is the durable copy."""

@@ -7,16 +7,16 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from apexbridge.retrieval.embedders.model import Floats
+
 K1 = 1.2
 B_SHORT, B_LONG = 0.75, 0.4
 SHORT_TOKENS, LONG_TOKENS = 14.0, 22.0
-"""Among short descriptions a longer one is vaguer; among long ones it says more. So `b` falls with the mean length."""
-
-Floats = NDArray[np.float32]
+"""`b` falls between these mean lengths: among short descriptions a long one is vague, among long ones specific."""
 
 
 class KeywordIndex:
-    """Tokens by slot; a slot is a document's place in the index."""
+    """Tokens by slot; a slot is a document's position in the index."""
 
     def __init__(self) -> None:
         self._vocabulary: dict[str, int] = {}
@@ -29,7 +29,7 @@ class KeywordIndex:
         self._rarity: Floats = np.zeros(0, np.float32)
 
     def put(self, slot: int, tokens: Iterable[str]) -> None:
-        """These are the slot's tokens from now on; a new slot is the next one."""
+        """Set a slot's tokens; a new slot is the next free one."""
         counted = Counter(tokens)
         terms = np.fromiter(
             (self._vocabulary.setdefault(token, len(self._vocabulary)) for token in counted), np.int32, len(counted)
@@ -43,7 +43,7 @@ class KeywordIndex:
         self._built = False
 
     def drop(self, slot: int) -> None:
-        """Remove a slot; the last one moves into its place."""
+        """Remove a slot; the last one takes its number."""
         self._terms[slot], self._counts[slot] = self._terms[-1], self._counts[-1]
         self._terms.pop()
         self._counts.pop()
@@ -54,17 +54,17 @@ class KeywordIndex:
         self._build()
         scores = np.zeros(len(self._terms), np.float32)
         for term, times in Counter(self._known(tokens)).items():
-            place = slice(self._starts[term], self._starts[term + 1])
-            scores[self._slots[place]] += times * self._weights[place]
+            postings = slice(self._starts[term], self._starts[term + 1])
+            scores[self._slots[postings]] += times * self._weights[postings]
         return scores
 
-    def coverage(self, tokens: Sequence[str], others: Sequence[str] = ()) -> float:
-        """The share of the request's tokens that the index knows; words that stand for them may help out."""
+    def coverage(self, tokens: Sequence[str], translated: Sequence[str] = ()) -> float:
+        """Share of the request's tokens that the index has; known translations count as well."""
         self._build()
-        return (len(self._known(tokens)) + len(self._known(others))) / len(tokens) if tokens else 0.0
+        return (len(self._known(tokens)) + len(self._known(translated))) / len(tokens) if tokens else 0.0
 
     def matched(self, slot: int, tokens: Sequence[str]) -> tuple[list[str], float]:
-        """Which of the request's tokens a slot has, and which share of the request's weight they are."""
+        """The request's tokens that a slot has, and their share of the request's weight."""
         self._build()
         own = set(self._terms[slot].tolist())
         found, weight, total = [], 0.0, 0.0
@@ -82,7 +82,7 @@ class KeywordIndex:
         return [term for term in terms if term is not None and self._starts[term + 1] > self._starts[term]]
 
     def _build(self) -> None:
-        """Postings from what the slots have; done once after a change, when somebody asks."""
+        """Build the postings; done at the first query after a change."""
         if self._built:
             return
         self._built = True

@@ -1,4 +1,4 @@
-"""The index in memory, where searches run: documents, their vectors and their keywords, by slot."""
+"""The index in memory, which searches read: documents, vectors and keywords, by slot."""
 
 import threading
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -8,18 +8,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from apexbridge.retrieval.documents import Document
+from apexbridge.retrieval.embedders.model import Floats
 from apexbridge.retrieval.index.keywords import KeywordIndex
 
-Floats = NDArray[np.float32]
 FIRST_CAPACITY = 64
 
 
 class MemoryIndex:
-    """Everything a search looks at. Whoever reads or changes it holds it, so that nobody sees half a change."""
+    """Readers and writers hold its lock, so that no reader sees a partial change."""
 
     def __init__(self, dimensions: Sequence[int]) -> None:
         self.dimensions = tuple(dimensions)
-        """Of each model's part of a vector."""
+        """Vector length of each model."""
         self.documents: list[Document] = []
         self.keywords = KeywordIndex()
         self.version = 0
@@ -30,8 +30,7 @@ class MemoryIndex:
         self._lock = threading.Lock()
 
     @contextmanager
-    def held(self) -> Iterator["MemoryIndex"]:
-        """Keep it as it is for as long as the block lasts."""
+    def locked(self) -> Iterator["MemoryIndex"]:
         with self._lock:
             yield self
 
@@ -41,14 +40,12 @@ class MemoryIndex:
     def __contains__(self, name: str) -> bool:
         return name in self._slots
 
-    # ------------------------------------------------------------------------------------------------- looking
     def slot(self, name: str) -> int | None:
-        """Where a skill stands."""
         return self._slots.get(name)
 
-    def matrix(self, part: int) -> Floats:
-        """One model's vectors, a row a slot; rows without a vector are zero."""
-        return self._matrices[part][: len(self.documents)]
+    def matrix(self, model: int) -> Floats:
+        """One model's vectors, a row per slot; rows without a vector are zero."""
+        return self._matrices[model][: len(self.documents)]
 
     @property
     def has_vector(self) -> NDArray[np.bool_]:
@@ -56,22 +53,21 @@ class MemoryIndex:
         return self._has_vector[: len(self.documents)]
 
     def vector(self, slot: int) -> Floats:
-        """A slot's whole vector, all parts in a row."""
+        """A slot's vectors of all models in a row."""
         return np.concatenate([matrix[slot] for matrix in self._matrices])
 
     def without_vector(self) -> list[str]:
-        """Skills that are known by their words only."""
+        """Skills that are found by their words only."""
         return [self.documents[slot].name for slot in np.flatnonzero(~self.has_vector)]
 
-    # ------------------------------------------------------------------------------------------------ changing
     def put(self, document: Document, vector: Floats | None) -> None:
-        """Add a skill, or replace what is known of it; without a vector it is found by its words alone."""
+        """Add or replace a skill."""
         slot = self._slots.get(document.name)
         if slot is None:
             slot = len(self.documents)
             self._slots[document.name] = slot
             self.documents.append(document)
-            self._make_room()
+            self._ensure_capacity()
         self.documents[slot] = document
         self.keywords.put(slot, document.keywords())
         self._has_vector[slot] = vector is not None
@@ -82,7 +78,7 @@ class MemoryIndex:
         self.version += 1
 
     def reshape(self, dimensions: Sequence[int]) -> None:
-        """Vectors are of another length from now on; those there were are of no use any more."""
+        """Change the length of vectors; vectors of another length are dropped."""
         if tuple(dimensions) != self.dimensions:
             self.dimensions = tuple(dimensions)
             capacity = len(self._has_vector)
@@ -91,21 +87,21 @@ class MemoryIndex:
             self.version += 1
 
     def drop(self, names: Iterable[str]) -> list[str]:
-        """Forget these; gives those that were there."""
-        gone = [name for name in names if name in self._slots]
-        for name in gone:
+        """Remove skills; returns those that were known."""
+        dropped = [name for name in names if name in self._slots]
+        for name in dropped:
             self._drop(name)
-        if gone:
+        if dropped:
             self.version += 1
-        return gone
+        return dropped
 
-    def drop_all_but(self, names: Collection[str]) -> list[str]:
-        """Forget the others; gives what was forgotten."""
-        kept = set(names)
-        return self.drop([name for name in self._slots if name not in kept])
+    def retain(self, names: Collection[str]) -> list[str]:
+        """Remove all other skills; returns what was removed."""
+        retained = set(names)
+        return self.drop([name for name in self._slots if name not in retained])
 
     def _drop(self, name: str) -> None:
-        """The last slot moves into the free place."""
+        """Remove a skill; the last slot moves into the free one."""
         slot, last = self._slots.pop(name), len(self.documents) - 1
         moved = self.documents.pop()
         self.keywords.drop(slot)
@@ -116,7 +112,7 @@ class MemoryIndex:
                 matrix[slot] = matrix[last]
             self._has_vector[slot] = self._has_vector[last]
 
-    def _make_room(self) -> None:
+    def _ensure_capacity(self) -> None:
         capacity = len(self._has_vector)
         if len(self.documents) > capacity:
             self._has_vector = np.concatenate((self._has_vector, np.zeros(capacity, np.bool_)))

@@ -1,6 +1,6 @@
 """A copy of the index in one file, so that a start needs neither LanceDB's import nor its tables.
 
-It says which commit of the tables it was made of; beside any other commit it counts for nothing.
+It names the commit of the tables that it was made from. With any other commit it is ignored.
 """
 
 import json
@@ -16,26 +16,26 @@ import numpy as np
 from apexbridge._fs import PRIVATE_FILE
 from apexbridge.retrieval.documents import Document
 from apexbridge.retrieval.index.lance import Contents, IndexedSkill
-from apexbridge.retrieval.usage import Pair
+from apexbridge.retrieval.usage import UsagePair
 
 FORMAT = 2
-"""Files of format 1 hold the text of past requests."""
+"""Files of format 1 contain the text of past requests."""
 logger = logging.getLogger(__name__)
 
 
 def write_snapshot(path: Path, contents: Contents, *, signature: str, embedder: str, dimensions: int) -> None:
-    """Put the copy in place in one step; one that cannot be written is only missing."""
+    """Write the snapshot atomically. A failure is only logged: the next start reads the tables."""
     about = {
         "signature": signature,
         "embedder": embedder,
         "skills": [asdict(skill.document) for skill in contents.skills],
         "pairs": [asdict(pair) for pair, _ in contents.pairs],
     }
-    beside = path.with_name(f"{path.name}.new")
+    temporary = path.with_name(f"{path.name}.new")
     try:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         with os.fdopen(
-            os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE), "wb"
+            os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE), "wb"
         ) as file:
             np.savez(
                 file,
@@ -44,15 +44,15 @@ def write_snapshot(path: Path, contents: Contents, *, signature: str, embedder: 
                 skills=_stacked([skill.vector for skill in contents.skills], dimensions),
                 pairs=_stacked([vector for _, vector in contents.pairs], dimensions),
             )
-        beside.replace(path)
+        temporary.replace(path)
     except OSError as error:
         with suppress(OSError):
-            beside.unlink(missing_ok=True)
-        logger.warning("the copy of the index could not be written: %s", error.strerror)
+            temporary.unlink(missing_ok=True)
+        logger.warning("the snapshot of the index could not be written: %s", error.strerror)
 
 
 def read_snapshot(path: Path, *, signature: str, embedder: str, dimensions: int) -> Contents | None:
-    """The copy, where it is one of this commit and this model."""
+    """The contents; None if the snapshot is missing, damaged, or of another commit or model."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             about = json.loads(stored["about"].tobytes())
@@ -63,20 +63,20 @@ def read_snapshot(path: Path, *, signature: str, embedder: str, dimensions: int)
             return None
         return Contents(
             skills=[
-                IndexedSkill(document=_document(own), vector=vector)
-                for own, vector in zip(about["skills"], skills, strict=True)
+                IndexedSkill(document=Document.from_stored(fields), vector=vector)
+                for fields, vector in zip(about["skills"], skills, strict=True)
             ],
-            pairs=[(Pair(**own), vector) for own, vector in zip(about["pairs"], pairs, strict=True)],
+            pairs=[(UsagePair(**fields), vector) for fields, vector in zip(about["pairs"], pairs, strict=True)],
         )
     except FileNotFoundError:
         return None
-    except Exception as error:  # a file of unknown content: whatever is wrong with it, it is not a copy
-        logger.warning("the copy of the index is of no use: %s", type(error).__name__)
+    except Exception as error:  # numpy and zipfile raise many types for damaged files
+        logger.warning("the snapshot of the index is unusable: %s", type(error).__name__)
         return None
 
 
 def remove_snapshot_with_texts(path: Path) -> None:
-    """Remove a copy that another version wrote, which may hold the text of past requests.
+    """Remove a snapshot of an earlier version, which may contain the text of past requests.
 
     Raises:
         OSError: it could not be removed.
@@ -86,16 +86,12 @@ def remove_snapshot_with_texts(path: Path) -> None:
             is_ours = int(stored["format"]) == FORMAT
     except FileNotFoundError:
         is_ours = True
-    except Exception:  # a file of unknown content
+    except Exception:  # damaged, so its content is unknown
         is_ours = False
     if not is_ours:
         path.unlink(missing_ok=True)
-    path.with_name(f"{path.name}.new").unlink(missing_ok=True)  # of a crash
+    path.with_name(f"{path.name}.new").unlink(missing_ok=True)  # left by a crash
 
 
 def _stacked(vectors: list[Any], dimensions: int) -> Any:
     return np.stack(vectors) if vectors else np.zeros((0, dimensions), np.float32)
-
-
-def _document(own: dict[str, Any]) -> Document:
-    return Document(**{**own, "tags": tuple(own["tags"]), "derived_tags": tuple(own["derived_tags"])})

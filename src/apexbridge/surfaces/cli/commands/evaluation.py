@@ -32,7 +32,7 @@ def retrieval(
 ) -> None:
     """Recall, MRR and nDCG of search on a corpus; thresholds are off."""
     from apexbridge.errors import ServerError
-    from apexbridge.retrieval.embedders.choose import choose_embedder
+    from apexbridge.retrieval.embedders.embedder import choose_embedder
     from apexbridge.retrieval.embedders.model import EmbeddingError
     from apexbridge.retrieval.evaluation import evaluate
     from apexbridge.settings import load_settings

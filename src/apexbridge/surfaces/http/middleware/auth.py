@@ -6,13 +6,13 @@ The id of the key becomes `caller` in the request's state. It is empty for whoev
 import hmac
 import ipaddress
 import re
-import time
 from dataclasses import dataclass
 from functools import lru_cache
 from urllib.parse import unquote_plus
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from apexbridge._time import now_ms
 from apexbridge.errors import ApexBridgeError, RequestError
 from apexbridge.settings import KeysRequired
 from apexbridge.storage.keys import PREFIX, KeyScope, KeyStore
@@ -134,7 +134,7 @@ class AccessGuard:
         if key is None:
             raise RequestError(f"This is no API key of this server. {_HOW}", code="UNAUTHORIZED", given=True)
         state["caller"] = key.id
-        now = int(time.time() * 1000)
+        now = now_ms()
         if problem := key.problem(now):
             raise RequestError(f"The API key {key.id} {problem}. {_HOW}", code="UNAUTHORIZED", given=True)
         if wait := self._rates.take(key.id):

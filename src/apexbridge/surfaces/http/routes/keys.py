@@ -7,7 +7,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Request
 from pydantic import Field
 
-from apexbridge.storage.keys import MAX_NAME_CHARACTERS, ApiKey, KeyScope, milliseconds
+from apexbridge._time import now_ms
+from apexbridge.storage.keys import MAX_NAME_CHARACTERS, ApiKey, KeyScope
 from apexbridge.surfaces.http.deps import ServedBridge
 from apexbridge.surfaces.http.middleware.audit_trail import note
 from apexbridge.wire import WireInput, WireModel
@@ -62,7 +63,7 @@ async def list_keys(bridge: ServedBridge) -> list[KeyView]:
 @router.post("/api/keys", status_code=201)
 async def create_key(bridge: ServedBridge, request: Request, wanted: KeyInput) -> NewKey:
     """Make a key; its text is in this answer and nowhere else."""
-    expires_at = milliseconds() + wanted.expires_in * 1000 if wanted.expires_in else None
+    expires_at = now_ms() + wanted.expires_in * 1000 if wanted.expires_in else None
     key, text = await bridge.keys.create(wanted.name, wanted.scopes, expires_at=expires_at)
     note(request, target=key.id, detail=f"{key.name}: {', '.join(sorted(key.scopes))}")
     return NewKey(**_told(key), key=text)
