@@ -1,7 +1,10 @@
 """Fixtures that open the real parts and close them again."""
 
+import atexit
 import os
+import shutil
 import signal
+import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -31,9 +34,18 @@ hypothesis.settings.load_profile("unhurried")
 
 
 def pytest_configure() -> None:
-    """Started in the background, this process and all commands that tests start would ignore Ctrl-C."""
+    _use_own_temporary_folder()
+    # A process started in the background ignores Ctrl-C, and so would all commands that tests start.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _use_own_temporary_folder() -> None:
+    """Tests look at what runs leave in the temporary folder, so each worker has its own."""
+    folder = tempfile.mkdtemp(prefix="apex-tests-")
+    Path(folder).chmod(0o1777)  # some tests are run by other users
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    os.environ["TMPDIR"] = tempfile.tempdir = folder
 
 
 @pytest.fixture
