@@ -267,7 +267,7 @@ class Catalog:
         await self._database.write(job)
 
     async def prove_writable(self) -> None:
-        """Write a page without changing it, so that a full or read-only disk fails before any file is changed."""
+        """Write a page without changing it, so that a database error occurs before any file is changed."""
 
         def job(connection: sqlite3.Connection) -> None:
             (version,) = connection.execute("PRAGMA user_version").fetchone()

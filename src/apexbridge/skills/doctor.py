@@ -77,7 +77,10 @@ def diagnose(path: Path, *, write: bool = False) -> Diagnosis:
 
 
 def repair(data: bytes, folder: str) -> bytes:
-    """Return the file with a well-formed block and a valid name; unchanged if a repair is unnecessary or loses values."""
+    """Return the file with a well-formed block and a valid name.
+
+    The file is unchanged if it needs no repair, or if a repair would lose values.
+    """
     text = data.decode("utf-8", "surrogateescape").removeprefix("\ufeff")
     try:
         document = parse_leniently(text)
@@ -112,7 +115,10 @@ def _keeps_everything(before: Document, text: str) -> bool:
 
 
 def _with_sound_block(document: Document) -> str:
-    """Rewrite a broken block: quote values that are not valid YAML; comment out repeated keys and lines without a key."""
+    """Rewrite a broken block.
+
+    Values that are not valid YAML are quoted. Repeated keys and lines without a key become comments.
+    """
     try:
         return parse(document.text).text
     except FrontmatterError:
@@ -143,7 +149,7 @@ def _with_sound_block(document: Document) -> str:
 
 
 def _findings(data: bytes, folder: str) -> list[Finding]:
-    """Errors of the seed profile as errors, and warnings of the lenient profile as warnings."""
+    """Errors of the seed profile, and warnings of the lenient profile for other lines."""
     strictly = read_skill_markdown(data, folder=folder, profile="seed")
     found = [(_finding(item, "error")) for item in strictly.errors]
     leniently = read_skill_markdown(data, folder=folder, profile="lenient")
