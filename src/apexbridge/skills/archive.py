@@ -1,7 +1,7 @@
-"""ZIP archives from strangers: every rule is checked on the directory before one byte is written.
+"""Reads untrusted ZIP archives. The directory is checked completely before anything is written.
 
-The central directory is read field by field instead of through `zipfile`, which forgives most of what an attacker
-needs: two names for one entry, overlapping bodies, data around the archive, sizes that lie.
+The central directory is parsed here, not by `zipfile`, which accepts most of what an attacker needs: two names for
+one entry, overlapping entries, data around the archive, wrong sizes.
 """
 
 import stat
@@ -21,9 +21,9 @@ MAX_FILE_BYTES = 25 * MEGABYTE
 MAX_TOTAL_BYTES = 100 * MEGABYTE
 MAX_RATIO = 200
 RATIO_FREE_BYTES = 1 * MEGABYTE
-"""A smaller file may shrink as far as it likes: text compresses well."""
+"""Smaller files may have any compression ratio: text compresses well."""
 MAX_COMMENT_BYTES = 512
-"""`git archive` writes its commit id there."""
+"""Comments are allowed because `git archive` writes the commit id there."""
 
 _END = struct.Struct("<4s4H2LH")
 _CENTRAL = struct.Struct("<4s4B4H3L5H2L")
@@ -35,7 +35,7 @@ _CHUNK = 64 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A file of the archive that is fit to be extracted."""
+    """A file of the archive that passed all checks."""
 
     parts: tuple[str, ...]
     size: int
@@ -43,17 +43,16 @@ class Entry:
     method: int
     crc: int
     offset: int
-    """Where its bytes begin."""
+    """Of the data, after the local header."""
     executable: bool
 
     @property
     def path(self) -> str:
-        """The whole name, for people."""
         return "/".join(self.parts)
 
 
 def inspect(file: BinaryIO) -> list[Entry]:
-    """The files of an archive that breaks no rule, junk left out.
+    """Check an archive; returns its files, without junk.
 
     Raises:
         InvalidArchiveError: INVALID_ZIP, UNSAFE_PATH, UNSAFE_ENTRY or ARCHIVE_TOO_LARGE.
@@ -82,10 +81,10 @@ def inspect(file: BinaryIO) -> list[Entry]:
 
 
 def read_entry(file: BinaryIO, entry: Entry) -> Iterator[bytes]:
-    """The entry's bytes in pieces, counted and checked as they come.
+    """Yield the entry's data in chunks. The checksum is verified after the last chunk.
 
     Raises:
-        InvalidArchiveError: INVALID_ZIP where the bytes are not what the directory promised.
+        InvalidArchiveError: INVALID_ZIP if the data does not match the directory.
     """
     file.seek(entry.offset)
     inflater = zlib.decompressobj(-zlib.MAX_WBITS) if entry.method == _DEFLATED else None
@@ -117,7 +116,7 @@ def read_entry(file: BinaryIO, entry: Entry) -> Iterator[bytes]:
 # ------------------------------------------------------------------------------------------------ the directory
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Record:
-    """One line of the central directory, as it stands."""
+    """One record of the central directory, not checked yet."""
 
     raw_name: bytes
     name: str
@@ -165,7 +164,7 @@ class _Record:
 
 
 class _Names:
-    """Refuses two entries for one place."""
+    """Refuses two entries with the same path."""
 
     def __init__(self) -> None:
         self.seen: dict[str, tuple[tuple[str, ...], bool]] = {}
@@ -186,7 +185,7 @@ class _Names:
 
 
 def _read_directory(file: BinaryIO) -> tuple[int, list[_Record]]:
-    """Offset of the central directory and its records, after proving that the archive fills the file exactly."""
+    """Read the central directory; returns its offset and its records. The archive must fill the file exactly."""
     size = file.seek(0, 2)
     if size > MAX_ARCHIVE_BYTES:
         raise _too_large(f"the archive is larger than {MAX_ARCHIVE_BYTES // MEGABYTE} MB")
@@ -211,10 +210,10 @@ def _read_directory(file: BinaryIO) -> tuple[int, list[_Record]]:
 
 
 def _find_end(tail: bytes) -> int:
-    """Where the end record stands: the one place whose comment reaches exactly to the end of the file.
+    """Find the end record: the only one whose comment ends exactly at the end of the file.
 
-    An archive that is stored inside may have an end record of its own nearby; its comment ends elsewhere. Two places
-    that both fit are an archive that reads differently from two sides.
+    A nested archive can have an end record nearby, but its comment ends elsewhere. If two records fit, readers could
+    see two different archives.
     """
     marks, where = [], tail.find(b"PK\5\6")
     while where >= 0:
@@ -264,7 +263,7 @@ def _parse_directory(directory: bytes, count: int) -> Iterator[_Record]:
 
 
 def _decode(raw: bytes, flags: int) -> str:
-    """UTF-8 where the flag says so, else UTF-8, else GB18030 (old Chinese Windows), which reads nearly anything."""
+    """UTF-8 if the flag is set; else UTF-8, GB18030 (old Chinese Windows) or CP437, the first that decodes it."""
     encodings = ("utf-8",) if flags & _UTF8 else ("utf-8", "gb18030", "cp437")
     for encoding in encodings:
         try:
@@ -275,7 +274,7 @@ def _decode(raw: bytes, flags: int) -> str:
 
 
 def _check_local_header(file: BinaryIO, record: _Record) -> int:
-    """Where the entry's bytes begin, after proving that its own header tells the same story as the directory."""
+    """Check that the entry's local header matches the directory; returns the offset of its data."""
     file.seek(record.header_offset)
     header = file.read(_LOCAL.size)
     if len(header) < _LOCAL.size or header[:4] != b"PK\3\4":
@@ -284,7 +283,7 @@ def _check_local_header(file: BinaryIO, record: _Record) -> int:
     same = file.read(name_size) == record.raw_name and method == record.method
     same = same and not (flags ^ record.flags) & (_ENCRYPTED | _HAS_DESCRIPTOR | _STRONG | _UTF8)
     if not flags & _HAS_DESCRIPTOR:
-        # Writers that reserve room for ZIP64 put a marker here and the truth into the directory.
+        # Writers that reserve space for ZIP64 put 0xFFFFFFFF here and the sizes into the directory.
         same = same and crc == record.crc
         same = same and packed_size in (record.packed_size, 0xFFFFFFFF) and size in (record.size, 0xFFFFFFFF)
     if not same:

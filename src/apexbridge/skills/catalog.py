@@ -1,4 +1,4 @@
-"""What SQLite remembers of the skills on disk: rows to list, filter, count and compare with."""
+"""The catalog: a SQLite table of the skills on disk, to list, filter, count and detect changes."""
 
 import json
 import sqlite3
@@ -22,7 +22,7 @@ from apexbridge.skills.models import (
 from apexbridge.storage.database import Database
 
 INSTALLED_ROOT = "installed"
-"""The id of `<data-dir>/skills`; other roots go by their path."""
+"""The id of `<data-dir>/skills`. The id of every other root is its path."""
 MAX_UNUSED_NAMES = 100
 State = Literal["live", "shadowed", "broken"]
 FolderKey = tuple[str, str]
@@ -30,7 +30,7 @@ FolderKey = tuple[str, str]
 
 
 class Glance(NamedTuple):
-    """The part of a row that tells whether its folder is as it was."""
+    """The columns that show whether a folder has changed."""
 
     name: str
     state: State
@@ -42,7 +42,7 @@ class Glance(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One folder; the columns of the table `skills`, in their order."""
+    """One folder. The fields are the columns of the table `skills`, in the same order."""
 
     root: str
     folder: str
@@ -67,18 +67,17 @@ class Row:
     signature: str
     marker: str = ""
     embedder: str | None = None
-    """Whose vectors the index holds for it; None where it is not indexed."""
+    """The embedding model of its vectors; None if it is not indexed."""
     installed_at: int
     updated_at: int
 
     @property
     def key(self) -> FolderKey:
-        """Where it stands."""
         return self.root, self.folder
 
     @property
     def metadata(self) -> SkillMetadata:
-        """The frontmatter, as it was read from disk."""
+        """The frontmatter, as of the last scan."""
         own: dict[str, Any] = {
             key: tuple(value) if isinstance(value, list) else value for key, value in self.record["metadata"].items()
         }
@@ -91,23 +90,22 @@ class Row:
 
     @property
     def warnings(self) -> list[str]:
-        """What was found at the last look."""
+        """Those of the last scan."""
         return list(self.record["warnings"])
 
     @property
     def arguments(self) -> dict[str, ScriptArguments]:
-        """What its scripts were seen to read from their command lines."""
+        """The arguments that each script declares in its source, by path."""
         return {path: ScriptArguments.from_json(told) for path, told in self.record.get("arguments", {}).items()}
 
     @property
     def parameters(self) -> dict[str, Any] | None:
-        """The schema of its input: as declared, else as derived from the entry script; None where nothing is known."""
+        """The JSON Schema of the input: declared, or derived from the entry script. None if unknown."""
         declared: dict[str, Any] | None = self.record["metadata"]["parameters"]
         derived = self.arguments.get(self.entry) if self.entry else None
         return declared if declared is not None else derived.schema() if derived else None
 
     def to_summary(self, default_mode: DefaultMode, label: str) -> SkillSummary:
-        """The row as one line of the list."""
         return SkillSummary.model_construct(
             name=self.name,
             description=self.description,
@@ -127,7 +125,7 @@ class Row:
 
 
 def columns_of(skill: Skill) -> dict[str, Any]:
-    """The part of a row that comes from the skill itself."""
+    """The columns that come from the skill itself."""
     metadata = skill.metadata
     return {
         "name": metadata.name,
@@ -153,17 +151,16 @@ def columns_of(skill: Skill) -> dict[str, Any]:
 
 
 def derived_tags_of(metadata: SkillMetadata) -> tuple[str, ...]:
-    """Tags out of its own words, for a skill that declares none."""
+    """Tags derived from name and description, for a skill that declares none."""
     return () if metadata.tags else derive_tags(metadata.name, metadata.description)
 
 
 def from_milliseconds(value: int) -> datetime:
-    """A moment as people's clocks show it."""
     return datetime.fromtimestamp(value / 1000, UTC)
 
 
 _COLUMNS = tuple(column.name for column in fields(Row))
-_SELECT = f"SELECT {', '.join(_COLUMNS)} FROM skills"  # noqa: S608  # the columns are our own
+_SELECT = f"SELECT {', '.join(_COLUMNS)} FROM skills"  # noqa: S608  # the column names are constants
 _TAG_FILTER = (
     "EXISTS (SELECT 1 FROM skill_tags t WHERE t.root = skills.root AND t.folder = skills.folder AND t.tag IN ({}))"
 )
@@ -179,7 +176,7 @@ class Catalog:
     async def page(
         self, *, part: str | None, tags: Collection[str], offset: int, limit: int | None
     ) -> tuple[list[Row], int]:
-        """Live skills by name, and how many there are in all."""
+        """Live skills, sorted by name, and their total number."""
         where, values = _filters(part, tags)
 
         def job(connection: sqlite3.Connection) -> tuple[list[Row], int]:
@@ -193,12 +190,12 @@ class Catalog:
         return await self._database.read(job)
 
     async def live(self, name: str) -> Row | None:
-        """The skill that goes by this name."""
+        """The live skill with this name; None if missing."""
         rows = await self._select("WHERE name = ? AND state = 'live'", (name,))
         return rows[0] if rows else None
 
     async def at(self, keys: Collection[FolderKey]) -> dict[FolderKey, Row]:
-        """What is known of these folders."""
+        """The rows of these folders. Unknown folders are omitted."""
 
         def job(connection: sqlite3.Connection) -> dict[FolderKey, Row]:
             query = f"{_SELECT} WHERE root = ? AND folder = ?"
@@ -208,7 +205,7 @@ class Catalog:
         return await self._database.read(job)
 
     async def named(self, names: Collection[str]) -> list[Row]:
-        """Every folder that holds a skill of one of these names, shadowed and broken ones too."""
+        """All folders with a skill of one of these names, including shadowed and broken ones."""
 
         def job(connection: sqlite3.Connection) -> list[Row]:
             return [_row(found) for name in names for found in connection.execute(f"{_SELECT} WHERE name = ?", (name,))]
@@ -220,19 +217,16 @@ class Catalog:
         return await self._select("WHERE state <> 'live' ORDER BY name, root, folder", ())
 
     async def all_live(self) -> list[Row]:
-        """Every skill that is served."""
         return await self._select("WHERE state = 'live' ORDER BY name", ())
 
     async def live_names(self) -> set[str]:
-        """The names that are served."""
-
         def job(connection: sqlite3.Connection) -> set[str]:
             return {name for (name,) in connection.execute("SELECT name FROM skills WHERE state = 'live'")}
 
         return await self._database.read(job)
 
     async def standing(self, names: Collection[str], default_mode: DefaultMode) -> dict[str, tuple[str, bool]]:
-        """Mode of each live skill of these names, and whether it is switched on."""
+        """The mode of each live skill with one of these names, and whether it is enabled."""
 
         def job(connection: sqlite3.Connection) -> dict[str, tuple[str, bool]]:
             query = "SELECT declared_mode, entry, enabled FROM skills WHERE name = ? AND state = 'live'"
@@ -242,7 +236,7 @@ class Catalog:
         return await self._database.read(job)
 
     async def glance(self) -> dict[FolderKey, Glance]:
-        """Of every folder as much as is needed to see whether anything changed."""
+        """The columns of every folder that are needed to detect changes."""
 
         def job(connection: sqlite3.Connection) -> dict[FolderKey, Glance]:
             rows = connection.execute(
@@ -259,21 +253,21 @@ class Catalog:
 
     # ------------------------------------------------------------------------------------------------- writing
     async def save(self, rows: Iterable[Row], *, forget: Iterable[FolderKey] = ()) -> None:
-        """Put these rows in place of what was known of their folders, and forget others, in one step."""
+        """Insert or replace rows and delete others, in one transaction."""
         keep, gone = list(rows), list(forget)
 
         def job(connection: sqlite3.Connection) -> None:
             connection.executemany("DELETE FROM skills WHERE root = ? AND folder = ?", gone)
-            # Losers first: a name has at most one live row at any moment.
+            # Live rows last: the unique index allows one live row per name at any time.
             for row in sorted(keep, key=lambda row: row.state == "live"):
                 _upsert(connection, row)
-            if gone:  # what a skill was allowed goes with it, however it went
+            if gone:  # grants are deleted with their skill, no matter how it was removed
                 connection.execute("DELETE FROM grants WHERE skill NOT IN (SELECT name FROM skills)")
 
         await self._database.write(job)
 
     async def prove_writable(self) -> None:
-        """Fail now rather than after something on disk has changed: write a page that says what it said before."""
+        """Write a page without changing it, so that a database error occurs before any file is changed."""
 
         def job(connection: sqlite3.Connection) -> None:
             (version,) = connection.execute("PRAGMA user_version").fetchone()
@@ -282,7 +276,7 @@ class Catalog:
         await self._database.write(job)
 
     async def set_enabled(self, name: str, enabled: bool) -> None:
-        """Switch a live skill on or off."""
+        """Enable or disable a live skill."""
         await self._database.write(
             lambda connection: connection.execute(
                 "UPDATE skills SET enabled = ? WHERE name = ? AND state = 'live'", (int(enabled), name)
@@ -291,17 +285,15 @@ class Catalog:
 
     # ------------------------------------------------------------------------------------------------ counting
     async def statistics(self, default_mode: DefaultMode) -> SkillStatistics:
-        """The library in numbers."""
-
         def job(connection: sqlite3.Connection) -> SkillStatistics:
             return _statistics(connection, default_mode)
 
         return await self._database.read(job)
 
     async def growth(self, by: Literal["day", "week"]) -> list[GrowthPoint]:
-        """First installs by day, or by week under its Monday's date; UTC."""
+        """First installs per day or week, in UTC. A week has the date of its Monday."""
         day = "date(installed_at / 1000, 'unixepoch')"
-        # 'weekday 0' moves on to Sunday unless it is one, so the Monday before is six days back from there.
+        # 'weekday 0' moves forward to Sunday, or stays on it. The Monday of that week is six days earlier.
         shown = day if by == "day" else f"date({day}, 'weekday 0', '-6 days')"
         query = f"SELECT {shown} AS shown, COUNT(*) FROM first_installs GROUP BY shown ORDER BY shown"  # noqa: S608
 
@@ -311,7 +303,7 @@ class Catalog:
         return await self._database.read(job)
 
     async def problems(self, labels: dict[str, str]) -> list[Problem]:
-        """Folders that are not served, and why."""
+        """Broken and shadowed folders, with the reason."""
         return [
             Problem(
                 name=row.name,
@@ -350,7 +342,7 @@ def _upsert(connection: sqlite3.Connection, row: Row) -> None:
         value = getattr(row, column)
         values.append(json.dumps(value, ensure_ascii=False) if isinstance(value, (tuple, dict)) else value)
     marks = ", ".join("?" * len(_COLUMNS))
-    # Not INSERT OR REPLACE: that would also push aside another live row of the same name.
+    # Not INSERT OR REPLACE: it would also delete another live row with the same name.
     connection.execute("DELETE FROM skills WHERE root = ? AND folder = ?", row.key)
     connection.execute(f"INSERT INTO skills ({', '.join(_COLUMNS)}) VALUES ({marks})", values)  # noqa: S608
     connection.executemany(

@@ -1,4 +1,4 @@
-"""What an operator can set about skills, and the part of it that can be changed while running."""
+"""Settings for skills, and the subset that can be changed at run time."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -50,18 +50,18 @@ class SkillManagerConfig(WireInput):
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """Every place that skills are looked for."""
+        """All folders that are scanned for skills, in order."""
         return (*self.custom_paths, self.skills_path)
 
     def changed(self, changes: Mapping[str, Any], *, max_timeout: int) -> "SkillManagerConfig":
-        """A copy with these fields changed; all of them fit, or none counts.
+        """A copy with these fields changed. If one is invalid, none is changed.
 
-        `max_timeout` is the operator's cap, which is not changed while running.
+        `max_timeout` is the operator's cap, which cannot be changed at run time.
 
         Raises:
-            InvalidInputError: naming each field that does not fit.
+            InvalidInputError: lists the invalid fields.
         """
-        # By their names on the wire, so that a field given in either spelling replaces the one we have.
+        # Map aliases to Python names, so that a field in either spelling replaces the current value.
         spelled = {field.alias: name for name, field in type(self).model_fields.items()}
         given = {spelled.get(key, key): value for key, value in changes.items()}
         try:

@@ -1,7 +1,7 @@
-"""What a skill needs from the package indexes, read from its files; nothing is run and nothing is fetched.
+"""Reads the dependencies of a skill from its files. Nothing is run and nothing is downloaded.
 
-A stranger wrote these files, and an installer obeys what they say. So a package is named by its name and version, and
-whatever would lead the installer elsewhere (an option, a URL, a path, a repository) is refused with file and line.
+The files are untrusted, and an installer does what they say. So only a package name with a version is accepted.
+Anything that points the installer elsewhere (an option, a URL, a path, a repository) is refused, with file and line.
 """
 
 import hashlib
@@ -23,14 +23,14 @@ from apexbridge.skills.files import open_beneath
 from apexbridge.skills.fingerprint import FolderTooLargeError, look
 
 MAX_REQUIREMENTS = 200
-"""Declarations of one skill, refused ones included."""
+"""Per skill, including refused declarations."""
 MAX_FILES = 2_000
 MAX_FILE_BYTES = 1024 * 1024
 MAX_REQUIREMENT_CHARACTERS = 500
 MAX_SHOWN_CHARACTERS = 120
 KEY_CHARACTERS = 32
 MAX_BLOCK_CHARACTERS = 16 * 1024
-"""Of a PEP 723 block; the parser's time is quadratic in the parts of a dotted key."""
+"""Of a PEP 723 block. The TOML parser takes quadratic time for a dotted key with many parts."""
 MAX_SEARCHED_CHARACTERS = 20_000_000
 
 _REQUIREMENT_FILES = ("requirements.txt", "scripts/requirements.txt")
@@ -40,7 +40,7 @@ _HEADER = re.compile(r"# /// [a-zA-Z0-9-]+\Z")
 _COMMENT = re.compile(r"(?:^|(?<=\s))#.*")
 _PLAIN_REQUIREMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._,\[\]<>=!~*+-]*\Z")
 _ARCHIVE = re.compile(r"\.(?:whl|zip|tgz|tbz|txz|tlz|tar(?:\.\w+)?)\Z", re.IGNORECASE)
-"""Both installers take a name that ends like this for a file."""
+"""Both installers treat a name with this ending as a file."""
 _OTHER_PLACES = ("sources", "index", "index-url", "extra-index-url", "default-index", "find-links")
 
 _NODE_NAME = re.compile(r"(?:@[A-Za-z0-9~-][\w.~-]*/)?[A-Za-z0-9~][\w.~-]*\Z", re.ASCII)
@@ -53,20 +53,20 @@ _NODE_TAG = re.compile(r"[A-Za-z][0-9A-Za-z._-]*\Z")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dependencies:
-    """What a skill declares, in normal form: order and repetition are gone."""
+    """A skill's dependencies in normal form: sorted, without duplicates."""
 
     python: tuple[str, ...] = ()
-    """Requirements by name, sorted; markers have been applied and are gone."""
+    """Requirements, sorted. Markers have been evaluated and removed."""
     node: tuple[tuple[str, str], ...] = ()
-    """Name and version range, sorted."""
+    """Names and version ranges, sorted."""
     sources: tuple[str, ...] = ()
-    """The files that declare something."""
+    """The files that declare dependencies."""
     problems: tuple[str, ...] = ()
-    """Everything that was refused, with file and line; where there is one, nothing should be installed."""
+    """Refused declarations, with file and line. If there are any, nothing should be installed."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to install."""
+        """Whether there is nothing to install. There may still be problems."""
         return not self.python and not self.node
 
     @property
@@ -75,23 +75,23 @@ class Dependencies:
         return tuple(f"{name}@{wanted}" for name, wanted in self.node)
 
     def python_key(self, runtime: str) -> str | None:
-        """The name of the layer that satisfies the Python part on this runtime, such as `cpython-311-x86_64-linux`."""
+        """The key of the layer with the Python packages, for a runtime such as `cpython-311-x86_64-linux`."""
         return _key("python", runtime, self.python)
 
     def node_key(self, runtime: str) -> str | None:
-        """The name of the layer that satisfies the Node part on this runtime, such as `node-20-x64-linux`."""
+        """The key of the layer with the Node packages, for a runtime such as `node-20-x64-linux`."""
         return _key("node", runtime, self.node_requirements)
 
 
 def read_dependencies(folder: Path) -> Dependencies:
-    """Everything that a skill's folder declares: PEP 723 blocks, `requirements.txt`, `package.json`."""
+    """Read all declarations in a skill's folder: PEP 723 blocks, `requirements.txt`, `package.json`."""
     return _Reader(folder).read()
 
 
 def script_blocks(text: str) -> list[tuple[int, str]]:
-    """The PEP 723 blocks of type `script`: the line of each header, and the TOML between.
+    """The PEP 723 blocks of type `script`: the line number of the header, and the TOML.
 
-    A block ends at the last `# ///` of its run of comment lines, as the PEP has it, not at the first.
+    As the PEP specifies, a block ends at the last `# ///` of consecutive comment lines, not at the first.
     """
     blocks: list[tuple[int, str]] = []
     for is_comment, run in groupby(enumerate(text.split("\n"), 1), key=lambda item: _is_comment(item[1])):
@@ -100,7 +100,7 @@ def script_blocks(text: str) -> list[tuple[int, str]]:
         numbered = list(run)
         header = next((at for at, (_, line) in enumerate(numbered) if _HEADER.match(line)), None)
         closing = max((at for at, (_, line) in enumerate(numbered) if line == "# ///"), default=0)
-        # Nothing between the two is no block; and a header further down belongs to the block above it.
+        # An empty block does not count. A second header is part of the block above it.
         if header is None or closing < header + 2 or numbered[header][1] != _SCRIPT_HEADER:
             continue
         toml = "\n".join(line[2:] for _, line in numbered[header + 1 : closing])
@@ -109,11 +109,11 @@ def script_blocks(text: str) -> list[tuple[int, str]]:
 
 
 class _RefusedError(ValueError):
-    """A declaration that is not taken; the message says why."""
+    """A declaration is refused; the message is the reason."""
 
 
 class _Reader:
-    """Collects declarations and problems, so that an author can mend a skill in one round."""
+    """Collects all declarations and problems, so that an author can fix them in one round."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -148,7 +148,7 @@ class _Reader:
         )
 
     def candidates(self) -> list[str]:
-        """The files worth opening; links are never part of a skill."""
+        """The regular files that may declare dependencies."""
         try:
             paths = [file.path for file in look(self.folder).files]
         except (FolderTooLargeError, OSError) as error:
@@ -161,7 +161,7 @@ class _Reader:
         return found[:MAX_FILES]
 
     def text_of(self, path: str) -> str | None:
-        """A file's text; None for a script without a block, and for a file that cannot be read."""
+        """The text of a file; None if it is a script without a block, or cannot be read."""
         try:
             with open_beneath(self.folder, path) as file:
                 data = file.read(MAX_FILE_BYTES + 1)
@@ -257,7 +257,7 @@ class _Reader:
             self.complain(path, line, f'two different versions of "{name}" are asked for')
 
     def check_python(self, path: str, line: int, wanted: Any) -> None:
-        """The sandbox has the server's own Python, and no other."""
+        """Check `requires-python`: the sandbox has only the server's own Python."""
         if wanted is None:
             return
         here = platform.python_version()
@@ -276,7 +276,7 @@ class _Reader:
 
 
 def _normal_requirement(wanted: str) -> str | None:
-    """A requirement in its one spelling; None where its marker says that this machine does not need it."""
+    """Normalize a requirement. Returns None if its marker does not apply to this machine."""
     named = wanted.partition(";")[0].strip()
     if len(wanted) > MAX_REQUIREMENT_CHARACTERS:
         raise _RefusedError(f"it is longer than {MAX_REQUIREMENT_CHARACTERS} characters")
@@ -296,14 +296,14 @@ def _normal_requirement(wanted: str) -> str | None:
     extras = ",".join(sorted({canonicalize_name(extra) for extra in requirement.extras}))
     versions = ",".join(sorted(str(part) for part in requirement.specifier))
     normal = f"{canonicalize_name(requirement.name)}{f'[{extras}]' if extras else ''}{versions}"
-    # Behind `===` anything may stand, a path as well.
+    # PEP 440 allows any text after `===`, even a path.
     if requirement.url or _ARCHIVE.search(requirement.name) or not _PLAIN_REQUIREMENT.match(normal):
         raise _RefusedError("packages are asked for by name and version")
     return normal if applies else None
 
 
 def _normal_range(name: str, versions: Any) -> str:
-    """A version range of npm in its one spelling."""
+    """Normalize an npm version range."""
     if len(name) > MAX_REQUIREMENT_CHARACTERS or not _NODE_NAME.match(name):
         raise _RefusedError("it is not the name of a package")
     if not isinstance(versions, str) or len(versions) > MAX_REQUIREMENT_CHARACTERS:
@@ -319,14 +319,17 @@ def _normal_range(name: str, versions: Any) -> str:
 
 
 def _other_places(data: dict[str, Any]) -> list[str]:
-    """What `[tool.uv]` says of where packages come from: by name alone, the index may hold somebody else's."""
+    """The keys of `[tool.uv]` that select other package sources.
+
+    Ignoring them would be unsafe: the default index can have another author's package with the same name.
+    """
     tool = data.get("tool")
     uv = tool.get("uv") if isinstance(tool, dict) else None
     return [key for key in _OTHER_PLACES if uv.get(key)] if isinstance(uv, dict) else []
 
 
 class _Places:
-    """The lines of texts in a file, which the parsers do not tell. All look-ups together cost a few reads of it."""
+    """Finds line numbers, which the parsers do not report. The time of all searches together is bounded."""
 
     def __init__(self, text: str, first: int) -> None:
         self._text = text
@@ -334,7 +337,7 @@ class _Places:
         self._characters = MAX_SEARCHED_CHARACTERS
 
     def of(self, text: str) -> int | None:
-        """The line of the first occurrence; None if there is none, or if too much was looked up."""
+        """The line of the first occurrence; None if missing, or if the search limit is reached."""
         if self._characters <= 0:
             return None
         found = self._text.find(text)
@@ -353,5 +356,5 @@ def _is_comment(line: str) -> bool:
 
 
 def _shown(text: str) -> str:
-    """A stranger's words, fit for a terminal."""
+    """Shorten untrusted text and replace unprintable characters, so that it is safe to print."""
     return "".join(character if character.isprintable() else "?" for character in text[:MAX_SHOWN_CHARACTERS])

@@ -1,4 +1,4 @@
-"""What the built-in tools ask of the skills: their words, their files, their runs."""
+"""The backend of the built-in tools that read and run skills."""
 
 from typing import BinaryIO
 
@@ -12,17 +12,17 @@ from apexbridge.tools.tool import ToolContext, ToolResult
 
 
 class SkillDesk:
-    """Serves the tools that read and run skills."""
+    """Provides instructions, files and runs of skills to the built-in tools."""
 
     def __init__(self, skills: SkillManager) -> None:
         self._skills = skills
 
     async def instructions(self, name: str) -> Instructions:
-        """What a skill says.
+        """Read a skill's instructions.
 
         Raises:
-            SkillNotFoundError: there is none of that name.
-            DirectModeDisabledError: it is nothing but instructions, and the operator has those switched off.
+            SkillNotFoundError: there is no skill with this name.
+            DirectModeDisabledError: the skill is in direct mode, which the operator has disabled.
         """
         detail = await self._skills.get_skill(name)
         if detail.mode == "direct":
@@ -37,7 +37,7 @@ class SkillDesk:
         )
 
     async def open_file(self, name: str, path: str) -> BinaryIO:
-        """One of its files, open.
+        """Open one of the skill's files.
 
         Raises:
             SkillError: FILE_NOT_FOUND.
@@ -45,7 +45,7 @@ class SkillDesk:
         return await self._skills.open_skill_file(name, path)
 
     async def run(self, name: str, call: SkillCall, context: ToolContext) -> ToolResult:
-        """Run it, or one of its scripts, as whoever called the tool."""
+        """Run the skill, or one of its scripts, with the conversation and approval of the tool call."""
         wanted = Call(input=call.input, script=call.script, args=call.args, files=call.files)
         started = await self._skills.start_skill(
             name, wanted, conversation=context.conversation, approval=context.approval
@@ -54,6 +54,6 @@ class SkillDesk:
 
 
 def _told_script(detail: SkillDetail, path: str) -> str:
-    """A script, and what it takes where that is known."""
+    """The path of a script, followed by its arguments if they are known."""
     schema = detail.script_parameters.get(path)
     return f"{path} ({told_arguments(schema)})" if schema and told_arguments(schema) else path

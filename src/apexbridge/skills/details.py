@@ -1,4 +1,4 @@
-"""Everything about one skill, put together from its row and its folder."""
+"""The details of a skill, from its catalog row and its folder."""
 
 from apexbridge.skills.catalog import Row
 from apexbridge.skills.entrypoint import runnable_scripts
@@ -10,10 +10,10 @@ from apexbridge.skills.roots import FoundFolder
 
 
 def describe(row: Row, found: FoundFolder, default_mode: DefaultMode, granted: list[str]) -> SkillDetail:
-    """The skill as the disk has it now.
+    """Combine the row with the instructions and files that are on disk now.
 
     Raises:
-        FileNotFoundError: its folder was removed a moment ago.
+        FileNotFoundError: the folder has been removed.
     """
     files = look(found.path).files
     markdown = (found.path / row.filename).read_bytes().decode("utf-8", "replace")

@@ -10,14 +10,14 @@ from apexbridge.errors import InvalidInputError
 from apexbridge.skills.models import DirectMetadata, DirectSkillResult
 
 MODEL_WORKING_DIRECTORY = "/"
-"""The file tools' root as the model sees it; never a path of the server."""
+"""The root of the file tools as the model sees it, never a path on the server."""
 MAX_RESULT_CHARACTERS = 4_000_000
 MAX_WARNINGS = 20
 _PLACEHOLDER = re.compile(r"\{\{\s*(input|system)\.([A-Za-z0-9_][A-Za-z0-9_.-]{0,200})\s*\}\}")
 
 
 def render(*, name: str, body: str, source_path: str, input: Mapping[str, Any]) -> DirectSkillResult:
-    """The instructions with `{{input.…}}` and `{{system.…}}` replaced in one pass; other braces stay."""
+    """Replace `{{input.…}}` and `{{system.…}}` in one pass. Other braces and placeholders without a value are kept."""
     now = now_ms()
     warnings: list[str] = []
     values: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Diagnose a SKILL.md line by line, and repair what can be repaired without guessing at its author's meaning."""
+"""Diagnoses a SKILL.md line by line, and repairs what can be repaired without guessing."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,7 +55,7 @@ class _Patient:
 
 
 def diagnose(path: Path, *, write: bool = False) -> Diagnosis:
-    """Look at a SKILL.md, or the one in a folder; with `write`, put the repaired text in its place.
+    """Check a SKILL.md, or the one in a folder. With `write`, replace it with the repaired text.
 
     Raises:
         RequestError: FILE_NOT_FOUND.
@@ -77,7 +77,10 @@ def diagnose(path: Path, *, write: bool = False) -> Diagnosis:
 
 
 def repair(data: bytes, folder: str) -> bytes:
-    """The file with a well-formed block and a proper name; unchanged where there is nothing to do."""
+    """Return the file with a well-formed block and a valid name.
+
+    The file is unchanged if it needs no repair, or if a repair would lose values.
+    """
     text = data.decode("utf-8", "surrogateescape").removeprefix("\ufeff")
     try:
         document = parse_leniently(text)
@@ -102,7 +105,7 @@ def repair(data: bytes, folder: str) -> bytes:
 
 
 def _keeps_everything(before: Document, text: str) -> bool:
-    """Whether a repaired text is well-formed and still says all that could be understood of the old one."""
+    """Whether the repaired text is well-formed and has all values of the old one, except the name."""
     try:
         after = parse(text)
     except FrontmatterError:
@@ -112,7 +115,10 @@ def _keeps_everything(before: Document, text: str) -> bool:
 
 
 def _with_sound_block(document: Document) -> str:
-    """The text between proper fences, each key that is no YAML quoted, each line that is no key a comment."""
+    """Rewrite a broken block.
+
+    Values that are not valid YAML are quoted. Repeated keys and lines without a key become comments.
+    """
     try:
         return parse(document.text).text
     except FrontmatterError:
@@ -143,7 +149,7 @@ def _with_sound_block(document: Document) -> str:
 
 
 def _findings(data: bytes, folder: str) -> list[Finding]:
-    """What the requirements ask for as errors, what the lenient reader would repair as warnings."""
+    """Errors of the seed profile, and warnings of the lenient profile for other lines."""
     strictly = read_skill_markdown(data, folder=folder, profile="seed")
     found = [(_finding(item, "error")) for item in strictly.errors]
     leniently = read_skill_markdown(data, folder=folder, profile="lenient")

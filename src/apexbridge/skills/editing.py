@@ -1,4 +1,4 @@
-"""The one edit there is: a skill's description."""
+"""Edits a skill's description, the only field that can be edited."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,11 +11,11 @@ from apexbridge.skills.yamlblock import FrontmatterError
 
 
 def checked_description(given: str | Mapping[str, Any], *, skill: str) -> str:
-    """The new description, out of a text or a mapping that may hold nothing else.
+    """Validate a new description: a string, or a mapping with no other field.
 
     Raises:
-        FieldNotEditableError: another field was given.
-        InvalidInputError: it is no text, empty, or too long.
+        FieldNotEditableError: the mapping has another field.
+        InvalidInputError: the description is not a string, is empty or too long, or has a lone surrogate.
     """
     description: object = given
     if isinstance(given, Mapping):
@@ -36,10 +36,10 @@ def checked_description(given: str | Mapping[str, Any], *, skill: str) -> str:
 
 
 def with_description(path: Path, description: str, *, skill: str) -> bytes:
-    """The file's bytes with a new description; bytes that are no UTF-8 travel through unharmed.
+    """The file's content with a new description. Bytes that are not UTF-8 are preserved.
 
     Raises:
-        SkillParseError: the description cannot be replaced alone.
+        SkillParseError: the description cannot be replaced without changing something else.
     """
     try:
         text = path.read_bytes().decode("utf-8", "surrogateescape")

@@ -1,4 +1,4 @@
-"""One folder on disk, looked at: a skill, or the reason why it is none."""
+"""Reads a folder on disk as a skill."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -14,18 +14,18 @@ from apexbridge.skills.reader import MAX_SKILL_FILE_BYTES
 from apexbridge.skills.validator import assess
 
 MAX_SCRIPTS = 20
-"""Scripts whose arguments are looked for; a package may bundle hundreds."""
+"""Scripts whose arguments are derived. A package can contain hundreds of scripts."""
 
 
 class BrokenFolderError(Exception):
-    """The folder holds no skill that could be served; the message says why."""
+    """The folder is not a usable skill; the message is the reason."""
 
 
 def examine(path: Path, sight: Sight, *, require_entry_script: bool) -> Skill:
-    """Read a folder as leniently as possible.
+    """Read a folder with the lenient profile.
 
     Raises:
-        BrokenFolderError: it is no skill.
+        BrokenFolderError: it is not a skill.
         OSError: it cannot be read.
     """
     files = sight.files
@@ -59,7 +59,7 @@ def examine(path: Path, sight: Sight, *, require_entry_script: bool) -> Skill:
 
 
 def _arguments(folder: Path, entry: str | None, paths: list[str]) -> dict[str, ScriptArguments]:
-    """What the scripts take, as far as their sources tell; one that cannot be read now tells nothing."""
+    """The arguments that scripts declare in their sources. Scripts that cannot be read are skipped."""
     scripts = dict.fromkeys([*([entry] if entry else []), *runnable_scripts(paths)])
     found: dict[str, ScriptArguments] = {}
     for script in list(scripts)[:MAX_SCRIPTS]:
@@ -70,6 +70,6 @@ def _arguments(folder: Path, entry: str | None, paths: list[str]) -> dict[str, S
 
 
 def skill_file_among(paths: list[str]) -> str | None:
-    """The SKILL.md of a folder; the right spelling wins over others."""
+    """The SKILL.md of a folder; another spelling, such as `skill.md`, if the exact one is missing."""
     spelled = sorted(path for path in paths if is_skill_file(path))
     return SKILL_FILE if SKILL_FILE in spelled else next(iter(spelled), None)

@@ -1,4 +1,4 @@
-"""A call of a skill: which mode, which script, and what is counted."""
+"""Calls of skills: selects mode and script, starts runs, renders instructions."""
 
 import logging
 import sqlite3
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """What a caller asked for."""
+    """A call, as the caller requested it."""
 
     input: Mapping[str, Any] = field(default_factory=dict)
     mode: Mode | None = None
@@ -48,7 +48,7 @@ class Call:
     """Milliseconds."""
 
     def mode_for(self, row: Row, config: SkillManagerConfig) -> Mode:
-        """The mode it was asked for in; one that names a script or its arguments means to run it."""
+        """The requested mode; else sandbox if the call has a script or arguments; else the skill's mode."""
         if self.mode is not None:
             return self.mode
         if self.script is not None or self.args:
@@ -56,13 +56,13 @@ class Call:
         return effective_mode(row.declared_mode, row.entry, config.default_mode)
 
     def is_plain(self, row: Row) -> bool:
-        """Whether it is the skill itself that is called, by its input: its schema is about that."""
+        """Whether the call runs the entry script with an input object, which the skill's schema describes."""
         by_arguments = bool(self.args) and not self.input
         return self.script in (None, row.entry) and row.entry is not None and not by_arguments
 
     @property
     def besides_input(self) -> dict[str, Any]:
-        """What else decides what the call does."""
+        """The other fields that determine what the call does."""
         return {
             "script": self.script,
             "timeout": self.timeout,
@@ -72,7 +72,7 @@ class Call:
 
 
 class SkillExecution:
-    """Decides what a call means and has it done."""
+    """Starts sandbox runs and renders instructions."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class SkillExecution:
         self._settings = settings
 
     async def hold(self, files: Sequence[str], *, caller: str) -> HeldFiles:
-        """Copies of a call's files, to be approved and then used by the run."""
+        """Copy a call's files, so that the run uses exactly what was approved."""
         return await self._runner.hold(files, caller=caller)
 
     async def start(
@@ -104,14 +104,15 @@ class SkillExecution:
         confirmed: str | None,
         held: HeldFiles | None = None,
     ) -> StartedRun:
-        """Begin a run of the skill, or of one of its scripts; where a person confirmed it, of that very content.
+        """Start a run of the skill, or of one of its scripts.
 
-        `held` are the call's files, if they were approved; the caller closes them when the run is over.
+        `confirmed` is the hash of the approved content, if approval was required; other content is not run. `held` are
+        the call's files, if they were approved; the caller closes them when the run is over.
         """
         target = row.entry
         if call.script is not None or target is None:
             target = await anyio.to_thread.run_sync(_script, row, place.folder, call.script)
-        # What is missing is said now; what is given is decided at its turn.
+        # Fail now if a granted value is missing. The run's grants are computed again when its turn comes.
         await self._grants.for_run(row, place, confirmed=confirmed)
         layers, warnings = await self._needs.for_run(row, place.folder)
         wanted = call.timeout or row.metadata.timeout_ms or config.sandbox_timeout
@@ -155,7 +156,7 @@ class SkillExecution:
         return result
 
     async def _count(self, name: str, *, success: bool, duration_ms: int) -> None:
-        """Count the call; an answer that is there is not lost to a counter that cannot be written."""
+        """Count the call. If the counter cannot be written, the call still succeeds."""
         try:
             await self._statistics.record(name, success=success, duration_ms=duration_ms)
         except sqlite3.Error:
@@ -163,9 +164,9 @@ class SkillExecution:
 
 
 def _argv(row: Row, target: str, input: Mapping[str, Any]) -> tuple[str, ...]:
-    """The input as the arguments that a script was seen to take.
+    """Convert the input to the arguments that the script declares in its source.
 
-    An entry script reads its input elsewhere, and gets as arguments only what it has names for.
+    An entry script also receives the whole input as JSON, so fields that it does not declare are left out here.
     """
     known = row.arguments.get(target)
     if known is None:
@@ -178,10 +179,10 @@ def _argv(row: Row, target: str, input: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def refuse_direct(name: str, config: SkillManagerConfig) -> None:
-    """Instructions are given where the operator has not switched that off.
+    """Check that direct mode is enabled.
 
     Raises:
-        DirectModeDisabledError: they are.
+        DirectModeDisabledError: it is disabled.
     """
     if not config.enable_direct_mode:
         raise DirectModeDisabledError(
@@ -190,17 +191,17 @@ def refuse_direct(name: str, config: SkillManagerConfig) -> None:
 
 
 def refuse_disabled(row: Row) -> None:
-    """A skill that is switched off answers nobody.
+    """Check that the skill is enabled.
 
     Raises:
-        SkillDisabledError: it is.
+        SkillDisabledError: it is disabled.
     """
     if not row.enabled:
         raise SkillDisabledError(f"{row.name} is disabled; enable it first.", skill=row.name)
 
 
 def _script(row: Row, folder: Path, wanted: str | None) -> str:
-    """The script that a call means: the one it names, else the entry, else the only one there is."""
+    """The script to run: the named one, or the only one of a skill without an entry script."""
     available = [file.path for file in look(folder).files]
     if wanted is not None:
         wanted = wanted.removeprefix("./")

@@ -1,4 +1,4 @@
-"""SkillsSandboxExecutor: running skills by name, for Python users who want nothing else."""
+"""SkillsSandboxExecutor: a small Python API that runs skills by name."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,7 +21,7 @@ class InputVerdict(WireModel):
 
 
 class SkillsSandboxExecutor:
-    """Runs skills inside the walls and tells how they did."""
+    """Runs skills in the sandbox and reports their statistics."""
 
     def __init__(self, skills: SkillManager, sandbox: Sandbox) -> None:
         self._skills = skills
@@ -38,40 +38,40 @@ class SkillsSandboxExecutor:
         timeout: int | None = None,
         approval: str | None = None,
     ) -> ExecutionResult:
-        """Run a skill's script, whatever the skill's mode; what the script does wrong is in the result.
+        """Run a skill's script, even if the skill's mode is direct. Failures of the script are in the result.
 
         Raises:
-            SkillNotFoundError: with code ENOENT.
+            SkillNotFoundError: ENOENT.
             SkillPermissionError: the script cannot be read.
         """
         result = await self._skills.execute_skill(
             name, input, "sandbox", script=script, args=args, files=files, timeout=timeout, approval=approval
         )
-        assert isinstance(result, ExecutionResult)  # noqa: S101  # the mode was asked for
+        assert isinstance(result, ExecutionResult)  # noqa: S101  # follows from the mode
         return result
 
     async def execute_direct(self, name: str, input: Mapping[str, Any] | None = None) -> DirectSkillResult:
-        """A skill's instructions with the input filled in."""
+        """Render a skill's instructions with the input."""
         return await self._skills.execute_skill_direct(name, input)
 
     async def validate_input(self, name: str, input: Mapping[str, Any]) -> InputVerdict:
-        """Say whether an input fits the skill's parameters; nothing is run."""
+        """Check an input against the skill's parameters. Nothing is run."""
         await self._skills.get_skill(name)
         _, problems = self._skills.tools.get(skill_tool_id(name)).parameters.read(input)
         return InputVerdict(valid=not problems, errors=problems)
 
     async def set_timeout(self, milliseconds: int) -> None:
-        """Change how long a run may take where neither skill nor call says so, until the next start.
+        """Change the timeout of runs for which neither skill nor call sets one, until the next start.
 
         Raises:
-            InvalidInputError: it is not above 0, or above the operator's cap.
+            InvalidInputError: it is not positive, or above the operator's cap.
         """
         await self._skills.update_config({"sandbox_timeout": milliseconds})
 
     async def get_stats(self, name: str) -> CallStatistics:
-        """How often a skill was called and how it went."""
+        """Call count, success rate and average duration of a skill."""
         return await self._skills.skill_statistics(name)
 
     async def doctor(self) -> Diagnosis:
-        """Prove what this host enforces."""
+        """Test what the sandbox enforces on this host."""
         return await diagnose(self._sandbox.settings)

@@ -1,4 +1,4 @@
-"""The few things the standard library does not do to files: swap, replace for good, write down for good."""
+"""File operations that the standard library lacks: atomic swap and replace, sync, opening below a folder."""
 
 import ctypes
 import errno
@@ -16,18 +16,19 @@ _RENAME_EXCHANGE = 2
 
 
 def exchange(one: Path, other: Path) -> None:
-    """Swap two folders of one mount so that no reader ever finds either missing.
+    """Swap two folders on one mount atomically: readers never find either missing.
 
     Raises:
-        OSError: ENOSYS, EINVAL or ENOTSUP where the kernel or the file system cannot.
+        OSError: ENOSYS, EINVAL or ENOTSUP if the kernel or the file system does not support it.
     """
     _renameat2(one, other, _RENAME_EXCHANGE)
 
 
 def replace_file(path: Path, data: bytes, *, beside: Path, mode: int = 0o644, durable: bool = False) -> None:
-    """Replace a file's content in one step: readers see the old bytes or the new ones.
+    """Replace a file's content atomically: readers see the old bytes or the new ones.
 
-    `beside` is a folder of the same file system for the new bytes to wait in; `durable` holds after a power cut too.
+    The temporary file is in `beside`, a folder on the same file system. With `durable`, the new content survives a
+    power failure.
     """
     draft = beside / f"{path.name}.{os.urandom(6).hex()}"
     try:
@@ -46,10 +47,10 @@ def replace_file(path: Path, data: bytes, *, beside: Path, mode: int = 0o644, du
 
 
 def open_beneath(folder: Path, path: str) -> BinaryIO:
-    """Open a regular file below a folder; no link is followed.
+    """Open a regular file below a folder. Links are not followed.
 
     Raises:
-        ValueError: the path is not a plain relative one.
+        ValueError: the path is not a plain relative path.
         OSError: there is no such regular file.
     """
     if not path or "\0" in path or any(part in ("", ".", "..") for part in path.split("/")):
@@ -66,12 +67,12 @@ def open_beneath(folder: Path, path: str) -> BinaryIO:
 
 
 def is_there(path: Path) -> bool:
-    """Whether something has this name; a link that leads nowhere is something."""
+    """Whether the path exists. A dangling link counts."""
     return os.path.lexists(path)
 
 
 def sync_folder(folder: Path) -> None:
-    """Write a folder's own entries to disk."""
+    """Flush a folder's entries to disk."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -80,7 +81,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove a folder with everything in it, of any depth and mode; what resists stays for another time."""
+    """Remove a folder with everything in it, of any depth and mode. Errors are ignored."""
     clear(str(folder))
 
 

@@ -1,4 +1,4 @@
-"""What a skill's folder holds, whether it changed, and the hash that names its content."""
+"""Scans a skill's folder: its files, a signature that detects changes, and the hash of its content."""
 
 import hashlib
 import os
@@ -10,30 +10,30 @@ from pathlib import Path
 from apexbridge.skills.models import MARKER_FILE, PackageFile
 
 MAX_FILES = 20_000
-"""A folder with more is no skill but somebody's home directory."""
+"""A folder with more files is not a skill; it may be a home directory."""
 
 
 MAX_FOLDERS_DEEP = 64
 
 
 class FolderTooLargeError(Exception):
-    """The folder holds more files than any skill."""
+    """The folder has too many files, or is nested too deeply, for a skill."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sight:
-    """A folder as `stat` shows it, without one file opened."""
+    """A scan of a folder with `stat`. No file is opened."""
 
     signature: str
-    """Changes with any file's name, size, mode, identity or time of change; the marker counts for nothing."""
+    """Changes with the name, size, mode, inode or ctime of any file except the marker."""
     marker: str
-    """The same of the marker alone; empty where there is none."""
+    """The signature of the marker alone; empty if missing."""
     stats: tuple[tuple[str, os.stat_result], ...]
-    """Relative path and status of everything that is no folder, sorted, the marker left out."""
+    """Relative path and status of everything except folders and the marker, sorted."""
 
     @property
     def files(self) -> list[PackageFile]:
-        """The regular files; links and devices are never part of a skill."""
+        """Regular files only. Links and devices are never part of a skill."""
         return [
             PackageFile(path=path, size=status.st_size, executable=bool(status.st_mode & 0o111))
             for path, status in self.stats
@@ -42,15 +42,15 @@ class Sight:
 
     @property
     def size(self) -> int:
-        """Bytes of all regular files together."""
+        """Total bytes of the regular files."""
         return sum(file.size for file in self.files)
 
 
 def look(folder: Path) -> Sight:
-    """See a folder's files.
+    """Scan a folder.
 
     Raises:
-        FolderTooLargeError: more than `MAX_FILES` files.
+        FolderTooLargeError: more than `MAX_FILES` files, or deeper than `MAX_FOLDERS_DEEP`.
         OSError: the folder cannot be read.
     """
     marker = ""
@@ -70,17 +70,17 @@ def look(folder: Path) -> Sight:
 
 
 def sign(status: os.stat_result) -> str:
-    """A file's state in one word. The time of change cannot be set by hand, so a same-size edit always shows."""
+    """A file's state as text. Programs cannot set ctime, so an edit that keeps the size is detected too."""
     return f"{status.st_mode:o}.{status.st_size}.{status.st_ino}.{status.st_ctime_ns}"
 
 
 def hash_folder(folder: Path, files: list[PackageFile]) -> str:
-    """The content hash of the files as they stand."""
+    """The content hash of files on disk."""
     return content_hash([(file, _hash_file(folder / file.path)) for file in files])
 
 
 def content_hash(files: list[tuple[PackageFile, str]]) -> str:
-    """SHA-256 over the sorted list of path, mode and content; each file comes with its own SHA-256."""
+    """SHA-256 of mode, content hash and path of all files, sorted by path. Each file comes with its own SHA-256."""
     digest = hashlib.sha256()
     for file, file_hash in sorted(files, key=lambda item: item[0].path):
         mode = "755" if file.executable else "644"

@@ -1,7 +1,7 @@
-"""Read and edit the YAML block at the top of a SKILL.md without ever touching a byte that was not asked for.
+"""Reads and edits the YAML block at the top of a SKILL.md. An edit changes no byte outside the edited value.
 
-Every value knows its place in the file. Editing splices new text into that place and reads the result again to prove
-that nothing else changed. What is no YAML is understood line by line, where somebody asks for that.
+Every value has its position in the file. An edit replaces the text there, and parses the result again to verify that
+nothing else changed. Lenient parsing reads a block that is not valid YAML line by line.
 """
 
 import re
@@ -24,7 +24,7 @@ _TIGHT_KEY_LINE = re.compile(r"(name|description):(?=\S)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """Something a lenient reading had to overlook."""
+    """A problem that lenient parsing ignored."""
 
     line: int
     message: str
@@ -32,12 +32,12 @@ class Notice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """A SKILL.md taken apart."""
+    """A parsed SKILL.md."""
 
     text: str
     fields: Mapping[str, Field]
     block_start: int | None
-    """Where the block's first line begins; None where the file has no block."""
+    """The offset of the block's first line; None if the file has no block."""
     block_end: int
     body_start: int
     notices: tuple[Notice, ...] = ()
@@ -48,16 +48,16 @@ class Document:
         return self.text[self.body_start :]
 
     def value(self, key: str) -> Any:
-        """The value of a top-level key, or None."""
+        """The value of a top-level key; None if missing."""
         field = self.fields.get(key)
         return field.value if field else None
 
 
 def parse(text: str) -> Document:
-    """Read a file whose block is well-formed.
+    """Parse a file with a well-formed block.
 
     Raises:
-        FrontmatterError: there is no block, or it breaks a guard or YAML itself.
+        FrontmatterError: the block is missing, not valid YAML, too large, or uses YAML features that are not allowed.
     """
     opening = _OPENING.match(text)
     if not opening:
@@ -78,10 +78,10 @@ def parse(text: str) -> Document:
 
 
 def parse_leniently(text: str) -> Document:
-    """Read any text, with a notice for each thing that had to be overlooked.
+    """Parse any text, with a notice for each problem that was ignored.
 
     Raises:
-        FrontmatterError: the block is larger than any reader should try.
+        FrontmatterError: the block is larger than `MAX_BLOCK_BYTES`.
     """
     try:
         return parse(text)
@@ -106,10 +106,10 @@ def parse_leniently(text: str) -> Document:
 
 
 def replace_description(text: str, description: str, *, name: str) -> str:
-    """The text with a new description and every other byte as it was; `name` is for a file that has no block.
+    """Replace the description and keep every other byte. A file without a block gets one, with `name`.
 
     Raises:
-        FrontmatterError: the file is of a shape in which the description cannot be replaced alone.
+        FrontmatterError: the description cannot be replaced without changing something else.
     """
     before = parse_leniently(text)
     if before.block_start is None:
@@ -121,7 +121,7 @@ def replace_description(text: str, description: str, *, name: str) -> str:
 
 
 def with_value(document: Document, key: str, value: str) -> str:
-    """The document's text with one value replaced, or the key added as the block's first line."""
+    """Replace the value of a key, or add the key at the start of the block; returns the new text."""
     text, start = document.text, document.block_start or 0
     field = document.fields.get(key)
     if field is None and text[start:].lstrip().startswith("{"):
@@ -134,14 +134,13 @@ def with_value(document: Document, key: str, value: str) -> str:
 
 
 def with_new_block(text: str, values: Mapping[str, str]) -> str:
-    """The text with a block in front of it."""
+    """Insert a block at the start of the text."""
     mark, rest = ("\ufeff", text[1:]) if text.startswith("\ufeff") else ("", text)
     lines = ["---", *(f"{key}: {quote(value)}" for key, value in values.items()), "---", ""]
     return mark + newline_of(text).join(lines) + rest
 
 
 def newline_of(text: str) -> str:
-    """How the text ends its lines."""
     return "\r\n" if "\r\n" in text else "\n"
 
 
@@ -163,7 +162,7 @@ def _check_size(block: str) -> None:
 
 # ------------------------------------------------------------------------------------------------ broken YAML
 def _find_block(text: str) -> tuple[int, int, int, list[Notice]] | None:
-    """Start and end of something that was meant as frontmatter, where the body begins, and what is odd about it."""
+    """Find what was meant as frontmatter: its start, its end, the start of the body, and notices. None if missing."""
     lead = len(text) - len(text.lstrip("\ufeff \t\r\n"))
     opening = _OPENING.match(text, lead)
     closing = _CLOSING.search(text, opening.end()) if opening else None
@@ -185,7 +184,7 @@ def _find_block(text: str) -> tuple[int, int, int, list[Notice]] | None:
 
 
 def _end_of_keys(text: str, start: int) -> int:
-    """Where the lines stop looking like keys and their continuations."""
+    """The offset of the first line that is neither a key nor a continuation."""
     position = start
     while position < len(text):
         line_end = text.find("\n", position) + 1 or len(text)
@@ -197,7 +196,7 @@ def _end_of_keys(text: str, start: int) -> int:
 
 
 def _read_lines(block: str, *, offset: int, first_line: int) -> tuple[dict[str, Field], list[Notice]]:
-    """The fields of a broken block: each key is read on its own, and what is no YAML is taken as text."""
+    """Read each key of a broken block separately. A value that is not valid YAML is read as text."""
     fields: dict[str, Field] = {}
     notices: list[Notice] = []
     line, counted = first_line, 0
@@ -235,12 +234,12 @@ def _without_trailing_comments(written: str) -> str:
 
 
 def key_line(chunk: str) -> re.Match[str] | None:
-    """The key at the start of a chunk, as the match's first group; the match ends where the value begins."""
+    """Match the key at the start of a chunk. Group 1 is the key; the value begins at the end of the match."""
     return _KEY_LINE.match(chunk) or _TIGHT_KEY_LINE.match(chunk)
 
 
 def chunks(block: str) -> Iterator[tuple[int, int]]:
-    """Spans of a broken block, each from one top-level key to the next; a key that slipped to the right counts."""
+    """Split a broken block into spans, one per top-level key. A `name` or `description` indented by mistake counts."""
     for start, end in _key_to_key(block):
         inner = _INDENTED_KEY_LINE.search(block, start + 1, end)
         if inner and not _is_sound(block[start:end]):

@@ -1,4 +1,4 @@
-"""Grants: what an operator allows one skill, as it is now; a change of its content takes it all back."""
+"""Grants: permissions of a skill, granted by an operator. They become void when the skill's content changes."""
 
 import json
 import os
@@ -39,14 +39,14 @@ class GrantView(WireModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A folder, and which one it was when it was looked at: another may stand there later."""
+    """A folder with its device and inode: another folder can have the same path later."""
 
     folder: Path
     identity: tuple[int, int]
 
     @classmethod
     def of(cls, folder: Path) -> "Place":
-        """The folder that stands there now.
+        """The folder that is at this path now.
 
         Raises:
             OSError: there is none.
@@ -55,10 +55,10 @@ class Place:
         return cls(folder=folder, identity=(found.st_dev, found.st_ino))
 
     def refuse_another(self, skill: str) -> None:
-        """What was admitted is what runs: where another folder stands there by now, nothing does.
+        """Check that the path still leads to the admitted folder.
 
         Raises:
-            SkillError: BUSY, or ENOENT where none does.
+            SkillError: BUSY if the folder was replaced, ENOENT if it is missing.
         """
         try:
             is_same = Place.of(self.folder) == self
@@ -69,7 +69,7 @@ class Place:
 
 
 class SkillGrants:
-    """Gives, takes back, and tells what a run may have."""
+    """Grants and revokes permissions, and computes the grants of a run."""
 
     def __init__(
         self, store: GrantStore, secrets: SecretStore, *, data_dir: Path, environment: Mapping[str, str] | None = None
@@ -80,10 +80,10 @@ class SkillGrants:
         self.secrets = secrets
 
     async def grant(self, row: Row, folder: Path, permission: str) -> GrantView:
-        """Allow a skill what it asks for.
+        """Grant a permission that the skill requests.
 
         Raises:
-            InvalidInputError: it does not ask for that, or that cannot be given.
+            InvalidInputError: the skill does not request it, or it cannot be granted.
         """
         wanted = parse(permission)
         permission = wanted.text
@@ -99,10 +99,10 @@ class SkillGrants:
         return GrantView(permission=permission, state="granted", granted_at=_moment(now))
 
     async def revoke(self, row: Row, permission: str) -> None:
-        """Take a permission back.
+        """Revoke a permission.
 
         Raises:
-            InvalidInputError: it was not given.
+            InvalidInputError: it was not granted.
         """
         removed = [
             await self._store.remove(row.name, grant.permission)
@@ -113,11 +113,11 @@ class SkillGrants:
             raise InvalidInputError(f"{row.name} was not granted {permission[:200]}")
 
     async def forget(self, skill: str) -> None:
-        """The skill is gone, and what it was allowed with it."""
+        """Remove all grants of a removed skill."""
         await self._store.remove(skill)
 
     async def views(self, row: Row) -> list[GrantView]:
-        """Every permission that the skill asks for or was given."""
+        """All permissions that the skill requests or was granted."""
         given = {canonical(grant.permission): grant for grant in await self._store.of(row.name)}
         views = []
         for permission in dict.fromkeys((*_asked(row), *given)):
@@ -130,18 +130,18 @@ class SkillGrants:
         return views
 
     async def granted(self, row: Row) -> list[str]:
-        """The permissions that hold now."""
+        """The granted permissions that are not void."""
         held = [canonical(grant.permission) for grant in await self._store.of(row.name) if _holds(grant, row)]
         return list(dict.fromkeys(held))
 
     async def for_run(self, row: Row, place: Place, *, confirmed: str | None = None) -> Grants:
-        """What a run of the skill may have; `confirmed` is the content that a person agreed to, if one had to.
+        """Compute the grants of a run. `confirmed` is the hash of the approved content, if approval was required.
 
-        Whatever it may have, it is a run of the very folder that was admitted, or of none.
+        The result always identifies the admitted folder, so that no other folder can be run.
 
         Raises:
-            SkillError: PERMISSION_DENIED, where a granted thing is not there to be given; APPROVAL_INVALID, where the
-                skill is not what was agreed to any more; BUSY, where it was replaced.
+            SkillError: PERMISSION_DENIED if a granted variable or secret is not set; APPROVAL_INVALID if the content
+                changed after the approval; BUSY if the folder was replaced; ENOENT if it is missing.
         """
         place.refuse_another(row.name)
         held = await self.granted(row) if row.metadata.permissions else []
@@ -159,7 +159,7 @@ class SkillGrants:
         if not held:
             return Grants(folder=identity)
         if content != row.content_hash:
-            return Grants(folder=place.identity)  # it changed a moment ago, and nobody has looked at it since
+            return Grants(folder=place.identity)  # changed since the last scan: its grants are void
         wanted = [parse(permission) for permission in held]
         identities = await anyio.to_thread.run_sync(lambda: {item.text: self._check(item) for item in wanted})
         secrets = await anyio.to_thread.run_sync(
@@ -174,7 +174,7 @@ class SkillGrants:
         )
 
     def _check(self, wanted: Permission) -> tuple[int, int] | None:
-        """Refuse what must never be granted; returns the device and inode of a path."""
+        """Refuse what must never be granted; returns device and inode of a path, None for other permissions."""
         if wanted.kind == "net" and wanted.port == self._own_port() and _is_here(wanted.name):
             raise InvalidInputError(f"{wanted.text}: that is this server, and a skill must not call it")
         if wanted.kind != "fs":
@@ -189,9 +189,9 @@ class SkillGrants:
             os.close(descriptor)
 
     def _check_path(self, wanted: Permission, descriptor: int) -> tuple[int, int]:
-        """All of this is about the open file, so that no other can be put in its place between two looks."""
+        """Check the open descriptor, not the path: the file at the path could be replaced between two checks."""
         resolved = Path(f"/proc/self/fd/{descriptor}").readlink()
-        parse(f"fs:ro:{resolved}")  # a link to what is never shown is not shown either
+        parse(f"fs:ro:{resolved}")  # a link to a forbidden path is refused too
         if kind := kernel_file_system(descriptor):
             raise InvalidInputError(
                 f"{wanted.text}: it is on a file system of the kernel's ({kind}) and is never shown"
@@ -203,7 +203,7 @@ class SkillGrants:
         return identity
 
     def _own_port(self) -> int | None:
-        """Where this server listens, if it does."""
+        """The port that this server listens on; None if it does not listen."""
         try:
             told = json.loads((self._data_dir / SERVER_FILE).read_bytes())
             return urlsplit(str(told["url"])).port
@@ -211,7 +211,7 @@ class SkillGrants:
             return None
 
     async def _same_content(self, row: Row, folder: Path) -> None:
-        """What is granted is what the operator could look at, not what was put in its place a moment ago."""
+        """Check that the content is as scanned: the operator could not review content that changed since."""
         content, _ = await anyio.to_thread.run_sync(_looked_at, folder)
         if content != row.content_hash:
             raise InvalidInputError(f"{row.name} changed a moment ago; look at it, then grant again")
@@ -232,7 +232,7 @@ class SkillGrants:
 
 
 def _is_data(descriptor: int, resolved: Path, identity: tuple[int, int], data_dir: Path) -> bool:
-    """Whether an open file is the data directory, in it, or above it, by whichever mount or link it was reached."""
+    """Whether an open file is the data directory, in it, or above it, also through other mounts and links."""
     if _overlap(resolved, data_dir):
         return True
     private = (data_dir, *data_dir.parents, *(data_dir.iterdir() if data_dir.is_dir() else ()))
@@ -262,12 +262,12 @@ def _holds(grant: GrantRow, row: Row) -> bool:
 
 
 def _asked(row: Row) -> list[str]:
-    """What the skill asks for, each in the one way to write it."""
+    """The requested permissions in canonical form."""
     return list(dict.fromkeys(map(canonical, row.metadata.permissions)))
 
 
 def _looked_at(folder: Path) -> tuple[str, tuple[int, int]]:
-    """The content of a folder, and which folder that is; both of the same one, whatever is put in its place."""
+    """Content hash, device and inode of a folder. One descriptor for all, in case the folder is replaced meanwhile."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         found, place = os.fstat(descriptor), Path(f"/proc/self/fd/{descriptor}")

@@ -1,4 +1,4 @@
-"""Everything that depends on where the skills are; made anew when that changes."""
+"""The parts that depend on the paths of skills. They are built again when the paths change."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from apexbridge.skills.scanner import Listener, Scanner
 
 
 class SkillHome:
-    """The library, its scanner, its installer and its plugins, at one set of paths."""
+    """Library, scanner, installer and plugins for one set of paths."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class SkillHome:
         self.plugins = PluginShelf(library=self.library, installer=self.installer)
 
     def tidy(self) -> None:
-        """Finish what a crash left half-done and clear what it left behind; nobody may be at work here."""
+        """Complete changes that a crash interrupted and remove leftovers. No other change may run meanwhile."""
         self.library.prepare()
         for root in self.scanner.roots:
             if not root.is_installed and root.path.is_dir() and root.is_writable(root.path):

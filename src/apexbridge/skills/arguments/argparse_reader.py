@@ -198,7 +198,7 @@ class _Literals:
         return _scalar(expression)
 
     def text(self, expression: ast.expr | None) -> str:
-        """A text for people, also from sums and f-strings; `…` replaces what is computed."""
+        """A text for display, also from sums and f-strings. `…` replaces computed parts."""
         parts: list[str] = []
         pending = [self._resolved(expression)]
         for _ in range(2 * MAX_ITEMS):
@@ -228,7 +228,7 @@ class _Literals:
         return tuple(found) if isinstance(found, list) else ()
 
     def _resolved(self, expression: ast.expr | None) -> ast.expr | None:
-        """The value of a name, one step only: names can refer to each other in a circle."""
+        """The value of a name, one step only: names can refer to each other cyclically."""
         return self._constants.get(expression.id) if isinstance(expression, ast.Name) else expression
 
 

@@ -43,7 +43,6 @@ class Argument:
     """Whether it selects the subcommand."""
 
     def schema(self) -> dict[str, Any]:
-        """Its JSON Schema."""
         schema: dict[str, Any] = {"type": "boolean" if self.is_flag else self.type}
         if self.choices:
             schema["enum"] = list(self.choices)
@@ -122,7 +121,7 @@ class ScriptArguments:
         Parsers expect options of the script before the subcommand, and options of the subcommand after it.
 
         Raises:
-            ValueError: the script would read something else than the input says.
+            ValueError: the script would not read the values that the input contains.
         """
         options = {option.name: option for option in self.options}
         positions = {argument.name: index for index, argument in enumerate(self.positionals)}

@@ -10,7 +10,7 @@ _PATTERN = re.compile(r"\(?\s*+([\"']?-[-\w=*|\"' ]{0,200}+)\)")
 _ESAC = re.compile(r"esac\b")
 _TAKES_NEXT = re.compile(r"\$\{?2\b|\bshift\s++2\b|\bshift\b.{0,200}?\$\{?1\b", re.DOTALL)
 _TAKES_FIRST = re.compile(r"\$\{?[12]\b|\bshift\s++2\b")
-"""If the loop stored the option in a variable and shifted it away."""
+"""Used if the loop stores the option in a variable and shifts it away."""
 _LOOP = re.compile(r"(?:while|until|for)\b")
 _DONE = re.compile(r"(?:^|[;\s])done\b")
 _HELP_LINE = re.compile(r"\s*+(?:#|echo\s++[\"']|printf\s++[\"'])?\s*+(-[^\n]{1,300}+)")
