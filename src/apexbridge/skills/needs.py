@@ -53,7 +53,7 @@ class SkillNeeds:
         """Install the declared dependencies, unless they are installed already.
 
         Raises:
-            InvalidInputError: a declared dependency is of a kind that is not supported.
+            InvalidInputError: a declaration is invalid or not supported.
             ServerError: NOT_READY if there is no installer; EXECUTION_ERROR or TIMEOUT if it failed.
         """
         needs = await self._needs(row, folder)
