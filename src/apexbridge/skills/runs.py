@@ -477,7 +477,6 @@ class Runs:
             await self._store.erase()
 
     def cancel_all(self) -> None:
-        """Cancel all active runs."""
         for run in self._live.values():
             run.cancel()
 

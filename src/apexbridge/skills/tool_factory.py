@@ -25,8 +25,6 @@ SkillCall = Callable[[SkillToolSource, Mapping[str, Any], ToolContext], Awaitabl
 
 
 class SkillToolFactory:
-    """Builds tools from skills."""
-
     def __init__(self, call: SkillCall) -> None:
         self._call = call
 
