@@ -1,4 +1,4 @@
-"""Brings live skills into the index: words at once, vectors as soon as the model has made them."""
+"""Indexes live skills: their words immediately, their vectors once the model has computed them."""
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
@@ -22,17 +22,17 @@ from apexbridge.skills.roots import FoundFolder
 from apexbridge.storage.faults import storage_faults
 
 BATCH = 100
-"""Skills embedded at a time: enough for a model to be quick, few enough for a progress bar to move."""
+"""Skills per embedding call: large enough for throughput, small enough for a progress bar to move."""
 FIRST_PAUSE_SECONDS = 5.0
 LONGEST_PAUSE_SECONDS = 40.0
 
 logger = logging.getLogger(__name__)
 Progress = Callable[[int, int], None]
-"""Told how many of how many are done."""
+"""Called with the number done and the total."""
 
 
 class Indexer:
-    """The scanner's hand in the index. What a model cannot do now is done later."""
+    """Writes the scanner's results to the index. If the model is unavailable, embedding is retried later."""
 
     def __init__(
         self,
@@ -52,17 +52,17 @@ class Indexer:
         self._folder_of = folder_of
         self._catching_up = anyio.Lock()
         self._is_owed = False
-        """Whether some skill waits for its vector."""
+        """Whether a live skill lacks its vector."""
         self._owed = anyio.Event()
 
     @property
     def signature(self) -> str:
-        """Names the model whose vectors count."""
+        """Identifies the current model. Vectors of any other model are stale."""
         return f"{self._index.embedder}/{self._index.dimensions}"
 
-    # ------------------------------------------------------------------------------------------------- at once
+    # ----------------------------------------------------------------------------------------------- immediate
     async def put(self, rows: Sequence[Row], prepared: Mapping[str, Any]) -> dict[FolderKey, Row]:
-        """Make these findable: by meaning where a vector was prepared, else by their words until one is made."""
+        """Index these rows: with the prepared vector if there is one, else by words until a vector is computed."""
         if not rows:
             return {}
         vectors = [prepared.get(row.name) for row in rows]
@@ -79,7 +79,7 @@ class Indexer:
         )
 
     async def missing(self, versions: Mapping[str, str]) -> set[str]:
-        """Which of these names the index does not hold with this content."""
+        """The names that the index does not hold with this content hash."""
         try:
             return set(await self._index.missing(versions))
         except Exception:
@@ -87,7 +87,7 @@ class Indexer:
             return set()
 
     async def forget(self, names: Collection[str]) -> None:
-        """An index that fails keeps vectors of skills that are gone; the next start removes them."""
+        """Remove skills from the index. If that fails, stale vectors remain until the next start."""
         if names:
             try:
                 await self._index.remove(names)
@@ -95,16 +95,16 @@ class Indexer:
                 logger.exception("%d skills could not be removed from the index", len(names))
 
     async def retain(self, names: Collection[str]) -> int:
-        """Forget everything but these."""
+        """Remove all other skills from the index; returns how many were removed."""
         try:
             return await self._index.retain(names)
         except Exception:
             logger.exception("the index could not be cleared of skills that are gone")
             return 0
 
-    # --------------------------------------------------------------------------------------------- by and by
+    # -------------------------------------------------------------------------------------------- background
     async def keep_up(self) -> None:
-        """Embed what waits, whenever something does; a model that fails is left alone for a while."""
+        """Embed pending skills until cancelled. After a failure of the model, retry with back-off."""
         pause = FIRST_PAUSE_SECONDS
         while True:
             if not self._is_owed:
@@ -121,7 +121,10 @@ class Indexer:
                 pause = FIRST_PAUSE_SECONDS
 
     async def catch_up(self, progress: Progress | None = None, *, names: Collection[str] | None = None) -> int:
-        """Embed every live skill that lacks a vector, or those of these names at once; gives how many were."""
+        """Embed live skills that lack a vector, and return how many were embedded.
+
+        With `names`, embed only these and do not wait for another pass.
+        """
         if names is not None:
             return await self._catch_up(progress, names)
         async with self.alone() as catch_up:
@@ -129,13 +132,13 @@ class Indexer:
 
     @asynccontextmanager
     async def alone(self) -> AsyncIterator[Callable[[Progress | None], Awaitable[int]]]:
-        """Nobody else embeds what the block finds; gives how to do it."""
+        """Exclude other passes while the block runs; yields the function that embeds pending skills."""
         async with self._catching_up:
             yield self._catch_up
 
     async def _catch_up(self, progress: Progress | None, names: Collection[str] | None = None) -> int:
         if names is None:
-            self._is_owed = False  # before the look: what comes during it is owed again
+            self._is_owed = False  # before reading the catalog: skills added meanwhile set it again
         keys = [
             key
             for key, row in (await self._catalog.glance()).items()
@@ -153,13 +156,13 @@ class Indexer:
         return done
 
     def owe(self) -> None:
-        """Some live skill of the catalog lacks its vector; `keep_up` sees to it."""
+        """Mark that a live skill lacks its vector, and wake `keep_up`."""
         self._is_owed = True
         self._owed.set()
         self._owed = anyio.Event()
 
     async def _embed(self, known: Mapping[FolderKey, Row]) -> int | None:
-        """How many of these were indexed; None where the model fails. Nothing is held while the model works."""
+        """The number of rows indexed; None if the model fails. No lock is held while the model computes."""
         rows = [row for row in known.values() if row.state == "live"]
         try:
             vectors = await self._index.embed([_document(row) for row in rows])
@@ -184,11 +187,11 @@ class Indexer:
 
     # ------------------------------------------------------------------------------------------------- markers
     def marker(self, found: FoundFolder) -> Marker | None:
-        """What the folder's marker says, wherever it stands."""
+        """The folder's marker, which is outside the folder if that is read-only; None if missing."""
         return read_marker(self._marker_path(found))
 
     def holds(self, marker: Marker | None, skill: Skill) -> bool:
-        """Whether the marker says that the index holds this very content by this very model."""
+        """Whether the marker matches this content and the current model."""
         return marker is not None and marker.matches(
             size=skill.size,
             content_hash=skill.content_hash,
@@ -197,7 +200,7 @@ class Indexer:
         )
 
     def marker_signature(self, found: FoundFolder) -> str:
-        """How the marker looks from outside; empty where there is none."""
+        """Signature of the marker file from `stat`; empty if there is no marker."""
         try:
             return sign(self._marker_path(found).stat())
         except OSError:

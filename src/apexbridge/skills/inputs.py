@@ -1,4 +1,4 @@
-"""The files of a call: from the workspace, from an upload, or from what an earlier run left."""
+"""Input files of a call: from the workspace, from an upload, or artifacts of an earlier run."""
 
 import hashlib
 import os
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldFile:
-    """A copy of an input file in an unnamed file of our own, and what is in it."""
+    """A copy of an input file in an unnamed temporary file, with size and digest."""
 
     wanted: str
     """The name in the call."""
@@ -35,7 +35,7 @@ class HeldFile:
 
 
 class HeldFiles:
-    """Copies of all files of a call, in unnamed files of `folder`. They count as the caller's until they are closed."""
+    """Copies of all files of a call, in unnamed files of `folder`, counted against the caller's quota until closed."""
 
     def __init__(self, folder: Path | None = None, *, disk: Disk | None = None, caller: str = "") -> None:
         self._folder = folder
@@ -45,15 +45,15 @@ class HeldFiles:
         self._files: list[HeldFile] = []
         self._lock = threading.Lock()
         self._is_closed = False
-        """A call that is cancelled closes them, while the thread that copies may go on."""
+        """A cancelled call closes the copies while its copying thread may still run."""
 
     def copy(self, wanted: str, source: InputFile) -> None:
-        """Copy a file and hash what is copied.
+        """Copy a file and hash the copied bytes.
 
         Raises:
-            InvalidInputError: the files are too large together.
+            InvalidInputError: the total size is too large.
             ServerError: STORAGE_FULL.
-            ValueError: these were closed meanwhile.
+            ValueError: this object was closed meanwhile.
         """
         with ExitStack() as stack:
             claim = stack.enter_context(self._disk.claim(self._caller, self._folder)) if self._disk else None
@@ -80,12 +80,12 @@ class HeldFiles:
 
     @property
     def inputs(self) -> tuple[InputFile, ...]:
-        """For the run."""
+        """The copies, as input files of the run."""
         return tuple(held.file for held in self._files)
 
     @property
     def described(self) -> list[dict[str, Any]]:
-        """For the approval."""
+        """Name, size and digest of each file, as shown in the approval."""
         return [{"name": held.wanted, "bytes": held.size, "sha256": held.sha256} for held in self._files]
 
     def __enter__(self) -> "HeldFiles":
@@ -98,24 +98,24 @@ class HeldFiles:
 
 
 class InputFiles:
-    """Finds what a call's `files` name."""
+    """Resolves the names in a call's `files`."""
 
     def __init__(self, *, workspace: Workspace, uploads: UploadStore, reach: Callable[[str], str | None]) -> None:
-        """`reach` tells whose uploads a caller may use; None for everybody's."""
+        """`reach` returns the owner whose uploads a caller may use; None means all uploads."""
         self._workspace = workspace
         self._uploads = uploads
         self._reach = reach
 
     async def in_thread(self, work: Callable[[], T], *, caller: str) -> T:
-        """Work on files in one of the caller's threads."""
+        """Run file work in one of the caller's threads."""
         return await self._workspace.in_thread(work, caller=caller)
 
     @contextmanager
     def opened(self, names: Sequence[str], *, caller: str = "") -> Iterator[tuple[InputFile, ...]]:
-        """All of them open, each under a name of its own.
+        """Open all files, each with a unique name.
 
         Raises:
-            InvalidInputError: one of them is not there or is no file, or they are too many or too large.
+            InvalidInputError: a file is missing or not a regular file, or the files are too many or too large.
         """
         taken: Counter[str] = Counter()
         check_file_count(len(names))
@@ -129,7 +129,7 @@ class InputFiles:
             yield tuple(found)
 
     def copy_to(self, held: HeldFiles, names: Sequence[str], *, caller: str = "") -> None:
-        """Copy all of them, so that nothing can change them any more.
+        """Copy all files, so that later changes of the originals have no effect.
 
         Raises:
             InvalidInputError: as for `opened`.
@@ -150,7 +150,7 @@ class InputFiles:
 
 
 def _free(name: str, taken: "Counter[str]") -> str:
-    """The name, or one like it that is not taken."""
+    """The name, with a numeric suffix if it is taken."""
     path, free = PurePosixPath(name), name
     while taken[free]:
         taken[name] += 1

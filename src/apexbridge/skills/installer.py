@@ -1,4 +1,4 @@
-"""The way of a checked package to live skills: stage, embed, commit, settle."""
+"""Installs checked packages: stage, embed, commit, settle."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -21,9 +21,9 @@ from apexbridge.skills.scanner import Scanner
 
 
 class Installer:
-    """Installs packages. Before the commit a failure leaves no trace; after it the scanner can finish the work.
+    """Installs packages. A failure before the commit leaves no trace; after it, the scanner can finish the work.
 
-    Its calls are for `run_to_completion`: cancelled halfway, they would leave a thread working in a removed folder.
+    Call its methods through `run_to_completion`: a cancelled call would leave a thread working in a removed folder.
     """
 
     def __init__(
@@ -44,14 +44,14 @@ class Installer:
         self._commits = commits
 
     async def install(self, file: BinaryIO, package: Package, *, overwrite: bool) -> InstallReceipt:
-        """Put every skill of the package in place, all or none.
+        """Install every skill of the package, or none.
 
         Raises:
-            SkillAlreadyExistsError: one of them is installed and `overwrite` was not asked for.
+            SkillAlreadyExistsError: one of them is installed and `overwrite` is false.
         """
         names = [skill.metadata.name for skill in package.skills]
         if not overwrite:
-            await self._refuse_existing(names, package.plugin)  # once more under the lock; here it saves the work
+            await self._refuse_existing(names, package.plugin)  # fail early; checked again under the lock
         stage = await anyio.to_thread.run_sync(self._library.new_stage)
         try:
             staged = await anyio.to_thread.run_sync(self._stage, file, package, stage)
@@ -86,7 +86,7 @@ class Installer:
         )
 
     async def uninstall(self, name: str, folder: Path) -> None:
-        """Take a skill away; the caller holds its name."""
+        """Remove a skill. The caller holds its name."""
         async with self._commits.hold(name):
             rows = await self._catalog.named([name])
             found = [self._scanner.folder_of(row.key) for row in rows]
@@ -95,12 +95,12 @@ class Installer:
             except FileNotFoundError as error:  # removed by hand a moment ago
                 await self._scanner.settle(found)
                 raise SkillNotFoundError(name) from error
-            # First the folder, then the record: on a full disk the one makes room for the other.
+            # The folder first: on a full disk, removing it frees the space that the record needs.
             await anyio.to_thread.run_sync(self._library.discard, gone)
             await self._scanner.settle(found)
 
     async def uninstall_plugin(self, name: str) -> bool:
-        """Take all skills of a plugin away, all or none; False where there is no such plugin."""
+        """Remove all skills of a plugin, or none; False if there is no such plugin."""
         stage = await anyio.to_thread.run_sync(self._library.new_stage)
         try:
             async with self._holding([], name) as members:
@@ -118,9 +118,10 @@ class Installer:
 
     @asynccontextmanager
     async def _holding(self, names: Sequence[str], plugin: str | None) -> AsyncIterator[list[str]]:
-        """Hold these names, a plugin, and the skills it has now, which are given; all at once, or two could deadlock.
+        """Lock these names, a plugin and its current skills; yields those skills.
 
-        Which skills a plugin has is sure only once they are held, so look again then.
+        All locks are taken in one `hold`, so that two installs cannot deadlock. The plugin's skills may change before
+        they are locked, so they are read again under the locks.
         """
         while True:
             members = await self._members(plugin)
@@ -139,7 +140,11 @@ class Installer:
         return self._library.skills / name
 
     async def _refuse_existing(self, names: Sequence[str], plugin: PluginManifest | None) -> None:
-        """A name is taken by its folder, or by a folder of another name that somebody put there by hand."""
+        """Fail if a name is taken: by its folder, or by a manually added folder of another name with that skill.
+
+        Raises:
+            SkillAlreadyExistsError: a name is taken.
+        """
         if plugin is not None and await self._members(plugin.name):
             raise SkillAlreadyExistsError(plugin.name, kind="Plugin")
         known = {row.name for row in await self._catalog.named(names) if row.root == INSTALLED_ROOT}
@@ -154,7 +159,7 @@ class Installer:
         ]
 
     async def _elsewhere(self, names: Sequence[str]) -> list[str]:
-        """Installed folders that hold one of these skills under another folder name; somebody put them there."""
+        """Manually added folders of the installed root that hold one of these skills under another folder name."""
         rows = await self._catalog.named(names)
         return [row.folder for row in rows if row.root == INSTALLED_ROOT and row.folder != row.name]
 
@@ -168,7 +173,7 @@ class Installer:
     ) -> None:
         names = [skill.name for skill in staged]
         if plugin is None:
-            # Before the folder changes: a crash in between costs a word about its origin, never the skill itself.
+            # Before the folder changes: a crash in between loses only the link to the old plugin, never the skill.
             self._library.plugins.leave(names)
             self._library.put(staged[0], self._path(staged[0].name))
             return
@@ -185,7 +190,7 @@ class Installer:
     def _remove(self, name: str, folder: Path) -> Path:
         installed = folder.parent == self._library.skills
         if installed:
-            with suppress(OSError):  # a full disk: the record goes on naming a skill that is gone, which nobody shows
+            with suppress(OSError):  # disk full: the record keeps the removed name, which listings filter out
                 self._library.plugins.leave([name])
         return self._library.remove(folder, self._library.skills if installed else folder.parent)
 

@@ -1,4 +1,4 @@
-"""Where in a package the skills are: one skill, a skill inside wrapper folders, or a plugin with several."""
+"""Finds the skills in a package: one skill, a skill inside wrapper folders, or a plugin with several."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,21 +12,20 @@ PLUGIN_MANIFEST = (".claude-plugin", "plugin.json")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """The folders of an archive that are skills, and the plugin they belong to where there is one."""
+    """The skill folders of an archive, and their plugin if there is one."""
 
     skills: tuple[Parts, ...]
-    """Each folder that holds a SKILL.md; `()` is the archive's own root."""
+    """Folders that contain a SKILL.md; `()` is the root of the archive."""
     plugin: Parts | None = None
     """The plugin's folder; None for a single skill."""
     manifest: Parts | None = None
-    """The plugin's manifest file."""
 
 
 def find_layout(paths: Iterable[Parts], profile: Profile) -> Layout:
     """Find the skills among an archive's files.
 
     Raises:
-        InvalidSkillStructureError: saying how the archive should look.
+        InvalidSkillStructureError: the layout is not supported; the message describes the expected one.
     """
     files = set(paths)
     skills = _topmost({parts[:-1] for parts in files if is_skill_file(parts[-1])})
@@ -54,17 +53,17 @@ def find_layout(paths: Iterable[Parts], profile: Profile) -> Layout:
 
 
 def is_skill_file(name: str) -> bool:
-    """`SKILL.md` in any spelling; all but the right one earn a warning."""
+    """Whether this is `SKILL.md` in any case; the validator warns about other spellings."""
     return name.lower() == SKILL_FILE.lower()
 
 
 def _topmost(folders: set[Parts]) -> list[Parts]:
-    """Folders that lie in no other one of them: a SKILL.md further down is content."""
+    """Folders not nested in another skill folder: a SKILL.md further down is content."""
     return sorted(folder for folder in folders if not any(folder[:depth] in folders for depth in range(len(folder))))
 
 
 def _plugin_of(skills: list[Parts], files: set[Parts]) -> Layout | None:
-    """The plugin that holds all these skills: `<plugin>/skills/<name>/SKILL.md`, or a manifest that says so."""
+    """The plugin that contains all these skills, found by its manifest or by `<plugin>/skills/<name>/SKILL.md`."""
     manifests = [parts for parts in files if parts[-2:] == PLUGIN_MANIFEST]
     for manifest in sorted(manifests, key=len):
         root = manifest[:-2]

@@ -1,7 +1,7 @@
-"""The data directory's own skills: stage, commit by rename, trash, recover.
+"""Installed skills in the data directory: stage, commit by rename, trash, recover.
 
-Nothing live changes before its replacement lies complete and synced beside it. What a crash leaves half-done is
-either unreachable rubbish in `staging/` and `trash/`, or a plan that `recover()` carries out.
+A live folder changes only after its replacement is complete and synced on the same mount. A crash leaves either
+unreachable files in `staging/` and `trash/`, or a plan that `prepare()` applies.
 """
 
 import errno
@@ -24,12 +24,12 @@ logger = logging.getLogger(__name__)
 _TRASH = ".apex-trash-"
 _ASIDE = ".apex-aside-"
 _GONE = "gone."
-"""Before the name of a folder that a plan took away; no skill's name has a dot in it."""
+"""Prefix of folders that a plan removed. Skill names contain no dot, so it cannot collide."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedSkill:
-    """A skill that lies complete and synced, waiting to be put in place."""
+    """A complete and synced skill, ready to be committed."""
 
     name: str
     path: Path
@@ -38,12 +38,12 @@ class StagedSkill:
 
 
 class Library:
-    """Folders of the data directory that belong to skills."""
+    """The skill folders of the data directory."""
 
     def __init__(self, data_dir: Path, skills: Path | None = None) -> None:
         self.skills = skills or data_dir / "skills"
         self.skills.mkdir(parents=True, exist_ok=True)
-        # A rename stays within one mount; dot-folders are no skills to anybody.
+        # A rename cannot cross mounts. Dot-folders are never read as skills.
         one_mount = _can_rename(data_dir, self.skills)
         self.staging = data_dir / "staging" if one_mount else self.skills / ".staging"
         self.trash = data_dir / "trash" if one_mount else self.skills / ".trash"
@@ -51,10 +51,10 @@ class Library:
         self.markers = data_dir / "markers"
 
     def prepare(self) -> None:
-        """Make the folders, finish what a crash left half-done, and clear what it left behind."""
+        """Create the folders, finish plans that a crash interrupted, and remove leftovers."""
         for folder in (self.plugins.folder, self.staging, self.trash, self.markers):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for aside in sorted(self.skills.glob(f"{_ASIDE}*")):  # a swap in three steps was cut off
+        for aside in sorted(self.skills.glob(f"{_ASIDE}*")):  # a crash interrupted a three-step swap
             target = self.skills / aside.name.removeprefix(_ASIDE)
             aside.rename(self.trash / uuid.uuid4().hex if is_there(target) else target)
         for stage in sorted(self.staging.iterdir()):
@@ -69,13 +69,13 @@ class Library:
 
     # ------------------------------------------------------------------------------------------------- staging
     def new_stage(self) -> Path:
-        """A fresh folder for one installation."""
+        """Create an empty folder for one installation."""
         return _make_folder(self.staging / uuid.uuid4().hex)
 
     def stage_skill(
         self, file: BinaryIO, entries: Iterable[Entry], *, root: tuple[str, ...], name: str, stage: Path
     ) -> StagedSkill:
-        """Extract one skill of an archive into a stage, every byte counted, hashed and synced."""
+        """Extract one skill of an archive into a stage; hash and sync every file."""
         target = _make_folder(stage / name)
         folders = {target}
         hashed: list[tuple[PackageFile, str]] = []
@@ -94,26 +94,26 @@ class Library:
         return StagedSkill(name=name, path=target, content_hash=content_hash(hashed), size=size)
 
     def discard(self, folder: Path) -> None:
-        """Remove what nobody can reach any more."""
+        """Delete a folder that is no longer reachable."""
         remove_tree(folder)
 
     def discard_stage(self, stage: Path) -> None:
-        """Remove a stage, unless it holds a plan that is not done: the next start carries that out."""
+        """Delete a stage, unless it contains an unfinished plan: the next start applies that."""
         if not is_there(stage / PLAN_FILE):
             remove_tree(stage)
 
     # -------------------------------------------------------------------------------------------------- commit
     def put(self, staged: StagedSkill, target: Path) -> None:
-        """The commit point of a single skill: in place in one step, the old one (if any) now where the new one was."""
+        """Commit a single skill atomically. The replaced folder, if any, is then at the staged path."""
         self._put_in_place(staged.path, target)
         sync_folder(target.parent)
 
     def place_beside(self, path: Path) -> Path:
-        """A folder on the same mount as a skill's file, for its replacement to wait in."""
+        """A folder on the same mount as a skill's file, for drafts of its replacement."""
         return self.staging if path.is_relative_to(self.skills) else path.parent
 
     def _put_in_place(self, staged: Path, target: Path) -> None:
-        """Make the staged folder the target; what the target was, if anything, then lies where it was staged."""
+        """Move the staged folder to the target. The old target, if any, is then at the staged path."""
         if not is_there(target):
             staged.rename(target)
             return
@@ -122,7 +122,7 @@ class Library:
         except OSError as error:
             if error.errno not in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
                 raise
-            aside = target.with_name(f"{_ASIDE}{target.name}")  # `prepare` knows what to do with it after a crash
+            aside = target.with_name(f"{_ASIDE}{target.name}")  # `prepare` handles it after a crash
             if is_there(aside):
                 aside.rename(self.trash / uuid.uuid4().hex)
             target.rename(aside)
@@ -136,9 +136,9 @@ class Library:
     def put_plugin(
         self, stage: Path, staged: Sequence[StagedSkill], plugin: PluginRecord, *, superseded: Sequence[str]
     ) -> None:
-        """The commit point of a plugin: a plan on disk, then every skill of it, all or none.
+        """Commit a plugin: write a plan to disk, then install every skill of it, or none.
 
-        `superseded` skills go away with the same step; with none staged, that is how a plugin is removed.
+        The same plan removes `superseded` skills. Without staged skills, it removes the plugin.
         """
         plan = Plan(
             plugin=plugin,
@@ -155,22 +155,22 @@ class Library:
             raise
 
     def remove(self, folder: Path, root: Path) -> Path:
-        """Take a folder of a root out of sight in one step; gives where it lies now, to be discarded."""
+        """Atomically move a folder out of its root; returns the new path, for `discard`."""
         if root == self.skills:
             gone = self.trash / f"{folder.name}-{uuid.uuid4().hex}"
-        else:  # another root may be another mount; a dot-folder is no skill to anybody
+        else:  # another root may be another mount; dot-folders are never read as skills
             gone = root / f"{_TRASH}{uuid.uuid4().hex}"
         folder.rename(gone)
         sync_folder(folder.parent)
         return gone
 
     def clear_trash_of(self, folder: Path) -> None:
-        """Remove what a crash left of uninstalls from another root."""
+        """Delete what a crash left of uninstalls in another root."""
         for left in (*folder.glob(f"{_TRASH}*"), *folder.glob(f"*/{_TRASH}*")):
             remove_tree(left)
 
     def _carry_out(self, stage: Path, plan: Plan) -> None:
-        """Put a plan's skills in place; done again after a crash it does only what is missing."""
+        """Apply a plan. Idempotent: after a crash, only the missing steps are done."""
         for name, wanted in plan.skills.items():
             self._swap_in(stage / name, wanted, self.skills / name)
         for name in plan.superseded:
@@ -198,11 +198,11 @@ class Library:
     def _swap_in(self, staged: Path, wanted: str, target: Path) -> None:
         if staged.exists() and _hash(staged) == wanted:
             self._put_in_place(staged, target)
-        # Else it is in place already, and what lies here is what it replaced.
+        # Otherwise it is committed already, and the staged path holds the folder that it replaced.
 
 
 def _can_rename(data_dir: Path, skills: Path) -> bool:
-    """Whether a folder can be moved from one to the other; only trying tells, for a mount may be of the same disk."""
+    """Whether folders can be renamed between both. Device numbers do not show it: a bind mount has the same one."""
     probe, target = data_dir / f".probe-{uuid.uuid4().hex}", skills / f".probe-{uuid.uuid4().hex}"
     probe.mkdir()
     try:
@@ -218,7 +218,7 @@ def _can_rename(data_dir: Path, skills: Path) -> bool:
 
 
 def _hash(folder: Path) -> str:
-    """The content hash; of a folder that no package of ours can be, nothing."""
+    """The content hash; empty if the folder cannot be read or is too large for a skill."""
     try:
         return hash_folder(folder, look(folder).files)
     except (OSError, FolderTooLargeError):
@@ -227,12 +227,12 @@ def _hash(folder: Path) -> str:
 
 def _make_folder(path: Path) -> Path:
     path.mkdir()
-    path.chmod(0o755)  # whatever the umask: a sandboxed run is another user and must be able to read it
+    path.chmod(0o755)  # ignore the umask: sandboxed runs have another user id and must be able to read it
     return path
 
 
 def _write_entry(file: BinaryIO, entry: Entry, path: Path) -> str:
-    """Write one file that must not exist yet; gives its SHA-256."""
+    """Write one file, which must not exist yet; returns its SHA-256."""
     digest = hashlib.sha256()
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     with os.fdopen(descriptor, "wb") as target:

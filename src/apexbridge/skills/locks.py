@@ -1,4 +1,4 @@
-"""One change at a time for each skill, any number of skills at once; and a gate to stop them all."""
+"""Locks: one change at a time for each skill, and a gate that can exclude all work."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -9,7 +9,7 @@ from apexbridge.errors import ServerError
 
 
 class NameLocks:
-    """Locks that exist only while somebody holds or waits for them."""
+    """Locks by name, which exist only while they are held or awaited."""
 
     def __init__(self) -> None:
         self._locks: dict[str, anyio.Lock] = {}
@@ -17,7 +17,7 @@ class NameLocks:
 
     @asynccontextmanager
     async def hold(self, *names: str) -> AsyncIterator[None]:
-        """Hold all these names; the sorted order keeps two holders from waiting for each other."""
+        """Hold all these names. They are locked in sorted order, which prevents deadlocks."""
         async with AsyncExitStack() as stack:
             for name in sorted(set(names)):
                 await stack.enter_async_context(self._one(name))
@@ -37,13 +37,12 @@ class NameLocks:
 
 
 class GatePass:
-    """Leave the gate once, however often it is closed."""
+    """Leaves the gate exactly once; `close` is idempotent."""
 
     def __init__(self, leave: Callable[[], None]) -> None:
         self._leave: Callable[[], None] | None = leave
 
     def close(self) -> None:
-        """The work is done."""
         leave, self._leave = self._leave, None
         if leave is not None:
             leave()
@@ -56,7 +55,7 @@ class GatePass:
 
 
 class Gate:
-    """Many work at once, or one has the place to itself."""
+    """Admits many workers, or one exclusive holder."""
 
     def __init__(self) -> None:
         self._working = 0
@@ -64,12 +63,12 @@ class Gate:
 
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
-        """Work, once the gate is open."""
+        """Wait for the gate to open; the block counts as work."""
         with await self.enter():
             yield
 
     async def enter(self) -> "GatePass":
-        """Begin to work, once the gate is open; for work that outlasts whoever began it."""
+        """Wait for the gate to open and begin work; for work that outlives its caller."""
         while self._reopened is not None:
             await self._reopened.wait()
         self._working += 1
@@ -80,15 +79,14 @@ class Gate:
 
     @property
     def working_count(self) -> int:
-        """How many are at work."""
         return self._working
 
     @asynccontextmanager
     async def closed(self) -> AsyncIterator[None]:
-        """Have the place to oneself; whoever comes meanwhile waits.
+        """Hold the gate exclusively; new work waits meanwhile.
 
         Raises:
-            ServerError: BUSY, somebody is at work.
+            ServerError: BUSY, work is active or the gate is closed already.
         """
         if self._working or self._reopened is not None:
             raise ServerError("A run or an install is active; try again when it is done.", code="BUSY")

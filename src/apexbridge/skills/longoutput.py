@@ -1,4 +1,4 @@
-"""Long output of runs: kept in files, and read from there in pieces, never whole."""
+"""Long output of runs: stored in files and streamed from there in chunks."""
 
 import codecs
 from collections.abc import Iterator, Mapping
@@ -10,12 +10,12 @@ READ_BYTES = 32 * 1024
 
 @dataclass(frozen=True, slots=True)
 class RecordedText:
-    """A text in a file."""
+    """Text stored in a file."""
 
     path: Path
 
     def pieces(self) -> Iterator[str]:
-        """The text in order. It is empty if the run was deleted in the meantime."""
+        """Chunks of the text in order; none if the run was deleted meanwhile."""
         try:
             file = self.path.open("rb")
         except OSError:
@@ -27,7 +27,6 @@ class RecordedText:
             yield decoder.decode(b"", final=True)
 
     def read(self) -> str:
-        """The whole text."""
         return "".join(self.pieces())
 
 

@@ -1,4 +1,4 @@
-"""SkillManager: the whole life of a skill, for every door and for Python."""
+"""SkillManager: the skill lifecycle, used by the CLI, the HTTP API and Python callers."""
 
 import time
 from collections.abc import Collection, Mapping
@@ -110,7 +110,7 @@ class SkillManager(SkillRunning):
             settings=settings,
         )
         self.roots_changed = anyio.Event()
-        """Set when skills are looked for in other places than before; whoever waits for it asks again."""
+        """Set when the skill roots change, and then replaced by a new event: waiters must read it again."""
         self._home = self._home_at(self._config)
 
     def _home_at(self, config: SkillManagerConfig) -> SkillHome:
@@ -125,11 +125,11 @@ class SkillManager(SkillRunning):
             require_entry_script=self._settings.require_entry_script,
         )
 
-    # ------------------------------------------------------------------------------------------------- beginning
+    # -------------------------------------------------------------------------------------- startup and scanning
     async def initialize(self, progress: Progress | None = None, *, index: bool = True) -> ScanReport:
-        """Finish what a crash left, look at the disk, and make every skill available.
+        """Recover from a crash, scan the disk, and register every skill as a tool.
 
-        Without `index`, skills that were not indexed before are left for `reconcile`.
+        Without `index`, skills that are not indexed yet are left for `reconcile`.
         """
         with storage_faults():
             await anyio.to_thread.run_sync(self._home.tidy)
@@ -140,7 +140,7 @@ class SkillManager(SkillRunning):
         return report
 
     async def reconcile(self, progress: Progress | None = None) -> ScanReport:
-        """Look at every root again, and index what is not."""
+        """Scan every root again, and index skills that are not indexed yet."""
         with storage_faults():
             async with self._scanner.indexer.alone() as catch_up:
                 async with self._gate.working():
@@ -148,7 +148,7 @@ class SkillManager(SkillRunning):
                 return _with_indexed(report, await catch_up(progress))
 
     async def index_in_background(self) -> None:
-        """Index by meaning what a change on disk brought, whenever one does; until cancelled."""
+        """Embed new and changed skills until cancelled."""
         while True:
             moved = self.roots_changed
             async with anyio.create_task_group() as group:
@@ -157,18 +157,18 @@ class SkillManager(SkillRunning):
                 group.cancel_scope.cancel()
 
     async def refresh(self, places: Collection[tuple[SkillRoot, str | None]]) -> None:
-        """Look again at some places: a folder of the installed root, or (None) a whole root."""
+        """Scan some places again: a folder of the installed root, or (None) a whole root."""
         async with self._gate.working():
             await self._scanner.refresh(places)
 
     async def retry(self) -> None:
-        """Record what could not be recorded before, for want of room on the disk."""
+        """Record changes that could not be recorded before because the disk was full."""
         async with self._gate.working():
             await self._scanner.retry()
 
     @property
     def staging(self) -> Path:
-        """Where an upload may wait; cleared at every start."""
+        """A folder for uploads before they are installed; cleared at every start."""
         return self._home.library.staging
 
     # ---------------------------------------------------------------------------------------- install, uninstall
@@ -184,8 +184,8 @@ class SkillManager(SkillRunning):
 
         Raises:
             InvalidArchiveError: the archive breaks the ZIP policy.
-            InvalidSkillStructureError: it holds no proper skill; all reasons are named.
-            SkillAlreadyExistsError: the name is taken and `overwrite` was not asked for.
+            InvalidSkillStructureError: it contains no valid skill; the error lists all reasons.
+            SkillAlreadyExistsError: the name is taken and `overwrite` is false.
         """
         begun = time.monotonic()
         profile = profile or default_profile_of(source, self._settings.default_profile)
@@ -207,7 +207,7 @@ class SkillManager(SkillRunning):
     async def validate_skill(
         self, source: SkillSource, *, profile: Profile | None = None, filename: str | None = None
     ) -> ValidationReport:
-        """Say whether a package could be installed; nothing is written."""
+        """Check whether a package could be installed. Writes nothing."""
         profile = profile or default_profile_of(source, self._settings.default_profile)
         with ExitStack() as stack:
             file, own_name = await anyio.to_thread.run_sync(stack.enter_context, open_source(source))
@@ -221,7 +221,7 @@ class SkillManager(SkillRunning):
             )
 
     async def uninstall_skill(self, name: str) -> Receipt:
-        """Remove a skill with everything that is known of it but its history."""
+        """Remove a skill with its grants and approvals. Its call history is kept."""
         async with self._gate.working(), self._locks.hold(name):
             row = await self._catalog.live(name) or await self._broken(name)
             if row is None:
@@ -234,11 +234,11 @@ class SkillManager(SkillRunning):
 
     # ----------------------------------------------------------------------------------------------------- edit
     async def update_skill_description(self, name: str, description: str | Mapping[str, Any]) -> Receipt:
-        """Change the description and nothing else; a mapping may hold `description` only.
+        """Change the description. A mapping may contain `description` only.
 
         Raises:
-            FieldNotEditableError: another field was given.
-            SkillReadOnlyError: the skill lives in a root that is never written to.
+            FieldNotEditableError: the mapping contains another field.
+            SkillReadOnlyError: the skill is in a read-only root.
         """
         text = checked_description(description, skill=name)
         await run_to_completion(self._set_description(name, text))
@@ -262,11 +262,12 @@ class SkillManager(SkillRunning):
         """Read a skill from disk again and update its tool.
 
         Raises:
-            SkillParseError: its folder is there and holds no proper skill any more.
+            SkillParseError: its folder exists but no longer contains a valid skill.
+            SkillNotFoundError: there is no such folder.
         """
         async with self._gate.working(), self._locks.hold(name):
             keys = {row.key for row in await self._catalog.named([name])}
-            if NAME_PATTERN.match(name):  # a folder that nobody has noticed yet; anything else is no name but a path
+            if NAME_PATTERN.match(name):  # the folder may not be cataloged yet; other names could be paths
                 keys.add((INSTALLED_ROOT, name))
             with storage_faults():
                 await self._scanner.settle([self._scanner.folder_of(key) for key in sorted(keys)])
@@ -282,7 +283,7 @@ class SkillManager(SkillRunning):
         return await self.get_skill(name)
 
     async def set_enabled(self, name: str, enabled: bool) -> SkillDetail:
-        """Switch a skill on or off; a disabled one is listed but not run."""
+        """Enable or disable a skill. A disabled skill is listed but not run."""
         async with self._gate.working(), self._locks.hold(name):
             await self._live(name)
             with storage_faults():
@@ -303,16 +304,16 @@ class SkillManager(SkillRunning):
 
     # ---------------------------------------------------------------------------------------------------- tools
     async def register_skill_tool(self, name: str) -> Tool:
-        """Register a skill as `skill:{name}`; gives its tool."""
+        """Register a skill as the tool `skill:{name}`; returns the tool."""
         return self._keeper.register(await self._live(name))
 
     async def register_all_skill_tools(self) -> None:
-        """Register every skill; those that are switched off are tools that are."""
+        """Register every live skill as a tool. Tools of disabled skills are disabled too."""
         for row in await self._catalog.all_live():
             self._keeper.register(row)
 
     def unregister_skill_tool(self, name: str) -> bool:
-        """Take a skill's tool away; False where there was none."""
+        """Unregister a skill's tool; False if it was not registered."""
         return self._keeper.unregister(name)
 
     def _tool_source(self, row: Row) -> SkillToolSource:
@@ -326,10 +327,10 @@ class SkillManager(SkillRunning):
 
     # --------------------------------------------------------------------------------------------------- config
     async def update_config(self, changes: Mapping[str, Any]) -> SkillManagerConfig:
-        """Change some of it; a bad value is refused and then nothing changes.
+        """Change some fields of the configuration. If one value is invalid, nothing changes.
 
         Raises:
-            InvalidInputError: a field or value that does not fit.
+            InvalidInputError: a field is unknown or a value is invalid.
             ServerError: BUSY, a path cannot change while a run or an install is active.
         """
         before, cap = self._config, self._settings.max_sandbox_timeout_ms
@@ -341,13 +342,13 @@ class SkillManager(SkillRunning):
                 await self._move(wanted)
         if wanted.default_mode != before.default_mode:
             for row in await self._catalog.all_live():
-                async with self._locks.hold(row.name):  # so that none comes back that was removed meanwhile
+                async with self._locks.hold(row.name):  # do not register a skill that was removed meanwhile
                     if live := await self._catalog.live(row.name):
                         self._keeper.register(live)
         return wanted
 
     async def _move(self, wanted: SkillManagerConfig) -> None:
-        """Look for skills elsewhere; where that fails, everything stays where it was."""
+        """Switch to other roots. If that fails, switch back."""
         before = self._config, self._home
         with storage_faults():
             home = await anyio.to_thread.run_sync(self._home_at, wanted)
@@ -357,7 +358,7 @@ class SkillManager(SkillRunning):
                 await home.scanner.reconcile()
             except BaseException:
                 self._config, self._home = before
-                with suppress(Exception):  # what was already recorded of the other place goes again
+                with suppress(Exception):  # drop records of the new roots again
                     await run_to_completion(self._home.scanner.reconcile())
                 raise
         self.roots_changed.set()
@@ -365,12 +366,12 @@ class SkillManager(SkillRunning):
 
     # -------------------------------------------------------------------------------------------------- details
     async def _broken(self, name: str) -> Row | None:
-        """An installed folder that is no skill any more; it can still be removed."""
+        """An installed folder that is no longer a valid skill. It can still be uninstalled."""
         rows = await self._catalog.named([name])
         return next((row for row in rows if row.root == INSTALLED_ROOT and row.state == "broken"), None)
 
     async def _forget(self, name: str) -> None:
-        """What a skill was allowed, and what was asked about it, goes with it."""
+        """Delete the grants and approvals of a removed skill."""
         await self.grants.forget(name)
         await self.confirmation.forget(skill_tool_id(name))
 
@@ -389,5 +390,5 @@ class SkillManager(SkillRunning):
 
 
 def _with_indexed(report: ScanReport, indexed: int) -> ScanReport:
-    """Skills that were embedded after the look count as indexed, not as skipped."""
+    """Count skills that were embedded after the scan as indexed, not as skipped."""
     return report.model_copy(update={"indexed": report.indexed + indexed, "skipped": report.skipped - indexed})

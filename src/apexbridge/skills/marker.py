@@ -1,4 +1,4 @@
-"""The `.vectorized` marker: which content of a skill the index holds, and by which model."""
+"""The `.vectorized` marker: the content hash and the model of a skill's vector in the index."""
 
 import hashlib
 import json
@@ -13,7 +13,7 @@ from apexbridge.skills.models import MARKER_FILE
 from apexbridge.wire import WireModel
 
 MAX_MILLISECONDS = 253_402_300_799_000
-"""The end of the year 9999: later moments cannot be shown."""
+"""End of the year 9999, the last one that `datetime` supports."""
 
 
 class Marker(WireModel):
@@ -27,13 +27,13 @@ class Marker(WireModel):
     dimensions: int
 
     def matches(self, *, size: int, content_hash: str, embedder: str, dimensions: int) -> bool:
-        """Whether the index still holds this content by this model."""
+        """Whether the index still holds this content, embedded by this model."""
         wanted = (size, content_hash, embedder, dimensions)
         return wanted == (self.skill_size, self.skill_hash, self.embedder, self.dimensions)
 
 
 def read_marker(path: Path) -> Marker | None:
-    """The marker, or None where there is none that can be read."""
+    """The marker; None if it is missing or invalid."""
     try:
         return Marker.model_validate(json.loads(path.read_bytes()))
     except (OSError, ValueError, ValidationError):
@@ -41,14 +41,14 @@ def read_marker(path: Path) -> Marker | None:
 
 
 def write_marker(path: Path, marker: Marker, *, beside: Path) -> None:
-    """Put the marker in place in one step; a crash may lose it, which costs one embedding."""
+    """Replace the marker atomically, but without fsync: a crash may lose it, which costs one embedding."""
     make_private_folder(path.parent)
-    mode = 0o644 if path.name == MARKER_FILE else 0o600  # in a skill's folder, a run may read it
+    mode = 0o644 if path.name == MARKER_FILE else 0o600  # in a skill's folder it must be readable by runs
     replace_file(path, marker.model_dump_json().encode() + b"\n", beside=beside, mode=mode)
 
 
 def marker_path(folder: Path, *, outside: Path, root_key: str, writable: bool) -> Path:
-    """Where a skill's marker stands: in its folder, or for one that is never written to, in `outside`."""
+    """Path of a skill's marker: in its folder, or in `outside` if the folder is read-only."""
     if writable:
         return folder / MARKER_FILE
     return outside / root_key / f"{hashlib.sha256(os.fsencode(folder)).hexdigest()[:32]}.json"

@@ -1,4 +1,4 @@
-"""The words of the domain: what a skill is, inside the room and on the wire."""
+"""Data models of skills: internal dataclasses and wire models."""
 
 import re
 from collections.abc import Iterator
@@ -25,10 +25,10 @@ RESERVED_NAMES = frozenset({"stats", "growth", "problems", "search", "install", 
 """Names that are routes below `/api/skills`."""
 
 
-# ------------------------------------------------------------------------------------------- inside the room
+# -------------------------------------------------------------------------------------------------- internal
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnostic:
-    """One finding about a skill, with the line of SKILL.md where there is one."""
+    """One finding about a skill, with its line in SKILL.md if known."""
 
     message: str
     line: int | None = None
@@ -39,7 +39,7 @@ class Diagnostic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkillMetadata:
-    """What the frontmatter says, interpreted by a profile."""
+    """The frontmatter, interpreted by a profile."""
 
     name: str
     description: str
@@ -52,7 +52,7 @@ class SkillMetadata:
     allowed_tools: tuple[str, ...] = ()
     permissions: tuple[str, ...] = ()
     mode: Mode | None = None
-    """As declared; None leaves it to the default mode."""
+    """As declared; None selects the default mode."""
     entrypoint: str | None = None
     timeout_ms: int | None = None
     dangerous: bool = False
@@ -64,7 +64,7 @@ class SkillMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """A SKILL.md as one profile reads it: metadata unless there are errors."""
+    """A SKILL.md parsed by one profile; `metadata` is None if there are errors."""
 
     metadata: SkillMetadata | None
     body: str
@@ -77,7 +77,7 @@ class PackageFile:
     """One regular file of a skill's folder."""
 
     path: str
-    """Relative to the folder, with `/`."""
+    """Relative to the folder, separated by `/`."""
     size: int
     executable: bool = False
 
@@ -88,23 +88,22 @@ class Skill:
 
     metadata: SkillMetadata
     filename: str
-    """`SKILL.md`, or `skill.md` where the package spells it so."""
+    """`SKILL.md` in the spelling of the package, such as `skill.md`."""
     entry: str | None
     size: int
     content_hash: str
     summary: str
     warnings: tuple[str, ...] = ()
     arguments: dict[str, ScriptArguments] = field(default_factory=dict)
-    """What its scripts take, by their paths, where that could be told."""
+    """Arguments of its scripts by path, if they could be determined."""
 
     @property
     def name(self) -> str:
-        """The name it goes by everywhere."""
         return self.metadata.name
 
 
 def effective_mode(declared: str | None, entry: str | None, default: DefaultMode) -> Mode:
-    """What a skill runs as: its own word, else the default, else by whether there is something to run."""
+    """The declared mode, else the default. `auto` means `sandbox` if there is an entry script, else `direct`."""
     if declared in ("sandbox", "direct"):
         return declared  # type: ignore[return-value]  # narrowed by the line above
     if default == "auto":
@@ -112,7 +111,7 @@ def effective_mode(declared: str | None, entry: str | None, default: DefaultMode
     return default
 
 
-# --------------------------------------------------------------------------------------------- on the wire
+# ---------------------------------------------------------------------------------------------------- wire
 class SkillSummary(WireModel):
     """One line of the list."""
 

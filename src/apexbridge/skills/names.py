@@ -1,4 +1,4 @@
-"""Skill names: what is a good one, and how to make one of what people write."""
+"""Skill names: validation, and conversion of free text to a valid name."""
 
 import hashlib
 import re
@@ -7,12 +7,12 @@ from apexbridge._text import normalized
 from apexbridge.skills.models import MAX_NAME_CHARACTERS, NAME_PATTERN, RESERVED_NAMES
 
 MAX_READ_CHARACTERS = 1_000
-"""Of a text that a name is made of."""
+"""Limit for the text that a name is derived from."""
 _STRICT_NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*\Z")
 
 
 def name_problem(name: str, *, strict: bool = False) -> str | None:
-    """Why this name cannot be used, or None."""
+    """Why this name is invalid; None if it is valid."""
     if len(name) > MAX_NAME_CHARACTERS:
         return f"name is longer than {MAX_NAME_CHARACTERS} characters"
     if not NAME_PATTERN.match(name):
@@ -25,15 +25,15 @@ def name_problem(name: str, *, strict: bool = False) -> str | None:
 
 
 def slug(text: str) -> str:
-    """The text as a name: accents dropped, everything else that is no letter or digit a hyphen; may be empty."""
+    """The text as a name: without accents, hyphens for other characters than letters and digits. May be empty."""
     plain = normalized("NFKD", text[:MAX_READ_CHARACTERS]).encode("ascii", "ignore").decode().lower()
     return re.sub(r"[^a-z0-9]+", "-", plain).strip("-")[:MAX_NAME_CHARACTERS].rstrip("-")
 
 
 def lenient_name(written: str, folder: str) -> str:
-    """A usable name for whatever was written: its slug, else the folder's, else one made from the text itself."""
+    """A valid name for any text: its slug, else the slug of the folder, else one with a hash of the text."""
     for candidate in (written, folder):
-        made = candidate if NAME_PATTERN.match(candidate) else slug(candidate)  # what is good already stays as it is
+        made = candidate if NAME_PATTERN.match(candidate) else slug(candidate)  # a valid name is kept as it is
         if re.search("[A-Za-z]", made):
             return made
     digest = hashlib.sha256((written or folder).encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,4 +1,4 @@
-"""What skills need to be installed, and the layers that hold it: read at every run, installed only when told to."""
+"""Dependencies of skills and their layers: read at every run, installed only on explicit request."""
 
 import platform
 import sysconfig
@@ -15,7 +15,7 @@ from apexbridge.skills.dependencies import Dependencies, read_dependencies
 from apexbridge.wire import WireModel
 
 REMEMBERED = 1000
-"""Skills whose declarations are kept in memory; the content's hash names them."""
+"""Skills whose declarations are cached, keyed by content hash."""
 _LIBC = "".join(platform.libc_ver()) or "libc"
 PYTHON_RUNTIME = f"{sysconfig.get_config_var('SOABI')}-{sysconfig.get_platform()}-{_LIBC}"
 NODE_RUNTIME = f"node-{platform.machine()}-{_LIBC}"
@@ -33,14 +33,12 @@ class NeedsView(WireModel):
 
 
 class SkillNeeds:
-    """Dependencies of skills."""
-
     def __init__(self, store: LayerStore) -> None:
         self._store = store
         self._known: OrderedDict[str, Dependencies] = OrderedDict()
 
     async def view(self, row: Row, folder: Path) -> NeedsView:
-        """What a skill declares."""
+        """The declared dependencies, and whether they are installed."""
         needs = await self._needs(row, folder)
         missing = await anyio.to_thread.run_sync(self._missing, needs)
         return NeedsView(
@@ -52,11 +50,11 @@ class SkillNeeds:
         )
 
     async def install(self, row: Row, folder: Path, progress: Callable[[str], None] | None = None) -> NeedsView:
-        """Install what a skill declares, once.
+        """Install the declared dependencies, unless they are installed already.
 
         Raises:
-            InvalidInputError: something is declared that is not installed from here.
-            ServerError: NOT_READY without an installer; EXECUTION_ERROR or TIMEOUT where it failed.
+            InvalidInputError: a declaration is invalid or not supported.
+            ServerError: NOT_READY if there is no installer; EXECUTION_ERROR or TIMEOUT if it failed.
         """
         needs = await self._needs(row, folder)
         if needs.problems:
@@ -68,7 +66,7 @@ class SkillNeeds:
         return await self.view(row, folder)
 
     async def for_run(self, row: Row, folder: Path) -> tuple[Mapping[str, Path], list[str]]:
-        """The layers of a run, and a word on what is declared but not there. Nothing is ever installed for a run."""
+        """The layers of a run, and a warning about missing dependencies. A run never installs anything."""
         needs = await self._needs(row, folder)
         if needs.is_empty:
             return {}, []

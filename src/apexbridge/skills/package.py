@@ -1,4 +1,4 @@
-"""A package before it is installed: which skills it holds and everything that is right or wrong with them."""
+"""Reads and checks a package before it is installed."""
 
 import json
 import re
@@ -21,7 +21,7 @@ MAX_MANIFEST_BYTES = 64 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackagedSkill:
-    """One skill of an archive, fit to be installed."""
+    """A valid skill of an archive."""
 
     root: Parts
     entries: tuple[Entry, ...]
@@ -31,7 +31,7 @@ class PackagedSkill:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginManifest:
-    """What a plugin says of itself."""
+    """The fields used from a plugin's `plugin.json`."""
 
     name: str
     version: str | None = None
@@ -47,7 +47,7 @@ class Package:
 
     @property
     def warnings(self) -> list[str]:
-        """Everything worth saying, each with its skill's name where there are several."""
+        """All warnings; prefixed with the skill's name if there are several skills."""
         many = len(self.skills) > 1
         return [
             f"{skill.metadata.name}: {warning}" if many else str(warning)
@@ -60,7 +60,7 @@ def open_package(file: BinaryIO, *, filename: str | None, profile: Profile, requ
     """Read an archive without writing anything.
 
     Raises:
-        SkillError: with every problem of its kind at once.
+        SkillError: the archive is invalid; the error lists all problems of its kind.
     """
     entries = inspect(file)
     layout = find_layout((entry.parts for entry in entries), profile)
@@ -84,7 +84,7 @@ def open_package(file: BinaryIO, *, filename: str | None, profile: Profile, requ
 def validate_package(
     file: BinaryIO, *, filename: str | None, profile: Profile, require_entry_script: bool
 ) -> ValidationReport:
-    """Say whether an archive could be installed; reads it to the last byte and writes nothing."""
+    """Check whether an archive could be installed. Decompresses every entry and writes nothing."""
     try:
         package = open_package(file, filename=filename, profile=profile, require_entry_script=require_entry_script)
         for skill in package.skills:

@@ -1,4 +1,4 @@
-"""Folders as ZIP archives: to install one, to export one."""
+"""Packs folders as ZIP archives, for install and export."""
 
 import io
 import os
@@ -26,18 +26,17 @@ from apexbridge.skills.paths import MAX_DEPTH, is_text
 
 _SKIPPED_FOLDERS = {".git", ".hg", ".svn", "node_modules", "__pycache__", ".venv"}
 _DATE = (1980, 1, 1, 0, 0, 0)
-"""Of every entry, so that the same content makes the same archive."""
+"""Date of every entry, so that archives are reproducible."""
 _SKIPPED_FILES = {MARKER_FILE, ".DS_Store", "Thumbs.db"}
 
 
 def pack_folder(folder: Path, target: IO[bytes], *, name: str | None = None, keep_everything: bool = False) -> None:
     """Write a folder as a ZIP with one top folder.
 
-    Version control, caches and `node_modules` are left out, unless everything is to be kept. Links are followed
-    inside the folder.
+    Skips version control, caches and `node_modules`, unless `keep_everything` is true. Follows links inside the folder.
 
     Raises:
-        InvalidArchiveError: UNSAFE_ENTRY for a link that leads out or something that is no file; ARCHIVE_TOO_LARGE.
+        InvalidArchiveError: UNSAFE_ENTRY for a link out of the folder or a special file; ARCHIVE_TOO_LARGE.
         RequestError: FILE_NOT_FOUND, a file cannot be read.
     """
     try:
@@ -46,7 +45,7 @@ def pack_folder(folder: Path, target: IO[bytes], *, name: str | None = None, kee
         with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
             for path, relative in packer.files(folder, ""):
                 _add(archive, path, f"{name or folder.name}/{relative}")
-    except (OSError, RuntimeError) as error:  # before Python 3.13 a link that leads to itself is a RuntimeError
+    except (OSError, RuntimeError) as error:  # before Python 3.13, a link loop raises RuntimeError
         reason = (error.strerror if isinstance(error, OSError) else None) or "a link that leads to itself"
         shown = getattr(error, "filename", None) or folder
         raise RequestError(f"Cannot read {Path(os.fsdecode(shown)).name}: {reason}", code="FILE_NOT_FOUND") from error
@@ -55,7 +54,7 @@ def pack_folder(folder: Path, target: IO[bytes], *, name: str | None = None, kee
 def packed(folder: Path, name: str, *, staging: Path, disk: Disk, caller: str) -> IO[bytes]:
     """The whole folder as a ZIP in an unnamed file below `staging`, positioned at its start; the caller closes it.
 
-    The file counts as the caller's until it is closed.
+    The file counts against the caller's quota until it is closed.
 
     Raises:
         ServerError: STORAGE_FULL.
@@ -75,7 +74,7 @@ def packed(folder: Path, name: str, *, staging: Path, disk: Disk, caller: str) -
 
 
 class _ClaimedFile(io.BufferedRandom):
-    """An unnamed file whose room on the disk is claimed before it is written, and given back when it is closed."""
+    """An unnamed file that claims disk space before each write, and releases it when closed."""
 
     def __init__(self, raw: io.RawIOBase, claim: Claim, claims: ExitStack) -> None:
         self._claim = claim
@@ -94,7 +93,7 @@ class _ClaimedFile(io.BufferedRandom):
 
 
 class _Packer:
-    """Walks a folder within the limits of an archive, so that no tree of links is walked for ever."""
+    """Walks a folder within the limits of an archive, so that the walk ends even with many links."""
 
     def __init__(self, root: Path, keep_everything: bool) -> None:
         self._root = root
@@ -104,7 +103,7 @@ class _Packer:
         self._bytes = 0
 
     def files(self, folder: Path, prefix: str) -> Iterator[tuple[Path, str]]:
-        """Every regular file below, with its path in the archive."""
+        """Every regular file below `folder`, with its path in the archive."""
         for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
             path, relative = Path(entry.path), prefix + entry.name
             if not is_text(entry.name):
@@ -151,7 +150,7 @@ def _add(archive: zipfile.ZipFile, path: Path, name: str) -> None:
     data = path.read_bytes()
     info = zipfile.ZipInfo(name, _DATE)
     info.create_system = 3
-    # What shrinks too well would be refused as a bomb when it is installed again, so it is stored.
+    # Store files that compress too well: an install would reject them as a ZIP bomb.
     too_well = len(data) > RATIO_FREE_BYTES and len(zlib.compress(data)) * MAX_RATIO < len(data) * 1.1
     info.compress_type = zipfile.ZIP_STORED if too_well else zipfile.ZIP_DEFLATED
     info.external_attr = (stat.S_IFREG | (0o755 if path.stat().st_mode & 0o111 else 0o644)) << 16

@@ -1,4 +1,4 @@
-"""What a skill's frontmatter says of its parameters, in whichever way it is written, as a JSON Schema."""
+"""Converts the parameters in a skill's frontmatter, in any of the common notations, to a JSON Schema."""
 
 import json
 import re
@@ -14,7 +14,7 @@ MAX_DESCRIPTION_CHARACTERS = 1024
 MAX_DEPTH = 16
 NAME_PROPERTY = "name"
 ANYTHING: Mapping[str, Any] = {"type": "object", "properties": {}}
-"""The schema of a skill that does not say what it takes."""
+"""Schema of a skill that declares no parameters."""
 _TYPES = {
     **dict.fromkeys(["string", "str", "text", "char", "enum", "choice"], "string"),
     **dict.fromkeys(["file", "filename", "path", "filepath", "directory", "folder", "dir"], "string"),
@@ -49,18 +49,17 @@ _YES = (True, "true", "yes", "True")
 
 
 class _Refused(ValueError):
-    """A parameter that cannot be one, with the reason."""
+    """A parameter is invalid; the message is the reason."""
 
 
 def declared_schema(parameters: Any) -> tuple[dict[str, Any] | None, list[str]]:
-    """Read what stands under `parameters` or `input_schema`.
+    """Parse the value of `parameters` or `input_schema`.
 
     It may be a JSON Schema, a mapping of names to descriptions, types or details, or a list with a `name` in each
-    entry. What cannot be understood is set aside.
+    entry. Invalid parameters are ignored.
 
     Returns:
-        A JSON Schema of an object, or None where there is none that could be used, and a warning for each thing that
-        was set aside.
+        A JSON Schema of an object, or None if there are no valid parameters, and a warning for each ignored one.
     """
     if parameters is None:
         return None, []
@@ -81,7 +80,7 @@ def declared_schema(parameters: Any) -> tuple[dict[str, Any] | None, list[str]]:
 
 
 def tool_schema(schema: Mapping[str, Any] | None, skill_name: str) -> dict[str, Any]:
-    """The schema of a skill's tool: its own parameters, and an optional `name` unless one of them is called so."""
+    """The schema of a skill's tool: its parameters, and an optional `name` unless it declares one."""
     whole = {"type": "object", **(schema or ANYTHING)}
     properties = dict(whole.get("properties") or {})
     if NAME_PROPERTY not in properties and NAME_PROPERTY not in (whole.get("required") or []):
@@ -89,9 +88,9 @@ def tool_schema(schema: Mapping[str, Any] | None, skill_name: str) -> dict[str, 
     return {**whole, "properties": properties}
 
 
-# ---------------------------------------------------------------------------------------------- a JSON Schema
+# ------------------------------------------------------------------------------------------------ JSON Schema
 def _is_schema(given: dict[str, Any]) -> bool:
-    """Whether a mapping is a schema, and not a mapping of names one of which happens to be a keyword."""
+    """Whether a mapping is a schema, as opposed to a mapping of parameter names that resemble keywords."""
     kind = given.get("type")
     if kind == "object" or "$ref" in given:
         return True
@@ -102,7 +101,7 @@ def _is_schema(given: dict[str, Any]) -> bool:
 
 
 def _usable_schema(given: dict[str, Any], warnings: list[str]) -> tuple[dict[str, Any] | None, list[str]]:
-    """The schema as it is; where it breaks the rules, what its properties are meant to say."""
+    """The schema unchanged if it is valid, else one rebuilt from its properties."""
     schema = {"type": "object", **given}
     try:
         SchemaParameters(schema)
@@ -132,9 +131,9 @@ def _checked(schema: dict[str, Any], warnings: list[str]) -> tuple[dict[str, Any
     return schema, warnings
 
 
-# ------------------------------------------------------------------------------------------------ our own words
+# ---------------------------------------------------------------------------------------------- other notations
 def _named_entries(given: list[Any], warnings: list[str]) -> list[tuple[str, Any]]:
-    """The entries of a list: `{name: …, type: …}`, `{the-name: …}`, or the name alone."""
+    """The entries of a list: each is `{name: …, type: …}`, `{the-name: …}`, or a name only."""
     entries: list[tuple[str, Any]] = []
     for entry in given:
         if isinstance(entry, str):
@@ -215,7 +214,7 @@ def _says_required(told: Any) -> bool:
 
 
 def _kind(told: dict[str, Any], where: str, warnings: list[str]) -> dict[str, Any]:
-    """`{"type": …}` from the type as it is written; nothing, with a warning, for a type that nobody knows."""
+    """The declared type as `{"type": …}`; empty, with a warning, if the type is unknown."""
     written = told.get("type")
     if written is None and (_choices(told) or any(key in told for key in _COMBINATIONS)):
         return {}
@@ -234,7 +233,7 @@ def _kind(told: dict[str, Any], where: str, warnings: list[str]) -> dict[str, An
 
 
 def _type_schema(word: str) -> dict[str, Any] | None:
-    """The schema of a type by its name: `int`, `path`, `list[str]`, `string[]`."""
+    """The schema of a type name such as `int`, `path`, `list[str]` or `string[]`; None if unknown."""
     plain = word.strip().lower()
     if listed := _LIST_OF.fullmatch(plain):
         item = _TYPES.get(listed[1] or listed[2])

@@ -1,4 +1,4 @@
-"""Which file names a package may hold: names that mean the same on every system and hide nothing."""
+"""File names allowed in packages: portable to every system, without invisible characters."""
 
 import re
 import unicodedata
@@ -15,7 +15,7 @@ _HIDDEN_CATEGORIES = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
 
 def checked_parts(name: str) -> tuple[str, ...]:
-    """The components of an entry's name.
+    """Check an entry's name and split it into components.
 
     Raises:
         InvalidArchiveError: UNSAFE_PATH, with the reason.
@@ -28,23 +28,23 @@ def checked_parts(name: str) -> tuple[str, ...]:
 
 
 def collision_key(parts: tuple[str, ...]) -> str:
-    """Equal for two names that some file system cannot tell apart."""
+    """A key that is equal for names that collide on case-insensitive or normalizing file systems."""
     return normalized("NFC", normalized("NFC", "/".join(parts)).casefold())
 
 
 def is_junk(parts: tuple[str, ...]) -> bool:
-    """What operating systems leave behind, and a marker that only an installation may write."""
+    """Whether this is a file of the operating system, or a marker, which only this server may write."""
     last = parts[-1]
     return parts[0] == "__MACOSX" or last.startswith("._") or last in {".DS_Store", "Thumbs.db", ".vectorized"}
 
 
 def is_text(path: str) -> bool:
-    """Whether a name on disk is proper UTF-8; bytes that are not come as surrogates."""
+    """Whether a name on disk is valid UTF-8. Python decodes invalid bytes as lone surrogates."""
     return not any("\ud800" <= character <= "\udfff" for character in path)
 
 
 def is_odd(path: str) -> bool:
-    """A path that works here but makes trouble elsewhere: spaces or characters outside the portable set."""
+    """Whether a path has spaces or other characters that cause problems on some systems."""
     return re.fullmatch(r"[\w./@+,=()\[\]{}&'!#%~^-]+", path) is None
 
 

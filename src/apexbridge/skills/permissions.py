@@ -1,4 +1,4 @@
-"""What a skill can ask for beyond its walls, and how such a wish is read."""
+"""Permissions that a skill can request beyond its sandbox, and their syntax."""
 
 import ipaddress
 import re
@@ -22,27 +22,27 @@ _MAX_PORT = 65_535
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Permission:
-    """One wish."""
+    """One requested permission."""
 
     kind: Kind
     name: str = ""
-    """A variable's or a secret's name, or a host."""
+    """Name of a variable or secret, or a host."""
     port: int = 0
     path: str = ""
 
     @property
     def text(self) -> str:
-        """The one way to write it: what is stored, shown and compared."""
+        """The canonical form, which is stored, shown and compared."""
         if self.kind == "net":
             return f"net:{self.name}:{self.port}"
         return f"fs:ro:{self.path}" if self.kind == "fs" else f"{self.kind}:{self.name}"
 
 
 def parse(text: str) -> Permission:
-    """Read a permission.
+    """Parse a permission.
 
     Raises:
-        InvalidInputError: it is none, and why.
+        InvalidInputError: the text is not a permission; the message is the reason.
     """
     kind, _, rest = text.partition(":")
     if kind == "net":
@@ -57,7 +57,7 @@ def parse(text: str) -> Permission:
 
 
 def permission_problem(text: str) -> str | None:
-    """Why a text is no permission, for the author of a skill; None if it is one."""
+    """Why a text is not a permission, for the author of a skill; None if it is valid."""
     try:
         parse(text)
     except InvalidInputError as error:
@@ -67,7 +67,7 @@ def permission_problem(text: str) -> str | None:
 
 
 def canonical(text: str) -> str:
-    """The one way to write a permission; a text that is no permission stays as it is."""
+    """The canonical form of a permission; invalid text is returned unchanged."""
     try:
         return parse(text).text
     except InvalidInputError:
@@ -82,7 +82,7 @@ def _net(text: str, rest: str) -> Permission:
         raise InvalidInputError(f"{text[:200]}: addresses of IPv6 cannot be granted; use a name or an IPv4 address")
     if not _HOST.match(host):
         raise InvalidInputError(f"{text[:200]}: name one host, without wildcards")
-    if _NUMBER.match(host.rpartition(".")[2]):  # resolvers take such names for addresses: 127.1, 0x7f000001
+    if _NUMBER.match(host.rpartition(".")[2]):  # resolvers read such names as addresses: 127.1, 0x7f000001
         try:
             ipaddress.IPv4Address(host)
         except ValueError as error:
@@ -91,7 +91,7 @@ def _net(text: str, rest: str) -> Permission:
 
 
 def _path(text: str, path: str) -> Permission:
-    plain = Path(f"/{path.lstrip('/')}")  # two slashes at the beginning would be a root of their own
+    plain = Path(f"/{path.lstrip('/')}")  # POSIX: two leading slashes are a different root
     if not path.startswith("/") or ".." in plain.parts or len(plain.parts) < 2 or not path.isprintable():
         raise InvalidInputError(f"{text[:200]}: name an absolute path, and not the root itself")
     if plain.parts[1] in _NEVER_SHOWN:

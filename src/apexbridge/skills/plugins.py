@@ -1,4 +1,4 @@
-"""Plugins: skills that came together and can go together."""
+"""Plugins: groups of skills that are installed and removed together."""
 
 import anyio.to_thread
 
@@ -11,16 +11,14 @@ from apexbridge.skills.models import PluginSummary
 
 
 class PluginShelf:
-    """The plugins of a library."""
-
     def __init__(self, *, library: Library, installer: Installer) -> None:
         self._library = library
         self._installer = installer
 
     async def all(self) -> list[PluginSummary]:
-        """Every plugin with its skills, by name."""
+        """Every plugin with its skills, sorted by name."""
         plugins = await anyio.to_thread.run_sync(self._look)
-        return [plugin for plugin in plugins if plugin.skills]  # a folder removed by hand is no longer part of it
+        return [plugin for plugin in plugins if plugin.skills]  # all its folders may have been removed by hand
 
     async def uninstall(self, name: str) -> None:
         """Remove a plugin with all its skills.

@@ -1,4 +1,4 @@
-"""What a skill's life needs from other rooms, said as small protocols; the bridge hands the real things over."""
+"""Protocols of the services that skills need from other packages. The bridge provides the implementations."""
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,97 +13,93 @@ from apexbridge.skills.models import Mode, SkillMetadata
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexDocument:
-    """What search may know of a skill."""
+    """The searchable data of a skill."""
 
     metadata: SkillMetadata
     derived_tags: tuple[str, ...] = ()
     summary: str
     version: str = ""
-    """The content's hash, where it is known already."""
+    """The content hash; empty if not known yet."""
 
     @property
     def name(self) -> str:
-        """The skill's name, the key in the index."""
+        """The key in the index."""
         return self.metadata.name
 
     @property
     def description(self) -> str:
-        """What the skill says of itself."""
         return self.metadata.description
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """As declared."""
         return self.metadata.tags
 
     @property
     def hidden(self) -> bool:
-        """Whether a model must not find it by itself."""
+        """Whether the skill is hidden from searches by a model."""
         return self.metadata.disable_model_invocation
 
 
 class SkillIndex(Protocol):
-    """Where skills are found by meaning."""
+    """A semantic index of skills."""
 
     @property
     def embedder(self) -> str:
-        """Names the embedding model; another name means that every vector is stale."""
+        """Name of the embedding model. If it changes, every vector is stale."""
 
     @property
     def dimensions(self) -> int:
-        """Length of its vectors."""
+        """Length of the vectors."""
 
     async def embed(self, documents: Sequence[IndexDocument]) -> Sequence[Any]:
-        """Vectors for these, in order; all None where the model cannot be used now. Slow: hold nothing meanwhile."""
+        """Vectors of the documents, in order; all None if the model is unavailable. Slow: hold no locks meanwhile."""
 
     async def upsert(self, documents: Sequence[IndexDocument], vectors: Sequence[Any]) -> None:
-        """Put these into the index, each in place of what it had; one without a vector is found by its words."""
+        """Add or replace documents. A document without a vector is found by its words only."""
 
     async def remove(self, names: Collection[str]) -> Any:
-        """Forget these."""
+        """Remove documents by name."""
 
     async def missing(self, versions: Mapping[str, str]) -> Collection[str]:
-        """Which of these names the index does not hold in this version."""
+        """The names that the index does not hold in this version."""
 
     async def retain(self, names: Collection[str]) -> int:
-        """Forget everything but these; gives how many were forgotten."""
+        """Remove all other documents; returns how many were removed."""
 
 
 class NoIndex:
-    """Stands where no search is set up; its markers say so, and the first real index embeds everything."""
+    """Used if search is not configured. Its name is in the markers, so that a real index later embeds everything."""
 
     embedder = "none"
     dimensions = 0
 
     async def embed(self, documents: Sequence[IndexDocument]) -> Sequence[Any]:
-        """Nothing to compute; nothing is owed either."""
+        """Empty vectors; None would mark the skills as pending."""
         return [()] * len(documents)
 
     async def upsert(self, documents: Sequence[IndexDocument], vectors: Sequence[Any]) -> None:
-        """Nothing to keep."""
+        """Do nothing."""
 
     async def remove(self, names: Collection[str]) -> None:
-        """Nothing to forget."""
+        """Do nothing."""
 
     async def missing(self, versions: Mapping[str, str]) -> Collection[str]:
-        """It misses nothing."""
         return ()
 
     async def retain(self, names: Collection[str]) -> int:
-        """Nothing to forget."""
         return 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkillToolSource:
-    """What a tool is made of: the skill's words, and what it takes."""
+    """The data of a skill that its tool is built from."""
 
     metadata: SkillMetadata
     mode: Mode
     entry: str | None
     content_hash: str
     schema: Mapping[str, Any] | None = None
-    """Of its input; None where nothing is known."""
+    """JSON Schema of the input; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +107,7 @@ class RunRequest:
     """One run of a skill's script."""
 
     id: str
-    """Under which the run is known everywhere."""
+    """Id of the run in logs, records and the API."""
     skill: str
     folder: Path
     script: str
@@ -120,56 +116,59 @@ class RunRequest:
     args: tuple[str, ...]
     files: tuple[str, ...]
     caller: str
-    """Whose files those are: an API key's id, or empty."""
+    """Owner of the files: the id of an API key, or empty."""
     held: HeldFiles | None = None
-    """Copies of these files that are to be used in their place; their creator closes them after the run."""
+    """Copies to use instead of `files`. Their creator closes them after the run."""
     timeout_ms: int
     is_entry: bool
-    """False for a helper script run by name: its input arrives as `--key value`."""
+    """False for a helper script that is run by name: it receives its input as `--key value`."""
     grants: Callable[[], Awaitable[Grants]]
-    """What the skill may have, asked when the run's turn has come: it may have changed while it waited."""
+    """Returns the skill's grants. Called when the run starts, as they may change while it is queued."""
     layers: Mapping[str, Path] = field(default_factory=dict)
     """Installed dependencies."""
     warnings: tuple[str, ...] = ()
-    """What the result shall mention."""
+    """Warnings to include in the result."""
 
 
 class StartedRun(Protocol):
-    """A run that waits for its turn or has it."""
+    """A queued or running run."""
 
     @property
     def id(self) -> str:
-        """Its name everywhere."""
+        """Id of the run."""
 
     async def result(self) -> ExecutionResult:
-        """Wait for its end; whoever is cancelled while waiting takes the run with them."""
+        """Wait for the run to end. If the waiting task is cancelled, the run is cancelled too."""
 
     def cancel(self) -> None:
-        """End it, wherever it is."""
+        """Cancel the run, queued or running."""
 
     def when_over(self, call: Callable[[ExecutionResult | None], None]) -> None:
-        """Call this once it has ended, with its result where it came to have one."""
+        """Add a callback for the end of the run. It receives the result, or None if the run failed without one."""
 
 
 class SkillRunner(Protocol):
-    """Where scripts run."""
+    """Runs scripts."""
 
     async def hold(self, files: Sequence[str], *, caller: str) -> HeldFiles:
-        """Copies of a call's files that nothing can change, with their digests."""
+        """Immutable copies of a call's files, with their digests."""
 
     async def start(self, request: RunRequest) -> StartedRun:
-        """Begin a run inside the walls; what the script does wrong is in the result."""
+        """Start a run in the sandbox. Failures of the script are reported in the result."""
 
 
 class NoRunner:
-    """Stands where no sandbox is set up: nothing runs outside one."""
+    """Used if there is no sandbox: scripts never run without one."""
 
     async def hold(self, files: Sequence[str], *, caller: str) -> HeldFiles:
-        """No files: nothing is run with them."""
         return HeldFiles()
 
     async def start(self, request: RunRequest) -> StartedRun:
-        """Refuse."""
+        """Refuse to run.
+
+        Raises:
+            SkillError: SANDBOX_UNAVAILABLE.
+        """
         raise SkillError(
             "No sandbox is available, so scripts are not run; the skill's instructions can be read.",
             skill=request.skill,

@@ -1,7 +1,7 @@
-"""One SKILL.md, read by one of three profiles.
+"""Reads SKILL.md by one of three profiles.
 
-`seed` asks exactly what the requirements say, `strict` what the open Agent Skills specification says, and `lenient`
-repairs whatever can be understood, with a warning for each repair.
+`seed` enforces exactly the requirements and `strict` the open Agent Skills specification. `lenient` repairs what it
+can, with a warning for each repair.
 """
 
 from collections.abc import Callable
@@ -31,12 +31,12 @@ _NO = {False, "false", "no", "off"}
 
 
 def read_skill_markdown(data: bytes, *, folder: str, profile: Profile) -> Reading:
-    """Read SKILL.md's bytes; `folder` is the name of the folder it stands in."""
+    """Parse the bytes of a SKILL.md; `folder` is the name of its folder."""
     return _Reader(folder, profile).read(data)
 
 
 class _Reader:
-    """Collects everything that is to be said about one file, so that its author can mend it in one round."""
+    """Collects all findings about one file, so that its author can fix them in one round."""
 
     def __init__(self, folder: str, profile: Profile) -> None:
         self.folder = folder
@@ -44,7 +44,7 @@ class _Reader:
         self.errors: list[Diagnostic] = []
         self.warnings: list[Diagnostic] = []
 
-    # ------------------------------------------------------------------------------------------------ the whole
+    # ------------------------------------------------------------------------------------------- the whole file
     def read(self, data: bytes) -> Reading:
         if len(data) > MAX_SKILL_FILE_BYTES:
             self.errors.append(Diagnostic(message=f"{SKILL_FILE} is larger than 1 MB"))
@@ -107,7 +107,7 @@ class _Reader:
 
     def lenient_name(self, written: str | None) -> str:
         name = lenient_name(written or "", self.folder)
-        if problem := name_problem(name):  # a slug is always well-formed, so only a reserved one is left
+        if problem := name_problem(name):  # a slug is always well-formed, but it may be reserved
             self.errors.append(Diagnostic(message=problem, line=self.line("name")))
         if written and name != written:
             self.warn(f'name "{written}" was made "{name}"', self.line("name"))
@@ -160,7 +160,7 @@ class _Reader:
         return None
 
     def confirm(self) -> str | None:
-        """The question to a person, on one line: line ends could imitate what else is shown."""
+        """The approval question on one line: line breaks could imitate other parts of the prompt."""
         question = self.apex_text("confirm")
         if question is None:
             return None
@@ -219,9 +219,9 @@ class _Reader:
             return tuple(_split_outside_brackets(value))
         return self.words("allowed-tools")
 
-    # ------------------------------------------------------------------------------------------------ vocabulary
+    # ---------------------------------------------------------------------------------------------- field access
     def text(self, key: str) -> str | None:
-        """A field as text: a scalar's own spelling, so `1.10` keeps its zero."""
+        """A field as text: the original spelling of a scalar, so that `1.10` keeps its zero."""
         field = self.document.fields.get(key)
         if field is None or field.value is None:
             return None
@@ -262,7 +262,7 @@ class _Reader:
         return section if isinstance(section, dict) else {}
 
     def apex(self, key: str) -> Any:
-        """A field of ours: at the top level, else under `metadata.apex`."""
+        """An apexbridge field: from the top level, else from `metadata.apex`."""
         value = self.document.value(key)
         return self.apex_section().get(key) if value is None else value
 
@@ -278,7 +278,7 @@ class _Reader:
         self.warnings.append(Diagnostic(message=message, line=line))
 
     def complain(self, message: str, line: int | None = None) -> None:
-        """An error, unless the profile is one that repairs."""
+        """Add an error, or a warning if the profile is `lenient`."""
         findings = self.warnings if self.profile == "lenient" else self.errors
         findings.append(Diagnostic(message=message, line=line))
 
@@ -300,7 +300,7 @@ class _Reader:
 
 
 def _split_outside_brackets(text: str) -> list[str]:
-    """`Read, Bash(git add:*)` or `Read Bash(git add:*)` as a list: commas split where there are any, else spaces."""
+    """Split `Read, Bash(git add:*)` or `Read Bash(git add:*)`: at commas if there are any, else at spaces."""
 
     def split(is_separator: Callable[[str], bool]) -> list[str]:
         parts, start, depth = [], 0, 0
@@ -317,7 +317,7 @@ def _split_outside_brackets(text: str) -> list[str]:
 
 
 def _first_heading_and_paragraph(body: str) -> str:
-    """A description for a file that has none."""
+    """The fallback description for a file that declares none."""
     heading = ""
     paragraph: list[str] = []
     for line in body.lstrip("\ufeff").splitlines():

@@ -1,4 +1,4 @@
-"""What is written down beside the skills: which plugin brought which, and changes of several skills under way."""
+"""Records stored next to the skills: plugins with their skills, and pending changes of several skills."""
 
 import json
 import threading
@@ -44,12 +44,12 @@ class Plan(WireModel):
     """What goes."""
 
     def write(self, stage: Path) -> None:
-        """Put the plan into its stage; from here on it will be carried out."""
+        """Write the plan durably to its stage. From here on it is applied, even after a crash."""
         replace_file(stage / PLAN_FILE, self.model_dump_json().encode(), beside=stage, mode=0o600, durable=True)
 
     @classmethod
     def read(cls, stage: Path) -> "Plan | None":
-        """A plan that was written whole; anything else was never begun and is rubbish."""
+        """The plan of a stage; None if missing or incomplete: such a change never began."""
         try:
             return cls.model_validate(json.loads((stage / PLAN_FILE).read_bytes()))
         except (OSError, ValueError, ValidationError):
@@ -57,14 +57,14 @@ class Plan(WireModel):
 
 
 class PluginRecords:
-    """A folder with one record a plugin."""
+    """A folder with one record per plugin."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._lock = threading.RLock()
 
     def all(self) -> list[PluginRecord]:
-        """Every plugin, by name; a file that we did not write is none."""
+        """Every plugin, sorted by name. Invalid files are ignored."""
         found = []
         for path in sorted(self.folder.glob("*.json")):
             try:
@@ -76,11 +76,10 @@ class PluginRecords:
         return found
 
     def named(self, name: str) -> PluginRecord | None:
-        """One plugin."""
         return next((record for record in self.all() if record.name == name), None)
 
     def write(self, record: PluginRecord) -> None:
-        """Write a plugin down, or forget it when it has no skill left."""
+        """Write a plugin's record, or delete it if no skill is left."""
         path = self.folder / f"{record.name}.json"
         with self._lock:
             if record.skills:
@@ -90,7 +89,7 @@ class PluginRecords:
                 path.unlink(missing_ok=True)
 
     def leave(self, names: Sequence[str], but: str | None = None) -> None:
-        """Skills that no longer are what their plugin brought are no longer part of it."""
+        """Remove replaced or deleted skills from the records of all plugins except `but`."""
         with self._lock:
             for record in self.all():
                 left = [name for name in record.skills if name not in names]

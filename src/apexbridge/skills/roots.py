@@ -1,4 +1,4 @@
-"""Where skills are looked for: extra roots in order, `<data-dir>/skills` last, so that an installed skill wins."""
+"""Skill roots: extra roots in order, `<data-dir>/skills` last, so that an installed skill wins."""
 
 import hashlib
 import os
@@ -24,27 +24,27 @@ class SkillRoot:
 
     @property
     def is_installed(self) -> bool:
-        """Whether this is where installs go."""
+        """Whether this is the root for installs."""
         return self.id == INSTALLED_ROOT
 
     @property
     def label(self) -> str:
-        """A short name for people; never a whole path of the server."""
+        """A short display name; never a full path of the server."""
         if self.is_installed:
             return INSTALLED_ROOT
         return "/".join(self.path.parts[-2:]) if self.path.name == "skills" else self.path.name
 
     @property
     def key(self) -> str:
-        """A file name that stands for this root."""
+        """A file name that identifies this root."""
         return hashlib.sha256(self.id.encode()).hexdigest()[:16]
 
     def is_writable(self, folder: Path) -> bool:
-        """Whether a skill of this root may be changed: nobody gave up the write permission on it or its root.
+        """Whether a skill of this root may be changed: the folder and its root are writable.
 
-        The mode counts besides `access`, because root may write to what its owner meant to be read-only.
+        Checks the mode in addition to `access`, because root can write to folders that their owner made read-only.
         """
-        if folder.is_symlink():  # what counts is the place that it leads to
+        if folder.is_symlink():  # check the target of the link
             real = folder.resolve()
             return all(_may_be_written(path) for path in (real.parent, real))
         return self.is_installed or all(_may_be_written(path) for path in (self.path, folder))
@@ -52,22 +52,22 @@ class SkillRoot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundFolder:
-    """A folder that is, or was meant to be, a skill."""
+    """A folder that is or should be a skill."""
 
     root: SkillRoot
     folder: str
-    """Relative to the root, with `/`."""
+    """Relative to the root, separated by `/`."""
     path: Path
     problem: str | None = None
 
     @property
     def key(self) -> tuple[str, str]:
-        """As the catalog names it."""
+        """The key in the catalog."""
         return self.root.id, self.folder
 
 
 def locate(root: SkillRoot, folder: str, allowed: list[Path]) -> FoundFolder:
-    """One folder by its name within a root, with the problem it has where a link in it leads out."""
+    """A folder of a root by its relative path; with a problem if a link leads out of the `allowed` paths."""
     path = root.path / folder
     if _leads_into(path, [place.resolve() for place in allowed]):
         return _found(root, folder, path)
@@ -75,7 +75,7 @@ def locate(root: SkillRoot, folder: str, allowed: list[Path]) -> FoundFolder:
 
 
 def discover(root: SkillRoot, allowed: list[Path]) -> Iterator[FoundFolder]:
-    """The skill folders of a root; `allowed` are the places that links may lead to."""
+    """The skill folders of a root; links may lead into the `allowed` paths only."""
     if not root.path.is_dir():
         return
     places = [path.resolve() for path in allowed]
@@ -114,7 +114,7 @@ def _may_be_written(path: Path) -> bool:
     try:
         return os.access(path, os.W_OK) and bool(path.stat().st_mode & 0o222)
     except FileNotFoundError:
-        return True  # nothing is there to be protected
+        return True  # nothing to protect
 
 
 def _leads_into(link: Path, places: list[Path]) -> bool:

@@ -1,4 +1,4 @@
-"""What a run says while it lasts, numbered, for everybody who listens and for those who come back."""
+"""Numbered events of a run, for listeners that follow it or reconnect."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -8,16 +8,16 @@ from typing import Any, Literal
 import anyio
 
 EVENT_CHARACTERS = 150
-"""What an event takes of the memory besides its text."""
+"""Memory estimate of an event without its text."""
 OUTPUT_SECONDS = 0.05
-"""Output of a stream becomes one event in this time at most: a run can print millions of single characters."""
+"""At most one event per stream in this time: a run can print millions of single characters."""
 Stream = Literal["stdout", "stderr"]
 EventKind = Literal["state", "stdout", "stderr", "result"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEvent:
-    """One thing that happened; numbers begin at 1."""
+    """One event; numbers begin at 1."""
 
     number: int
     kind: EventKind
@@ -25,20 +25,20 @@ class RunEvent:
 
 
 class RunLog:
-    """Keeps a run's events until nobody can need them any more; what is printed is bounded by the run's own limit."""
+    """The events of a run. Their size is bounded by the output limit of the run."""
 
     def __init__(self) -> None:
         self.events: list[RunEvent] = []
         self.is_over = False
         self.characters = 0
-        """How much is kept."""
+        """Estimated size of all events."""
         self._changed = anyio.Event()
         self._unsent: dict[Stream, list[str]] = {}
-        """Output that waits for its stream's timer."""
+        """Output buffered until the timer of its stream fires."""
         self._timers: dict[Stream, asyncio.TimerHandle] = {}
 
     def add_output(self, stream: Stream, text: str) -> None:
-        """Add output of a running script: at once if its stream was quiet, else together with what follows."""
+        """Add output of a running script: immediately if its stream was idle, else buffered until the timer fires."""
         if stream in self._unsent:
             self._unsent[stream].append(text)
         else:
@@ -46,7 +46,7 @@ class RunLog:
             self._collect(stream)
 
     def add(self, kind: EventKind, data: Any) -> None:
-        """Something happened."""
+        """Append an event; a `state` event is preceded by buffered output."""
         if kind == "state":
             self._flush()
         self.characters += EVENT_CHARACTERS + (len(data) if isinstance(data, str) else 0)
@@ -54,13 +54,13 @@ class RunLog:
         self._wake()
 
     def end(self) -> None:
-        """Nothing more will come."""
+        """Flush the output and end the log."""
         self._flush()
         self.is_over = True
         self._wake()
 
     async def follow(self, after: int = 0) -> AsyncIterator[RunEvent]:
-        """Every event after that number, as they come, to the end."""
+        """Yield every event after that number, live, until the log ends."""
         position = max(after, 0)
         while True:
             changed = self._changed
@@ -76,13 +76,13 @@ class RunLog:
         self._timers[stream] = asyncio.get_running_loop().call_later(OUTPUT_SECONDS, self._send, stream)
 
     def _send(self, stream: Stream) -> None:
-        """The timer of a stream has fired; while it goes on printing, another one follows."""
+        """Called by the timer of a stream. Starts another one if there was output."""
         if texts := self._unsent.pop(stream):
             self.add(stream, "".join(texts))
             self._collect(stream)
 
     def _flush(self) -> None:
-        """Turn what waits into events now."""
+        """Turn buffered output into events now."""
         for timer in self._timers.values():
             timer.cancel()
         unsent, self._unsent, self._timers = self._unsent, {}, {}

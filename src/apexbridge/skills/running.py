@@ -1,4 +1,4 @@
-"""Running skills: calls of them, and what an operator allows and installs for their runs."""
+"""Runs skills, and manages the grants and dependencies for their runs."""
 
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -30,14 +30,14 @@ from apexbridge.tools.tool import ToolContext
 
 
 class SkillRunning(SkillViews):
-    """The running half of the `SkillManager`."""
+    """The part of `SkillManager` that runs skills."""
 
     _execution: SkillExecution
     _gate: Gate
     confirmation: Confirmation
     _tool_source: Callable[[Row], SkillToolSource]
     tools: ToolRegistry
-    """Where every skill is a tool."""
+    """The registry in which every skill is a tool."""
     needs: SkillNeeds
 
     # -------------------------------------------------------------------------------------------------- running
@@ -56,10 +56,10 @@ class SkillRunning(SkillViews):
         """Run a skill in the sandbox, or return its instructions in direct mode.
 
         Raises:
-            SkillNotFoundError: with code ENOENT.
-            InvalidInputError: the input does not fit the skill's schema.
-            SkillError: CONFIRMATION_REQUIRED; a dangerous skill runs with an `approval` only.
-            DirectModeDisabledError: the skill is a direct one and the operator switched that off.
+            SkillNotFoundError: ENOENT.
+            InvalidInputError: the input does not match the skill's schema.
+            SkillError: CONFIRMATION_REQUIRED, the skill is dangerous and needs an `approval`.
+            DirectModeDisabledError: the call is in direct mode, which the operator disabled.
         """
         call = Call(input=input or {}, mode=mode, script=script, args=args, files=files, timeout=timeout)
         started = await self.start_skill(name, call, approval=approval)
@@ -73,9 +73,9 @@ class SkillRunning(SkillViews):
         conversation: Conversation | None = None,
         approval: str | None = None,
     ) -> StartedRun | DirectSkillResult:
-        """As `execute_skill`, without waiting for the end of a run."""
-        with ExitStack() as stack:  # given to the run, once there is one
-            stack.enter_context(await self._gate.enter())  # until the run is over, its skill stays where it is
+        """Like `execute_skill`, but does not wait for the run to end."""
+        with ExitStack() as stack:  # owned by the run once it is started
+            stack.enter_context(await self._gate.enter())  # the skill roots cannot change until the run ends
             row, place = await self._standing(name)
             refuse_disabled(row)
             call = _own_call(call or Call(), self._tool_source(row))
@@ -89,7 +89,7 @@ class SkillRunning(SkillViews):
                 except InvalidInputError:
                     if approval is None:
                         raise
-                    # Files that cannot be read are not those that were approved: the names alone never match.
+                    # Unreadable files cannot be the approved ones: without digests the approval never matches.
             try:
                 admitted = await self.tools.executor.admit(
                     skill_tool_id(name),
@@ -118,7 +118,7 @@ class SkillRunning(SkillViews):
     async def call_as_tool(
         self, source: SkillToolSource, input: Mapping[str, Any], context: ToolContext
     ) -> ExecutionResult | DirectSkillResult:
-        """What a call of a skill's tool does; it was admitted already."""
+        """Execute a call of a skill's tool that is already admitted."""
         async with self._gate.working():
             async with _released_on_failure(context.admission):
                 row, place = await self._standing(source.metadata.name)
@@ -133,7 +133,7 @@ class SkillRunning(SkillViews):
             return started if isinstance(started, DirectSkillResult) else await started.result()
 
     async def _standing(self, name: str) -> tuple[Row, Place]:
-        """A skill and its folder, both of one version."""
+        """A skill's row and folder, both of the same version."""
         try:
             async with self._reading(name) as row:
                 return row, await anyio.to_thread.run_sync(Place.of, self._folder(row))
@@ -141,7 +141,11 @@ class SkillRunning(SkillViews):
             raise SkillNotFoundError(name, code="ENOENT") from error
 
     async def _begin(self, row: Row, place: Place, begun: "_Beginning") -> StartedRun | DirectSkillResult:
-        """Begin what was admitted, and nothing else: not what was put in its place meanwhile."""
+        """Start the admitted call.
+
+        Raises:
+            SkillError: BUSY, the skill was replaced after the admission.
+        """
         if row.content_hash != begun.content:
             raise SkillError(f"{row.name} was changed a moment ago; call it again.", skill=row.name, code="BUSY")
         if begun.mode == "direct":
@@ -157,7 +161,7 @@ class SkillRunning(SkillViews):
         )
 
     def _follow(self, admitted: Admitted, started: StartedRun | DirectSkillResult, held: ExitStack) -> None:
-        """Record the call and its end, and hold what it needs until then."""
+        """Record the call and its end, and keep its resources open until then."""
         with ExitStack() as stack:
             stack.push(held)
             if not isinstance(started, DirectSkillResult):
@@ -172,54 +176,54 @@ class SkillRunning(SkillViews):
                 stack.pop_all()
 
     async def execute_skill_direct(self, name: str, input: Mapping[str, Any] | None = None) -> DirectSkillResult:
-        """A skill's instructions, whatever its mode."""
+        """A skill's instructions, regardless of its mode."""
         row = await self._live(name, code="ENOENT")
         refuse_disabled(row)
         return await self._execution.execute_direct(row, self._folder(row), self._config, input or {})
 
     # ---------------------------------------------------------------------------------- grants and dependencies
     async def grant(self, name: str, permission: str) -> GrantView:
-        """Allow a skill something that it asks for, for as long as its content stays the same."""
+        """Grant a requested permission to a skill. The grant is void once the skill's content changes."""
         row = await self._live(name)
         return await self.grants.grant(row, self._folder(row), permission)
 
     async def revoke(self, name: str, permission: str) -> None:
-        """Take a permission back."""
+        """Revoke a granted permission."""
         await self.grants.revoke(await self._live(name), permission)
 
     async def grants_of(self, name: str) -> list[GrantView]:
-        """What a skill asks for and what it was given."""
+        """The requested and granted permissions of a skill."""
         return await self.grants.views(await self._live(name))
 
     async def dependencies_of(self, name: str) -> NeedsView:
-        """What a skill declares to need, and whether it is installed."""
+        """The declared dependencies of a skill, and whether they are installed."""
         row = await self._live(name)
         return await self.needs.view(row, self._folder(row))
 
     async def install_dependencies(self, name: str, progress: Callable[[str], None] | None = None) -> NeedsView:
-        """Install what a skill declares; a run never does."""
+        """Install the declared dependencies of a skill. Runs never install anything."""
         row = await self._live(name)
         return await self.needs.install(row, self._folder(row), progress)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Beginning:
-    """A call that was admitted."""
+    """An admitted call."""
 
     call: Call
     mode: Mode
     caller: str
     content: str
-    """The hash of what was admitted."""
+    """Content hash of the admitted skill."""
     is_approved: bool
-    """Whether a person approved this very call."""
+    """Whether a person approved exactly this call."""
     held: HeldFiles | None = None
-    """Its files, as they were approved."""
+    """Copies of the approved files."""
 
 
 @asynccontextmanager
 async def _released_on_failure(admission: Admission | None) -> AsyncIterator[None]:
-    """An approval is used by a call that began, not by one that failed before."""
+    """Release the approval if the block fails: only a started call uses it up."""
     try:
         yield
     except BaseException:
@@ -239,6 +243,6 @@ def _end(record: CallRecord, result: ExecutionResult | None, held: ExitStack) ->
 
 
 def _own_call(call: Call, source: SkillToolSource) -> Call:
-    """The call with its script spelled as the package does, and without the skill's identifier among its input."""
+    """The call with a normalized script path, and without the skill's identifier in its input."""
     script = call.script.removeprefix("./") if call.script is not None else None
     return replace(call, script=script, input=own_input(source, call.input))

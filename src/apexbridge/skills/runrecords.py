@@ -1,4 +1,4 @@
-"""What is told of a run: in a list, by itself, and as events when its own are forgotten."""
+"""Views of a run: summary, details, and events replayed from the record."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -12,8 +12,8 @@ from apexbridge.wire import WireModel
 
 STREAMS = ("stdout", "stderr")
 INLINE_CHARACTERS = 8 * 1024
-"""Output up to this length is kept in the record; more of it in a file beside the artifacts, which can be read on its
-own: whatever is too long for a model to be told, in any script, is longer than this."""
+"""Output up to this length is stored in the record; longer output in a file next to the artifacts, which can be read
+separately. The limit is low enough that output too long for a model, in any writing system, is always in a file."""
 
 
 class RunSummary(WireModel):
@@ -51,7 +51,7 @@ class RunPage(WireModel):
 
 
 def fits(row: RunRow, wanted: RunFilter) -> bool:
-    """Whether a run is among those that are wanted."""
+    """Whether a run matches the filter."""
     return all(
         value is None or value == getattr(row, name)
         for name, value in (
@@ -64,7 +64,7 @@ def fits(row: RunRow, wanted: RunFilter) -> bool:
 
 
 def told(row: RunRow) -> dict[str, Any]:
-    """A row as a summary tells it."""
+    """The fields of a `RunSummary` from a row."""
     return {
         "id": row.id,
         "skill": row.skill,
@@ -81,7 +81,7 @@ def told(row: RunRow) -> dict[str, Any]:
 
 
 def replay(detail: RunDetail, texts: Mapping[str, RecordedText]) -> RunLog:
-    """The events of a run whose own are forgotten; `texts` are its long streams."""
+    """Rebuild the events of a run whose log is gone; `texts` are its long streams."""
     log = RunLog()
     for state in ("pending", "running"):
         log.add("state", state)
@@ -96,7 +96,7 @@ def replay(detail: RunDetail, texts: Mapping[str, RecordedText]) -> RunLog:
 
 
 def failed(identity: str, error: str, code: ErrorCode) -> ExecutionResult:
-    """The result of a run that did not come to have one of its own."""
+    """The result of a run that ended without one."""
     return ExecutionResult(
         id=identity, success=False, status="error", exit_code=None, duration=0, error=error, error_code=code
     )

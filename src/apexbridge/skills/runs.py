@@ -1,4 +1,4 @@
-"""Runs of skills: those under way, the records of those that ended, and what they left."""
+"""Runs of skills: active runs, the records of ended ones, and their files."""
 
 import asyncio
 import functools
@@ -44,18 +44,18 @@ from apexbridge.storage.statistics import CallStatisticsStore
 
 REMEMBERED_RUNS = 100
 REMEMBERED_CHARACTERS = 16 * 1024 * 1024
-"""How much of what ended runs said is kept for listeners who come back; the rest is told from the records."""
+"""Limit for the logs of ended runs kept for reconnecting listeners; older ones are replayed from the records."""
 LARGE_BYTES = 64 * 1024
-"""Longer streams are read from their file in pieces while they are sent."""
+"""Longer streams are sent from their file in chunks."""
 SHORT_CHARACTERS = 1024
-"""What a record holds of each stream while the disk is short of room."""
+"""Output of each stream stored in the record while disk space is low."""
 SWEEP_SECONDS = 3600
 SWEEP_RUNS = 500
 logger = logging.getLogger(__name__)
 
 
 class Run:
-    """A run that is waiting or under way."""
+    """A queued or running run."""
 
     def __init__(self, row: RunRow) -> None:
         self.row = row
@@ -67,15 +67,14 @@ class Run:
 
     @property
     def id(self) -> str:
-        """Its name everywhere."""
         return self.row.id
 
     def go(self, task: "asyncio.Task[ExecutionResult]") -> None:
-        """It is carried by this task."""
+        """Set the task that executes the run."""
         self._task = task
 
     def begin(self, cancel: Callable[[], None]) -> None:
-        """Its turn has come."""
+        """Mark the run as running; `cancel` stops its script."""
         self._cancel = cancel
         self.row = replace(self.row, state="running", started_at=now_ms())
         self.log.add("state", "running")
@@ -83,24 +82,24 @@ class Run:
             cancel()
 
     def cancel(self) -> None:
-        """End it, wherever it is."""
+        """Cancel the run, queued or running."""
         self.is_cancelled = True
         if self._cancel is not None:
             self._cancel()
         elif self._task is not None:
-            # Not at once: a task that is cancelled before its first step never gets to say how it ended.
+            # Not immediately: a task cancelled before its first step never runs the code that records its end.
             self._task.get_loop().call_soon(self._task.cancel)
 
     def when_over(self, call: Callable[[ExecutionResult | None], None]) -> None:
-        """Call this once it has ended, with its result where it came to have one."""
-        assert self._task is not None  # noqa: S101  # a run is given out once it goes
+        """Add a callback for the end of the run. It receives the result, or None if the run failed without one."""
+        assert self._task is not None  # noqa: S101  # set before the run is returned
         self._task.add_done_callback(
             lambda task: call(None if task.cancelled() or task.exception() is not None else task.result())
         )
 
     async def result(self) -> ExecutionResult:
-        """Wait for its end; whoever is cancelled while waiting takes the run with them."""
-        assert self._task is not None  # noqa: S101  # a run is given out once it goes
+        """Wait for the run to end. If the waiting task is cancelled, the run is cancelled too."""
+        assert self._task is not None  # noqa: S101  # set before the run is returned
         try:
             return await asyncio.shield(self._task)
         except asyncio.CancelledError:
@@ -112,7 +111,7 @@ class Run:
 
 
 class Runs:
-    """Starts runs, follows them, and remembers them."""
+    """Starts, tracks and records runs."""
 
     def __init__(
         self,
@@ -140,14 +139,14 @@ class Runs:
         self._ended: dict[str, Run] = {}
         self._notes: set[asyncio.Task[None]] = set()
         self._removals = NameLocks()
-        """Held by run while it is removed, so that what it took is given back once."""
+        """Held by run id during removal, so that its disk usage is released only once."""
 
     # ------------------------------------------------------------------------------------------------- starting
     async def hold(self, files: Sequence[str], *, caller: str) -> HeldFiles:
-        """Copies of a call's files that nothing can change, with their digests.
+        """Immutable copies of a call's files, with their digests.
 
         Raises:
-            InvalidInputError: one of them is not there, or they are too many or too large.
+            InvalidInputError: a file is missing, or the files are too many or too large.
             ServerError: STORAGE_FULL.
         """
         with ExitStack() as stack, storage_faults():
@@ -158,12 +157,12 @@ class Runs:
             return held
 
     async def start(self, request: RunRequest) -> Run:
-        """Begin a run; it waits for its turn, and goes on whether anybody waits for it or not.
+        """Start a run. It is queued, and continues even if no caller waits for it.
 
         Raises:
             ServerError: SANDBOX_UNAVAILABLE, QUEUE_FULL, or STORAGE_FULL if the caller's quota is used up.
             SkillPermissionError: the script cannot be read.
-            InvalidInputError: arguments or files do not fit.
+            InvalidInputError: the arguments or files are invalid.
         """
         await self._check_quota(request.caller)
         with ExitStack() as stack:
@@ -213,7 +212,7 @@ class Runs:
         )
 
     async def _carry(self, run: Run, job: Job, request: RunRequest, files: ExitStack) -> ExecutionResult:
-        """The whole of a run: its turn, its record, its count, its last event."""
+        """Execute a run: wait in the queue, run the script, write the record and statistics, send the last event."""
         try:
             with files:
                 result = await self._sandbox.run(
@@ -230,7 +229,7 @@ class Runs:
             if not run.is_cancelled:
                 raise
             result = failed(run.id, "Execution cancelled", "CANCELLED")
-        except Exception as error:  # whoever waits hears of it, and whoever only follows or looks it up later does too
+        except Exception as error:  # raised for waiters, and recorded for listeners and later lookups
             reason = error.message if isinstance(error, ApexBridgeError) else "Something went wrong in the server"
             await self._end(run, failed(run.id, reason, "SPAWN_FAILED"))
             raise
@@ -238,7 +237,7 @@ class Runs:
         return result
 
     def _begin(self, run: Run, cancel: Callable[[], None]) -> None:
-        """Its turn has come: that is written down, so that a crash does not hide it, but nobody waits for that."""
+        """Mark the run as running, and record that in the background, so that `recover` finds it after a crash."""
         run.begin(cancel)
         task = asyncio.get_running_loop().create_task(self._note(run.row))
         self._notes.add(task)
@@ -259,9 +258,9 @@ class Runs:
             self._disk.add(recorded.caller, recorded.size)
             if run.row.started_at is not None:
                 await self._statistics.record(run.row.skill, success=result.success, duration_ms=result.duration)
-        except Exception:  # the answer is there, and is not lost to a record that cannot be written
+        except Exception:  # return the result even if the record cannot be written
             logger.exception("the run %s of %s could not be recorded", run.id, run.row.skill)
-        # After the record: whoever hears of the end finds it there.
+        # After the record: listeners that see the last event can look the run up.
         run.row = ended
         self._live.pop(run.id, None)
         self._remember(run)
@@ -278,7 +277,7 @@ class Runs:
             self._ended.pop(next(iter(self._ended)))
 
     async def _kept(self, row: RunRow, result: ExecutionResult) -> str:
-        """The result as the record holds it; long output goes to files, if there is room for it."""
+        """The result as stored in the record. Long output is written to files if there is disk space."""
         inline = SHORT_CHARACTERS if self._disk.is_short else INLINE_CHARACTERS
         long = {name: text for name in STREAMS if len(text := getattr(result, name)) > inline}
         changes: dict[str, Any] = dict.fromkeys(long, "")
@@ -292,7 +291,7 @@ class Runs:
         return result.model_copy(update=changes).model_dump_json(exclude={"output"})
 
     def _write_output(self, row: RunRow, long: dict[str, str]) -> None:
-        """Write long output beside the artifacts, and count both."""
+        """Write long output next to the artifacts, and count both against the quota."""
         folder = self._folder / row.id
         try:
             with self._disk.claim(row.caller, self._folder) as claim:
@@ -309,9 +308,9 @@ class Runs:
         finally:
             self._disk.add(row.caller, size_on_disk(folder))
 
-    # -------------------------------------------------------------------------------------------------- looking
+    # -------------------------------------------------------------------------------------------------- reading
     async def page(self, wanted: RunFilter, *, page: int, limit: int) -> RunPage:
-        """Runs, the newest first; those that wait or go on come before all others."""
+        """Runs, newest first; active runs come before ended ones."""
         live = [run.row for run in reversed(self._live.values()) if fits(run.row, wanted)]
         offset = (page - 1) * limit
         shown = live[offset : offset + limit]
@@ -323,7 +322,7 @@ class Runs:
             executions=[RunSummary(**told(row)) for row in rows], total=total + len(live), page=page, limit=limit
         )
 
-    # With `owner`, the runs of others are not there.
+    # With `owner`, runs of other callers are treated as missing.
     async def get(self, identity: str, *, owner: str | None = None) -> RunDetail:
         """Everything about one run.
 
@@ -338,7 +337,7 @@ class Runs:
         return detail.model_copy(update={"result": result})
 
     async def outline(self, identity: str, *, owner: str | None = None) -> tuple[RunDetail, Mapping[str, RecordedText]]:
-        """Everything about one run. Its long streams are empty in the result, and come as files instead.
+        """Everything about one run. Long streams are empty in the result and returned as files.
 
         Raises:
             RequestError: EXECUTION_NOT_FOUND.
@@ -350,7 +349,7 @@ class Runs:
         return RunDetail(**told(row), input=json.loads(row.input) if row.input else None, result=result), texts
 
     def long_output(self, identity: str, streams: Mapping[str, str]) -> LongOutput:
-        """Which streams of a run's result are long: from the record if it has them, so that memory can let them go."""
+        """The long streams of a run's result, as files if they were stored, so that the text can be freed."""
         folder = self._folder / identity
         found: dict[str, TextSource] = {}
         for name, text in streams.items():
@@ -362,9 +361,9 @@ class Runs:
         return found
 
     async def events(self, identity: str, after: int = 0, *, owner: str | None = None) -> AsyncIterator[RunEvent]:
-        """What happens in a run from that number on, to its end; one that ended long ago is told from its record.
+        """Yield the events of a run after that number, until it ends. Older runs are replayed from their record.
 
-        From a record, `data` of a long stream is a `RecordedText`.
+        In a replay, `data` of a long stream is a `RecordedText`.
         """
         run = self._live.get(identity) or self._ended.get(identity)
         log = run.log if run and _belongs(run.row, owner) else replay(*await self.outline(identity, owner=owner))
@@ -372,7 +371,7 @@ class Runs:
             yield event
 
     async def open_file(self, identity: str, path: str, *, owner: str | None = None) -> BinaryIO:
-        """A file that a run left, open.
+        """Open an artifact of a run.
 
         Raises:
             RequestError: EXECUTION_NOT_FOUND, or FILE_NOT_FOUND.
@@ -384,7 +383,7 @@ class Runs:
             raise RequestError(f"The run left no file {path}", code="FILE_NOT_FOUND") from error
 
     def _result(self, row: RunRow) -> tuple[ExecutionResult | None, dict[str, RecordedText]]:
-        """The result with short streams, and the files of long ones."""
+        """The result with its short streams, and the files of the long ones."""
         if row.result is None:
             return None, {}
         told = json.loads(row.result)
@@ -411,7 +410,7 @@ class Runs:
 
     # --------------------------------------------------------------------------------------------------- ending
     async def cancel(self, identity: str, *, owner: str | None = None) -> None:
-        """End a run; one that has ended already stays as it is.
+        """Cancel a run. If it has ended already, do nothing.
 
         Raises:
             RequestError: EXECUTION_NOT_FOUND.
@@ -422,7 +421,7 @@ class Runs:
             await self._row_of(identity, owner)
 
     async def delete(self, identity: str, *, owner: str | None = None) -> None:
-        """End a run if need be, and forget it with all it left.
+        """Delete a run and its files; cancel it first if it is active.
 
         Raises:
             RequestError: EXECUTION_NOT_FOUND.
@@ -451,14 +450,14 @@ class Runs:
         return size
 
     async def recover(self) -> None:
-        """Say of runs that were under way when the server went away how they ended: with it."""
+        """Mark runs that were active when the server stopped as killed."""
         for row in await self._store.unfinished():
             result = failed(row.id, "The server stopped during the run", "KILLED")
             ended = replace(row, state="error", status="error", ended_at=now_ms(), result=result.model_dump_json())
             await self._store.put(ended)
 
     async def keep_tidy(self) -> None:
-        """Forget what is older than the operator wants, again and again; until cancelled."""
+        """Sweep periodically until cancelled."""
         while True:
             try:
                 await self.sweep()
@@ -467,7 +466,7 @@ class Runs:
             await anyio.sleep(SWEEP_SECONDS)
 
     async def sweep(self) -> None:
-        """Forget runs that ended too long ago."""
+        """Delete runs that are older than the retention time."""
         moment = now_ms() - self._retention_days * MS_PER_DAY
         is_any = False
         while old := await self._store.ended_before(moment, limit=SWEEP_RUNS):
@@ -478,12 +477,11 @@ class Runs:
             await self._store.erase()
 
     def cancel_all(self) -> None:
-        """End everything that is under way."""
         for run in self._live.values():
             run.cancel()
 
     async def close(self) -> None:
-        """End everything that is under way, and wait for it."""
+        """Cancel all active runs and wait for them, at most 10 seconds each."""
         running = list(self._live.values())
         self.cancel_all()
         for run in running:

@@ -1,7 +1,7 @@
-"""Bring catalog, index, markers and tools in line with the disk, for one folder or for all.
+"""Reconciles catalog, index, markers and tools with the disk, for one folder or for all.
 
-Every change ends here: an install, an edit, an uninstall and a folder changed by hand are all "look at this folder
-again". So there is one place that can be wrong about what is on disk.
+Every change ends here: an install, an edit, an uninstall and a manual change of a folder all scan that folder again.
+So there is a single point of reconciliation with the disk.
 """
 
 import logging
@@ -28,34 +28,34 @@ from apexbridge.skills.roots import FoundFolder, SkillRoot, discover, locate
 from apexbridge.storage.faults import storage_faults
 
 BATCH = 100
-"""Folders settled at a time, few enough for a progress bar to move."""
+"""Folders per batch: small enough for a progress bar to move."""
 
 logger = logging.getLogger(__name__)
 
 
 class Listener(Protocol):
-    """Hears which skills appeared or changed and which are gone."""
+    """Receives notifications about changed and removed skills."""
 
     def skill_is_live(self, row: Row) -> None:
-        """This skill is new, or not what it was."""
+        """Called if a skill is new or changed."""
 
     def skill_is_gone(self, name: str) -> None:
-        """No folder serves this name any more."""
+        """Called if no folder provides this name any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Seen:
-    """One folder after a look at it."""
+    """The scan result of one folder."""
 
     found: FoundFolder
     signature: str
     marker: str = ""
     sight: Sight | None = None
-    """None where the folder could not be looked at."""
+    """None if the folder could not be scanned."""
 
 
 class Scanner:
-    """Compares the disk with what is known of it and settles the difference."""
+    """Compares the disk with the catalog and applies the differences."""
 
     def __init__(
         self,
@@ -87,12 +87,12 @@ class Scanner:
 
     @property
     def _places(self) -> list[Path]:
-        """Where links may lead to."""
+        """Allowed targets of links."""
         return [root.path for root in self.roots]
 
-    # ---------------------------------------------------------------------------------------------- everything
+    # --------------------------------------------------------------------------------------------- reconciling
     async def reconcile(self, progress: Progress | None = None) -> ScanReport:
-        """Settle whatever differs between the disk and what is known of it."""
+        """Apply all differences between the disk and the catalog, including skills missing from the index."""
         known = await self._catalog.glance()
         seen = await anyio.to_thread.run_sync(self._look_everywhere)
         live = {row.name: row.content_hash for row in known.values() if row.state == "live"}
@@ -114,7 +114,7 @@ class Scanner:
         )
 
     async def refresh(self, places: Collection[tuple[SkillRoot, str | None]]) -> None:
-        """Settle some places: a folder of the installed root, or (None) a whole root."""
+        """Reconcile some places: a folder of the installed root, or (None) a whole root."""
         known = await self._catalog.glance()
         changed: dict[FolderKey, FoundFolder] = {}
         for root, folder in places:
@@ -129,7 +129,7 @@ class Scanner:
         await self._settle_in_batches(list(changed.values()), known, None)
 
     def folder_of(self, key: FolderKey) -> FoundFolder:
-        """The folder behind a catalog key; one of a root that is no longer configured leads nowhere."""
+        """The folder of a catalog key. If its root is no longer configured, the path does not exist."""
         for root in self.roots:
             if root.id == key[0]:
                 return locate(root, key[1], self._places)
@@ -137,7 +137,7 @@ class Scanner:
         return FoundFolder(root=nowhere, folder=key[1], path=nowhere.path / key[1])
 
     def labels(self) -> dict[str, str]:
-        """What people call each root."""
+        """Display names of the roots, by id."""
         return {root.id: root.label for root in self.roots}
 
     async def _settle_in_batches(
@@ -156,7 +156,7 @@ class Scanner:
                 progress(min(start + BATCH, len(folders)), len(folders))
         return ScanReport(indexed=indexed, skipped=skipped, removed=removed)
 
-    # ------------------------------------------------------------------------------------------------- looking
+    # ------------------------------------------------------------------------------------------------ scanning
     def _look_everywhere(self) -> dict[FolderKey, _Seen]:
         return {key: sight for root in self.roots for key, sight in self._look_in(root).items()}
 
@@ -176,7 +176,7 @@ class Scanner:
         return _Seen(found=found, signature=sight.signature, marker=marker, sight=sight)
 
     def _examine(self, found: FoundFolder, known: Row | None) -> Row | None:
-        """The folder's row as the disk says it now, its state live or broken; None where there is no folder."""
+        """The folder's row as it is on disk, with state live or broken; None if the folder does not exist."""
         if not found.path.is_dir():
             return None
         now = now_ms()
@@ -199,13 +199,15 @@ class Scanner:
             if seen.sight is None:
                 raise BrokenFolderError(seen.signature)
             skill = examine(found.path, seen.sight, require_entry_script=self._require_entry_script)
-        except Exception as error:  # one folder never stops the others, whatever it holds
+        except Exception as error:  # a bad folder must not stop the others
             logger.warning("%s in %s is not served: %s", found.folder, found.root.label, _why(error))
             return replace(
                 base, name=base.name or Path(found.folder).name, state="broken", reason=_why(error), embedder=None
             )
         marker = self.indexer.marker(found)
-        if known is None and marker:  # the database was lost or the folder moved in: the marker knows better than now
+        if (
+            known is None and marker
+        ):  # the database was lost or the folder was moved here: the marker has the earlier date
             base = replace(base, installed_at=min(now, marker.indexed_at))
         return replace(
             base,
@@ -218,12 +220,12 @@ class Scanner:
 
     # ------------------------------------------------------------------------------------------------ settling
     async def settle(self, folders: Sequence[FoundFolder], *, prepared: Mapping[str, Any] | None = None) -> ScanReport:
-        """Look at these folders again and make everything agree with them; the caller holds their names.
+        """Scan these folders again and update catalog, index, markers and tools. The caller holds their names.
 
-        `prepared` are vectors by name that were made before the folders changed.
+        `prepared` are vectors by name that were computed before the folders changed.
 
         Raises:
-            ServerError: STORAGE_FULL; what is on disk counts and is recorded as soon as that can be done.
+            ServerError: STORAGE_FULL; the folders on disk are valid, and `retry` records them later.
         """
         try:
             report = await run_to_completion(self._settle_in_turn(folders, prepared or {}))
@@ -240,13 +242,13 @@ class Scanner:
         return report
 
     async def _settle_in_turn(self, folders: Sequence[FoundFolder], prepared: Mapping[str, Any]) -> ScanReport:
-        """Folders of different names may turn out to hold one and the same skill, so one after the other."""
+        """Settle one batch at a time: folders of different names may contain the same skill."""
         async with self._turn:
             with storage_faults():
                 return await self._settle(folders, prepared)
 
     async def retry(self) -> None:
-        """Record what could not be recorded before."""
+        """Settle folders again whose last attempt failed."""
         if self._unsettled:
             await self._settle_in_batches(list(self._unsettled.values()), await self._catalog.glance(), None)
 
@@ -270,7 +272,7 @@ class Scanner:
         rows = self._ranked([*seen.values(), *untouched], names)
         winners = {row.name: row for row in rows if row.state == "live"}
 
-        # A name whose folder changed hands has the other folder's vectors, whatever the marker says.
+        # If another folder provides the name now, the index has the old folder's vector, even if the marker matches.
         lost = await self.indexer.missing({name: row.content_hash for name, row in winners.items()})
         stale = [
             row
@@ -288,7 +290,7 @@ class Scanner:
         changed = [row for row in rows if before_by_key.get(row.key) != row]
         await self._catalog.save(changed, forget=[key for key in known if key not in seen])
         if any(row.embedder is None for row in fresh.values()):
-            self.indexer.owe()  # only now: what is not in the catalog yet would not be found there
+            self.indexer.owe()  # after the save: the indexer reads the catalog
         for name in gone:
             self._listener.skill_is_gone(name)
         for row in changed:
@@ -298,7 +300,7 @@ class Scanner:
         return ScanReport(indexed=len(done), skipped=len(seen) - len(done), removed=len(gone))
 
     def _ranked(self, rows: Sequence[Row], names: Iterable[str]) -> list[Row]:
-        """One live row a name: the last root wins, and within a root the folder that is named like the skill."""
+        """Select one live row per name: the last root wins; within a root, the folder with the skill's name."""
         order = {root.id: number for number, root in enumerate(self.roots)}
         labels = self.labels()
         result = [row for row in rows if row.state == "broken"]
@@ -320,5 +322,5 @@ class Scanner:
 
 
 def _why(error: Exception) -> str:
-    """The reason in words, without a path of the server."""
+    """The reason as text, without paths of the server."""
     return error.strerror or type(error).__name__ if isinstance(error, OSError) else str(error)

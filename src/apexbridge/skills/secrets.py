@@ -1,4 +1,4 @@
-"""Named secrets that an operator keeps here for skills; only their names are ever told."""
+"""Named secrets of an operator for skills. Listings contain only the names."""
 
 import json
 import threading
@@ -12,38 +12,36 @@ MAX_BYTES = 32 * 1024
 
 
 class SecretStore:
-    """One file that nobody but the server's user can read."""
+    """A JSON file that only the server's user can read."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._lock = threading.Lock()  # two changes at once would each write what it had read before the other
+        self._lock = threading.Lock()  # concurrent changes would overwrite each other
 
     def names(self) -> list[str]:
-        """What there is."""
         return sorted(self._read())
 
     def get(self, name: str) -> str | None:
-        """A secret's value."""
         return self._read().get(name)
 
     def set(self, name: str, value: str) -> None:
-        """Keep a secret, in place of an earlier one of that name.
+        """Store a secret; replaces an earlier one of that name.
 
         Raises:
-            InvalidInputError: the name or the value cannot be a variable's.
+            InvalidInputError: the name or value is not valid for an environment variable.
         """
         parse(f"secret:{name}")
         try:
             size = len(value.encode())
         except UnicodeEncodeError:
-            size = 0  # half a character is no text
+            size = 0  # a lone surrogate cannot be encoded; 0 is rejected below
         if "\0" in value or not 0 < size <= MAX_BYTES:
             raise InvalidInputError(f"A secret is a text of 1 to {MAX_BYTES} bytes without NUL characters")
         with self._lock:
             self._write({**self._read(), name: value})
 
     def remove(self, name: str) -> None:
-        """Forget a secret.
+        """Delete a secret.
 
         Raises:
             RequestError: NOT_FOUND.

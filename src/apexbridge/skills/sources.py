@@ -1,4 +1,4 @@
-"""Whatever a caller wants installed, as an open archive: bytes, a file, a folder."""
+"""Opens the source of an install as an archive: bytes, a file or a folder."""
 
 import io
 import tempfile
@@ -12,12 +12,12 @@ from apexbridge.skills.models import Profile
 from apexbridge.skills.packing import pack_folder
 
 SkillSource = bytes | bytearray | Path | str | BinaryIO
-"""An archive's bytes, the path of a .zip, a .skill or a folder, or an open file."""
+"""Bytes of an archive, the path of a .zip, a .skill or a folder, or an open file."""
 
 
 @contextmanager
 def open_source(source: SkillSource) -> Iterator[tuple[BinaryIO, str | None]]:
-    """The source as a seekable archive, with its file name where it has one.
+    """The source as a seekable archive, and its file name if it has one.
 
     Raises:
         RequestError: FILE_NOT_FOUND.
@@ -43,10 +43,10 @@ def open_source(source: SkillSource) -> Iterator[tuple[BinaryIO, str | None]]:
 
 
 def default_profile_of(source: SkillSource, configured: Profile) -> Profile:
-    """Folders are somebody's work in progress and are read leniently; archives by the operator's setting."""
+    """`lenient` for folders, which are often work in progress; the operator's setting for archives."""
     return "lenient" if is_folder(source) else configured
 
 
 def is_folder(source: SkillSource) -> bool:
-    """Whether the source is a folder on this machine."""
+    """Whether the source is the path of a folder."""
     return isinstance(source, (Path, str)) and Path(source).is_dir()

@@ -1,4 +1,4 @@
-"""From a skill to a tool: its words, its schema, and what a call of it does."""
+"""Builds tools from skills: description, schema and execution."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from functools import cached_property
@@ -19,19 +19,17 @@ from apexbridge.tools.tool import MAX_DESCRIPTION_CHARACTERS, Tool, ToolContext,
 
 CATEGORY = "skill"
 STDERR_CHARACTERS = 2000
-"""Of what a failed run said, from its end."""
+"""Length of the tail of stderr that is shown for a failed run."""
 SkillCall = Callable[[SkillToolSource, Mapping[str, Any], ToolContext], Awaitable[ExecutionResult | DirectSkillResult]]
-"""Runs a skill, or renders it."""
+"""Runs a skill, or renders its instructions."""
 
 
 class SkillToolFactory:
-    """Makes tools of skills."""
-
     def __init__(self, call: SkillCall) -> None:
         self._call = call
 
     def create_tool(self, source: SkillToolSource) -> Tool:
-        """The tool of a skill, in the skill's own mode."""
+        """The tool of a skill, in the mode of the skill."""
         return self.create_sandbox_tool(source) if source.mode == "sandbox" else self.create_direct_tool(source)
 
     def create_sandbox_tool(self, source: SkillToolSource) -> Tool:
@@ -39,14 +37,14 @@ class SkillToolFactory:
         return self._tool(source, self._call, asks=source.metadata.dangerous)
 
     def create_direct_tool(self, source: SkillToolSource) -> Tool:
-        """A tool that gives the skill's instructions; reading them does nothing that would need a confirmation."""
+        """A tool that returns the skill's instructions. Reading them never needs approval."""
         return self._tool(source, self._call, asks=False)
 
     def from_skill_markdown(self, markdown: str, *, entry: str | None = None) -> Tool:
-        """A tool from the text of a SKILL.md; without an entry script, a call renders this very text.
+        """Build a tool from the text of a SKILL.md. In direct mode, a call renders this text.
 
         Raises:
-            InvalidSkillStructureError: it is no proper SKILL.md; all reasons are named.
+            InvalidSkillStructureError: it is not a valid SKILL.md; the error lists all reasons.
         """
         data = markdown.encode("utf-8", "replace")
         reading = read_skill_markdown(data, folder=str(parse_leniently(markdown).value("name")), profile="seed")
@@ -87,33 +85,32 @@ class SkillToolFactory:
 
 
 class SkillParameters:
-    """A skill's schema, made when it is first asked for: a thousand skills at a start have no time for theirs."""
+    """A skill's schema, built on first use: building thousands of them would slow down the start."""
 
     def __init__(self, source: SkillToolSource) -> None:
         self._source = source
 
     @cached_property
     def schema(self) -> Mapping[str, Any]:
-        """As JSON Schema."""
         own = self._source.schema
-        if self._source.mode == "direct" and own is not None:  # an input that is missing is only warned of
+        if self._source.mode == "direct" and own is not None:  # missing input is only a warning in direct mode
             own = {key: value for key, value in own.items() if key != "required"}
         return tool_schema(own, self._source.metadata.name)
 
     def read(self, input: Mapping[str, Any]) -> tuple[Any, list[InputProblem]]:
-        """The input itself, or what is wrong with it."""
+        """The validated input, and its problems."""
         return self._checked.read(input)
 
     @cached_property
     def _checked(self) -> SchemaParameters:
         try:
             return SchemaParameters(self.schema)
-        except InvalidSchemaError:  # told as a warning when the skill was read; what cannot be checked is let through
+        except InvalidSchemaError:  # already a warning when the skill was parsed; accept any input
             return SchemaParameters(tool_schema(None, self._source.metadata.name))
 
 
 def own_input(source: SkillToolSource, input: Mapping[str, Any]) -> dict[str, Any]:
-    """The input without the skill's identifier, unless the skill has a `name` of its own."""
+    """The input without the skill's identifier in `name`, unless the skill declares a parameter `name`."""
     schema = source.schema or {}
     is_own = "name" in (schema.get("properties") or ()) or "name" in (schema.get("required") or ())
     is_identifier = not is_own and input.get("name") == source.metadata.name
@@ -121,7 +118,7 @@ def own_input(source: SkillToolSource, input: Mapping[str, Any]) -> dict[str, An
 
 
 def told(result: ExecutionResult | DirectSkillResult) -> ToolResult:
-    """What a skill did, for the model and for programs."""
+    """The tool result: `output` for the model, `data` for programs."""
     data = result.model_dump(mode="json")
     if isinstance(result, DirectSkillResult):
         return ToolResult(output=result.content, data=data, notices=tuple(result.warnings))

@@ -1,4 +1,4 @@
-"""Keeps the tools in step with the skills: there while the skill is, switched off with it, gone with it."""
+"""Keeps the tool registry in sync with the skills: registered, disabled and removed with the skill."""
 
 from collections.abc import Callable
 
@@ -9,26 +9,24 @@ from apexbridge.tools.tool import Tool
 
 
 class ToolKeeper:
-    """Hears what became of skills and has the registry follow."""
+    """Applies changes of skills to the tool registry."""
 
     def __init__(self, registry: ToolRegistry, tool_of: Callable[[Row], Tool]) -> None:
         self._registry = registry
         self._tool_of = tool_of
 
     def skill_is_live(self, row: Row) -> None:
-        """This skill is new, or not what it was."""
         self.register(row)
 
     def skill_is_gone(self, name: str) -> None:
-        """No folder serves this name any more."""
         self.unregister(name)
 
     def register(self, row: Row) -> Tool:
-        """Have the skill's tool as the skill is now."""
+        """Register or replace the skill's tool; returns it."""
         tool = self._tool_of(row)
         self._registry.put(tool, enabled=row.enabled)
         return tool
 
     def unregister(self, name: str) -> bool:
-        """Take the skill's tool away; False where there was none."""
+        """Unregister the skill's tool; False if it was not registered."""
         return self._registry.unregister(skill_tool_id(name))

@@ -1,4 +1,4 @@
-"""Files that a caller sent ahead for a run: kept for an hour, named by a number that nobody guesses."""
+"""Files uploaded for a later run: stored for an hour under an unguessable id."""
 
 import os
 import re
@@ -17,12 +17,12 @@ from apexbridge.wire import WireModel
 LIFETIME_SECONDS = 3600
 MAX_UPLOADS = 1000
 MAX_BYTES = 1024 * 1024 * 1024
-"""All that wait together."""
+"""Total size of all uploads."""
 SHARE = 4
-"""A key may have at most one in this many of them, and of their bytes."""
+"""One API key may use at most 1/SHARE of the uploads and of their bytes."""
 MAX_NAME_BYTES = 200
 MAX_READ_CHARACTERS = 1_000
-"""Of the end of a name."""
+"""Only the last characters of a name are read."""
 _ID = re.compile(r"upload-[0-9a-f]{32}\Z")
 
 
@@ -35,7 +35,7 @@ class Upload(WireModel):
 
 
 class UploadStore:
-    """Keeps uploads in a folder, each in one of its own."""
+    """Stores each upload in its own subfolder."""
 
     def __init__(self, folder: Path, *, disk: Disk | None = None) -> None:
         self._folder = folder
@@ -44,14 +44,14 @@ class UploadStore:
 
     @staticmethod
     def is_id(text: str) -> bool:
-        """Whether this names an upload."""
+        """Whether this is the id of an upload."""
         return _ID.match(text) is not None
 
     async def add(self, file: BinaryIO, name: str | None, *, caller: str = "") -> Upload:
-        """Keep a copy of an open file for this caller: an API key's id, or nothing.
+        """Store a copy of an open file for this caller: the id of an API key, or empty.
 
         Raises:
-            RequestError: QUEUE_FULL, when too many are kept already, of this caller or of all.
+            RequestError: QUEUE_FULL, too many uploads are stored, of this caller or in total.
             ServerError: STORAGE_FULL.
         """
         return await anyio.to_thread.run_sync(self._add, file, safe_name(name or "upload"), caller)
@@ -94,10 +94,10 @@ class UploadStore:
         return Upload(id=identity, name=name, size=size), place
 
     def open(self, identity: str, *, owner: str | None = None) -> tuple[str, BinaryIO]:
-        """An upload's name and the open file; with `owner`, those of others are not there.
+        """An upload's name and the open file. With `owner`, uploads of other callers are treated as missing.
 
         Raises:
-            InvalidInputError: there is none, or no more.
+            InvalidInputError: the upload does not exist or has expired.
         """
         try:
             (place,) = self._folder.glob(f"{identity}*")
@@ -111,7 +111,7 @@ class UploadStore:
             ) from error
 
     def sweep(self) -> None:
-        """Remove what is too old."""
+        """Delete expired uploads."""
         if not self._folder.is_dir():
             return
         oldest = time.time() - LIFETIME_SECONDS
@@ -123,13 +123,13 @@ class UploadStore:
 
 
 def _owner(place: Path) -> str:
-    """The caller whose upload is in a folder."""
+    """The caller that owns the upload in a folder."""
     return place.name.partition(".")[2]
 
 
 def safe_name(name: str) -> str:
-    """A file name from a stranger as one that is only a name."""
+    """Reduce an untrusted file name to a plain name without folders."""
     last = re.split(r"[/\\]", name[-MAX_READ_CHARACTERS:])[-1].strip()
     plain = "".join(character if character.isprintable() else "_" for character in last).lstrip(".") or "file"
-    # The end is kept: it says what kind of file it is.
+    # Cut the beginning, not the end, to keep the extension.
     return plain.encode("utf-8", "replace")[-MAX_NAME_BYTES:].decode("utf-8", "ignore")

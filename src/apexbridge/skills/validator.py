@@ -1,4 +1,4 @@
-"""Everything that is right or wrong with a package, found in one round, without writing a byte."""
+"""Checks a package and collects all errors and warnings, without writing anything."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -30,7 +30,7 @@ _BACKTICKS = re.compile(r"`+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assessment:
-    """The verdict on one package: metadata unless there are errors."""
+    """The findings about one package; `metadata` is None if there are errors."""
 
     metadata: SkillMetadata | None
     filename: str
@@ -54,7 +54,7 @@ def assess(
     profile: Profile,
     require_entry_script: bool,
 ) -> Assessment:
-    """Judge a package by its SKILL.md and the list of its files."""
+    """Check a package by its SKILL.md and the list of its files."""
     reading = read_skill_markdown(markdown, folder=folder, profile=profile)
     errors, warnings = list(reading.errors), list(reading.warnings)
     entry: str | None = None
@@ -75,7 +75,7 @@ def assess(
 
 
 def estimate_tokens(text: str) -> int:
-    """Tokens by rule of thumb: bytes / 4, a CJK character one each."""
+    """Estimate the tokens: one for each CJK character, one for every 4 bytes of other text."""
     wide = len(_CJK.findall(text))
     return wide + (len(text.encode("utf-8", "replace")) - 3 * wide) // _BYTES_PER_TOKEN
 
@@ -93,7 +93,7 @@ def _structure_errors(
 def _advice(
     metadata: SkillMetadata, markdown: bytes, body: str, paths: set[str], filename: str
 ) -> Iterator[Diagnostic]:
-    """What works but could be better."""
+    """Recommendations for a valid package."""
     if filename != SKILL_FILE:
         yield Diagnostic(message=f"the file is named {filename}; rename it to {SKILL_FILE}")
     tokens = estimate_tokens(markdown.decode("utf-8", "replace"))
@@ -116,7 +116,7 @@ def _advice(
 
 
 def _missing_links(body: str, paths: set[str]) -> set[str]:
-    """Relative links in the prose, not in code, whose file is not there."""
+    """Targets of relative links outside code whose file is missing."""
     folders = {path[:index] for path in paths for index, character in enumerate(path) if character == "/"}
     missing = set()
     for line in _prose(body):
@@ -129,7 +129,7 @@ def _missing_links(body: str, paths: set[str]) -> set[str]:
 
 
 def _without_code_spans(line: str) -> str:
-    """The line without what stands between two runs of equally many backticks; one pass, whatever the line holds."""
+    """The line without code spans, which are delimited by equal numbers of backticks. Linear time for any input."""
     runs = list(_BACKTICKS.finditer(line))
     last_of_length = {len(run[0]): number for number, run in enumerate(runs)}
     kept, position, number = [], 0, 0
@@ -148,7 +148,7 @@ def _without_code_spans(line: str) -> str:
 
 
 def _prose(body: str) -> Iterator[str]:
-    """The lines that are no code; a block ends at a fence of its own kind that is at least as long."""
+    """The lines outside code blocks. A block ends at a fence of the same kind that is at least as long."""
     fence = ""
     for line in body.splitlines():
         mark = _FENCE.match(line)

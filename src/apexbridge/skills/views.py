@@ -1,4 +1,4 @@
-"""What can be looked at without changing anything: lists, details, files, counts."""
+"""Read-only access to skills: lists, details, files, statistics."""
 
 import functools
 from collections.abc import AsyncIterator, Collection
@@ -36,7 +36,7 @@ DEFAULT_PAGE_SIZE = 50
 
 
 class SkillViews:
-    """The looking half of the `SkillManager`."""
+    """The read-only part of `SkillManager`."""
 
     _catalog: Catalog
     _statistics: CallStatisticsStore
@@ -44,7 +44,7 @@ class SkillViews:
     _home: SkillHome
     _disk: Disk
     _commits: NameLocks
-    """Held around a commit, and by whoever must not see two versions at once."""
+    """Held during a commit, and by readers that must see a single version."""
     grants: SkillGrants
 
     async def list_skills(
@@ -55,7 +55,7 @@ class SkillViews:
         page: int | None = None,
         limit: int | None = None,
     ) -> SkillPage:
-        """Skills by name; filtered by a part of the name (any case) and by tags (any of them)."""
+        """Skills sorted by name; filtered by a substring of the name (case-insensitive) and by tags (any of them)."""
         if page is not None and limit is None:
             limit = DEFAULT_PAGE_SIZE
         if (page is not None and page < 1) or (limit is not None and limit < 1):
@@ -70,7 +70,7 @@ class SkillViews:
         """Everything about one skill.
 
         Raises:
-            SkillNotFoundError: there is none of that name.
+            SkillNotFoundError: no skill has that name.
         """
         async with self._reading(name) as row:
             granted = await self.grants.granted(row)
@@ -79,7 +79,7 @@ class SkillViews:
             )
 
     async def open_skill_file(self, name: str, path: str) -> BinaryIO:
-        """A bundled file, opened for reading.
+        """Open a bundled file for reading.
 
         Raises:
             SkillError: FILE_NOT_FOUND; also for anything that is not a regular file inside the skill's folder.
@@ -91,7 +91,9 @@ class SkillViews:
                 raise SkillError(f"{name} has no file {path}", code="FILE_NOT_FOUND", skill=name) from error
 
     async def export_skill(self, name: str, *, caller: str = "") -> IO[bytes]:
-        """The skill as a ZIP, in an unnamed file positioned at its start; it counts as the caller's until it is closed.
+        """The skill as a ZIP, in an unnamed file positioned at its start.
+
+        The file counts against the caller's quota until it is closed.
 
         Raises:
             ServerError: STORAGE_FULL.
@@ -101,12 +103,12 @@ class SkillViews:
             return await anyio.to_thread.run_sync(pack, self._folder(row), name)
 
     async def facts(self, names: Collection[str]) -> dict[str, SkillFacts]:
-        """What search shows of these skills, and whether it may."""
+        """Mode and enabled state of these skills, for search results."""
         standing = await self._catalog.standing(names, self._config.default_mode)
         return {name: SkillFacts(mode=mode, enabled=enabled) for name, (mode, enabled) in standing.items()}
 
     async def problems(self) -> list[Problem]:
-        """Folders that are not served: broken ones and shadowed ones, each with the reason."""
+        """Folders that are not available as skills: broken, shadowed or missing, each with the reason."""
         found = await self._catalog.problems(self._scanner.labels())
         missing = await anyio.to_thread.run_sync(lambda: [root for root in self.roots if not root.path.is_dir()])
         return found + [
@@ -114,13 +116,13 @@ class SkillViews:
             for root in missing
         ]
 
-    # -------------------------------------------------------------------------------------------------- counts
+    # ---------------------------------------------------------------------------------------------- statistics
     async def statistics(self) -> SkillStatistics:
-        """The library in numbers."""
+        """Totals of the library: skills by tag and mode, calls, unused skills."""
         return await self._catalog.statistics(self._config.default_mode)
 
     async def skill_statistics(self, name: str) -> CallStatistics:
-        """How often one skill was called and how it went."""
+        """Call count, success rate and average duration of one skill."""
         await self._live(name)
         counts = await self._statistics.of(name)
         return CallStatistics(
@@ -132,17 +134,17 @@ class SkillViews:
         )
 
     async def growth(self, by: Literal["day", "week"] = "day") -> list[GrowthPoint]:
-        """First installs by day or by week."""
+        """Number of first installs by day or week."""
         return await self._catalog.growth(by)
 
-    # --------------------------------------------------------------------------------------------------- places
+    # ----------------------------------------------------------------------------------- plugins, roots, config
     async def list_plugins(self) -> list[PluginSummary]:
         """Installed plugins with their skills."""
         return await self._home.plugins.all()
 
     @property
     def roots(self) -> list[SkillRoot]:
-        """Where skills are looked for, the installed ones last."""
+        """The skill roots; the installed root is last."""
         return self._scanner.roots
 
     @property
@@ -150,7 +152,7 @@ class SkillViews:
         return self._home.scanner
 
     def get_config(self) -> SkillManagerConfig:
-        """What can be changed while running."""
+        """The configuration that can be changed at runtime."""
         return self._config
 
     # -------------------------------------------------------------------------------------------------- details
@@ -162,12 +164,12 @@ class SkillViews:
 
     @asynccontextmanager
     async def _reading(self, name: str) -> AsyncIterator[Row]:
-        """A skill that nobody of ours replaces meanwhile, so that no answer mixes two versions.
+        """Lock a skill against replacement while the block reads it, so that no response mixes two versions.
 
-        It waits for a commit, which is short, and not for all that goes before one.
+        This waits only for a commit, which is short, not for the whole install.
 
         Raises:
-            SkillNotFoundError: there is none, or somebody removed its folder by hand a moment ago.
+            SkillNotFoundError: the skill does not exist, or its folder was just removed by hand.
         """
         async with self._commits.hold(name):
             row = await self._live(name)

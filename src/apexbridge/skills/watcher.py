@@ -1,4 +1,4 @@
-"""Notice folders that are changed by hand, while running."""
+"""Watches the skill roots for manual changes at runtime."""
 
 import logging
 from collections.abc import Iterable
@@ -12,23 +12,23 @@ from apexbridge.skills.manager import SkillManager
 from apexbridge.skills.roots import SkillRoot
 
 DEBOUNCE_MS = 400
-"""Changes are gathered this long: unpacking a folder is one change, not a hundred."""
+"""Changes within this time are combined: unpacking a folder is one change, not a hundred."""
 FIRST_LOOK_MS = 1_000
-"""When to look everywhere after the watch began."""
+"""Time from the start of the watch to a scan of all roots."""
 MAX_CHANGES = 2_000
 SWEEP_SECONDS = 3
-"""How often to look where the kernel cannot tell us."""
+"""Polling interval if the kernel cannot watch the folders."""
 
 logger = logging.getLogger(__name__)
 
 
 async def watch(manager: SkillManager) -> None:
-    """Settle whatever changes below the roots, until cancelled."""
+    """Apply changes below the roots until cancelled."""
     while True:
         moved = manager.roots_changed
         try:
             await _watch_until_moved(manager, moved)
-        except Exception as error:  # no watches left, a name that is no text, whatever else: looking always works
+        except Exception as error:  # inotify limit reached, file name not UTF-8 and others: polling always works
             logger.warning("folders cannot be watched (%s); looking every %s s instead", error, SWEEP_SECONDS)
             await _sweep(manager, moved)
 
@@ -45,14 +45,14 @@ async def _watch_until_moved(manager: SkillManager, moved: anyio.Event) -> None:
         yield_on_timeout=True,
         ignore_permission_denied=True,
     ):
-        # What changed before the kernel listened, or faster than it can tell, is found by looking everywhere.
+        # Scan everything for changes that happened before the watch began, or that overflow the event queue.
         if is_first or len(changes) > MAX_CHANGES:
             is_first = False
             await _settle(manager, {(root, None) for root in roots})
         elif changes:
             await _settle(manager, _places((Path(path) for _, path in changes), roots))
         await _settle_again(manager)
-        if _present(manager) != roots:  # a root came or went: watch what is there now
+        if _present(manager) != roots:  # a root was created or removed: watch the current ones
             return
 
 
@@ -69,11 +69,11 @@ async def _sweep(manager: SkillManager, moved: anyio.Event) -> None:
 
 
 async def _settle_again(manager: SkillManager) -> None:
-    """The disk was full or read-only a moment ago; it may be better now."""
+    """Retry changes that were not recorded because the disk was full or read-only."""
     try:
         await manager.retry()
     except ServerError:
-        return  # still full, and already told
+        return  # still full, and already logged
     except Exception:
         logger.exception("changed folders could not be read")
 
@@ -81,12 +81,12 @@ async def _settle_again(manager: SkillManager) -> None:
 async def _settle(manager: SkillManager, places: set[tuple[SkillRoot, str | None]]) -> None:
     try:
         await manager.refresh(places)
-    except Exception:  # the watch goes on whatever a folder holds
+    except Exception:  # a bad folder must not end the watch
         logger.exception("changed folders could not be read")
 
 
 def _places(paths: Iterable[Path], roots: list[SkillRoot]) -> set[tuple[SkillRoot, str | None]]:
-    """Which folders these files belong to: the first one below the installed root, elsewhere the whole root."""
+    """The places to scan for these paths: a folder of the installed root, or the whole of another root."""
     places: set[tuple[SkillRoot, str | None]] = set()
     for path in paths:
         for root in roots:

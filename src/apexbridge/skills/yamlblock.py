@@ -1,6 +1,6 @@
-"""A block of YAML, read through PyYAML's *events*: guarded, typed by the core schema, each value with its place.
+"""Reads a YAML block through PyYAML's *events*: with limits, typed by the core schema, each value with its position.
 
-No object of YAML's choosing is ever built, and aliases are refused before they can multiply.
+No tagged objects are constructed, and aliases are rejected before they can expand.
 """
 
 import json
@@ -21,12 +21,12 @@ _COLON = re.compile(r"\s*:")
 _CORE_TAG = re.compile(r"tag:yaml\.org,2002:(?:str|int|float|bool|null|map|seq)\Z")
 _INTEGER = re.compile(r"[-+]?[0-9]{1,18}\Z")
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]{1,3})?\Z")
-# What json.dumps leaves bare but a YAML reader takes for a line break, a mark or an unprintable character.
+# json.dumps does not escape these; YAML reads them as line breaks, byte order marks or unprintable characters.
 _YAML_ESCAPES = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 
 
 class FrontmatterError(ValueError):
-    """The block cannot be read; `line` is the line of the file, counted from 1."""
+    """The block is invalid; `line` is the line in the file, counted from 1."""
 
     def __init__(self, message: str, line: int = 1) -> None:
         super().__init__(message)
@@ -40,15 +40,15 @@ class Field:
 
     key: str
     value: Any
-    """Typed by YAML's core schema; dates and the like stay text."""
+    """Typed by YAML's core schema; dates remain text."""
     raw: str | None
-    """The scalar's own text, so that `version: 1.10` stays `1.10`; None for lists and maps."""
+    """The original text of a scalar, so that `version: 1.10` stays `1.10`; None for lists and maps."""
     line: int
     start: int
     end: int
-    """Where the value stands in the file's text."""
+    """`start` and `end` are the offsets of the value in the text of the file."""
     tail: str = ""
-    """The line ends that a block scalar or list swallowed, to be kept when the value is replaced."""
+    """Trailing line ends included in a block scalar or list, to be kept when the value is replaced."""
 
 
 def read_block(block: str, *, offset: int, first_line: int) -> dict[str, Field]:
@@ -98,7 +98,7 @@ def as_core_value(text: str) -> Any:
 
 
 def _events(block: str, first_line: int) -> Iterator[Any]:
-    """The block's events, each one checked before anyone sees it."""
+    """The events of the block, each checked before it is yielded."""
     depth = 0
     try:
         for count, event in enumerate(yaml.parse(block, Loader=_Loader)):
@@ -126,7 +126,7 @@ def _events(block: str, first_line: int) -> Iterator[Any]:
 
 
 def _explain(error: yaml.MarkedYAMLError) -> tuple[str, Any]:
-    """What to change, and where; YAML's own words are for those who write parsers."""
+    """What to change, and where: PyYAML's messages are hard to understand for authors of skills."""
     problem, context = error.problem or "not valid YAML", error.context or ""
     if "mapping values are not allowed" in problem:
         return "an unquoted colon: put the value in quotes", error.problem_mark
@@ -148,7 +148,7 @@ def _read_field(key: Any, events: Iterator[Any], block: str, *, offset: int, lin
     value, last = _build(first, events)
     raw = first.value if isinstance(first, yaml.ScalarEvent) else None
     start, end = first.start_mark.index, last.end_mark.index
-    if start == end:  # no value at all: it would stand right after the colon
+    if start == end:  # no value: its position is right after the colon
         colon = _COLON.match(block, key.end_mark.index)
         if colon is None:
             raise FrontmatterError(f"the key {key.value!r} has no colon and no value", line)
@@ -163,7 +163,7 @@ def _read_field(key: Any, events: Iterator[Any], block: str, *, offset: int, lin
 def _build(event: Any, events: Iterator[Any]) -> tuple[Any, Any]:
     """The value that begins with this event, and its last event."""
     if isinstance(event, yaml.ScalarEvent):
-        plain = not event.style and event.tag is None  # the C parser says "" where the Python one says None
+        plain = not event.style and event.tag is None  # the style is "" in the C parser and None in the Python one
         return (as_core_value(event.value) if plain else event.value), event
     if isinstance(event, yaml.SequenceStartEvent):
         items, last = [], event
@@ -181,5 +181,5 @@ def _build(event: Any, events: Iterator[Any]) -> tuple[Any, Any]:
 
 
 def _last_of(begin: Any, end: Any, last: Any) -> Any:
-    """What a collection ends with: its bracket, or without brackets its last value; comments after that are not its."""
+    """The last event of a collection: its closing bracket, or in block style its last value, without later comments."""
     return end if begin.flow_style else last
