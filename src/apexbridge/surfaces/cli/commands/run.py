@@ -24,7 +24,7 @@ CANCEL_SECONDS = 5.0
 
 
 class ModeChoice(StrEnum):
-    """How a skill answers."""
+    """Whether a skill runs or returns its instructions."""
 
     SANDBOX = "sandbox"
     DIRECT = "direct"
