@@ -1,1 +1,1 @@
-"""The doors: HTTP and the command line. They translate; they decide nothing."""
+"""Entry points: HTTP and the command line. They translate requests and responses; `bridge` has the logic."""

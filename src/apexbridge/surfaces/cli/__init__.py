@@ -1,1 +1,1 @@
-"""The command line. Modules here import what is heavy inside the command that needs it, so that help is instant."""
+"""The command line. Heavy modules are imported inside the command that needs them, so that `--help` is fast."""

@@ -34,7 +34,7 @@ app = typer.Typer(
     help="The tool-and-skills layer for AI agents.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # plain help: importing rich would double the time that it takes
+    rich_markup_mode=None,  # plain help: importing rich would double the time of --help
 )
 for part in (search, run, grants):
     part.add_commands(skills.app)
@@ -57,14 +57,17 @@ INTERRUPTED = 130
 
 
 def main() -> None:
-    """Run the command line: 0 good, 1 refused or failed, 2 wrong usage, 3 confirmation needed, 130 interrupted."""
+    """Run the command line.
+
+    Exit codes: 0 success, 1 refused or failed, 2 usage error, 3 approval needed, 130 interrupted.
+    """
     set_up_logging()
     try:
         with interrupts.interruptible():
             app()
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
-    except BrokenPipeError:  # the reader of our output went away, as `head` does
+    except BrokenPipeError:  # the reader closed our output, as `head` does
         sys.stderr.close()
         sys.exit(1)
     except Exception as error:
@@ -88,11 +91,11 @@ def _version(wanted: bool) -> None:
 
 
 def _refused(error: Exception) -> int:
-    """Tell what was refused and what to do; anything unforeseen keeps its traceback."""
+    """Print an error with a hint and return the exit code. Unexpected exceptions are printed with their traceback."""
     from apexbridge.errors import ApexBridgeError
 
     if not isinstance(error, ApexBridgeError):
-        # It may quote what a server sent.
+        # The traceback may contain text that a server sent.
         sys.stderr.write(printable("".join(traceback.format_exception(error))))
         return 1
     if "--json" in sys.argv:
@@ -105,7 +108,7 @@ def _refused(error: Exception) -> int:
 
 
 def _hint(error: "ApexBridgeError") -> str | None:
-    """The next thing to try, as a command."""
+    """A command to try next; None if there is none for this error."""
     if error.code != "INVALID_SKILL_STRUCTURE":
         return _HINTS.get(error.code)
     from apexbridge.skills.models import RESERVED_NAMES

@@ -1,6 +1,6 @@
-"""The files of a run in a folder of the user's: nothing is replaced, and nothing is written elsewhere.
+"""Saves the files of a run to a local folder. Nothing is replaced, and nothing is written outside the folder.
 
-The names come from the server, and with an honest server from the script. Neither is trusted.
+The names come from the server, which takes them from the script. Both are untrusted.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from apexbridge.surfaces.cli.client import Api, TooLargeError
 
 MAX_FILES = 1_000
 MAX_BYTES = 256 * 1024 * 1024
-"""All files together; a server collects no more of one run."""
+"""Limit for all files together. A server collects no more than this from one run."""
 DOWNLOAD_SECONDS = 3600
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _CREATE_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -26,13 +26,13 @@ _CREATE_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEX
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedFile:
-    """A file of a run, and why it was not written, if it was not."""
+    """A file of a run. `problem` says why it was not written; None if it was."""
 
     path: str
     size: int = 0
     problem: str | None = None
     is_in_the_way: bool = False
-    """Whether the problem is a file of that name in the folder."""
+    """Whether the problem is an existing file of the same name."""
 
 
 async def save_files(api: Api, result: dict[str, Any], folder: Path) -> list[SavedFile]:
@@ -40,7 +40,7 @@ async def save_files(api: Api, result: dict[str, Any], folder: Path) -> list[Sav
 
     Raises:
         InvalidInputError: the folder cannot be used.
-        ServerError: the server sent no list of files, or took longer than an hour.
+        ServerError: the server sent no list of files, or the download took longer than an hour.
     """
     paths = _paths(result)
     if not paths:
@@ -85,7 +85,7 @@ async def _save_all(api: Api, address: str, paths: Sequence[str], root: int) -> 
                 problem = f"the files are larger than {MAX_BYTES // 1024 // 1024} MB together"
             except OSError as error:
                 problem = error.strerror or "cannot be written"
-            except ApexBridgeError as error:  # such as a run that was deleted meanwhile
+            except ApexBridgeError as error:  # for example if the run was deleted meanwhile
                 problem = error.message
         room -= size
         saved.append(SavedFile(path=path, size=size, problem=problem, is_in_the_way=exists))
@@ -93,13 +93,13 @@ async def _save_all(api: Api, address: str, paths: Sequence[str], root: int) -> 
 
 
 def _problem(path: str) -> str | None:
-    """Why a path is not written to, wherever it leads."""
+    """Why a path must not be written, judged by its text alone; None if it may be."""
     parts = path.split("/")
     if not path.isprintable() or any(part in ("", ".", "..") for part in parts):
         return "not a plain relative path"
     if any(part.startswith(".") for part in parts):
         return "hidden files are not written"
-    if parts[-1] == "HEAD":  # with objects/, refs/ and config beside it, `git` would obey that config
+    if parts[-1] == "HEAD":  # with objects/, refs/ and config it makes a bare repository, and git obeys its config
         return "a file of this name could make a git repository of its folder"
     return None
 
@@ -118,7 +118,7 @@ async def _save(api: Api, address: str, path: str, root: int, room: int) -> int:
 
 @contextmanager
 def _opened(root: int, folders: Sequence[str]) -> Iterator[int]:
-    """A folder below the root, created if it is missing; links are not followed.
+    """Open a folder below the root and create it if it is missing. Links are not followed.
 
     Raises:
         OSError: a link or a file is in the way.

@@ -1,4 +1,4 @@
-"""One client for two situations: a running server over HTTP, or the same application in this process."""
+"""Client of the HTTP API, for a running server or for the same application in this process."""
 
 import json
 import sys
@@ -21,48 +21,48 @@ WAIT_SECONDS = 20
 """How long to wait for another command that holds the data directory."""
 CONNECT_SECONDS = 5.0
 SILENCE_SECONDS = 3600.0
-"""A run may wait and work for long without a word; a server that sends nothing for this long is given up on."""
+"""Longest wait for data. It is long because a run may be queued or work without output for a long time."""
 TIMEOUT = httpx.Timeout(SILENCE_SECONDS, connect=CONNECT_SECONDS)
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
-"""Of one answer, or one stream of events."""
+"""Limit for one response or one event stream."""
 SEND_BYTES = 256 * 1024
 CHAT_PATH = "/v1/chat/completions"
 MAX_PORT = 65535
 
 
 class AnsweredError(ApexBridgeError):
-    """A refusal as the server told it."""
+    """An error response of the server."""
 
     def __init__(self, answer: Mapping[str, Any]) -> None:
         super().__init__(str(answer.get("message")), code=str(answer.get("code")), **(answer.get("details") or {}))
         self._answer = dict(answer)
 
     def to_json(self) -> dict[str, Any]:
-        """Word for word."""
+        """The server's error object, unchanged."""
         return self._answer
 
 
 class TooLargeError(ServerError):
-    """An answer that is larger than what is accepted."""
+    """A response exceeds the size limit."""
 
 
 class Api:
-    """The HTTP interface, wherever it is."""
+    """The HTTP API of a remote or in-process server."""
 
     def __init__(self, client: httpx.AsyncClient) -> None:
         self._client = client
 
     async def ask(self, method: str, path: str, **options: Any) -> Any:
-        """One request; gives the answer's JSON.
+        """Send a request and return the JSON of the response.
 
         Raises:
             AnsweredError: the server refused.
-            ServerError: there is no server, or not one of ours.
+            ServerError: no server answers, or it is not an apexbridge server.
         """
         return _checked(await self._send(method, path, **options))
 
     async def upload(self, path: str, file: BinaryIO, **query: Any) -> Any:
-        """Send an archive."""
+        """Upload an archive. `query` values that are None are omitted."""
 
         async def pieces() -> AsyncIterator[bytes]:
             while piece := await anyio.to_thread.run_sync(file.read, SEND_BYTES):
@@ -73,7 +73,7 @@ class Api:
         return _checked(await self._send("POST", path, content=pieces(), params=given, headers=headers))
 
     async def send_file(self, path: str, source: Path) -> Any:
-        """Send a file of any kind in a form."""
+        """Upload a file of any kind as multipart/form-data."""
         try:
             with source.open("rb") as file:
                 return _checked(await self._send("POST", path, files={"file": (source.name, file)}))
@@ -81,7 +81,7 @@ class Api:
             raise InvalidInputError(f"{source} cannot be read: {error.strerror}") from error
 
     async def events(self, path: str) -> AsyncIterator[tuple[str, Any]]:
-        """Server-sent events, each with its kind and its data."""
+        """Yield server-sent events, each with its kind and its data."""
         with self._reachable():
             async with self._client.stream("GET", path) as response:
                 if response.is_error:
@@ -95,20 +95,20 @@ class Api:
                         yield kind, json.loads(value)
 
     async def complete(self, body: dict[str, Any]) -> Any:
-        """A chat completion in one piece.
+        """Request a chat completion without streaming.
 
         Raises:
-            ServerError: with the words of the server, or of the model's server behind it.
+            ServerError: the server or its upstream refused. The message is theirs.
         """
         response = await self._send("POST", CHAT_PATH, json=body)
         _check_chat(response)
         return response.json()
 
     async def completion_chunks(self, body: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
-        """A chat completion in pieces.
+        """Request a chat completion and yield its chunks.
 
         Raises:
-            ServerError: as above, also where the answer breaks off.
+            ServerError: as in `complete`, or the stream failed after its start.
         """
         with self._reachable():
             async with self._client.stream("POST", CHAT_PATH, json=body) as response:
@@ -123,10 +123,10 @@ class Api:
                         yield chunk
 
     async def download(self, path: str, target: BinaryIO, *, limit: int | None = None) -> int:
-        """Receive a file; returns its size.
+        """Download a file and return its size.
 
         Raises:
-            TooLargeError: it is larger than `limit` bytes, or than any answer may be.
+            TooLargeError: the file is larger than `limit` bytes (default: MAX_ANSWER_BYTES).
         """
         size = 0
         with self._reachable():
@@ -154,11 +154,11 @@ class Api:
 
 
 async def _pieces(response: httpx.Response, limit: int | None = None) -> AsyncIterator[bytes]:
-    """The body as it comes, up to a limit. It is never unpacked: a few bytes could become any number.
+    """Yield the raw body up to a limit. It is never decompressed, which avoids decompression bombs.
 
     Raises:
-        TooLargeError: there is more.
-        ServerError: it is compressed, although that was not asked for.
+        TooLargeError: the body is larger.
+        ServerError: the body is compressed, although the request asked for identity.
     """
     if response.headers.get("content-encoding", "identity").lower() != "identity":
         raise ServerError("The server compressed its answer, which was not asked for. Check --url.", code="NOT_READY")
@@ -171,13 +171,13 @@ async def _pieces(response: httpx.Response, limit: int | None = None) -> AsyncIt
 
 
 async def _whole(response: httpx.Response) -> httpx.Response:
-    """The answer with its body in memory."""
+    """Read the whole body into memory."""
     body = b"".join([piece async for piece in _pieces(response)])
     return httpx.Response(response.status_code, content=body, request=response.request)
 
 
 async def _lines(response: httpx.Response) -> AsyncIterator[str]:
-    """The lines of an event stream."""
+    """Yield the lines of an event stream."""
     begun: list[bytes] = []
     async for piece in _pieces(response):
         *ends, rest = piece.split(b"\n")
@@ -188,7 +188,7 @@ async def _lines(response: httpx.Response) -> AsyncIterator[str]:
 
 
 def _check_chat(response: httpx.Response) -> None:
-    """Refusals below `/v1` have OpenAI's shape."""
+    """Raise ServerError for an error response. Below `/v1` these have OpenAI's shape."""
     if not response.is_error:
         return
     try:
@@ -200,10 +200,10 @@ def _check_chat(response: httpx.Response) -> None:
 
 
 def skill_path(name: str, *rest: str) -> str:
-    """The path of a skill's route; a name is never more than one component.
+    """The path of a skill's route. The name is always one path component.
 
     Raises:
-        SkillNotFoundError: for what cannot be a skill's name, because it is a route of its own or no name at all.
+        SkillNotFoundError: the name is reserved for another route, or is not a valid skill name.
     """
     if name in RESERVED_NAMES or not NAME_PATTERN.match(name):
         raise SkillNotFoundError(name)
@@ -212,9 +212,9 @@ def skill_path(name: str, *rest: str) -> str:
 
 @asynccontextmanager
 async def connected(*, data_dir: str | None, url: str | None) -> AsyncIterator[Api]:
-    """The running server, or else the data directory itself, held for as long as the command works."""
+    """Connect to the running server. Without one, open the data directory in this process until the block ends."""
     settings = load_settings(data_dir=data_dir, url=url)
-    # A directory that is named here and now wins over an address that was set somewhere else.
+    # --data-dir takes precedence over a URL from the environment or apex.toml.
     remote = settings.url if url is not None or data_dir is None else None
     async with AsyncExitStack() as stack:
         yield await _enter(settings, remote, stack)
@@ -232,13 +232,13 @@ async def _enter(settings: Settings, remote: str | None, stack: AsyncExitStack) 
             return Api(await stack.enter_async_context(client))
         try:
             return await stack.enter_async_context(_in_process(settings))
-        except ServerError as error:  # another command was quicker: wait for it
+        except ServerError as error:  # another command opened the directory first: wait for it
             if error.code != "DATA_DIR_IN_USE" or time.monotonic() > deadline:
                 raise
 
 
 def _client(address: str, key: str | None, *, trust_env: bool) -> httpx.AsyncClient:
-    """A proxy of the environment is for the world outside, not for a server of this machine."""
+    """Create the HTTP client. `trust_env` is false for local servers, which must not be reached through a proxy."""
     try:
         url = httpx.URL(address)
         sound = url.scheme in ("http", "https") and bool(url.host) and (url.port or 0) <= MAX_PORT
@@ -261,7 +261,9 @@ async def _in_process(settings: Settings) -> AsyncIterator[Api]:
         with progress_bar("reading skills") as progress:
             bridge = await stack.enter_async_context(
                 Bridge.open(
-                    settings.model_copy(update={"sandbox_warm": 0}),  # nobody would be there for the next run
+                    settings.model_copy(
+                        update={"sandbox_warm": 0}
+                    ),  # this process ends before a next run could use them
                     watch=False,
                     indexing="on-demand",
                     progress=progress,
@@ -275,16 +277,16 @@ async def _in_process(settings: Settings) -> AsyncIterator[Api]:
 
 
 class _Server(NamedTuple):
-    """What a server says of itself in its data directory."""
+    """The contents of `server.json` in a data directory."""
 
     address: str
     instance: str
     key: str | None
-    """Lets its owner in."""
+    """Authenticates the owner of the data directory."""
 
 
 async def _running_server(data_dir: Path, deadline: float) -> _Server | None:
-    """The server that holds the directory; another command is waited for."""
+    """The server that owns the data directory; None if it has no owner. Waits while another command owns it."""
     told = False
     while is_owned(data_dir):
         server = _announced(data_dir)
@@ -303,7 +305,7 @@ async def _running_server(data_dir: Path, deadline: float) -> _Server | None:
 
 
 def _announced(data_dir: Path) -> _Server | None:
-    """Where the directory's server says it is, and which one it is."""
+    """Read `server.json`; None if it is missing or invalid."""
     try:
         told = json.loads((data_dir / SERVER_FILE).read_bytes())
         return _Server(str(told["url"]), str(told["instance"]), told.get("key"))
@@ -312,7 +314,7 @@ def _announced(data_dir: Path) -> _Server | None:
 
 
 async def _answers(server: _Server) -> bool:
-    """Whether that very server is there, and not another one that has its port now."""
+    """Whether this server instance answers, and not another process that now uses its port."""
     try:
         async with httpx.AsyncClient(base_url=server.address, timeout=CONNECT_SECONDS, trust_env=False) as client:
             answer = (await client.get("/healthz")).json()

@@ -1,4 +1,4 @@
-"""Tables and words for people; they make sense without colour."""
+"""Tables and messages for people. They are readable without colour."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -16,11 +16,11 @@ talk = Console(stderr=True, highlight=False)
 GAP = 2
 MIN_ROOM = 20
 PIPE_WIDTH = 2000
-"""Nothing is cut for a program that reads a table."""
+"""Width of tables that are not on a terminal, so that nothing is truncated for a program."""
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str, one_line: bool = False) -> None:
-    """A plain table; `empty` is said on stderr where there is no row. `one_line` cuts the last column on a terminal."""
+    """Print a table, or `empty` to stderr if it has no rows. `one_line` truncates the last column on a terminal."""
     cells = [[_word(value) for value in row] for row in rows]
     if not cells:
         if empty:
@@ -36,7 +36,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str, 
     grid.add_column(last, overflow="fold")
     for *head, tail in cells:
         text = Text(tail)
-        if one_line and out.is_terminal:  # cut by hand: rich would rather drop whole columns
+        if one_line and out.is_terminal:  # truncated here because rich would drop whole columns
             text.truncate(max(room, MIN_ROOM), overflow="ellipsis")
         grid.add_row(*map(Text, head), text)
     wide = out if out.is_terminal else Console(highlight=False, width=PIPE_WIDTH)
@@ -44,7 +44,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str, 
 
 
 def facts(values: Mapping[str, Any]) -> None:
-    """One fact a line; what is empty is left out."""
+    """Print one key and value per line. Empty values are omitted."""
     width = max((len(key) for key in values), default=0)
     for key, value in ((printable(key), value) for key, value in values.items()):
         if value not in (None, "", [], {}):
@@ -52,17 +52,17 @@ def facts(values: Mapping[str, Any]) -> None:
 
 
 def line(text: str) -> None:
-    """Text as it is, on stdout."""
+    """Print text to stdout."""
     out.print(Text(printable(text)), soft_wrap=True)
 
 
 def say(message: str, *, style: str = "") -> None:
-    """A word to the person, on stderr."""
+    """Print a message to stderr."""
     talk.print(Text(printable(message), style=style), soft_wrap=True)
 
 
 def warn(warnings: Iterable[str]) -> None:
-    """Warnings, one a line."""
+    """Print warnings to stderr, one per line."""
     for warning in warnings:
         say(f"warning: {warning}", style="yellow")
 

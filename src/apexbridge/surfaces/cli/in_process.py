@@ -1,6 +1,6 @@
-"""The HTTP application in this very process, for commands without a server.
+"""An httpx transport that calls the HTTP application in this process, for commands without a server.
 
-Answers come piece by piece, as over a socket; httpx's own transport hands over the whole when everything is done.
+Responses are streamed, as over a socket. httpx's own ASGI transport returns a response only when it is complete.
 """
 
 import asyncio
@@ -11,17 +11,17 @@ import httpx
 from starlette.types import ASGIApp, Message, Scope
 
 LEAVING_SECONDS = 5.0
-"""What an application has to end by itself what it does for a client that left."""
+"""How long the application may take to stop after a disconnect before it is cancelled."""
 
 
 class InProcess(httpx.AsyncBaseTransport):
-    """Calls an application instead of a server."""
+    """Calls an ASGI application instead of a server."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """One request; its answer may go on after this."""
+        """Send a request and return when the response starts. Its body is streamed."""
         exchange = _Exchange(request)
         working = asyncio.ensure_future(self._app(exchange.scope, exchange.receive, exchange.send))
         working.add_done_callback(exchange.end)
@@ -34,7 +34,7 @@ class InProcess(httpx.AsyncBaseTransport):
 
 
 class _Exchange:
-    """What goes to the application, and what comes back."""
+    """One request to the application and its response."""
 
     def __init__(self, request: httpx.Request) -> None:
         url = request.url
@@ -52,14 +52,14 @@ class _Exchange:
             "client": None,
             "root_path": "",
         }
-        assert isinstance(request.stream, httpx.AsyncByteStream)  # noqa: S101  # an asynchronous client has no other
+        assert isinstance(request.stream, httpx.AsyncByteStream)  # noqa: S101  # AsyncClient has async streams
         self._body = aiter(request.stream)
         self._is_sent = False
         self._left = asyncio.Event()
         self._messages: asyncio.Queue[Message | None] = asyncio.Queue()
 
     async def receive(self) -> Message:
-        """The next piece of the request; after the last one, that the client left, when it does."""
+        """The next piece of the request. After the last one, wait for the disconnect."""
         if self._is_sent:
             await self._left.wait()
             return {"type": "http.disconnect"}
@@ -68,24 +68,23 @@ class _Exchange:
         return {"type": "http.request", "body": piece or b"", "more_body": piece is not None}
 
     async def send(self, message: Message) -> None:
-        """A part of the answer."""
         self._messages.put_nowait(message)
 
     def end(self, working: "asyncio.Future[None]") -> None:
-        """The application is done, whether it said so or not; what it failed with is in the log."""
+        """Mark the end of the response. The application's exception is only retrieved: it is already logged."""
         if not working.cancelled():
             working.exception()
         self._messages.put_nowait(None)
 
     async def begun(self) -> tuple[int, Any]:
-        """Status and headers."""
+        """Wait for the status and the headers."""
         message = await self._messages.get()
         if message is None:
             raise httpx.RemoteProtocolError("the request was not answered")
         return message["status"], message["headers"]
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """The body of the answer."""
+        """Yield the body of the response."""
         while (message := await self._messages.get()) is not None:
             yield message.get("body", b"")
             if not message.get("more_body", False):
@@ -93,12 +92,12 @@ class _Exchange:
         raise httpx.RemoteProtocolError("the answer broke off")
 
     def leave(self) -> None:
-        """Nobody reads on."""
+        """Signal a disconnect to the application."""
         self._left.set()
 
 
 class _Answer(httpx.AsyncByteStream):
-    """The body of an answer, as it comes."""
+    """The body of a response as a stream."""
 
     def __init__(self, exchange: _Exchange, working: "asyncio.Future[None]") -> None:
         self._exchange = exchange
@@ -109,7 +108,7 @@ class _Answer(httpx.AsyncByteStream):
             yield piece
 
     async def aclose(self) -> None:
-        """Whoever closes early has left, and what is done for it ends."""
+        """Signal a disconnect, and cancel the application if it does not stop in time."""
         self._exchange.leave()
         try:
             await asyncio.wait([self._working], timeout=LEAVING_SECONDS)

@@ -1,4 +1,4 @@
-"""How a command reads an input: JSON on the command line, from a file, or from stdin."""
+"""The `--input` option: JSON on the command line, from a file, or from stdin."""
 
 import sys
 from pathlib import Path
@@ -12,10 +12,10 @@ InputOption = Annotated[
 
 
 def read_input(given: str | None) -> dict[str, Any]:
-    """The input as an object.
+    """Parse the value of `--input`.
 
     Raises:
-        InvalidInputError: it cannot be read, or is no JSON object.
+        InvalidInputError: it cannot be read, or is not a JSON object.
     """
     import json
 

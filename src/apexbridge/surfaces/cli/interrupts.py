@@ -1,9 +1,9 @@
-"""Ctrl-C: one press ends the command with 130, wherever it arrives.
+"""Ctrl-C: one press ends the command with exit code 130, at any time.
 
-Python alone loses a press in two ways. One that arrives between the last check for signals and a system call that
-blocks is not seen before that call returns. And a `KeyboardInterrupt` inside a finalizer or a callback of a weak
-reference, of which every import runs some, is printed and dropped. So presses are counted, and each blocking call also
-waits for a pipe that the signal itself writes to.
+Python alone can lose a press in two ways. If SIGINT arrives between the last check for signals and a blocking system
+call, it is not handled before that call returns. And a `KeyboardInterrupt` in a finalizer or a weakref callback, which
+every import runs, is printed and dropped. Therefore presses are counted, and each blocking call also waits on a pipe
+that the signal writes to.
 """
 
 import os
@@ -29,7 +29,7 @@ class _Presses:
     is_handled: bool = False
     count: int = 0
     cancel: Callable[[], None] | None = None
-    """What the first press calls instead of raising KeyboardInterrupt."""
+    """Called by the first press instead of raising KeyboardInterrupt."""
     unread: bytearray = field(default_factory=bytearray)
     """Input that was read beyond the end of a line."""
 
@@ -39,10 +39,10 @@ _presses = _Presses()
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Handle SIGINT within the block, unless the process handles it in its own way, or ignores it in the background.
+    """Handle SIGINT within the block, unless the process has another handler, or ignores SIGINT in the background.
 
-    A command at a terminal handles it even if it was started with SIGINT ignored, as everything is that comes from a
-    shell's background job: a person who presses Ctrl-C means this command.
+    A command in the foreground of a terminal handles SIGINT even if it was started with SIGINT ignored, as children of
+    a shell's background job are: Ctrl-C at that terminal is meant for this command.
 
     Raises:
         KeyboardInterrupt: SIGINT arrived.
@@ -58,7 +58,7 @@ def interruptible() -> Iterator[None]:
         yield
         check()
     except (Exception, SystemExit):
-        check()  # an exception of a press can come back as another one, as from the body of a class
+        check()  # a KeyboardInterrupt can be replaced by another exception, as in a class body
         raise
     finally:
         signal.signal(signal.SIGINT, before)
@@ -66,7 +66,7 @@ def interruptible() -> Iterator[None]:
 
 
 def _is_in_foreground() -> bool:
-    """Whether a person at the terminal of stdin types to this process."""
+    """Whether this process is in the foreground of the terminal on stdin."""
     try:
         return os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
     except (AttributeError, OSError, ValueError):
@@ -74,13 +74,13 @@ def _is_in_foreground() -> bool:
 
 
 def leave_to_python() -> None:
-    """Have SIGINT handled as Python does; for a command that handles it in its own way."""
+    """Restore Python's SIGINT handler, for a command that handles SIGINT itself."""
     if _presses.is_handled:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def check() -> None:
-    """Raise for a press that was not acted upon yet.
+    """Raise if a press has not been handled yet.
 
     Raises:
         KeyboardInterrupt: SIGINT arrived.
@@ -90,10 +90,10 @@ def check() -> None:
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine in an event loop of its own; the first press cancels it, the second ends the loop at once.
+    """Run a coroutine in a new event loop. The first press cancels it, the second ends the loop immediately.
 
     Raises:
-        KeyboardInterrupt: SIGINT arrived, however the coroutine ended after that.
+        KeyboardInterrupt: SIGINT arrived, even if the coroutine returned or raised after that.
     """
     import asyncio
 
@@ -102,7 +102,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
     async def cancellable(wakeup: int) -> T:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
-        assert task is not None  # noqa: S101  # a coroutine that runs has a task
+        assert task is not None  # noqa: S101  # a running coroutine has a task
 
         def cancel() -> None:
             loop.call_soon_threadsafe(task.cancel)
@@ -116,8 +116,8 @@ def run(work: Coroutine[Any, Any, T]) -> T:
             loop.remove_reader(wakeup)
             work.close()
 
-    # Not raised inside the event loop: a callback that it has taken from its queue would be lost, and with it the step
-    # of a task that the loop waits for when it closes.
+    # KeyboardInterrupt is not raised inside the event loop: a callback that the loop has dequeued would be lost,
+    # and with it the step of a task that the loop waits for when it closes.
     with _cancelling(_no_cancel), _wakeups() as wakeup:
         try:
             return asyncio.run(cancellable(wakeup))
@@ -126,7 +126,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 def ask(question: str, *, echo: bool = True) -> str:
-    """Write a question to stderr and read a line from stdin; an empty one at its end. Without `echo` it stays unseen.
+    """Write a question to stderr and read a line from stdin; empty at end of file. `echo=False` hides the input.
 
     Raises:
         KeyboardInterrupt: SIGINT arrived.
@@ -162,7 +162,7 @@ def _line(source: int, wakeup: int) -> str:
 
 
 def _read(source: int) -> bytes:
-    """What there is to read; a terminal that hung up has nothing."""
+    """Read available input; empty if the terminal hung up."""
     try:
         return os.read(source, READ_BYTES)
     except OSError:
@@ -177,7 +177,7 @@ def _on_press(number: int, frame: FrameType | None) -> None:
 
 
 def _no_cancel() -> None:
-    """Leave a press to the next check."""
+    """Do nothing: the next `check` raises for the press."""
 
 
 @contextmanager
@@ -191,7 +191,7 @@ def _cancelling(cancel: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def _wakeups() -> Iterator[int]:
-    """A descriptor that becomes readable with every signal."""
+    """Yield a descriptor that becomes readable with every signal."""
     reader, writer = os.pipe()
     for descriptor in (reader, writer):
         os.set_blocking(descriptor, False)
@@ -212,7 +212,7 @@ def _drain(wakeup: int) -> None:
 
 @contextmanager
 def _hidden(is_hidden: bool) -> Iterator[None]:
-    """A terminal that does not show what is typed."""
+    """Turn off the echo of the terminal within the block."""
     if not is_hidden or not sys.stdin.isatty():
         yield
         return

@@ -1,4 +1,4 @@
-"""The log: one line for each record, with everything unprintable escaped."""
+"""Logging: one line per record, with unprintable characters escaped."""
 
 import logging
 
@@ -9,17 +9,15 @@ INDENT = "    "
 
 
 class SafeFormatter(logging.Formatter):
-    """Escapes what is not printable, so that text of a client or a model can neither begin a line nor steer a terminal.
+    """Escapes unprintable characters, so that untrusted text can neither forge a log line nor control a terminal.
 
-    A message is one line. Lines of a traceback are indented: only a record begins at the margin.
+    A message is one line. Lines of a traceback are indented, so that only a record starts at the margin.
     """
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        """The first line."""
         return escaped(super().formatMessage(record))
 
     def format(self, record: logging.LogRecord) -> str:
-        """All lines."""
         first, *others = super().format(record).split("\n")
         return "\n".join([first, *(f"{INDENT}{escaped(line)}" for line in others)])
 

@@ -1,4 +1,4 @@
-"""Options that many commands share, and how a command runs."""
+"""Options shared by many commands, and how a command runs."""
 
 import sys
 from collections.abc import Awaitable, Callable
@@ -30,7 +30,7 @@ Profile = Annotated[ProfileChoice | None, typer.Option("--profile", help="How st
 
 
 def call(work: "Callable[[Api], Awaitable[Any]]", *, data_dir: str | None, url: str | None) -> Any:
-    """Run a command against the server that is running, or else against the data directory itself."""
+    """Run a command against the running server, or without one against the data directory in this process."""
     from apexbridge.surfaces.cli import interrupts
     from apexbridge.surfaces.cli.client import connected
 
@@ -42,7 +42,7 @@ def call(work: "Callable[[Api], Awaitable[Any]]", *, data_dir: str | None, url: 
 
 
 def show(data: Any, *, json: bool, people: Callable[[], None]) -> None:
-    """Data for programs, or the same for people."""
+    """Print data as JSON, or call `people` to print it in readable form."""
     if json:
         sys.stdout.write(printable_json(data))
     else:

@@ -1,4 +1,4 @@
-"""Archives and folders on their way to a server, one or many."""
+"""Uploads archives and folders to a server, one or many."""
 
 import os
 from collections import Counter
@@ -18,7 +18,7 @@ _ARCHIVE_SUFFIXES = {".zip", ".skill"}
 
 
 async def send(api: Api, path: Path, *, overwrite: bool, profile: ProfileChoice | None) -> Any:
-    """Install one archive or folder; a folder is packed first and read leniently."""
+    """Install one archive or folder. A folder is packed first; its default profile is lenient."""
     with open_source(path) as (file, filename):
         file.seek(0)
         return await api.upload(
@@ -31,7 +31,7 @@ async def send(api: Api, path: Path, *, overwrite: bool, profile: ProfileChoice 
 
 
 async def import_packages(api: Api, folder: Path, *, overwrite: bool, profile: ProfileChoice | None) -> dict[str, Any]:
-    """Install every skill folder and archive below a folder; what exists already is left alone and reported."""
+    """Install every skill folder and archive in a folder. Without `overwrite`, existing skills are only reported."""
     if not is_folder(folder):
         raise RequestError(f"No such folder: {folder}", code="FILE_NOT_FOUND")
     if skill_file_among(os.listdir(folder)):  # noqa: PTH208  # names are enough
@@ -71,7 +71,7 @@ async def _import_one(
 
 
 def _packages(folder: Path) -> Iterator[tuple[Path, str | None]]:
-    # The user chose this folder, so links in it are followed wherever they lead: installers put them there.
+    # Links are followed even out of the folder: the user chose it, and installers create such links.
     for found in discover(SkillRoot(id="import", path=folder), [Path("/")]):
         yield found.path, found.problem
     for path in sorted(folder.iterdir()):

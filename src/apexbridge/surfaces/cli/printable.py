@@ -1,16 +1,16 @@
-"""Untrusted text without what a terminal would take for a command."""
+"""Makes untrusted text safe to print on a terminal."""
 
 import json
 from typing import Any
 
 
 def printable(text: str) -> str:
-    """The text with control characters replaced; line ends and tabs stay."""
+    """The text with unprintable characters replaced, except line feeds and tabs."""
     return "".join(character if character.isprintable() or character in "\n\t" else "�" for character in text)
 
 
 def printable_json(data: Any) -> str:
-    """Data as JSON in which everything that is not printable is escaped: the same data for every reader."""
+    """Data as JSON with unprintable characters escaped. It parses to the same data."""
     text = json.dumps(data, ensure_ascii=False, indent=2)
     return "\n".join(line if line.isprintable() else _escaped(line) for line in text.split("\n")) + "\n"
 

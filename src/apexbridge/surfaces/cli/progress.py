@@ -1,4 +1,4 @@
-"""A progress bar on a terminal, silence in a pipe."""
+"""A progress bar on a terminal, no output in a pipe."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,22 +8,22 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from apexbridge.surfaces.cli.console import talk
 
 MIN_STEPS = 2
-"""Less than this is done before anybody looks."""
+"""Fewer steps finish too quickly for a progress bar."""
 
 
 @contextmanager
 def progress_bar(label: str) -> Iterator[Callable[[int, int], None]]:
-    """Gives a function to be told how many of how many are done."""
+    """Yield a function that takes the number of finished steps and the total."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     bar = Progress(*columns, console=talk, transient=True, disable=not talk.is_terminal)
     task = bar.add_task(label, total=None)
 
     def update(done: int, total: int) -> None:
         if total >= MIN_STEPS:
-            bar.start()  # only now: a terminal is not touched for nothing
+            bar.start()  # not earlier, so that short work leaves the terminal untouched
             bar.update(task, completed=done, total=total)
         if done == total:
-            bar.stop()  # whatever comes next has the terminal to itself
+            bar.stop()  # later output must not mix with the bar
 
     try:
         yield update

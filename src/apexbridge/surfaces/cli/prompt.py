@@ -1,4 +1,4 @@
-"""A person's word before something dangerous runs: asked in the terminal, or given beforehand with `--yes`."""
+"""Approval of dangerous calls: asked for in the terminal, or granted in advance with `--yes`."""
 
 import sys
 from collections.abc import Awaitable, Callable
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 Yes = Annotated[bool, typer.Option("--yes", help="Confirm what needs a confirmation.")]
 Approval = Annotated[str | None, typer.Option("--approval", metavar="ID", help="A confirmation given elsewhere.")]
 Work = Callable[["Api", str | None], Awaitable[Any]]
-"""Makes a call, with an approval where there is one."""
+"""Makes a call with the id of an approval, or None."""
 
 
 def call_confirmed(
     work: Work, *, yes: bool, ask: bool, approval: str | None, data_dir: str | None, url: str | None
 ) -> Any:
-    """Make a call; where it needs a confirmation, get one and make it again with that.
+    """Make a call. If it needs approval, get one and repeat the call with it.
 
-    `ask` is whether a person may be asked. A call that stays unconfirmed ends as the server refused it. The question is
-    asked between two connections, where Ctrl-C ends the command as everywhere else.
+    `ask` says whether the user may be asked. Without approval, the server's refusal is raised. The question is asked
+    between two connections, so that Ctrl-C ends the command as usual.
     """
     from apexbridge.errors import ApexBridgeError
 
@@ -51,13 +51,13 @@ def call_confirmed(
 
 
 def _agrees(refusal: "ApexBridgeError") -> bool:
-    """Ask, with what would run and what with; the skill's own words are one line among them."""
+    """Ask the user, showing what would run with which input. The skill's own text is reduced to one line."""
     details = refusal.details
     what = details.get("skillName") or details.get("tool")
     question = " ".join(str(details.get("confirm")).split())
     words = f"{what} calls itself dangerous. The call: {details.get('summary')}\n"
     words += f"All of it: apex approvals show {details.get('approvalId')}\n{question} [y/N]: "
     answer = interrupts.ask(printable(words))
-    if not answer:  # the end of the input is not an agreement
+    if not answer:  # end of input does not count as approval
         sys.stderr.write("\n")
     return answer.strip().lower() in ("y", "yes")

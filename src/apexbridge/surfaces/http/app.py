@@ -29,9 +29,9 @@ for _part in (search, grants, skills, executions, tools, plugins, keys, chats, s
 
 
 def create_app(bridge: Bridge, access: Access | None = None) -> FastAPI:
-    """Every route, every error in one shape, and documentation that needs no network.
+    """Build the application: all routes, one error shape, and documentation that works offline.
 
-    Without `access` it is for this process and this machine, and asks nobody for a key.
+    Without `access` the application is for use in this process and requires no API keys.
     """
     access = access or Access()
     settings = bridge.settings
@@ -41,10 +41,10 @@ def create_app(bridge: Bridge, access: Access | None = None) -> FastAPI:
         description="Skills and tools: install, find, list, show, edit, run, confirm, count, uninstall.",
         redoc_url=None,
         static_url="/docs/static",
-        telemetry={"tracing": False, "metrics": False, "logs": False},  # looked for anew with every request otherwise
+        telemetry={"tracing": False, "metrics": False, "logs": False},  # otherwise looked up for every request
     )
     app.state.bridge = bridge
-    # All applications of a process share these. `app.include_router` builds the routes again for each application.
+    # All applications of a process share the routes: `app.include_router` would build them again for each one.
     app.router.routes.extend([*_ROUTES.routes, *endpoint.routes(bridge)])
     complete_document(app, access)
     add_error_handlers(app)

@@ -1,4 +1,4 @@
-"""What a route may ask for."""
+"""Dependencies of routes."""
 
 from typing import Annotated
 
@@ -27,10 +27,10 @@ def _skills(request: Request) -> SkillManager:
 
 
 Caller = Annotated[str, Depends(_caller)]
-"""The id of the API key that the request came with; empty for whoever needs none."""
+"""The id of the request's API key; empty if it was admitted without one."""
 Owner = Annotated[str | None, Depends(_owner)]
-"""Whose runs and uploads the request may see: those of one API key, or all."""
+"""The API key whose runs and uploads the request may see; None for all."""
 ServedBridge = Annotated[Bridge, Depends(_bridge)]
-"""What the server that was asked has opened."""
+"""The bridge of this application."""
 Skills = Annotated[SkillManager, Depends(_skills)]
-"""The skills of the server that was asked."""
+"""The skill manager of this application."""

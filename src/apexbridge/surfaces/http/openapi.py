@@ -1,4 +1,4 @@
-"""The OpenAPI document: what FastAPI knows of the routes, the plain ASGI routes below `/v1`, and who may use which."""
+"""The OpenAPI document: FastAPI's routes, the plain ASGI routes below `/v1`, and the scope that each route needs."""
 
 import json
 from typing import Any
@@ -33,7 +33,7 @@ _REQUEST_ID: Json = {"x-request-id": {"description": "As sent, or made here.", "
 
 
 def complete_document(app: FastAPI, access: Access) -> None:
-    """Have the app describe all of its routes; the document is made when it is first asked for."""
+    """Make the app describe all of its routes. The document is built on first use."""
     known = app.openapi
     served: list[bytes] = []
 
@@ -43,12 +43,12 @@ def complete_document(app: FastAPI, access: Access) -> None:
         return known()
 
     async def document(_: Request) -> Response:
-        """Made in a thread, as it takes a good part of a second of CPU time."""
+        """Build the document in a thread: it takes a large part of a second of CPU time."""
         if not served:
             served.append(await anyio.to_thread.run_sync(lambda: json.dumps(app.openapi()).encode()))
         return Response(served[0], media_type="application/json")
 
-    app.openapi = openapi  # type: ignore[method-assign]  # as FastAPI's own documentation does it
+    app.openapi = openapi  # type: ignore[method-assign]  # the way FastAPI's documentation recommends
     app.router.routes.insert(0, Route(DOCUMENT_PATH, document, include_in_schema=False))
 
 
@@ -65,7 +65,7 @@ def _complete(document: Json, *, keys_required: bool) -> None:
 
 
 def _security(method: str, path: str, *, keys_required: bool) -> list[Json]:
-    """The ways in, with the scope that a key must have; an empty one where nobody is asked for a key."""
+    """The security schemes with the scope that a key needs, and `{}` (none) if keys are optional."""
     scope = required_scope(method, path)
     if scope is None:
         return []

@@ -1,4 +1,4 @@
-"""Run the HTTP application: bind, tell where, serve, leave nothing behind."""
+"""Runs the HTTP server: bind, announce the address, serve, clean up."""
 
 import asyncio
 import gc
@@ -27,17 +27,17 @@ from apexbridge.surfaces.http.transport.protocol import LimitedProtocol
 DRAIN_SECONDS = 30
 DESCRIPTORS = 65_536
 GC_ALLOCATIONS = 10_000
-"""Objects between two collections of the youngest; nearly all are freed by their reference counts."""
+"""Allocations between two collections of the youngest generation. Reference counting frees nearly all objects."""
 SHARE_OF_CONNECTIONS = 2
-"""At most one descriptor in this many is a connection; the others are for model servers, runs and files."""
+"""At most one in this many descriptors is a client connection. The others are for upstreams, runs and files."""
 UNSENT_BYTES = 32 * 1024
-"""What the kernel keeps of an answer that was not sent yet. More would also hide for minutes whether a client reads."""
+"""Unsent bytes of a response that the kernel buffers. More would hide for minutes that a client does not read."""
 RUN_SECONDS = 10
-"""How long runs may go on after the signal to stop."""
+"""How long runs may continue after the signal to stop."""
 
 
 def check_host(host: str, *, required: KeysRequired = "auto", has_keys: bool = False) -> None:
-    """Refuse to be reached from other machines while anybody who can connect may do anything.
+    """Refuse to listen on an address that other machines can reach, unless API keys protect it.
 
     Raises:
         ServerError: FORBIDDEN.
@@ -58,7 +58,7 @@ def check_host(host: str, *, required: KeysRequired = "auto", has_keys: bool = F
 
 
 async def serve(bridge: Bridge, listener: socket.socket, announce: Callable[[str], None]) -> None:
-    """Serve until told to stop; `announce` is called with the address once requests are answered."""
+    """Serve until a signal to stop. `announce` is called with the URL when clients can connect."""
     max_connections = _allow_many_connections()
     await anyio.to_thread.run_sync(bridge.disk.ballast.fill)
     host, port = listener.getsockname()[:2]
@@ -66,13 +66,13 @@ async def serve(bridge: Bridge, listener: socket.socket, announce: Callable[[str
     keys_required = needs_keys(bridge.settings.api_keys_required, host)
     config = uvicorn.Config(
         create_app(bridge, Access(bound=host, keys_required=keys_required, owner=owner)),
-        loop="none",  # this coroutine's own loop
+        loop="none",  # use the running event loop
         http=cast(Any, partial(LimitedProtocol, max_connections=max_connections)),
         ws="none",
         log_config=None,
         access_log=False,
         server_header=False,
-        proxy_headers=False,  # nothing here goes by what a proxy says of a client
+        proxy_headers=False,  # no decision depends on what a proxy reports about a client
         timeout_graceful_shutdown=DRAIN_SECONDS,
     )
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
@@ -83,7 +83,7 @@ async def serve(bridge: Bridge, listener: socket.socket, announce: Callable[[str
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening socket.
+    """Open a listening socket.
 
     Raises:
         ServerError: ADDRESS_IN_USE.
@@ -91,7 +91,7 @@ def bind(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    if option := getattr(socket, "TCP_NOTSENT_LOWAT", None):  # connections inherit it
+    if option := getattr(socket, "TCP_NOTSENT_LOWAT", None):  # accepted connections inherit it
         with suppress(OSError):
             listener.setsockopt(socket.IPPROTO_TCP, option, UNSENT_BYTES)
     try:
@@ -107,14 +107,14 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def _collect_less_garbage() -> None:
-    """Collections stop the event loop. Let them skip what is there at the start, and run less often than by default."""
+    """Collections block the event loop: exclude the objects that exist at startup, and collect less often."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(GC_ALLOCATIONS, 20, 20)
 
 
 def _allow_many_connections() -> int:
-    """Raise the limit of open files, which is often 1,024 at first; returns how many connections may be open."""
+    """Raise the limit of open files, which is often 1,024, and return how many connections may be open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
     if soft < wanted:
@@ -124,9 +124,9 @@ def _allow_many_connections() -> int:
 
 @contextmanager
 def _announced(bridge: Bridge, url: str, owner: str) -> Iterator[None]:
-    """Write down where the server is and how its owner gets in, for commands that come later; nobody else may read it.
+    """Write the URL and the owner's key to `server.json`, for later commands. Only the owner can read the file.
 
-    Whoever can read it can read and change the database beside it as well, so it gives away nothing.
+    A process that can read it can also read and change the database next to it, so the key grants nothing more.
     """
     path = bridge.settings.data_dir / SERVER_FILE
     draft = path.with_suffix(".tmp")
@@ -141,7 +141,7 @@ def _announced(bridge: Bridge, url: str, owner: str) -> Iterator[None]:
 
 
 class _Server(uvicorn.Server):
-    """Drains on the first signal, ends at once on the second, and lets the caller clean up after either."""
+    """Drains on the first signal and stops immediately on the second. The caller can clean up after either."""
 
     def __init__(self, config: uvicorn.Config, end_runs: Callable[[], None]) -> None:
         super().__init__(config)
@@ -149,8 +149,8 @@ class _Server(uvicorn.Server):
         self._loop = asyncio.get_running_loop()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Not recorded, because uvicorn would raise it again afterwards and end the process in mid-cleanup."""
+        """Do not record the signal: uvicorn would raise it again after serving and end the process during cleanup."""
         self.force_exit = self.should_exit
         self.should_exit = True
-        # Runs that are not done by then are ended while there still is time to answer whoever waits for them.
+        # Runs that take longer are cancelled while there is still time to answer the waiting clients.
         self._loop.call_soon_threadsafe(self._loop.call_later, RUN_SECONDS, self._end_runs)

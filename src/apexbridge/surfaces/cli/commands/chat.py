@@ -1,4 +1,4 @@
-"""`apex chat`: one question, or a conversation; the answer as it comes, the steps on the way dim."""
+"""`apex chat`: one question or a conversation. Answers are streamed; tool calls are shown dimmed."""
 
 import sys
 from collections.abc import Iterable, Iterator
@@ -36,12 +36,12 @@ def chat(
         _answer_as_json({**body, "messages": [{"role": "user", "content": message}]}, data_dir, url)
         return
     questions = [message] if message is not None else _questions()
-    # One connection for all of it: what was asked back is known to whoever asked, and to nobody else.
+    # One connection for the whole conversation: suspended turns are in the server's memory, and it may be this process.
     call(partial(_converse, body=body, questions=questions), data_dir=data_dir, url=url)
 
 
 def _questions() -> Iterator[str]:
-    """What a person types, until they are done."""
+    """Yield the lines that the user types, until an empty line or end of file."""
     sys.stderr.write("Ask; an empty line or Ctrl-D ends.\n")
     while True:
         line = interrupts.ask("> ").strip()
@@ -56,7 +56,6 @@ def _answer_as_json(body: dict[str, Any], data_dir: str | None, url: str | None)
 
 
 async def _converse(api: "Api", body: dict[str, Any], questions: Iterable[str]) -> None:
-    """Get the answers, one after the other."""
     messages: list[Message] = []
     for asked in questions:
         messages.append({"role": "user", "content": asked})
@@ -64,7 +63,7 @@ async def _converse(api: "Api", body: dict[str, Any], questions: Iterable[str]) 
 
 
 async def _answer(api: "Api", body: dict[str, Any], messages: list[Message]) -> None:
-    """Get one answer; dangerous skills are asked about on the way, where a person sits there."""
+    """Get one answer. On a terminal, the user is asked to approve dangerous skills; otherwise they are denied."""
     can_ask = sys.stdin.isatty() and sys.stderr.isatty()
     options = {**body["x_bridge"], "approvals": "tool" if can_ask else "deny"}
     while True:
@@ -90,7 +89,7 @@ def _decided(asked: dict[str, Any]) -> str:
 
 
 async def _shown(api: "Api", body: dict[str, Any]) -> Message:
-    """Print an answer as it comes; gives it as the message that it is."""
+    """Print an answer as it is streamed and return it as a message."""
     said: list[str] = []
     calls: list[dict[str, Any]] = []
     async for chunk in api.completion_chunks(body):
@@ -111,6 +110,6 @@ async def _shown(api: "Api", body: dict[str, Any]) -> Message:
 
 
 def _step(text: str) -> None:
-    """A step on the way, for people."""
+    """Print a tool call to stderr."""
     line = printable(text.strip())
     sys.stderr.write(f"\x1b[2m{line}\x1b[0m\n" if sys.stderr.isatty() else f"{line}\n")

@@ -1,4 +1,4 @@
-"""`apex chats …`: what was asked of models, and how each answer came about."""
+"""`apex chats …`: records of chat requests and of the steps to each answer."""
 
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -132,7 +132,7 @@ def _path(id: str) -> str:
     """The path of a record's route.
 
     Raises:
-        RequestError: for what cannot be a record's id, because it is a route of its own or nothing at all.
+        RequestError: the id is empty, or would lead to another route.
     """
     from apexbridge.errors import RequestError
 
@@ -150,7 +150,7 @@ def _total(usage: dict[str, Any] | None) -> Any:
 
 
 def _tokens(usage: dict[str, Any] | None) -> str | None:
-    """Both directions; a step tells them in the upstream's own words, a record in ours."""
+    """Tokens in both directions. A step has the upstream's field names, a record has ours."""
     if not usage:
         return None
     into, out = (usage.get(f"{kind}Tokens", usage.get(f"{kind}_tokens")) for kind in ("prompt", "completion"))

@@ -37,5 +37,5 @@ def show_config(json: Json = False, data_dir: DataDir = None, url: Url = None) -
 
 
 def _masked(value: Any) -> Any:
-    """An address without the name and password that may stand in it; keys are masked already."""
+    """Mask user name and password in a URL. Keys are masked already."""
     return _PASSWORD.sub("//**********@", value) if isinstance(value, str) else value

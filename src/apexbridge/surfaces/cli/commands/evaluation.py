@@ -1,4 +1,4 @@
-"""`apex eval …`: how well search does, in figures."""
+"""`apex eval …`: measures the quality of search."""
 
 from pathlib import Path
 from typing import Annotated, Any

@@ -1,4 +1,4 @@
-"""`apex skills grant|revoke|grants|deps` and `apex secrets …`: what an operator allows and installs for a skill."""
+"""`apex skills grant|revoke|grants|deps` and `apex secrets …`: permissions, dependencies and secrets of skills."""
 
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,7 +19,7 @@ secrets = typer.Typer(help="Values that skills can be granted by name.", no_args
 
 
 def add_commands(app: typer.Typer) -> None:
-    """Add what is here to `apex skills`."""
+    """Add these commands to `apex skills`."""
     for command in (grant, revoke, grants, deps):
         app.command()(command)
 
@@ -117,7 +117,7 @@ def remove_secret(name: SecretName, json: Json = False, data_dir: DataDir = None
 def _asked(name: str) -> str:
     while not (line := interrupts.ask(f"Value of {name}: ", echo=False)).rstrip("\n"):
         if not line:
-            raise typer.Abort  # the end of the input
+            raise typer.Abort  # end of input
     return line.rstrip("\n")
 
 

@@ -1,4 +1,4 @@
-"""`apex keys …` and `apex audit …`: who may talk to a server, and what was done to it."""
+"""`apex keys …` and `apex audit …`: API keys and the audit log."""
 
 import re
 import sys

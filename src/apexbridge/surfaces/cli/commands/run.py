@@ -1,4 +1,4 @@
-"""`apex skills run`: a skill's output as it comes, its files where they are wanted, its success as the exit code."""
+"""`apex skills run`: streams a skill's output, saves its files with `--out`, and exits with 1 if the skill failed."""
 
 import sys
 from collections.abc import Sequence
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
     from apexbridge.surfaces.cli.client import Api
 
 SHOWN_FILES = 20
-"""Files that were not written, by name."""
+"""How many of the files that were not written are listed by name."""
 CANCEL_SECONDS = 5.0
-"""How long an interrupted command waits for the server to end the run."""
+"""How long an interrupted command waits for the server to cancel the run."""
 
 
 class ModeChoice(StrEnum):
-    """How a skill answers."""
+    """Whether a skill runs or returns its instructions."""
 
     SANDBOX = "sandbox"
     DIRECT = "direct"
 
 
 def add_commands(app: typer.Typer) -> None:
-    """Add what is here to `apex skills`."""
+    """Add these commands to `apex skills`."""
     app.command("run")(run)
 
 
@@ -60,7 +60,7 @@ def run(
     saved: list[SavedFile] = []
 
     async def work(api: "Api", given: str | None) -> Any:
-        if "files" not in body:  # once: a confirmation is about these very uploads
+        if "files" not in body:  # upload once: the approval is bound to these upload ids
             body["files"] = [(await api.send_file("/api/uploads", path))["id"] for path in file or []]
         wanted = {**body, "approval": given}
         answer = await (_wait(api, name, wanted) if json else _follow(api, name, wanted))
@@ -85,7 +85,7 @@ async def _wait(api: "Api", name: str, body: dict[str, Any]) -> dict[str, Any]:
 
 
 async def _follow(api: "Api", name: str, body: dict[str, Any]) -> dict[str, Any]:
-    """Start the run and print what it prints, while it does; who stops this command stops the run."""
+    """Start the run and print its output as it arrives. Interrupting the command cancels the run."""
     import anyio
 
     from apexbridge.errors import ApexBridgeError
@@ -102,7 +102,7 @@ async def _follow(api: "Api", name: str, body: dict[str, Any]) -> dict[str, Any]
             elif kind in ("stdout", "stderr"):
                 _print(sys.stdout if kind == "stdout" else sys.stderr, data)
     except BaseException:
-        # A server that does not answer must not keep the command from ending.
+        # An unresponsive server must not keep the command from ending.
         with anyio.move_on_after(CANCEL_SECONDS, shield=True), suppress(ApexBridgeError):
             await api.ask("POST", f"{path}/cancel")
         raise
@@ -110,7 +110,7 @@ async def _follow(api: "Api", name: str, body: dict[str, Any]) -> dict[str, Any]
 
 
 def _print(stream: TextIO, text: str) -> None:
-    """A stranger's words as they are for a program, and without what could steer a terminal for a person."""
+    """Write untrusted output: unchanged for a program, without unprintable characters on a terminal."""
     if stream.isatty():
         from apexbridge.surfaces.cli.printable import printable
 
@@ -150,7 +150,7 @@ def _tell_files(files: Sequence[tuple[str, int]], where: str) -> None:
 
 
 def _tell_unsaved(saved: Sequence["SavedFile"], answer: dict[str, Any], out: Path | None) -> bool:
-    """Name the files that were not written and how to get them; returns whether there are none."""
+    """List the files that were not written and how to get them. Returns whether all were written."""
     from apexbridge.surfaces.cli.console import say
 
     left = [file for file in saved if file.problem is not None]

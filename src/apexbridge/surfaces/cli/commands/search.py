@@ -1,4 +1,4 @@
-"""`apex skills search` and what search has learnt."""
+"""`apex skills search|forget|set-description`."""
 
 from typing import Annotated, Any
 
@@ -8,7 +8,7 @@ from apexbridge.surfaces.cli.options import DataDir, Json, SkillName, Url, call,
 
 
 def add_commands(app: typer.Typer) -> None:
-    """Add these to the commands on skills."""
+    """Add these commands to `apex skills`."""
     app.command("search")(search)
     app.command("find", hidden=True)(search)
     app.command("forget")(forget)
@@ -97,7 +97,7 @@ def set_description(
 
 
 def _reasons(why: dict[str, Any]) -> str:
-    """What speaks for a skill, in a few words."""
+    """Why a skill was found, in a few words."""
     told = []
     if why["vectorRank"] is not None:
         told.append(f"meaning #{why['vectorRank']}")

@@ -37,7 +37,7 @@ def serve(
     from apexbridge.surfaces.http.serve import check_host
 
     logging.getLogger().setLevel(logging.WARNING)
-    logging.getLogger("apexbridge.agent").setLevel(logging.INFO)  # what models did, step by step
+    logging.getLogger("apexbridge.agent").setLevel(logging.INFO)  # the steps of chat requests
     _log_no_more_than_is_printed()
     settings = load_settings(host=host, port=port, data_dir=data_dir)
     may_have_keys = (settings.data_dir / DATABASE_FILE).exists()
@@ -48,7 +48,7 @@ def serve(
 
 
 def _log_no_more_than_is_printed() -> None:
-    """A line for each request would else look up the thread, the process and the place in the code, for nobody."""
+    """Skip the lookup of thread, process and source location for each record: the log format does not use them."""
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     logging._srcfile = None
 
@@ -105,7 +105,7 @@ async def _install_examples(bridge: "Bridge", folder: Path) -> None:
 
 
 def _this_command() -> str:
-    """How to call this program from where we stand: by its name, or by its path where that is not found."""
+    """How to call this program: `apex` if the PATH leads to it, else its path."""
     own = Path(sys.argv[0])
     found = shutil.which("apex")
     if found and Path(found).resolve() == own.resolve():

@@ -1,4 +1,4 @@
-"""`apex skills …`: the life of a skill."""
+"""`apex skills …`: install, list, show, edit, count, validate and remove skills."""
 
 from pathlib import Path
 from secrets import token_hex
@@ -152,7 +152,7 @@ def export(
 
         draft = target.with_name(f".{target.name}.{token_hex(4)}.part")
         try:
-            with draft.open("xb") as file:  # a random name, and never through a link
+            with draft.open("xb") as file:  # a random name; `x` does not follow a link
                 await api.download(skill_path(name, "export"), file)
             draft.replace(target)
         finally:

@@ -137,10 +137,10 @@ def _decide(id: str, approved: bool, *, json: bool, data_dir: str | None, url: s
 
 
 def _approval_path(id: str) -> str:
-    """The path of a confirmation's route.
+    """The path of an approval's route.
 
     Raises:
-        RequestError: for what cannot be an id.
+        RequestError: the id is empty, or would lead to another route.
     """
     from apexbridge.errors import RequestError
 
@@ -153,7 +153,7 @@ def _path(id: str, *rest: str) -> str:
     """The path of a tool's route.
 
     Raises:
-        ToolNotFoundError: for what cannot be a tool's id, because it is a route of its own or nothing at all.
+        ToolNotFoundError: the id is empty, or is the name of another route.
     """
     from apexbridge.errors import ToolNotFoundError
 
@@ -169,7 +169,7 @@ def _state(tool: Mapping[str, Any]) -> str:
 
 
 def _tell(answer: Any) -> None:
-    """The result for people: its text where it has one, its lists as tables, and what is left as facts."""
+    """Print a result in readable form: its text if it has one, else its lists as tables, else its fields."""
     import json as jsonlib
 
     from apexbridge.surfaces.cli.console import facts, line, say
@@ -186,7 +186,7 @@ def _tell(answer: Any) -> None:
             if "errorCode" not in shown:
                 return
             break
-    if "errorCode" in shown:  # a run of a skill that failed; --json has the rest
+    if "errorCode" in shown:  # a failed run of a skill; --json shows all fields
         say(
             f"{shown['error']} ({shown['errorCode']}, exit code {shown['exitCode']}, {shown['duration']} ms)",
             style="red",
@@ -209,7 +209,7 @@ def _is_listing(key: str, value: Any) -> bool:
 
 
 def _tell_list(name: str, items: list[dict[str, Any]]) -> None:
-    """A list of objects as a table of what is short in them; the longest column comes last."""
+    """Print a list of objects as a table, without nested values. Long columns come last."""
     from apexbridge.surfaces.cli.console import table
 
     keys = [key for key, value in (items[0] if items else {}).items() if not isinstance(value, dict | list)]

@@ -1,4 +1,4 @@
-"""Answers as OpenAI writes them: one completion, or the chunks of a stream; both from the same events."""
+"""Renders chat events in OpenAI's format: one completion, or the chunks of a stream."""
 
 import json
 import time
@@ -15,7 +15,7 @@ Json = dict[str, Any]
 
 
 class Completion:
-    """Gathers an answer in one piece."""
+    """Collects the events of an answer into one completion."""
 
     def __init__(self, request: ChatRequest) -> None:
         self._request = request
@@ -26,7 +26,6 @@ class Completion:
         self._ended: ChatFinished | None = None
 
     def take(self, event: Event) -> None:
-        """One more event."""
         if isinstance(event, PassedThrough):
             self._passed = event.chunks[0]
         elif isinstance(event, ChatStarted):
@@ -42,7 +41,7 @@ class Completion:
         self._fields.add(delta.fields)
 
     def told(self) -> bytes:
-        """The completion."""
+        """The completion as JSON."""
         if self._passed is not None:
             return _dumped(self._passed)
         if self._ended is None:
@@ -75,14 +74,14 @@ class Completion:
 
 
 class CompletionStream:
-    """Renders events as chunks: one id, one model, the role once, one reason to finish at the very end."""
+    """Renders events as chunks: one id, one model, the role once, one finish reason at the end."""
 
     def __init__(self, request: ChatRequest) -> None:
         self._request = request
         self._head = b""
 
     def render(self, event: Event) -> bytes:
-        """What to send for an event; maybe nothing."""
+        """The bytes to send for an event; may be empty."""
         if isinstance(event, PassedThrough):
             return b"".join(_passed(chunk) for chunk in event.chunks)
         if isinstance(event, ChatStarted):
@@ -163,5 +162,5 @@ def _rest(call: Json) -> Json:
 def _dumped(value: Any) -> bytes:
     try:
         return orjson.dumps(value)
-    except TypeError:  # a number beyond 64 bits, or half a character
+    except TypeError:  # an integer beyond 64 bits, or a lone surrogate
         return json.dumps(value, ensure_ascii=True).encode()

@@ -1,6 +1,6 @@
-"""`/v1`: chat completions and models, as OpenAI's clients expect them.
+"""`/v1`: chat completions and models, compatible with OpenAI's clients.
 
-Plain ASGI: a request passes here with as little as possible between the client and the model.
+Plain ASGI instead of FastAPI, for less overhead between the client and the model.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 def routes(bridge: Bridge) -> list[BaseRoute]:
-    """What is answered below `/v1`."""
+    """The routes below `/v1`."""
     return [
         Route(CHAT_PATH, ChatEndpoint(bridge), methods=["POST"]),
         Route("/v1/models", ModelsEndpoint(bridge), methods=["GET"]),
@@ -37,26 +37,25 @@ def routes(bridge: Bridge) -> list[BaseRoute]:
 
 
 class ChatDoor:
-    """Takes chat requests past the router, which tries every other route before."""
+    """Handles chat requests before the router, which would try every other route first."""
 
     def __init__(self, app: ASGIApp, *, bridge: Bridge) -> None:
         self._app = app
         self._chat = ChatEndpoint(bridge)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on."""
         is_chat = scope["type"] == "http" and scope["path"] == CHAT_PATH and scope["method"] == "POST"
         await (self._chat if is_chat else self._app)(scope, receive, send)
 
 
 class ChatEndpoint:
-    """Answers chat requests, in one piece or in a stream."""
+    """Answers chat requests, as one completion or as a stream."""
 
     def __init__(self, bridge: Bridge) -> None:
         self._bridge = bridge
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request; it ends with its client."""
+        """Answer one request. It is cancelled if the client disconnects."""
         reply = Reply(send, request_id(scope))
         try:
             _check_type(scope)
@@ -79,7 +78,7 @@ class ChatEndpoint:
             with when_left(scope, receive, stop):
                 await self._answer(request, reply)
         except asyncio.CancelledError:
-            if not is_left:  # somebody else wants this to end
+            if not is_left:  # cancelled for another reason than a disconnect
                 raise
 
     async def _answer(self, request: ChatRequest, reply: Reply) -> None:
@@ -99,13 +98,12 @@ class ChatEndpoint:
 
 
 class ModelsEndpoint:
-    """Lists models."""
+    """Lists models, or shows one by its id."""
 
     def __init__(self, bridge: Bridge) -> None:
         self._bridge = bridge
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """All of them, or one by its id."""
         reply = Reply(send, request_id(scope))
         models = await self._bridge.chat.models()
         wanted = scope.get("path_params", {}).get("id")
@@ -123,11 +121,11 @@ class ModelsEndpoint:
 
 
 class _GoneError(Exception):
-    """The client left before its request was complete."""
+    """The client disconnected before its request was complete."""
 
 
 def _check_type(scope: Scope) -> None:
-    """Take nothing that calls itself something else than JSON, as what a form of another site's page sends does."""
+    """Refuse content types other than JSON. They are what a form on another site's page can send."""
     given = next((value for name, value in scope["headers"] if name == b"content-type"), _JSON)
     kind = given.partition(b";")[0].strip().lower()
     if kind != _JSON and not kind.endswith(b"+json"):
@@ -158,12 +156,12 @@ def _parsed(body: bytes) -> Any:
 
 
 def _no_number(word: str) -> Any:
-    """`NaN` and its kin are Python's, not JSON's, and an upstream would not take them."""
+    """Refuse `NaN` and `Infinity`: Python reads them, but they are not JSON, and an upstream would refuse them."""
     raise ValueError(word)
 
 
 def _finite(text: str) -> float:
-    """A number that is too large for one is none either."""
+    """Refuse numbers that are too large for a float."""
     number = float(text)
     if math.isinf(number):
         raise ValueError(text)

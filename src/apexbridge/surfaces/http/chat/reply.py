@@ -1,4 +1,4 @@
-"""What goes back to a chat client: an answer in one piece or in a stream, or what came in its way."""
+"""Sends the response to a chat request: one completion, a stream, or an error."""
 
 import asyncio
 import json
@@ -24,13 +24,13 @@ _STREAM = [
 
 
 class Reply:
-    """What goes back to the client."""
+    """The response to one chat request."""
 
     def __init__(self, send: Send, request_id: str) -> None:
         self._send = send
         self.request_id = request_id
         self.is_complete = False
-        """Whether the last of it was sent; a client that leaves after that leaves nothing behind."""
+        """Whether the end was sent. A disconnect after that has nothing to cancel."""
         self._is_streaming = False
         self._loop = asyncio.get_running_loop()
         self._last = 0.0
@@ -38,14 +38,14 @@ class Reply:
         self._sign: asyncio.Task[None] | None = None
 
     async def whole(self, request: ChatRequest, events: AsyncGenerator[Event, None]) -> None:
-        """One completion."""
+        """Send one completion."""
         completion = Completion(request)
         async for event in events:
             completion.take(event)
         await self._send_bytes(200, completion.told(), [])
 
     async def stream(self, request: ChatRequest, events: AsyncGenerator[Event, None]) -> None:
-        """Chunks as they come; nothing before the upstream's first word, so that its errors keep their status."""
+        """Send chunks. The response starts with the first event, so that errors before it keep their status."""
         rendered = CompletionStream(request)
         try:
             async for event in events:
@@ -63,12 +63,12 @@ class Reply:
                 self._timer.cancel()
 
     async def refuse(self, error: BadRequestError) -> None:
-        """The request cannot be answered."""
+        """Send the error of a request that cannot be answered."""
         told = openai_error(error.message, kind="invalid_request_error", code=error.openai_code, param=error.param)
         await self.send_json(error.status, told)
 
     async def fail(self, error: UpstreamError) -> None:
-        """The upstream's own words, as a status where there still is one to give, else in the stream."""
+        """Send the upstream's error: with its status, or inside the stream if that has started."""
         if self._is_streaming:
             piece = b"data: " + json.dumps({"error": error.error}).encode() + b"\n\n"
             self.is_complete = True
@@ -79,7 +79,6 @@ class Reply:
         await self._send_bytes(error.status, body, [pair for pair in headers if pair[0] != b"x-request-id"])
 
     async def send_json(self, status: int, told: Json) -> None:
-        """Any object."""
         await self._send_bytes(status, json.dumps(told, ensure_ascii=False).encode("utf-8", "replace"), [])
 
     async def _send_bytes(self, status: int, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:
@@ -99,7 +98,7 @@ class Reply:
         self._timer = self._loop.call_later(seconds, self._look)
 
     def _look(self) -> None:
-        """While nothing else is said, say that the connection is not dead."""
+        """Send a keep-alive comment if nothing else was sent for KEEP_ALIVE_SECONDS."""
         quiet = self._loop.time() - self._last
         if quiet >= KEEP_ALIVE_SECONDS:
             quiet = 0.0
@@ -107,5 +106,5 @@ class Reply:
         self._look_later(KEEP_ALIVE_SECONDS - quiet)
 
     async def _send_sign(self) -> None:
-        if not self.is_complete:  # the end may have come in the meantime, and nothing can follow it
+        if not self.is_complete:  # the response may have ended in the meantime
             await self._send_piece(KEEP_ALIVE)

@@ -1,6 +1,6 @@
-"""OpenAI's vocabulary below `/v1`, for the documentation of the API: the fields that this server looks at or writes.
+"""OpenAI's vocabulary below `/v1`, for the API documentation: the fields that this server reads or writes.
 
-Requests and answers themselves stay plain JSON, because whatever is not named here is passed on untouched.
+Requests and responses stay plain JSON, because fields that are not named here are passed on unchanged.
 """
 
 from typing import Any, Literal

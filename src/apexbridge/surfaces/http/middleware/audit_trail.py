@@ -1,4 +1,4 @@
-"""The trail of administrative acts: every one is written to the audit log before it is answered."""
+"""Audit of administrative acts: each is written to the audit log before its response is sent."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,28 +19,28 @@ REVOKE = "keys.revoke"
 
 
 def note(request: Request, *, target: str | None = None, detail: str | None = None) -> None:
-    """Add what only the route knows to the line about its request; never anything secret."""
+    """Add details that only the route knows to the audit row of its request; never anything secret."""
     said: dict[str, Any] = request.scope["state"].setdefault(_STATE, {})
     said |= {key: value for key, value in {"target": target, "detail": detail}.items() if value is not None}
 
 
 class AuditTrail:
-    """Writes down acts that go through, and attempts that do not."""
+    """Records administrative acts and refused attempts."""
 
     def __init__(self, log: AuditLog, content_hash: ContentHash) -> None:
         self._log = log
         self._content_hash = content_hash
 
     async def follow(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let an act happen and write it down before its answer goes out.
+        """Handle a request and record its act before the response is sent.
 
         Raises:
-            ServerError: STORAGE_FULL, where it could not be written down.
+            ServerError: STORAGE_FULL, if the act cannot be recorded.
         """
         try:
             await self._log.ready()
         except ServerError:
-            if _act(scope)[0] != REVOKE:  # it takes rights away and nothing else; its line waits in memory
+            if _act(scope)[0] != REVOKE:  # revoking only removes rights; its row waits in memory
                 raise
         identity = request_id(scope)
         before = self._hash_of(*_act(scope))
@@ -74,11 +74,11 @@ class AuditTrail:
         try:
             await app(scope, receive, watched)
         finally:
-            if not is_written:  # a bug, or the server is going down in the middle of it
+            if not is_written:  # a bug, or the server is shutting down
                 await write(500)
 
     def refused(self, scope: Scope, outcome: int, *, who: str = "") -> None:
-        """Take down an attempt; nobody waits until that is done."""
+        """Record a refused attempt, without waiting until it is written."""
         what, target = _act(scope)
         self._log.note_refusal(
             Act(what=what, who=who, target=target, outcome=outcome, request_id=given_request_id(scope))
@@ -89,7 +89,6 @@ class AuditTrail:
 
 
 def _act(scope: Scope) -> tuple[str, str]:
-    """What a request does and to what, as the log calls it."""
     return act_of(scope["method"], scope["path"])
 
 

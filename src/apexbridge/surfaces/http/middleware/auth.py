@@ -1,6 +1,7 @@
-"""Who may come in: an API key where one is needed, the scope that the request needs, and not too often.
+"""Access control: API keys, their scopes and their rate limits.
 
-The id of the key becomes `caller` in the request's state. It is empty for whoever needs none.
+The key's id becomes `caller` in the request's state. It is empty for the owner of the data directory and
+for requests that are admitted without a key.
 """
 
 import hmac
@@ -33,23 +34,23 @@ _HOW = "Send it as `Authorization: Bearer …` or `x-api-key: …`; make one wit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """How a server can be reached, and what it asks for."""
+    """How a server can be reached, and whether it requires keys."""
 
     bound: str | None = None
-    """The address it listens on; None where it listens on none, as the command line without a server."""
+    """The address it listens on; None for the command line without a server."""
     keys_required: bool = False
     owner: str | None = None
-    """What the owner of the data directory comes in with: it stands in `server.json`, which nobody else can read."""
+    """The key of the data directory's owner. It is in `server.json`, which only the owner can read."""
 
 
 def needs_keys(required: KeysRequired, host: str) -> bool:
-    """Whether a server on this address asks for keys."""
+    """Whether a server on this address requires keys."""
     return required == "true" or (required == "auto" and not is_loopback(host))
 
 
 @lru_cache(REMEMBERED_HOSTS)
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the address."""
+    """Whether only this machine can reach the host."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -57,7 +58,7 @@ def is_loopback(host: str) -> bool:
 
 
 class AccessGuard:
-    """Lets in who may come in."""
+    """Authenticates, authorizes and limits requests."""
 
     def __init__(self, app: ASGIApp, *, access: Access, keys: KeyStore, rates: RateLimit, trail: AuditTrail) -> None:
         self._app = app
@@ -69,7 +70,7 @@ class AccessGuard:
         self._under_way = UnderWay()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on what is allowed; administrative acts leave a trail."""
+        """Pass on allowed requests. Administrative acts are recorded in the audit log."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -93,7 +94,7 @@ class AccessGuard:
                     caller, is_upload=_is_upload(scope), is_export=_is_export(scope)
                 ) as counted:
                     await self._pass(scope, counted.receive(receive), send, needed)
-            except RequestError as error:  # it can only come from the count: the app answers its own
+            except RequestError as error:  # raised by the counter only: the app handles its own errors
                 await answer_error(error, scope, receive, send, headers=_headers(error))
             except TooMuchError as refused:
                 await answer_error(refused.error, scope, receive, send, headers=_headers(refused.error))
@@ -106,11 +107,11 @@ class AccessGuard:
             return
         try:
             await self._trail.follow(self._app, scope, receive, send)
-        except ApexBridgeError as error:  # it can only come from the trail: the app answers its own
+        except ApexBridgeError as error:  # raised by the trail only: the app handles its own errors
             await answer_error(error, scope, receive, send)
 
     def _admit(self, scope: Scope, state: dict[str, str], needed: KeyScope) -> None:
-        """Find out who it is.
+        """Check the key of a request and set `caller`.
 
         Raises:
             RequestError: UNAUTHORIZED, FORBIDDEN or RATE_LIMITED.
@@ -124,7 +125,7 @@ class AccessGuard:
             )
         given = _given_key(scope)
         if given is None or not (self._access.keys_required or given.startswith(PREFIX)):
-            # Clients of OpenAI's cannot go without a key: what is none of ours means nothing where none is needed.
+            # OpenAI SDKs always send a key. If this server requires none, ignore foreign keys.
             if self._access.keys_required:
                 raise RequestError(f"This server asks for an API key. {_HOW}", code="UNAUTHORIZED")
             return
@@ -161,10 +162,10 @@ def _is_export(scope: Scope) -> bool:
 
 
 def _given_key(scope: Scope) -> str | None:
-    """The key as it was sent; the empty text for a header that holds none.
+    """The key as it was sent; None without a header, empty if the header contains no key.
 
     Raises:
-        RequestError: UNAUTHORIZED, a header is there twice; who stands in front of this server may have read the other.
+        RequestError: UNAUTHORIZED, a header is repeated. A proxy before this server may have checked the other one.
     """
     first: bytes | None = None
     other: bytes | None = None

@@ -1,4 +1,4 @@
-"""A cap on request bodies, counted as they arrive, whatever the headers promise, and on the shape of their JSON."""
+"""Limits on request bodies: their size, counted on arrival regardless of the headers, and the shape of JSON."""
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -12,14 +12,13 @@ _ADVICE = "Send large data as a file (POST /api/uploads)."
 
 
 class BodyLimit:
-    """Refuses a body above the cap with 413 before it is held in memory, and a bad shape before it is parsed."""
+    """Refuses a body above the limit with 413 before it is in memory, and a bad JSON shape before it is parsed."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, counting."""
-        if scope["type"] != "http" or scope["path"] in UPLOAD_PATHS:  # these have a limit of their own
+        if scope["type"] != "http" or scope["path"] in UPLOAD_PATHS:  # these have their own limits
             await self._app(scope, receive, send)
             return
         received = 0
@@ -51,7 +50,7 @@ class BodyLimit:
 
 
 def _check(body: bytes) -> None:
-    if b"\0" in body:  # UTF-16 and its kin, in which brackets and quotes look different
+    if b"\0" in body:  # UTF-16 or UTF-32, in which check_shape does not recognize brackets and quotes
         raise _RefusedError(InvalidInputError("The body must be JSON in UTF-8; it holds zero bytes"))
     try:
         check_shape(body)
@@ -60,7 +59,7 @@ def _check(body: bytes) -> None:
 
 
 class _RefusedError(BaseException):
-    """Travels past every handler of the app, up to the limit that raised it."""
+    """A BaseException, so that no handler of the app catches it before BodyLimit does."""
 
     def __init__(self, error: ApexBridgeError) -> None:
         super().__init__(error.message)

@@ -1,17 +1,17 @@
-"""What one API key may have under way at once, so that it cannot take all memory and connections for itself."""
+"""Limits on the concurrent requests of one API key, so that it cannot exhaust memory and connections."""
 
 from starlette.types import Message, Receive
 
 from apexbridge.errors import RequestError
 
 MAX_REQUESTS = 1024
-"""Requests of one key that are not answered yet, streams among them."""
+"""Unanswered requests of one key, including streams."""
 MAX_BODY_BYTES = 128 * 1024 * 1024
-"""Bodies of those requests together, as far as they are kept in memory."""
+"""Total size of the bodies of those requests, as far as they are in memory."""
 MAX_UPLOADS = 4
-"""Archives and uploads of one key that arrive or are looked at."""
+"""Archives and uploads of one key that are being received or inspected."""
 MAX_EXPORTS = 4
-"""Skills that one key exports at once: each is a file on the disk until it is sent."""
+"""Concurrent exports of one key: each is a file on disk until it is sent."""
 RETRY_SECONDS = 1
 
 
@@ -22,7 +22,7 @@ class UnderWay:
         self._counts: dict[str, _Counts] = {}
 
     def request(self, caller: str, *, is_upload: bool, is_export: bool = False) -> "Counted":
-        """Count a request while the block of the returned context manager lasts.
+        """Count a request until the block of the returned context manager ends.
 
         Raises:
             RequestError: RATE_LIMITED.
@@ -40,7 +40,7 @@ class UnderWay:
 
 
 class _Counts:
-    """What one caller has under way."""
+    """The unanswered requests of one caller."""
 
     __slots__ = ("exports", "requests", "size", "uploads")
 
@@ -49,7 +49,7 @@ class _Counts:
 
 
 class Counted:
-    """One request."""
+    """Context manager that counts one request."""
 
     __slots__ = ("_all", "_caller", "_counts", "_is_export", "_is_upload", "_size")
 
@@ -79,7 +79,7 @@ class Counted:
             del self._all[self._caller]
 
     def receive(self, receive: Receive) -> Receive:
-        """Count the bytes that arrive. Uploads go to the disk and are not counted here."""
+        """Count received bytes. Uploads go to disk and are not counted here."""
         if self._is_upload:
             return receive
 
@@ -96,7 +96,7 @@ class Counted:
 
 
 class TooMuchError(BaseException):
-    """Travels past every handler of the app, up to the guard that counts."""
+    """A BaseException, so that no handler of the app catches it before AccessGuard does."""
 
     def __init__(self, error: RequestError) -> None:
         super().__init__(error.message)
@@ -104,7 +104,6 @@ class TooMuchError(BaseException):
 
 
 def too_much(caller: str, what: str) -> RequestError:
-    """The refusal."""
     return RequestError(
         f"The API key {caller} has {what} under way, which is as much as one key may have. Wait for answers first.",
         code="RATE_LIMITED",

@@ -1,7 +1,7 @@
-"""Whether a request was meant for this server, and is not the doing of a page of another site.
+"""Protection against cross-site requests and DNS rebinding.
 
-A web page somewhere else can make a browser send requests here. Two things give it away: the address it believes it
-talks to (`Host`, which a DNS trick cannot fake) and what the browser says about where the request began.
+A page of another site can make a browser send requests to this server. Two things reveal it: the `Host` header, which
+has the other site's name even after DNS rebinding, and the browser's `Origin` and `Sec-Fetch-Site` headers.
 """
 
 from collections.abc import Collection
@@ -17,7 +17,7 @@ from apexbridge.surfaces.http.middleware.scopes import SAFE_METHODS
 from apexbridge.surfaces.http.transport.error_responses import answer_error
 
 _IN_PROCESS = "in-process"
-"""The command line without a server. Behind a socket it is a name like any other, which a network can give away."""
+"""Host name of the command line without a server. On a socket it is not accepted: a network's DNS could define it."""
 _SINGLE = frozenset({b"host", b"origin", b"sec-fetch-site", b"content-type"})
 _NOT_IN_HOSTS = frozenset("@/?#\\")
 _OTHER_SITE = (
@@ -28,8 +28,8 @@ _OTHER_SITE = (
 class OriginGuard:
     """Refuses requests that another site caused.
 
-    Loopback names and addresses are always this server's own. So is the address that a connection came in on, where
-    the server is bound to others: an address in figures is not looked up, so no DNS trick can stand behind it.
+    Loopback names and addresses are always accepted as `Host`. If the server is bound to another address, so is the
+    local address of the connection: DNS rebinding needs a name, and a numeric address is not resolved.
     """
 
     def __init__(
@@ -49,7 +49,6 @@ class OriginGuard:
         self._trail = trail
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on what was meant for here."""
         problem = self._problem(scope) if scope["type"] == "http" else None
         if problem is None:
             await self._app(scope, receive, send)
@@ -64,7 +63,7 @@ class OriginGuard:
         for name, value in scope["headers"]:
             if name not in _SINGLE:
                 continue
-            if name in single:  # of two, a proxy in front of this server may have checked the other one
+            if name in single:  # a proxy in front of this server may have checked the other one
                 return f"The request has the header {name.decode()} twice; send one."
             single.add(name)
             if name == b"host":

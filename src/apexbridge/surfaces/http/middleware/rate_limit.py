@@ -1,4 +1,4 @@
-"""How many requests each key may make: a bucket that fills by itself, and a request takes one drop."""
+"""Rate limit per API key: a token bucket."""
 
 import math
 import time
@@ -6,17 +6,17 @@ from collections.abc import Callable
 
 
 class RateLimit:
-    """A bucket for each key, in memory; a quiet minute fills it again."""
+    """A token bucket per key, in memory. A minute without requests fills it."""
 
     def __init__(self, requests_a_minute: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._size = float(requests_a_minute)
         self._refill = requests_a_minute / 60
         self._buckets: dict[str, tuple[float, float]] = {}
-        """What is left for each key, and when that was so."""
+        """Tokens left for each key, and the time of that count."""
 
     def take(self, key: str) -> int:
-        """0 where the request may go on, else the seconds until the next one may."""
+        """Take a token. Returns 0 if the request may proceed, else the seconds until the next token."""
         if not self._size:
             return 0
         now = self._clock()

@@ -1,29 +1,29 @@
-"""Which scope a request needs: reading, chatting and running are named, whatever is not is administration."""
+"""The scope that a request needs: read, chat and run are listed here; everything else is admin."""
 
 import re
 
 from apexbridge.storage.keys import KeyScope
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
-"""For whoever watches the server; they tell nothing else."""
+"""Health checks. They need no key and reveal nothing else."""
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _READING = frozenset({"/api/skills/search"})
-"""Questions that are too long for an address."""
+"""Reads that use POST because the query may be too long for a URL."""
 UPLOAD_PATHS = frozenset({"/api/skills", "/api/skills/install", "/api/skills/validate", "/api/uploads"})
-"""Routes whose bodies go to disk and have limits of their own."""
+"""Routes whose bodies go to disk and have their own limits."""
 _RUNNING = re.compile(
     r"/api/(?:skills/[^/]+/execute|tools/[^/]+/execute|executions/[^/]+/cancel|uploads"
     r"|skills/remember|skills/validate)"
 )
-"""Whatever makes the server work for the caller and changes nothing for others."""
+"""Requests that do work for the caller and change nothing for other callers."""
 _FORGETTING = re.compile(r"/api/executions/[^/]+")
-"""What callers may take away: their own runs, no others."""
+"""What callers may delete: only their own runs."""
 _ADMINISTRATION = ("/api/keys", "/api/audit", "/api/approvals", "/api/chats", "/api/secrets")
-"""Even to look at: who else is here, what they did, what they want to do, and what they asked."""
+"""Admin even for reads: keys, the audit log, pending approvals, chats and secrets of all callers."""
 
 
 def required_scope(method: str, path: str) -> KeyScope | None:
-    """What a key must allow; None for what is open to everybody."""
+    """The scope that a key must have; None if no key is needed."""
     if path in OPEN_PATHS:
         return None
     if path.startswith("/v1/"):
@@ -41,5 +41,5 @@ def required_scope(method: str, path: str) -> KeyScope | None:
 
 
 def is_act(method: str, needed: KeyScope) -> bool:
-    """Whether a request leaves a line in the audit log: administration that changes something, and removing runs."""
+    """Whether a request is recorded in the audit log: changes that need admin, and deletion of runs."""
     return (needed == "admin" and method not in SAFE_METHODS) or (needed, method) == ("run", "DELETE")

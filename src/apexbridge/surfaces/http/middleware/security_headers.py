@@ -1,4 +1,4 @@
-"""Headers of every answer: what a browser may do with it."""
+"""Security headers of every response."""
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -13,13 +13,12 @@ _PAGES = b"text/html"
 
 
 class SecurityHeaders:
-    """Adds them, unless a route has set its own. No page may frame an answer of this server."""
+    """Adds the headers, unless a route has set its own. No page may frame a response of this server."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

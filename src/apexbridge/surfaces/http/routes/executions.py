@@ -1,4 +1,4 @@
-"""Runs over HTTP: what goes on, what came of it, what was left."""
+"""Runs over HTTP: list, show, follow, cancel and delete them, download their files, and upload files for them."""
 
 import json
 from collections.abc import AsyncIterator, Callable
@@ -24,10 +24,10 @@ from apexbridge.wire import WireModel
 DEFAULT_LIMIT = 50
 MAX_LIMIT = 500
 MAX_DIGITS = 12
-"""No run has more events than fit into this many."""
+"""Of an event number. No run has more events than that."""
 
 ResultTexts = Callable[[ExecutionResult], LongOutput]
-"""Where to read a result's long streams from."""
+"""Returns the long streams of a result."""
 router = APIRouter(tags=["executions"])
 Identity = Annotated[str, Path(alias="id", description="The run's id.")]
 
@@ -71,7 +71,7 @@ async def follow_execution(
     last = last_event_id or ""
     after = int(last) if last.isascii() and last.isdigit() and len(last) <= MAX_DIGITS else 0
     events = bridge.runs.events(identity, after, owner=owner)
-    first = await anext(events, None)  # so that a run that is not there is a 404 and no empty stream
+    first = await anext(events, None)  # so that a missing run is a 404 and not an empty stream
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", "X-Content-Type-Options": "nosniff"}
     stream = _stream(first, events, partial(long_output, bridge.runs))
     return StreamingResponse(stream, media_type="text/event-stream", headers=headers)
@@ -117,7 +117,7 @@ async def _stream(
 
 
 async def _sent(event: RunEvent, result_texts: ResultTexts) -> AsyncIterator[bytes]:
-    """One event as it goes over the wire; JSON, so that no line end in it ends anything."""
+    """One event in wire format. Its data is JSON, so that line ends in it do not end the event."""
     head = f"id: {event.number}\nevent: {event.kind}\ndata: "
     if isinstance(event.data, ExecutionResult):
         document, placeholders = outlined(event.data, result_texts(event.data))

@@ -1,4 +1,4 @@
-"""Over HTTP: what an operator allows a skill, keeps secret for it, and installs for it."""
+"""Permissions, dependencies and secrets of skills over HTTP."""
 
 from typing import Annotated
 

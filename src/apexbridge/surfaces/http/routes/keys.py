@@ -1,4 +1,4 @@
-"""API keys over HTTP, and whether the audit log is whole."""
+"""API keys over HTTP, and verification of the audit log."""
 
 from dataclasses import asdict
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""Search over HTTP, and what it learns."""
+"""Search over HTTP, its usage memory, and changes of descriptions."""
 
 from typing import Annotated, Any
 

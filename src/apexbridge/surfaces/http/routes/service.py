@@ -1,4 +1,4 @@
-"""The service itself: is it alive, what does it count, what can be changed while it runs."""
+"""Health, metrics and configuration over HTTP."""
 
 import sqlite3
 from typing import Annotated, Any
@@ -80,7 +80,7 @@ async def change_config(
 
 
 class _Gauges(Collector):
-    """Values read a moment ago."""
+    """Gauges with values that were read before."""
 
     def __init__(self, values: dict[str, tuple[str, float]]) -> None:
         self._values = values

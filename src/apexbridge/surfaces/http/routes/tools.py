@@ -1,4 +1,4 @@
-"""Tools and confirmations over HTTP."""
+"""Tools and approvals over HTTP."""
 
 from typing import Annotated, Any, Literal
 
@@ -146,7 +146,7 @@ async def switch_tool(id: Id, change: Literal["enable", "disable"], bridge: Serv
     return _view(bridge.tools, bridge.tools.get(id))
 
 
-# ------------------------------------------------------------------------------------------------- confirmations
+# ------------------------------------------------------------------------------------------------------ approvals
 @router.get("/api/approvals")
 async def list_approvals(bridge: ServedBridge) -> list[Approval]:
     """Confirmations that somebody is waiting for, the oldest first; those of tools that are gone wait for nothing."""
@@ -167,7 +167,7 @@ async def decide_approval(id: str, request: Request, decision: Decision, bridge:
 
 
 def _headers(result: ToolResult) -> dict[str, str]:
-    """What belongs to a result and not into it: its notices on one line, and the run that it is of."""
+    """The headers of a result: its notices on one line, and the id of its run."""
     headers: dict[str, str] = {}
     if result.notices:
         line = "; ".join(result.notices)[:MAX_NOTICE_CHARACTERS].encode("ascii", "backslashreplace").decode()

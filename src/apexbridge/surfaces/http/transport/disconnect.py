@@ -1,4 +1,4 @@
-"""A client that goes away takes what is done for it along."""
+"""Stops work for a client that disconnects."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
@@ -11,14 +11,15 @@ from starlette.types import Receive, Scope
 
 T = TypeVar("T")
 LEAVING = "apexbridge.leaving"
-"""An extension of ASGI: under `stop`, the set of those who want to be called when the connection is lost."""
+"""An ASGI extension. Its key `stop` has the set of callbacks for the loss of the connection."""
 
 
 @contextmanager
 def when_left(scope: Scope, receive: Receive, stop: Callable[[], None]) -> Iterator[None]:
-    """Have something called when the client goes; its request was read before, so nothing else can come from it.
+    """Call `stop` if the client disconnects within the block. The request must have been read completely.
 
-    Our own connections tell it by themselves. Elsewhere a task listens, which costs more than a short answer does.
+    LimitedProtocol reports disconnects through the extension. Other servers need a listening task, which costs more
+    than a short response.
     """
     connection = scope.get("extensions", {}).get(LEAVING)
     if connection is not None:
@@ -37,7 +38,11 @@ def when_left(scope: Scope, receive: Receive, stop: Callable[[], None]) -> Itera
 
 
 async def unless_left(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """Do something for a client; where it leaves before the end, stop."""
+    """Run a coroutine for a client and return its result.
+
+    Raises:
+        ClientDisconnect: the client disconnected first, and the coroutine was cancelled.
+    """
     working = asyncio.ensure_future(work)
     leaving = asyncio.ensure_future(_left(request.receive))
     try:
@@ -53,6 +58,6 @@ async def unless_left(request: Request, work: Coroutine[Any, Any, T]) -> T:
 
 
 async def _left(receive: Receive) -> None:
-    """Comes back when the client has gone."""
+    """Return when the client has disconnected."""
     while (await receive())["type"] != "http.disconnect":
         pass

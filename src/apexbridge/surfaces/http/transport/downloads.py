@@ -1,4 +1,4 @@
-"""Files as downloads: a stranger made them, so a browser keeps them and does not show them."""
+"""Files as downloads. They are untrusted, so a browser must save them and not display them."""
 
 from collections.abc import AsyncIterator
 from typing import IO, Any
@@ -16,7 +16,7 @@ DOWNLOAD_HEADERS = {
 
 
 def download(file: IO[bytes], filename: str, media_type: str) -> StreamingResponse:
-    """An open file as an attachment; it is closed at the end."""
+    """Send an open file as an attachment, then close it."""
 
     async def pieces() -> AsyncIterator[bytes]:
         while piece := await anyio.to_thread.run_sync(file.read, SEND_BYTES):
@@ -28,7 +28,7 @@ def download(file: IO[bytes], filename: str, media_type: str) -> StreamingRespon
 
 
 class _Download(StreamingResponse):
-    """Closes its file also if nothing of it is sent."""
+    """Closes its file even if nothing is sent."""
 
     def __init__(self, file: IO[bytes], pieces: AsyncIterator[bytes], **options: Any) -> None:
         super().__init__(pieces, **options)

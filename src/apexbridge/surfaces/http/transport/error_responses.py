@@ -1,4 +1,4 @@
-"""Every error in one shape, whatever raised it; never a stack trace, never a path of the server."""
+"""Renders all errors in one shape, without stack traces or paths of the server."""
 
 import json
 import logging
@@ -31,7 +31,7 @@ class ErrorAnswer(WireModel):
 
 
 def add_error_handlers(app: FastAPI) -> None:
-    """RecordUsage an app the one shape."""
+    """Make an app render all errors in the one shape."""
     app.add_exception_handler(ApexBridgeError, _known)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _framework)
@@ -41,14 +41,14 @@ def add_error_handlers(app: FastAPI) -> None:
 def error_body(error: ApexBridgeError, path: str) -> bytes:
     """An error as JSON: OpenAI's shape below `/v1`, ours elsewhere.
 
-    Text that is no proper Unicode (it came from the client) does no harm.
+    Lone surrogates, which can come from the client, are replaced.
     """
     told = _told_as_openai(error) if path.startswith("/v1/") else error.to_json()
     return json.dumps(told, ensure_ascii=False, default=str).encode("utf-8", "replace")
 
 
 def error_response(error: ApexBridgeError, path: str, headers: dict[str, str] | None = None) -> Response:
-    """An error as its answer; OpenAI knows no 422."""
+    """The response for an error. Below `/v1` a 422 becomes 400, because OpenAI does not use 422."""
     status = 400 if error.status == 422 and path.startswith("/v1/") else error.status
     return Response(error_body(error, path), status_code=status, media_type="application/json", headers=headers)
 
@@ -66,7 +66,7 @@ def _told_as_openai(error: ApexBridgeError) -> dict[str, Any]:
 
 
 async def _known(request: Request, error: Exception) -> Response:
-    assert isinstance(error, ApexBridgeError)  # noqa: S101  # starlette hands over what we registered for
+    assert isinstance(error, ApexBridgeError)  # noqa: S101  # starlette passes only the registered type
     if error.status >= 500:
         logger.warning("%s %s: %s", request.method, request.url.path, error.message)
     wait = error.details.get("retryAfter")
@@ -111,13 +111,12 @@ async def _client_left(request: Request, error: Exception) -> Response:
 
 
 class CatchAll:
-    """A bug becomes a 500 in the one shape, and the connection goes on; starlette's own handler would close it."""
+    """Turns unexpected exceptions into a 500 and keeps the connection, which starlette's own handler would close."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on."""
         begun = False
 
         async def watched(message: Message) -> None:

@@ -1,4 +1,4 @@
-"""Answers as JSON; long texts are encoded while they are sent, at the speed at which the client reads."""
+"""JSON responses. Long texts are encoded while they are sent, at the speed at which the client reads."""
 
 import json
 import re
@@ -29,19 +29,19 @@ def long_output(runs: Runs, result: ExecutionResult) -> LongOutput:
 
 
 def long_output_of(runs: Runs, data: Any) -> LongOutput:
-    """The long streams of a result as a tool returns it; none if it is another tool's."""
+    """The long streams of a result that a tool returned; empty if it is not the result of a run."""
     if not isinstance(data, dict) or "exitCode" not in data or not _RUN_ID.match(str(data.get("id"))):
         return {}
     return runs.long_output(data["id"], {name: str(data.get(name, "")) for name in STREAMS})
 
 
 def json_response(answer: WireModel, *, status_code: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """An answer of ours, as it is on the wire."""
+    """A pydantic model as a JSON response."""
     return _response(answer.model_dump_json(), status_code, headers)
 
 
 def result_response(result: ExecutionResult, texts: LongOutput, *, headers: dict[str, str] | None = None) -> Response:
-    """A run's result; `texts` are its long streams, which are taken from there."""
+    """A response with a run's result. `texts` replaces its long streams."""
     if not texts:
         return json_response(result, headers=headers)
     document, placeholders = outlined(result, texts)
@@ -49,7 +49,7 @@ def result_response(result: ExecutionResult, texts: LongOutput, *, headers: dict
 
 
 def detail_response(detail: WireModel, result: ExecutionResult | None, texts: LongOutput) -> Response:
-    """An answer that holds a result."""
+    """A response with an object that contains a run's result. `texts` replaces its long streams."""
     if not texts or result is None:
         return json_response(detail)
     placeholders = Placeholders()
@@ -64,7 +64,7 @@ def outlined(result: ExecutionResult, texts: LongOutput) -> tuple[str, Placehold
 
 
 async def data_response(data: Any, texts: LongOutput, *, headers: dict[str, str] | None = None) -> Response:
-    """A tool's own result object; `texts` are long streams of a run that are to be taken from there."""
+    """A response with a tool's result object. `texts` replaces the long streams of a run."""
     if not isinstance(data, dict):
         return _response(_json(data), 200, headers)
     long: dict[str, TextSource] = {
@@ -81,7 +81,7 @@ async def data_response(data: Any, texts: LongOutput, *, headers: dict[str, str]
 
 
 class _LargeResponse(StreamingResponse):
-    """Counts what it keeps in memory against what its caller may have waiting."""
+    """Counts the bytes it holds in memory against its caller's limit of unread responses."""
 
     def __init__(self, pieces: AsyncIterator[bytes], held: int, headers: Mapping[str, str] | None) -> None:
         super().__init__(pieces, media_type="application/json", headers=headers)

@@ -1,4 +1,4 @@
-"""JSON that is encoded while it is sent, so that megabytes of text never exist as JSON in one piece."""
+"""JSON that is encoded while it is sent, so that long texts are never in memory as one JSON document."""
 
 import asyncio
 import re
@@ -12,23 +12,23 @@ import anyio.to_thread
 from apexbridge.skills.longoutput import RecordedText, TextSource
 
 PIECE_CHARACTERS = 32 * 1024
-"""Encoded at a time. JSON needs up to six bytes for a character."""
+"""Encoded at a time. JSON needs up to six bytes per character."""
 
 
 class Placeholders:
-    """Stands in a document for long texts, which are encoded when their turn comes."""
+    """Replaces long texts in a document. They are encoded when they are sent."""
 
     def __init__(self) -> None:
-        self._token = secrets.token_hex(16)  # not guessable, so no text of a document can be mistaken for one
+        self._token = secrets.token_hex(16)  # not guessable, so that no text can contain a placeholder
         self._texts: list[TextSource] = []
 
     def put(self, text: TextSource) -> str:
-        """Take a long text; returns what to put into the document in its place."""
+        """Add a long text and return the placeholder to write into the document."""
         self._texts.append(text)
         return f"{self._token}-{len(self._texts) - 1}-"
 
     async def pieces(self, document: str) -> AsyncIterator[bytes]:
-        """A document as JSON, with each placeholder replaced by its text."""
+        """Yield a JSON document with each placeholder replaced by its text."""
         parts = re.split(f"{self._token}-([0-9]+)-", document)
         for index, part in enumerate(parts):
             if index % 2 == 0:
@@ -58,7 +58,7 @@ def _next_encoded(source: Iterator[str]) -> bytes | None:
 
 
 def _escaped(text: str) -> bytes:
-    """Text as it is between the quotes of a JSON string."""
+    """The text as it appears between the quotes of a JSON string."""
     return encode_basestring(text)[1:-1].encode("utf-8", "replace")
 
 

@@ -1,4 +1,4 @@
-"""What one connection may cost: size and time of a request's head, speed of its body, and speed of the answer."""
+"""Limits per connection: size and time of a request's head, speed of its body, and speed of the response."""
 
 import asyncio
 from asyncio.events import TimerHandle
@@ -17,20 +17,20 @@ HEAD_SECONDS = 10.0
 """From the first byte of a request, or from the connection, to the end of the head."""
 BODY_SECONDS = 15.0
 BODY_BYTES = 4 * 1024
-"""What must arrive of a body within that time, unless it is complete: a trickle holds a place like a silence does."""
+"""Minimum per BODY_SECONDS until the body is complete: a slow client occupies a connection like a silent one."""
 FRAME_BYTES = 8
-"""What may come with each byte of a body: single-byte chunks need five."""
+"""Allowed overhead per byte of a body: single-byte chunks need five."""
 WRITE_SECONDS = 30.0
 WRITE_BYTES = 16 * 1024
-"""What a client must take of an answer within that time, unless nothing is left to send."""
+"""What a client must read of a response per WRITE_SECONDS, unless nothing is left to send."""
 MAX_PIPELINED = 16
-"""Requests on one connection that wait for the answer to an earlier one."""
+"""Requests on one connection that wait for an earlier response."""
 
 
 class LimitedProtocol(HttpToolsProtocol):
-    """uvicorn's connection with limits: by itself it waits forever for a head, and takes one of any size.
+    """uvicorn's connection with limits. Without them it waits forever for a head and accepts one of any size.
 
-    It refuses a Content-Length together with a Transfer-Encoding, and repeated or folded headers, by itself.
+    uvicorn already refuses a Content-Length together with a Transfer-Encoding, and repeated or folded headers.
     """
 
     def __init__(self, *args: Any, max_connections: int | None = None, **options: Any) -> None:
@@ -38,7 +38,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._max_connections = max_connections
         self._timer: TimerHandle | None = None
         self._deadline: float | None = None
-        """When something must have come. One timer looks after it, as one for each part of each request would cost."""
+        """When data must have arrived. One timer checks it: a timer for each part of each request would be slow."""
         self._is_in_body = False
         self._has_spoken = False
         self._received = 0
@@ -53,7 +53,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._leaving: set[Callable[[], None]] = set()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Somebody connected; a head has to come."""
+        """Start the time limit for the first head. Abort if there are too many connections."""
         self._meter = _Meter(transport, self.loop)
         super().connection_made(cast(asyncio.Transport, self._meter))
         self._expect_within(HEAD_SECONDS)
@@ -62,7 +62,7 @@ class LimitedProtocol(HttpToolsProtocol):
             transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nothing has to come any more."""
+        """Stop the timer and report the disconnect."""
         if self._timer is not None:
             self._timer.cancel()
         super().connection_lost(exc)
@@ -70,7 +70,7 @@ class LimitedProtocol(HttpToolsProtocol):
             stop()
 
     def data_received(self, data: bytes) -> None:
-        """Take what comes, as long as it leads somewhere."""
+        """Parse received data. Refuse the request if too much of it is not body."""
         if self._deadline is None:
             self._expect_within(HEAD_SECONDS)
         self._has_spoken = True
@@ -80,16 +80,15 @@ class LimitedProtocol(HttpToolsProtocol):
             self._refuse(_too_large())
 
     def on_message_begin(self) -> None:
-        """A request begins."""
         self._received = self._head_bytes = self._head_count = self._body_bytes = self._body_bytes_before = 0
         self._is_in_body = False
         super().on_message_begin()
         self.scope.setdefault("extensions", {})[LEAVING] = {"stop": self._leaving}
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One more header of the head, or a trailer behind a body in chunks.
+        """Handle a header, or a trailer after a chunked body.
 
-        Trailers are counted and dropped. As headers they would bypass a proxy that checks or sets the head's.
+        Trailers are counted and dropped. As headers they would bypass a proxy that checks or sets headers.
         """
         self._head_bytes += len(name) + len(value)
         self._head_count += 1
@@ -100,7 +99,6 @@ class LimitedProtocol(HttpToolsProtocol):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """The head is there."""
         self._is_in_body = True
         self._expect_within(BODY_SECONDS)
         if len(self.pipeline) >= MAX_PIPELINED:
@@ -112,18 +110,17 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """A piece of the body is there."""
         self._body_bytes += len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """The request is there; how long the answer takes is another matter."""
+        """Stop the time limit: the time to compute a response is not limited here."""
         self._is_in_body = False
         self._deadline = None
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """What cannot be understood, or is too much of it."""
+        """Refuse a request that cannot be parsed or exceeds a limit."""
         if self._problem is None:
             super().send_400_response(msg)
         else:
@@ -136,13 +133,13 @@ class LimitedProtocol(HttpToolsProtocol):
         self._timer = self.loop.call_later(seconds, self._look)
 
     def _look(self) -> None:
-        """Look whether the time is over, as often as is needed to be there when it is."""
+        """Check the time limits and schedule the next check."""
         if self._is_answer_stuck():
-            # close() would wait for the client to take the rest.
+            # close() would wait for the client to read the rest.
             self.transport.abort()
             return
         if self.transport.is_closing():
-            self._look_later(min(HEAD_SECONDS, WRITE_SECONDS))  # until connection_lost: the rest must go out in time
+            self._look_later(min(HEAD_SECONDS, WRITE_SECONDS))  # until connection_lost: the rest must be sent in time
             return
         left = self._deadline - self.loop.time() if self._deadline is not None else HEAD_SECONDS
         if left <= 0:
@@ -151,7 +148,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._look_later(min(left, HEAD_SECONDS, WRITE_SECONDS))
 
     def _is_answer_stuck(self) -> bool:
-        """Whether the client has not taken enough of the answer in the time it has."""
+        """Whether the client has read too little of the response within WRITE_SECONDS."""
         unsent = self.transport.get_write_buffer_size()
         if not unsent:
             self._write_deadline = None
@@ -166,7 +163,7 @@ class LimitedProtocol(HttpToolsProtocol):
         return False
 
     def _be_late(self) -> None:
-        """The time is over; was it the client's to use?"""
+        """Refuse a late request, unless enough of its body arrived or the client did not cause the delay."""
         is_answering = self.cycle is not None and not self.cycle.response_complete
         if self._is_in_body:
             is_waiting = self.flow.read_paused or (is_answering and self.cycle.waiting_for_100_continue)
@@ -174,13 +171,13 @@ class LimitedProtocol(HttpToolsProtocol):
                 self._body_bytes_before = self._body_bytes
                 self._expect_within(BODY_SECONDS)
                 return
-        elif is_answering:  # the beginning of a next request came early; it is no reason to cut this answer
+        elif is_answering:  # a pipelined request has started; that must not cut off this response
             self._expect_within(HEAD_SECONDS)
             return
         self._refuse(RequestError("The request did not come in time; send it again.", code="REQUEST_TIMEOUT"))
 
     def _refuse(self, error: RequestError) -> None:
-        """Say so, where an answer has not begun, and close."""
+        """Send the error, unless a response has started, and close the connection."""
         if self.transport.is_closing():
             return
         has_begun = self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete
@@ -195,10 +192,10 @@ class LimitedProtocol(HttpToolsProtocol):
 
 
 class _Meter:
-    """A transport that counts what is written to it: the buffer's size alone does not show progress.
+    """A transport that counts written bytes: the size of the buffer alone does not show progress.
 
-    It also sends the head of an answer together with the first of its body, if that comes within the same step of the
-    event loop: one system call fewer for most answers.
+    It also sends the head of a response together with the start of its body, if that follows in the same step of the
+    event loop. This saves a system call for most responses.
     """
 
     __slots__ = ("_head", "_loop", "_transport", "_write", "written")
@@ -211,7 +208,6 @@ class _Meter:
         self.written = 0
 
     def write(self, data: bytes) -> None:
-        """Count and pass on."""
         self.written += len(data)
         if self._head:
             data, self._head = self._head + data, b""
@@ -222,7 +218,7 @@ class _Meter:
         self._write(data)
 
     def close(self) -> None:
-        """Close once everything is sent."""
+        """Send a pending head, then close."""
         self._send_head()
         self._transport.close()
 

@@ -1,4 +1,4 @@
-"""Answers at the client's speed: large bodies go out in pieces, and what waits in memory is bounded for each caller."""
+"""Back-pressure: large bodies are sent in pieces, and the unread bytes in memory are limited for each caller."""
 
 import asyncio
 from collections import Counter
@@ -11,31 +11,31 @@ from apexbridge.errors import ServerError
 from apexbridge.surfaces.http.transport.error_responses import answer_error
 
 PIECE_BYTES = 64 * 1024
-"""A body is handed to the connection in pieces of this size; each waits until the client has taken earlier ones."""
+"""A body is sent in pieces of this size. Each waits until the client has read earlier ones."""
 MAX_HELD_BYTES = 32 * 1024 * 1024
-"""Of answers that one caller has not read yet; a single answer may be larger."""
+"""Limit for the unread responses of one caller. A single response may be larger."""
 MAX_HELD_IN_ALL = 256 * 1024 * 1024
 RETRY_SECONDS = 5
 _EXTENSION = "apexbridge.unread"
 
 
 class UnreadAnswers:
-    """How many bytes of answers wait in memory for their callers."""
+    """Counts the bytes of unread responses in memory, per caller."""
 
     def __init__(self) -> None:
         self._held: Counter[str] = Counter()
         self._in_all = 0
 
     def bytes_of(self, caller: str) -> int:
-        """What waits for one caller."""
+        """Unread bytes of one caller."""
         return self._held[caller]
 
     @contextmanager
     def claim(self, caller: str, size: int) -> Iterator[None]:
-        """Count an answer while the block lasts.
+        """Count a response until the block ends.
 
         Raises:
-            ServerError: QUEUE_FULL, if the caller or all callers together have too much waiting.
+            ServerError: QUEUE_FULL, if the caller or all callers together have too many unread bytes.
         """
         held = self._held[caller]
         own_limit = MAX_HELD_BYTES if caller else MAX_HELD_IN_ALL  # callers without a key are counted as one
@@ -59,7 +59,7 @@ class UnreadAnswers:
 
 @contextmanager
 def held_by(scope: Scope, size: int) -> Iterator[None]:
-    """Count an answer to this request while the block lasts.
+    """Count a response to this request until the block ends.
 
     Raises:
         ServerError: QUEUE_FULL.
@@ -73,14 +73,13 @@ def held_by(scope: Scope, size: int) -> Iterator[None]:
 
 
 class PacedAnswers:
-    """Cuts large bodies into pieces, so that a client that does not read costs little."""
+    """Splits large bodies into pieces, so that a client that does not read uses little memory."""
 
     def __init__(self, app: ASGIApp, *, unread: UnreadAnswers) -> None:
         self._app = app
         self._unread = unread
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -94,10 +93,10 @@ class PacedAnswers:
                 return
             body = message.get("body", b"")
             if message["type"] == "http.response.start" and _content_length(message) > PIECE_BYTES:
-                start = message  # not sent before it is clear that there is room for the body
+                start = message  # sent only once the body is known to be within the limits
                 return
             if start is None:
-                if len(body) <= PIECE_BYTES:  # the many small events of a stream
+                if len(body) <= PIECE_BYTES:  # such as the small events of a stream
                     await send(message)
                 else:
                     await _send_in_pieces(send, message, body)
@@ -124,7 +123,7 @@ async def _send_in_pieces(send: Send, message: Message, body: bytes) -> None:
         end = begin + PIECE_BYTES
         more = end < len(body) or message.get("more_body", False)
         await send({"type": "http.response.body", "body": bytes(view[begin:end]), "more_body": more})
-        await asyncio.sleep(0)  # a quick client must not keep the others waiting
+        await asyncio.sleep(0)  # a fast client must not block the others
 
 
 def _content_length(message: Message) -> int:

@@ -1,4 +1,4 @@
-"""Uploads, streamed to an unnamed file on the skills' own disk: never whole in memory, never left behind."""
+"""Streams uploads to an unnamed temporary file on the disk of the skills: never whole in memory, always cleaned up."""
 
 import tempfile
 from collections.abc import AsyncIterator, Callable
@@ -21,15 +21,15 @@ from apexbridge.skills.models import Profile
 from apexbridge.storage.faults import storage_faults
 
 WRITE_BYTES = MEGABYTE
-"""Written to disk at a time, off the event loop."""
+"""Written to disk at a time, in a thread."""
 FORM_BYTES = 64 * 1024
-"""What a form may add to its archive; an archive that is too large by less is refused when it is looked at."""
+"""Allowed overhead of a form. An archive that exceeds its limit by less is refused when it is inspected."""
 MAX_FIELDS = 16
 MAX_FIELD_BYTES = 1024
 MAX_BOUNDARY_BYTES = 70
 """RFC 2046."""
 DRAIN_BYTES = 2 * MAX_ARCHIVE_BYTES
-"""How much of a too large upload is still read and thrown away, so that its sender gets to see the answer."""
+"""How much of a too large upload is read and discarded, so that the client can read the error response."""
 _ARCHIVE_TYPES = {"application/zip", "application/x-zip-compressed", "application/octet-stream"}
 _TRUTH = {
     "true": True,
@@ -46,7 +46,7 @@ _TRUTH = {
 
 @dataclass(slots=True, kw_only=True)
 class Upload:
-    """An archive that arrived, and what its sender wants done with it."""
+    """A received file and the options of its request."""
 
     file: BinaryIO
     filename: str | None = None
@@ -62,7 +62,7 @@ class Upload:
 
     @property
     def profile(self) -> Profile | None:
-        """The profile that was asked for."""
+        """The requested profile; None if missing."""
         value = self.fields.get("profile") or None
         if value is not None and value not in get_args(Profile):
             raise InvalidInputError(f"profile must be one of {', '.join(get_args(Profile))}")
@@ -71,11 +71,11 @@ class Upload:
 
 @asynccontextmanager
 async def receive_upload(request: Request, folder: Path, *, any_type: bool = False) -> AsyncIterator[Upload]:
-    """Receive a form with a `file`, or a bare archive whose options stand in the query.
+    """Receive a form with a `file`, or a bare archive with its options in the query.
 
-    With `any_type`, a file of any kind in a form.
+    With `any_type`, receive a file of any kind in a form.
 
-    What has arrived counts for the caller on the server's disk until the block ends.
+    The received bytes count against the caller's disk limit until the block ends.
 
     Raises:
         ServerError: STORAGE_FULL.
@@ -116,7 +116,7 @@ def _unnamed_file(folder: Path) -> BinaryIO:
 
 @dataclass(frozen=True, slots=True)
 class _Arriving:
-    """The file that a body goes to."""
+    """The file that a body is written to."""
 
     file: BinaryIO
     claim: Claim
@@ -129,7 +129,7 @@ class _Arriving:
 
 
 async def _receive(request: Request, reader: "_Body | _Form", target: _Arriving) -> None:
-    """Write what the reader takes for the archive, piece by piece."""
+    """Write the archive that the reader finds in the body, piece by piece."""
     limit, received = MAX_ARCHIVE_BYTES + FORM_BYTES, 0
     async for piece in request.stream():
         target.check_caller()
@@ -150,7 +150,7 @@ async def _receive(request: Request, reader: "_Body | _Form", target: _Arriving)
 
 
 class _Body:
-    """A body that is the archive."""
+    """A body that is the archive itself."""
 
     def __init__(self) -> None:
         self.pending = bytearray()
@@ -160,7 +160,7 @@ class _Body:
 
 
 class _Form:
-    """A form: its `file` goes to `pending`, its small fields are kept."""
+    """A form. Its `file` goes to `pending`, its small fields to `fields`."""
 
     def __init__(self, boundary: bytes) -> None:
         if not boundary:
@@ -197,7 +197,7 @@ class _Form:
             raise InvalidInputError(f"The form cannot be read: {error}") from error
 
     def finish(self) -> None:
-        """The whole form is here."""
+        """Check that the form is complete and has a file."""
         if not self._complete:
             raise InvalidInputError("The form is cut off")
         if not self._has_file:
