@@ -144,7 +144,7 @@ class Disk:
         return bool(caller and self._quota)
 
     def _is_stale(self, caller: str) -> bool:
-        """Whether to measure a refused caller again. Not with open claims: a scan may count their files twice."""
+        """Whether to measure a refused caller again. Not with open claims: a scan would miscount them."""
         if caller not in self._refused or self._open[caller]:
             return False
         return time.monotonic() - self._measured.get(caller, 0.0) > MEASURE_AGAIN_SECONDS
@@ -241,7 +241,7 @@ class Ballast:
                 os.close(descriptor)
 
     async def give_way(self, act: Callable[[], Awaitable[T]]) -> T:
-        """Run an operation that must work on a full disk too: if it fails, delete the ballast and try once more."""
+        """Run an operation that must work on a full disk too: on an error, delete the ballast and try once more."""
         try:
             return await act()
         except (OSError, sqlite3.Error):

@@ -44,7 +44,7 @@ def _offered(value: Any) -> Iterator[Tool]:
 
 
 def _check(registry: ToolRegistry, tool: Tool) -> None:
-    """Refuse reserved and taken ids, before any tool of the entry point is registered."""
+    """Refuse reserved names and taken ids, before any tool of the entry point is registered."""
     if tool.id.startswith(SKILL_PREFIX) or tool.metadata.category in RESERVED_CATEGORIES:
         raise InvalidInputError(f"{tool.id} ({tool.metadata.category}) is a name of the product's own")
     if registry.find(tool.id) is not None:

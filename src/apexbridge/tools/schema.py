@@ -14,7 +14,7 @@ from apexbridge.errors import InvalidSchemaError
 from apexbridge.wire import MAX_PROBLEM_CHARACTERS, MAX_PROBLEMS, WireModel, problem
 
 MAX_SCHEMA_NODES = 2_000
-"""Nodes of a schema with every reference followed; nested references grow exponentially."""
+"""Nodes of a schema with every reference followed; nested references can make it grow exponentially."""
 MAX_PATTERNS = 64
 MAX_PATTERN_BYTES = 16 * 1024
 """Compiled size of a pattern. Matching time is linear in the text and in this size."""
