@@ -1,6 +1,6 @@
 """apexbridge: the tool-and-skills layer between any OpenAI-compatible client and model.
 
-The names below are the public surface; what is heavy is imported when it is first asked for.
+The names below are the public API. Heavy modules are imported on first use.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used, so that `import apexbridge` stays cheap."""
+    """Import a public name on first use, so that `import apexbridge` stays cheap."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

@@ -12,23 +12,23 @@ _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def make_private_folder(path: Path) -> None:
-    """Create a folder for the owner alone, and so the missing ones above it; an existing one keeps its mode."""
+    """Create a folder with mode 0700, and its missing parents too. An existing folder keeps its mode."""
     missing = list(takewhile(lambda folder: not folder.is_dir(), (path, *path.parents)))
     for folder in reversed(missing):
         folder.mkdir(PRIVATE_FOLDER, exist_ok=True)
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Write a file for the owner alone."""
+    """Write a file, created with mode 0600. Symlinks are not followed."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, PRIVATE_FILE)
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)
 
 
 def take_from_others(path: Path) -> None:
-    """Remove every right of group and others from a file, or from a folder with all that is in it.
+    """Remove all permissions of group and others from a file, or from a folder and everything in it.
 
-    Links are left alone. The topmost folder changes last: if it is private, so is everything below it.
+    Symlinks are skipped. The topmost folder changes last: if it is private, so is everything below it.
     """
     found, waiting = [path], [path]
     while waiting:
@@ -42,7 +42,7 @@ def take_from_others(path: Path) -> None:
 
 
 def is_open_to_others(path: Path) -> bool:
-    """Whether the mode grants group or others anything; False for links and for what is missing."""
+    """Whether the mode grants any permission to group or others; False for symlinks and missing files."""
     try:
         status = path.lstat()
     except OSError:
@@ -51,7 +51,7 @@ def is_open_to_others(path: Path) -> bool:
 
 
 def _take(path: Path) -> None:
-    with suppress(OSError):  # a link, or gone in the meantime
+    with suppress(OSError):  # a symlink, or removed in the meantime
         descriptor = os.open(path, _OPEN)
         try:
             mode = os.fstat(descriptor).st_mode

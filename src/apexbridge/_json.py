@@ -8,15 +8,15 @@ from typing import Any
 
 MAX_DEPTH = 64
 MAX_VALUES = 100_000
-"""Parsing, validating and encoding cost about a microsecond a value each; together they must not stall the server."""
+"""Parsing, validating and encoding each cost about a microsecond per value; they must not stall the event loop."""
 MAX_DIGITS = 1_000
-"""Of a number: to parse and to compare one takes time that is quadratic in its digits."""
+"""Digits of one number: parsing and comparing it takes time quadratic in its digits."""
 SMALL_BYTES = 64 * 1024
-"""In a smaller document long numbers cost nothing worth looking for; the parser itself refuses 4,300 digits."""
+"""Long numbers are cheap in smaller documents: no check. The parser itself refuses more than 4,300 digits."""
 _DIGITS = b"0" * (MAX_DIGITS + 1)
 _AS_ZEROS = bytes.maketrans(b"123456789", b"000000000")
 _QUOTES_PER_VALUE = 4
-"""A value that is a string, and its key."""
+"""Two of a string value, two of its key."""
 _ALL_BUT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _OPENING = frozenset(b"[{")
 
@@ -29,19 +29,19 @@ def loads_untrusted(text: str) -> Any:
     """Parse JSON of bounded shape.
 
     Raises:
-        ValueError: it is not JSON, or exceeds a limit.
+        ValueError: the text is not valid JSON, or exceeds a limit.
     """
     check_shape(text.encode("utf-8", "surrogatepass"))
     try:
         return json.loads(text)
-    except RecursionError as error:  # malformed, as the depth was checked
+    except RecursionError as error:  # the depth was checked, so the text is malformed
         raise ValueError("not valid JSON") from error
 
 
 def check_shape(body: bytes, *, max_depth: int = MAX_DEPTH, max_values: int = MAX_VALUES) -> None:
     """Refuse JSON that is too deep or has too many values; text in strings does not count.
 
-    Malformed JSON is left to the parser: it stops at the first mistake, and up to there the counts are right.
+    Malformed JSON is left to the parser: it stops at the first error, and the counts are correct up to there.
 
     Raises:
         JsonShapeError: a limit is exceeded.

@@ -1,4 +1,4 @@
-"""Waiting in asyncio: until something is done in spite of a cancellation, or for an event up to a limit."""
+"""asyncio helpers: complete work despite cancellation, and wait for an event with a timeout."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 async def run_to_completion(work: Awaitable[T]) -> T:
-    """Run this in its own task until it is done. A cancellation meanwhile is raised only then.
+    """Run `work` in its own task until it is done. A cancellation in the meantime is raised afterwards.
 
     For work that must not be abandoned halfway. A thread, for example, cannot be cancelled: it would go on to rename
     folders that the cancelled caller is already removing.
@@ -34,7 +34,7 @@ async def run_to_completion(work: Awaitable[T]) -> T:
 
 
 async def wait_up_to(seconds: float, event: asyncio.Event) -> None:
-    """Return when the event is set, or when the time is over."""
+    """Return when the event is set or the time is up."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()

@@ -1,18 +1,19 @@
-"""Text of unknown origin, made fit to be shown and compared."""
+"""Untrusted text: normalisation for comparison, escaping for display."""
 
 import unicodedata
 from typing import Literal
 
 _PIECE = 500
-"""Characters that are normalised together."""
+"""Characters that are normalised at a time."""
 CJK_RANGES = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uac00-\ud7af"
 """Chinese, Japanese and Korean characters, for a character class of a regular expression."""
 
 
 def normalized(form: Literal["NFC", "NFD", "NFKC", "NFKD"], text: str) -> str:
-    """Unicode normalisation in linear time: combining marks are sorted, which takes quadratic time for a run of them.
+    """Unicode normalisation in linear time.
 
-    A long text is normalised in pieces; only a character that is composed across their border stays decomposed.
+    Normalisation sorts combining marks, which takes quadratic time for a long run of them. A long text is therefore
+    normalised in chunks; only a character that is composed across a chunk border stays decomposed.
     """
     if len(text) <= _PIECE or text.isascii():
         return unicodedata.normalize(form, text)
@@ -21,7 +22,7 @@ def normalized(form: Literal["NFC", "NFD", "NFKC", "NFKD"], text: str) -> str:
 
 
 def escaped(text: str) -> str:
-    """The text with everything that cannot be seen as an escape: controls, line ends, direction marks, surrogates."""
+    """The text with unprintable characters escaped: control characters, line ends, direction marks, surrogates."""
     if text.isprintable():
         return text
     return "".join(

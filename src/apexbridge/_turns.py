@@ -1,4 +1,4 @@
-"""Turns: a number of jobs at once, the others in a queue in which callers take turns."""
+"""A fair queue: a limited number of jobs runs at a time; the others wait, and callers take turns."""
 
 from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncIterator
@@ -7,39 +7,35 @@ from contextlib import asynccontextmanager
 import anyio
 
 SHARE = 2
-"""While others wait, one caller gets at most one in this many of the running jobs."""
+"""While other callers wait, one caller gets at most 1/SHARE of the running jobs."""
 
 
 class Turns:
-    """Callers take turns; the jobs of one caller come first in, first out."""
+    """Callers take turns; the jobs of one caller are first in, first out."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self._running: Counter[str] = Counter()
         self._waiting: OrderedDict[str, deque[anyio.Event]] = OrderedDict()
-        """By caller; the first one is next."""
+        """By caller; the first caller is next."""
 
     @property
     def running(self) -> int:
-        """How many have their turn."""
         return self._running.total()
 
     @property
     def waiting(self) -> int:
-        """How many wait for theirs."""
         return sum(map(len, self._waiting.values()))
 
     def running_of(self, caller: str) -> int:
-        """How many of one caller have their turn."""
         return self._running[caller]
 
     def waiting_of(self, caller: str) -> int:
-        """How many of one caller wait for theirs."""
         return len(self._waiting.get(caller, ()))
 
     @asynccontextmanager
     async def turn(self, caller: str = "") -> AsyncIterator[None]:
-        """Wait for a turn, and have it for as long as the block lasts."""
+        """Wait for a turn; it lasts as long as the block."""
         await self._take(caller)
         try:
             yield
@@ -56,7 +52,7 @@ class Turns:
         try:
             await ticket.wait()
         except BaseException:
-            if ticket.is_set():  # our turn came in the very moment we gave up: pass it on
+            if ticket.is_set():  # the turn came just as this task was cancelled: pass it on
                 decrease(self._running, caller)
                 self._wake()
             else:
@@ -74,7 +70,7 @@ class Turns:
             ticket.set()
 
     def _next(self) -> str:
-        """The caller whose turn it is: the first one that has not its share of those that run, or else the first."""
+        """The first caller that is below its share of the running jobs, or else the first caller."""
         share = max(1, self.limit // SHARE)
         return next((caller for caller in self._waiting if self._running[caller] < share), next(iter(self._waiting)))
 
@@ -85,7 +81,7 @@ class Turns:
 
 
 def decrease(counter: "Counter[str]", caller: str) -> None:
-    """Count one less, and forget a caller that has none."""
+    """Decrease a caller's count, and remove the caller at zero."""
     counter[caller] -= 1
     if not counter[caller]:
         del counter[caller]

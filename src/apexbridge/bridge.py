@@ -1,4 +1,4 @@
-"""The composition root: everything wired together, once, here."""
+"""The composition root: the only module that wires the parts together."""
 
 import asyncio
 import logging
@@ -61,16 +61,16 @@ from apexbridge.tools.registry import ToolRegistry
 
 DATABASE_FILE = "apex.sqlite3"
 Indexing = Literal["wait", "background", "on-demand"]
-"""When skills are brought into the index: before anything else, while everything else goes on, or for a search."""
+"""When skills are indexed: while the bridge opens, in the background, or before the first search."""
 
 RETRY_SECONDS = 10
 TOOL_KEY = "tool:"
-"""Sets the counters of other tools apart from those of skills, which go by the skill's bare name."""
+"""Prefix of the call counters of all tools except skills; those of skills use the bare skill name."""
 logger = logging.getLogger(__name__)
 
 
 class Bridge:
-    """An opened data directory with everything that works on it.
+    """An open data directory and all services that work on it.
 
     Example:
         async with Bridge.open(Settings(data_dir="data")) as bridge:
@@ -111,7 +111,7 @@ class Bridge:
             self.tools,
             settings.chat,
             Approver(self.confirmation),
-            teach=self._teach if recorder else None,  # without records, nothing of a chat is kept
+            teach=self._teach if recorder else None,  # without records, nothing about a chat is stored
             recorder=recorder,
         )
         self.keys = keys
@@ -119,9 +119,9 @@ class Bridge:
         self.disk = disk
         self._tally = tally
         self.instance = uuid.uuid4().hex
-        """Tells this opened directory apart from any other one, so that nobody talks to the wrong server."""
+        """Identifies this open data directory, so that a client can detect that it talks to the wrong server."""
         self.is_indexed = False
-        """Whether the skills that were there at the start have been brought into the index."""
+        """Whether the skills that existed at startup are indexed."""
         self._indexing = indexing
         self._progress = progress
         self._index_lock = anyio.Lock()
@@ -138,13 +138,13 @@ class Bridge:
         index_progress: Progress | None = None,
         embedder: Embedder | None = None,
     ) -> AsyncIterator["Bridge"]:
-        """Take the data directory, bring everything in line with the disk, and keep it so until the block ends.
+        """Lock the data directory, sync everything with the disk, and keep it in sync until the block ends.
 
-        Vectors come from `embedder`, or else from the model that the settings name. `progress` is told of reading the
-        skills, `index_progress` of indexing them.
+        Vectors come from `embedder`, or else from the model in the settings. `progress` reports on reading the skills,
+        `index_progress` on indexing them.
 
         Raises:
-            ServerError: DATA_DIR_IN_USE, or STORAGE_FULL where the directory cannot be written to.
+            ServerError: DATA_DIR_IN_USE, or STORAGE_FULL if the directory cannot be written to.
         """
         settings = settings or Settings()
         embedder = embedder or choose_embedder(settings.retrieval)
@@ -195,7 +195,7 @@ class Bridge:
                     await audit.open()
                     stack.push_async_callback(audit.close)
                     stack.push_async_callback(tally.close)
-                    if not watch:  # else it is done beside: there may be very many, and a server is waited for
+                    if not watch:  # else keep_tidy does it in the background: it would delay the startup
                         await bridge.chats.sweep()
                     stack.push_async_callback(bridge.chats.close)
                     stack.push_async_callback(bridge.chat.close)
@@ -204,8 +204,9 @@ class Bridge:
                     stack.push_async_callback(runs.close)
                     await runs.recover()
                     await approvals.sweep()
-                    await database.erase()  # a crash may have left deleted words in the log of changes
-                    if not embedder.dimensions:  # what it is not known to be, it must not be taken to have changed from
+                    await database.erase()  # a crash may have left deleted text in the WAL file
+                    # Vector length still unknown: open the store first, or every skill would look re-embedded.
+                    if not embedder.dimensions:
                         await retrieval.wake()
                     await skills.initialize(progress, index=False)
                     if indexing == "wait":
@@ -226,7 +227,7 @@ class Bridge:
             await self.retrieval.remember(text, skill, succeeded=True, caller=request.caller, chat=request.link)
 
     def _register_tools(self, workspace: Workspace) -> None:
-        """The built-ins, and what other packages bring along."""
+        """Register the built-in tools and the tools of other packages."""
         desk = SkillDesk(self.skills)
         for tool in (
             file_read(workspace),
@@ -247,7 +248,7 @@ class Bridge:
         return await self.retrieval.search(query, limit=limit, for_model=for_model, caller=caller)
 
     async def switch_tool(self, id: str, *, enabled: bool) -> None:
-        """Switch a tool on or off: a skill's with the skill and for good, any other until the next start."""
+        """Enable or disable a tool: a skill permanently, any other tool until the next start."""
         if id.startswith(SKILL_PREFIX):
             await self.skills.set_enabled(id.removeprefix(SKILL_PREFIX), enabled)
         elif enabled:
@@ -256,12 +257,12 @@ class Bridge:
             self.tools.disable(id)
 
     def content_hash(self, skill: str) -> str | None:
-        """The content of an installed skill, as one value."""
+        """The content hash of an installed skill; None if missing."""
         tool = self.tools.find(skill_tool_id(skill))
         return tool.metadata.content_hash or None if tool else None
 
     async def tool_counts(self) -> dict[str, CallCounts]:
-        """How often each tool was called and how it went, by its id."""
+        """Number and outcome of the calls of each tool, by tool id."""
         counts = await self._tally.all()
         return {
             key.removeprefix(TOOL_KEY) if key.startswith(TOOL_KEY) else skill_tool_id(key): own
@@ -269,19 +270,19 @@ class Bridge:
         }
 
     async def prepare_sandbox(self) -> None:
-        """Build the walls and start the first interpreters, so that the first run need not wait for them."""
+        """Start the sandbox backend and the first interpreters, so that the first run does not wait for them."""
         try:
             await self.sandbox.warm_up()
         except ApexBridgeError as error:
             logger.warning("%s", error.message)
 
     async def prepare_search(self) -> None:
-        """Where the index is filled on demand, fill it now; elsewhere search answers with what there is."""
+        """Fill the index if it is filled on demand. Otherwise searches use what is indexed so far."""
         if self._indexing == "on-demand":
             await self._index_skills()
 
     async def _index_skills(self) -> None:
-        """Bring the index in line with the skills, if that was not done yet."""
+        """Sync the index with the skills, unless that was done already."""
         async with self._index_lock:
             if not self.is_indexed:
                 await self.retrieval.wake()
@@ -300,7 +301,7 @@ class Bridge:
 
 @asynccontextmanager
 async def _background(work: Coroutine[None, None, None] | None) -> AsyncIterator[None]:
-    """Let something go on while the block lasts. No task group: it would wrap the block's own errors in a group."""
+    """Run a coroutine while the block lasts. A task group would wrap the block's own errors in an exception group."""
     task = asyncio.create_task(work) if work is not None else None
     try:
         yield
@@ -313,7 +314,7 @@ async def _background(work: Coroutine[None, None, None] | None) -> AsyncIterator
 
 
 def _count(tally: CallTally, tool: str, success: bool, duration_ms: int) -> None:
-    """Count a call, unless it is a skill's: runs count themselves, whoever started them."""
+    """Count a call, except of a skill: every run of a skill is counted by `Runs`."""
     if not tool.startswith(SKILL_PREFIX):
         tally.count(f"{TOOL_KEY}{tool}", success, duration_ms)
 
@@ -327,7 +328,7 @@ def _uploads_folder(settings: Settings) -> Path:
 
 
 def _disk(settings: Settings, store: RunStore) -> Disk:
-    """What is written for callers: their workspace, their runs and their uploads."""
+    """Disk accounting for what callers write: their workspace, their runs and their uploads."""
 
     def measure(caller: str) -> int:
         runs, size = store.taken_by(caller)

@@ -1,7 +1,7 @@
-"""Room on the disk: a reserve that only administration may use, and a quota for each API key.
+"""Disk space: a reserve that only administration may use, and a quota for each API key.
 
-What is written for callers is claimed first. Claims count at once, so two writers cannot both take the last room.
-What a key has on the disk is measured when the key first writes, and kept up to date from then on.
+Writes for callers claim their space first. Claims count immediately, so two writers cannot both take the last space.
+The usage of a key is measured when the key first writes, and updated from then on.
 """
 
 import os
@@ -18,55 +18,55 @@ from apexbridge.errors import ServerError
 
 MB = 1024 * 1024
 RESERVE_BYTES = 256 * MB
-"""Free space that stays for the database, the audit log and administration."""
+"""Free space reserved for the database, the audit log and administration."""
 RESERVE_FILES = 4096
-"""Free file entries that stay, on file systems that have a fixed number."""
+"""Free inodes that are reserved, on file systems with a fixed number of them."""
 BLOCK_BYTES = 4096
 BALLAST_BYTES = 8 * MB
 BALLAST_FILE = ".ballast"
 MEASURE_AGAIN_SECONDS = 60.0
 SMALL_BYTES = 64 * 1024
-"""A write that frees room may need this much of the reserve for a moment."""
+"""A write that frees space may temporarily use this much of the reserve."""
 _UNKNOWN = 1 << 62
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 T = TypeVar("T")
 Measure = Callable[[str], int]
-"""How many bytes a caller has on the disk."""
+"""Returns how many bytes a caller uses on the disk."""
 
 
 class Disk:
-    """Counts what callers write. Safe to use from several threads."""
+    """Counts what callers write. Thread-safe."""
 
     def __init__(self, folder: Path, *, quota_bytes: int = 0, measure: Measure = lambda _: 0) -> None:
-        """`folder` is the data directory; a quota of 0 is none."""
+        """`folder` is the data directory; a quota of 0 means no quota."""
         self.ballast = Ballast(folder / BALLAST_FILE)
         self._folder = folder
         self._quota = quota_bytes
         self._measure = measure
         self._used: Counter[str] = Counter()
         self._measured: dict[str, float] = {}
-        """When each caller was measured."""
+        """Time at which each caller was measured."""
         self._refused: set[str] = set()
-        """Callers that were over their quota: measured again after a while, as files may be removed by hand."""
+        """Callers that exceeded their quota. They are measured again later, because files may be removed by hand."""
         self._open: Counter[str] = Counter()
-        """Claims of each caller that are not over."""
+        """Number of open claims by caller."""
         self._pending = 0
-        """Claimed and not written yet."""
+        """Bytes that are claimed and not written yet."""
         self._lock = threading.Lock()
         self._measuring = threading.Lock()
 
     @property
     def is_short(self) -> bool:
-        """Whether only administration should write."""
+        """Whether only the reserve is left, which is for administration."""
         return _room(self._folder) <= 0
 
     def is_measured(self, caller: str) -> bool:
-        """Whether it is known what a caller has on the disk, so that nothing has to be read for it."""
+        """Whether a caller's usage is known, so that no files have to be scanned."""
         return not self._is_counted(caller) or (caller in self._measured and not self._is_stale(caller))
 
     def used_by(self, caller: str) -> int:
-        """Bytes that a key has on the disk, claims included; 0 without a quota."""
+        """Bytes that a key uses on the disk, including claims; 0 without a quota."""
         if not self._is_counted(caller):
             return 0
         self._measure_once(caller)
@@ -74,7 +74,7 @@ class Disk:
 
     @contextmanager
     def claim(self, caller: str, folder: Path | None = None) -> Iterator["Claim"]:
-        """A claim below `folder`. It is given back at the end of the block, except for what was kept."""
+        """A claim for writes below `folder`. The end of the block releases it, except for what was kept."""
         if self._is_counted(caller):
             self._measure_once(caller)
         claim = Claim(self, caller, folder or self._folder)
@@ -99,24 +99,24 @@ class Disk:
             raise self._over_quota(caller)
 
     def add(self, caller: str, size: int) -> None:
-        """Something of a caller's was written under a claim that is over."""
+        """Count bytes that a caller wrote under a claim that has ended."""
         if self._is_counted(caller):
             with self._lock:
                 if caller in self._measured:
                     self._used[caller] += size
 
     def release(self, caller: str, size: int) -> None:
-        """Something of a caller's was removed."""
+        """Count bytes of a caller that were removed."""
         if size and self._is_counted(caller):
             with self._lock:
                 if caller in self._measured:
                     self._used[caller] = max(0, self._used[caller] - size)
 
     def _take(self, caller: str, folder: Path, size: int, *, at_least: int, grows_by: int) -> int:
-        """Claim up to `size` bytes; returns how many.
+        """Claim up to `size` bytes; returns the number granted.
 
         Raises:
-            ServerError: STORAGE_FULL, if there is no room for `at_least`.
+            ServerError: STORAGE_FULL, if fewer than `at_least` bytes are available.
         """
         with self._lock:
             granted = size
@@ -144,7 +144,7 @@ class Disk:
         return bool(caller and self._quota)
 
     def _is_stale(self, caller: str) -> bool:
-        """Whether a caller was refused and should be measured again. Open claims would be counted twice, or not."""
+        """Whether to measure a refused caller again. Not with open claims: a scan would miscount them."""
         if caller not in self._refused or self._open[caller]:
             return False
         return time.monotonic() - self._measured.get(caller, 0.0) > MEASURE_AGAIN_SECONDS
@@ -172,7 +172,7 @@ class Disk:
 
 
 class Claim:
-    """Room for one write."""
+    """Disk space for one write."""
 
     def __init__(self, disk: Disk, caller: str, folder: Path) -> None:
         self._disk = disk
@@ -182,7 +182,7 @@ class Claim:
         self._unkept = 0
 
     def take(self, size: int, *, replaces: int = 0) -> None:
-        """Claim room for `size` bytes, which will take the place of `replaces` bytes.
+        """Claim `size` bytes, which will replace `replaces` bytes.
 
         Raises:
             ServerError: STORAGE_FULL.
@@ -192,38 +192,38 @@ class Claim:
         self._unkept += size
 
     def take_up_to(self, size: int) -> int:
-        """Claim as much as there is room for; returns how much that is."""
+        """Claim up to `size` bytes; returns the number granted."""
         granted = self._disk._take(self._caller, self._folder, size, at_least=0, grows_by=size)
         self._pending += granted
         self._unkept += granted
         return granted
 
     def wrote(self) -> None:
-        """What was claimed is on the disk now, where the kernel counts it."""
+        """The claimed bytes are on the disk now: the kernel counts them as used."""
         self._disk._settle(self._caller, pending=self._pending, used=0)
         self._pending = 0
 
     def keep(self, size: int, *, replaced: int = 0) -> None:
-        """So much of the claim stays on the disk, and so much was removed for it."""
+        """Keep `size` bytes of the claim on the disk; `replaced` bytes were removed for them."""
         self._unkept -= size
         self._disk._settle(self._caller, pending=0, used=replaced)
 
     def give_back(self) -> None:
-        """End the claim."""
+        """End the claim and release what was not kept."""
         self._disk._settle(self._caller, pending=self._pending, used=self._unkept)
         self._pending = self._unkept = 0
 
 
 class Ballast:
-    """A file that takes up room until an administrative act finds the disk full."""
+    """A file that occupies space. It is deleted when an administrative operation finds the disk full."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self.is_released = False
-        """Whether the room was given away and not taken back yet."""
+        """Whether the file was deleted and not created again yet."""
 
     def fill(self) -> None:
-        """Take the room again, if there is enough."""
+        """Create the file again, if there is enough free space."""
         try:
             if self._path.stat(follow_symlinks=False).st_blocks * 512 >= BALLAST_BYTES:
                 self.is_released = False
@@ -241,7 +241,7 @@ class Ballast:
                 os.close(descriptor)
 
     async def give_way(self, act: Callable[[], Awaitable[T]]) -> T:
-        """Do something that must work on a full disk too: if it finds no room, it gets that of the ballast."""
+        """Run an operation that must work on a full disk too: on an error, delete the ballast and try once more."""
         try:
             return await act()
         except (OSError, sqlite3.Error):
@@ -250,7 +250,7 @@ class Ballast:
             return await act()
 
     def release(self) -> bool:
-        """Give the room away; returns whether there was any."""
+        """Delete the file; returns whether that freed space."""
         self.is_released = True
         try:
             had_room = self._path.stat(follow_symlinks=False).st_blocks > 0
@@ -261,12 +261,12 @@ class Ballast:
 
 
 def blocks(size: int) -> int:
-    """What a file of this size takes on the disk; an empty one takes an entry."""
+    """Bytes that a file of this size occupies; an empty file counts as one block."""
     return max(1, -(-size // BLOCK_BYTES)) * BLOCK_BYTES
 
 
 def size_on_disk(folder: Path) -> int:
-    """What a folder takes with everything in it. Links are not followed."""
+    """Bytes that a folder and its contents occupy. Symlinks are not followed."""
     total, folders = 0, [str(folder)]
     while folders:
         with suppress(OSError), os.scandir(folders.pop()) as entries:
@@ -280,11 +280,11 @@ def size_on_disk(folder: Path) -> int:
 
 
 def _room(folder: Path) -> int:
-    """Free bytes above the reserve; nothing if too few file entries are free."""
+    """Free bytes above the reserve; 0 if too few inodes are free."""
     try:
         found = _statvfs(folder)
     except OSError:
-        return _UNKNOWN  # the write itself will show it
+        return _UNKNOWN  # the write itself will fail if the disk is full
     if found.f_files and found.f_favail < min(RESERVE_FILES, found.f_files // 10):
         return 0
     return max(0, found.f_bavail * found.f_frsize - RESERVE_BYTES)
@@ -296,7 +296,7 @@ def _free_bytes(folder: Path) -> int:
 
 
 def _statvfs(folder: Path) -> os.statvfs_result:
-    """Of the file system that a folder is on, or will be on once it exists."""
+    """Status of the file system that a folder is on, or will be on once it exists."""
     while True:
         try:
             return os.statvfs(folder)

@@ -1,7 +1,7 @@
-"""The whole error tree: a code for programs, a status for HTTP, a message for people, details for both.
+"""The complete error tree: a code for programs, a status for HTTP, a message for people, details for both.
 
 ApexBridgeError
-├── SkillError                   a skill is concerned; details name it
+├── SkillError                   about a skill; details name it
 │   ├── SkillNotFoundError           SKILL_NOT_FOUND (executing: ENOENT)
 │   ├── SkillAlreadyExistsError      SKILL_ALREADY_EXISTS
 │   ├── SkillParseError              SKILL_PARSE_ERROR
@@ -12,9 +12,9 @@ ApexBridgeError
 │   ├── SkillDisabledError           TOOL_DISABLED
 │   ├── DirectModeDisabledError      DIRECT_MODE_DISABLED
 │   ├── SkillPermissionError         EACCES
-│   ├── SkillExecutionError          EXIT_NONZERO and its kin
+│   ├── SkillExecutionError          EXECUTION_ERROR; `details.cause` is EXIT_NONZERO or similar
 │   └── SkillTimeoutError            TIMEOUT
-├── ToolError                    a tool is concerned; also CONFIRMATION_REQUIRED, APPROVAL_INVALID
+├── ToolError                    about a tool; also CONFIRMATION_REQUIRED, APPROVAL_INVALID
 │   ├── ToolNotFoundError            TOOL_NOT_FOUND
 │   ├── InvalidInputError            INVALID_INPUT
 │   │   └── InvalidSchemaError           a schema that cannot be used
@@ -79,7 +79,7 @@ STATUS_OF_CODE: Mapping[str, int] = {
     "NOT_READY": 503,
     "STORAGE_FULL": 507,
 }
-"""Every code the product answers with, and the HTTP status that belongs to it."""
+"""Every error code and its HTTP status."""
 RETRYABLE_CODES = frozenset(
     {
         "BUSY",
@@ -93,14 +93,14 @@ RETRYABLE_CODES = frozenset(
         "STORAGE_FULL",
     }
 )
-"""Where the same call may go well another time; everywhere else it has to be another call."""
+"""Codes for which the same call may succeed later. For all other codes the call has to change."""
 
 
 class ApexBridgeError(Exception):
-    """The root: everything apexbridge raises on purpose is one of these."""
+    """Base class of all errors that apexbridge raises on purpose."""
 
     name: ClassVar[str] = "ServerError"
-    """The family, as the `name` of the error's JSON."""
+    """The error family: the `name` in the error's JSON."""
     default_code: ClassVar[str] = "INTERNAL_ERROR"
 
     def __init__(self, message: str, *, code: str | None = None, **details: Any) -> None:
@@ -113,16 +113,16 @@ class ApexBridgeError(Exception):
 
     @property
     def status(self) -> int:
-        """The HTTP status that belongs to the code."""
+        """The HTTP status of the code."""
         return STATUS_OF_CODE[self.code]
 
     @property
     def is_retryable(self) -> bool:
-        """Whether trying the same again can help."""
+        """Whether retrying the same call can help."""
         return self.code in RETRYABLE_CODES
 
     def to_json(self) -> dict[str, Any]:
-        """The one shape in which every door shows an error."""
+        """The error as JSON, the same at every entry point."""
         return {
             "success": False,
             "name": self.name,
@@ -133,7 +133,7 @@ class ApexBridgeError(Exception):
 
 
 class SkillError(ApexBridgeError):
-    """A skill is concerned; where known, `details.skillName` names it."""
+    """An error about a skill; `details.skillName` is its name, if known."""
 
     name = "SkillError"
 
@@ -160,7 +160,7 @@ class SkillAlreadyExistsError(SkillError):
 
 
 class SkillParseError(SkillError):
-    """A SKILL.md cannot be read; `details.line` says where."""
+    """A SKILL.md cannot be read; `details.line` is the line."""
 
     default_code = "SKILL_PARSE_ERROR"
 
@@ -198,19 +198,19 @@ class FieldNotEditableError(SkillError):
 
 
 class SkillReadOnlyError(SkillError):
-    """The skill lives in a root that is never written to."""
+    """The skill is in a read-only root."""
 
     default_code = "SKILL_READ_ONLY"
 
 
 class SkillDisabledError(SkillError):
-    """The operator switched this skill off."""
+    """The operator disabled this skill."""
 
     default_code = "TOOL_DISABLED"
 
 
 class DirectModeDisabledError(SkillError):
-    """The operator switched direct mode off."""
+    """The operator disabled direct mode."""
 
     default_code = "DIRECT_MODE_DISABLED"
 
@@ -222,19 +222,19 @@ class SkillPermissionError(SkillError):
 
 
 class SkillExecutionError(SkillError):
-    """A run ended badly."""
+    """A run failed."""
 
     default_code = "EXECUTION_ERROR"
 
 
 class SkillTimeoutError(SkillExecutionError):
-    """A run took longer than it may."""
+    """A run exceeded its time limit."""
 
     default_code = "TIMEOUT"
 
 
 class ToolError(ApexBridgeError):
-    """A tool is concerned; `details.retryable` says whether trying the same again can help."""
+    """An error about a tool; `details.retryable` says whether retrying the same call can help."""
 
     name = "ToolError"
 
@@ -244,13 +244,13 @@ class ToolError(ApexBridgeError):
 
 
 class ToolNotFoundError(ToolError):
-    """No tool of that id is registered."""
+    """No tool with that id is registered."""
 
     default_code = "TOOL_NOT_FOUND"
 
 
 class InvalidInputError(ToolError):
-    """The input does not fit; `details.errors` lists path and message of each problem."""
+    """The input is invalid; `details.errors` lists the path and message of each problem."""
 
     name = "RequestError"
     default_code = "INVALID_INPUT"
@@ -261,7 +261,7 @@ class InvalidSchemaError(InvalidInputError):
 
 
 class ToolDisabledError(ToolError):
-    """The tool is switched off."""
+    """The tool is disabled."""
 
     default_code = "TOOL_DISABLED"
 
@@ -279,13 +279,13 @@ class ToolExecutionError(ToolError):
 
 
 class RequestError(ApexBridgeError):
-    """The request asks for something that is not there or not allowed."""
+    """The request asks for something that does not exist or is not allowed."""
 
     name = "RequestError"
     default_code = "NOT_FOUND"
 
 
 class ServerError(ApexBridgeError):
-    """The server's own state stands in the way."""
+    """The server's own state prevents the request."""
 
     name = "ServerError"

@@ -1,4 +1,4 @@
-"""Settings: flags win, then the environment (`APEX_…`), then `apex.toml`, then the defaults."""
+"""Settings, in order of precedence: flags, the environment (`APEX_…`), `apex.toml`, defaults."""
 
 import os
 from pathlib import Path
@@ -54,7 +54,7 @@ class UpstreamSettings(BaseModel):
     tool_mode: ToolMode = "auto"
 
     def upstream(self) -> Upstream:
-        """What it describes."""
+        """The upstream that this table describes."""
         return Upstream(
             name=self.name,
             base_url=self.base_url,
@@ -224,12 +224,12 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Three sources and no more: a stray `.env` of the folder we stand in is not ours."""
+        """Only three sources: a stray `.env` in the working directory is not read."""
         return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
 
     @property
     def retrieval(self) -> RetrievalSettings:
-        """The part that is about search."""
+        """The settings of search."""
         return RetrievalSettings(
             embedding=self.embedding,
             base_url=self.embedding_base_url,
@@ -244,7 +244,7 @@ class Settings(BaseSettings):
 
     @property
     def sandbox(self) -> SandboxSettings:
-        """The part that is about running scripts."""
+        """The settings of the sandbox."""
         return SandboxSettings(
             backend=self.sandbox_backend,
             require=self.sandbox_require,
@@ -264,7 +264,7 @@ class Settings(BaseSettings):
 
     @property
     def chat(self) -> ChatSettings:
-        """The part that is about chat."""
+        """The settings of chat requests."""
         return ChatSettings(
             llm=LLMSettings(upstreams=self._upstreams, default_model=self.llm_model),
             limits=ChatLimits(
@@ -278,7 +278,7 @@ class Settings(BaseSettings):
 
     @property
     def _upstreams(self) -> tuple[Upstream, ...]:
-        """The server that is set by itself, with OpenAI's own variables as fallbacks, and those of the tables."""
+        """The server of `llm_base_url`, with OpenAI's own variables as fallbacks, and those of the `[[llm]]` tables."""
         several = tuple(table.upstream() for table in self.llm)
         base_url = self.llm_base_url or (None if several else os.environ.get("OPENAI_BASE_URL"))
         if base_url is None:
@@ -299,12 +299,12 @@ class Settings(BaseSettings):
 
     @property
     def workspace(self) -> Path:
-        """Where file tools work and input files are taken from."""
+        """The folder of the file tools, and of input files."""
         return (self.workspace_root or self.data_dir / "workspace").expanduser().absolute()
 
     @property
     def skills(self) -> SkillsSettings:
-        """The part that is about skills."""
+        """The settings of skills."""
         return SkillsSettings(
             roots=self.skill_roots,
             default_mode=self.default_mode,
@@ -318,10 +318,10 @@ class Settings(BaseSettings):
 
 
 def load_settings(**flags: Any) -> Settings:
-    """Settings from flags (None counts as not given), environment and file.
+    """Settings from flags (None counts as missing), environment and file.
 
     Raises:
-        ServerError: INVALID_SETTING, naming each setting that does not fit and where it came from.
+        ServerError: INVALID_SETTING, with each invalid setting and where it was set.
     """
     given = {key: value for key, value in flags.items() if value is not None}
     try:
@@ -331,7 +331,7 @@ def load_settings(**flags: Any) -> Settings:
 
 
 def origins(**flags: Any) -> dict[str, Origin]:
-    """Where each setting's value comes from."""
+    """The source of each setting's value."""
     environment, file = EnvSettingsSource(Settings)(), TomlConfigSettingsSource(Settings)()
 
     def origin(name: str) -> Origin:

@@ -1,4 +1,4 @@
-"""What crosses a boundary: snake_case in Python, camelCase in JSON."""
+"""Models that cross a boundary: snake_case in Python, camelCase in JSON."""
 
 from collections.abc import Iterable, Sequence
 from itertools import islice
@@ -11,7 +11,7 @@ from pydantic_core import PydanticCustomError
 MAX_UNKNOWN_FIELDS = 20
 MAX_PROBLEMS = 20
 MAX_PROBLEM_CHARACTERS = 300
-"""Of a path or message: both can quote what was sent."""
+"""Length of a path or message: both can quote the input."""
 
 
 class WireModel(BaseModel):
@@ -28,7 +28,7 @@ class WireInput(WireModel):
     @model_validator(mode="before")
     @classmethod
     def _refuse_many_unknown_fields(cls, data: Any) -> Any:
-        """One error instead of one for each field: a body can hold very many of them."""
+        """Report one error instead of one per field: a body can contain very many unknown fields."""
         fields = cls.model_fields
         if isinstance(data, dict) and len(data) > 2 * len(fields) + MAX_UNKNOWN_FIELDS:
             raise PydanticCustomError("too_many_fields", f"has {len(data)} fields; it knows only {len(fields)}")
@@ -36,7 +36,7 @@ class WireInput(WireModel):
 
 
 def problem(path: Iterable[object], message: str) -> dict[str, str]:
-    """One thing that is wrong with an input, of bounded length."""
+    """One problem with an input, of bounded length."""
     parts = (str(part)[:MAX_PROBLEM_CHARACTERS] for part in path)
     return {
         "path": ".".join(islice(parts, MAX_PROBLEMS))[:MAX_PROBLEM_CHARACTERS],
@@ -45,13 +45,13 @@ def problem(path: Iterable[object], message: str) -> dict[str, str]:
 
 
 def _cut(message: str) -> str:
-    """A message of bounded length; its middle goes, as messages begin with what was sent and end with the reason."""
+    """Cut the middle of a long message: messages begin with the input and end with the reason."""
     half = MAX_PROBLEM_CHARACTERS // 2
     return message if len(message) <= MAX_PROBLEM_CHARACTERS else f"{message[:half]}…{message[1 - half :]}"
 
 
 def summary_of(problems: Sequence[dict[str, str]], *, total: int | None = None) -> str:
-    """Problems in one line; `total` is how many there were."""
+    """Problems in one line; `total` is their number before truncation."""
     listed = "; ".join(f"{item['path']}: {item['message']}".removeprefix(": ") for item in problems)
     more = (total or 0) - len(problems)
     return f"{listed}; and {more} more" if more > 0 else listed

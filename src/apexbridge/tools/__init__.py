@@ -1,1 +1,1 @@
-"""Tools: what they are, where they are kept, and the one place that runs a call."""
+"""Tools: their definition, the registry, and the one place that runs a call."""

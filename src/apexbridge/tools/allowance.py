@@ -1,4 +1,4 @@
-"""What may be called while a skill's instructions are in force: its `allowed-tools`, read generously."""
+"""The tools that may be called while a skill's instructions are active: its `allowed-tools`, parsed leniently."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -7,12 +7,12 @@ from typing import Any
 from apexbridge.tools.naming import skill_tool_id, wire_name
 
 NEVER_LIMITED = frozenset({"vector-search", "read-skill"})
-"""Looking for skills and reading them does nothing but inform."""
+"""Searching and reading skills has no side effects."""
 RUN_SKILL = "run-skill"
 MAX_PATTERN_CHARACTERS = 128
 MAX_NAMES = 100
 MAX_WILDCARDS = 10
-"""Patterns that are compared with every tool, to warn of those that fit none."""
+"""Wildcard patterns that are compared with every tool, to warn about those that match none."""
 _READING = ("file-read", "list-files")
 _COMMON_NAMES: Mapping[str, tuple[str, ...]] = {
     "read": _READING,
@@ -22,13 +22,13 @@ _COMMON_NAMES: Mapping[str, tuple[str, ...]] = {
     "write": ("file-write",),
     "edit": ("file-write",),
 }
-"""What packages written for other agents call these tools."""
+"""Names of these tools in packages written for other agents."""
 _SHELL = "bash"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allowance:
-    """What one skill allows."""
+    """The tools that one skill allows."""
 
     skill: str
     patterns: tuple[str, ...]
@@ -37,7 +37,7 @@ class Allowance:
 
     @classmethod
     def of(cls, skill: str, names: Iterable[str], *, known: Collection[str]) -> "Allowance | None":
-        """Read a skill's `allowed-tools`; None where it limits nothing."""
+        """Parse a skill's `allowed-tools`; None if it limits nothing."""
         patterns: list[str] = []
         warnings: list[str] = []
         runs_own_scripts, wildcards = False, 0
@@ -46,7 +46,7 @@ class Allowance:
             warnings.append(f"allowed-tools of {skill} has {len(given)} names; those after {MAX_NAMES} are left out")
         spelled = {spelling for id in known for spelling in (id, wire_name(id))}
         for whole in given[:MAX_NAMES]:
-            # `Bash(git add:*)` says more than we tell apart.
+            # The scope in `Bash(git add:*)` is ignored: only whole tools can be allowed.
             name = " ".join(whole.partition("(")[0].split())[:MAX_PATTERN_CHARACTERS]
             if name.lower() == _SHELL:
                 runs_own_scripts = True
@@ -70,7 +70,7 @@ class Allowance:
         )
 
     def permits(self, id: str, input: Mapping[str, Any]) -> bool:
-        """Whether a call is within it."""
+        """Whether a call is allowed."""
         if id in NEVER_LIMITED or self._names(id):
             return True
         skill = input.get("name") if id == RUN_SKILL else None
@@ -88,13 +88,13 @@ class Allowance:
 
     @property
     def told(self) -> str:
-        """What is allowed, in words."""
+        """The allowed tools as text, for messages."""
         own = [f"run-skill with {self.skill}'s scripts"] if self.runs_own_scripts else []
         return ", ".join([*self.patterns, *own]) or "nothing but searching and reading skills"
 
 
 def _fits(pattern: str, text: str) -> bool:
-    """Whether a text has the parts of a pattern between its stars, in their order: in one pass, whatever they are."""
+    """Whether a text matches a pattern with `*`, in one pass without backtracking."""
     first, *middle, last = pattern.split("*")
     if not text.startswith(first) or not text.endswith(last) or len(first) + len(last) > len(text):
         return False

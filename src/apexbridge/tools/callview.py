@@ -1,8 +1,8 @@
-"""A call as a person sees it before approving it: what is left out is named by its size and its SHA-256.
+"""A call as shown to the person who approves it: omitted text is replaced by its size and SHA-256.
 
-What decides what runs (script, timeout, arguments, files) comes first, each in a room of its own, so that padding one
-hides none of the others. Marks such as `<<12 characters hidden, sha256 …>>` are outside of all quotes, so no value can
-forge one.
+The values that decide what runs (script, timeout, arguments, files) come first, each with its own share of the length,
+so that padding one cannot hide the others. Marks such as `<<12 characters hidden, sha256 …>>` are outside all quotes,
+so no value can forge one.
 """
 
 import hashlib
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 SUMMARY_CHARACTERS = 5_000
-"""What a summary has, give or take one value and the marks."""
+"""Approximate length of a summary: one value and the marks may exceed it."""
 STORED_CHARACTERS = 64 * 1024
-"""A call up to this size is kept whole."""
+"""A call up to this size is stored in full."""
 MAX_DEPTH = 20
 _FIRST = ("script", "timeout", "args", "files")
 _SHARES = {"script": 0.1, "timeout": 0.02, "args": 0.2, "files": 0.3}
@@ -23,7 +23,7 @@ _INPUT_SHARE = 0.3
 
 @dataclass(slots=True)
 class _Room:
-    """How much may still be shown, and in which pieces."""
+    """The remaining length of the output, and limits for single values."""
 
     left: int
     text: int
@@ -31,21 +31,21 @@ class _Room:
     items: int
     """Entries of one list or object."""
     digits: int
-    """Of a SHA-256."""
+    """Hexadecimal digits of a SHA-256."""
 
     def mark(self, count: int, unit: str, hidden: str) -> str:
-        """Say what is hidden."""
+        """The mark that replaces hidden text."""
         digest = hashlib.sha256(hidden.encode("utf-8", "surrogatepass")).hexdigest()
         return f"<<{count:,} {unit}{'' if count == 1 else 's'} hidden, sha256 {digest[: self.digits]}>>"
 
 
 def summary_of(call: Mapping[str, Any]) -> str:
-    """The call in a few lines."""
+    """The call, shortened for an approval question."""
     return _sections(call, lambda share: _Room(int(SUMMARY_CHARACTERS * share), text=240, items=25, digits=16))
 
 
 def whole_of(call: Mapping[str, Any]) -> str:
-    """The call as JSON; beyond a size, with the middle of long values left out."""
+    """The call as JSON; if it is too long, without the middle of long values."""
     plain = json.dumps({key: call[key] for key in _ordered(call)}, ensure_ascii=False, default=str)
     if len(plain) <= STORED_CHARACTERS and len(text := _escaped(plain)) <= STORED_CHARACTERS:
         return text
@@ -110,7 +110,7 @@ def _scalar(value: Any, room: _Room) -> str:
 
 
 def _json(value: Any) -> str:
-    """JSON on one line, with everything escaped that is not printable."""
+    """JSON on one line, with unprintable characters escaped."""
     return _escaped(json.dumps(value, ensure_ascii=False, default=str))
 
 

@@ -1,4 +1,4 @@
-"""A person's approval before a dangerous call: asked for once, good for one call, and for that call only."""
+"""Approval of dangerous calls by a person. An approval is valid once, and only for one exact call."""
 
 import asyncio
 import hashlib
@@ -18,15 +18,15 @@ from apexbridge.wire import WireModel
 
 LIFETIME_MS = 10 * 60 * 1000
 LEAST_LEFT_MS = 60 * 1000
-"""A question with less time than this left is asked anew."""
+"""If a pending approval has less time left than this, a new one is requested."""
 MAX_WAITING_OF_CALLER = 100
-"""Questions of one caller that may wait at once; beyond that its oldest is dropped."""
+"""Pending approvals of one caller; beyond that its oldest is dropped."""
 MAX_WAITING = 1_000
-"""Questions of all callers; beyond that the caller with the most loses its oldest."""
+"""Pending approvals of all callers; beyond that the caller with the most loses its oldest."""
 MAX_REQUESTS_OF_CALLER = 20
-"""Requests of one caller that may wait for an answer at once; the next one does not wait."""
+"""Requests of one caller that may wait for a decision at a time; further ones do not wait."""
 MAX_REQUESTS_WITHOUT_KEY = 200
-"""The same for all callers without a key together: they can be many people behind one proxy."""
+"""The same limit for all callers without a key together: they can be many people behind one proxy."""
 T = TypeVar("T")
 ApprovalState = Literal["waiting", "approved", "denied", "used"]
 
@@ -57,41 +57,41 @@ class ApprovalDetail(Approval):
 
 
 class ApprovalStore(Protocol):
-    """Where questions and answers are kept."""
+    """Stores approvals and their decisions."""
 
     async def put(self, approval: dict[str, Any], *, call: str, own: int, total: int) -> Sequence[str]:
-        """Keep a question and forget what has expired; returns the ids of questions that were dropped for it."""
+        """Store a pending approval and delete expired ones; returns the ids dropped because of the limits."""
 
     async def get(self, id: str) -> dict[str, Any] | None:
-        """One of them."""
+        """An approval by its id; None if missing."""
 
     async def call_of(self, id: str) -> str:
-        """The whole call that a question is about, as long as it waits."""
+        """The whole call to approve; empty once it was decided or has expired."""
 
     async def waiting_for(self, digest: str, *, now: int) -> dict[str, Any] | None:
-        """The question that is already open for the same call."""
+        """The pending approval for the same call; None if missing."""
 
     async def approved_for(self, digest: str, *, now: int) -> dict[str, Any] | None:
-        """An approval for the same call that nobody has used."""
+        """An unused approval for the same call; None if missing."""
 
     async def open(self, *, now: int) -> Sequence[dict[str, Any]]:
-        """All that wait for an answer, the oldest first."""
+        """All pending approvals, oldest first."""
 
     async def decide(self, id: str, *, state: str, now: int) -> bool:
-        """Answer a question that waits, and delete its call; False if it does not wait."""
+        """Decide a pending approval and delete its call; False if it is not pending."""
 
     async def use(self, id: str, *, admission: str, now: int) -> bool:
         """Use an approval for one admission; False if it is not an unused approval."""
 
     async def release(self, id: str, *, admission: str) -> bool:
-        """Make an approval good again that this admission used; False for any other."""
+        """Make an approval valid again that this admission used; False for any other admission."""
 
     async def forget(self, tool: str) -> Sequence[str]:
-        """Drop everything about a tool; returns the ids."""
+        """Delete all approvals for a tool; returns their ids."""
 
 
 class Admission:
-    """The right of one call to run, for which an approval was used. Nothing else can make that approval good again."""
+    """The right of one call to run, for which an approval was used. Only this admission can release that approval."""
 
     def __init__(self, store: ApprovalStore, approval: str) -> None:
         self.approval = approval
@@ -99,8 +99,8 @@ class Admission:
         self._token: str | None = secrets.token_hex(16)
 
     async def take(self) -> bool:
-        """Use the approval; False if it is not an unused approval. A caller that is cancelled has not used it."""
-        assert self._token is not None  # noqa: S101  # it is taken first
+        """Use the approval; False if it is not an unused approval. If the caller is cancelled, it stays unused."""
+        assert self._token is not None  # noqa: S101  # take precedes release and settle
         using = asyncio.ensure_future(self._store.use(self.approval, admission=self._token, now=now_ms()))
         try:
             return await asyncio.shield(using)
@@ -110,29 +110,29 @@ class Admission:
             raise
 
     async def release(self) -> None:
-        """The call never began: the approval is good again, for another try. Works once, also when cancelled."""
+        """Make the approval valid again, because the call never began. Works once, also during a cancellation."""
         token, self._token = self._token, None
         if token is not None:
             await _completed(asyncio.ensure_future(self._store.release(self.approval, admission=token)))
 
     def settle(self) -> None:
-        """The call has begun: the approval stays used."""
+        """Leave the approval used, because the call has begun."""
         self._token = None
 
 
 class Confirmation:
-    """Asks before dangerous calls, and takes the answers."""
+    """Requests approvals for dangerous calls, and accepts the decisions."""
 
     def __init__(self, store: ApprovalStore, *, enabled: bool = True) -> None:
         self._store = store
         self._enabled = enabled
         self._listeners: dict[str, set[asyncio.Event]] = {}
-        """Requests that wait for an answer, by the question's id."""
+        """Requests that wait for a decision, by the approval's id."""
         self._requests: Counter[str] = Counter()
-        """Such requests, by caller."""
+        """Number of these requests, by caller."""
 
     def asks(self, *, always: bool = False) -> bool:
-        """Whether dangerous calls need an approval; `always` if they do even though the operator switched it off."""
+        """Whether dangerous calls need approval; with `always`, even if the operator disabled it."""
         return self._enabled or always
 
     async def require(
@@ -140,11 +140,11 @@ class Confirmation:
     ) -> Admission | None:
         """Admit a dangerous call that was approved; None if no approval is needed.
 
-        `call` is everything that makes this call what it is: the input, and what else decides what happens.
+        `call` is the input and everything else that affects what the call does.
 
         Raises:
-            ApexBridgeError: CONFIRMATION_REQUIRED with the id to be approved; APPROVAL_INVALID for one that does not
-                count. A `SkillError` where the tool is a skill, else a `ToolError`.
+            ApexBridgeError: CONFIRMATION_REQUIRED with the id to approve; APPROVAL_INVALID if the approval does not
+                match this call. A `SkillError` if the tool is a skill, else a `ToolError`.
             RequestError: APPROVAL_NOT_FOUND.
         """
         if not self.asks(always=always):
@@ -163,7 +163,7 @@ class Confirmation:
         return admission
 
     async def get(self, id: str) -> Approval:
-        """One question.
+        """An approval by its id.
 
         Raises:
             RequestError: APPROVAL_NOT_FOUND.
@@ -174,7 +174,7 @@ class Confirmation:
         return Approval(**row)
 
     async def detail(self, id: str) -> ApprovalDetail:
-        """One question with the whole call.
+        """An approval with the whole call.
 
         Raises:
             RequestError: APPROVAL_NOT_FOUND.
@@ -183,21 +183,21 @@ class Confirmation:
         return ApprovalDetail(**known.model_dump(by_alias=False), call=await self._store.call_of(id))
 
     async def given_already(self, id: str) -> str | None:
-        """Another approval for the very call that a question is about, which nobody has used; None where there is none.
+        """The id of an unused approval for the same call; None if missing.
 
-        For whoever cannot be asked to bring an id along, such as a model.
+        For callers that cannot pass an approval id, such as a model.
         """
         row = await self._store.approved_for((await self.get(id)).digest, now=now_ms())
         return None if row is None else str(row["id"])
 
     async def waiting(self) -> list[Approval]:
-        """Questions without an answer, the oldest first."""
+        """Pending approvals, oldest first."""
         return [Approval(**row) for row in await self._store.open(now=now_ms())]
 
     async def answer_to(self, id: str, *, seconds: float) -> Approval:
-        """Wait until a question is decided, dropped or expired, or the time is up; returns what became of it.
+        """Wait until an approval is decided, dropped or expired, or the time is up; returns its current state.
 
-        A caller with too many requests that wait already gets the question as it is.
+        If too many requests of the caller wait already, it returns immediately.
 
         Raises:
             RequestError: APPROVAL_NOT_FOUND.
@@ -210,7 +210,7 @@ class Confirmation:
             left = min(seconds, (known.expires_at - now_ms()) / 1000)
             with suppress(TimeoutError):
                 async with asyncio.timeout(max(0.0, left)):
-                    # Once more, now that a decision is noticed: one may have come before.
+                    # Read it again after registering the listener: the decision may have come in between.
                     while (known := await self.get(id)).state == "waiting":
                         await decided.wait()
                         decided.clear()
@@ -238,11 +238,11 @@ class Confirmation:
                 decided.set()
 
     async def decide(self, id: str, *, approve: bool) -> Approval:
-        """Answer a question.
+        """Approve or deny a pending approval.
 
         Raises:
             RequestError: APPROVAL_NOT_FOUND.
-            ToolError: APPROVAL_INVALID, it has been answered or has expired.
+            ToolError: APPROVAL_INVALID, it was decided already or has expired.
         """
         known = await self.get(id)
         state: ApprovalState = "approved" if approve else "denied"
@@ -255,7 +255,7 @@ class Confirmation:
         return known.model_copy(update={"state": state})
 
     async def forget(self, tool: str) -> None:
-        """The tool is gone, and with it every question about it."""
+        """Delete all approvals for a tool that was removed."""
         self._wake(*await self._store.forget(tool))
 
     async def _question(self, tool: Tool, call: Mapping[str, Any], caller: str, digest: str) -> ApexBridgeError:
@@ -289,7 +289,7 @@ class Confirmation:
 
 
 def _digest(tool: Tool, call: Mapping[str, Any], caller: str) -> str:
-    """One value for tool, content, call and caller; nothing of it may differ later."""
+    """Hash of tool, content, call and caller. If any of them changes, the approval is not valid."""
     metadata = tool.metadata
     parts = [tool.id, metadata.content_hash, metadata.confirm, tool.description, caller, call]
     text = json.dumps(parts, sort_keys=True, ensure_ascii=False, default=str)
@@ -305,7 +305,7 @@ def _why(approval: Approval) -> str:
 
 
 async def _completed(work: "asyncio.Future[T]") -> T:
-    """Wait for something short that was begun, however often this task is cancelled; for handlers that raise again."""
+    """Wait for a short operation even if this task is cancelled again; for handlers that re-raise the cancellation."""
     while not work.done():
         with suppress(asyncio.CancelledError):
             await asyncio.shield(work)

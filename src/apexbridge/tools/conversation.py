@@ -1,4 +1,4 @@
-"""What calls of one conversation have in common: who calls, what is in force, and what was just called."""
+"""State shared by the calls of one conversation: the caller, the active allowance, and the last call."""
 
 import hashlib
 import json
@@ -15,14 +15,14 @@ REMEMBERED_CONVERSATIONS = 1_000
 
 
 class LoopWatch:
-    """Notices the same call again and again."""
+    """Detects identical calls in a row."""
 
     def __init__(self) -> None:
         self._last = ""
         self._times = 0
 
     def note(self, tool: str, input: Mapping[str, Any]) -> str | None:
-        """Take down a call; gives a word of warning from the third in a row that is the same."""
+        """Record a call; returns a warning from the third identical call in a row, else None."""
         told = json.dumps([tool, input], sort_keys=True, default=str)
         call = hashlib.sha256(told.encode()).hexdigest()
         self._times = self._times + 1 if call == self._last else 1
@@ -37,27 +37,27 @@ class LoopWatch:
 
 @dataclass(slots=True, kw_only=True)
 class Conversation:
-    """One request to the chat, or one client's calls under an id of its own."""
+    """One chat request, or the calls that a client makes under one conversation id."""
 
     id: str | None = None
     caller: str = ""
-    """The API key's id; empty for whoever calls without one."""
+    """The API key's id; empty for callers without a key."""
     allowance: "Allowance | None" = None
-    """What may be called while a skill's instructions are in force; None limits nothing."""
+    """The tools that may be called while a skill's instructions are active; None if not limited."""
     loop: LoopWatch = field(default_factory=LoopWatch)
     tainted: bool = False
-    """Whether words of strangers were taken in, such as a skill's output: from then on a dangerous call asks a person,
-    whatever else is set."""
+    """Whether the conversation contains untrusted text, such as a skill's output. From then on dangerous calls need
+    approval, even if the operator disabled it."""
 
 
 class Conversations:
-    """Conversations of clients that call tools one by one under an id; all that lasts between calls is the watch."""
+    """Conversations of clients that call single tools under an id. Only the loop detection lasts between calls."""
 
     def __init__(self) -> None:
         self._watches: OrderedDict[tuple[str, str], LoopWatch] = OrderedDict()
 
     def get(self, id: str | None, *, caller: str = "") -> Conversation:
-        """The conversation of that id, or one of its own for a single call."""
+        """The conversation with that id; a new one without an id, for a single call."""
         if id is None:
             return Conversation(caller=caller)
         watch = self._watches.setdefault((caller, id), LoopWatch())

@@ -1,4 +1,4 @@
-"""The one place that runs a call: find, allow, validate, confirm, run, bound, record."""
+"""The one place that runs a call: find, allow, validate, approve, run, truncate, record."""
 
 import json
 import logging
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from apexbridge.tools.registry import ToolRegistry
 
 OUTPUT_BYTES = 32 * 1024
-"""Of the text for the model; the result object is whole."""
+"""Size of the text for the model; the result object is not truncated."""
 MAX_ERROR_CHARACTERS = 1000
 LONGEST_CHARACTER = 4
-"""Bytes of UTF-8."""
+"""Bytes of a character in UTF-8, at most."""
 logger = logging.getLogger(__name__)
 
 Counter = Callable[[str, bool, int], None]
-"""Told of each call that ran: the tool, whether it went well, milliseconds."""
+"""Called after each call that ran: tool id, success, milliseconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,14 +38,14 @@ class Admitted:
     tool: Tool
     input: Mapping[str, Any]
     value: Any
-    """The input as the tool takes it."""
+    """The input as the tool receives it."""
     conversation: Conversation
     admission: "Admission | None"
-    """What its approval was used for; None if it needed none."""
+    """The admission for which an approval was used; None if no approval was needed."""
 
 
 class ToolExecutor:
-    """Runs calls of everything that is registered."""
+    """Runs calls of registered tools."""
 
     def __init__(
         self,
@@ -74,10 +74,10 @@ class ToolExecutor:
         """Call a tool.
 
         Raises:
-            ToolNotFoundError, ToolDisabledError: it is not there, or switched off.
-            PermissionDeniedError: the skill whose instructions are in force does not allow it.
-            InvalidInputError: the input does not fit its schema.
-            ToolError: CONFIRMATION_REQUIRED, where it is dangerous and nobody has confirmed this very call.
+            ToolNotFoundError, ToolDisabledError: the tool does not exist, or is disabled.
+            PermissionDeniedError: the skill whose instructions are active does not allow the tool.
+            InvalidInputError: the input does not match the schema.
+            ToolError: CONFIRMATION_REQUIRED, the tool is dangerous and this call was not approved.
             ToolExecutionError: the tool itself failed.
         """
         conversation = conversation or Conversation()
@@ -109,10 +109,10 @@ class ToolExecutor:
         validate: bool = True,
         dangerous: bool | None = None,
     ) -> Admitted:
-        """Decide whether a call may run: the first half of `execute`, for whoever runs the second half elsewhere.
+        """Decide whether a call may run: the first half of `execute`, for callers that run the second half elsewhere.
 
-        `extra` is what else decides what the call does; a confirmation holds for that too. `dangerous` is whether to
-        ask for one, where that is not the tool's to say.
+        `extra` is everything else that affects what the call does; an approval covers it too. `dangerous` overrides
+        the tool's own metadata.
         """
         tool = self._registry.callable(id)
         if not is_text(input):
@@ -139,12 +139,12 @@ class ToolExecutor:
         return Admitted(tool=tool, input=input, value=value, conversation=conversation, admission=admission)
 
     def asks(self, conversation: Conversation | None) -> bool:
-        """Whether a dangerous call needs an approval in this conversation."""
+        """Whether a dangerous call needs approval in this conversation."""
         always = conversation is not None and conversation.tainted
         return self.confirmation is not None and self.confirmation.asks(always=always)
 
     def _check_allowance(self, id: str, input: Mapping[str, Any], conversation: Conversation) -> None:
-        """Of the call that was made, not of what it leads to: running a skill is a call of its own."""
+        """Check the call itself, not the calls it leads to: running a skill is a separate call."""
         allowance = conversation.allowance
         if allowance is not None and not allowance.permits(id, input):
             raise PermissionDeniedError(
@@ -154,7 +154,7 @@ class ToolExecutor:
             )
 
     def open(self, admitted: Admitted, call_id: str) -> CallRecord:
-        """Take the call down; it is about to begin."""
+        """Record a call that is about to begin."""
         return self.history.open(
             call_id=call_id,
             tool=admitted.tool.id,
@@ -173,11 +173,11 @@ class ToolExecutor:
         except ApexBridgeError as error:
             self._ended(record, begun, error=error.message)
             raise
-        except (Exception, SystemExit) as error:  # a tool may end its call, not the server
+        except (Exception, SystemExit) as error:  # SystemExit in a tool must not end the server
             self._ended(record, begun, error=str(error))
             logger.exception("the tool %s failed", tool.id)
             raise ToolExecutionError(f"{tool.id} failed: {_told(error)}", tool=tool.id) from error
-        except BaseException:  # nobody waits for it any more
+        except BaseException:  # the caller was cancelled and no longer waits
             context.cancelled.set()
             self._ended(record, begun, error="cancelled")
             raise
@@ -204,7 +204,7 @@ class ToolExecutor:
 
 
 def is_text(input: Mapping[str, Any]) -> bool:
-    """Whether everything in an input can be written down: half a character cannot, nor a number without end."""
+    """Whether an input can be encoded as UTF-8 JSON: lone surrogates and extremely long numbers cannot."""
     try:
         json.dumps(input, ensure_ascii=False, default=str).encode()
     except ValueError:
@@ -213,13 +213,13 @@ def is_text(input: Mapping[str, Any]) -> bool:
 
 
 def _told(error: BaseException) -> str:
-    """What went wrong, without the path of the server that an error of the system names."""
+    """The error as text. The path of an OSError is omitted: it is a path on the server."""
     text = ((error.strerror or "") if isinstance(error, OSError) else str(error))[:MAX_ERROR_CHARACTERS]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def bounded(text: str, *, whole: str | None = None, limit: int = OUTPUT_BYTES) -> str:
-    """Long text with its middle left out, and a word about that: what matters stands at either end."""
+    """Replace the middle of a long text by a note: the important parts are usually at both ends."""
     if len(text) * LONGEST_CHARACTER <= limit or len(data := text.encode("utf-8", "replace")) <= limit:
         return text
     half = limit // 2

@@ -1,4 +1,4 @@
-"""The last calls and where they stand."""
+"""The most recent calls and their states."""
 
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ LONGEST_TEXT = 1024
 MOST_ITEMS = 20
 MOST_VALUES = 100
 DEEPEST = 4
-"""What is remembered of an input or an output; a hundred long ones would be a burden, and runs' records are whole."""
+"""Limits for stored inputs and outputs, to bound memory. The records of runs are complete."""
 
 
 class CallView(WireModel):
@@ -29,7 +29,7 @@ class CallView(WireModel):
 
 @dataclass(slots=True, kw_only=True)
 class CallRecord:
-    """One call; its state moves on, never back."""
+    """One call. Its state only moves forward."""
 
     call_id: str
     tool: str
@@ -37,26 +37,22 @@ class CallRecord:
     state: ToolState
 
     def run(self) -> None:
-        """It has begun."""
         self.state = self.state.run()
 
     def complete(self, output: Any) -> None:
-        """It went well."""
         self.state = self.state.complete(bounded(output))
 
     def fail(self, error: str) -> None:
-        """It went wrong."""
         self.state = self.state.fail(error[:LONGEST_TEXT])
 
     def view(self) -> CallView:
-        """As it is told."""
         return CallView(
             call_id=self.call_id, tool=self.tool, conversation_id=self.conversation_id, state=self.state.view()
         )
 
 
 class CallHistory:
-    """Remembers so many calls, the oldest is forgotten first."""
+    """The most recent calls, up to `size`; the oldest is dropped first."""
 
     def __init__(self, size: int = REMEMBERED_CALLS) -> None:
         self._size = size
@@ -65,7 +61,7 @@ class CallHistory:
     def open(
         self, *, call_id: str, tool: str, input: Mapping[str, Any], conversation_id: str | None = None
     ) -> CallRecord:
-        """Take down a call that is about to begin."""
+        """Record a call that is about to begin."""
         state = ToolState(input=bounded(input))
         record = CallRecord(call_id=call_id, tool=tool, conversation_id=conversation_id, state=state)
         self._calls[call_id] = record
@@ -75,17 +71,17 @@ class CallHistory:
         return record
 
     def get(self, call_id: str) -> CallRecord | None:
-        """One call, if it is remembered."""
+        """A call by its id; None if missing."""
         return self._calls.get(call_id)
 
     def latest(self, tool: str | None = None, limit: int | None = None) -> list[CallRecord]:
-        """The newest first."""
+        """The most recent calls, newest first."""
         found = [record for record in reversed(self._calls.values()) if tool in (None, record.tool)]
         return found[:limit]
 
 
 def bounded(value: Any) -> Any:
-    """The value with long texts, long lists and deep places cut short."""
+    """The value with long texts, long lists and deep nesting truncated."""
     return _bounded(value, 0, [MOST_VALUES])
 
 

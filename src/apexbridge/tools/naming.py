@@ -8,9 +8,9 @@ MAX_CHARACTERS = 64
 HASH_CHARACTERS = 8
 SKILL_PREFIX = "skill:"
 SKILL_IDENTIFIER = "The skill's identifier"
-"""How every skill's tool describes the `name` that it takes besides the skill's own parameters."""
+"""Description of the `name` that every skill tool takes in addition to the skill's own parameters."""
 _OWN_NAMES = {"vector-search": "search_skills", "read-skill": "load_skill"}
-"""Where a model is better served by another word than the registry's."""
+"""Names that models understand better than the registry's ids."""
 _FORBIDDEN = re.compile(r"[^A-Za-z0-9_-]")
 
 
@@ -20,14 +20,14 @@ def skill_tool_id(name: str) -> str:
 
 
 def wire_name(id: str) -> str:
-    """The name on the wire of a tool, by itself."""
-    if id.startswith(SKILL_PREFIX):  # skills' names are lower-case letters, digits and hyphens already
+    """The wire name of a tool, without regard to the names of other tools."""
+    if id.startswith(SKILL_PREFIX):  # skill names consist of lower-case letters, digits and hyphens already
         return _shortened(f"skill__{_FORBIDDEN.sub('_', id.removeprefix(SKILL_PREFIX))}", id)
     return _OWN_NAMES.get(id) or _shortened(_FORBIDDEN.sub("_", id).replace("-", "_"), id)
 
 
 class WireNames:
-    """The names of several tools, each different from the others."""
+    """Unique wire names for several tools."""
 
     def __init__(self, ids: Iterable[str], *, taken: Iterable[str] = ()) -> None:
         self._names: dict[str, str] = {}
@@ -42,11 +42,10 @@ class WireNames:
             self._ids[name] = id
 
     def name(self, id: str) -> str:
-        """The name of a tool."""
         return self._names[id]
 
     def id(self, name: str) -> str | None:
-        """The tool that a name stands for."""
+        """The id of the tool with this name; None if missing."""
         return self._ids.get(name)
 
 

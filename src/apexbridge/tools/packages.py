@@ -1,4 +1,4 @@
-"""Tools that other Python packages bring along, under the entry point group `apexbridge.tools`."""
+"""Tools of other Python packages, from the entry point group `apexbridge.tools`."""
 
 import logging
 from collections.abc import Iterable, Iterator
@@ -16,9 +16,9 @@ logger = logging.getLogger(__name__)
 
 
 def register_packages(registry: ToolRegistry, points: Iterable[EntryPoint] | None = None) -> list[str]:
-    """Register what installed packages offer; gives the tools' ids. One that fails is logged, and left out.
+    """Register the tools of installed packages; returns their ids. An entry point that fails is logged and skipped.
 
-    An entry point names a `Tool`, several in a list or tuple, or a function that takes nothing and gives either.
+    An entry point names a `Tool`, a list or tuple of them, or a function without arguments that returns either.
     """
     registered: list[str] = []
     for point in entry_points(group=GROUP) if points is None else points:
@@ -29,7 +29,7 @@ def register_packages(registry: ToolRegistry, points: Iterable[EntryPoint] | Non
             registered.extend(registry.register(tool).id for tool in offered)
         except ApexBridgeError as error:
             logger.error("the tools of %s (%s) are left out: %s", point.name, point.value, error.message)
-        except (Exception, SystemExit):  # a stranger's import must not keep the server from starting
+        except (Exception, SystemExit):  # a broken package must not prevent the server from starting
             logger.exception("the tools of %s (%s) could not be loaded", point.name, point.value)
     return registered
 
@@ -44,7 +44,7 @@ def _offered(value: Any) -> Iterator[Tool]:
 
 
 def _check(registry: ToolRegistry, tool: Tool) -> None:
-    """Refuse what is not a package's to offer, before any of its tools is there."""
+    """Refuse reserved names and taken ids, before any tool of the entry point is registered."""
     if tool.id.startswith(SKILL_PREFIX) or tool.metadata.category in RESERVED_CATEGORIES:
         raise InvalidInputError(f"{tool.id} ({tool.metadata.category}) is a name of the product's own")
     if registry.find(tool.id) is not None:

@@ -1,4 +1,4 @@
-"""Where all tools are known: added, replaced, switched off, found, and called."""
+"""The tool registry: tools are added, replaced, disabled, found, and called here."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ class RegistryStatistics(WireModel):
 
 
 class ToolRegistry:
-    """Every tool by its id."""
+    """All tools by id."""
 
     def __init__(
         self,
@@ -43,9 +43,9 @@ class ToolRegistry:
         self._tools: dict[str, Tool] = {}
         self._disabled: set[str] = set()
         self.version = 0
-        """Another number after each change, for whoever keeps what was made of the tools."""
+        """Increases with each change, so that data derived from the tools can be cached."""
         self.threads = anyio.CapacityLimiter(TOOL_THREADS)
-        """For tools that block; the server's own threads are not theirs to fill."""
+        """For tools that block, so that they cannot use up the server's own threads."""
         self.executor = ToolExecutor(self, CallHistory(history), confirmation=confirmation, counter=counter)
 
     # -------------------------------------------------------------------------------------------------- changing
@@ -62,17 +62,17 @@ class ToolRegistry:
         return tool
 
     def unregister(self, id: str) -> bool:
-        """Take a tool away; False where there was none."""
+        """Remove a tool; False if missing."""
         self._disabled.discard(id)
         self.version += 1
         return self._tools.pop(id, None) is not None
 
     def update(self, id: str, tool: Tool | None = None, /, **changes: Any) -> Tool:
-        """Put another tool in its place, or change some of its fields; it stays switched on or off as it was.
+        """Replace a tool, or change some of its fields; it stays enabled or disabled.
 
         Raises:
-            ToolNotFoundError: there is none to replace.
-            InvalidInputError: fields that a tool does not have, or another id.
+            ToolNotFoundError: the tool does not exist.
+            InvalidInputError: a tool has no such field, or the id would change.
         """
         known = self.get(id)
         try:
@@ -86,19 +86,19 @@ class ToolRegistry:
         return wanted
 
     def put(self, tool: Tool, *, enabled: bool = True) -> None:
-        """Have this tool, whatever was there before."""
+        """Add a tool, or replace the one with the same id."""
         self._tools[tool.id] = tool
         (self._disabled.discard if enabled else self._disabled.add)(tool.id)
         self.version += 1
 
     def enable(self, id: str) -> None:
-        """Switch a tool on."""
+        """Enable a tool."""
         self.get(id)
         self._disabled.discard(id)
         self.version += 1
 
     def disable(self, id: str) -> None:
-        """Switch a tool off: it is known and cannot be called."""
+        """Disable a tool: it stays registered and cannot be called."""
         self.get(id)
         self._disabled.add(id)
         self.version += 1
@@ -108,7 +108,7 @@ class ToolRegistry:
         """A tool by its id.
 
         Raises:
-            ToolNotFoundError: there is none.
+            ToolNotFoundError: the tool does not exist.
         """
         tool = self._tools.get(id)
         if tool is None:
@@ -117,15 +117,15 @@ class ToolRegistry:
         return tool
 
     def find(self, id: str) -> Tool | None:
-        """A tool by its id, if there is one."""
+        """A tool by its id; None if missing."""
         return self._tools.get(id)
 
     def callable(self, id: str) -> Tool:
-        """A tool that is switched on.
+        """A tool by its id, if it is enabled.
 
         Raises:
-            ToolNotFoundError: there is none.
-            ToolDisabledError: it is switched off.
+            ToolNotFoundError: the tool does not exist.
+            ToolDisabledError: the tool is disabled.
         """
         tool = self.get(id)
         if id in self._disabled:
@@ -133,28 +133,28 @@ class ToolRegistry:
         return tool
 
     def is_enabled(self, id: str) -> bool:
-        """Whether a tool is there and switched on."""
+        """Whether a tool exists and is enabled."""
         return id in self._tools and id not in self._disabled
 
     def list(self) -> Tools:
-        """All of them, sorted by id."""
+        """All tools, sorted by id."""
         return [self._tools[id] for id in sorted(self._tools)]
 
     def list_by_category(self, category: str) -> Tools:
-        """Those of one category."""
+        """The tools of one category, sorted by id."""
         return [tool for tool in self.list() if tool.metadata.category == category]
 
     def find_by_tag(self, tag: str) -> Tools:
-        """Those with a tag, in any case."""
+        """The tools with a tag, ignoring case."""
         return [tool for tool in self.list() if tag.lower() in (own.lower() for own in tool.metadata.tags)]
 
     def search(self, query: str) -> Tools:
-        """Those whose id, description or tags hold every word of the query; for meaning there is the skill search."""
+        """The tools whose id, description or tags contain every word of the query. Not a semantic search."""
         words = query.lower().split()
         return [tool for tool in self.list() if words and all(word in _words(tool) for word in words)]
 
     def statistics(self) -> RegistryStatistics:
-        """How many there are."""
+        """The number of tools, of disabled ones, and of each category."""
         return RegistryStatistics(
             total_tools=len(self._tools),
             disabled_tools=len(self._disabled),
@@ -185,11 +185,11 @@ class ToolRegistry:
         )
 
     def get_state(self, call_id: str) -> CallRecord | None:
-        """Where a call stands, if it is remembered."""
+        """The record of a call; None if missing."""
         return self.executor.history.get(call_id)
 
     def get_history(self, id: str | None = None, *, limit: int | None = None) -> Records:
-        """The last calls, the newest first."""
+        """The most recent calls, newest first."""
         return self.executor.history.latest(id, limit)
 
 

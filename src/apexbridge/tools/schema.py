@@ -1,4 +1,4 @@
-"""What a tool's input must look like: a pydantic model or a JSON Schema, checked before anything runs."""
+"""Input schemas of tools: a pydantic model or a JSON Schema, checked before anything runs."""
 
 import re
 from collections.abc import Mapping
@@ -14,30 +14,30 @@ from apexbridge.errors import InvalidSchemaError
 from apexbridge.wire import MAX_PROBLEM_CHARACTERS, MAX_PROBLEMS, WireModel, problem
 
 MAX_SCHEMA_NODES = 2_000
-"""Nodes of a schema with every reference followed; references can double a schema again and again."""
+"""Nodes of a schema with every reference followed; nested references can make it grow exponentially."""
 MAX_PATTERNS = 64
 MAX_PATTERN_BYTES = 16 * 1024
-"""The compiled size of a pattern; it runs in time that is linear in the text, and in this."""
+"""Compiled size of a pattern. Matching time is linear in the text and in this size."""
 MAX_PATTERN_TEXT = 4_096
-"""Characters of a text that is compared with a pattern; a longer one does not fit."""
+"""Characters of a text that is matched against a pattern; a longer text is invalid."""
 MAX_PATTERN_CHARACTERS = 50_000
-"""Characters of all texts of an input by patterns. One costs up to two microseconds with the largest pattern."""
+"""Characters of all texts of an input times patterns. Each costs up to two microseconds with the largest pattern."""
 MAX_UNIQUE_CHECKS = 1_000_000
-"""Pairs of items by `uniqueItems`: items that hash alike are compared one by one."""
+"""Pairs of items times `uniqueItems`: items with equal hashes are compared one by one."""
 MULTIPLE_NODES = 1_000
-"""What `multipleOf` counts for: very large and very small numbers are divided exactly."""
+"""Nodes that a `multipleOf` counts as: very large and very small numbers are divided exactly."""
 MAX_CHECKS = 2_000_000
-"""Nodes of a schema by nodes of an input: what a check may cost."""
+"""Nodes of a schema times nodes of an input: the maximum cost of a check."""
 MAX_TOLD_CHECKS = 20_000
-"""Up to this cost everything that is wrong is told; beyond it, only the first thing."""
+"""Up to this cost all problems are reported; beyond it, only the first."""
 MAX_COUNTED_PROBLEMS = 1_000
 LONG_TEXT = 10_000
 TEXT_SHIFT = 10
-"""A kilobyte of text costs about as much as one node more."""
+"""A kilobyte of text costs about as much as one node."""
 _REFUSED_KEYWORDS = frozenset({"unevaluatedProperties", "unevaluatedItems", "$dynamicRef", "$recursiveRef"})
 """Keywords whose cost is not bounded by schema size times input size: each level evaluates its subschemas again."""
 _RESOURCE_KEYWORDS = ("$id", "id")
-"""They start an embedded resource, in which `#/…` points elsewhere than in the root schema."""
+"""They start an embedded resource, in which `#/…` does not point into the root schema."""
 _NAME_MAPS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"})
 """Keywords whose value maps names to schemas; these names are not keywords."""
 _INDEX = re.compile(r"[0-9]{1,6}\Z")
@@ -53,21 +53,21 @@ class InputProblem(WireModel):
 
 
 class Parameters(Protocol):
-    """A schema and the check that belongs to it."""
+    """A schema and its validation."""
 
     @property
     def schema(self) -> Mapping[str, Any]:
-        """As JSON Schema, for models and clients."""
+        """The JSON Schema for models and clients."""
 
     def read(self, input: Mapping[str, Any]) -> tuple[Any, list[InputProblem]]:
-        """The input as the tool takes it, or everything that is wrong with it."""
+        """The input as the tool receives it, and all problems found."""
 
 
 def parameters_of(given: "type[BaseModel] | Mapping[str, Any] | None") -> Parameters:
-    """Parameters from what a definition was given.
+    """Parameters from a pydantic model or a JSON Schema; None accepts any object.
 
     Raises:
-        InvalidSchemaError: it is no usable JSON Schema of an object.
+        InvalidSchemaError: it is not a usable JSON Schema of an object.
     """
     if isinstance(given, type) and issubclass(given, BaseModel):
         return ModelParameters(given)
@@ -80,11 +80,11 @@ class ModelParameters:
     def __init__(self, model: type[BaseModel]) -> None:
         self._model = model
         schema = tidied(model.model_json_schema())
-        schema.pop("description", None)  # the model's docstring, which speaks to readers of the code
+        schema.pop("description", None)  # the model's docstring, which is for readers of the code
         self.schema: Mapping[str, Any] = schema
 
     def read(self, input: Mapping[str, Any]) -> tuple[Any, list[InputProblem]]:
-        """An instance, or what pydantic finds wrong."""
+        """An instance of the model, or the problems that pydantic found."""
         try:
             return self._model.model_validate(input), []
         except ValidationError as error:
@@ -95,13 +95,13 @@ class ModelParameters:
 
 
 class SchemaParameters:
-    """A JSON Schema, maybe a stranger's: nothing is fetched for it, and its patterns run in linear time."""
+    """A JSON Schema, possibly untrusted: no references are fetched, and patterns run in linear time."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
         self.schema: Mapping[str, Any] = dict(schema)
         if self.schema.get("type", "object") != "object":
             raise InvalidSchemaError("a tool's parameters are an object")
-        # Without an address of its own: every reference must lead into this schema.
+        # Without `$id`, every reference must point into this schema.
         anonymous = {key: value for key, value in self.schema.items() if key not in _RESOURCE_KEYWORDS}
         costs = _costs_of(anonymous)
         self._nodes, self._patterns, self._unique = costs.nodes, costs.patterns, costs.unique
@@ -115,7 +115,7 @@ class SchemaParameters:
             raise InvalidSchemaError(str(error).partition("\n")[0]) from error
 
     def read(self, input: Mapping[str, Any]) -> tuple[Any, list[InputProblem]]:
-        """The input itself, or what the schema finds wrong."""
+        """The input itself, and the problems that the schema found."""
         given = dict(input)
         cost = self._nodes * _size(given, MAX_CHECKS // self._nodes + 1)
         if cost > MAX_CHECKS or self._is_too_costly(given):
@@ -143,7 +143,7 @@ class SchemaParameters:
 
 
 def tidied(schema: Any) -> Any:
-    """A generated schema without what costs a model attention and tells it nothing: titles and empty defaults."""
+    """A generated schema without titles and null defaults, which cost tokens and do not inform the model."""
     if isinstance(schema, list):
         return [tidied(item) for item in schema]
     if not isinstance(schema, dict):
@@ -152,7 +152,7 @@ def tidied(schema: Any) -> Any:
     if kept.get("default", ...) is None:
         del kept["default"]
     choices = kept.get("anyOf")
-    if isinstance(choices, list) and {"type": "null"} in choices and len(choices) == 2:  # what may be left out
+    if isinstance(choices, list) and {"type": "null"} in choices and len(choices) == 2:  # an optional field
         del kept["anyOf"]
         kept = next(choice for choice in choices if choice != {"type": "null"}) | kept
     return {key: tidied(value) for key, value in kept.items()}
@@ -164,7 +164,7 @@ def _problem(where: Any, message: str) -> InputProblem:
 
 @dataclass(slots=True)
 class _Costs:
-    """What a check against a schema costs, with all references followed."""
+    """The cost of a check against a schema, with all references followed."""
 
     nodes: int = 0
     patterns: int = 0
@@ -234,7 +234,7 @@ def _costs_of(schema: Mapping[str, Any]) -> _Costs:
 
 
 def _with_bounded_patterns(node: Any, *, is_map: bool = False) -> Any:
-    """The schema with each `pattern` applied to texts of bounded length alone."""
+    """The schema with each `pattern` applied only to texts of bounded length."""
     if isinstance(node, list):
         return [_with_bounded_patterns(item) for item in node]
     if not isinstance(node, Mapping):
@@ -251,7 +251,7 @@ def _with_bounded_patterns(node: Any, *, is_map: bool = False) -> Any:
 
 
 def _measured(value: Any) -> tuple[int, int]:
-    """Characters of an input that patterns may be compared with, and pairs of items of its lists."""
+    """Characters of an input that patterns may be matched against, and pairs of items of its lists."""
     characters = pairs = 0
     waiting = [value]
     while waiting:
@@ -268,7 +268,7 @@ def _measured(value: Any) -> tuple[int, int]:
 
 
 def _size(value: Any, limit: int) -> int:
-    """How many nodes an input has, counted no further than to the limit; a long text counts for what it is."""
+    """Number of nodes of an input, counted up to the limit; a long text counts as several."""
     count, waiting = 0, [value]
     while waiting and count < limit:
         node = waiting.pop()
@@ -282,7 +282,7 @@ def _size(value: Any, limit: int) -> int:
 
 
 def _has_long_text(value: Any) -> bool:
-    """Whether a key or a text is long: every problem would copy it."""
+    """Whether a key or a text is long: every error message would copy it."""
     waiting = [value]
     while waiting:
         node = waiting.pop()
@@ -301,7 +301,7 @@ def _resolved(schema: Any, reference: str) -> Any:
     """Resolve a local reference as the validator does: percent-decoded, through lists as well.
 
     Raises:
-        InvalidSchemaError: it leads elsewhere, or to nothing.
+        InvalidSchemaError: it points outside the schema, or to nothing.
     """
     if not reference.startswith("#/"):
         raise InvalidSchemaError("the schema refers to something outside it, or to itself")

@@ -1,4 +1,4 @@
-"""Where a call stands: pending, running, and then completed or failed; nothing else follows from anything else."""
+"""The states of a call: pending, running, then completed or error. There are no other transitions."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -23,7 +23,7 @@ class ToolStateView(WireModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolState:
-    """One moment in the life of a call; times in milliseconds since 1970."""
+    """The state of a call; times in milliseconds since 1970."""
 
     input: Any
     status: Status = "pending"
@@ -33,39 +33,38 @@ class ToolState:
     end: int | None = None
 
     def run(self) -> "ToolState":
-        """It has begun.
+        """The state after the call has begun.
 
         Raises:
-            ToolError: it had begun before.
+            ToolError: the call is not pending.
         """
         self._check("pending", "running")
         return ToolState(input=self.input, status="running", start=now_ms())
 
     def complete(self, output: Any) -> "ToolState":
-        """It went well.
+        """The state after the call succeeded.
 
         Raises:
-            ToolError: it was not running.
+            ToolError: the call is not running.
         """
         self._check("running", "completed")
         return ToolState(input=self.input, status="completed", output=output, start=self.start, end=now_ms())
 
     def fail(self, error: str) -> "ToolState":
-        """It went wrong.
+        """The state after the call failed.
 
         Raises:
-            ToolError: it was not running.
+            ToolError: the call is not running.
         """
         self._check("running", "error")
         return ToolState(input=self.input, status="error", error=error, start=self.start, end=now_ms())
 
     @property
     def duration(self) -> int:
-        """Milliseconds from start to end; 0 while one is missing."""
+        """Milliseconds from start to end; 0 if either is missing."""
         return self.end - self.start if self.start is not None and self.end is not None else 0
 
     def view(self) -> ToolStateView:
-        """As it is told."""
         return ToolStateView(
             status=self.status,
             input=self.input,

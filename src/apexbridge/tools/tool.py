@@ -1,4 +1,4 @@
-"""One way to say what a tool is: an id, words for the model, a schema for its input, and what it does."""
+"""The definition of a tool: an id, a description for the model, an input schema, and a function."""
 
 import inspect
 import json
@@ -21,28 +21,28 @@ if TYPE_CHECKING:
 
 ID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9:._-]{0,127}\Z")
 RESERVED_IDS = frozenset({"stats"})
-"""Routes below `/api/tools`."""
+"""Names of routes below `/api/tools`."""
 MAX_DESCRIPTION_CHARACTERS = 4096
 Progress = Callable[[str, float | None], None]
-"""Told how far a call has come: a word, and a share from 0 to 1 where it is known."""
+"""Receives the progress of a call: a message, and a fraction from 0 to 1 if known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolMetadata:
-    """What is worth knowing of a tool before it is called."""
+    """Properties of a tool that matter before it is called."""
 
     category: str = "custom"
-    """`builtin`, `skill`, or a word of its maker's."""
+    """`builtin`, `skill`, or a category that the tool's author chose."""
     permissions: tuple[str, ...] = ()
     timeout: Annotated[int, Field(gt=0)] | None = None
     """Milliseconds that a call may take; None leaves it to the tool."""
     dangerous: bool = False
-    """Whether a person must confirm each call."""
+    """Whether each call needs approval by a person."""
     confirm: str | None = None
-    """What that person is asked."""
+    """The question that this person is asked."""
     tags: tuple[str, ...] = ()
     content_hash: str = ""
-    """What the tool is made of, where that can change under the same id; a confirmation holds for one content."""
+    """Hash of the tool's content, if that can change under the same id; an approval is valid for one content."""
 
 
 _METADATA = TypeAdapter(ToolMetadata)
@@ -50,26 +50,26 @@ _METADATA = TypeAdapter(ToolMetadata)
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What a call gives back."""
+    """The result of a call."""
 
     output: str = ""
     """The text for the model."""
     data: Any = None
     """The result object, for programs."""
     files: tuple[str, ...] = ()
-    """Files that the call left, as paths that the file tools can read."""
+    """Files that the call produced, as paths that the file tools can read."""
     whole: str | None = None
-    """Where the whole output can be read, should it be too long to be told."""
+    """Path of the complete output, if that may be too long for the model."""
     notices: tuple[str, ...] = ()
-    """What whoever called should know besides."""
+    """Additional messages for the caller."""
     is_error: bool = False
-    """Whether the tool ran and did not succeed; what could not be run raises."""
+    """Whether the tool ran and failed. A call that could not run raises instead."""
     is_repeated: bool = False
-    """Whether the same call was made too often in a row; set by the executor."""
+    """Whether the same call was repeated too often in a row; set by the executor."""
 
     @classmethod
     def of(cls, value: Any) -> "ToolResult":
-        """A result from whatever a tool returned."""
+        """A result from the return value of a tool."""
         if isinstance(value, ToolResult):
             return value if value.data is not None else replace(value, data=_plain(value.output))
         if isinstance(value, BaseModel):
@@ -82,37 +82,37 @@ class ToolResult:
 
 
 def unheard(message: str, share: float | None = None) -> None:
-    """Progress that nobody asked for."""
+    """Ignore progress."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolContext:
-    """What a tool knows of the call that it serves."""
+    """The call that a tool runs for."""
 
     call_id: str
     input: Mapping[str, Any]
-    """As it was given, before it was read."""
+    """The raw input, before validation."""
     registry: "ToolRegistry"
     conversation: Conversation = field(default_factory=Conversation)
-    """Whose call it is, and what was said before it."""
+    """The caller, and the state shared with earlier calls."""
     message_id: str | None = None
     approval: str | None = None
-    """A confirmation that came with the call, for what the tool itself calls."""
+    """An approval that came with the call, for calls that the tool makes."""
     admission: "Admission | None" = None
-    """What the approval of this very call was used for, if it needed one."""
+    """The admission of this call, if it needed approval."""
     progress: Progress = unheard
-    """Where the tool says how far it has come."""
+    """Callback for the tool's progress."""
     cancelled: anyio.Event = field(default_factory=anyio.Event)
-    """Set when nobody waits for the result any more; for work in a thread, which cannot be interrupted."""
+    """Set when the result is no longer needed; for work in a thread, which cannot be interrupted."""
 
     @property
     def conversation_id(self) -> str | None:
-        """Names the conversation, where there is one."""
+        """The id of the conversation; None if missing."""
         return self.conversation.id
 
     @property
     def caller(self) -> str:
-        """The API key's id; empty for whoever calls without one."""
+        """The API key's id; empty for callers without a key."""
         return self.conversation.caller
 
 
@@ -121,7 +121,7 @@ Execute = Callable[[Any, ToolContext], Awaitable[Any] | Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tool:
-    """A thing that can be called: a built-in, a skill, or a function of yours."""
+    """A callable tool: a built-in, a skill, or your own function."""
 
     id: str
     description: str
@@ -163,10 +163,10 @@ class Tool:
         execute: Execute | None = None,
         metadata: ToolMetadata | Mapping[str, Any] | None = None,
     ) -> "Tool | Callable[[Execute], Tool]":
-        """Define a tool: with `execute` as a call, without it as a decorator.
+        """Define a tool: directly with `execute`, or as a decorator without it.
 
-        What `execute` returns becomes a `ToolResult`: text, an object, or one of its own. A function that is not
-        `async` runs in a thread.
+        The return value of `execute` becomes a `ToolResult`: it can be text, an object, or a `ToolResult`. A function
+        that is not `async` runs in a thread.
 
         Example:
             @Tool.define("shout", description="Say it louder.", parameters={"properties": {"text": {"type": "string"}}})
@@ -174,7 +174,7 @@ class Tool:
                 return input["text"].upper()
 
         Raises:
-            InvalidInputError: an id, description, schema or metadata that cannot be one.
+            InvalidInputError: the id, description, schema or metadata is invalid.
         """
         if not isinstance(id, str) or not ID_PATTERN.match(id) or id in RESERVED_IDS:
             raise InvalidInputError(
@@ -190,9 +190,9 @@ class Tool:
         return made if execute is None else made(execute)
 
     async def run(self, value: Any, context: ToolContext) -> ToolResult:
-        """Do it; what is not a coroutine function must not hold up the server, so it gets a thread."""
+        """Run the tool. If it is not a coroutine function, use a thread: it must not block the event loop."""
         if inspect.iscoroutinefunction(self.execute) or inspect.iscoroutinefunction(
-            getattr(self.execute, "__call__", None)  # noqa: B004  # an object whose call is one
+            getattr(self.execute, "__call__", None)  # noqa: B004  # an object with an async __call__
         ):
             returned = await self.execute(value, context)
         else:

@@ -1,1 +1,1 @@
-"""The tools that come with the product; each runs in the server's own process."""
+"""The built-in tools; they run in the server's process."""

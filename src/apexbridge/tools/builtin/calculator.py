@@ -679,7 +679,7 @@ class _Parser:
         self._emit(_Step(token.text, token.position, function, 1))
 
     def _is_percent(self) -> bool:
-        """Tell 50% from a remainder, which has an operand after it."""
+        """Distinguish 50% from a remainder, which has an operand after it."""
         percent, following = self._token(), self._token(1)
         if following.text not in ("+", "-"):
             return not following.starts_operand

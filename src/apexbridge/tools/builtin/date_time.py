@@ -1,4 +1,4 @@
-"""The built-in tool `datetime`: the time now, and reading, converting, shifting and comparing moments."""
+"""The tool `datetime`: the current time, and reading, converting, shifting and comparing moments."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal

@@ -1,4 +1,4 @@
-"""How found skills are told to a model: enough to choose and to call, in few words."""
+"""Renders found skills for a model: enough to choose and call one, in few tokens."""
 
 import json
 from collections.abc import Mapping
@@ -12,23 +12,23 @@ DESCRIPTION_TOKENS = 85
 ARGUMENT_TOKENS = 45
 """With the name and the score, a hit stays below 150 tokens and five of them below 800."""
 CHARACTERS_PER_TOKEN = 8
-"""A text of more characters than this for each token is cut before it is counted: at most four bytes are one token."""
+"""A text is cut to this many characters per token before its tokens are counted: a token has at most four bytes."""
 MAX_ARGUMENTS, MAX_ARGUMENT_CHARACTERS = 50, 200
-"""Of a signature: number of arguments, and length of each."""
+"""Limits of a signature: number of arguments, and length of each."""
 CUT = "…"
 _CJK = (("⺀", "鿿"), ("豈", "﫿"), ("가", "힣"), ("！", "￦"))
 
 
 def tokens(text: str) -> float:
-    """What a text costs, roughly: bytes by four, and one for each character of a script that is not spelled."""
+    """Estimated tokens of a text: one for each CJK character, and one for four bytes of other text."""
     wide = sum(any(first <= letter <= last for first, last in _CJK) for letter in text)
     narrow = sum(len(letter.encode("utf-8", "replace")) for letter in text if not _is_wide(letter))
     return wide + narrow / 4
 
 
 def cut(text: str, limit: float) -> str:
-    """As much of a text as fits, with a mark where there was more; on one line."""
-    # A token has at least one character, unless it is white space, which is joined: look at a few times as many.
+    """The text on one line, cut to a number of tokens; `…` marks the cut."""
+    # A token has at most four characters. White space is collapsed, so start with twice as many.
     start = text[: int(limit * CHARACTERS_PER_TOKEN)]
     is_whole = len(start) == len(text)
     text = " ".join(start.split())
@@ -44,7 +44,7 @@ def cut(text: str, limit: float) -> str:
 
 
 def told_hit(place: int, match: FoundSkill, schema: Mapping[str, Any] | None) -> str:
-    """One hit: what it is, how sure, and what it takes."""
+    """One hit: name, score, mode, description and arguments."""
     kind = "instructions" if match.mode == "direct" else "runs"
     lines = [f"{place}. {match.name} ({match.score:.2f}, {kind}): {cut(match.description, DESCRIPTION_TOKENS)}"]
     if told := told_arguments(schema or {}):
@@ -77,7 +77,7 @@ def _kind(schema: Any) -> str:
 
 
 def _is_identifier(schema: Any) -> bool:
-    """Whether a `name` is not the skill's own but the one that every skill's tool takes."""
+    """Whether a `name` is the one that every skill tool takes, not a parameter of the skill."""
     return isinstance(schema, Mapping) and str(schema.get("description")).startswith(SKILL_IDENTIFIER)
 
 

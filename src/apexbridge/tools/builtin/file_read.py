@@ -1,4 +1,4 @@
-"""The tool `file-read`: a text file of the workspace, or some of its lines."""
+"""The tool `file-read`: reads a text file of the workspace, or some of its lines."""
 
 import os
 
@@ -11,7 +11,7 @@ from apexbridge.tools.tool import Tool, ToolContext, ToolResult
 from apexbridge.wire import WireInput
 
 INLINE_BYTES = 64 * 1024
-"""A file up to this size is read quicker than a thread is asked to."""
+"""Files up to this size are read without a thread, which is faster."""
 
 
 class FileReadInput(WireInput):
@@ -24,7 +24,7 @@ class FileReadInput(WireInput):
 
 
 def file_read(workspace: Workspace) -> Tool:
-    """The tool, for files of this workspace."""
+    """Create the tool for a workspace."""
 
     async def execute(args: FileReadInput, context: ToolContext) -> ToolResult:
         wanted = Wanted(name=shown(args.path), offset=args.offset, limit=args.limit, encoding=args.encoding)

@@ -1,4 +1,4 @@
-"""The tool `file-write`: a text file of the workspace, written whole or added to."""
+"""The tool `file-write`: writes a text file of the workspace, or appends to it."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ class FileWriteInput(WireInput):
 
 
 def file_write(workspace: Workspace) -> Tool:
-    """The tool, for files of this workspace."""
+    """Create the tool for a workspace."""
 
     def execute(args: FileWriteInput, caller: str) -> ToolResult:
         mark, content = _encoded(args)
@@ -43,7 +43,7 @@ def file_write(workspace: Workspace) -> Tool:
         return ToolResult(output=done, data=data)
 
     async def execute_in_thread(args: FileWriteInput, context: ToolContext) -> ToolResult:
-        # Not abandoned when the caller leaves: what began is finished, so nobody finds half a change later.
+        # Not abandoned if the caller disconnects: the write completes, so that no partial change remains.
         return await workspace.in_thread(lambda: execute(args, context.caller), caller=context.caller)
 
     return Tool.define(

@@ -1,4 +1,4 @@
-"""The tool `list-files`: what is in a folder of the workspace."""
+"""The tool `list-files`: lists a folder of the workspace."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ class ListFilesInput(WireInput):
 
 
 def list_files(workspace: Workspace) -> Tool:
-    """The tool, for files of this workspace."""
+    """Create the tool for a workspace."""
 
     def execute(args: ListFilesInput, caller: str) -> ToolResult:
         pattern, deep = _understood(args)
@@ -52,9 +52,9 @@ def list_files(workspace: Workspace) -> Tool:
 
 
 def _understood(args: ListFilesInput) -> tuple[str | None, bool]:
-    """The pattern for paths below the folder, and whether folders are looked into.
+    """The pattern for paths below the folder, and whether to descend into subfolders.
 
-    A pattern without a slash is one for names, at any depth that is looked at; one with a slash says itself how deep.
+    A pattern without a slash matches names at every depth that is listed; one with a slash defines the depth.
     """
     pattern = args.pattern.removeprefix("./") if args.pattern else None
     if not pattern:

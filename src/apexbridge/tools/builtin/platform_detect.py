@@ -1,4 +1,4 @@
-"""The built-in tool `platform-detect`: what kind of machine the tools and skills run on, and nothing about whose."""
+"""The tool `platform-detect`: describes the machine that tools and skills run on, without identifying it."""
 
 import os
 import platform
@@ -24,11 +24,11 @@ class PlatformInput(WireInput):
 
 
 def platform_detect(node_version: Callable[[], str | None], *, own_version: str) -> Tool:
-    """Make the tool.
+    """Create the tool.
 
     Args:
-        own_version: of this product.
-        node_version: tells the version of Node that skills run on, from memory; None where there is none.
+        own_version: the version of apexbridge.
+        node_version: returns the cached version of Node that skills run on; None if missing.
     """
     lasting = {
         "os": platform.system().lower(),
@@ -58,12 +58,12 @@ def platform_detect(node_version: Callable[[], str | None], *, own_version: str)
 
 
 def architecture(machine: str) -> str:
-    """One name for each kind of processor, whatever the system calls it."""
+    """One name for each architecture; operating systems use different ones."""
     return _ARCHITECTURES.get(machine.lower(), machine.lower())
 
 
 def distribution() -> str | None:
-    """The Linux distribution's name and version; None where the system does not say."""
+    """The Linux distribution's name and version; None if unknown."""
     try:
         release = platform.freedesktop_os_release()
     except OSError:
@@ -72,11 +72,11 @@ def distribution() -> str | None:
 
 
 def usable_processors() -> int | None:
-    """How many processors this process may use; all of them where the system cannot say."""
+    """Number of processors that this process may use; all processors if the system has no CPU affinity."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
 def total_memory() -> int | None:
-    """The machine's memory in MB; None where the system does not say."""
+    """The machine's memory in MB; None if unknown."""
     known = "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {})
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // (1024 * 1024) if known else None

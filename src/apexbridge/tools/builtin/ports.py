@@ -1,4 +1,4 @@
-"""What built-in tools need from the rooms of skills and search; the bridge hands it over."""
+"""Interfaces through which built-in tools use skills and search; the bridge passes the implementations."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -8,15 +8,15 @@ from apexbridge.tools.tool import ToolContext, ToolResult
 
 
 class FoundSkill(Protocol):
-    """One skill that fits a request."""
+    """A skill that a search found."""
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The skill's name."""
 
     @property
     def description(self) -> str:
-        """What it says of itself."""
+        """The skill's description."""
 
     @property
     def score(self) -> float:
@@ -24,11 +24,11 @@ class FoundSkill(Protocol):
 
     @property
     def mode(self) -> str | None:
-        """`sandbox`: it runs; `direct`: it is instructions."""
+        """`sandbox` if the skill runs, `direct` if it consists of instructions."""
 
 
 class FoundSkills(Protocol):
-    """What a search answered."""
+    """The result of a search."""
 
     @property
     def results(self) -> Sequence[FoundSkill]:
@@ -36,22 +36,22 @@ class FoundSkills(Protocol):
 
     @property
     def warnings(self) -> Sequence[str]:
-        """What the searcher should know."""
+        """Warnings for the caller."""
 
     def model_dump(self, *, mode: str, by_alias: bool) -> dict[str, Any]:
-        """As the search route answers."""
+        """The result as the search route returns it."""
 
 
 class SkillSearch(Protocol):
     """Finds skills by meaning."""
 
     async def __call__(self, query: str, *, limit: int | None, for_model: bool, caller: str) -> FoundSkills:
-        """The skills that fit; those that a model must not find are left out for one."""
+        """The skills that match; `for_model` omits skills that a model must not find on its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instructions:
-    """A skill, as whoever is to follow it needs it."""
+    """A skill's instructions, with its files and scripts."""
 
     name: str
     mode: str
@@ -59,27 +59,25 @@ class Instructions:
     """The text of its SKILL.md, without the frontmatter."""
     files: Sequence[str]
     scripts: Sequence[str]
-    """How each script that can be run is called."""
+    """Path of each script that can run, with its arguments if known."""
     allowed_tools: Sequence[str] = field(default_factory=tuple)
 
 
 class Skills(Protocol):
-    """The skills that are installed."""
+    """The installed skills."""
 
     async def instructions(self, name: str) -> Instructions:
-        """What a skill says."""
+        """The instructions of a skill."""
 
     async def open_file(self, name: str, path: str) -> BinaryIO:
-        """One of its files, open."""
+        """Open one of the skill's files for reading."""
 
     async def run(self, name: str, call: "SkillCall", context: ToolContext) -> ToolResult:
-        """Run it, or one of its scripts."""
+        """Run a skill, or one of its scripts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkillCall:
-    """A call of a skill."""
-
     input: dict[str, Any]
     script: str | None
     args: Sequence[str]

@@ -1,4 +1,4 @@
-"""`read-skill`: a skill's instructions, and then single files of it as they are needed."""
+"""The tool `read-skill`: reads a skill's instructions, or one of its files."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ class ReadSkillInput(WireInput):
 
 
 def read_skill(skills: Skills) -> Tool:
-    """The tool, over these skills."""
+    """Create the tool for these skills."""
 
     @Tool.define(
         "read-skill",
@@ -38,7 +38,7 @@ def read_skill(skills: Skills) -> Tool:
         found = await skills.instructions(input.name)
         known = [tool.id for tool in context.registry.list()]
         allowance = Allowance.of(found.name, found.allowed_tools, known=known)
-        context.conversation.allowance = allowance  # in force until the next one is read, or the request ends
+        context.conversation.allowance = allowance  # active until the next skill is read, or the request ends
         return _told(found, allowance)
 
     return tool

@@ -1,4 +1,4 @@
-"""The built-in tools by themselves: those of the one registry that run in the server's process."""
+"""The built-in tools: a view of the registry, and an executor for Python users."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,16 +11,16 @@ CATEGORY = "builtin"
 
 
 class BuiltInToolsRegistry:
-    """A view of the registry that shows the built-ins only."""
+    """A view of the registry that contains only built-in tools."""
 
     def __init__(self, registry: ToolRegistry) -> None:
         self._registry = registry
 
     def get(self, name: str) -> Tool:
-        """A built-in by its id.
+        """A built-in tool by its id.
 
         Raises:
-            ToolNotFoundError: there is none.
+            ToolNotFoundError: the tool does not exist.
         """
         tool = self._registry.find(name)
         if tool is None or tool.metadata.category != CATEGORY:
@@ -28,33 +28,33 @@ class BuiltInToolsRegistry:
         return tool
 
     def register(self, tool: Tool) -> Tool:
-        """Add a built-in.
+        """Add a built-in tool.
 
         Raises:
-            InvalidInputError: its id is taken, or its category is another one.
+            InvalidInputError: its id is taken, or its category is not `builtin`.
         """
         if tool.metadata.category != CATEGORY:
             raise InvalidInputError(f"{tool.id} is of the category {tool.metadata.category}, not {CATEGORY}")
         return self._registry.register(tool)
 
     def list(self) -> list[Tool]:
-        """All of them, sorted by id."""
+        """All built-in tools, sorted by id."""
         return self._registry.list_by_category(CATEGORY)
 
 
 class BuiltInExecutor:
-    """Calls built-ins by name, for Python users who want the result object and nothing else."""
+    """Calls built-in tools by name, for Python users who only want the result object."""
 
     def __init__(self, registry: ToolRegistry) -> None:
         self.tools = BuiltInToolsRegistry(registry)
         self._registry = registry
 
     async def execute(self, name: str, input: Mapping[str, Any] | None = None) -> Any:
-        """Call one; gives its result object.
+        """Call a built-in tool; returns its result object.
 
         Raises:
-            ToolNotFoundError: there is none of that name.
-            InvalidInputError: the input does not fit.
+            ToolNotFoundError: the tool does not exist.
+            InvalidInputError: the input is invalid.
         """
         self.tools.get(name)
         return (await self._registry.execute(name, input)).data

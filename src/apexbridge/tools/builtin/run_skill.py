@@ -1,4 +1,4 @@
-"""`run-skill`: a skill by its name, or one of its scripts, in the sandbox."""
+"""The tool `run-skill`: runs a skill, or one of its scripts, in the sandbox."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ class RunSkillInput(WireModel):
 
 
 def run_skill(skills: Skills) -> Tool:
-    """The tool, over these skills."""
+    """Create the tool for these skills."""
 
     @Tool.define(
         "run-skill",

@@ -1,4 +1,4 @@
-"""`vector-search`: the skills that fit a request, found by meaning."""
+"""The tool `vector-search`: finds skills for a request by meaning."""
 
 from pydantic import Field
 
@@ -19,7 +19,7 @@ class VectorSearchInput(WireInput):
 
 
 def vector_search(search: SkillSearch) -> Tool:
-    """The tool, over this search."""
+    """Create the tool for a search."""
 
     @Tool.define(
         "vector-search",

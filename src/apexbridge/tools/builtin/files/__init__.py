@@ -1,1 +1,1 @@
-"""Files of the workspace: which folder is whose, and how nothing leads out of it."""
+"""Workspace files: a folder for each caller, and access that cannot leave it."""

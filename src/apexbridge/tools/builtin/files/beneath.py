@@ -1,4 +1,4 @@
-"""Opens what stands below a folder and nowhere else, whatever links say and whoever moves things meanwhile."""
+"""Opens paths strictly below a folder, even if symlinks point outside or files are moved concurrently."""
 
 import ctypes
 import errno
@@ -8,10 +8,10 @@ import sys
 from typing import Protocol
 
 ATTEMPTS = 32
-"""The kernel asks to try again when something was renamed while it climbed back up from a link."""
+"""The kernel returns EAGAIN if something was renamed while it resolved `..` in a symlink."""
 OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 OPEN_FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-"""Not blocking: a pipe would otherwise wait for somebody to write to it."""
+"""Non-blocking: opening a named pipe would otherwise wait for a writer."""
 
 _SYS_OPENAT2 = 437
 _RESOLVE_NO_MAGICLINKS = 0x02
@@ -20,10 +20,10 @@ _RESOLVE_BENEATH = 0x08
 
 
 class Opener(Protocol):
-    """A way to open a path below an open folder."""
+    """Opens a path below an open folder."""
 
     def __call__(self, folder: int, path: str, flags: int, *, links: bool = True) -> int:
-        """A descriptor; without `links` none is followed, otherwise those that stay below the folder may be."""
+        """A descriptor. Without `links` no symlink is followed, otherwise those that stay below the folder may be."""
 
 
 class _How(ctypes.Structure):
@@ -36,10 +36,10 @@ _syscall.argtypes = (ctypes.c_long, ctypes.c_int, ctypes.c_char_p, ctypes.POINTE
 
 
 def open_beneath(folder: int, path: str, flags: int, *, links: bool = True) -> int:
-    """Have the kernel open it in one step; where it cannot or may not, walk there.
+    """Open a path with `openat2`; if that is missing or forbidden, with `walk_beneath`.
 
     Raises:
-        OSError: EXDEV where a link leads out, ELOOP where a link is not followed, and the usual ones.
+        OSError: EXDEV if a symlink leads out, ELOOP if a symlink is not followed, and the usual ones.
     """
     if sys.platform != "linux":
         return walk_beneath(folder, path, flags)
@@ -59,10 +59,10 @@ def open_beneath(folder: int, path: str, flags: int, *, links: bool = True) -> i
 
 
 def walk_beneath(folder: int, path: str, flags: int, *, links: bool = True) -> int:
-    """Open it component by component, for kernels without `openat2`; no link is followed at all.
+    """Open a path component by component, for kernels without `openat2`. No symlink is followed.
 
     Raises:
-        OSError: ELOOP where there is a link, and the usual ones.
+        OSError: ELOOP for a symlink, and the usual ones.
     """
     *parents, name = path.split("/")
     place = folder
@@ -83,7 +83,7 @@ def _step(place: int, name: str, flags: int) -> int:
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
     try:
         return os.open(name, flags | os.O_NOFOLLOW, dir_fd=place)
-    except NotADirectoryError:  # which the kernel also says of a link where a folder is wanted
+    except NotADirectoryError:  # also raised for a symlink if a folder is expected
         if stat.S_ISLNK(os.lstat(name, dir_fd=place).st_mode):
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP)) from None
         raise

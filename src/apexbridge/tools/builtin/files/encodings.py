@@ -1,4 +1,4 @@
-"""Which encodings text files come in, and how one is told from another."""
+"""Encodings of text files, and their detection."""
 
 import codecs
 from dataclasses import dataclass
@@ -20,23 +20,23 @@ _MAX_CONTROLS = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encoding:
-    """How text stands in a file."""
+    """The encoding of a text file."""
 
     name: str
-    """What callers call it."""
+    """The name that callers use."""
     codec: str
     mark: bytes = b""
-    """What such a file begins with."""
+    """The byte order mark at the start of the file."""
     errors: str = "strict"
 
     @property
     def family(self) -> str:
-        """The encoding whatever the order of its bytes."""
+        """The encoding without its byte order."""
         return self.codec.removesuffix("-le").removesuffix("-be")
 
     @property
     def is_wide(self) -> bool:
-        """Whether everything, ends of lines too, takes two bytes or four."""
+        """Whether every character, including line ends, takes two or four bytes."""
         return self.family == "utf-16"
 
 
@@ -44,7 +44,7 @@ def encoding_named(name: str) -> Encoding:
     """An encoding by its name.
 
     Raises:
-        InvalidInputError: there is none, or none for text.
+        InvalidInputError: it is unknown, or not a text encoding.
     """
     wanted = name.strip().lower().replace("_", "-")
     wanted = _UNHYPHENED.get(wanted, wanted)
@@ -54,7 +54,7 @@ def encoding_named(name: str) -> Encoding:
 
 
 def candidates(head: bytes, asked: str | None) -> list[Encoding]:
-    """The encodings that a file which begins like this may be in, the likeliest first."""
+    """The possible encodings of a file that begins with `head`, the likeliest first."""
     marked = _marked(head)
     if asked is not None:
         known = encoding_named(asked)
@@ -67,7 +67,7 @@ def candidates(head: bytes, asked: str | None) -> list[Encoding]:
 
 
 def is_binary(data: bytes) -> bool:
-    """Whether these bytes are no text in any encoding of single bytes."""
+    """Whether these bytes are not text in any single-byte encoding."""
     if b"\0" in data:
         return True
     return len(data) - len(data.translate(None, _CONTROLS)) > len(data) * _MAX_CONTROLS

@@ -40,5 +40,5 @@ class Glob:
 
 
 def _compiled(segment: str) -> re.Pattern[str]:
-    # fnmatch's expressions never give back what a `*` took, so many stars are not slow. `[` is an ordinary character.
+    # fnmatch compiles `*` to an expression that does not backtrack, so patterns with many `*` are fast. `[` is literal.
     return re.compile(fnmatch.translate(segment.replace("[", "[[]")))

@@ -1,4 +1,4 @@
-"""Lists what is below an open folder: bounded, sorted, and without following a link."""
+"""Lists an open folder: bounded, sorted, and without following symlinks."""
 
 import os
 import stat
@@ -13,7 +13,7 @@ from apexbridge.tools.builtin.files.beneath import OPEN_FOLDER, Opener
 from apexbridge.tools.builtin.files.globs import Glob
 
 MAX_LOOKED_AT = 10_000
-_LAST_SECOND = 253_402_300_799  # of the year 9999, which is as far as a date goes
+_LAST_SECOND = 253_402_300_799  # of the year 9999, the last one that datetime supports
 _ANY = frozenset({0})
 
 EntryType = Literal["file", "folder", "link", "other"]
@@ -21,7 +21,7 @@ EntryType = Literal["file", "folder", "link", "other"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """Something in a folder."""
+    """An entry of a folder."""
 
     path: str
     type: EntryType
@@ -31,7 +31,7 @@ class Entry:
 
 
 def entry_of(path: str, status: os.stat_result) -> Entry:
-    """An entry from what the system says of it."""
+    """An entry from the result of `stat`."""
     mode = status.st_mode
     kind: EntryType = (
         "file" if stat.S_ISREG(mode) else "folder" if stat.S_ISDIR(mode) else "link" if stat.S_ISLNK(mode) else "other"
@@ -47,9 +47,9 @@ def entry_of(path: str, status: os.stat_result) -> Entry:
 def list_entries(
     folder: int, opener: Opener, *, glob: Glob | None = None, deep: bool = False, most: int = MAX_LOOKED_AT
 ) -> tuple[list[Entry], bool]:
-    """Everything that matches, sorted by path, and whether something may be missing.
+    """All matching entries, sorted by path, and whether some may be missing.
 
-    Folders near the top are looked at first, so that a single large one does not hide all others.
+    The walk is breadth-first, so that a single large folder does not hide all others.
     """
     found: list[Entry] = []
     left = most
@@ -72,7 +72,7 @@ def list_entries(
 
 
 def _looked_at(folder: int, opener: Opener, place: str) -> Iterator[tuple[str, os.stat_result]]:
-    """What is in one folder; nothing where it is gone, locked, or a link by now."""
+    """The entries of one folder; none if it was removed, cannot be read, or was replaced by a symlink."""
     try:
         descriptor = opener(folder, place or ".", OPEN_FOLDER, links=False)
     except OSError:
@@ -91,5 +91,5 @@ def _path(entry: Entry) -> str:
 
 
 def _readable(name: str) -> str:
-    """A name as text; what is not UTF-8 in it could not be sent to anybody."""
+    """A name as valid Unicode: bytes that are not UTF-8 are replaced, because JSON cannot contain them."""
     return name if name.isprintable() else os.fsencode(name).decode("utf-8", "replace")

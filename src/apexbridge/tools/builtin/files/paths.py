@@ -1,4 +1,4 @@
-"""Paths as callers write them: relative, with slashes, never upwards."""
+"""Paths from callers: relative, with slashes, never upwards."""
 
 import os
 from dataclasses import dataclass
@@ -13,21 +13,20 @@ MAX_SHOWN_CHARACTERS = 200
 
 @dataclass(frozen=True, slots=True)
 class RelativePath:
-    """A path that can be looked for below a folder."""
+    """A valid path below a folder."""
 
     parts: tuple[str, ...]
-    """Without any for the folder itself."""
+    """Empty for the folder itself."""
     given: str
-    """As it was written, fit to be shown."""
+    """The original text, safe to show in messages."""
 
     @property
     def text(self) -> str:
-        """The path for the system."""
+        """The path for system calls."""
         return "/".join(self.parts) or "."
 
     @property
     def name(self) -> str:
-        """Its last part."""
         return self.parts[-1]
 
     def __str__(self) -> str:
@@ -35,11 +34,11 @@ class RelativePath:
 
 
 def read_path(given: str) -> RelativePath:
-    """Read a path that a caller wrote.
+    """Parse a path from a caller.
 
     Raises:
         PermissionDeniedError: it is absolute or leads upwards.
-        InvalidInputError: it is no path.
+        InvalidInputError: it is not a valid path.
     """
     told = shown(given)
     if not given:
@@ -55,7 +54,7 @@ def read_path(given: str) -> RelativePath:
 
 
 def shown(path: str) -> str:
-    """A path as it may stand in a message: not too long, nothing that a terminal would obey."""
+    """A path for messages: of limited length, without control characters that a terminal would interpret."""
     cut = path if len(path) <= MAX_SHOWN_CHARACTERS else f"{path[:MAX_SHOWN_CHARACTERS]}…"
     return "".join(character if character.isprintable() else "\ufffd" for character in cut)
 

@@ -1,4 +1,4 @@
-"""What the system refuses about a file, in words that name the path as it was given and never the server's."""
+"""Converts OS errors about files to errors that name the caller's path, never the server's."""
 
 import errno
 import os
@@ -24,7 +24,7 @@ _STRANGE = {errno.ENXIO, errno.ENODEV, errno.EOPNOTSUPP}
 
 @contextmanager
 def refusals(path: RelativePath) -> Iterator[None]:
-    """Turn whatever the system says meanwhile into an error for the caller."""
+    """Convert an OSError in the block to an error for the caller."""
     try:
         yield
     except OSError as error:
@@ -32,10 +32,10 @@ def refusals(path: RelativePath) -> Iterator[None]:
 
 
 def check_regular(status: os.stat_result, path: RelativePath) -> None:
-    """Refuse everything but files.
+    """Refuse everything except regular files.
 
     Raises:
-        PermissionDeniedError: it is something else.
+        PermissionDeniedError: it is not a regular file.
     """
     if stat.S_ISREG(status.st_mode):
         return
@@ -46,7 +46,7 @@ def check_regular(status: os.stat_result, path: RelativePath) -> None:
 
 
 def missing(path: RelativePath) -> RequestError:
-    """There is nothing of that name."""
+    """The error for a file that does not exist."""
     return RequestError(f"There is no {path}; list-files shows what is there", code="FILE_NOT_FOUND")
 
 

@@ -1,4 +1,4 @@
-"""The path jail: a folder whose files can be read, listed and written, and nothing outside it."""
+"""The path jail: files in one folder can be read, listed and written, and nothing outside it."""
 
 import os
 from collections.abc import Iterator
@@ -19,10 +19,10 @@ NEW_FOLDER_MODE = 0o700
 
 
 class Root:
-    """A folder of the operator's, maybe one that does not exist yet.
+    """A folder that the operator chose; it may not exist yet.
 
-    It is opened anew for each operation, so it may be removed and made again meanwhile. `inner` is a folder below it
-    that is the real boundary; no link is followed on the way there.
+    It is opened again for each operation, so it may be removed and created again in between. `inner` is a folder below
+    it that is the actual boundary; no symlink is followed on the way there.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Root:
         disk: Disk | None = None,
         caller: str = "",
     ) -> None:
-        """What is written counts for `caller` on `disk`."""
+        """Writes count towards the quota of `caller` on `disk`."""
         self._path = path
         self._disk = disk or Disk(path)
         self._caller = caller
@@ -42,11 +42,11 @@ class Root:
         self._opener = opener
 
     def open_file(self, path: RelativePath) -> BinaryIO:
-        """A regular file, open for reading.
+        """Open a regular file for reading.
 
         Raises:
             RequestError: FILE_NOT_FOUND.
-            PermissionDeniedError: it is no regular file, or a link leads out.
+            PermissionDeniedError: it is not a regular file, or a symlink leads out.
         """
         with refusals(path), self._folder() as folder:
             descriptor = self._opener(folder, path.text, OPEN_FILE)
@@ -60,11 +60,11 @@ class Root:
     def list_folder(
         self, path: RelativePath, *, glob: Glob | None = None, deep: bool = False
     ) -> tuple[list[Entry], bool]:
-        """What is in a folder, with paths relative to it; and whether there may be more.
+        """The entries of a folder, with paths relative to it, and whether there may be more.
 
         Raises:
-            RequestError: FILE_NOT_FOUND, unless it is the root itself: that one is empty until something is written.
-            InvalidInputError: it is no folder.
+            RequestError: FILE_NOT_FOUND, except for the root itself: a missing root counts as empty.
+            InvalidInputError: it is not a folder.
         """
         with refusals(path):
             try:
@@ -76,10 +76,10 @@ class Root:
                 return [], False
 
     def write_file(self, path: RelativePath, data: bytes, *, backup: bool = False) -> str | None:
-        """Write a file whole, with the folders that lead to it; gives the path of the backup, where one was made.
+        """Write a whole file, and create missing folders; returns the path of the backup, None if none was made.
 
         Raises:
-            PermissionDeniedError: there is something else of that name, or a link leads out.
+            PermissionDeniedError: the path exists and is not a regular file, or a symlink leads out.
             ServerError: STORAGE_FULL.
         """
         with self._disk.claim(self._caller, self._path) as claim, self._parent(path, claim) as folder:
@@ -88,10 +88,10 @@ class Root:
     def append_to_file(
         self, path: RelativePath, data: bytes, *, mark: bytes = b"", backup: bool = False
     ) -> tuple[int, str | None]:
-        """Add to a file, or begin it with `mark`; gives the bytes written and the path of the backup.
+        """Append to a file, or create it with `mark` first; returns the bytes written and the path of the backup.
 
         Raises:
-            PermissionDeniedError: there is something else of that name, or a link leads out.
+            PermissionDeniedError: the path exists and is not a regular file, or a symlink leads out.
             ServerError: STORAGE_FULL.
         """
         with self._disk.claim(self._caller, self._path) as claim, self._parent(path, claim) as folder:
@@ -110,7 +110,7 @@ class Root:
 
     @contextmanager
     def _folder(self, *, claim: Claim | None = None) -> Iterator[int]:
-        """With a claim it is made if it is missing."""
+        """The open folder; with a claim, it is created if missing."""
         if claim is not None:
             self._path.mkdir(NEW_FOLDER_MODE, parents=True, exist_ok=True)
         top = os.open(self._path, OPEN_FOLDER)
@@ -132,7 +132,7 @@ class Root:
 
     @contextmanager
     def _parent(self, path: RelativePath, claim: Claim) -> Iterator[int]:
-        """The folder that a path's last part stands in, made where it is missing."""
+        """The open folder that contains a path; created if missing."""
         if not path.parts:
             raise PermissionDeniedError(f"{path} is the workspace itself, not a file")
         with refusals(path), self._folder(claim=claim) as folder:
@@ -147,7 +147,7 @@ class Root:
 
 
 def _made(folder: int, path: str, opener: Opener, claim: Claim) -> int:
-    """A folder below another, open; it and those before it are made where they are missing."""
+    """Open a folder below another; missing folders are created."""
     try:
         return opener(folder, path, OPEN_FOLDER)
     except FileNotFoundError:

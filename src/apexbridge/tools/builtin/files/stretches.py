@@ -11,13 +11,13 @@ from apexbridge.tools.builtin.files.encodings import Encoding, candidates, is_bi
 from apexbridge.tools.executor import OUTPUT_BYTES
 
 MAX_TEXT_BYTES = 256 * 1024
-"""Of the text as UTF-8."""
+"""Size of the text as UTF-8."""
 MAX_SKIPPED_LINES = 1_000_000
 MAX_SKIPPED_CHARACTERS = 256 * 1024 * 1024
 SHOWN_BYTES = OUTPUT_BYTES - 1024
-"""Of the text that a model is shown at once; programs get all that was read."""
+"""Size of the text that a model gets; programs get everything that was read."""
 MAX_LINE_CHARACTERS = 7_500
-"""A longer line counts as several, so that every part of any file has an offset, and a model is shown whole lines."""
+"""A longer line counts as several, so that every part of any file has an offset, and a model gets whole lines."""
 _HEAD_BYTES = 8 * 1024
 
 
@@ -90,7 +90,7 @@ def told_to_programs(stretch: Stretch) -> dict[str, Any]:
 
 
 def told_to_model(stretch: Stretch) -> str:
-    """As many lines as a model is shown at once, and the offset of the next one."""
+    """As many lines as fit into `SHOWN_BYTES`, and the offset of the next one."""
     room = SHOWN_BYTES
     shown = 0
     for line in stretch.lines:

@@ -1,4 +1,4 @@
-"""The workspace as a caller sees it: a folder of its own, and what runs left below `runs/`."""
+"""The workspace as a caller sees it: its own folder, and the output of runs below `runs/`."""
 
 import re
 from collections.abc import Callable
@@ -26,11 +26,11 @@ _CALLER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
 
 T = TypeVar("T")
 RunFolder = Callable[[str, str], Path | None]
-"""Where a run keeps what it left (`files/`, `stdout`, `stderr`), by its id and who asks; None where that is nothing."""
+"""The folder of a run's output (`files/`, `stdout`, `stderr`), by run id and caller; None if not accessible."""
 
 
 class Workspace:
-    """Finds files for callers: each API key has a folder below the root, whoever comes without one has the root."""
+    """Finds files for callers: each API key has a folder below the root, callers without a key have the root."""
 
     def __init__(self, root: Path, runs: RunFolder, *, opener: Opener = open_beneath, disk: Disk | None = None) -> None:
         self._root = root
@@ -40,9 +40,9 @@ class Workspace:
         self._opener = opener
 
     async def in_thread(self, work: Callable[[], T], *, caller: str = "") -> T:
-        """Do something with files beside the event loop. It is not abandoned when its caller is cancelled.
+        """Run file operations in a thread. They are not abandoned if the caller is cancelled.
 
-        Each key has threads of its own. Of the common ones, which everything else needs, it takes none.
+        Each key has its own threads, so that it cannot use up the shared ones, which everything else needs.
         """
         if not caller:
             return await anyio.to_thread.run_sync(work)
@@ -52,12 +52,12 @@ class Workspace:
         return await anyio.to_thread.run_sync(work, limiter=limiter)
 
     def open_file(self, given: str, *, caller: str = "") -> BinaryIO:
-        """A file, open for reading.
+        """Open a file for reading.
 
         Raises:
             RequestError: FILE_NOT_FOUND.
-            PermissionDeniedError: the path leads out, or to something that is no file.
-            InvalidInputError: the path is none.
+            PermissionDeniedError: the path leads out, or is not a regular file.
+            InvalidInputError: the path is not valid.
         """
         path = read_path(given)
         if path.parts[:1] != (RUNS,):
@@ -73,12 +73,12 @@ class Workspace:
     def list_folder(
         self, given: str = ".", *, caller: str = "", glob: Glob | None = None, deep: bool = False
     ) -> tuple[list[Entry], bool]:
-        """What is in a folder, with paths that `open_file` takes; and whether there may be more.
+        """The entries of a folder, with paths for `open_file`, and whether there may be more.
 
         Raises:
             RequestError: FILE_NOT_FOUND.
             PermissionDeniedError: the path leads out.
-            InvalidInputError: the path is none, or leads to no folder.
+            InvalidInputError: the path is not valid, or is not a folder.
         """
         path = read_path(given)
         if path.parts[:1] == (RUNS,):
@@ -88,16 +88,16 @@ class Workspace:
                 found = self._with_streams(found, folder, inside, glob)
         else:
             found, cut = self._own(caller).list_folder(path, glob=glob, deep=deep)
-            if not path.parts:  # what stands there is out of reach behind the runs
+            if not path.parts:  # a real folder `runs` is hidden by the output of runs
                 found = [entry for entry in found if entry.path.partition("/")[0] != RUNS]
         return [replace(entry, path="/".join((*path.parts, entry.path))) for entry in found], cut
 
     def write_file(self, given: str, data: bytes, *, caller: str = "", backup: bool = False) -> str | None:
-        """Write a file whole; gives the path of the backup, where one was made.
+        """Write a whole file; returns the path of the backup, None if none was made.
 
         Raises:
-            PermissionDeniedError: the path leads out, to something that is no file, or to what runs left.
-            InvalidInputError: the path is none.
+            PermissionDeniedError: the path leads out, is not a regular file, or is below `runs/`.
+            InvalidInputError: the path is not valid.
             ServerError: STORAGE_FULL.
         """
         return self._own(caller).write_file(_writable(given), data, backup=backup)
@@ -105,11 +105,11 @@ class Workspace:
     def append_to_file(
         self, given: str, data: bytes, *, mark: bytes = b"", caller: str = "", backup: bool = False
     ) -> tuple[int, str | None]:
-        """Add to a file, or begin it with `mark`; gives the bytes written and the path of the backup.
+        """Append to a file, or create it with `mark` first; returns the bytes written and the path of the backup.
 
         Raises:
-            PermissionDeniedError: the path leads out, to something that is no file, or to what runs left.
-            InvalidInputError: the path is none.
+            PermissionDeniedError: the path leads out, is not a regular file, or is below `runs/`.
+            InvalidInputError: the path is not valid.
             ServerError: STORAGE_FULL.
         """
         return self._own(caller).append_to_file(_writable(given), data, mark=mark, backup=backup)
@@ -124,7 +124,7 @@ class Workspace:
         return Root(folder, inner="files", opener=self._opener)
 
     def _run(self, path: RelativePath, caller: str) -> tuple[Path, RelativePath]:
-        """The folder of the run that a path names, and the path within."""
+        """The folder of the run in a path, and the path inside that folder."""
         identity = path.parts[1] if len(path.parts) > 1 else ""
         if not _RUN_ID.match(identity):
             raise InvalidInputError(f"{path} names no run: runs/ID/PATH, where ID has 32 digits of 0-9 and a-f")

@@ -1,4 +1,4 @@
-"""Writes a file of an open folder: whole or not at all, and never through a link."""
+"""Writes a file in an open folder: completely or not at all, and never through a symlink."""
 
 import os
 import secrets
@@ -14,14 +14,14 @@ from apexbridge.tools.builtin.files.refusals import check_regular
 NEW_FILE_MODE = 0o600
 MAX_BACKUP_BYTES = 100 * 1024 * 1024
 MAX_BACKUPS = 10
-"""Of each file."""
+"""Per file."""
 _PIECE = 1024 * 1024
 _CREATE = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 def replace_file(folder: int, path: RelativePath, data: bytes, *, backup: bool, claim: Claim) -> str | None:
-    """Put a file in its place in one step; gives the name of the backup, where one was made."""
+    """Create or replace a file atomically; returns the name of the backup, None if none was made."""
     target = _target(folder, path)
     draft = f".apex-{secrets.token_hex(8)}"
     saved: str | None = None
@@ -42,9 +42,9 @@ def replace_file(folder: int, path: RelativePath, data: bytes, *, backup: bool, 
 def append_to_file(
     folder: int, path: RelativePath, data: bytes, *, mark: bytes, backup: bool, claim: Claim
 ) -> tuple[int, str | None]:
-    """Add to a file's end, or begin one with `mark`; gives the bytes written and the name of the backup.
+    """Append to a file, or create it with `mark` first; returns the bytes written and the name of the backup.
 
-    Only one that has no second name is added to: the other could stand outside the workspace.
+    A file with several hard links is refused: another link could be outside the workspace.
     """
     is_there = _target(folder, path) is not None
     saved, saved_size = _back_up(folder, path, claim) if backup and is_there else (None, 0)
@@ -59,7 +59,7 @@ def append_to_file(
 
 
 def _begin(folder: int, name: str, data: bytes, mode: int = NEW_FILE_MODE) -> int:
-    """Make a file of a name that is free."""
+    """Create a file that does not exist yet; returns the bytes written."""
     target = os.open(name, _CREATE, 0o600, dir_fd=folder)
     try:
         _write(target, data)
@@ -77,7 +77,7 @@ def _begin_or_append(folder: int, path: RelativePath, data: bytes, mark: bytes, 
     claim.take(size)
     try:
         written = _begin(folder, path.name, mark + data)
-    except FileExistsError:  # somebody was quicker
+    except FileExistsError:  # another writer created it in the meantime
         return _append(folder, path, data, mark, claim)
     claim.keep(size)
     return written
@@ -96,7 +96,7 @@ def _append(folder: int, path: RelativePath, data: bytes, mark: bytes, claim: Cl
         try:
             _write(target, data)
         except OSError:
-            if os.fstat(target).st_size < status.st_size + len(data):  # otherwise somebody else added to it as well
+            if os.fstat(target).st_size < status.st_size + len(data):  # otherwise another writer appended too
                 os.ftruncate(target, status.st_size)
             raise
         claim.keep(growth)
@@ -106,7 +106,7 @@ def _append(folder: int, path: RelativePath, data: bytes, mark: bytes, claim: Cl
 
 
 def _target(folder: int, path: RelativePath) -> os.stat_result | None:
-    """The file that is there and can be written to; None if there is none."""
+    """Status of the existing file; None if missing. Refuses files that cannot be written to."""
     try:
         status = os.lstat(path.name, dir_fd=folder)
     except FileNotFoundError:
@@ -118,7 +118,7 @@ def _target(folder: int, path: RelativePath) -> os.stat_result | None:
 
 
 def _back_up(folder: int, path: RelativePath, claim: Claim) -> tuple[str, int]:
-    """Copy the file to a free name beside it; returns the name and what it takes on the disk."""
+    """Copy the file to a free name in the same folder; returns the name and the size on disk."""
     source = os.open(path.name, OPEN_FILE | os.O_NOFOLLOW, dir_fd=folder)
     try:
         status = os.fstat(source)
@@ -131,7 +131,7 @@ def _back_up(folder: int, path: RelativePath, claim: Claim) -> tuple[str, int]:
         name, target = _create_backup(folder, path)
         try:
             os.fchmod(target, stat.S_IMODE(status.st_mode) & 0o777)
-            left = status.st_size  # not more, should it grow meanwhile: no more was claimed
+            left = status.st_size  # even if the file grows meanwhile: no more was claimed
             while left and (piece := os.read(source, min(left, _PIECE))):
                 _write(target, piece)
                 left -= len(piece)
