@@ -206,7 +206,7 @@ async def test_callers_leave_the_reserve_alone(small_disk: Path, embedder: Embed
             result = (await gate.ask("POST", f"/api/skills/{name}/execute", key, json={})).json()
             assert result["success"]
             record = (await gate.ask("GET", f"/api/executions/{result['id']}", key)).json()["result"]
-            assert any("no room" in warning for warning in record["warnings"])
+            assert any("no space left" in warning for warning in record["warnings"])
             assert record["files"] == []
         form = (
             b'--b\r\nContent-Disposition: form-data; name="file"; filename="x"\r\n\r\n' + bytes(MB) + b"\r\n--b--\r\n"

@@ -21,7 +21,7 @@ APEX = [sys.executable, "-c", "from apexbridge.surfaces.cli.app import main; mai
 
 
 @dataclass
-class TextDelta:
+class CommandResult:
     """What a command printed and how it ended."""
 
     code: int
@@ -33,14 +33,14 @@ class TextDelta:
         return json.loads(self.out)
 
 
-Apex = Callable[..., TextDelta]
+Apex = Callable[..., CommandResult]
 
 
 @pytest.fixture
 def apex(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], data_dir: Path) -> Apex:
     """Type a command; it works on the test's own data directory."""
 
-    def run(*words: str | Path) -> TextDelta:
+    def run(*words: str | Path) -> CommandResult:
         monkeypatch.setenv("APEX_DATA_DIR", str(data_dir))
         monkeypatch.setattr(sys, "argv", ["apex", *map(str, words)])
         capsys.readouterr()
@@ -50,7 +50,7 @@ def apex(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], da
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else 1 if end.code else 0
         captured = capsys.readouterr()
-        return TextDelta(code, captured.out, captured.err)
+        return CommandResult(code, captured.out, captured.err)
 
     return run
 

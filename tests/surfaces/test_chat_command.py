@@ -45,7 +45,7 @@ def test_programs_get_the_completion(apex: Apex) -> None:
 def test_what_the_server_refuses_is_said(apex: Apex) -> None:
     said = apex("chat", "hello", "--skill", "none")
     assert said.code == 1
-    assert "There is no skill none" in said.err
+    assert "No skill named none" in said.err
 
 
 @pytest.mark.parametrize(("typed", "expected"), [("y\n", b"wiped"), ("n\n", b"That did not work")])

@@ -6,6 +6,7 @@ import logging
 import os
 import socket
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -321,7 +322,7 @@ def test_lists_are_filtered_and_paged(server: Live, upstream: Upstream) -> None:
         server.ask(model)
     answer = server.http.get("/api/chats", params={"model": model, "limit": 2, "page": 2}).json()
     assert (answer["total"], answer["page"], answer["limit"], len(answer["chats"])) == (5, 2, 2, 2)
-    moments = [chat["startedAt"] for chat in records(server, model=model)]
+    moments = [datetime.fromisoformat(chat["startedAt"]) for chat in records(server, model=model)]
     assert moments == sorted(moments, reverse=True)
     assert len(records(server, model=model, stopCause="answered", outcome="answered", caller="")) == 5
     assert records(server, model=model, outcome="failed") == []

@@ -287,7 +287,7 @@ class Runs:
             except (ServerError, OSError) as error:
                 logger.warning("the output of the run %s was not kept: %s", row.id, error)
                 changes = {name: text[:inline] for name, text in long.items()}
-                changes["warnings"] = [*result.warnings, "most of the output was not kept: there was no room for it"]
+                changes["warnings"] = [*result.warnings, "most of the output was not kept: no space left for it"]
         return result.model_copy(update=changes).model_dump_json(exclude={"output"})
 
     def _write_output(self, row: RunRow, long: dict[str, str]) -> None:
