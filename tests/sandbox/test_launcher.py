@@ -34,7 +34,7 @@ async def main():
         listener = lambda _, text: print(text, end="", flush=True)
         bench = Bench(sandbox, Path(sys.argv[2]))
         text = "setsid sh -c 'sleep 1000; true' $1 & echo begun; sleep 1000"
-        await bench.run(text, "sh", args=(sys.argv[3],), listener=report)
+        await bench.run(text, "sh", args=(sys.argv[3],), listener=listener)
 
 asyncio.run(main())
 """
