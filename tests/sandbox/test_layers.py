@@ -346,7 +346,7 @@ async def test_what_a_package_names_by_a_url_is_not_even_fetched(
 
 
 @pytest.mark.parametrize(
-    ("line", "report"),
+    ("line", "shown"),
     [
         ("Cannot unpack file /srv/staging/x/data.json (downloaded)", "Cannot unpack file …/data.json (downloaded)"),
         ("in '/usr/lib/python3/pip'", "in '…/pip'"),
@@ -561,7 +561,7 @@ async def test_a_package_that_is_too_large_is_refused(tmp_path: Path, wheels: Pa
 async def test_what_grows_too_large_is_stopped_while_it_grows(
     tmp_path: Path, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(build, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(build, "SIZE_CHECK_SECONDS", 0.02)
     stand_in("head -c 300000 /dev/zero > big; exec sleep 1000")
     error = await refusal(LayerStore(tmp_path / "layers", max_bytes=100_000), "node", "a@1")
     assert "larger" in error.message
@@ -655,19 +655,19 @@ async def test_an_installer_sees_no_secret_of_the_server(
     for name in ("APEX_TOKEN", "OPENAI_API_KEY", "PYTHONPATH", "NODE_OPTIONS", "LD_PRELOAD_X", "XPIP_A", "TMPDIR"):
         monkeypatch.setenv(name, "secret")
     for name in ("PIP_INDEX_URL", "NPM_CONFIG_PROXY", "npm_config_x", "https_proxy", "NO_PROXY", "LC_ALL", "LANG"):
-        monkeypatch.setenv(name, "report")
+        monkeypatch.setenv(name, "passed")
     stand_in("env; exit 3")
     lines: list[str] = []
     with pytest.raises(ServerError):
         await store.install("node", KEY, ["a@1"], lines.append)
     assert not [line for line in lines if "secret" in line]
-    assert len([line for line in lines if line.endswith("=report")]) == 7
+    assert len([line for line in lines if line.endswith("=passed")]) == 7
 
 
 async def test_what_an_installer_prints_is_bounded_and_fit_for_a_terminal(
     store: LayerStore, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(build, "MAX_TOLD_BYTES", 10_000)
+    monkeypatch.setattr(build, "MAX_REPORTED_CHARACTERS", 10_000)
     stand_in(
         r"yes x | head -c 3000000 | tr -d '\n'; echo; yes line | head -n 9000"
         "\n"
