@@ -355,8 +355,8 @@ async def test_what_a_package_names_by_a_url_is_not_even_fetched(
         ("read/write and 1/2, ./a/b, ../c/d", None),
     ],
 )
-def test_output_of_installers_is_reported_without_paths_of_the_server(line: str, report: str | None) -> None:
-    assert without_paths(line) == (report or line)
+def test_output_of_installers_is_reported_without_paths_of_the_server(line: str, shown: str | None) -> None:
+    assert without_paths(line) == (shown or line)
 
 
 async def test_an_npm_that_would_fetch_any_url_is_refused(
