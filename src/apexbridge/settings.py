@@ -113,7 +113,7 @@ class Settings(BaseSettings):
         default=None, description="Folder that file tools and input files are taken from; `<data-dir>/workspace`."
     )
     sandbox_backend: BackendChoice = Field(
-        default="auto", description="Walls: auto, bubblewrap, landlock, or plain, which is none."
+        default="auto", description="Sandbox backend: auto, bubblewrap, landlock, or plain, which is none."
     )
     sandbox_require: Annotated[tuple[Guarantee, ...], NoDecode] = Field(
         default=GUARANTEES, description="What must hold or nothing runs, separated by commas; `all` is everything."

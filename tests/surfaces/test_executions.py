@@ -311,7 +311,7 @@ def test_the_doctor_proves_every_guarantee(apex: Apex) -> None:
     }
     assert {runtime["runtime"] for runtime in told["runtimes"] if runtime["works"]} == {"node", "python", "shell"}
     people = apex("doctor")
-    assert "every wall holds" in people.err
+    assert "enforces every guarantee" in people.err
     assert "mount namespace" in people.out
 
 

@@ -21,7 +21,7 @@ def doctor(data_dir: DataDir = None, json: Json = False) -> None:
             if not tried.usable:
                 say(f"{tried.backend} cannot be used: {tried.reason}", style="yellow")
                 say(f"  {tried.remedy}")
-        line(f"walls: {diagnosis.backend or 'none'}, started by {diagnosis.user}\n")
+        line(f"sandbox: {diagnosis.backend or 'none'} (running as {diagnosis.user})\n")
         table(
             ["guarantee", "holds", "required", "by", "proof"],
             [
@@ -44,7 +44,7 @@ def doctor(data_dir: DataDir = None, json: Json = False) -> None:
                 say(f"{absent.runtime}: {absent.remedy}", style="yellow")
         say(
             {
-                "healthy": "Scripts run, and every wall holds.",
+                "healthy": "Scripts run, and the sandbox enforces every guarantee.",
                 "degraded": "Scripts run; what is required holds, not everything does.",
                 "unavailable": "Scripts do not run: what is required does not hold.",
             }[diagnosis.status],

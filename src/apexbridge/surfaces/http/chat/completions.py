@@ -143,8 +143,8 @@ class CompletionStream:
             if event.calls
             else b""
         ]
-        told = {**event.beside, "x_bridge": event.report.to_dict(debug=self._request.options.debug)}
-        pieces.append(self._chunk(b"{}", finish=event.finish_reason, more=told))
+        fields = {**event.beside, "x_bridge": event.report.to_dict(debug=self._request.options.debug)}
+        pieces.append(self._chunk(b"{}", finish=event.finish_reason, more=fields))
         if self._request.wants_usage:
             usage = _dumped(event.usage)
             pieces.append(self._head + b',"choices":[],"usage":' + usage + b"}\n\n")

@@ -64,8 +64,8 @@ class Reply:
 
     async def refuse(self, error: BadRequestError) -> None:
         """Send the error of a request that cannot be answered."""
-        told = openai_error(error.message, kind="invalid_request_error", code=error.openai_code, param=error.param)
-        await self.send_json(error.status, told)
+        body = openai_error(error.message, kind="invalid_request_error", code=error.openai_code, param=error.param)
+        await self.send_json(error.status, body)
 
     async def fail(self, error: UpstreamError) -> None:
         """Send the upstream's error: with its status, or inside the stream if that has started."""
