@@ -1,4 +1,4 @@
-"""Wall-clock time as it is stored and sent: whole milliseconds since 1970."""
+"""Timestamps as they are stored and sent: whole milliseconds since 1970."""
 
 import time
 

@@ -135,10 +135,7 @@ class ChatRecords:
         Raises:
             RequestError: CHAT_NOT_FOUND.
         """
-        await self._flush()
-        row = await self._store.get(identity)
-        if row is None:
-            raise _not_found(identity)
+        row = await self._find(identity)
         return detail(row, self._key_name(row.caller))
 
     async def statistics(self, *, days: int = DEFAULT_DAYS) -> ChatStatistics:
@@ -154,14 +151,21 @@ class ChatRecords:
         Raises:
             RequestError: CHAT_NOT_FOUND.
         """
-        await self._flush()
-        row = await self._store.get(identity)
-        if row is None:
-            raise _not_found(identity)
+        row = await self._find(identity)
         if self._past_use is not None and row.link:
             await self._past_use.forget_chat(row.link)
         with storage_faults():
             await self._store.delete(identity)
+
+    async def _find(self, identity: str) -> ChatRow:
+        await self._flush()
+        row = await self._store.get(identity)
+        if row is None:
+            raise RequestError(
+                f"There is no record of a chat {identity[:64]}; it may be older than records are kept",
+                code="CHAT_NOT_FOUND",
+            )
+        return row
 
     async def sweep(self) -> None:
         """Delete records older than the retention time."""
@@ -209,10 +213,4 @@ def _row(record: ChatRecord, long: Long) -> ChatRow:
         trajectory=steps,
         messages=messages,
         answer=answer,
-    )
-
-
-def _not_found(identity: str) -> RequestError:
-    return RequestError(
-        f"There is no record of a chat {identity[:64]}; it may be older than records are kept", code="CHAT_NOT_FOUND"
     )

@@ -141,12 +141,12 @@ def _from_text(text: str, zone: tzinfo | None, now: datetime, default: tzinfo) -
     try:
         iso_day, iso_clock = _iso_day(day, today), _iso_clock(clock, period[1] if period else None)
         ends = iso_clock == "24:00:00"
-        wall = datetime.fromisoformat(f"{iso_day}T{'00:00:00' if ends else iso_clock}") + timedelta(days=ends)
+        naive = datetime.fromisoformat(f"{iso_day}T{'00:00:00' if ends else iso_clock}") + timedelta(days=ends)
     except ValueError as error:
         raise InvalidInputError(f"{_quoted(text)} is not in the calendar or on the clock: {error}") from error
     except OverflowError as error:
         raise InvalidInputError(_OUT_OF_CALENDAR) from error
-    moment, changed = _place(wall, own)
+    moment, changed = _place(naive, own)
     return Reading(moment=in_zone(moment, zone or own), notes=(*notes, *changed))
 
 
@@ -350,8 +350,8 @@ def shift(moment: datetime, duration: Duration, zone: tzinfo) -> tuple[datetime,
     local = in_zone(moment, zone)
     notes: tuple[str, ...] = ()
     if duration.months or duration.days:
-        wall, shortened = _add_on_the_wall(local.replace(tzinfo=None, fold=0), duration)
-        local, changed = _place(wall, zone)
+        naive, shortened = _add_to_local_time(local.replace(tzinfo=None, fold=0), duration)
+        local, changed = _place(naive, zone)
         notes = (*shortened, *changed)
     return _later(local, duration.microseconds, zone), notes
 
@@ -363,7 +363,7 @@ def between(earlier: datetime, later: datetime, zone: tzinfo) -> Duration:
     months = max(0, (end.year - start.year) * 12 + end.month - start.month)
     while months and _leads_past(start, Duration(months=months), end, zone):
         months -= 1
-    reached, _ = _add_on_the_wall(start.replace(tzinfo=None), Duration(months=months))
+    reached, _ = _add_to_local_time(start.replace(tzinfo=None), Duration(months=months))
     days = max(0, (end.date() - reached.date()).days)
     while days and _leads_past(start, Duration(months=months, days=days), end, zone):
         days -= 1
@@ -375,27 +375,27 @@ def _leads_past(start: datetime, duration: Duration, end: datetime, zone: tzinfo
     return elapsed(shift(start, duration, zone)[0], end) < timedelta()
 
 
-def _add_on_the_wall(wall: datetime, duration: Duration) -> tuple[datetime, tuple[str, ...]]:
-    year, month = divmod(wall.year * 12 + wall.month - 1 + duration.months, 12)
+def _add_to_local_time(naive: datetime, duration: Duration) -> tuple[datetime, tuple[str, ...]]:
+    year, month = divmod(naive.year * 12 + naive.month - 1 + duration.months, 12)
     month += 1
     if not 1 <= year <= 9999:
         raise InvalidInputError(_OUT_OF_CALENDAR)
     last = monthrange(year, month)[1]
-    notes = (f"{year:04}-{month:02} has no day {wall.day}; its last was taken",) if wall.day > last else ()
+    notes = (f"{year:04}-{month:02} has no day {naive.day}; its last was taken",) if naive.day > last else ()
     try:
-        return wall.replace(year=year, month=month, day=min(wall.day, last)) + timedelta(days=duration.days), notes
+        return naive.replace(year=year, month=month, day=min(naive.day, last)) + timedelta(days=duration.days), notes
     except OverflowError as error:
         raise InvalidInputError(_OUT_OF_CALENDAR) from error
 
 
-def _place(wall: datetime, zone: tzinfo) -> tuple[datetime, tuple[str, ...]]:
+def _place(naive: datetime, zone: tzinfo) -> tuple[datetime, tuple[str, ...]]:
     """Return the moment at which clocks of a zone show a time, with a note if they skip or repeat it."""
-    first, second = wall.replace(tzinfo=zone, fold=0), wall.replace(tzinfo=zone, fold=1)
+    first, second = naive.replace(tzinfo=zone, fold=0), naive.replace(tzinfo=zone, fold=1)
     moment = in_zone(first, zone)
     before, after = first.utcoffset() or timedelta(), second.utcoffset() or timedelta()
     if before == after:
         return moment, ()
-    shown = f"{wall.isoformat(' ')} in {zone_name(zone)}"
+    shown = f"{naive.isoformat(' ')} in {zone_name(zone)}"
     if before < after:
         taken = moment.replace(tzinfo=None).isoformat(" ")
         return moment, (f"{shown} does not exist, clocks go forward over it; {taken} was taken",)
