@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-from apexbridge.skills.doctor import repair
-from apexbridge.skills.frontmatter import parse_leniently, replace_description
-from apexbridge.skills.layout import is_skill_file
 from apexbridge.skills.models import Profile
-from apexbridge.skills.reader import read_skill_markdown
-from apexbridge.skills.yamlblock import FrontmatterError
+from apexbridge.skills.package.frontmatter import parse_leniently, replace_description
+from apexbridge.skills.package.layout import is_skill_file
+from apexbridge.skills.package.repair import repair
+from apexbridge.skills.package.skill_md import read_skill_markdown
+from apexbridge.skills.package.yaml_block import FrontmatterError
 
 DESCRIPTIONS = ("A new description.", '含有: "引号" # 和\n换行', "\u2028 odd \x7f ones \U0001f642")
 REASONS_SHOWN = 5

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from apexbridge.sandbox.models import ExecutionResult
-from apexbridge.skills.inputs import HeldFiles
 from apexbridge.skills.ports import IndexDocument, RunRequest
+from apexbridge.skills.runs.inputs import HeldFiles
 
 MEGABYTE = 1024 * 1024
 DESCRIPTION = "Writes commit messages out of a diff. 自动生成提交信息"

@@ -24,13 +24,13 @@ from apexbridge.retrieval.matches import SearchAnswer
 from apexbridge.retrieval.service import ToolRetrievalService
 from apexbridge.sandbox.sandbox import Sandbox
 from apexbridge.settings import Settings
-from apexbridge.skills.desk import SkillDesk
-from apexbridge.skills.executor import SkillsSandboxExecutor
-from apexbridge.skills.indexer import Progress
-from apexbridge.skills.inputs import InputFiles
 from apexbridge.skills.manager import SkillManager
-from apexbridge.skills.runs import Runs
-from apexbridge.skills.uploads import UploadStore
+from apexbridge.skills.runs.inputs import InputFiles
+from apexbridge.skills.runs.tracker import Runs
+from apexbridge.skills.runs.uploads import UploadStore
+from apexbridge.skills.sandbox_executor import SkillsSandboxExecutor
+from apexbridge.skills.store.indexer import Progress
+from apexbridge.skills.tools.builtin import SkillDesk
 from apexbridge.skills.watcher import watch as watch_skills
 from apexbridge.storage.approvals import SqliteApprovals
 from apexbridge.storage.audit import AUDIT_FILE, AuditLog

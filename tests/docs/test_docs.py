@@ -43,9 +43,9 @@ from apexbridge.sandbox.models import ErrorCode, ExecutionResult
 from apexbridge.sandbox.run_input import MAX_INPUT_BYTES, MAX_INPUT_FILES
 from apexbridge.sandbox.seccomp import refused_numbers
 from apexbridge.settings import SETTINGS_FILE, Settings, load_settings
-from apexbridge.skills.executor import SkillsSandboxExecutor
 from apexbridge.skills.manager import SkillManager
-from apexbridge.skills.runs import Runs
+from apexbridge.skills.runs.tracker import Runs
+from apexbridge.skills.sandbox_executor import SkillsSandboxExecutor
 from apexbridge.surfaces.cli.app import app as cli
 from apexbridge.surfaces.cli.app import main as apex
 from apexbridge.surfaces.http.app import create_app

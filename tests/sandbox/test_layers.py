@@ -26,7 +26,7 @@ from apexbridge.errors import ApexBridgeError, RequestError, ServerError
 from apexbridge.sandbox.layers import build
 from apexbridge.sandbox.layers.build import without_paths
 from apexbridge.sandbox.layers.store import Kind, LayerStore
-from apexbridge.skills.dependencies import read_dependencies
+from apexbridge.skills.package.dependencies import read_dependencies
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio

@@ -22,8 +22,8 @@ from apexbridge.sandbox.config import GUARANTEES, MB, BackendChoice, SandboxSett
 from apexbridge.sandbox.layers.store import LayerStore
 from apexbridge.sandbox.models import Grants, InputFile
 from apexbridge.sandbox.sandbox import Sandbox
-from apexbridge.skills.inputs import InputFiles
-from apexbridge.skills.uploads import UploadStore
+from apexbridge.skills.runs.inputs import InputFiles
+from apexbridge.skills.runs.uploads import UploadStore
 from apexbridge.tools.builtin.files.workspace import Workspace
 from tests.sandbox.bench import SECONDS, Bench, OutputRecorder, marker, named
 from tests.sandbox.conftest import Opener

@@ -14,9 +14,9 @@ from apexbridge.errors import ApexBridgeError
 from apexbridge.retrieval.embedders.embedder import Embedder
 from apexbridge.sandbox.models import ExecutionResult, InputFile
 from apexbridge.settings import Settings
-from apexbridge.skills.execution import Call
-from apexbridge.skills.inputs import HeldFiles
-from apexbridge.skills.runs import Run
+from apexbridge.skills.runs.execution import Call
+from apexbridge.skills.runs.inputs import HeldFiles
+from apexbridge.skills.runs.tracker import Run
 from tests.making import skill_zip
 from tests.waiting import until
 

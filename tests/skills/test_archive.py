@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from apexbridge.errors import SkillError
-from apexbridge.skills.archive import inspect, read_entry
 from apexbridge.skills.manager import SkillManager
+from apexbridge.skills.package.archive import inspect, read_entry
 from tests.making import (
     MEGABYTE,
     deflated,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apexbridge.skills.dependencies import (
+from apexbridge.skills.package.dependencies import (
     MAX_FILE_BYTES,
     MAX_FILES,
     MAX_REQUIREMENTS,

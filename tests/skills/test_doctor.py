@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apexbridge.skills.doctor import diagnose, repair
-from apexbridge.skills.reader import read_skill_markdown
+from apexbridge.skills.package.repair import diagnose, repair
+from apexbridge.skills.package.skill_md import read_skill_markdown
 from tests.making import skill_markdown, write_skill
 
 

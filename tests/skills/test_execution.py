@@ -8,10 +8,10 @@ import anyio.lowlevel
 import pytest
 
 from apexbridge.errors import ApexBridgeError, DirectModeDisabledError, InvalidInputError, ServerError, SkillError
-from apexbridge.skills.direct import render
 from apexbridge.skills.manager import SkillManager
 from apexbridge.skills.models import DirectSkillResult
 from apexbridge.skills.ports import IndexDocument, NoIndex, NoRunner
+from apexbridge.skills.runs.direct import render
 from tests.conftest import Workshop
 from tests.making import StartedOutcome, skill_zip, write_skill
 

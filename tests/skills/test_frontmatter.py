@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apexbridge.skills.frontmatter import parse, parse_leniently, replace_description
-from apexbridge.skills.yamlblock import MAX_DEPTH, MAX_EVENTS, FrontmatterError, as_core_value, quote
+from apexbridge.skills.package.frontmatter import parse, parse_leniently, replace_description
+from apexbridge.skills.package.yaml_block import MAX_DEPTH, MAX_EVENTS, FrontmatterError, as_core_value, quote
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=200)
 

@@ -20,8 +20,8 @@ from apexbridge.sandbox.launcher import syscalls
 from apexbridge.sandbox.models import ExecutionResult
 from apexbridge.sandbox.proxy import is_public
 from apexbridge.settings import Settings
-from apexbridge.skills.permissions import parse
-from apexbridge.skills.runs import Run
+from apexbridge.skills.package.permissions import parse
+from apexbridge.skills.runs.tracker import Run
 from tests.making import skill_zip
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("B20")]

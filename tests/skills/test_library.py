@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from apexbridge.skills.library import Library
 from apexbridge.skills.manager import SkillManager
+from apexbridge.skills.store.library import Library
 from tests.conftest import Workshop
 from tests.making import skill_zip, write_skill
 
@@ -20,7 +20,7 @@ def cannot_exchange(one: Path, other: Path) -> None:
 async def test_without_an_exchange_an_overwrite_still_works(
     skills: SkillManager, data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("apexbridge.skills.library.exchange", cannot_exchange)
+    monkeypatch.setattr("apexbridge.skills.store.library.exchange", cannot_exchange)
     await skills.install_skill(skill_zip(description="The first version of it."))
     await skills.install_skill(skill_zip(description="The second version of it."), overwrite=True)
     assert (await skills.get_skill("git-commit")).description == "The second version of it."

@@ -22,8 +22,8 @@ from apexbridge.errors import (
     SkillNotFoundError,
     SkillParseError,
 )
-from apexbridge.skills.library import Library, StagedSkill
 from apexbridge.skills.manager import SkillManager
+from apexbridge.skills.store.library import Library, StagedSkill
 from tests.conftest import Workshop
 from tests.making import DESCRIPTION, skill_markdown, skill_zip, walk, write_skill, zip_of
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from apexbridge.skills.frontmatter import parse_leniently
-from apexbridge.skills.parameters import declared_schema, tool_schema
+from apexbridge.skills.package.frontmatter import parse_leniently
+from apexbridge.skills.package.parameters import declared_schema, tool_schema
 from apexbridge.tools.schema import SchemaParameters
 
 

@@ -1,7 +1,7 @@
 import pytest
 
 from apexbridge.skills.models import Profile, Reading
-from apexbridge.skills.reader import read_skill_markdown
+from apexbridge.skills.package.skill_md import read_skill_markdown
 
 
 def read(text: str | bytes, folder: str = "git-commit", profile: Profile = "seed") -> Reading:

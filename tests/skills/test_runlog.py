@@ -4,7 +4,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from apexbridge.skills.runlog import RunLog
+from apexbridge.skills.runs.events import RunLog
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio

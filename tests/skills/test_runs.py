@@ -17,9 +17,9 @@ from apexbridge.errors import ApexBridgeError, InvalidInputError, SkillExecution
 from apexbridge.retrieval.embedders.embedder import Embedder
 from apexbridge.sandbox.models import ExecutionResult
 from apexbridge.settings import Settings
-from apexbridge.skills.execution import Call
 from apexbridge.skills.models import DirectSkillResult
-from apexbridge.skills.runs import Run
+from apexbridge.skills.runs.execution import Call
+from apexbridge.skills.runs.tracker import Run
 from apexbridge.storage.database import Database
 from apexbridge.storage.runs import RunFilter, RunRow, RunStore
 from tests.making import skill_zip

@@ -12,8 +12,8 @@ import pytest
 from apexbridge.bridge import Bridge
 from apexbridge.errors import ServerError, SkillError, SkillNotFoundError, SkillParseError, SkillReadOnlyError
 from apexbridge.settings import Settings
-from apexbridge.skills.fingerprint import hash_folder, look
 from apexbridge.skills.manager import SkillManager
+from apexbridge.skills.package.fingerprint import hash_folder, look
 from tests.conftest import Workshop
 from tests.making import WatchedIndex, skill_markdown, skill_zip, walk, write_skill
 from tests.waiting import until

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from apexbridge.skills.arguments import MAX_SOURCE_BYTES, Argument, ScriptArguments, derive
+from apexbridge.skills.package.script_arguments import MAX_SOURCE_BYTES, Argument, ScriptArguments, derive
 from apexbridge.tools.schema import SchemaParameters
 
 TELL = "\nimport json\nprint(json.dumps(vars(parser.parse_args()), default=str))\n"
@@ -404,7 +404,7 @@ HOSTILE = {
 
 READ_ALL = """
 import json, sys, threading
-from apexbridge.skills.arguments import derive
+from apexbridge.skills.package.script_arguments import derive
 def read_all():
     for kind, source in json.load(sys.stdin).items():
         print(json.dumps([kind, getattr(derive("x.py", source.encode()), "schema", lambda: None)()]), flush=True)

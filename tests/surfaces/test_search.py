@@ -248,7 +248,7 @@ async def test_an_endpoint_is_asked_once_for_each_skill(data_dir: Path, endpoint
 async def test_an_endpoint_that_comes_up_later_is_used(
     data_dir: Path, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("apexbridge.skills.indexer.FIRST_PAUSE_SECONDS", 0.1)
+    monkeypatch.setattr("apexbridge.skills.store.indexer.FIRST_PAUSE_SECONDS", 0.1)
     monkeypatch.setattr("apexbridge.retrieval.embedders.endpoint.FIRST_PAUSE_SECONDS", 0.01)
     monkeypatch.setattr("apexbridge.retrieval.embedders.endpoint.COOLDOWN_SECONDS", 0.0)
     endpoint.answer = lambda texts: (503, {})

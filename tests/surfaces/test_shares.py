@@ -12,8 +12,8 @@ import pytest
 
 from apexbridge.bridge import Bridge
 from apexbridge.errors import RequestError
-from apexbridge.skills import uploads
-from apexbridge.skills.uploads import UploadStore
+from apexbridge.skills.runs import uploads
+from apexbridge.skills.runs.uploads import UploadStore
 from apexbridge.storage.runs import RunFilter
 from apexbridge.surfaces.http.app import create_app
 from apexbridge.surfaces.http.middleware import concurrency

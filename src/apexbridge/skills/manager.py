@@ -18,15 +18,8 @@ from apexbridge.errors import (
     SkillReadOnlyError,
 )
 from apexbridge.sandbox.layers.store import LayerStore
-from apexbridge.skills.catalog import INSTALLED_ROOT, Catalog, Row, derived_tags_of
 from apexbridge.skills.config import SkillManagerConfig, SkillsSettings
-from apexbridge.skills.editing import checked_description, with_description
-from apexbridge.skills.execution import SkillExecution
 from apexbridge.skills.files import replace_file
-from apexbridge.skills.grants import SkillGrants
-from apexbridge.skills.home import SkillHome
-from apexbridge.skills.indexer import Progress
-from apexbridge.skills.locks import Gate, NameLocks
 from apexbridge.skills.models import (
     NAME_PATTERN,
     InstallReceipt,
@@ -37,8 +30,9 @@ from apexbridge.skills.models import (
     ValidationReport,
     effective_mode,
 )
-from apexbridge.skills.needs import SkillNeeds
-from apexbridge.skills.package import open_package, validate_package
+from apexbridge.skills.package.editing import checked_description, with_description
+from apexbridge.skills.package.sources import SkillSource, default_profile_of, open_source
+from apexbridge.skills.package.validation import open_package, validate_package
 from apexbridge.skills.ports import (
     IndexDocument,
     NoIndex,
@@ -47,12 +41,18 @@ from apexbridge.skills.ports import (
     SkillRunner,
     SkillToolSource,
 )
-from apexbridge.skills.roots import SkillRoot
 from apexbridge.skills.running import SkillRunning
-from apexbridge.skills.secrets import SecretStore
-from apexbridge.skills.sources import SkillSource, default_profile_of, open_source
-from apexbridge.skills.tool_factory import SkillToolFactory
-from apexbridge.skills.toolkeeper import ToolKeeper
+from apexbridge.skills.runs.execution import SkillExecution
+from apexbridge.skills.runs.grants import SkillGrants
+from apexbridge.skills.runs.layers import SkillNeeds
+from apexbridge.skills.runs.secrets import SecretStore
+from apexbridge.skills.store.catalog import INSTALLED_ROOT, Catalog, Row, derived_tags_of
+from apexbridge.skills.store.home import SkillHome
+from apexbridge.skills.store.indexer import Progress
+from apexbridge.skills.store.locks import Gate, NameLocks
+from apexbridge.skills.store.roots import SkillRoot
+from apexbridge.skills.tools.factory import SkillToolFactory
+from apexbridge.skills.tools.toolkeeper import ToolKeeper
 from apexbridge.storage.approvals import SqliteApprovals
 from apexbridge.storage.database import Database
 from apexbridge.storage.faults import storage_faults

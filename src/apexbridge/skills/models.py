@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from apexbridge.skills.arguments import ScriptArguments
+from apexbridge.skills.package.script_arguments import ScriptArguments
 from apexbridge.wire import WireModel
 
 Profile = Literal["seed", "lenient", "strict"]

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 from apexbridge.errors import SkillError
 from apexbridge.sandbox.models import ExecutionResult, Grants
-from apexbridge.skills.inputs import HeldFiles
 from apexbridge.skills.models import Mode, SkillMetadata
+from apexbridge.skills.runs.inputs import HeldFiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,15 +10,15 @@ import anyio.to_thread
 
 from apexbridge.errors import InvalidInputError, SkillError, SkillNotFoundError, ToolNotFoundError
 from apexbridge.sandbox.models import ExecutionResult
-from apexbridge.skills.catalog import Row
-from apexbridge.skills.execution import Call, SkillExecution, refuse_disabled
-from apexbridge.skills.grants import GrantView, Place
-from apexbridge.skills.inputs import HeldFiles
-from apexbridge.skills.locks import Gate
 from apexbridge.skills.models import DirectSkillResult, Mode
-from apexbridge.skills.needs import NeedsView, SkillNeeds
 from apexbridge.skills.ports import SkillToolSource, StartedRun
-from apexbridge.skills.tool_factory import own_input
+from apexbridge.skills.runs.execution import Call, SkillExecution, refuse_disabled
+from apexbridge.skills.runs.grants import GrantView, Place
+from apexbridge.skills.runs.inputs import HeldFiles
+from apexbridge.skills.runs.layers import NeedsView, SkillNeeds
+from apexbridge.skills.store.catalog import Row
+from apexbridge.skills.store.locks import Gate
+from apexbridge.skills.tools.factory import own_input
 from apexbridge.skills.views import SkillViews
 from apexbridge.tools.confirmation import Admission, Confirmation
 from apexbridge.tools.conversation import Conversation

@@ -11,13 +11,8 @@ import anyio.to_thread
 from apexbridge.disk import Disk
 from apexbridge.errors import InvalidInputError, SkillError, SkillNotFoundError
 from apexbridge.retrieval.documents import SkillFacts
-from apexbridge.skills.catalog import Catalog, Row
 from apexbridge.skills.config import SkillManagerConfig
-from apexbridge.skills.details import describe
 from apexbridge.skills.files import open_beneath
-from apexbridge.skills.grants import SkillGrants
-from apexbridge.skills.home import SkillHome
-from apexbridge.skills.locks import NameLocks
 from apexbridge.skills.models import (
     CallStatistics,
     GrowthPoint,
@@ -27,9 +22,14 @@ from apexbridge.skills.models import (
     SkillPage,
     SkillStatistics,
 )
-from apexbridge.skills.packing import packed
-from apexbridge.skills.roots import SkillRoot
-from apexbridge.skills.scanner import Scanner
+from apexbridge.skills.package.packing import packed
+from apexbridge.skills.runs.grants import SkillGrants
+from apexbridge.skills.store.catalog import Catalog, Row
+from apexbridge.skills.store.details import describe
+from apexbridge.skills.store.home import SkillHome
+from apexbridge.skills.store.locks import NameLocks
+from apexbridge.skills.store.roots import SkillRoot
+from apexbridge.skills.store.scanner import Scanner
 from apexbridge.storage.statistics import CallStatisticsStore
 
 DEFAULT_PAGE_SIZE = 50

@@ -9,7 +9,7 @@ from watchfiles import awatch
 
 from apexbridge.errors import ServerError
 from apexbridge.skills.manager import SkillManager
-from apexbridge.skills.roots import SkillRoot
+from apexbridge.skills.store.roots import SkillRoot
 
 DEBOUNCE_MS = 400
 """Changes within this time are combined: unpacking a folder is one change, not a hundred."""

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from apexbridge.errors import ApexBridgeError, RequestError
-from apexbridge.skills.examiner import skill_file_among
-from apexbridge.skills.roots import SkillRoot, discover
-from apexbridge.skills.sources import is_folder, open_source
+from apexbridge.skills.package.examiner import skill_file_among
+from apexbridge.skills.package.sources import is_folder, open_source
+from apexbridge.skills.store.roots import SkillRoot, discover
 from apexbridge.surfaces.cli.client import Api
 from apexbridge.surfaces.cli.options import ProfileChoice
 from apexbridge.surfaces.cli.progress import progress_bar

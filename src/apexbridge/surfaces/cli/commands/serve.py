@@ -93,7 +93,7 @@ async def _serve(settings: "Settings", examples: Path | None, json: bool) -> Non
 
 async def _install_examples(bridge: "Bridge", folder: Path) -> None:
     from apexbridge.errors import ApexBridgeError
-    from apexbridge.skills.roots import SkillRoot, discover
+    from apexbridge.skills.store.roots import SkillRoot, discover
     from apexbridge.surfaces.cli.console import say
 
     for found in discover(SkillRoot(id="examples", path=folder), [folder]):

@@ -250,8 +250,8 @@ def validate(
 ) -> None:
     """Say whether a package could be installed; nothing is written."""
     from apexbridge.settings import load_settings
-    from apexbridge.skills.package import validate_package
-    from apexbridge.skills.sources import default_profile_of, open_source
+    from apexbridge.skills.package.sources import default_profile_of, open_source
+    from apexbridge.skills.package.validation import validate_package
 
     settings = load_settings().skills
     with open_source(path) as (file, filename):
@@ -282,7 +282,7 @@ def doctor(
     json: Json = False,
 ) -> None:
     """Diagnose a SKILL.md line by line, and repair it."""
-    from apexbridge.skills.doctor import diagnose
+    from apexbridge.skills.package.repair import diagnose
 
     diagnosis = diagnose(path, write=write)
 

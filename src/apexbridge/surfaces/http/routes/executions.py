@@ -9,10 +9,10 @@ from fastapi import APIRouter, Header, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
 from apexbridge.sandbox.models import ExecutionResult
-from apexbridge.skills.longoutput import LongOutput, RecordedText
-from apexbridge.skills.runlog import RunEvent
-from apexbridge.skills.runrecords import RunDetail, RunPage
-from apexbridge.skills.uploads import Upload
+from apexbridge.skills.runs.events import RunEvent
+from apexbridge.skills.runs.longoutput import LongOutput, RecordedText
+from apexbridge.skills.runs.uploads import Upload
+from apexbridge.skills.runs.views import RunDetail, RunPage
 from apexbridge.storage.runs import RunFilter, RunState
 from apexbridge.surfaces.http.deps import Caller, Owner, ServedBridge
 from apexbridge.surfaces.http.transport.downloads import download

@@ -6,9 +6,9 @@ import anyio.to_thread
 from fastapi import APIRouter, Path, Query, Request
 from pydantic import Field
 
-from apexbridge.skills.grants import GrantView
 from apexbridge.skills.models import Receipt
-from apexbridge.skills.needs import NeedsView
+from apexbridge.skills.runs.grants import GrantView
+from apexbridge.skills.runs.layers import NeedsView
 from apexbridge.surfaces.http.deps import Skills
 from apexbridge.surfaces.http.middleware.audit_trail import note
 from apexbridge.wire import WireInput, WireModel

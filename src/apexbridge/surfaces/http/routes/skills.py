@@ -9,7 +9,6 @@ from pydantic import Field, field_validator
 
 from apexbridge.sandbox.models import ExecutionResult
 from apexbridge.sandbox.run_input import MAX_ARGUMENTS, MAX_INPUT_FILES
-from apexbridge.skills.execution import Call
 from apexbridge.skills.models import (
     CallStatistics,
     DirectSkillResult,
@@ -24,6 +23,7 @@ from apexbridge.skills.models import (
     SkillStatistics,
     ValidationReport,
 )
+from apexbridge.skills.runs.execution import Call
 from apexbridge.surfaces.http.deps import Caller, ServedBridge, Skills
 from apexbridge.surfaces.http.middleware.audit_trail import note
 from apexbridge.surfaces.http.routes.executions import Accepted

@@ -12,9 +12,9 @@ from starlette.types import Receive, Scope, Send
 
 from apexbridge.errors import ToolExecutionError
 from apexbridge.sandbox.models import ExecutionResult
-from apexbridge.skills.longoutput import LongOutput, TextSource
-from apexbridge.skills.runrecords import STREAMS
-from apexbridge.skills.runs import Runs
+from apexbridge.skills.runs.longoutput import LongOutput, TextSource
+from apexbridge.skills.runs.tracker import Runs
+from apexbridge.skills.runs.views import STREAMS
 from apexbridge.surfaces.http.transport.json_stream import Placeholders, without_long_texts
 from apexbridge.surfaces.http.transport.response_pacing import held_by
 from apexbridge.wire import WireModel

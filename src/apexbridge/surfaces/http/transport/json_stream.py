@@ -9,7 +9,7 @@ from typing import Any
 
 import anyio.to_thread
 
-from apexbridge.skills.longoutput import RecordedText, TextSource
+from apexbridge.skills.runs.longoutput import RecordedText, TextSource
 
 PIECE_CHARACTERS = 32 * 1024
 """Encoded at a time. JSON needs up to six bytes per character."""

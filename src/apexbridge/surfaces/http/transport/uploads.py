@@ -16,8 +16,8 @@ from python_multipart.multipart import parse_options_header
 from apexbridge.bridge import Bridge
 from apexbridge.disk import BLOCK_BYTES, Claim
 from apexbridge.errors import InvalidArchiveError, InvalidInputError, RequestError
-from apexbridge.skills.archive import MAX_ARCHIVE_BYTES, MEGABYTE
 from apexbridge.skills.models import Profile
+from apexbridge.skills.package.archive import MAX_ARCHIVE_BYTES, MEGABYTE
 from apexbridge.storage.faults import storage_faults
 
 WRITE_BYTES = MEGABYTE

@@ -1,0 +1,161 @@
+"""Packs folders as ZIP archives, for install and export."""
+
+import io
+import os
+import stat
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO, Any, cast
+
+from apexbridge.disk import Claim, Disk
+from apexbridge.errors import InvalidArchiveError, RequestError
+from apexbridge.skills.models import MARKER_FILE
+from apexbridge.skills.package.archive import (
+    MAX_ENTRIES,
+    MAX_FILE_BYTES,
+    MAX_RATIO,
+    MAX_TOTAL_BYTES,
+    MEGABYTE,
+    RATIO_FREE_BYTES,
+)
+from apexbridge.skills.package.entry_names import MAX_DEPTH, is_text
+
+_SKIPPED_FOLDERS = {".git", ".hg", ".svn", "node_modules", "__pycache__", ".venv"}
+_DATE = (1980, 1, 1, 0, 0, 0)
+"""Date of every entry, so that archives are reproducible."""
+_SKIPPED_FILES = {MARKER_FILE, ".DS_Store", "Thumbs.db"}
+
+
+def pack_folder(folder: Path, target: IO[bytes], *, name: str | None = None, keep_everything: bool = False) -> None:
+    """Write a folder as a ZIP with one top folder.
+
+    Skips version control, caches and `node_modules`, unless `keep_everything` is true. Follows links inside the folder.
+
+    Raises:
+        InvalidArchiveError: UNSAFE_ENTRY for a link out of the folder or a special file; ARCHIVE_TOO_LARGE.
+        RequestError: FILE_NOT_FOUND, a file cannot be read.
+    """
+    try:
+        folder = folder.resolve(strict=True)
+        packer = _Packer(folder, keep_everything)
+        with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+            for path, relative in packer.files(folder, ""):
+                _add(archive, path, f"{name or folder.name}/{relative}")
+    except (OSError, RuntimeError) as error:  # before Python 3.13, a link loop raises RuntimeError
+        reason = (error.strerror if isinstance(error, OSError) else None) or "a link that leads to itself"
+        shown = getattr(error, "filename", None) or folder
+        raise RequestError(f"Cannot read {Path(os.fsdecode(shown)).name}: {reason}", code="FILE_NOT_FOUND") from error
+
+
+def packed(folder: Path, name: str, *, staging: Path, disk: Disk, caller: str) -> IO[bytes]:
+    """The whole folder as a ZIP in an unnamed file below `staging`, positioned at its start; the caller closes it.
+
+    The file counts against the caller's quota until it is closed.
+
+    Raises:
+        ServerError: STORAGE_FULL.
+    """
+    with ExitStack() as stack:
+        claim = stack.enter_context(disk.claim(caller, staging))
+        raw = cast(io.RawIOBase, stack.enter_context(tempfile.TemporaryFile(dir=staging, buffering=0)))
+        target = _ClaimedFile(raw, claim, stack.pop_all())
+    try:
+        pack_folder(folder, cast(IO[bytes], target), name=name, keep_everything=True)
+        target.seek(0)
+        claim.wrote()
+    except BaseException:
+        target.close()
+        raise
+    return cast(IO[bytes], target)
+
+
+class _ClaimedFile(io.BufferedRandom):
+    """An unnamed file that claims disk space before each write, and releases it when closed."""
+
+    def __init__(self, raw: io.RawIOBase, claim: Claim, claims: ExitStack) -> None:
+        self._claim = claim
+        self._claims = claims
+        super().__init__(raw)
+
+    def write(self, data: Any, /) -> int:
+        self._claim.take(len(data))
+        return super().write(data)
+
+    def close(self) -> None:
+        try:
+            super().close()
+        finally:
+            self._claims.close()
+
+
+class _Packer:
+    """Walks a folder within the limits of an archive, so that the walk ends even with many links."""
+
+    def __init__(self, root: Path, keep_everything: bool) -> None:
+        self._root = root
+        self._keep_everything = keep_everything
+        self._seen = {root}
+        self._count = 0
+        self._bytes = 0
+
+    def files(self, folder: Path, prefix: str) -> Iterator[tuple[Path, str]]:
+        """Every regular file below `folder`, with its path in the archive."""
+        for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+            path, relative = Path(entry.path), prefix + entry.name
+            if not is_text(entry.name):
+                raise _unsafe(ascii(relative), "its name is not UTF-8; rename it")
+            real = path.resolve() if entry.is_symlink() else path
+            if not real.is_relative_to(self._root):
+                raise _unsafe(relative, "a link that leads out of the folder; replace it by the file itself")
+            if not real.exists():
+                raise _unsafe(relative, "a link that leads nowhere; remove it")
+            if real.is_dir():
+                yield from self._folder(path, real, relative)
+            elif not real.is_file():
+                raise _unsafe(relative, "not a regular file; remove it")
+            elif entry.name not in _SKIPPED_FILES:
+                self._take(real, relative)
+                yield path, relative
+
+    def _folder(self, path: Path, real: Path, relative: str) -> Iterator[tuple[Path, str]]:
+        if not self._keep_everything and path.name in _SKIPPED_FOLDERS:
+            return
+        if real in self._seen:
+            raise _unsafe(relative, "a link to a folder that is packed already")
+        self._seen.add(real)
+        if relative.count("/") >= MAX_DEPTH:
+            raise _unsafe(relative, f"deeper than {MAX_DEPTH} folders")
+        yield from self.files(path, f"{relative}/")
+
+    def _take(self, real: Path, relative: str) -> None:
+        size = real.stat().st_size
+        self._count += 1
+        self._bytes += size
+        if self._count > MAX_ENTRIES or self._bytes > MAX_TOTAL_BYTES or size > MAX_FILE_BYTES:
+            limits = (
+                f"{MAX_ENTRIES} files, {MAX_FILE_BYTES // MEGABYTE} MB each, {MAX_TOTAL_BYTES // MEGABYTE} MB in all"
+            )
+            raise InvalidArchiveError(
+                f"Archive too large: {relative} is beyond what a skill may hold ({limits})",
+                code="ARCHIVE_TOO_LARGE",
+                entry=relative,
+            )
+
+
+def _add(archive: zipfile.ZipFile, path: Path, name: str) -> None:
+    data = path.read_bytes()
+    info = zipfile.ZipInfo(name, _DATE)
+    info.create_system = 3
+    # Store files that compress too well: an install would reject them as a ZIP bomb.
+    too_well = len(data) > RATIO_FREE_BYTES and len(zlib.compress(data)) * MAX_RATIO < len(data) * 1.1
+    info.compress_type = zipfile.ZIP_STORED if too_well else zipfile.ZIP_DEFLATED
+    info.external_attr = (stat.S_IFREG | (0o755 if path.stat().st_mode & 0o111 else 0o644)) << 16
+    archive.writestr(info, data)
+
+
+def _unsafe(relative: str, why: str) -> InvalidArchiveError:
+    return InvalidArchiveError(f"Unsafe entry {relative}: {why}", code="UNSAFE_ENTRY", entry=relative)

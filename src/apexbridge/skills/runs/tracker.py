@@ -1,0 +1,493 @@
+"""Runs of skills: active runs, the records of ended ones, and their files."""
+
+import asyncio
+import functools
+import hashlib
+import json
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import anyio
+import anyio.to_thread
+
+from apexbridge._fs import make_private_folder, write_private
+from apexbridge._time import MS_PER_DAY, now_ms
+from apexbridge.disk import Disk, blocks, size_on_disk
+from apexbridge.errors import ApexBridgeError, RequestError, ServerError
+from apexbridge.sandbox.models import ExecutionResult, InputFile, Job
+from apexbridge.sandbox.sandbox import Sandbox
+from apexbridge.skills.files import open_beneath, remove_tree
+from apexbridge.skills.ports import RunRequest
+from apexbridge.skills.runs.events import RunEvent, RunLog
+from apexbridge.skills.runs.inputs import HeldFiles, InputFiles
+from apexbridge.skills.runs.longoutput import LongOutput, RecordedText, TextSource
+from apexbridge.skills.runs.uploads import UploadStore
+from apexbridge.skills.runs.views import (
+    INLINE_CHARACTERS,
+    STREAMS,
+    RunDetail,
+    RunPage,
+    RunSummary,
+    failed,
+    fits,
+    replay,
+    told,
+)
+from apexbridge.skills.store.locks import NameLocks
+from apexbridge.storage.faults import storage_faults
+from apexbridge.storage.runs import RunFilter, RunRow, RunState, RunStore
+from apexbridge.storage.statistics import CallStatisticsStore
+
+REMEMBERED_RUNS = 100
+REMEMBERED_CHARACTERS = 16 * 1024 * 1024
+"""Limit for the logs of ended runs kept for reconnecting listeners; older ones are replayed from the records."""
+LARGE_BYTES = 64 * 1024
+"""Longer streams are sent from their file in chunks."""
+SHORT_CHARACTERS = 1024
+"""Output of each stream stored in the record while disk space is low."""
+SWEEP_SECONDS = 3600
+SWEEP_RUNS = 500
+logger = logging.getLogger(__name__)
+
+
+class Run:
+    """A queued or running run."""
+
+    def __init__(self, row: RunRow) -> None:
+        self.row = row
+        self.log = RunLog()
+        self._task: asyncio.Task[ExecutionResult] | None = None
+        self._cancel: Callable[[], None] | None = None
+        self.is_cancelled = False
+        self.log.add("state", "pending")
+
+    @property
+    def id(self) -> str:
+        return self.row.id
+
+    def go(self, task: "asyncio.Task[ExecutionResult]") -> None:
+        """Set the task that executes the run."""
+        self._task = task
+
+    def begin(self, cancel: Callable[[], None]) -> None:
+        """Mark the run as running; `cancel` stops its script."""
+        self._cancel = cancel
+        self.row = replace(self.row, state="running", started_at=now_ms())
+        self.log.add("state", "running")
+        if self.is_cancelled:
+            cancel()
+
+    def cancel(self) -> None:
+        """Cancel the run, queued or running."""
+        self.is_cancelled = True
+        if self._cancel is not None:
+            self._cancel()
+        elif self._task is not None:
+            # Not immediately: a task cancelled before its first step never runs the code that records its end.
+            self._task.get_loop().call_soon(self._task.cancel)
+
+    def when_over(self, call: Callable[[ExecutionResult | None], None]) -> None:
+        """Add a callback for the end of the run. It receives the result, or None if the run failed without one."""
+        assert self._task is not None  # noqa: S101  # set before the run is returned
+        self._task.add_done_callback(
+            lambda task: call(None if task.cancelled() or task.exception() is not None else task.result())
+        )
+
+    async def result(self) -> ExecutionResult:
+        """Wait for the run to end. If the waiting task is cancelled, the run is cancelled too."""
+        assert self._task is not None  # noqa: S101  # set before the run is returned
+        try:
+            return await asyncio.shield(self._task)
+        except asyncio.CancelledError:
+            if not self._task.done():
+                self.cancel()
+                with anyio.CancelScope(shield=True):
+                    await asyncio.wait([self._task])
+            raise
+
+
+class Runs:
+    """Starts, tracks and records runs."""
+
+    def __init__(
+        self,
+        sandbox: Sandbox,
+        *,
+        store: RunStore,
+        statistics: CallStatisticsStore,
+        folder: Path,
+        inputs: InputFiles,
+        uploads: UploadStore,
+        disk: Disk | None = None,
+        record_input: bool = False,
+        retention_days: int = 30,
+    ) -> None:
+        self._sandbox = sandbox
+        self._store = store
+        self._statistics = statistics
+        self._folder = folder
+        self._inputs = inputs
+        self.uploads = uploads
+        self._disk = disk or Disk(folder)
+        self._record_input = record_input
+        self._retention_days = retention_days
+        self._live: dict[str, Run] = {}
+        self._ended: dict[str, Run] = {}
+        self._notes: set[asyncio.Task[None]] = set()
+        self._removals = NameLocks()
+        """Held by run id during removal, so that its disk usage is released only once."""
+
+    # ------------------------------------------------------------------------------------------------- starting
+    async def hold(self, files: Sequence[str], *, caller: str) -> HeldFiles:
+        """Immutable copies of a call's files, with their digests.
+
+        Raises:
+            InvalidInputError: a file is missing, or the files are too many or too large.
+            ServerError: STORAGE_FULL.
+        """
+        with ExitStack() as stack, storage_faults():
+            held = stack.enter_context(HeldFiles(self._folder, disk=self._disk, caller=caller))
+            copy = functools.partial(self._inputs.copy_to, held, files, caller=caller)
+            await self._inputs.in_thread(copy, caller=caller)
+            stack.pop_all()
+            return held
+
+    async def start(self, request: RunRequest) -> Run:
+        """Start a run. It is queued, and continues even if no caller waits for it.
+
+        Raises:
+            ServerError: SANDBOX_UNAVAILABLE, QUEUE_FULL, or STORAGE_FULL if the caller's quota is used up.
+            SkillPermissionError: the script cannot be read.
+            InvalidInputError: the arguments or files are invalid.
+        """
+        await self._check_quota(request.caller)
+        with ExitStack() as stack:
+            files: tuple[InputFile, ...] = request.held.inputs if request.held else ()
+            if request.files and request.held is None:
+                opened = self._inputs.opened(request.files, caller=request.caller)
+                enter = functools.partial(stack.enter_context, opened)
+                files = await self._inputs.in_thread(enter, caller=request.caller)
+            job = Job(
+                skill=request.skill,
+                folder=request.folder,
+                script=request.script,
+                input=request.input,
+                args=request.args,
+                is_entry=request.is_entry,
+                files=files,
+                timeout_ms=request.timeout_ms,
+                layers=request.layers,
+                warnings=request.warnings,
+            )
+            await self._sandbox.check(job, caller=request.caller)
+            self._sandbox.queue.reserve(request.caller)
+            run = Run(self._row(request))
+            run.go(asyncio.get_running_loop().create_task(self._carry(run, job, request, stack.pop_all())))
+        self._live[run.id] = run
+        return run
+
+    async def _check_quota(self, caller: str) -> None:
+        if self._disk.is_measured(caller):
+            self._disk.check(caller)
+        else:
+            await anyio.to_thread.run_sync(self._disk.check, caller)
+
+    def _row(self, request: RunRequest) -> RunRow:
+        text = json.dumps(request.input, sort_keys=True, ensure_ascii=False)
+        told = json.dumps([text, request.args, request.files], ensure_ascii=False)
+        return RunRow(
+            id=request.id,
+            skill=request.skill,
+            script=request.script,
+            content_hash=request.content_hash,
+            caller=request.caller,
+            state="pending",
+            created_at=now_ms(),
+            input_digest=hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest(),
+            input=text if self._record_input and not self._disk.is_short else None,
+        )
+
+    async def _carry(self, run: Run, job: Job, request: RunRequest, files: ExitStack) -> ExecutionResult:
+        """Execute a run: wait in the queue, run the script, write the record and statistics, send the last event."""
+        try:
+            with files:
+                result = await self._sandbox.run(
+                    job,
+                    caller=request.caller,
+                    is_reserved=True,
+                    grants=request.grants,
+                    run_id=run.id,
+                    artifacts=self._folder / run.id / "files",
+                    listener=run.log.add_output,
+                    on_start=lambda cancel: self._begin(run, cancel),
+                )
+        except asyncio.CancelledError:
+            if not run.is_cancelled:
+                raise
+            result = failed(run.id, "Execution cancelled", "CANCELLED")
+        except Exception as error:  # raised for waiters, and recorded for listeners and later lookups
+            reason = error.message if isinstance(error, ApexBridgeError) else "Something went wrong in the server"
+            await self._end(run, failed(run.id, reason, "SPAWN_FAILED"))
+            raise
+        await self._end(run, result)
+        return result
+
+    def _begin(self, run: Run, cancel: Callable[[], None]) -> None:
+        """Mark the run as running, and record that in the background, so that `recover` finds it after a crash."""
+        run.begin(cancel)
+        task = asyncio.get_running_loop().create_task(self._note(run.row))
+        self._notes.add(task)
+        task.add_done_callback(self._notes.discard)
+
+    async def _note(self, row: RunRow) -> None:
+        try:
+            await self._store.put(row)
+        except Exception:
+            logger.exception("the start of the run %s could not be recorded", row.id)
+
+    async def _end(self, run: Run, result: ExecutionResult) -> None:
+        state: RunState = "completed" if result.success else "error"
+        ended = replace(run.row, state=state, status=result.status, ended_at=now_ms())
+        try:
+            recorded = replace(ended, result=await self._kept(run.row, result))
+            await self._store.put(recorded)
+            self._disk.add(recorded.caller, recorded.size)
+            if run.row.started_at is not None:
+                await self._statistics.record(run.row.skill, success=result.success, duration_ms=result.duration)
+        except Exception:  # return the result even if the record cannot be written
+            logger.exception("the run %s of %s could not be recorded", run.id, run.row.skill)
+        # After the record: listeners that see the last event can look the run up.
+        run.row = ended
+        self._live.pop(run.id, None)
+        self._remember(run)
+        run.log.add("state", state)
+        run.log.add("result", result)
+        run.log.end()
+
+    def _remember(self, run: Run) -> None:
+        self._ended[run.id] = run
+        while (
+            len(self._ended) > REMEMBERED_RUNS
+            or sum(ended.log.characters for ended in self._ended.values()) > REMEMBERED_CHARACTERS
+        ):
+            self._ended.pop(next(iter(self._ended)))
+
+    async def _kept(self, row: RunRow, result: ExecutionResult) -> str:
+        """The result as stored in the record. Long output is written to files if there is disk space."""
+        inline = SHORT_CHARACTERS if self._disk.is_short else INLINE_CHARACTERS
+        long = {name: text for name in STREAMS if len(text := getattr(result, name)) > inline}
+        changes: dict[str, Any] = dict.fromkeys(long, "")
+        if long or result.files:
+            try:
+                await anyio.to_thread.run_sync(self._write_output, row, long)
+            except (ServerError, OSError) as error:
+                logger.warning("the output of the run %s was not kept: %s", row.id, error)
+                changes = {name: text[:inline] for name, text in long.items()}
+                changes["warnings"] = [*result.warnings, "most of the output was not kept: no space left for it"]
+        return result.model_copy(update=changes).model_dump_json(exclude={"output"})
+
+    def _write_output(self, row: RunRow, long: dict[str, str]) -> None:
+        """Write long output next to the artifacts, and count both against the quota."""
+        folder = self._folder / row.id
+        try:
+            with self._disk.claim(row.caller, self._folder) as claim:
+                for name, text in long.items():
+                    data = text.encode("utf-8", "replace")
+                    claim.take(blocks(len(data)))
+                    make_private_folder(folder)
+                    write_private(folder / name, data)
+        except (ServerError, OSError):
+            for name in long:
+                with suppress(OSError):
+                    (folder / name).unlink()
+            raise
+        finally:
+            self._disk.add(row.caller, size_on_disk(folder))
+
+    # -------------------------------------------------------------------------------------------------- reading
+    async def page(self, wanted: RunFilter, *, page: int, limit: int) -> RunPage:
+        """Runs, newest first; active runs come before ended ones."""
+        live = [run.row for run in reversed(self._live.values()) if fits(run.row, wanted)]
+        offset = (page - 1) * limit
+        shown = live[offset : offset + limit]
+        rest, total = await self._store.page(
+            wanted, besides=list(self._live), offset=max(0, offset - len(live)), limit=max(0, limit - len(shown))
+        )
+        rows = [*shown, *rest]
+        return RunPage(
+            executions=[RunSummary(**told(row)) for row in rows], total=total + len(live), page=page, limit=limit
+        )
+
+    # With `owner`, runs of other callers are treated as missing.
+    async def get(self, identity: str, *, owner: str | None = None) -> RunDetail:
+        """Everything about one run.
+
+        Raises:
+            RequestError: EXECUTION_NOT_FOUND.
+        """
+        detail, texts = await self.outline(identity, owner=owner)
+        if detail.result is None or not texts:
+            return detail
+        whole = {name: await anyio.to_thread.run_sync(text.read) for name, text in texts.items()}
+        result = detail.result.model_copy(update=whole)
+        return detail.model_copy(update={"result": result})
+
+    async def outline(self, identity: str, *, owner: str | None = None) -> tuple[RunDetail, Mapping[str, RecordedText]]:
+        """Everything about one run. Long streams are empty in the result and returned as files.
+
+        Raises:
+            RequestError: EXECUTION_NOT_FOUND.
+        """
+        if run := self._live_run(identity, owner):
+            return RunDetail(**told(run.row)), {}
+        row = await self._row_of(identity, owner)
+        result, texts = await anyio.to_thread.run_sync(self._result, row)
+        return RunDetail(**told(row), input=json.loads(row.input) if row.input else None, result=result), texts
+
+    def long_output(self, identity: str, streams: Mapping[str, str]) -> LongOutput:
+        """The long streams of a run's result, as files if they were stored, so that the text can be freed."""
+        folder = self._folder / identity
+        found: dict[str, TextSource] = {}
+        for name, text in streams.items():
+            path = folder / name
+            if len(text) > LARGE_BYTES:
+                found[name] = RecordedText(path) if path.is_file() else text
+            elif not text and path.is_file():
+                found[name] = RecordedText(path)
+        return found
+
+    async def events(self, identity: str, after: int = 0, *, owner: str | None = None) -> AsyncIterator[RunEvent]:
+        """Yield the events of a run after that number, until it ends. Older runs are replayed from their record.
+
+        In a replay, `data` of a long stream is a `RecordedText`.
+        """
+        run = self._live.get(identity) or self._ended.get(identity)
+        log = run.log if run and _belongs(run.row, owner) else replay(*await self.outline(identity, owner=owner))
+        async for event in log.follow(after):
+            yield event
+
+    async def open_file(self, identity: str, path: str, *, owner: str | None = None) -> BinaryIO:
+        """Open an artifact of a run.
+
+        Raises:
+            RequestError: EXECUTION_NOT_FOUND, or FILE_NOT_FOUND.
+        """
+        await self._row_of(identity, owner)
+        try:
+            return await anyio.to_thread.run_sync(open_beneath, self._folder / identity / "files", path)
+        except (OSError, ValueError) as error:
+            raise RequestError(f"The run left no file {path}", code="FILE_NOT_FOUND") from error
+
+    def _result(self, row: RunRow) -> tuple[ExecutionResult | None, dict[str, RecordedText]]:
+        """The result with its short streams, and the files of the long ones."""
+        if row.result is None:
+            return None, {}
+        told = json.loads(row.result)
+        texts: dict[str, RecordedText] = {}
+        for name in STREAMS:
+            path = self._folder / row.id / name
+            if told[name] or not path.is_file():
+                continue
+            if path.stat().st_size > LARGE_BYTES:
+                texts[name] = RecordedText(path)
+            else:
+                told[name] = RecordedText(path).read()
+        return ExecutionResult.model_validate(told).of_skill(row.skill), texts
+
+    def _live_run(self, identity: str, owner: str | None) -> Run | None:
+        run = self._live.get(identity)
+        return run if run and _belongs(run.row, owner) else None
+
+    async def _row_of(self, identity: str, owner: str | None) -> RunRow:
+        row = await self._store.get(identity)
+        if row is None or not _belongs(row, owner):
+            raise RequestError(f"There is no execution {identity[:64]}", code="EXECUTION_NOT_FOUND")
+        return row
+
+    # --------------------------------------------------------------------------------------------------- ending
+    async def cancel(self, identity: str, *, owner: str | None = None) -> None:
+        """Cancel a run. If it has ended already, do nothing.
+
+        Raises:
+            RequestError: EXECUTION_NOT_FOUND.
+        """
+        if run := self._live_run(identity, owner):
+            run.cancel()
+        else:
+            await self._row_of(identity, owner)
+
+    async def delete(self, identity: str, *, owner: str | None = None) -> None:
+        """Delete a run and its files; cancel it first if it is active.
+
+        Raises:
+            RequestError: EXECUTION_NOT_FOUND.
+        """
+        if run := self._live_run(identity, owner):
+            run.cancel()
+            await run.result()
+        await self._row_of(identity, owner)
+        await self._forget(identity)
+        await self._store.erase()
+
+    async def _forget(self, identity: str) -> None:
+        self._ended.pop(identity, None)
+        async with self._removals.hold(identity):
+            row = await self._store.get(identity)
+            with storage_faults():
+                freed = await anyio.to_thread.run_sync(self._remove_files, identity)
+                is_deleted = await self._disk.ballast.give_way(lambda: self._store.delete(identity))
+            if row is not None and is_deleted:
+                self._disk.release(row.caller, freed + row.size)
+
+    def _remove_files(self, identity: str) -> int:
+        folder = self._folder / identity
+        size = size_on_disk(folder)
+        remove_tree(folder)
+        return size
+
+    async def recover(self) -> None:
+        """Mark runs that were active when the server stopped as killed."""
+        for row in await self._store.unfinished():
+            result = failed(row.id, "The server stopped during the run", "KILLED")
+            ended = replace(row, state="error", status="error", ended_at=now_ms(), result=result.model_dump_json())
+            await self._store.put(ended)
+
+    async def keep_tidy(self) -> None:
+        """Sweep periodically until cancelled."""
+        while True:
+            try:
+                await self.sweep()
+            except Exception:
+                logger.exception("old runs could not be removed; trying again later")
+            await anyio.sleep(SWEEP_SECONDS)
+
+    async def sweep(self) -> None:
+        """Delete runs that are older than the retention time."""
+        moment = now_ms() - self._retention_days * MS_PER_DAY
+        is_any = False
+        while old := await self._store.ended_before(moment, limit=SWEEP_RUNS):
+            is_any = True
+            for identity in old:
+                await self._forget(identity)
+        if is_any:
+            await self._store.erase()
+
+    def cancel_all(self) -> None:
+        for run in self._live.values():
+            run.cancel()
+
+    async def close(self) -> None:
+        """Cancel all active runs and wait for them, at most 10 seconds each."""
+        running = list(self._live.values())
+        self.cancel_all()
+        for run in running:
+            with anyio.move_on_after(10):
+                await asyncio.wait([asyncio.ensure_future(run.result())])
+
+
+def _belongs(row: RunRow, owner: str | None) -> bool:
+    return owner is None or row.caller == owner

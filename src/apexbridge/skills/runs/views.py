@@ -1,0 +1,106 @@
+"""Views of a run: summary, details, and events replayed from the record."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from apexbridge.sandbox.models import ErrorCode, ExecutionResult
+from apexbridge.skills.runs.events import RunLog
+from apexbridge.skills.runs.longoutput import RecordedText
+from apexbridge.storage.runs import RunFilter, RunRow, RunState
+from apexbridge.wire import WireModel
+
+STREAMS = ("stdout", "stderr")
+INLINE_CHARACTERS = 8 * 1024
+"""Output up to this length is stored in the record; longer output in a file next to the artifacts, which can be read
+separately. The limit is low enough that output too long for a model, in any writing system, is always in a file."""
+
+
+class RunSummary(WireModel):
+    """A run, in a list."""
+
+    id: str
+    skill: str
+    script: str
+    content_hash: str
+    caller: str
+    """The id of the API key that it was started with; empty where it was none."""
+    state: RunState
+    status: str | None
+    created_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+    input_digest: str
+
+
+class RunDetail(RunSummary):
+    """A run with everything that is known of it."""
+
+    input: dict[str, Any] | None = None
+    """Only where the operator has inputs recorded."""
+    result: ExecutionResult | None = None
+
+
+class RunPage(WireModel):
+    """A page of runs, the newest first."""
+
+    executions: list[RunSummary]
+    total: int
+    page: int
+    limit: int
+
+
+def fits(row: RunRow, wanted: RunFilter) -> bool:
+    """Whether a run matches the filter."""
+    return all(
+        value is None or value == getattr(row, name)
+        for name, value in (
+            ("skill", wanted.skill),
+            ("state", wanted.state),
+            ("status", wanted.status),
+            ("caller", wanted.caller),
+        )
+    )
+
+
+def told(row: RunRow) -> dict[str, Any]:
+    """The fields of a `RunSummary` from a row."""
+    return {
+        "id": row.id,
+        "skill": row.skill,
+        "script": row.script,
+        "content_hash": row.content_hash,
+        "caller": row.caller,
+        "state": row.state,
+        "status": row.status,
+        "created_at": _moment(row.created_at),
+        "started_at": _moment(row.started_at),
+        "ended_at": _moment(row.ended_at),
+        "input_digest": row.input_digest,
+    }
+
+
+def replay(detail: RunDetail, texts: Mapping[str, RecordedText]) -> RunLog:
+    """Rebuild the events of a run whose log is gone; `texts` are its long streams."""
+    log = RunLog()
+    for state in ("pending", "running"):
+        log.add("state", state)
+    if detail.result is not None:
+        for name in STREAMS:
+            if text := texts.get(name) or getattr(detail.result, name):
+                log.add("stdout" if name == "stdout" else "stderr", text)
+        log.add("state", detail.state)
+        log.add("result", detail.result)
+    log.end()
+    return log
+
+
+def failed(identity: str, error: str, code: ErrorCode) -> ExecutionResult:
+    """The result of a run that ended without one."""
+    return ExecutionResult(
+        id=identity, success=False, status="error", exit_code=None, duration=0, error=error, error_code=code
+    )
+
+
+def _moment(milliseconds: int | None) -> datetime | None:
+    return None if milliseconds is None else datetime.fromtimestamp(milliseconds / 1000, UTC)

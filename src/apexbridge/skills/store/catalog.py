@@ -1,0 +1,387 @@
+"""The catalog: a SQLite table of the skills on disk, to list, filter, count and detect changes."""
+
+import json
+import sqlite3
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from datetime import UTC, datetime
+from typing import Any, Literal, NamedTuple
+
+from apexbridge.retrieval.tags import derive_tags
+from apexbridge.skills.models import (
+    DefaultMode,
+    GrowthPoint,
+    Problem,
+    Skill,
+    SkillMetadata,
+    SkillStatistics,
+    SkillSummary,
+    effective_mode,
+)
+from apexbridge.skills.package.script_arguments import ScriptArguments
+from apexbridge.storage.database import Database
+
+INSTALLED_ROOT = "installed"
+"""The id of `<data-dir>/skills`. The id of every other root is its path."""
+MAX_UNUSED_NAMES = 100
+State = Literal["live", "shadowed", "broken"]
+FolderKey = tuple[str, str]
+"""Root id and folder within it."""
+
+
+class Glance(NamedTuple):
+    """The columns that show whether a folder has changed."""
+
+    name: str
+    state: State
+    signature: str
+    marker: str
+    embedder: str | None
+    content_hash: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One folder. The fields are the columns of the table `skills`, in the same order."""
+
+    root: str
+    folder: str
+    name: str
+    state: State
+    reason: str | None = None
+    filename: str = "SKILL.md"
+    description: str = ""
+    version: str | None = None
+    author: str | None = None
+    category: str | None = None
+    declared_mode: str | None = None
+    entry: str | None = None
+    dangerous: bool = False
+    enabled: bool = True
+    plugin: str | None = None
+    tags: tuple[str, ...] = ()
+    derived_tags: tuple[str, ...] = ()
+    record: dict[str, Any] = field(default_factory=dict)
+    size: int = 0
+    content_hash: str = ""
+    signature: str
+    marker: str = ""
+    embedder: str | None = None
+    """The embedding model of its vectors; None if it is not indexed."""
+    installed_at: int
+    updated_at: int
+
+    @property
+    def key(self) -> FolderKey:
+        return self.root, self.folder
+
+    @property
+    def metadata(self) -> SkillMetadata:
+        """The frontmatter, as of the last scan."""
+        own: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in self.record["metadata"].items()
+        }
+        return SkillMetadata(**own)
+
+    @property
+    def summary(self) -> str:
+        """The first characters of the body."""
+        return str(self.record["summary"])
+
+    @property
+    def warnings(self) -> list[str]:
+        """Those of the last scan."""
+        return list(self.record["warnings"])
+
+    @property
+    def arguments(self) -> dict[str, ScriptArguments]:
+        """The arguments that each script declares in its source, by path."""
+        return {path: ScriptArguments.from_json(told) for path, told in self.record.get("arguments", {}).items()}
+
+    @property
+    def parameters(self) -> dict[str, Any] | None:
+        """The JSON Schema of the input: declared, or derived from the entry script. None if unknown."""
+        declared: dict[str, Any] | None = self.record["metadata"]["parameters"]
+        derived = self.arguments.get(self.entry) if self.entry else None
+        return declared if declared is not None else derived.schema() if derived else None
+
+    def to_summary(self, default_mode: DefaultMode, label: str) -> SkillSummary:
+        return SkillSummary.model_construct(
+            name=self.name,
+            description=self.description,
+            version=self.version,
+            author=self.author,
+            tags=list(self.tags),
+            derived_tags=list(self.derived_tags),
+            category=self.category,
+            mode=effective_mode(self.declared_mode, self.entry, default_mode),
+            enabled=self.enabled,
+            source=label,
+            plugin=self.plugin,
+            installed_at=from_milliseconds(self.installed_at),
+            updated_at=from_milliseconds(self.updated_at),
+            dangerous=self.dangerous,
+        )
+
+
+def columns_of(skill: Skill) -> dict[str, Any]:
+    """The columns that come from the skill itself."""
+    metadata = skill.metadata
+    return {
+        "name": metadata.name,
+        "filename": skill.filename,
+        "description": metadata.description,
+        "version": metadata.version,
+        "author": metadata.author,
+        "category": metadata.category,
+        "declared_mode": metadata.mode,
+        "entry": skill.entry,
+        "dangerous": metadata.dangerous,
+        "tags": metadata.tags,
+        "derived_tags": derived_tags_of(metadata),
+        "record": {
+            "metadata": asdict(metadata),
+            "summary": skill.summary,
+            "warnings": list(skill.warnings),
+            "arguments": {path: own.to_json() for path, own in skill.arguments.items()},
+        },
+        "size": skill.size,
+        "content_hash": skill.content_hash,
+    }
+
+
+def derived_tags_of(metadata: SkillMetadata) -> tuple[str, ...]:
+    """Tags derived from name and description, for a skill that declares none."""
+    return () if metadata.tags else derive_tags(metadata.name, metadata.description)
+
+
+def from_milliseconds(value: int) -> datetime:
+    return datetime.fromtimestamp(value / 1000, UTC)
+
+
+_COLUMNS = tuple(column.name for column in fields(Row))
+_SELECT = f"SELECT {', '.join(_COLUMNS)} FROM skills"  # noqa: S608  # the column names are constants
+_TAG_FILTER = (
+    "EXISTS (SELECT 1 FROM skill_tags t WHERE t.root = skills.root AND t.folder = skills.folder AND t.tag IN ({}))"
+)
+
+
+class Catalog:
+    """The table of skill folders."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    # ------------------------------------------------------------------------------------------------- reading
+    async def page(
+        self, *, part: str | None, tags: Collection[str], offset: int, limit: int | None
+    ) -> tuple[list[Row], int]:
+        """Live skills, sorted by name, and their total number."""
+        where, values = _filters(part, tags)
+
+        def job(connection: sqlite3.Connection) -> tuple[list[Row], int]:
+            rows = connection.execute(
+                f"{_SELECT} WHERE {where} ORDER BY name LIMIT ? OFFSET ?",
+                (*values, -1 if limit is None else limit, offset),
+            ).fetchall()
+            (total,) = connection.execute(f"SELECT COUNT(*) FROM skills WHERE {where}", values).fetchone()  # noqa: S608
+            return [_row(values) for values in rows], total
+
+        return await self._database.read(job)
+
+    async def live(self, name: str) -> Row | None:
+        """The live skill with this name; None if missing."""
+        rows = await self._select("WHERE name = ? AND state = 'live'", (name,))
+        return rows[0] if rows else None
+
+    async def at(self, keys: Collection[FolderKey]) -> dict[FolderKey, Row]:
+        """The rows of these folders. Unknown folders are omitted."""
+
+        def job(connection: sqlite3.Connection) -> dict[FolderKey, Row]:
+            query = f"{_SELECT} WHERE root = ? AND folder = ?"
+            found = (connection.execute(query, key).fetchone() for key in keys)
+            return {row.key: row for values in found if values and (row := _row(values))}
+
+        return await self._database.read(job)
+
+    async def named(self, names: Collection[str]) -> list[Row]:
+        """All folders with a skill of one of these names, including shadowed and broken ones."""
+
+        def job(connection: sqlite3.Connection) -> list[Row]:
+            return [_row(found) for name in names for found in connection.execute(f"{_SELECT} WHERE name = ?", (name,))]
+
+        return await self._database.read(job)
+
+    async def not_live(self) -> list[Row]:
+        """Broken and shadowed folders."""
+        return await self._select("WHERE state <> 'live' ORDER BY name, root, folder", ())
+
+    async def all_live(self) -> list[Row]:
+        return await self._select("WHERE state = 'live' ORDER BY name", ())
+
+    async def live_names(self) -> set[str]:
+        def job(connection: sqlite3.Connection) -> set[str]:
+            return {name for (name,) in connection.execute("SELECT name FROM skills WHERE state = 'live'")}
+
+        return await self._database.read(job)
+
+    async def standing(self, names: Collection[str], default_mode: DefaultMode) -> dict[str, tuple[str, bool]]:
+        """The mode of each live skill with one of these names, and whether it is enabled."""
+
+        def job(connection: sqlite3.Connection) -> dict[str, tuple[str, bool]]:
+            query = "SELECT declared_mode, entry, enabled FROM skills WHERE name = ? AND state = 'live'"
+            found = ((name, connection.execute(query, (name,)).fetchone()) for name in names)
+            return {name: (effective_mode(row[0], row[1], default_mode), bool(row[2])) for name, row in found if row}
+
+        return await self._database.read(job)
+
+    async def glance(self) -> dict[FolderKey, Glance]:
+        """The columns of every folder that are needed to detect changes."""
+
+        def job(connection: sqlite3.Connection) -> dict[FolderKey, Glance]:
+            rows = connection.execute(
+                "SELECT root, folder, name, state, signature, marker, embedder, content_hash FROM skills"
+            )
+            return {(row[0], row[1]): Glance(*row[2:]) for row in rows}
+
+        return await self._database.read(job)
+
+    async def _select(self, clause: str, values: Sequence[Any]) -> list[Row]:
+        return await self._database.read(
+            lambda connection: [_row(found) for found in connection.execute(f"{_SELECT} {clause}", values)]
+        )
+
+    # ------------------------------------------------------------------------------------------------- writing
+    async def save(self, rows: Iterable[Row], *, forget: Iterable[FolderKey] = ()) -> None:
+        """Insert or replace rows and delete others, in one transaction."""
+        keep, gone = list(rows), list(forget)
+
+        def job(connection: sqlite3.Connection) -> None:
+            connection.executemany("DELETE FROM skills WHERE root = ? AND folder = ?", gone)
+            # Live rows last: the unique index allows one live row per name at any time.
+            for row in sorted(keep, key=lambda row: row.state == "live"):
+                _upsert(connection, row)
+            if gone:  # grants are deleted with their skill, no matter how it was removed
+                connection.execute("DELETE FROM grants WHERE skill NOT IN (SELECT name FROM skills)")
+
+        await self._database.write(job)
+
+    async def prove_writable(self) -> None:
+        """Write a page without changing it, so that a database error occurs before any file is changed."""
+
+        def job(connection: sqlite3.Connection) -> None:
+            (version,) = connection.execute("PRAGMA user_version").fetchone()
+            connection.execute(f"PRAGMA user_version = {int(version)}")
+
+        await self._database.write(job)
+
+    async def set_enabled(self, name: str, enabled: bool) -> None:
+        """Enable or disable a live skill."""
+        await self._database.write(
+            lambda connection: connection.execute(
+                "UPDATE skills SET enabled = ? WHERE name = ? AND state = 'live'", (int(enabled), name)
+            )
+        )
+
+    # ------------------------------------------------------------------------------------------------ counting
+    async def statistics(self, default_mode: DefaultMode) -> SkillStatistics:
+        def job(connection: sqlite3.Connection) -> SkillStatistics:
+            return _statistics(connection, default_mode)
+
+        return await self._database.read(job)
+
+    async def growth(self, by: Literal["day", "week"]) -> list[GrowthPoint]:
+        """First installs per day or week, in UTC. A week has the date of its Monday."""
+        day = "date(installed_at / 1000, 'unixepoch')"
+        # 'weekday 0' moves forward to Sunday, or stays on it. The Monday of that week is six days earlier.
+        shown = day if by == "day" else f"date({day}, 'weekday 0', '-6 days')"
+        query = f"SELECT {shown} AS shown, COUNT(*) FROM first_installs GROUP BY shown ORDER BY shown"  # noqa: S608
+
+        def job(connection: sqlite3.Connection) -> list[GrowthPoint]:
+            return [GrowthPoint(date=date, count=count) for date, count in connection.execute(query)]
+
+        return await self._database.read(job)
+
+    async def problems(self, labels: dict[str, str]) -> list[Problem]:
+        """Broken and shadowed folders, with the reason."""
+        return [
+            Problem(
+                name=row.name,
+                source=labels.get(row.root, "removed root"),
+                source_path=f"{row.folder}/{row.filename}",
+                kind="shadowed" if row.state == "shadowed" else "broken",
+                reason=row.reason or "",
+            )
+            for row in await self.not_live()
+        ]
+
+
+def _filters(part: str | None, tags: Collection[str]) -> tuple[str, tuple[Any, ...]]:
+    where, values = ["state = 'live'"], []
+    if part:
+        where.append("instr(name, ?) > 0")
+        values.append(part.lower())
+    if tags:
+        where.append(_TAG_FILTER.format(", ".join("?" * len(tags))))
+        values.extend(tag.casefold() for tag in tags)
+    return " AND ".join(where), tuple(values)
+
+
+def _row(values: Sequence[Any]) -> Row:
+    columns = dict(zip(_COLUMNS, values, strict=True))
+    for key in ("tags", "derived_tags"):
+        columns[key] = tuple(json.loads(columns[key]))
+    columns["record"] = json.loads(columns["record"])
+    columns["dangerous"], columns["enabled"] = bool(columns["dangerous"]), bool(columns["enabled"])
+    return Row(**columns)
+
+
+def _upsert(connection: sqlite3.Connection, row: Row) -> None:
+    values = []
+    for column in _COLUMNS:
+        value = getattr(row, column)
+        values.append(json.dumps(value, ensure_ascii=False) if isinstance(value, (tuple, dict)) else value)
+    marks = ", ".join("?" * len(_COLUMNS))
+    # Not INSERT OR REPLACE: it would also delete another live row with the same name.
+    connection.execute("DELETE FROM skills WHERE root = ? AND folder = ?", row.key)
+    connection.execute(f"INSERT INTO skills ({', '.join(_COLUMNS)}) VALUES ({marks})", values)  # noqa: S608
+    connection.executemany(
+        "INSERT OR IGNORE INTO skill_tags VALUES (?, ?, ?, ?)",
+        [(tag.casefold(), 0, *row.key) for tag in row.tags]
+        + [(tag.casefold(), 1, *row.key) for tag in row.derived_tags],
+    )
+    if row.state == "live" and row.root == INSTALLED_ROOT:
+        connection.execute("INSERT OR IGNORE INTO first_installs VALUES (?, ?)", (row.name, row.installed_at))
+
+
+def _statistics(connection: sqlite3.Connection, default_mode: DefaultMode) -> SkillStatistics:
+    def tags(derived: int) -> dict[str, int]:
+        query = """SELECT tag, COUNT(*) FROM skill_tags JOIN skills USING (root, folder)
+                   WHERE derived = ? AND state = 'live' GROUP BY tag ORDER BY COUNT(*) DESC, tag"""
+        return dict(connection.execute(query, (derived,)).fetchall())
+
+    by_mode = {"sandbox": 0, "direct": 0}
+    query = "SELECT declared_mode, entry IS NOT NULL, COUNT(*) FROM skills WHERE state = 'live' GROUP BY 1, 2"
+    for declared, has_entry, count in connection.execute(query):
+        by_mode[effective_mode(declared, "entry" if has_entry else None, default_mode)] += count
+    calls, successes = connection.execute(
+        """SELECT COALESCE(SUM(call_count), 0), COALESCE(SUM(success_count), 0) FROM call_statistics
+           JOIN skills ON skills.name = tool AND state = 'live'"""
+    ).fetchone()
+    unused = [
+        name
+        for (name,) in connection.execute(
+            """SELECT name FROM skills LEFT JOIN call_statistics ON tool = name
+               WHERE state = 'live' AND call_count IS NULL ORDER BY name"""
+        )
+    ]
+    return SkillStatistics(
+        total=sum(by_mode.values()),
+        by_tag=tags(0),
+        by_derived_tag=tags(1),
+        by_mode=by_mode,
+        calls=calls,
+        success_rate=round(successes / calls, 2) if calls else 0.0,
+        unused=len(unused),
+        unused_names=unused[:MAX_UNUSED_NAMES],
+    )

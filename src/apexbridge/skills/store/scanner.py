@@ -1,0 +1,326 @@
+"""Reconciles catalog, index, markers and tools with the disk, for one folder or for all.
+
+Every change ends here: an install, an edit, an uninstall and a manual change of a folder all scan that folder again.
+So there is a single point of reconciliation with the disk.
+"""
+
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import anyio
+import anyio.to_thread
+
+from apexbridge._tasks import run_to_completion
+from apexbridge._time import now_ms
+from apexbridge.errors import ServerError
+from apexbridge.skills.models import ScanReport
+from apexbridge.skills.package.examiner import BrokenFolderError, examine
+from apexbridge.skills.package.fingerprint import FolderTooLargeError, Sight, look
+from apexbridge.skills.ports import SkillIndex
+from apexbridge.skills.store.catalog import Catalog, FolderKey, Glance, Row, columns_of
+from apexbridge.skills.store.indexer import Indexer, Progress
+from apexbridge.skills.store.library import Library
+from apexbridge.skills.store.locks import NameLocks
+from apexbridge.skills.store.roots import FoundFolder, SkillRoot, discover, locate
+from apexbridge.storage.faults import storage_faults
+
+BATCH = 100
+"""Folders per batch: small enough for a progress bar to move."""
+
+logger = logging.getLogger(__name__)
+
+
+class Listener(Protocol):
+    """Receives notifications about changed and removed skills."""
+
+    def skill_is_live(self, row: Row) -> None:
+        """Called if a skill is new or changed."""
+
+    def skill_is_gone(self, name: str) -> None:
+        """Called if no folder provides this name any more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seen:
+    """The scan result of one folder."""
+
+    found: FoundFolder
+    signature: str
+    marker: str = ""
+    sight: Sight | None = None
+    """None if the folder could not be scanned."""
+
+
+class Scanner:
+    """Compares the disk with the catalog and applies the differences."""
+
+    def __init__(
+        self,
+        *,
+        catalog: Catalog,
+        library: Library,
+        index: SkillIndex,
+        locks: NameLocks,
+        listener: Listener,
+        roots: Sequence[SkillRoot],
+        require_entry_script: bool,
+    ) -> None:
+        self.roots = list(roots)
+        self._catalog = catalog
+        self._library = library
+        self._locks = locks
+        self._listener = listener
+        self._require_entry_script = require_entry_script
+        self._unsettled: dict[FolderKey, FoundFolder] = {}
+        self._turn = anyio.Lock()
+        self.indexer = Indexer(
+            catalog=catalog,
+            library=library,
+            index=index,
+            locks=locks,
+            turn=self._turn,
+            folder_of=self.folder_of,
+        )
+
+    @property
+    def _places(self) -> list[Path]:
+        """Allowed targets of links."""
+        return [root.path for root in self.roots]
+
+    # --------------------------------------------------------------------------------------------- reconciling
+    async def reconcile(self, progress: Progress | None = None) -> ScanReport:
+        """Apply all differences between the disk and the catalog, including skills missing from the index."""
+        known = await self._catalog.glance()
+        seen = await anyio.to_thread.run_sync(self._look_everywhere)
+        live = {row.name: row.content_hash for row in known.values() if row.state == "live"}
+        lost = await self.indexer.missing(live)
+        changed = [
+            sight.found
+            for key, sight in seen.items()
+            if (row := known.get(key)) is None
+            or (row.signature, row.marker) != (sight.signature, sight.marker)
+            or (row.state == "live" and (row.embedder != self.indexer.signature or row.name in lost))
+        ]
+        gone = [self.folder_of(key) for key in known if key not in seen]
+        report = await self._settle_in_batches(changed + gone, known, progress)
+        removed = await self.indexer.retain(await self._catalog.live_names())
+        return ScanReport(
+            indexed=report.indexed,
+            skipped=report.skipped + len(seen) - len(changed),
+            removed=report.removed + removed,
+        )
+
+    async def refresh(self, places: Collection[tuple[SkillRoot, str | None]]) -> None:
+        """Reconcile some places: a folder of the installed root, or (None) a whole root."""
+        known = await self._catalog.glance()
+        changed: dict[FolderKey, FoundFolder] = {}
+        for root, folder in places:
+            if folder is not None:
+                changed[root.id, folder] = locate(root, folder, self._places)
+                continue
+            seen = await anyio.to_thread.run_sync(self._look_in, root)
+            for key, sight in seen.items():
+                if (row := known.get(key)) is None or (row.signature, row.marker) != (sight.signature, sight.marker):
+                    changed[key] = sight.found
+            changed |= {key: self.folder_of(key) for key in known if key[0] == root.id and key not in seen}
+        await self._settle_in_batches(list(changed.values()), known, None)
+
+    def folder_of(self, key: FolderKey) -> FoundFolder:
+        """The folder of a catalog key. If its root is no longer configured, the path does not exist."""
+        for root in self.roots:
+            if root.id == key[0]:
+                return locate(root, key[1], self._places)
+        nowhere = SkillRoot(id=key[0], path=self._library.trash / "nowhere")
+        return FoundFolder(root=nowhere, folder=key[1], path=nowhere.path / key[1])
+
+    def labels(self) -> dict[str, str]:
+        """Display names of the roots, by id."""
+        return {root.id: root.label for root in self.roots}
+
+    async def _settle_in_batches(
+        self, folders: Sequence[FoundFolder], known: Mapping[FolderKey, Glance], progress: Progress | None
+    ) -> ScanReport:
+        indexed = skipped = removed = 0
+        for start in range(0, len(folders), BATCH):
+            batch = folders[start : start + BATCH]
+            names = {Path(found.folder).name for found in batch} | {
+                known[found.key].name for found in batch if found.key in known
+            }
+            async with self._locks.hold(*names):
+                report = await self.settle(batch)
+            indexed, skipped, removed = indexed + report.indexed, skipped + report.skipped, removed + report.removed
+            if progress:
+                progress(min(start + BATCH, len(folders)), len(folders))
+        return ScanReport(indexed=indexed, skipped=skipped, removed=removed)
+
+    # ------------------------------------------------------------------------------------------------ scanning
+    def _look_everywhere(self) -> dict[FolderKey, _Seen]:
+        return {key: sight for root in self.roots for key, sight in self._look_in(root).items()}
+
+    def _look_in(self, root: SkillRoot) -> dict[FolderKey, _Seen]:
+        return {found.key: self._look_at(found) for found in discover(root, self._places)}
+
+    def _look_at(self, found: FoundFolder) -> _Seen:
+        if found.problem:
+            return _Seen(found=found, signature=found.problem)
+        try:
+            sight = look(found.path)
+        except (OSError, FolderTooLargeError) as error:
+            return _Seen(found=found, signature=_why(error))
+        marker = sight.marker
+        if not found.root.is_installed and not marker:
+            marker = self.indexer.marker_signature(found)
+        return _Seen(found=found, signature=sight.signature, marker=marker, sight=sight)
+
+    def _examine(self, found: FoundFolder, known: Row | None) -> Row | None:
+        """The folder's row as it is on disk, with state live or broken; None if the folder does not exist."""
+        if not found.path.is_dir():
+            return None
+        now = now_ms()
+        seen = self._look_at(found)
+        base = replace(
+            known
+            or Row(
+                root=found.root.id,
+                folder=found.folder,
+                name="",
+                state="live",
+                signature="",
+                installed_at=now,
+                updated_at=now,
+            ),
+            signature=seen.signature,
+            marker=seen.marker,
+        )
+        try:
+            if seen.sight is None:
+                raise BrokenFolderError(seen.signature)
+            skill = examine(found.path, seen.sight, require_entry_script=self._require_entry_script)
+        except Exception as error:  # a bad folder must not stop the others
+            logger.warning("%s in %s is not served: %s", found.folder, found.root.label, _why(error))
+            return replace(
+                base, name=base.name or Path(found.folder).name, state="broken", reason=_why(error), embedder=None
+            )
+        marker = self.indexer.marker(found)
+        if (
+            known is None and marker
+        ):  # the database was lost or the folder was moved here: the marker has the earlier date
+            base = replace(base, installed_at=min(now, marker.indexed_at))
+        return replace(
+            base,
+            **columns_of(skill),
+            state="live",
+            reason=None,
+            embedder=self.indexer.signature if self.indexer.holds(marker, skill) else None,
+            updated_at=base.updated_at if known and known.content_hash == skill.content_hash else now,
+        )
+
+    # ------------------------------------------------------------------------------------------------ settling
+    async def settle(self, folders: Sequence[FoundFolder], *, prepared: Mapping[str, Any] | None = None) -> ScanReport:
+        """Scan these folders again and update catalog, index, markers and tools. The caller holds their names.
+
+        `prepared` are vectors by name that were computed before the folders changed.
+
+        Raises:
+            ServerError: STORAGE_FULL; the folders on disk are valid, and `retry` records them later.
+        """
+        try:
+            report = await run_to_completion(self._settle_in_turn(folders, prepared or {}))
+        except BaseException as error:
+            self._unsettled |= {found.key: found for found in folders}
+            if not isinstance(error, ServerError) or error.code != "STORAGE_FULL":
+                raise
+            raise ServerError(
+                "What is on disk could not be recorded; it will be as soon as the data directory can be written to.",
+                code="STORAGE_FULL",
+            ) from error
+        for found in folders:
+            self._unsettled.pop(found.key, None)
+        return report
+
+    async def _settle_in_turn(self, folders: Sequence[FoundFolder], prepared: Mapping[str, Any]) -> ScanReport:
+        """Settle one batch at a time: folders of different names may contain the same skill."""
+        async with self._turn:
+            with storage_faults():
+                return await self._settle(folders, prepared)
+
+    async def retry(self) -> None:
+        """Settle folders again whose last attempt failed."""
+        if self._unsettled:
+            await self._settle_in_batches(list(self._unsettled.values()), await self._catalog.glance(), None)
+
+    async def _settle(self, folders: Sequence[FoundFolder], prepared: Mapping[str, Any]) -> ScanReport:
+        known = await self._catalog.at([found.key for found in folders])
+        plugins = await anyio.to_thread.run_sync(self._plugins_by_skill)
+
+        def examine_all() -> dict[FolderKey, Row]:
+            looked = {found.key: self._examine(found, known.get(found.key)) for found in folders}
+            return {key: row for key, row in looked.items() if row is not None}
+
+        seen = await anyio.to_thread.run_sync(examine_all)
+        seen = {
+            key: replace(row, plugin=plugins.get(row.name) if self.folder_of(key).root.is_installed else None)
+            for key, row in seen.items()
+        }
+        names = {row.name for row in (*known.values(), *seen.values())}
+        before = await self._catalog.named(names)
+        served = {row.name: row for row in before if row.state == "live"}
+        untouched = [row for row in before if row.key not in known and row.key not in seen]
+        rows = self._ranked([*seen.values(), *untouched], names)
+        winners = {row.name: row for row in rows if row.state == "live"}
+
+        # If another folder provides the name now, the index has the old folder's vector, even if the marker matches.
+        lost = await self.indexer.missing({name: row.content_hash for name, row in winners.items()})
+        stale = [
+            row
+            for row in winners.values()
+            if row.embedder != self.indexer.signature
+            or row.name in lost
+            or (row.name in served and served[row.name].key != row.key)
+            or row.name in prepared
+        ]
+        gone = [name for name in served if name not in winners]
+        await self.indexer.forget(gone)
+        fresh = await self.indexer.put(stale, prepared)
+        rows = [fresh.get(row.key, row) for row in rows]
+        before_by_key = {row.key: row for row in before} | known
+        changed = [row for row in rows if before_by_key.get(row.key) != row]
+        await self._catalog.save(changed, forget=[key for key in known if key not in seen])
+        if any(row.embedder is None for row in fresh.values()):
+            self.indexer.owe()  # after the save: the indexer reads the catalog
+        for name in gone:
+            self._listener.skill_is_gone(name)
+        for row in changed:
+            if row.state == "live":
+                self._listener.skill_is_live(row)
+        done = [row for row in fresh.values() if row.embedder]
+        return ScanReport(indexed=len(done), skipped=len(seen) - len(done), removed=len(gone))
+
+    def _ranked(self, rows: Sequence[Row], names: Iterable[str]) -> list[Row]:
+        """Select one live row per name: the last root wins; within a root, the folder with the skill's name."""
+        order = {root.id: number for number, root in enumerate(self.roots)}
+        labels = self.labels()
+        result = [row for row in rows if row.state == "broken"]
+        for name in names:
+            rivals = [row for row in rows if row.name == name and row.state != "broken"]
+            rivals.sort(key=lambda row: row.folder)
+            rivals.sort(key=lambda row: (order.get(row.root, -1), Path(row.folder).name == row.name), reverse=True)
+            if rivals:
+                winner, *losers = rivals
+                reason = (
+                    f"shadowed by {winner.folder} in {labels.get(winner.root, winner.root)}, which has the same name"
+                )
+                result.append(replace(winner, state="live", reason=None))
+                result += [replace(row, state="shadowed", reason=reason) for row in losers]
+        return result
+
+    def _plugins_by_skill(self) -> dict[str, str]:
+        return {skill: plugin.name for plugin in self._library.plugins.all() for skill in plugin.skills}
+
+
+def _why(error: Exception) -> str:
+    """The reason as text, without paths of the server."""
+    return error.strerror or type(error).__name__ if isinstance(error, OSError) else str(error)

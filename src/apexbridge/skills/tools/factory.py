@@ -1,0 +1,139 @@
+"""Builds tools from skills: description, schema and execution."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from functools import cached_property
+from typing import Any
+
+from apexbridge.errors import InvalidSchemaError, InvalidSkillStructureError
+from apexbridge.sandbox.models import ExecutionResult
+from apexbridge.skills.models import SKILL_FILE, DirectSkillResult
+from apexbridge.skills.package.frontmatter import parse_leniently
+from apexbridge.skills.package.parameters import tool_schema
+from apexbridge.skills.package.skill_md import read_skill_markdown
+from apexbridge.skills.ports import SkillToolSource
+from apexbridge.skills.runs.direct import render
+from apexbridge.skills.runs.views import INLINE_CHARACTERS
+from apexbridge.tools.naming import skill_tool_id
+from apexbridge.tools.schema import InputProblem, SchemaParameters
+from apexbridge.tools.tool import MAX_DESCRIPTION_CHARACTERS, Tool, ToolContext, ToolMetadata, ToolResult
+
+CATEGORY = "skill"
+STDERR_CHARACTERS = 2000
+"""Length of the tail of stderr that is shown for a failed run."""
+SkillCall = Callable[[SkillToolSource, Mapping[str, Any], ToolContext], Awaitable[ExecutionResult | DirectSkillResult]]
+"""Runs a skill, or renders its instructions."""
+
+
+class SkillToolFactory:
+    def __init__(self, call: SkillCall) -> None:
+        self._call = call
+
+    def create_tool(self, source: SkillToolSource) -> Tool:
+        """The tool of a skill, in the mode of the skill."""
+        return self.create_sandbox_tool(source) if source.mode == "sandbox" else self.create_direct_tool(source)
+
+    def create_sandbox_tool(self, source: SkillToolSource) -> Tool:
+        """A tool that runs the skill's entry script."""
+        return self._tool(source, self._call, asks=source.metadata.dangerous)
+
+    def create_direct_tool(self, source: SkillToolSource) -> Tool:
+        """A tool that returns the skill's instructions. Reading them never needs approval."""
+        return self._tool(source, self._call, asks=False)
+
+    def from_skill_markdown(self, markdown: str, *, entry: str | None = None) -> Tool:
+        """Build a tool from the text of a SKILL.md. In direct mode, a call renders this text.
+
+        Raises:
+            InvalidSkillStructureError: it is not a valid SKILL.md; the error lists all reasons.
+        """
+        data = markdown.encode("utf-8", "replace")
+        reading = read_skill_markdown(data, folder=str(parse_leniently(markdown).value("name")), profile="seed")
+        metadata = reading.metadata
+        if metadata is None:
+            raise InvalidSkillStructureError([str(error) for error in reading.errors])
+        mode = metadata.mode or ("sandbox" if entry else "direct")
+        source = SkillToolSource(metadata=metadata, mode=mode, entry=entry, content_hash="", schema=metadata.parameters)
+        if mode == "sandbox":
+            return self.create_sandbox_tool(source)
+
+        async def rendered(_: SkillToolSource, input: Mapping[str, Any], __: ToolContext) -> DirectSkillResult:
+            path = f"{metadata.name}/{SKILL_FILE}"
+            return render(name=metadata.name, body=reading.body, source_path=path, input=input)
+
+        return self._tool(source, rendered, asks=False)
+
+    def _tool(self, source: SkillToolSource, call: SkillCall, *, asks: bool) -> Tool:
+        metadata = source.metadata
+
+        async def execute(input: Mapping[str, Any], context: ToolContext) -> ToolResult:
+            return told(await call(source, own_input(source, input), context))
+
+        return Tool.define(
+            skill_tool_id(metadata.name),
+            description=metadata.description[:MAX_DESCRIPTION_CHARACTERS],
+            parameters=SkillParameters(source),
+            execute=execute,
+            metadata=ToolMetadata(
+                category=CATEGORY,
+                permissions=metadata.permissions,
+                dangerous=asks,
+                confirm=metadata.confirm,
+                tags=metadata.tags,
+                content_hash=source.content_hash,
+            ),
+        )
+
+
+class SkillParameters:
+    """A skill's schema, built on first use: building thousands of them would slow down the start."""
+
+    def __init__(self, source: SkillToolSource) -> None:
+        self._source = source
+
+    @cached_property
+    def schema(self) -> Mapping[str, Any]:
+        own = self._source.schema
+        if self._source.mode == "direct" and own is not None:  # missing input is only a warning in direct mode
+            own = {key: value for key, value in own.items() if key != "required"}
+        return tool_schema(own, self._source.metadata.name)
+
+    def read(self, input: Mapping[str, Any]) -> tuple[Any, list[InputProblem]]:
+        """The validated input, and its problems."""
+        return self._checked.read(input)
+
+    @cached_property
+    def _checked(self) -> SchemaParameters:
+        try:
+            return SchemaParameters(self.schema)
+        except InvalidSchemaError:  # already a warning when the skill was parsed; accept any input
+            return SchemaParameters(tool_schema(None, self._source.metadata.name))
+
+
+def own_input(source: SkillToolSource, input: Mapping[str, Any]) -> dict[str, Any]:
+    """The input without the skill's identifier in `name`, unless the skill declares a parameter `name`."""
+    schema = source.schema or {}
+    is_own = "name" in (schema.get("properties") or ()) or "name" in (schema.get("required") or ())
+    is_identifier = not is_own and input.get("name") == source.metadata.name
+    return {key: value for key, value in input.items() if key != "name" or not is_identifier}
+
+
+def told(result: ExecutionResult | DirectSkillResult) -> ToolResult:
+    """The tool result: `output` for the model, `data` for programs."""
+    data = result.model_dump(mode="json")
+    if isinstance(result, DirectSkillResult):
+        return ToolResult(output=result.content, data=data, notices=tuple(result.warnings))
+    files = tuple(f"runs/{result.id}/{file.path}" for file in result.files)
+    parts = [result.stdout.rstrip("\n")]
+    if not result.success:
+        parts = [f"Failed: {result.error} ({result.error_code}, exit code {result.exit_code})", *parts]
+        parts += [f"stderr: {result.stderr[-STDERR_CHARACTERS:].strip()}"] if result.stderr.strip() else []
+    if files:
+        parts.append(f"Files: {', '.join(files)}")
+    return ToolResult(
+        output="\n".join(part for part in parts if part) or "(the script ended well and said nothing)",
+        data=data,
+        files=files,
+        whole=f"runs/{result.id}/stdout" if len(result.stdout) > INLINE_CHARACTERS else None,
+        notices=tuple(result.warnings),
+        is_error=not result.success,
+    )
