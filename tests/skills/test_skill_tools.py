@@ -29,7 +29,7 @@ from apexbridge.skills.models import DirectSkillResult
 from apexbridge.skills.ports import SkillToolSource
 from apexbridge.skills.tools.factory import SkillToolFactory
 from apexbridge.storage.runs import RunFilter
-from apexbridge.tools.builtin.disclosure import tokens
+from apexbridge.tools.builtin.skill_tools import tokens
 from apexbridge.tools.conversation import Conversation
 from apexbridge.tools.packages import register_packages
 from apexbridge.tools.registry import ToolRegistry

@@ -11,7 +11,6 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from apexbridge.errors import InvalidInputError
-from apexbridge.tools.builtin.calculate import rendered
 from apexbridge.tools.builtin.calculator import (
     MAX_BITS,
     MAX_CHARACTERS,
@@ -23,6 +22,7 @@ from apexbridge.tools.builtin.calculator import (
     MAX_STEPS,
     Number,
     evaluate,
+    rendered,
     without_noise,
 )
 

@@ -20,11 +20,10 @@ from apexbridge.errors import (
     ToolNotFoundError,
 )
 from apexbridge.tools.allowance import Allowance
+from apexbridge.tools.calls import REMEMBERED_CALLS, ToolState
 from apexbridge.tools.conversation import Conversation
 from apexbridge.tools.executor import OUTPUT_BYTES
-from apexbridge.tools.history import REMEMBERED_CALLS
 from apexbridge.tools.registry import ToolRegistry
-from apexbridge.tools.state import ToolState
 from apexbridge.tools.tool import Tool, ToolContext, ToolMetadata, ToolResult
 
 pytestmark = pytest.mark.anyio

@@ -6,7 +6,7 @@ from typing import Any
 
 from apexbridge.agent.request import ApprovalMode
 from apexbridge.errors import ApexBridgeError, RequestError, ToolError
-from apexbridge.tools.confirmation import Confirmation
+from apexbridge.tools.approvals import Confirmation
 
 APPROVAL_TOOL = "bridge_approve_skill"
 """The tool call that asks a client with `approvals: tool`."""

@@ -55,10 +55,10 @@ from apexbridge.skills.tools.factory import SkillToolFactory
 from apexbridge.skills.tools.toolkeeper import ToolKeeper
 from apexbridge.storage.approvals import SqliteApprovals
 from apexbridge.storage.database import Database
-from apexbridge.storage.faults import storage_faults
+from apexbridge.storage.directory import storage_faults
 from apexbridge.storage.grants import GrantStore
 from apexbridge.storage.statistics import CallStatisticsStore
-from apexbridge.tools.confirmation import Confirmation
+from apexbridge.tools.approvals import Confirmation
 from apexbridge.tools.naming import skill_tool_id
 from apexbridge.tools.registry import ToolRegistry
 from apexbridge.tools.tool import Tool

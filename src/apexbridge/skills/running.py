@@ -20,10 +20,10 @@ from apexbridge.skills.store.catalog import Row
 from apexbridge.skills.store.locks import Gate
 from apexbridge.skills.tools.factory import own_input
 from apexbridge.skills.views import SkillViews
-from apexbridge.tools.confirmation import Admission, Confirmation
+from apexbridge.tools.approvals import Admission, Confirmation
+from apexbridge.tools.calls import CallRecord
 from apexbridge.tools.conversation import Conversation
 from apexbridge.tools.executor import Admitted
-from apexbridge.tools.history import CallRecord
 from apexbridge.tools.naming import skill_tool_id
 from apexbridge.tools.registry import ToolRegistry
 from apexbridge.tools.tool import ToolContext

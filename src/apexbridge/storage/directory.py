@@ -1,14 +1,18 @@
-"""The data directory is used by one process at a time."""
+"""The data directory: used by one process at a time, private to its owner, and errors if it cannot be written."""
 
+import errno
 import fcntl
+import fnmatch
 import os
+import sqlite3
+import stat
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from apexbridge._fs import OTHERS, is_open_to_others, take_from_others
 from apexbridge.errors import ServerError
-from apexbridge.storage.faults import storage_faults
 
 LOCK_FILE = ".lock"
 SERVER_FILE = "server.json"
@@ -70,3 +74,78 @@ def is_owned(data_dir: Path) -> bool:
     finally:
         os.close(descriptor)
     return False
+
+
+READ_BY_RUNS = ("skills", "layers")
+"""If the server runs as root, each run has its own user, which must be able to read these."""
+PRIVATE = (
+    ".ballast",
+    ".lock",
+    "server.json*",
+    "apex.sqlite3*",
+    "audit.sqlite3*",
+    "audit*.jsonl*",
+    "secrets.json*",
+    "skills.snapshot*",
+    "skills.lance*",
+    "runs",
+    "uploads",
+    "workspace",
+    "staging",
+    "trash",
+    "plugins",
+    "markers",
+)
+
+
+def keep_private(data_dir: Path) -> None:
+    """Remove all rights of group and others in the data directory, except in `skills/` and `layers/`.
+
+    Unknown files are not changed. If there are any, neither is the mode of the directory itself.
+    """
+    with suppress(OSError):
+        found = list(data_dir.iterdir())
+        private = [path for path in found if any(fnmatch.fnmatchcase(path.name, name) for name in PRIVATE)]
+        for path in private:
+            if is_open_to_others(path):
+                take_from_others(path)
+        is_ours_alone = all(path in private or path.name in READ_BY_RUNS for path in found)
+        mode = stat.S_IMODE(data_dir.stat().st_mode)
+        if is_ours_alone and mode & OTHERS and not mode & stat.S_ISVTX:  # a sticky directory is meant to be shared
+            data_dir.chmod(mode & ~OTHERS)
+
+
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+_READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
+_SQLITE_FULL = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE}
+_SQLITE_READ_ONLY = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN}
+
+
+@contextmanager
+def storage_faults() -> Iterator[None]:
+    """Raise STORAGE_FULL (HTTP 507) for errors of a full or read-only disk."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL:
+            raise _full() from error
+        if error.errno in _READ_ONLY:
+            raise _read_only() from error
+        raise
+    except sqlite3.Error as error:
+        code = getattr(error, "sqlite_errorcode", 0)
+        if code in _SQLITE_FULL:
+            raise _full() from error
+        if code & 0xFF in _SQLITE_READ_ONLY:
+            raise _read_only() from error
+        raise
+
+
+def _full() -> ServerError:
+    return ServerError("The disk is full; nothing was changed. Free some space and try again.", code="STORAGE_FULL")
+
+
+def _read_only() -> ServerError:
+    return ServerError(
+        "The data directory cannot be written to; nothing was changed. Check its owner and mode.", code="STORAGE_FULL"
+    )

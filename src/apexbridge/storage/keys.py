@@ -13,9 +13,8 @@ from typing import Literal, cast, get_args
 from apexbridge._time import now_ms
 from apexbridge.disk import Ballast
 from apexbridge.errors import InvalidInputError, RequestError, ServerError
-from apexbridge.storage.database import Database
-from apexbridge.storage.faults import storage_faults
-from apexbridge.storage.write_behind import WriteBehind
+from apexbridge.storage.database import Database, WriteBehind
+from apexbridge.storage.directory import storage_faults
 
 KeyScope = Literal["chat", "read", "run", "admin"]
 SCOPES: tuple[KeyScope, ...] = get_args(KeyScope)

@@ -5,8 +5,7 @@ import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from apexbridge.storage.database import Database
-from apexbridge.storage.write_behind import WriteBehind
+from apexbridge.storage.database import Database, WriteBehind
 
 FLUSH_SECONDS = 1.0
 _ADD = """INSERT INTO call_statistics VALUES (?, ?, ?, ?) ON CONFLICT (tool) DO UPDATE SET

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from apexbridge.errors import ApexBridgeError, InvalidInputError, PermissionDeniedError, ToolExecutionError
+from apexbridge.tools.calls import CallHistory, CallRecord
 from apexbridge.tools.conversation import Conversation
-from apexbridge.tools.history import CallHistory, CallRecord
 from apexbridge.tools.tool import Progress, Tool, ToolContext, ToolResult, unheard
 from apexbridge.wire import summary_of
 
 if TYPE_CHECKING:
-    from apexbridge.tools.confirmation import Admission, Confirmation
+    from apexbridge.tools.approvals import Admission, Confirmation
     from apexbridge.tools.registry import ToolRegistry
 
 OUTPUT_BYTES = 32 * 1024

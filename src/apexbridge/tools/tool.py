@@ -16,7 +16,7 @@ from apexbridge.tools.conversation import Conversation
 from apexbridge.tools.schema import Parameters, parameters_of
 
 if TYPE_CHECKING:
-    from apexbridge.tools.confirmation import Admission
+    from apexbridge.tools.approvals import Admission
     from apexbridge.tools.registry import ToolRegistry
 
 ID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9:._-]{0,127}\Z")

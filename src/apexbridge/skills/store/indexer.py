@@ -19,7 +19,7 @@ from apexbridge.skills.store.library import Library
 from apexbridge.skills.store.locks import NameLocks
 from apexbridge.skills.store.marker import Marker, marker_path, read_marker, write_marker
 from apexbridge.skills.store.roots import FoundFolder
-from apexbridge.storage.faults import storage_faults
+from apexbridge.storage.directory import storage_faults
 
 BATCH = 100
 """Skills per embedding call: large enough for throughput, small enough for a progress bar to move."""

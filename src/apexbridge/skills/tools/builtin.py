@@ -6,8 +6,7 @@ from apexbridge.skills.manager import SkillManager
 from apexbridge.skills.models import DirectSkillResult, SkillDetail
 from apexbridge.skills.runs.execution import Call, refuse_direct
 from apexbridge.skills.tools.factory import told
-from apexbridge.tools.builtin.disclosure import told_arguments
-from apexbridge.tools.builtin.ports import Instructions, SkillCall
+from apexbridge.tools.builtin.skill_tools import Instructions, SkillCall, told_arguments
 from apexbridge.tools.tool import ToolContext, ToolResult
 
 

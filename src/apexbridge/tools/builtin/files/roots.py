@@ -9,10 +9,8 @@ from typing import BinaryIO
 from apexbridge.disk import BLOCK_BYTES, Claim, Disk
 from apexbridge.errors import InvalidInputError, PermissionDeniedError
 from apexbridge.tools.builtin.files.beneath import OPEN_FILE, OPEN_FOLDER, Opener, open_beneath, walk_beneath
-from apexbridge.tools.builtin.files.globs import Glob
-from apexbridge.tools.builtin.files.listing import Entry, list_entries
-from apexbridge.tools.builtin.files.paths import RelativePath
-from apexbridge.tools.builtin.files.refusals import check_regular, refusals
+from apexbridge.tools.builtin.files.listing import Entry, Glob, list_entries
+from apexbridge.tools.builtin.files.paths import RelativePath, check_regular, refusals
 from apexbridge.tools.builtin.files.writing import append_to_file, replace_file
 
 NEW_FOLDER_MODE = 0o700

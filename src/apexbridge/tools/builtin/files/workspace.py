@@ -12,8 +12,7 @@ import anyio.to_thread
 from apexbridge.disk import Disk
 from apexbridge.errors import InvalidInputError, PermissionDeniedError, RequestError
 from apexbridge.tools.builtin.files.beneath import Opener, open_beneath
-from apexbridge.tools.builtin.files.globs import Glob
-from apexbridge.tools.builtin.files.listing import Entry
+from apexbridge.tools.builtin.files.listing import Entry, Glob
 from apexbridge.tools.builtin.files.paths import RelativePath, read_path
 from apexbridge.tools.builtin.files.roots import Root
 

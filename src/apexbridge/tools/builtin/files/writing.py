@@ -8,8 +8,7 @@ from contextlib import suppress
 from apexbridge.disk import Claim, blocks
 from apexbridge.errors import InvalidInputError, PermissionDeniedError
 from apexbridge.tools.builtin.files.beneath import OPEN_FILE
-from apexbridge.tools.builtin.files.paths import RelativePath
-from apexbridge.tools.builtin.files.refusals import check_regular
+from apexbridge.tools.builtin.files.paths import RelativePath, check_regular
 
 NEW_FILE_MODE = 0o600
 MAX_BACKUP_BYTES = 100 * 1024 * 1024

@@ -11,8 +11,8 @@ import pytest
 from apexbridge.errors import ApexBridgeError, RequestError, ToolError
 from apexbridge.storage.approvals import SqliteApprovals
 from apexbridge.storage.database import Database
-from apexbridge.tools import confirmation as confirming
-from apexbridge.tools.confirmation import Admission, Confirmation
+from apexbridge.tools import approvals as confirming
+from apexbridge.tools.approvals import Admission, Confirmation
 from apexbridge.tools.conversation import Conversation
 from apexbridge.tools.registry import ToolRegistry
 from apexbridge.tools.tool import Tool, ToolContext, ToolMetadata
