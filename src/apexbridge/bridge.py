@@ -40,7 +40,7 @@ from apexbridge.storage.directory import keep_private, owned, storage_faults
 from apexbridge.storage.keys import KeyStore
 from apexbridge.storage.runs import RunStore
 from apexbridge.storage.statistics import CallCounts, CallStatisticsStore, CallTally
-from apexbridge.tools.approvals import Confirmation
+from apexbridge.tools.approvals import Approvals as Confirmation
 from apexbridge.tools.builtin.calculator import calculate
 from apexbridge.tools.builtin.date_time import datetime_tool
 from apexbridge.tools.builtin.file_tools import file_read, file_write, list_files

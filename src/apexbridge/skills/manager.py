@@ -58,7 +58,7 @@ from apexbridge.storage.database import Database
 from apexbridge.storage.directory import storage_faults
 from apexbridge.storage.grants import GrantStore
 from apexbridge.storage.statistics import CallStatisticsStore
-from apexbridge.tools.approvals import Confirmation
+from apexbridge.tools.approvals import Approvals as Confirmation
 from apexbridge.tools.naming import skill_tool_id
 from apexbridge.tools.registry import ToolRegistry
 from apexbridge.tools.tool import Tool

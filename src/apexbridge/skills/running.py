@@ -20,7 +20,8 @@ from apexbridge.skills.store.catalog import Row
 from apexbridge.skills.store.locks import Gate
 from apexbridge.skills.tools.factory import own_input
 from apexbridge.skills.views import SkillViews
-from apexbridge.tools.approvals import Admission, Confirmation
+from apexbridge.tools.approvals import Admission
+from apexbridge.tools.approvals import Approvals as Confirmation
 from apexbridge.tools.calls import CallRecord
 from apexbridge.tools.conversation import Conversation
 from apexbridge.tools.executor import Admitted

@@ -67,6 +67,17 @@ class Database:
         finally:
             self._readers.put(connection)
 
+    async def rows(self, query: str, *values: object) -> list[Any]:
+        return await self.read(lambda connection: connection.execute(query, values).fetchall())
+
+    async def row(self, query: str, *values: object) -> Any:
+        """The first row of a query; None if it has none."""
+        return await self.read(lambda connection: connection.execute(query, values).fetchone())
+
+    async def execute(self, statement: str, *values: object) -> int:
+        """Run one statement as a change of its own; returns the number of changed rows."""
+        return await self.write(lambda connection: connection.execute(statement, values).rowcount)
+
     async def write(self, job: Job[T], *, durable: bool = False) -> T:
         """Run a change; returns its result once it is committed, together with other pending jobs.
 

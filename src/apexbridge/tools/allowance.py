@@ -87,7 +87,7 @@ class Allowance:
         )
 
     @property
-    def told(self) -> str:
+    def text(self) -> str:
         """The allowed tools as text, for messages."""
         own = [f"run-skill with {self.skill}'s scripts"] if self.runs_own_scripts else []
         return ", ".join([*self.patterns, *own]) or "nothing but searching and reading skills"

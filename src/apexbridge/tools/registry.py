@@ -1,23 +1,24 @@
 """The tool registry: tools are added, replaced, disabled, found, and called here."""
 
+import uuid
 from collections import Counter
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-import anyio
-
 from apexbridge.errors import InvalidInputError, ToolDisabledError, ToolNotFoundError
-from apexbridge.tools.approvals import Confirmation
+from apexbridge.tools.approvals import Approvals
 from apexbridge.tools.calls import REMEMBERED_CALLS, CallHistory, CallRecord
 from apexbridge.tools.conversation import Conversation
 from apexbridge.tools.executor import Counter as CallCounter
 from apexbridge.tools.executor import ToolExecutor
 from apexbridge.tools.naming import SKILL_PREFIX
-from apexbridge.tools.tool import Progress, Tool, ToolResult, unheard
+from apexbridge.tools.tool import Progress, Tool, ToolContext, ToolResult, ignore_progress
 from apexbridge.wire import WireModel
 
 TOOL_THREADS = 32
+BUILTIN = "builtin"
 Tools = list[Tool]
 Records = list[CallRecord]
 
@@ -36,7 +37,7 @@ class ToolRegistry:
     def __init__(
         self,
         *,
-        confirmation: Confirmation | None = None,
+        confirmation: Approvals | None = None,
         counter: CallCounter | None = None,
         history: int = REMEMBERED_CALLS,
     ) -> None:
@@ -44,9 +45,9 @@ class ToolRegistry:
         self._disabled: set[str] = set()
         self.version = 0
         """Increases with each change, so that data derived from the tools can be cached."""
-        self.threads = anyio.CapacityLimiter(TOOL_THREADS)
+        self.threads = ThreadPoolExecutor(TOOL_THREADS, thread_name_prefix="tool")
         """For tools that block, so that they cannot use up the server's own threads."""
-        self.executor = ToolExecutor(self, CallHistory(history), confirmation=confirmation, counter=counter)
+        self.executor = ToolExecutor(self, CallHistory(history), approvals=confirmation, counter=counter)
 
     # -------------------------------------------------------------------------------------------------- changing
     def register(self, tool: Tool) -> Tool:
@@ -76,20 +77,19 @@ class ToolRegistry:
         """
         known = self.get(id)
         try:
-            wanted = tool or replace(known, **changes)
+            updated = tool or replace(known, **changes)
         except TypeError as error:
             raise InvalidInputError(f"The changes to {id} do not fit: {error}") from error
-        if wanted.id != id:
-            raise InvalidInputError(f"{id} cannot become {wanted.id}: an id stays")
-        self._tools[id] = wanted
+        if updated.id != id:
+            raise InvalidInputError(f"{id} cannot become {updated.id}: an id stays")
+        self._tools[id] = updated
         self.version += 1
-        return wanted
+        return updated
 
     def put(self, tool: Tool, *, enabled: bool = True) -> None:
         """Add a tool, or replace the one with the same id."""
         self._tools[tool.id] = tool
-        (self._disabled.discard if enabled else self._disabled.add)(tool.id)
-        self.version += 1
+        (self.enable if enabled else self.disable)(tool.id)
 
     def enable(self, id: str) -> None:
         """Enable a tool."""
@@ -171,18 +171,27 @@ class ToolRegistry:
         call_id: str | None = None,
         message_id: str | None = None,
         approval: str | None = None,
-        progress: Progress = unheard,
+        progress: Progress = ignore_progress,
     ) -> ToolResult:
-        """Call a tool; see `ToolExecutor.execute`."""
-        return await self.executor.execute(
-            id,
-            input,
-            conversation=conversation,
-            call_id=call_id,
+        """Call a tool.
+
+        Raises:
+            ToolNotFoundError, ToolDisabledError: the tool does not exist, or is disabled.
+            PermissionDeniedError: the skill whose instructions are active does not allow the tool.
+            InvalidInputError: the input does not match the schema.
+            ToolError: CONFIRMATION_REQUIRED, the tool is dangerous and this call was not approved.
+            ToolExecutionError: the tool itself failed.
+        """
+        context = ToolContext(
+            call_id=call_id or uuid.uuid4().hex,
+            input=input or {},
+            registry=self,
+            conversation=conversation or Conversation(),
             message_id=message_id,
             approval=approval,
             progress=progress,
         )
+        return await self.executor.execute(id, context)
 
     def get_state(self, call_id: str) -> CallRecord | None:
         """The record of a call; None if missing."""
@@ -195,9 +204,6 @@ class ToolRegistry:
 
 def _words(tool: Tool) -> str:
     return " ".join([tool.id, tool.description, *tool.metadata.tags]).lower()
-
-
-CATEGORY = "builtin"
 
 
 class BuiltInToolsRegistry:
@@ -213,7 +219,7 @@ class BuiltInToolsRegistry:
             ToolNotFoundError: the tool does not exist.
         """
         tool = self._registry.find(name)
-        if tool is None or tool.metadata.category != CATEGORY:
+        if tool is None or tool.metadata.category != BUILTIN:
             raise ToolNotFoundError(f"BuiltIn tool not found: {name[:200]}", tool=name[:200])
         return tool
 
@@ -223,17 +229,17 @@ class BuiltInToolsRegistry:
         Raises:
             InvalidInputError: its id is taken, or its category is not `builtin`.
         """
-        if tool.metadata.category != CATEGORY:
-            raise InvalidInputError(f"{tool.id} is of the category {tool.metadata.category}, not {CATEGORY}")
+        if tool.metadata.category != BUILTIN:
+            raise InvalidInputError(f"{tool.id} is of the category {tool.metadata.category}, not {BUILTIN}")
         return self._registry.register(tool)
 
-    def list(self) -> list[Tool]:
+    def list(self) -> Tools:
         """All built-in tools, sorted by id."""
-        return self._registry.list_by_category(CATEGORY)
+        return self._registry.list_by_category(BUILTIN)
 
 
 class BuiltInExecutor:
-    """Calls built-in tools by name, for Python users who only want the result object."""
+    """Calls built-in tools by name, for Python users who only need the result object."""
 
     def __init__(self, registry: ToolRegistry) -> None:
         self.tools = BuiltInToolsRegistry(registry)

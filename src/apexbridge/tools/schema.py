@@ -63,15 +63,17 @@ class Parameters(Protocol):
         """The input as the tool receives it, and all problems found."""
 
 
-def parameters_of(given: "type[BaseModel] | Mapping[str, Any] | None") -> Parameters:
+def parameters_of(parameters: "type[BaseModel] | Mapping[str, Any] | Parameters | None") -> Parameters:
     """Parameters from a pydantic model or a JSON Schema; None accepts any object.
 
     Raises:
         InvalidSchemaError: it is not a usable JSON Schema of an object.
     """
-    if isinstance(given, type) and issubclass(given, BaseModel):
-        return ModelParameters(given)
-    return SchemaParameters(_ANYTHING if given is None else given)
+    if isinstance(parameters, type):
+        return ModelParameters(parameters)
+    if parameters is None or isinstance(parameters, Mapping):
+        return SchemaParameters(_ANYTHING if parameters is None else parameters)
+    return parameters
 
 
 class ModelParameters:

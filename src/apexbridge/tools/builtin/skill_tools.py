@@ -251,7 +251,7 @@ def _told(found: Instructions, allowance: Allowance | None) -> ToolResult:
         more = f"\n… and {len(files) - SHOWN_FILES} more" if len(files) > SHOWN_FILES else ""
         parts.append("Files, for load_skill(name, path):\n" + "\n".join(files[:SHOWN_FILES]) + more)
     if allowance is not None:
-        parts.append(f"While you follow these instructions, only these tools may be called: {allowance.told}.")
+        parts.append(f"While you follow these instructions, only these tools may be called: {allowance.text}.")
     data: dict[str, Any] = {
         "success": True,
         "name": found.name,
