@@ -16,7 +16,7 @@ from apexbridge.llm import text_calls
 from apexbridge.llm.errors import UpstreamError
 from apexbridge.llm.text_calls import TextGate
 from apexbridge.llm.tool_modes import MAX_RESULT_CHARACTERS, Offer, request_body
-from apexbridge.tools.builtin.skill_tools import cut, told_arguments
+from apexbridge.tools.builtin.skill_tools import cut, signature
 from apexbridge.tools.schema import SchemaParameters
 from tests.chat.upstream import call
 
@@ -86,7 +86,7 @@ def test_a_long_text_is_cut_without_reading_all_of_it(text: str, counted: Any) -
 
 def test_a_signature_has_a_bounded_length() -> None:
     schema = {"properties": {"p" * 1_000 + str(number): {"enum": ["e" * 10_000] * 8} for number in range(1_000)}}
-    assert len(told_arguments(schema)) < 20_000
+    assert len(signature(schema)) < 20_000
 
 
 def test_keys_of_an_input_count_in_its_size() -> None:

@@ -396,5 +396,5 @@ def test_odd_names_and_odd_times_can_be_sent(root: Root, folder: Path) -> None:
 
 def test_a_file_is_no_folder_to_list(root: Root) -> None:
     write(root, "file")
-    with pytest.raises(InvalidInputError, match="no folder"):
+    with pytest.raises(InvalidInputError, match="not a folder"):
         names(root, "file")

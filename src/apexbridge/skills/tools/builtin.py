@@ -6,7 +6,9 @@ from apexbridge.skills.manager import SkillManager
 from apexbridge.skills.models import DirectSkillResult, SkillDetail
 from apexbridge.skills.runs.execution import Call, refuse_direct
 from apexbridge.skills.tools.factory import told
-from apexbridge.tools.builtin.skill_tools import Instructions, SkillCall, told_arguments
+from apexbridge.tools.builtin.skill_tools import Instructions
+from apexbridge.tools.builtin.skill_tools import RunSkillInput as SkillCall
+from apexbridge.tools.builtin.skill_tools import signature as told_arguments
 from apexbridge.tools.tool import ToolContext, ToolResult
 
 

@@ -5,6 +5,8 @@ import errno
 import os
 import stat
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 ATTEMPTS = 32
@@ -65,25 +67,33 @@ def walk_beneath(folder: int, path: str, flags: int, *, links: bool = True) -> i
         OSError: ELOOP for a symlink, and the usual ones.
     """
     *parents, name = path.split("/")
-    place = folder
+    current = folder
     try:
-        for part in parents:
-            deeper = _step(place, part, OPEN_FOLDER)
-            if place != folder:
-                os.close(place)
-            place = deeper
-        return _step(place, name, flags)
+        for parent in parents:
+            previous, current = current, _open_entry(current, parent, OPEN_FOLDER)
+            if previous != folder:
+                os.close(previous)
+        return _open_entry(current, name, flags)
     finally:
-        if place != folder:
-            os.close(place)
+        if current != folder:
+            os.close(current)
 
 
-def _step(place: int, name: str, flags: int) -> int:
+@contextmanager
+def opened(descriptor: int) -> Iterator[int]:
+    """Close a descriptor at the end of the block."""
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _open_entry(folder: int, name: str, flags: int) -> int:
     if name == "..":
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
     try:
-        return os.open(name, flags | os.O_NOFOLLOW, dir_fd=place)
+        return os.open(name, flags | os.O_NOFOLLOW, dir_fd=folder)
     except NotADirectoryError:  # also raised for a symlink if a folder is expected
-        if stat.S_ISLNK(os.lstat(name, dir_fd=place).st_mode):
+        if stat.S_ISLNK(os.lstat(name, dir_fd=folder).st_mode):
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP)) from None
         raise
