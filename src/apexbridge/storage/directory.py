@@ -19,63 +19,6 @@ SERVER_FILE = "server.json"
 """Address of the server that owns the directory."""
 ATTEMPTS = 5
 PAUSE_SECONDS = 0.02
-
-
-@contextmanager
-def owned(data_dir: Path) -> Iterator[None]:
-    """Own the directory while the block runs; it is created if missing.
-
-    Raises:
-        ServerError: DATA_DIR_IN_USE, or STORAGE_FULL if it cannot be written.
-    """
-    with storage_faults():
-        try:
-            data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except (FileExistsError, NotADirectoryError) as error:
-            raise ServerError(
-                f"{data_dir} is not a folder; name one with --data-dir", code="INVALID_SETTING"
-            ) from error
-        descriptor = os.open(data_dir / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        try:
-            _lock(descriptor)
-        except BlockingIOError as error:
-            raise ServerError(
-                "The data directory is in use by another server or command. Use that server, wait, or name another "
-                "directory with --data-dir.",
-                code="DATA_DIR_IN_USE",
-            ) from error
-        (data_dir / SERVER_FILE).unlink(missing_ok=True)  # left by a server that was killed
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _lock(descriptor: int) -> None:
-    """Take the lock. Retries, because `is_owned` of another process holds it for an instant."""
-    for _ in range(ATTEMPTS - 1):
-        try:
-            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            time.sleep(PAUSE_SECONDS)
-    return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-def is_owned(data_dir: Path) -> bool:
-    """Whether a process owns the directory now."""
-    try:
-        descriptor = os.open(data_dir / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
-
-
 READ_BY_RUNS = ("skills", "layers")
 """If the server runs as root, each run has its own user, which must be able to read these."""
 PRIVATE = (
@@ -96,6 +39,57 @@ PRIVATE = (
     "plugins",
     "markers",
 )
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+_READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
+_SQLITE_FULL = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE}
+_SQLITE_READ_ONLY = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN}
+
+
+@contextmanager
+def owned(data_dir: Path) -> Iterator[None]:
+    """Own the directory while the block runs; it is created if missing.
+
+    Raises:
+        ServerError: DATA_DIR_IN_USE, or STORAGE_FULL if it cannot be written.
+    """
+    with storage_faults():
+        try:
+            data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise ServerError(
+                f"{data_dir} is not a folder; name one with --data-dir", code="INVALID_SETTING"
+            ) from error
+        descriptor = os.open(data_dir / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "rb+"):
+        _lock(descriptor)
+        (data_dir / SERVER_FILE).unlink(missing_ok=True)  # left by a server that was killed
+        yield
+
+
+def _lock(descriptor: int) -> None:
+    """Take the lock. Retries, because `is_owned` of another process holds it for an instant."""
+    for attempt in range(ATTEMPTS):
+        if attempt:
+            time.sleep(PAUSE_SECONDS)
+        with suppress(BlockingIOError):
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    raise ServerError(
+        "The data directory is in use by another server or command. Use that server, wait, or name another "
+        "directory with --data-dir.",
+        code="DATA_DIR_IN_USE",
+    )
+
+
+def is_owned(data_dir: Path) -> bool:
+    """Whether a process owns the directory now."""
+    try:
+        with (data_dir / LOCK_FILE).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def keep_private(data_dir: Path) -> None:
@@ -115,37 +109,18 @@ def keep_private(data_dir: Path) -> None:
             data_dir.chmod(mode & ~OTHERS)
 
 
-_FULL = {errno.ENOSPC, errno.EDQUOT}
-_READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
-_SQLITE_FULL = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE}
-_SQLITE_READ_ONLY = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN}
-
-
 @contextmanager
 def storage_faults() -> Iterator[None]:
     """Raise STORAGE_FULL (HTTP 507) for errors of a full or read-only disk."""
     try:
         yield
-    except OSError as error:
-        if error.errno in _FULL:
-            raise _full() from error
-        if error.errno in _READ_ONLY:
-            raise _read_only() from error
-        raise
-    except sqlite3.Error as error:
+    except (OSError, sqlite3.Error) as error:
+        number = error.errno if isinstance(error, OSError) else None
         code = getattr(error, "sqlite_errorcode", 0)
-        if code in _SQLITE_FULL:
-            raise _full() from error
-        if code & 0xFF in _SQLITE_READ_ONLY:
-            raise _read_only() from error
-        raise
-
-
-def _full() -> ServerError:
-    return ServerError("The disk is full; nothing was changed. Free some space and try again.", code="STORAGE_FULL")
-
-
-def _read_only() -> ServerError:
-    return ServerError(
-        "The data directory cannot be written to; nothing was changed. Check its owner and mode.", code="STORAGE_FULL"
-    )
+        if number in _FULL or code in _SQLITE_FULL:
+            message = "The disk is full; nothing was changed. Free some space and try again."
+        elif number in _READ_ONLY or code & 0xFF in _SQLITE_READ_ONLY:
+            message = "The data directory cannot be written to; nothing was changed. Check its owner and mode."
+        else:
+            raise
+        raise ServerError(message, code="STORAGE_FULL") from error
