@@ -4,11 +4,13 @@ import difflib
 import re
 from calendar import monthrange
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from decimal import Decimal
 from functools import cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 from unicodedata import normalize
 from zoneinfo import ZoneInfo, available_timezones
 
@@ -21,20 +23,11 @@ from apexbridge.wire import WireInput
 WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 Action = Literal["now", "parse", "convert", "add", "compare"]
 Written = Annotated[str | StrictInt | StrictFloat | None, WithJsonSchema({"type": ["string", "number"]})]
-_EVERYWHERE = {"zone", "to"}
-_FIELDS: dict[Action, set[str]] = {
-    "now": _EVERYWHERE,
-    "parse": _EVERYWHERE | {"value"},
-    "convert": _EVERYWHERE | {"value"},
-    "add": _EVERYWHERE | {"value", "add"},
-    "compare": _EVERYWHERE | {"value", "other"},
-}
-_NEEDED: dict[Action, str] = {"parse": "value", "convert": "to", "add": "add", "compare": "other"}
+_REQUIRED: dict[Action, str] = {"parse": "value", "convert": "to", "add": "add", "compare": "other"}
+"""The field that each action needs, and that implies the action; the last one wins."""
 
 
 class DatetimeInput(WireInput):
-    """What to find out."""
-
     action: Action | None = None
     value: Written = Field(None, description="ISO 8601, or as 'tomorrow 09:00'; default now")
     zone: str | None = Field(None, description="IANA name or offset; default UTC")
@@ -50,38 +43,34 @@ class DatetimeInput(WireInput):
     metadata={"category": "builtin", "tags": ("time",)},
 )
 async def datetime_tool(args: DatetimeInput, context: ToolContext) -> dict[str, Any]:
-    """Return a moment, or a comparison of two."""
-    given = {name: value for name, value in args if value not in (None, "")}
-    action = _action(given)
-    zone = find_zone(given["zone"]) if "zone" in given else None
+    fields = {name: value for name, value in args if value not in (None, "")}
+    action = _action(fields)
+    zone = find_zone(fields["zone"]) if "zone" in fields else None
     now = datetime.now(UTC)
-    read = read_moment(given.get("value", "now"), zone=zone, now=now)
-    moment, notes = read.moment, read.notes
+    moment, notes = read_moment(fields.get("value", "now"), zone=zone, now=now)
     own = moment.tzinfo or UTC
     if action == "add":
-        moment, more = shift(moment, read_duration(given["add"]), own)
+        moment, more = shift(moment, read_duration(fields["add"]), own)
         notes = (*notes, *more)
-    if "to" in given:
-        moment = in_zone(moment, find_zone(given["to"]))
-    if action == "compare":
-        other = read_moment(given["other"], zone=zone, now=now, default=own)
-        notes = (*notes, *(f"other: {note}" for note in other.notes))
-        return _result(moment, _comparison(moment, other.moment), notes)
-    return _result(moment, _calendar(moment), notes)
+    if "to" in fields:
+        moment = in_zone(moment, find_zone(fields["to"]))
+    if action != "compare":
+        return _result(moment, _calendar(moment), notes)
+    other = read_moment(fields["other"], zone=zone, now=now, default=own)
+    notes = (*notes, *(f"other: {note}" for note in other.notes))
+    return _result(moment, _comparison(moment, other.moment), notes)
 
 
-def _action(given: dict[str, Any]) -> Action:
+def _action(fields: dict[str, Any]) -> Action:
     """Return the requested action, or the one that the fields imply."""
-    implied: Action = "now"
-    for candidate, field in _NEEDED.items():
-        if field in given:
-            implied = candidate
-    action: Action = given.get("action", implied)
-    surplus = sorted(given.keys() - _FIELDS[action] - {"action"})
-    if surplus:
+    implied = [action for action, field in _REQUIRED.items() if field in fields]
+    action: Action = fields.get("action") or (implied[-1] if implied else "now")
+    required = _REQUIRED.get(action)
+    used = {"action", "zone", "to", required} | ({"value"} if action != "now" else set())
+    if surplus := sorted(fields.keys() - used):
         raise InvalidInputError(f"{action} does not use {', '.join(surplus)}; leave it out, or choose another action")
-    if action in _NEEDED and _NEEDED[action] not in given:
-        raise InvalidInputError(f"{action} needs `{_NEEDED[action]}`")
+    if required and required not in fields:
+        raise InvalidInputError(f"{action} needs `{required}`")
     return action
 
 
@@ -134,9 +123,8 @@ _OUT_OF_CALENDAR = "This is outside the calendar: only the years 1 to 9999 can b
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
-    """A moment in its zone, and the assumptions made to read it."""
+class Reading(NamedTuple):
+    """A moment in its zone, and notes about assumptions, clock changes and short months."""
 
     moment: datetime
     notes: tuple[str, ...] = ()
@@ -195,16 +183,9 @@ _CLOCK_WITHOUT_COLONS = _pattern(rf"(?P<hour>\d\d)(?:(?P<minute>\d\d)(?:{_SECOND
 
 
 def read_moment(value: str | int | float, *, zone: tzinfo | None, now: datetime, default: tzinfo = UTC) -> Reading:
-    """Read a moment.
+    """Read a text, or seconds or milliseconds since 1970.
 
-    Args:
-        value: text, or seconds or milliseconds since 1970.
-        zone: the zone of the result, and of a text that names no zone.
-        now: the current time.
-        default: the zone if none is given.
-
-    Raises:
-        InvalidInputError: it is not a moment, is ambiguous, or is outside the years 1 to 9999.
+    `zone` is the zone of the result, and of a text that names no zone; `default` replaces a missing zone.
     """
     if not isinstance(value, str):
         return _from_number(value, zone or default)
@@ -212,7 +193,7 @@ def read_moment(value: str | int | float, *, zone: tzinfo | None, now: datetime,
     if _NUMBER.fullmatch(text):
         return _from_number(Decimal(text), zone or default)
     if text.lower() in ("now", "现在"):
-        return Reading(moment=in_zone(now, zone or default))
+        return Reading(in_zone(now, zone or default))
     if _DAY_OR_MONTH_FIRST.match(text):
         raise InvalidInputError(f"{_quoted(value)} can be read in two ways; write the year first, as 2024-03-05")
     return _from_text(text, zone, now, default)
@@ -224,7 +205,7 @@ def _from_number(number: int | float | Decimal, zone: tzinfo) -> Reading:
     milliseconds = number >= MILLISECONDS_FROM or number <= -MILLISECONDS_FROM
     microseconds = round(Decimal(number) * (1000 if milliseconds else 1_000_000))
     unit = "milliseconds" if milliseconds else "seconds"
-    return Reading(moment=_later(_EPOCH, microseconds, zone), notes=(f"read as {unit} since 1970",))
+    return Reading(_later(_EPOCH, microseconds, zone), (f"read as {unit} since 1970",))
 
 
 def _from_text(text: str, zone: tzinfo | None, now: datetime, default: tzinfo) -> Reading:
@@ -253,8 +234,8 @@ def _from_text(text: str, zone: tzinfo | None, now: datetime, default: tzinfo) -
         raise InvalidInputError(f"{_quoted(text)} is not in the calendar or on the clock: {error}") from error
     except OverflowError as error:
         raise InvalidInputError(_OUT_OF_CALENDAR) from error
-    moment, changed = _place(naive, own)
-    return Reading(moment=in_zone(moment, zone or own), notes=(*notes, *changed))
+    moment, changed = _at_local_time(naive, own)
+    return Reading(in_zone(moment, zone or own), (*notes, *changed))
 
 
 def _iso_day(day: re.Match[str] | None, today: datetime) -> str:
@@ -287,11 +268,7 @@ _MACHINE_ZONES = frozenset({"localtime", "Factory"})
 
 
 def find_zone(text: str) -> tzinfo:
-    """Find a zone by its IANA name, the city in that name, or an offset.
-
-    Raises:
-        InvalidInputError: the zone is unknown or ambiguous; the message suggests similar names.
-    """
+    """Find a zone by its IANA name, the city in that name, or an offset."""
     name = _tidy(text).lower().removesuffix("时间").removesuffix(" time").strip()
     if name in ("utc", "gmt", "z"):
         return UTC
@@ -348,18 +325,15 @@ _UNITS = {
 _UNIT_OF = {word: unit for unit, (_, _, words) in _UNITS.items() for word in (unit, *words.split())}
 _WORDS = re.compile(r"([+-]?) ?([0-9]{1,12}(?:\.[0-9]{1,9})?) ?([^\W\d_]+)(?:,? and |, ?| )?", re.IGNORECASE)
 _ISO_TERM = _pattern(r"([+-]?)(\d{1,12}(?:[.,]\d{1,9})?)([A-Z])")
-_ISO = _pattern(r"(?P<sign>[+-]?)P(?P<date>(?:[+-]?[\d.,]+[YMWD])*)(?:T(?P<time>(?:[+-]?[\d.,]+[HMS])+))?")
+_ISO_AMOUNT = r"[+-]?\d{1,12}(?:[.,]\d{1,9})?"
+_ISO = _pattern(rf"(?P<sign>[+-]?)P(?P<date>(?:{_ISO_AMOUNT}[YMWD])*)(?:T(?P<time>(?:{_ISO_AMOUNT}[HMS])+))?")
 _ISO_DATE = {"y": "years", "m": "months", "w": "weeks", "d": "days"}
 _ISO_TIME = {"h": "hours", "m": "minutes", "s": "seconds"}
 _ENDINGS = {" ago": -1, "之前": -1, "以前": -1, "前": -1, " later": 1, " from now": 1, "之后": 1, "以后": 1, "后": 1}
 
 
 def read_duration(text: str) -> Duration:
-    """Read a duration such as `P1Y2M3DT4H`, `1 month -2 days`, `3 days ago` or `2小时`.
-
-    Raises:
-        InvalidInputError: it is not a duration.
-    """
+    """Read a duration such as `P1Y2M3DT4H`, `1 month -2 days`, `3 days ago` or `2小时`."""
     tidy = _tidy(text)
     totals = {"months": 0, "days": 0, "microseconds": 0}
     for amount, unit in _iso_terms(tidy) or _word_terms(tidy):
@@ -374,13 +348,11 @@ def _iso_terms(text: str) -> list[tuple[Decimal, str]]:
     found = _ISO.fullmatch(text)
     if found is None:
         return []
-    terms = []
-    for section, units in ((found["date"], _ISO_DATE), (found["time"] or "", _ISO_TIME)):
-        if _ISO_TERM.sub("", section):
-            return []
-        for sign, number, letter in _ISO_TERM.findall(section):
-            terms.append((_signed(number, sign) * _signed("1", found["sign"]), units[letter.lower()]))
-    return terms
+    return [
+        (_signed(number, sign) * _signed("1", found["sign"]), units[letter.lower()])
+        for section, units in ((found["date"], _ISO_DATE), (found["time"] or "", _ISO_TIME))
+        for sign, number, letter in _ISO_TERM.findall(section)
+    ]
 
 
 def _word_terms(text: str) -> list[tuple[Decimal, str]]:
@@ -424,16 +396,17 @@ def in_words(duration: Duration) -> str:
 
 
 # -------------------------------------------------------------------------------------------------- calendar arithmetic
-def in_zone(moment: datetime, zone: tzinfo) -> datetime:
-    """Convert a moment to another zone.
-
-    Raises:
-        InvalidInputError: it is outside the years 1 to 9999 there.
-    """
+@contextmanager
+def _calendar_errors() -> Iterator[None]:
     try:
-        return moment.astimezone(UTC).astimezone(zone)
+        yield
     except (OverflowError, ValueError) as error:
         raise InvalidInputError(_OUT_OF_CALENDAR) from error
+
+
+def in_zone(moment: datetime, zone: tzinfo) -> datetime:
+    with _calendar_errors():
+        return moment.astimezone(UTC).astimezone(zone)
 
 
 def elapsed(earlier: datetime, later: datetime) -> timedelta:
@@ -446,21 +419,15 @@ def timestamp(moment: datetime) -> int:
     return elapsed(_EPOCH, moment) // timedelta(milliseconds=1)
 
 
-def shift(moment: datetime, duration: Duration, zone: tzinfo) -> tuple[datetime, tuple[str, ...]]:
-    """Add a duration in a zone, and return notes about clock changes and short months.
-
-    Months and days keep the local time. Hours and smaller units are elapsed time.
-
-    Raises:
-        InvalidInputError: the result is outside the years 1 to 9999.
-    """
+def shift(moment: datetime, duration: Duration, zone: tzinfo) -> Reading:
+    """Add a duration in a zone. Months and days keep the local time. Hours and smaller units are elapsed time."""
     local = in_zone(moment, zone)
     notes: tuple[str, ...] = ()
     if duration.months or duration.days:
         naive, shortened = _add_to_local_time(local.replace(tzinfo=None, fold=0), duration)
-        local, changed = _place(naive, zone)
+        local, changed = _at_local_time(naive, zone)
         notes = (*shortened, *changed)
-    return _later(local, duration.microseconds, zone), notes
+    return Reading(_later(local, duration.microseconds, zone), notes)
 
 
 def between(earlier: datetime, later: datetime, zone: tzinfo) -> Duration:
@@ -482,48 +449,40 @@ def _leads_past(start: datetime, duration: Duration, end: datetime, zone: tzinfo
     return elapsed(shift(start, duration, zone)[0], end) < timedelta()
 
 
-def _add_to_local_time(naive: datetime, duration: Duration) -> tuple[datetime, tuple[str, ...]]:
+def _add_to_local_time(naive: datetime, duration: Duration) -> Reading:
     year, month = divmod(naive.year * 12 + naive.month - 1 + duration.months, 12)
     month += 1
-    if not 1 <= year <= 9999:
-        raise InvalidInputError(_OUT_OF_CALENDAR)
-    last = monthrange(year, month)[1]
-    notes = (f"{year:04}-{month:02} has no day {naive.day}; its last was taken",) if naive.day > last else ()
-    try:
-        return naive.replace(year=year, month=month, day=min(naive.day, last)) + timedelta(days=duration.days), notes
-    except OverflowError as error:
-        raise InvalidInputError(_OUT_OF_CALENDAR) from error
+    with _calendar_errors():
+        last = monthrange(year, month)[1]
+        moved = naive.replace(year=year, month=month, day=min(naive.day, last)) + timedelta(days=duration.days)
+    is_short = naive.day > last
+    return Reading(moved, (f"{year:04}-{month:02} has no day {naive.day}; its last was taken",) if is_short else ())
 
 
-def _place(naive: datetime, zone: tzinfo) -> tuple[datetime, tuple[str, ...]]:
+def _at_local_time(naive: datetime, zone: tzinfo) -> Reading:
     """Return the moment at which clocks of a zone show a time, with a note if they skip or repeat it."""
     first, second = naive.replace(tzinfo=zone, fold=0), naive.replace(tzinfo=zone, fold=1)
     moment = in_zone(first, zone)
     before, after = first.utcoffset() or timedelta(), second.utcoffset() or timedelta()
     if before == after:
-        return moment, ()
+        return Reading(moment)
     shown = f"{naive.isoformat(' ')} in {zone_name(zone)}"
     if before < after:
         taken = moment.replace(tzinfo=None).isoformat(" ")
-        return moment, (f"{shown} does not exist, clocks go forward over it; {taken} was taken",)
-    return moment, (f"{shown} happens twice, clocks go back; the first was taken, the second is {second.isoformat()}",)
+        note = f"{shown} does not exist, clocks go forward over it; {taken} was taken"
+    else:
+        note = f"{shown} happens twice, clocks go back; the first was taken, the second is {second.isoformat()}"
+    return Reading(moment, (note,))
 
 
 def _later(moment: datetime, microseconds: int, zone: tzinfo) -> datetime:
-    try:
-        later = moment.astimezone(UTC) + timedelta(microseconds=microseconds)
-    except OverflowError as error:
-        raise InvalidInputError(_OUT_OF_CALENDAR) from error
-    return in_zone(later, zone)
+    with _calendar_errors():
+        return in_zone(moment.astimezone(UTC) + timedelta(microseconds=microseconds), zone)
 
 
 # ----------------------------------------------------------------------------------------------------------------- text
 def _tidy(text: str) -> str:
-    """Replace full-width characters by plain ones and collapse spaces.
-
-    Raises:
-        InvalidInputError: it is longer than any date, zone or duration.
-    """
+    """Replace full-width characters by plain ones and collapse spaces."""
     plain = normalize("NFKC", text[: MAX_CHARACTERS + 1]).replace("\N{MINUS SIGN}", "-")
     if len(text) > MAX_CHARACTERS or len(plain) > MAX_CHARACTERS:
         raise InvalidInputError(f"{_quoted(text)} is too long: at most {MAX_CHARACTERS} characters")
