@@ -1,7 +1,7 @@
 """Input schemas of tools: a pydantic model or a JSON Schema, checked before anything runs."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Protocol
@@ -28,7 +28,7 @@ MULTIPLE_NODES = 1_000
 """Nodes that a `multipleOf` counts as: very large and very small numbers are divided exactly."""
 MAX_CHECKS = 2_000_000
 """Nodes of a schema times nodes of an input: the maximum cost of a check."""
-MAX_TOLD_CHECKS = 20_000
+MAX_REPORTED_CHECKS = 20_000
 """Up to this cost all problems are reported; beyond it, only the first."""
 MAX_COUNTED_PROBLEMS = 1_000
 LONG_TEXT = 10_000
@@ -46,7 +46,7 @@ _ANYTHING: Mapping[str, Any] = {"type": "object", "properties": {}}
 
 
 class InputProblem(WireModel):
-    """What does not fit, and where."""
+    """A value that does not fit."""
 
     path: str
     message: str
@@ -56,8 +56,7 @@ class Parameters(Protocol):
     """A schema and its validation."""
 
     @property
-    def schema(self) -> Mapping[str, Any]:
-        """The JSON Schema for models and clients."""
+    def schema(self) -> Mapping[str, Any]: ...
 
     def read(self, input: Mapping[str, Any]) -> tuple[Any, list[InputProblem]]:
         """The input as the tool receives it, and all problems found."""
@@ -86,7 +85,6 @@ class ModelParameters:
         self.schema: Mapping[str, Any] = schema
 
     def read(self, input: Mapping[str, Any]) -> tuple[Any, list[InputProblem]]:
-        """An instance of the model, or the problems that pydantic found."""
         try:
             return self._model.model_validate(input), []
         except ValidationError as error:
@@ -105,8 +103,7 @@ class SchemaParameters:
             raise InvalidSchemaError("a tool's parameters are an object")
         # Without `$id`, every reference must point into this schema.
         anonymous = {key: value for key, value in self.schema.items() if key not in _RESOURCE_KEYWORDS}
-        costs = _costs_of(anonymous)
-        self._nodes, self._patterns, self._unique = costs.nodes, costs.patterns, costs.unique
+        self._costs = _costs_of(anonymous)
         try:
             self._validator = jsonschema_rs.validator_for(
                 {"type": "object", **_with_bounded_patterns(anonymous)},
@@ -117,31 +114,28 @@ class SchemaParameters:
             raise InvalidSchemaError(str(error).partition("\n")[0]) from error
 
     def read(self, input: Mapping[str, Any]) -> tuple[Any, list[InputProblem]]:
-        """The input itself, and the problems that the schema found."""
-        given = dict(input)
-        cost = self._nodes * _size(given, MAX_CHECKS // self._nodes + 1)
-        if cost > MAX_CHECKS or self._is_too_costly(given):
-            return given, [InputProblem(path="", message="the input is too large to be checked against its schema")]
-        if self._validator.is_valid(given):
-            return given, []
-        if cost > MAX_TOLD_CHECKS or _has_long_text(given):
-            return given, [self._first_problem(given)]
-        found = islice(self._validator.iter_errors(given), MAX_PROBLEMS)
-        return given, [_problem(error.instance_path, error.message) for error in found]
-
-    def _is_too_costly(self, given: dict[str, Any]) -> bool:
-        """Whether patterns or `uniqueItems` would take too long."""
-        if not self._patterns and not self._unique:
-            return False
-        characters, pairs = _measured(given)
-        return characters * self._patterns > MAX_PATTERN_CHARACTERS or pairs * self._unique > MAX_UNIQUE_CHECKS
-
-    def _first_problem(self, given: dict[str, Any]) -> InputProblem:
+        value = dict(input)
+        cost = self._costs.nodes * _size(value, MAX_CHECKS // self._costs.nodes + 1)
+        if cost > MAX_CHECKS or self._is_too_costly(value):
+            return value, [InputProblem(path="", message="the input is too large to be checked against its schema")]
+        if self._validator.is_valid(value):
+            return value, []
+        if cost <= MAX_REPORTED_CHECKS and not _has_long_text(value):
+            found = islice(self._validator.iter_errors(value), MAX_PROBLEMS)
+            return value, [_problem(error.instance_path, error.message) for error in found]
         try:
-            self._validator.validate(given)
+            self._validator.validate(value)  # stops at the first problem
         except jsonschema_rs.ValidationError as error:
-            return _problem(error.instance_path, error.message)
+            return value, [_problem(error.instance_path, error.message)]
         raise AssertionError("it was not valid a moment ago")
+
+    def _is_too_costly(self, value: dict[str, Any]) -> bool:
+        """Whether patterns or `uniqueItems` would take too long."""
+        patterns, unique = self._costs.patterns, self._costs.unique
+        if not patterns and not unique:
+            return False
+        characters, pairs = _measured(value)
+        return characters * patterns > MAX_PATTERN_CHARACTERS or pairs * unique > MAX_UNIQUE_CHECKS
 
 
 def tidied(schema: Any) -> Any:
@@ -150,18 +144,18 @@ def tidied(schema: Any) -> Any:
         return [tidied(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    kept = {key: value for key, value in schema.items() if key != "title" or not isinstance(value, str)}
-    if kept.get("default", ...) is None:
-        del kept["default"]
-    choices = kept.get("anyOf")
-    if isinstance(choices, list) and {"type": "null"} in choices and len(choices) == 2:  # an optional field
-        del kept["anyOf"]
-        kept = next(choice for choice in choices if choice != {"type": "null"}) | kept
-    return {key: tidied(value) for key, value in kept.items()}
+    tidy = {key: value for key, value in schema.items() if key != "title" or not isinstance(value, str)}
+    if tidy.get("default", ...) is None:
+        del tidy["default"]
+    match tidy.get("anyOf"):
+        case [{"type": "null"}, choice] | [choice, {"type": "null"}]:  # an optional field
+            del tidy["anyOf"]
+            tidy = choice | tidy
+    return {key: tidied(value) for key, value in tidy.items()}
 
 
-def _problem(where: Any, message: str) -> InputProblem:
-    return InputProblem(**problem(where, message))
+def _problem(path: Any, message: str) -> InputProblem:
+    return InputProblem(**problem(path, message))
 
 
 @dataclass(slots=True)
@@ -252,51 +246,49 @@ def _with_bounded_patterns(node: Any, *, is_map: bool = False) -> Any:
     return copy
 
 
-def _measured(value: Any) -> tuple[int, int]:
-    """Characters of an input that patterns may be matched against, and pairs of items of its lists."""
-    characters = pairs = 0
+def _nodes(value: Any) -> Iterator[Any]:
+    """All values of an input, without recursion."""
     waiting = [value]
     while waiting:
         node = waiting.pop()
+        yield node
+        if isinstance(node, dict):
+            waiting.extend(node.values())
+        elif isinstance(node, list):
+            waiting.extend(node)
+
+
+def _measured(value: Any) -> tuple[int, int]:
+    """Characters of an input that patterns may be matched against, and pairs of items of its lists."""
+    characters = pairs = 0
+    for node in _nodes(value):
         if isinstance(node, str):
             characters += min(len(node), MAX_PATTERN_TEXT)
         elif isinstance(node, dict):
             characters += sum(map(len, node))
-            waiting.extend(node.values())
         elif isinstance(node, list):
             pairs += len(node) ** 2
-            waiting.extend(node)
     return characters, pairs
 
 
 def _size(value: Any, limit: int) -> int:
     """Number of nodes of an input, counted up to the limit; a long text counts as several."""
-    count, waiting = 0, [value]
-    while waiting and count < limit:
-        node = waiting.pop()
-        count += 1 + (len(node) >> TEXT_SHIFT if isinstance(node, str) else 0)
-        if isinstance(node, dict):
-            count += sum(len(key) >> TEXT_SHIFT for key in node)
-            waiting.extend(node.values())
-        elif isinstance(node, list):
-            waiting.extend(node)
+    count = 0
+    for node in _nodes(value):
+        texts = (node,) if isinstance(node, str) else node if isinstance(node, dict) else ()
+        count += 1 + sum(len(text) >> TEXT_SHIFT for text in texts)
+        if count >= limit:
+            break
     return count
 
 
 def _has_long_text(value: Any) -> bool:
     """Whether a key or a text is long: every error message would copy it."""
-    waiting = [value]
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, str):
-            if len(node) > LONG_TEXT:
-                return True
-        elif isinstance(node, dict):
-            waiting.extend(node)
-            waiting.extend(node.values())
-        elif isinstance(node, list):
-            waiting.extend(node)
-    return False
+    return any(
+        len(text) > LONG_TEXT
+        for node in _nodes(value)
+        for text in ((node,) if isinstance(node, str) else node if isinstance(node, dict) else ())
+    )
 
 
 def _resolved(schema: Any, reference: str) -> Any:
