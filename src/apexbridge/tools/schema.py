@@ -1,7 +1,7 @@
 """Input schemas of tools: a pydantic model or a JSON Schema, checked before anything runs."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Protocol
@@ -114,13 +114,17 @@ class SchemaParameters:
             raise InvalidSchemaError(str(error).partition("\n")[0]) from error
 
     def read(self, input: Mapping[str, Any]) -> tuple[Any, list[InputProblem]]:
-        value = dict(input)
-        cost = self._costs.nodes * _size(value, MAX_CHECKS // self._costs.nodes + 1)
-        if cost > MAX_CHECKS or self._is_too_costly(value):
+        value, costs = dict(input), self._costs
+        nodes, characters, pairs, longest = _measured(value, MAX_CHECKS // costs.nodes + 1)
+        if (
+            nodes * costs.nodes > MAX_CHECKS
+            or characters * costs.patterns > MAX_PATTERN_CHARACTERS
+            or pairs * costs.unique > MAX_UNIQUE_CHECKS
+        ):
             return value, [InputProblem(path="", message="the input is too large to be checked against its schema")]
         if self._validator.is_valid(value):
             return value, []
-        if cost <= MAX_REPORTED_CHECKS and not _has_long_text(value):
+        if nodes * costs.nodes <= MAX_REPORTED_CHECKS and longest <= LONG_TEXT:  # every message copies the text
             found = islice(self._validator.iter_errors(value), MAX_PROBLEMS)
             return value, [_problem(error.instance_path, error.message) for error in found]
         try:
@@ -128,14 +132,6 @@ class SchemaParameters:
         except jsonschema_rs.ValidationError as error:
             return value, [_problem(error.instance_path, error.message)]
         raise AssertionError("it was not valid a moment ago")
-
-    def _is_too_costly(self, value: dict[str, Any]) -> bool:
-        """Whether patterns or `uniqueItems` would take too long."""
-        patterns, unique = self._costs.patterns, self._costs.unique
-        if not patterns and not unique:
-            return False
-        characters, pairs = _measured(value)
-        return characters * patterns > MAX_PATTERN_CHARACTERS or pairs * unique > MAX_UNIQUE_CHECKS
 
 
 def tidied(schema: Any) -> Any:
@@ -246,49 +242,33 @@ def _with_bounded_patterns(node: Any, *, is_map: bool = False) -> Any:
     return copy
 
 
-def _nodes(value: Any) -> Iterator[Any]:
-    """All values of an input, without recursion."""
+def _measured(value: Any, limit: int) -> tuple[int, int, int, int]:
+    """What makes an input expensive to check, counted up to a limit of nodes.
+
+    Number of nodes (a long text counts as several), characters that patterns may be matched against, pairs of items of
+    lists, and the length of the longest text.
+    """
+    nodes = characters = pairs = longest = 0
     waiting = [value]
-    while waiting:
+    while waiting and nodes < limit:
         node = waiting.pop()
-        yield node
-        if isinstance(node, dict):
+        nodes += 1
+        if isinstance(node, str):
+            length = len(node)
+            nodes += length >> TEXT_SHIFT
+            characters += min(length, MAX_PATTERN_TEXT)
+            longest = max(longest, length)
+        elif isinstance(node, dict):
+            for key in node:
+                length = len(key)
+                nodes += length >> TEXT_SHIFT
+                characters += length
+                longest = max(longest, length)
             waiting.extend(node.values())
         elif isinstance(node, list):
-            waiting.extend(node)
-
-
-def _measured(value: Any) -> tuple[int, int]:
-    """Characters of an input that patterns may be matched against, and pairs of items of its lists."""
-    characters = pairs = 0
-    for node in _nodes(value):
-        if isinstance(node, str):
-            characters += min(len(node), MAX_PATTERN_TEXT)
-        elif isinstance(node, dict):
-            characters += sum(map(len, node))
-        elif isinstance(node, list):
             pairs += len(node) ** 2
-    return characters, pairs
-
-
-def _size(value: Any, limit: int) -> int:
-    """Number of nodes of an input, counted up to the limit; a long text counts as several."""
-    count = 0
-    for node in _nodes(value):
-        texts = (node,) if isinstance(node, str) else node if isinstance(node, dict) else ()
-        count += 1 + sum(len(text) >> TEXT_SHIFT for text in texts)
-        if count >= limit:
-            break
-    return count
-
-
-def _has_long_text(value: Any) -> bool:
-    """Whether a key or a text is long: every error message would copy it."""
-    return any(
-        len(text) > LONG_TEXT
-        for node in _nodes(value)
-        for text in ((node,) if isinstance(node, str) else node if isinstance(node, dict) else ())
-    )
+            waiting.extend(node)
+    return nodes, characters, pairs, longest
 
 
 def _resolved(schema: Any, reference: str) -> Any:
