@@ -420,7 +420,7 @@ def test_a_shell_means_this_skills_own_scripts() -> None:
 def test_unknown_names_warn_and_an_empty_field_limits_nothing() -> None:
     allowance = Allowance.of("a", ["WebFetch", "Read"], known=KNOWN)
     assert allowance is not None
-    assert allowance.warnings == ("allowed-tools of a names WebFetch, which is no tool here",)
+    assert allowance.warnings == ("allowed-tools of a names WebFetch, which is not a tool here",)
     assert Allowance.of("a", [], known=KNOWN) is Allowance.of("a", [" "], known=KNOWN) is None
 
 
