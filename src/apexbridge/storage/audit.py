@@ -127,7 +127,7 @@ class AuditLog:
         self._head = Head()
         self._is_anchored = False
         """Whether the main database knows the head, at this moment or an earlier one."""
-        self._is_settled = False
+        self._is_head_recorded = False
         """Whether the main database knows that all rows are written."""
         self._lock = asyncio.Lock()
         """Held while rows are written, and while a verification takes its snapshot."""
@@ -145,7 +145,7 @@ class AuditLog:
         if known is not None:
             self._head, self._is_anchored = Head(*known[:2]), True
             self._unwritten = known[2].splitlines()
-            self._is_settled = not self._unwritten
+            self._is_head_recorded = not self._unwritten
         self._start_writing()
         await self._written()
 
@@ -161,8 +161,7 @@ class AuditLog:
     async def ready(self) -> None:
         """Check that an act can be written. Call it before the act changes anything.
 
-        Raises:
-            ServerError: STORAGE_FULL.
+        Raises ServerError (STORAGE_FULL).
         """
         folder = self._path.parent
         if self._ballast is not None:
@@ -247,7 +246,7 @@ class AuditLog:
                     if done is not None and not done.done():
                         done.set_result(None)
             if not self._waiting and self._failure is None:
-                await self._settle()
+                await self._record_head()
             if not self._waiting:
                 return
 
@@ -275,19 +274,19 @@ class AuditLog:
             await asyncio.to_thread(self._insert, missing)
         self._head, self._unwritten = ends[-1], []
 
-    async def _settle(self) -> None:
+    async def _record_head(self) -> None:
         """Record in the main database that all rows are written. If that fails, the next start finds them there."""
-        if not self._is_settled:
+        if not self._is_head_recorded:
             with suppress(sqlite3.Error):
                 await self._anchor(self._head, [], durable=False)
-                self._is_settled = True
+                self._is_head_recorded = True
 
     async def _anchor(self, head: Head, pending: list[str], *, durable: bool) -> None:
         """Record the head and the acts that follow it.
 
         An announcement must be durable before its rows are, or after a power loss they would look inserted.
         """
-        self._is_settled = False
+        self._is_head_recorded = False
         values = (*head, "\n".join(pending))
         await self._database.write(lambda connection: connection.execute(_ANCHOR, values), durable=durable)
 
@@ -361,11 +360,7 @@ def _reader(path: Path) -> sqlite3.Connection:
 
 
 def _check_kind(path: Path) -> None:
-    """Refuse a link, a folder, a pipe, a socket or a device.
-
-    Raises:
-        OSError: it is not a file, or there is none.
-    """
+    """Refuse a link, a folder, a pipe, a socket or a device. Raises OSError if it is not a file, or there is none."""
     mode = path.lstat().st_mode
     if not stat.S_ISREG(mode):
         kinds = {stat.S_IFLNK: "a link", stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}

@@ -49,8 +49,7 @@ _SQLITE_READ_ONLY = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN}
 def owned(data_dir: Path) -> Iterator[None]:
     """Own the directory while the block runs; it is created if missing.
 
-    Raises:
-        ServerError: DATA_DIR_IN_USE, or STORAGE_FULL if it cannot be written.
+    Raises ServerError: DATA_DIR_IN_USE, or STORAGE_FULL if it cannot be written.
     """
     with storage_faults():
         try:

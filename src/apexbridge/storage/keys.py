@@ -108,11 +108,7 @@ class KeyStore:
         return None if is_admin else caller
 
     def check(self, caller: str) -> None:
-        """Check again that a caller's key is valid; for long requests.
-
-        Raises:
-            RequestError: UNAUTHORIZED.
-        """
+        """Check again that a caller's key is valid; for long requests. Raises RequestError (UNAUTHORIZED)."""
         key = self._keys.get(caller)
         if key is not None and (problem := key.problem(now_ms())):
             raise RequestError(f"The API key {caller} {problem}.", code="UNAUTHORIZED")
@@ -125,8 +121,7 @@ class KeyStore:
     async def create(self, name: str, scopes: Collection[str], *, expires_at: int | None = None) -> tuple[ApiKey, str]:
         """Create a key; returns it with its text, which is not stored.
 
-        Raises:
-            InvalidInputError: the name or a scope is not valid.
+        Raises InvalidInputError if the name or a scope is not valid.
         """
         name = name.strip()
         if not name or len(name) > MAX_NAME_CHARACTERS or not name.isprintable():

@@ -141,19 +141,11 @@ class Approvals:
         return admission
 
     async def get(self, id: str) -> Approval:
-        """An approval by its id.
-
-        Raises:
-            RequestError: APPROVAL_NOT_FOUND.
-        """
+        """An approval by its id. Raises RequestError (APPROVAL_NOT_FOUND)."""
         return Approval(**await self._row(id))
 
     async def detail(self, id: str) -> ApprovalDetail:
-        """An approval with the whole call.
-
-        Raises:
-            RequestError: APPROVAL_NOT_FOUND.
-        """
+        """An approval with the whole call. Raises RequestError (APPROVAL_NOT_FOUND)."""
         return ApprovalDetail(**await self._row(id))
 
     async def _row(self, id: str) -> dict[str, Any]:
@@ -220,9 +212,7 @@ class Approvals:
     async def decide(self, id: str, *, approve: bool) -> Approval:
         """Approve or deny a pending approval.
 
-        Raises:
-            RequestError: APPROVAL_NOT_FOUND.
-            ToolError: APPROVAL_INVALID, it was decided already or has expired.
+        Raises RequestError (APPROVAL_NOT_FOUND); ToolError (APPROVAL_INVALID) if it was decided already or has expired.
         """
         approval = await self.get(id)
         state: ApprovalState = "approved" if approve else "denied"

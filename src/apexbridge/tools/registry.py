@@ -51,11 +51,7 @@ class ToolRegistry:
 
     # -------------------------------------------------------------------------------------------------- changing
     def register(self, tool: Tool) -> Tool:
-        """Add a tool.
-
-        Raises:
-            InvalidInputError: its id is taken.
-        """
+        """Add a tool. Raises InvalidInputError if its id is taken."""
         if tool.id in self._tools:
             raise InvalidInputError(f"There is a tool {tool.id} already; update it, or unregister it first")
         self._tools[tool.id] = tool
@@ -105,11 +101,7 @@ class ToolRegistry:
 
     # --------------------------------------------------------------------------------------------------- finding
     def get(self, id: str) -> Tool:
-        """A tool by its id.
-
-        Raises:
-            ToolNotFoundError: the tool does not exist.
-        """
+        """A tool by its id. Raises ToolNotFoundError if the tool does not exist."""
         tool = self._tools.get(id)
         if tool is None:
             kind = "Skills" if id.startswith(SKILL_PREFIX) else "BuiltIn tool"
@@ -123,9 +115,7 @@ class ToolRegistry:
     def callable(self, id: str) -> Tool:
         """A tool by its id, if it is enabled.
 
-        Raises:
-            ToolNotFoundError: the tool does not exist.
-            ToolDisabledError: the tool is disabled.
+        Raises ToolNotFoundError if the tool does not exist; ToolDisabledError if the tool is disabled.
         """
         tool = self.get(id)
         if id in self._disabled:
@@ -213,22 +203,14 @@ class BuiltInToolsRegistry:
         self._registry = registry
 
     def get(self, name: str) -> Tool:
-        """A built-in tool by its id.
-
-        Raises:
-            ToolNotFoundError: the tool does not exist.
-        """
+        """A built-in tool by its id. Raises ToolNotFoundError if the tool does not exist."""
         tool = self._registry.find(name)
         if tool is None or tool.metadata.category != BUILTIN:
             raise ToolNotFoundError(f"BuiltIn tool not found: {name[:200]}", tool=name[:200])
         return tool
 
     def register(self, tool: Tool) -> Tool:
-        """Add a built-in tool.
-
-        Raises:
-            InvalidInputError: its id is taken, or its category is not `builtin`.
-        """
+        """Add a built-in tool. Raises InvalidInputError if its id is taken, or its category is not `builtin`."""
         if tool.metadata.category != BUILTIN:
             raise InvalidInputError(f"{tool.id} is of the category {tool.metadata.category}, not {BUILTIN}")
         return self._registry.register(tool)
@@ -248,9 +230,7 @@ class BuiltInExecutor:
     async def execute(self, name: str, input: Mapping[str, Any] | None = None) -> Any:
         """Call a built-in tool; returns its result object.
 
-        Raises:
-            ToolNotFoundError: the tool does not exist.
-            InvalidInputError: the input is invalid.
+        Raises ToolNotFoundError if the tool does not exist; InvalidInputError if the input is invalid.
         """
         self.tools.get(name)
         return (await self._registry.execute(name, input)).data

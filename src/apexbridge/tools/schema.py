@@ -65,8 +65,7 @@ class Parameters(Protocol):
 def parameters_of(parameters: "type[BaseModel] | Mapping[str, Any] | Parameters | None") -> Parameters:
     """Parameters from a pydantic model or a JSON Schema; None accepts any object.
 
-    Raises:
-        InvalidSchemaError: it is not a usable JSON Schema of an object.
+    Raises InvalidSchemaError if it is not a usable JSON Schema of an object.
     """
     if isinstance(parameters, type):
         return ModelParameters(parameters)
@@ -274,8 +273,7 @@ def _measured(value: Any, limit: int) -> tuple[int, int, int, int]:
 def _resolved(schema: Any, reference: str) -> Any:
     """Resolve a local reference as the validator does: percent-decoded, through lists as well.
 
-    Raises:
-        InvalidSchemaError: it points outside the schema, or to nothing.
+    Raises InvalidSchemaError if it points outside the schema, or to nothing.
     """
     if not reference.startswith("#/"):
         raise InvalidSchemaError("the schema refers to something outside it, or to itself")

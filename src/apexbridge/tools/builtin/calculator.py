@@ -225,11 +225,7 @@ def _irrational_power(base: Exact, exponent: Fraction) -> float:
 
 
 def _exact_root(value: Exact, degree: int) -> Exact | None:
-    """Return the real root if it is rational, None if it is irrational.
-
-    Raises:
-        ValueError: the root is not real.
-    """
+    """Return the real root if it is rational, None if it is irrational. Raises ValueError if the root is not real."""
     if value < 0 and degree % 2 == 0:
         raise ValueError
     numerator = _integer_root(abs(value.numerator), degree)
@@ -513,8 +509,8 @@ def _tokens(expression: str) -> list[_Token]:
     for match in _TOKEN.finditer(text):
         kind, word, position = match.lastgroup or "", match.group(), match.start()
         if kind == "other":
-            given = expression[position]
-            shown = given if given.isprintable() else ascii(given)
+            original = expression[position]
+            shown = original if original.isprintable() else ascii(original)
             raise _error(f"{shown} is not understood{_HINTS.get(word, '')}", position)
         if kind != "space":
             spelling = word if kind == "number" else _SPELLINGS.get(word) or word.lower()

@@ -37,12 +37,12 @@ def file_read(workspace: Workspace) -> Tool:
         metadata={"category": "builtin"},
     )
     async def tool(args: FileReadInput, context: ToolContext) -> ToolResult:
-        wanted = LineRange(name=shown(args.path), offset=args.offset, limit=args.limit, encoding=args.encoding)
+        line_range = LineRange(name=shown(args.path), offset=args.offset, limit=args.limit, encoding=args.encoding)
         with workspace.open_file(args.path, caller=context.caller) as file:
             if os.fstat(file.fileno()).st_size <= INLINE_BYTES:
-                lines = read_lines(file, wanted)
+                lines = read_lines(file, line_range)
             else:
-                lines = await workspace.in_thread(lambda: read_lines(file, wanted), caller=context.caller)
+                lines = await workspace.in_thread(lambda: read_lines(file, line_range), caller=context.caller)
         return ToolResult(output=lines.text, data=lines.data)
 
     return tool

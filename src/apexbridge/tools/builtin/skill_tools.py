@@ -167,9 +167,9 @@ def read_skill(skills: Skills) -> Tool:
     )
     async def tool(input: ReadSkillInput, context: ToolContext) -> ToolResult:
         if input.path is not None:
-            wanted = LineRange(name=shown(input.path), offset=input.offset)
+            line_range = LineRange(name=shown(input.path), offset=input.offset)
             with await skills.open_file(input.name, input.path) as file:
-                lines = await run_to_completion(asyncio.to_thread(read_lines, file, wanted))
+                lines = await run_to_completion(asyncio.to_thread(read_lines, file, line_range))
             return ToolResult(output=lines.text, data={**lines.data, "name": input.name, "path": input.path})
         found = await skills.instructions(input.name)
         known = [tool.id for tool in context.registry.list()]

@@ -40,8 +40,7 @@ _syscall.argtypes = (ctypes.c_long, ctypes.c_int, ctypes.c_char_p, ctypes.POINTE
 def open_beneath(folder: int, path: str, flags: int, *, links: bool = True) -> int:
     """Open a path with `openat2`; if that is missing or forbidden, with `walk_beneath`.
 
-    Raises:
-        OSError: EXDEV if a symlink leads out, ELOOP if a symlink is not followed, and the usual ones.
+    Raises OSError: EXDEV if a symlink leads out, ELOOP if a symlink is not followed, and the usual ones.
     """
     if sys.platform != "linux":
         return walk_beneath(folder, path, flags)
@@ -63,8 +62,7 @@ def open_beneath(folder: int, path: str, flags: int, *, links: bool = True) -> i
 def walk_beneath(folder: int, path: str, flags: int, *, links: bool = True) -> int:
     """Open a path component by component, for kernels without `openat2`. No symlink is followed.
 
-    Raises:
-        OSError: ELOOP for a symlink, and the usual ones.
+    Raises OSError: ELOOP for a symlink, and the usual ones.
     """
     *parents, name = path.split("/")
     current = folder

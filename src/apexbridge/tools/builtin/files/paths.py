@@ -57,9 +57,7 @@ class RelativePath:
 def read_path(path: str) -> RelativePath:
     """Parse a path from a caller.
 
-    Raises:
-        PermissionDeniedError: it is absolute or leads upwards.
-        InvalidInputError: it is not a valid path.
+    Raises PermissionDeniedError if it is absolute or leads upwards; InvalidInputError if it is not a valid path.
     """
     if not path:
         raise InvalidInputError("The path is empty; name a file or folder of the workspace")
@@ -112,11 +110,7 @@ def caller_errors(path: RelativePath) -> Iterator[None]:
 
 
 def check_regular(status: os.stat_result, path: RelativePath) -> None:
-    """Refuse everything except regular files.
-
-    Raises:
-        PermissionDeniedError: it is not a regular file.
-    """
+    """Raise PermissionDeniedError for everything except regular files."""
     match stat.S_IFMT(status.st_mode):
         case stat.S_IFREG:
             return

@@ -62,8 +62,7 @@ class Encoding:
 def encoding_named(name: str) -> Encoding:
     """An encoding by its name, with the mark of a new file.
 
-    Raises:
-        InvalidInputError: it is unknown, or not a text encoding.
+    Raises InvalidInputError if it is unknown, or not a text encoding.
     """
     known = name.strip().lower().replace("_", "-")
     known = _UNHYPHENED.get(known, known)
@@ -153,34 +152,35 @@ class _NotTextError(Exception):
     """The bytes are not text."""
 
 
-def read_lines(file: BinaryIO, wanted: LineRange) -> Lines:
+def read_lines(file: BinaryIO, line_range: LineRange) -> Lines:
     """Read the lines, up to `MAX_TEXT_BYTES`.
 
-    Raises:
-        InvalidInputError: the file is not text, or not in the requested encoding.
+    Raises InvalidInputError if the file is not text, or not in the requested encoding.
     """
     size = os.fstat(file.fileno()).st_size
     head = file.read(_HEAD_BYTES)
     try:
-        for encoding in _candidates(head, wanted.encoding):
+        for encoding in _candidates(head, line_range.encoding):
             with suppress(UnicodeDecodeError):
                 if not encoding.is_wide and _is_binary(head):
                     raise _NotTextError
-                return _read(file, size, wanted, encoding)
+                return _read(file, size, line_range, encoding)
     except _NotTextError:
-        raise InvalidInputError(f"{wanted.name} is a binary file of {size} bytes") from None
-    raise InvalidInputError(f"{wanted.name} is not in {wanted.encoding} here; leave encoding out to have it found")
+        raise InvalidInputError(f"{line_range.name} is a binary file of {size} bytes") from None
+    raise InvalidInputError(
+        f"{line_range.name} is not in {line_range.encoding} here; leave encoding out to have it found"
+    )
 
 
-def _read(file: BinaryIO, size: int, wanted: LineRange, encoding: Encoding) -> Lines:
+def _read(file: BinaryIO, size: int, line_range: LineRange, encoding: Encoding) -> Lines:
     file.seek(len(encoding.mark))
     text = io.TextIOWrapper(file, encoding=encoding.codec, errors=encoding.errors, newline="\n")
     try:
-        skipped = _skip(text, wanted)
+        skipped = _skip(text, line_range)
         lines: list[str] = []
         bytes_left = MAX_TEXT_BYTES
         line = text.readline(MAX_LINE_CHARACTERS)
-        while line and len(lines) != wanted.limit and (bytes_left := bytes_left - len(line.encode())) >= 0:
+        while line and len(lines) != line_range.limit and (bytes_left := bytes_left - len(line.encode())) >= 0:
             lines.append(_without_nul(line))
             line = text.readline(MAX_LINE_CHARACTERS)
     finally:
@@ -190,20 +190,20 @@ def _read(file: BinaryIO, size: int, wanted: LineRange, encoding: Encoding) -> L
     return Lines(lines=lines, encoding=encoding, size=size, skipped=skipped, is_last=not line)
 
 
-def _skip(text: io.TextIOWrapper, wanted: LineRange) -> int:
+def _skip(text: io.TextIOWrapper, line_range: LineRange) -> int:
     """Skip lines, and return how many there were."""
     characters = 0
-    for number in range(wanted.offset):
+    for number in range(line_range.offset):
         line = _without_nul(text.readline(MAX_LINE_CHARACTERS))
         if not line:
             return number
         characters += len(line)
         if number == MAX_SKIPPED_LINES or characters > MAX_SKIPPED_CHARACTERS:
             raise InvalidInputError(
-                f"Line {wanted.offset} of {wanted.name} is too far from its beginning: at most "
+                f"Line {line_range.offset} of {line_range.name} is too far from its beginning: at most "
                 f"{MAX_SKIPPED_LINES:,} lines or {MAX_SKIPPED_CHARACTERS // 1024 // 1024} MB can be skipped"
             )
-    return wanted.offset
+    return line_range.offset
 
 
 def _without_nul(line: str) -> str:
