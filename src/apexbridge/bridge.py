@@ -25,12 +25,12 @@ from apexbridge.retrieval.service import ToolRetrievalService
 from apexbridge.sandbox.sandbox import Sandbox
 from apexbridge.settings import Settings
 from apexbridge.skills.manager import SkillManager
-from apexbridge.skills.runs.inputs import InputFiles
-from apexbridge.skills.runs.tracker import Runs
-from apexbridge.skills.runs.uploads import UploadStore
+from apexbridge.skills.runs.input_files import InputFiles, UploadStore
+from apexbridge.skills.runs.tracker import RunTracker
 from apexbridge.skills.sandbox_executor import SkillsSandboxExecutor
+from apexbridge.skills.store.catalog import Catalog
 from apexbridge.skills.store.indexer import Progress
-from apexbridge.skills.tools.builtin import SkillDesk
+from apexbridge.skills.tools.builtin import SkillToolBackend
 from apexbridge.skills.watcher import watch as watch_skills
 from apexbridge.storage.approvals import SqliteApprovals
 from apexbridge.storage.audit import AUDIT_FILE, AuditLog
@@ -84,7 +84,7 @@ class Bridge:
         settings: Settings,
         skills: SkillManager,
         retrieval: ToolRetrievalService,
-        runs: Runs,
+        runs: RunTracker,
         sandbox: Sandbox,
         tally: CallTally,
         *,
@@ -152,7 +152,8 @@ class Bridge:
             await anyio.to_thread.run_sync(keep_private, settings.data_dir)
             database = await anyio.to_thread.run_sync(_open_database, settings.data_dir)
             try:
-                retrieval = ToolRetrievalService(settings.data_dir, embedder, settings.retrieval)
+                catalog = Catalog(database, settings.skills.default_mode)
+                retrieval = ToolRetrievalService(settings.data_dir, embedder, settings.retrieval, facts=catalog.facts)
                 store = RunStore(database)
                 disk = _disk(settings, store)
                 sandbox = Sandbox(settings.sandbox, disk=disk)
@@ -167,13 +168,13 @@ class Bridge:
                     data_dir=settings.data_dir,
                     database=database,
                     settings=settings.skills,
+                    catalog=catalog,
                     index=retrieval,
                     tools=ToolRegistry(confirmation=confirmation, counter=lambda *call: _count(tally, *call)),
                     confirmation=confirmation,
-                    runner=runs,
+                    tracker=runs,
                     disk=disk,
                 )
-                retrieval.facts = skills.facts
                 bridge = cls(
                     settings,
                     skills,
@@ -228,7 +229,7 @@ class Bridge:
 
     def _register_tools(self, workspace: Workspace) -> None:
         """Register the built-in tools and the tools of other packages."""
-        desk = SkillDesk(self.skills)
+        backend = SkillToolBackend(self.skills)
         for tool in (
             file_read(workspace),
             file_write(workspace),
@@ -237,8 +238,8 @@ class Bridge:
             datetime_tool,
             platform_detect(lambda: self.sandbox.node_version, own_version=apexbridge.__version__),
             vector_search(self._search),
-            read_skill(desk),
-            run_skill(desk),
+            read_skill(backend),
+            run_skill(backend),
         ):
             self.builtins.tools.register(tool)
         register_packages(self.tools)
@@ -360,14 +361,16 @@ def _runs(
     workspace: Workspace,
     keys: KeyStore,
     disk: Disk,
-) -> Runs:
+) -> RunTracker:
     uploads = UploadStore(_uploads_folder(settings), disk=disk)
-    return Runs(
+    return RunTracker(
         sandbox,
         store=store,
         statistics=CallStatisticsStore(database),
         folder=_runs_folder(settings),
-        inputs=InputFiles(workspace=workspace, uploads=uploads, reach=keys.reach),
+        inputs=InputFiles(
+            workspace=workspace, uploads=uploads, reach=keys.reach, folder=_runs_folder(settings), disk=disk
+        ),
         uploads=uploads,
         disk=disk,
         record_input=settings.record_input,

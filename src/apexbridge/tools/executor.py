@@ -4,7 +4,8 @@ import json
 import logging
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,18 @@ class Admitted:
     conversation: Conversation
     admission: "Admission | None"
     """The admission for which an approval was used; None if no approval was needed."""
+
+    @asynccontextmanager
+    async def begin(self) -> AsyncIterator[None]:
+        """Release the approval if the block fails: only a call that has begun uses it up."""
+        try:
+            yield
+        except BaseException:
+            if self.admission is not None:
+                await self.admission.release()
+            raise
+        if self.admission is not None:
+            self.admission.settle()
 
 
 class ToolExecutor:
@@ -83,20 +96,22 @@ class ToolExecutor:
         conversation = conversation or Conversation()
         input = input or {}
         self._check_allowance(id, input, conversation)
-        admitted = await self.admit(id, input, conversation=conversation, approval=approval)
-        notice = conversation.loop.note(id, input) if conversation.id is not None else None
+        tool = self._registry.callable(id)
         context = ToolContext(
             call_id=call_id or uuid.uuid4().hex,
-            input=admitted.input,
+            input=input,
             registry=self._registry,
-            conversation=admitted.conversation,
+            conversation=conversation,
             message_id=message_id,
             approval=approval,
-            admission=admitted.admission,
             progress=progress,
         )
-        record = self.open(admitted, context.call_id)
-        return await self._run(admitted, context, record, notice)
+        if tool.admits_calls:
+            value, record = _read(tool, input), None
+        else:
+            admitted = await self.admit(id, input, conversation=conversation, approval=approval)
+            value, record = admitted.value, self.open(admitted, context.call_id)
+        return await self._run(tool, value, context, record)
 
     async def admit(
         self,
@@ -115,16 +130,7 @@ class ToolExecutor:
         the tool's own metadata.
         """
         tool = self._registry.callable(id)
-        if not is_text(input):
-            raise InvalidInputError(
-                f"The input of {id} cannot be written down: it holds half a character (a lone surrogate), or a number "
-                "with thousands of digits",
-                tool=id,
-            )
-        value, problems = tool.parameters.read(input) if validate else (input, [])
-        if problems:
-            errors = [problem.model_dump() for problem in problems]
-            raise InvalidInputError(f"The input of {id} does not fit: {summary_of(errors)}", tool=id, errors=errors)
+        value = _read(tool, input, validate=validate)
         conversation = conversation or Conversation()
         admission = None
         if self.confirmation is not None and (tool.metadata.dangerous if dangerous is None else dangerous):
@@ -138,10 +144,9 @@ class ToolExecutor:
             )
         return Admitted(tool=tool, input=input, value=value, conversation=conversation, admission=admission)
 
-    def asks(self, conversation: Conversation | None) -> bool:
+    def needs_approval(self, conversation: Conversation) -> bool:
         """Whether a dangerous call needs approval in this conversation."""
-        always = conversation is not None and conversation.tainted
-        return self.confirmation is not None and self.confirmation.asks(always=always)
+        return self.confirmation is not None and self.confirmation.asks(always=conversation.tainted)
 
     def _check_allowance(self, id: str, input: Mapping[str, Any], conversation: Conversation) -> None:
         """Check the call itself, not the calls it leads to: running a skill is a separate call."""
@@ -162,27 +167,27 @@ class ToolExecutor:
             conversation_id=admitted.conversation.id,
         )
 
-    async def _run(
-        self, admitted: Admitted, context: ToolContext, record: CallRecord, notice: str | None
-    ) -> ToolResult:
-        tool = admitted.tool
+    async def _run(self, tool: Tool, value: Any, context: ToolContext, record: CallRecord | None) -> ToolResult:
         begun = time.perf_counter()
-        record.run()
+        if record is not None:
+            record.run()
         try:
-            result = await self._within_its_time(tool, admitted.value, context)
+            result = await self._within_its_time(tool, value, context)
         except ApexBridgeError as error:
-            self._ended(record, begun, error=error.message)
+            self._ended(tool, record, begun, error=error.message)
             raise
         except (Exception, SystemExit) as error:  # SystemExit in a tool must not end the server
-            self._ended(record, begun, error=str(error))
+            self._ended(tool, record, begun, error=str(error))
             logger.exception("the tool %s failed", tool.id)
             raise ToolExecutionError(f"{tool.id} failed: {_told(error)}", tool=tool.id) from error
         except BaseException:  # the caller was cancelled and no longer waits
             context.cancelled.set()
-            self._ended(record, begun, error="cancelled")
+            self._ended(tool, record, begun, error="cancelled")
             raise
-        self._ended(record, begun, output=result.data, error=result.output if result.is_error else None)
+        self._ended(tool, record, begun, output=result.data, error=result.output if result.is_error else None)
         output = bounded(result.output, whole=result.whole)
+        conversation = context.conversation
+        notice = conversation.loop.note(tool.id, context.input) if conversation.id is not None else None
         notices = (*result.notices, notice) if notice else result.notices
         return replace(result, output=output, notices=notices, is_repeated=notice is not None)
 
@@ -194,13 +199,36 @@ class ToolExecutor:
         context.cancelled.set()
         raise ToolExecutionError(f"{tool.id} took longer than {tool.metadata.timeout} ms", code="TIMEOUT", tool=tool.id)
 
-    def _ended(self, record: CallRecord, begun: float, *, output: Any = None, error: str | None = None) -> None:
-        if error is None:
+    def _ended(
+        self, tool: Tool, record: CallRecord | None, begun: float, *, output: Any = None, error: str | None = None
+    ) -> None:
+        if record is not None and error is None:
             record.complete(output)
-        else:
+        elif record is not None and error is not None:
             record.fail(error)
         if self._counter is not None:
-            self._counter(record.tool, error is None, round((time.perf_counter() - begun) * 1000))
+            self._counter(tool.id, error is None, round((time.perf_counter() - begun) * 1000))
+
+
+def _read(tool: Tool, input: Mapping[str, Any], *, validate: bool = True) -> Any:
+    """The input as the tool receives it.
+
+    Raises:
+        InvalidInputError: it does not match the schema, or cannot be written as JSON.
+    """
+    if not is_text(input):
+        raise InvalidInputError(
+            f"The input of {tool.id} is not valid JSON: it contains a lone surrogate or a number with thousands of "
+            "digits",
+            tool=tool.id,
+        )
+    value, problems = tool.parameters.read(input) if validate else (input, [])
+    if problems:
+        errors = [problem.model_dump() for problem in problems]
+        raise InvalidInputError(
+            f"The input of {tool.id} does not fit: {summary_of(errors)}", tool=tool.id, errors=errors
+        )
+    return value
 
 
 def is_text(input: Mapping[str, Any]) -> bool:

@@ -20,7 +20,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from apexbridge.skills.files import open_beneath
-from apexbridge.skills.package.fingerprint import FolderTooLargeError, look
+from apexbridge.skills.package.fingerprint import FolderTooLargeError, scan_folder
 
 MAX_REQUIREMENTS = 200
 """Per skill, including refused declarations."""
@@ -150,7 +150,7 @@ class _Reader:
     def candidates(self) -> list[str]:
         """The regular files that may declare dependencies."""
         try:
-            paths = [file.path for file in look(self.folder).files]
+            paths = [file.path for file in scan_folder(self.folder).files]
         except (FolderTooLargeError, OSError) as error:
             self.problems.append(f"the skill's folder cannot be read: {getattr(error, 'strerror', None) or error}")
             return []

@@ -6,7 +6,7 @@ from typing import Literal
 
 from apexbridge.errors import RequestError
 from apexbridge.skills.files import replace_file
-from apexbridge.skills.models import SKILL_FILE, Diagnostic
+from apexbridge.skills.models import SKILL_FILE
 from apexbridge.skills.package.frontmatter import (
     Document,
     chunks,
@@ -19,6 +19,7 @@ from apexbridge.skills.package.frontmatter import (
 )
 from apexbridge.skills.package.layout import is_skill_file
 from apexbridge.skills.package.names import name_problem, slug
+from apexbridge.skills.package.skill import Diagnostic
 from apexbridge.skills.package.skill_md import read_skill_markdown
 from apexbridge.skills.package.yaml_block import FrontmatterError, quote
 from apexbridge.wire import WireModel

@@ -5,18 +5,17 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path, PurePath
 from typing import Literal
 from urllib.parse import urlsplit
 
-import anyio.to_thread
-
-from apexbridge._time import now_ms
+from apexbridge._tasks import in_thread
+from apexbridge._time import from_ms, now_ms
 from apexbridge.errors import InvalidInputError, SkillError, SkillNotFoundError
 from apexbridge.sandbox.launcher.granted_paths import kernel_file_system, origin
 from apexbridge.sandbox.models import Grants
-from apexbridge.skills.package.fingerprint import hash_folder, look
+from apexbridge.skills.package.fingerprint import hash_folder, scan_folder
 from apexbridge.skills.package.permissions import Permission, canonical, parse
 from apexbridge.skills.runs.secrets import SecretStore
 from apexbridge.skills.store.catalog import Row
@@ -54,7 +53,7 @@ class Place:
         found = folder.stat()
         return cls(folder=folder, identity=(found.st_dev, found.st_ino))
 
-    def refuse_another(self, skill: str) -> None:
+    def check_unchanged(self, skill: str) -> None:
         """Check that the path still leads to the admitted folder.
 
         Raises:
@@ -90,13 +89,13 @@ class SkillGrants:
         if permission not in _asked(row):
             asked = ", ".join(_asked(row)) or "nothing"
             raise InvalidInputError(f"{row.name} does not ask for {permission}; it asks for {asked}")
-        await anyio.to_thread.run_sync(self._check, wanted)
+        await in_thread(self._check, wanted)
         if wanted.kind == "net" and len(await self.granted(row)) >= MAX_GRANTS:
             raise InvalidInputError(f"{row.name} has {MAX_GRANTS} grants already; revoke some first")
         await self._same_content(row, folder)
         now = now_ms()
         await self._store.put(row.name, GrantRow(permission=permission, content_hash=row.content_hash, granted_at=now))
-        return GrantView(permission=permission, state="granted", granted_at=_moment(now))
+        return GrantView(permission=permission, state="granted", granted_at=from_ms(now))
 
     async def revoke(self, row: Row, permission: str) -> None:
         """Revoke a permission.
@@ -126,7 +125,7 @@ class SkillGrants:
                 views.append(GrantView(permission=permission, state="requested"))
                 continue
             state: GrantState = "granted" if _holds(grant, row) else "void"
-            views.append(GrantView(permission=permission, state=state, granted_at=_moment(grant.granted_at)))
+            views.append(GrantView(permission=permission, state=state, granted_at=from_ms(grant.granted_at)))
         return views
 
     async def granted(self, row: Row) -> list[str]:
@@ -134,8 +133,8 @@ class SkillGrants:
         held = [canonical(grant.permission) for grant in await self._store.of(row.name) if _holds(grant, row)]
         return list(dict.fromkeys(held))
 
-    async def for_run(self, row: Row, place: Place, *, confirmed: str | None = None) -> Grants:
-        """Compute the grants of a run. `confirmed` is the hash of the approved content, if approval was required.
+    async def for_run(self, row: Row, place: Place, *, approved: str | None = None) -> Grants:
+        """Compute the grants of a run. `approved` is the hash of the approved content, if approval was required.
 
         The result always identifies the admitted folder, so that no other folder can be run.
 
@@ -143,26 +142,26 @@ class SkillGrants:
             SkillError: PERMISSION_DENIED if a granted variable or secret is not set; APPROVAL_INVALID if the content
                 changed after the approval; BUSY if the folder was replaced; ENOENT if it is missing.
         """
-        place.refuse_another(row.name)
+        place.check_unchanged(row.name)
         held = await self.granted(row) if row.metadata.permissions else []
-        if not held and confirmed is None:
+        if not held and approved is None:
             return Grants(folder=place.identity)
-        content, identity = await anyio.to_thread.run_sync(_looked_at, place.folder)
-        if confirmed is not None and content != confirmed:
+        content, identity = await in_thread(_hash_and_identity, place.folder)
+        if approved is not None and content != approved:
             raise SkillError(
-                f"{row.name} was changed after it was confirmed, and was not run. Look at it, and confirm it again.",
+                f"{row.name} was changed after it was approved, and was not run. Review it, and approve it again.",
                 skill=row.name,
                 code="APPROVAL_INVALID",
                 mode="sandbox",
             )
-        place.refuse_another(row.name)
+        place.check_unchanged(row.name)
         if not held:
             return Grants(folder=identity)
         if content != row.content_hash:
             return Grants(folder=place.identity)  # changed since the last scan: its grants are void
         wanted = [parse(permission) for permission in held]
-        identities = await anyio.to_thread.run_sync(lambda: {item.text: self._check(item) for item in wanted})
-        secrets = await anyio.to_thread.run_sync(
+        identities = await in_thread(lambda: {item.text: self._check(item) for item in wanted})
+        secrets = await in_thread(
             lambda: {item.name: self._secret(row, item) for item in wanted if item.kind == "secret"}
         )
         return Grants(
@@ -205,16 +204,16 @@ class SkillGrants:
     def _own_port(self) -> int | None:
         """The port that this server listens on; None if it does not listen."""
         try:
-            told = json.loads((self._data_dir / SERVER_FILE).read_bytes())
-            return urlsplit(str(told["url"])).port
+            server = json.loads((self._data_dir / SERVER_FILE).read_bytes())
+            return urlsplit(str(server["url"])).port
         except (OSError, ValueError, KeyError):
             return None
 
     async def _same_content(self, row: Row, folder: Path) -> None:
         """Check that the content is as scanned: the operator could not review content that changed since."""
-        content, _ = await anyio.to_thread.run_sync(_looked_at, folder)
+        content, _ = await in_thread(_hash_and_identity, folder)
         if content != row.content_hash:
-            raise InvalidInputError(f"{row.name} changed a moment ago; look at it, then grant again")
+            raise InvalidInputError(f"{row.name} changed a moment ago; scan_folder at it, then grant again")
 
     def _variable(self, row: Row, wanted: Permission) -> str:
         value = self._environment.get(wanted.name)
@@ -266,19 +265,15 @@ def _asked(row: Row) -> list[str]:
     return list(dict.fromkeys(map(canonical, row.metadata.permissions)))
 
 
-def _looked_at(folder: Path) -> tuple[str, tuple[int, int]]:
+def _hash_and_identity(folder: Path) -> tuple[str, tuple[int, int]]:
     """Content hash, device and inode of a folder. One descriptor for all, in case the folder is replaced meanwhile."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         found, place = os.fstat(descriptor), Path(f"/proc/self/fd/{descriptor}")
-        return hash_folder(place, look(place).files), (found.st_dev, found.st_ino)
+        return hash_folder(place, scan_folder(place).files), (found.st_dev, found.st_ino)
     finally:
         os.close(descriptor)
 
 
 def _not_there(row: Row, message: str) -> SkillError:
     return SkillError(message, skill=row.name, code="PERMISSION_DENIED", mode="sandbox")
-
-
-def _moment(milliseconds: int) -> datetime:
-    return datetime.fromtimestamp(milliseconds / 1000, UTC)

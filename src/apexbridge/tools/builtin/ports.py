@@ -72,13 +72,5 @@ class Skills(Protocol):
     async def open_file(self, name: str, path: str) -> BinaryIO:
         """Open one of the skill's files for reading."""
 
-    async def run(self, name: str, call: "SkillCall", context: ToolContext) -> ToolResult:
-        """Run a skill, or one of its scripts."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SkillCall:
-    input: dict[str, Any]
-    script: str | None
-    args: Sequence[str]
-    files: Sequence[str]
+    async def run(self, call: Any, context: ToolContext) -> ToolResult:
+        """Run a skill, or one of its scripts, as `RunSkillInput` names it."""

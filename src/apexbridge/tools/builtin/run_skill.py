@@ -1,11 +1,12 @@
 """The tool `run-skill`: runs a skill, or one of its scripts, in the sandbox."""
 
+from dataclasses import replace
 from typing import Any
 
 from pydantic import Field, model_validator
 
-from apexbridge.tools.builtin.ports import SkillCall, Skills
-from apexbridge.tools.tool import Tool, ToolContext, ToolMetadata, ToolResult
+from apexbridge.tools.builtin.ports import Skills
+from apexbridge.tools.tool import Tool, ToolMetadata
 from apexbridge.wire import WireModel
 
 
@@ -34,14 +35,11 @@ class RunSkillInput(WireModel):
 def run_skill(skills: Skills) -> Tool:
     """Create the tool for these skills."""
 
-    @Tool.define(
+    tool = Tool.define(
         "run-skill",
         description="Run a skill, or one of its scripts, in the sandbox.",
         parameters=RunSkillInput,
+        execute=skills.run,
         metadata=ToolMetadata(category="builtin", tags=("skills",)),
     )
-    async def tool(input: RunSkillInput, context: ToolContext) -> ToolResult:
-        call = SkillCall(input=input.input, script=input.script, args=input.args, files=input.files)
-        return await skills.run(input.name, call, context)
-
-    return tool
+    return replace(tool, admits_calls=True)
