@@ -30,7 +30,7 @@ from apexbridge.skills.runs.tracker import RunTracker
 from apexbridge.skills.sandbox_executor import SkillsSandboxExecutor
 from apexbridge.skills.store.catalog import Catalog
 from apexbridge.skills.store.indexer import Progress
-from apexbridge.skills.tools.builtin import SkillToolBackend
+from apexbridge.skills.tool_backend import SkillToolBackend
 from apexbridge.skills.watcher import watch as watch_skills
 from apexbridge.storage.approvals import SqliteApprovals
 from apexbridge.storage.audit import AUDIT_FILE, AuditLog

@@ -27,7 +27,7 @@ from apexbridge.retrieval.embedders.embedder import Embedder
 from apexbridge.sandbox.models import ExecutionResult
 from apexbridge.skills.models import DirectSkillResult
 from apexbridge.skills.runs.service import SkillCall
-from apexbridge.skills.tools.factory import SkillToolFactory
+from apexbridge.skills.tool_factory import SkillToolFactory
 from apexbridge.storage.runs import RunFilter
 from apexbridge.tools.builtin.disclosure import tokens
 from apexbridge.tools.conversation import Conversation

@@ -52,7 +52,7 @@ from apexbridge.skills.store.indexer import IndexDocument, Progress, SkillIndex
 from apexbridge.skills.store.roots import SkillRoot
 from apexbridge.skills.store.scanner import Prepared
 from apexbridge.skills.store.skill_store import SkillStore
-from apexbridge.skills.tools.factory import SkillToolFactory, SkillTools
+from apexbridge.skills.tool_factory import SkillToolFactory, SkillTools
 from apexbridge.storage.database import Database
 from apexbridge.storage.faults import storage_faults
 from apexbridge.storage.grants import GrantStore
