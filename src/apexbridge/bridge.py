@@ -4,15 +4,13 @@ import asyncio
 import logging
 import os
 import uuid
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
-import anyio
-import anyio.to_thread
-
 import apexbridge
+from apexbridge._tasks import in_thread
 from apexbridge.agent.approvals import Approver
 from apexbridge.agent.react import ReActStrategy
 from apexbridge.agent.records.store import ChatRecords
@@ -124,7 +122,7 @@ class Bridge:
         """Whether the skills that existed at startup are indexed."""
         self._indexing = indexing
         self._progress = progress
-        self._index_lock = anyio.Lock()
+        self._index_lock = asyncio.Lock()
 
     @classmethod
     @asynccontextmanager
@@ -149,8 +147,8 @@ class Bridge:
         settings = settings or Settings()
         embedder = embedder or choose_embedder(settings.retrieval)
         with owned(settings.data_dir):
-            await anyio.to_thread.run_sync(keep_private, settings.data_dir)
-            database = await anyio.to_thread.run_sync(_open_database, settings.data_dir)
+            await in_thread(keep_private, settings.data_dir)
+            database = await in_thread(_open_database, settings.data_dir)
             try:
                 catalog = Catalog(database, settings.skills.default_mode)
                 retrieval = ToolRetrievalService(settings.data_dir, embedder, settings.retrieval, facts=catalog.facts)
@@ -212,16 +210,18 @@ class Bridge:
                     await skills.initialize(progress, index=False)
                     if indexing == "wait":
                         await bridge._index_skills()
-                    await stack.enter_async_context(
-                        _background(bridge._keep_indexed() if indexing != "on-demand" else None)
-                    )
-                    await stack.enter_async_context(_background(watch_skills(skills) if watch else None))
-                    await stack.enter_async_context(_background(runs.keep_tidy() if watch else None))
-                    await stack.enter_async_context(_background(approvals.keep_tidy() if watch else None))
-                    await stack.enter_async_context(_background(bridge.chats.keep_tidy() if watch else None))
+                    work = [bridge._keep_indexed()] if indexing != "on-demand" else []
+                    if watch:
+                        work += [
+                            watch_skills(skills),
+                            runs.keep_tidy(),
+                            approvals.keep_tidy(),
+                            bridge.chats.keep_tidy(),
+                        ]
+                    await stack.enter_async_context(_background(work))
                     yield bridge
             finally:
-                await anyio.to_thread.run_sync(database.close, abandon_on_cancel=False)
+                await in_thread(database.close)
 
     async def _teach(self, text: str, skill: str, request: ChatRequest) -> None:
         if not self.disk.is_short:
@@ -296,22 +296,22 @@ class Bridge:
                 await self._index_skills()
             except Exception:
                 logger.exception("the skills could not be indexed; trying again in %s s", RETRY_SECONDS)
-                await anyio.sleep(RETRY_SECONDS)
+                await asyncio.sleep(RETRY_SECONDS)
         await self.skills.index_in_background()
 
 
 @asynccontextmanager
-async def _background(work: Coroutine[None, None, None] | None) -> AsyncIterator[None]:
-    """Run a coroutine while the block lasts. A task group would wrap the block's own errors in an exception group."""
-    task = asyncio.create_task(work) if work is not None else None
+async def _background(work: Iterable[Coroutine[None, None, None]]) -> AsyncIterator[None]:
+    """Run these while the block lasts. A task group would wrap the block's own errors in an exception group."""
+    tasks = [asyncio.create_task(one) for one in work]
     try:
         yield
     finally:
-        if task is not None:
+        for task in tasks:
             task.cancel()
-            await asyncio.wait([task])
-            if not task.cancelled() and (error := task.exception()):
-                logger.error("something in the background had ended early", exc_info=error)
+        for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(outcome, Exception):
+                logger.error("a background task ended early", exc_info=outcome)
 
 
 def _count(tally: CallTally, tool: str, success: bool, duration_ms: int) -> None:

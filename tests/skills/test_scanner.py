@@ -422,7 +422,7 @@ async def test_an_overwrite_replaces_a_skill_in_a_folder_of_another_name(worksho
 async def test_a_root_that_is_not_there_is_a_problem(workshop: Workshop, tmp_path: Path) -> None:
     async with workshop.open(roots=(tmp_path / "nowhere",)) as skills:
         (problem,) = await skills.problems()
-        assert (problem.name, problem.reason) == ("nowhere", "there is no such folder")
+        assert (problem.name, problem.reason) == ("nowhere", "the folder does not exist")
 
 
 async def test_an_index_that_fails_leaves_no_ghost(skills: SkillManager, workshop: Workshop) -> None:

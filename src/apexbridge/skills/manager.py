@@ -425,7 +425,9 @@ class SkillManager:
         found = await self._catalog.problems(self.store.scanner.labels())
         missing = await in_thread(lambda: [root for root in self.roots if not root.path.is_dir()])
         return found + [
-            Problem(name=root.label, source=root.label, source_path="", kind="broken", reason="there is no such folder")
+            Problem(
+                name=root.label, source=root.label, source_path="", kind="broken", reason="the folder does not exist"
+            )
             for root in missing
         ]
 

@@ -191,7 +191,7 @@ def _read_directory(file: BinaryIO) -> tuple[int, list[_Record]]:
         raise _too_large(f"the archive is larger than {MAX_ARCHIVE_BYTES // MEGABYTE} MB")
     file.seek(0)
     if file.read(4) not in (b"PK\3\4", b"PK\5\6"):
-        raise _invalid("not a ZIP file, or data stands before the archive")
+        raise _invalid("not a ZIP file, or there is data before the archive")
     file.seek(max(0, size - _END.size - MAX_COMMENT_BYTES))
     tail = file.read()
     where = _find_end(tail)
@@ -294,7 +294,7 @@ def _check_local_header(file: BinaryIO, record: _Record) -> int:
 def _check_spans(spans: list[tuple[int, int]], directory_offset: int) -> None:
     spans.sort()
     if spans[0][0] != 0:
-        raise _invalid("data stands before the first entry")
+        raise _invalid("there is data before the first entry")
     ends = [start for start, _ in spans[1:]] + [directory_offset]
     if any(end > limit for (_, end), limit in zip(spans, ends, strict=True)):
         raise _invalid("entries overlap")

@@ -210,7 +210,7 @@ def _read_lines(block: str, *, offset: int, first_line: int) -> tuple[dict[str, 
         head = key_line(chunk)
         if head is None:
             if chunk.strip() and not chunk.lstrip().startswith("#"):
-                notices.append(Notice(line=line, message="a line that is no `key: value` was ignored"))
+                notices.append(Notice(line=line, message="a line that is not a `key: value` pair was ignored"))
             continue
         key = head[1].strip("\"'")
         if key in fields:

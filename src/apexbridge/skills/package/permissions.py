@@ -53,7 +53,7 @@ def parse(text: str) -> Permission:
         return Permission(kind="env" if kind == "env" else "secret", name=rest)
     if kind == "fs" and rest.startswith("ro:"):
         return _path(text, rest.removeprefix("ro:"))
-    raise InvalidInputError(f"{text[:200]} is no permission; write {FORMS}")
+    raise InvalidInputError(f"{text[:200]} is not a permission; write {FORMS}")
 
 
 def permission_problem(text: str) -> str | None:
@@ -79,14 +79,14 @@ def _net(text: str, rest: str) -> Permission:
     if not (port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) <= _MAX_PORT):
         raise InvalidInputError(f"{text[:200]}: name one port, 1 to {_MAX_PORT}")
     if ":" in host:
-        raise InvalidInputError(f"{text[:200]}: addresses of IPv6 cannot be granted; use a name or an IPv4 address")
+        raise InvalidInputError(f"{text[:200]}: IPv6 addresses cannot be granted; use a name or an IPv4 address")
     if not _HOST.match(host):
         raise InvalidInputError(f"{text[:200]}: name one host, without wildcards")
     if _NUMBER.match(host.rpartition(".")[2]):  # resolvers read such names as addresses: 127.1, 0x7f000001
         try:
             ipaddress.IPv4Address(host)
         except ValueError as error:
-            raise InvalidInputError(f"{text[:200]}: {host} is no address") from error
+            raise InvalidInputError(f"{text[:200]}: {host} is not an address") from error
     return Permission(kind="net", name=host.lower(), port=int(port))
 
 

@@ -111,8 +111,8 @@ def _keeps_everything(before: Document, text: str) -> bool:
         after = parse(text)
     except FrontmatterError:
         return False
-    told = {key: field.value for key, field in before.fields.items() if key != "name"}
-    return all(str(after.value(key)) == str(value) or value in (None, "") for key, value in told.items())
+    values = {key: field.value for key, field in before.fields.items() if key != "name"}
+    return all(str(after.value(key)) == str(value) or value in (None, "") for key, value in values.items())
 
 
 def _with_sound_block(document: Document) -> str:
@@ -154,8 +154,8 @@ def _findings(data: bytes, folder: str) -> list[Finding]:
     strictly = read_skill_markdown(data, folder=folder, profile="seed")
     found = [(_finding(item, "error")) for item in strictly.errors]
     leniently = read_skill_markdown(data, folder=folder, profile="lenient")
-    told = {finding.line for finding in found}
-    found += [_finding(item, "warning") for item in leniently.warnings if item.line is None or item.line not in told]
+    lines = {finding.line for finding in found}
+    found += [_finding(item, "warning") for item in leniently.warnings if item.line is None or item.line not in lines]
     return sorted(found, key=lambda finding: (finding.line or 0, finding.severity))
 
 

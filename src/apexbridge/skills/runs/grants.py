@@ -175,13 +175,13 @@ class SkillGrants:
     def _check(self, wanted: Permission) -> tuple[int, int] | None:
         """Refuse what must never be granted; returns device and inode of a path, None for other permissions."""
         if wanted.kind == "net" and wanted.port == self._own_port() and _is_here(wanted.name):
-            raise InvalidInputError(f"{wanted.text}: that is this server, and a skill must not call it")
+            raise InvalidInputError(f"{wanted.text}: this is the address of this server, which skills must not call")
         if wanted.kind != "fs":
             return None
         try:
             descriptor = os.open(wanted.path, os.O_PATH | os.O_CLOEXEC)
         except OSError as error:
-            raise InvalidInputError(f"{wanted.text}: there is no {wanted.path}") from error
+            raise InvalidInputError(f"{wanted.text}: {wanted.path} does not exist") from error
         try:
             return self._check_path(wanted, descriptor)
         finally:

@@ -118,7 +118,7 @@ class UploadStore:
             return path.name, path.open("rb")
         except (OSError, ValueError) as error:
             raise InvalidInputError(
-                f"There is no {identity}; uploads are kept for {UPLOAD_SECONDS // 60} minutes"
+                f"{identity} does not exist; uploads are kept for {UPLOAD_SECONDS // 60} minutes"
             ) from error
 
     def sweep(self) -> None:

@@ -49,7 +49,7 @@ class SecretStore:
         with self._lock:
             known = self._read()
             if name not in known:
-                raise RequestError(f"There is no secret {name[:128]}", code="NOT_FOUND")
+                raise RequestError(f"No secret named {name[:128]}", code="NOT_FOUND")
             del known[name]
             self._write(known)
 

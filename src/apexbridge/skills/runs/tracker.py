@@ -393,7 +393,7 @@ class RunTracker:
     async def _row_of(self, identity: str, owner: str | None) -> RunRow:
         row = await self._store.get(identity)
         if row is None or not _belongs(row, owner):
-            raise RequestError(f"There is no execution {identity[:64]}", code="EXECUTION_NOT_FOUND")
+            raise RequestError(f"No execution {identity[:64]}", code="EXECUTION_NOT_FOUND")
         return row
 
     # --------------------------------------------------------------------------------------------------- ending
