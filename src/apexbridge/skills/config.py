@@ -68,7 +68,7 @@ class SkillManagerConfig(WireInput):
             config = SkillManagerConfig.model_validate(self.model_dump(by_alias=False) | changed)
         except ValidationError as error:
             problems = [
-                problem([to_camel(str(part)) for part in item["loc"]], item["msg"])
+                problem([to_camel(str(step)) for step in item["loc"]], item["msg"])
                 for item in error.errors(include_url=False, include_input=False)[:MAX_PROBLEMS]
             ]
             raise _refused(problems) from error

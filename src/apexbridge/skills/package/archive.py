@@ -97,16 +97,16 @@ def read_entry(file: BinaryIO, entry: Entry) -> Iterator[bytes]:
                 raise _invalid(f"{entry.path}: the archive ends in the middle of it")
             left -= len(pending)
         try:
-            piece = inflater.decompress(pending, _CHUNK) if inflater else pending
+            chunk = inflater.decompress(pending, _CHUNK) if inflater else pending
         except zlib.error as error:
             raise _invalid(f"{entry.path}: cannot be inflated ({error})") from error
         pending = inflater.unconsumed_tail if inflater else b""
-        size += len(piece)
+        size += len(chunk)
         if size > entry.size:
             raise _invalid(f"{entry.path}: inflates to more than the {entry.size} bytes it declares")
-        crc = zlib.crc32(piece, crc)
-        if piece:
-            yield piece
+        crc = zlib.crc32(chunk, crc)
+        if chunk:
+            yield chunk
     if inflater and (not inflater.eof or inflater.unused_data):
         raise _invalid(f"{entry.path}: its compressed data does not end where it should")
     if size != entry.size or crc != entry.crc:

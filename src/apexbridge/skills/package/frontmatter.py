@@ -138,9 +138,9 @@ def with_value(document: Document, key: str, value: str) -> str:
 
 def with_new_block(text: str, values: Mapping[str, str]) -> str:
     """Insert a block at the start of the text."""
-    mark, rest = ("\ufeff", text[1:]) if text.startswith("\ufeff") else ("", text)
+    mark, following = ("\ufeff", text[1:]) if text.startswith("\ufeff") else ("", text)
     lines = ["---", *(f"{key}: {quote(value)}" for key, value in values.items()), "---", ""]
-    return mark + newline_of(text).join(lines) + rest
+    return mark + newline_of(text).join(lines) + following
 
 
 def newline_of(text: str) -> str:
@@ -264,8 +264,8 @@ def _key_to_key(block: str) -> Iterator[tuple[int, int]]:
     starts = [0]
     position = 0
     while position < len(block):
-        rest = block[position : position + 200]
-        if position and key_line(rest):
+        following = block[position : position + 200]
+        if position and key_line(following):
             starts.append(position)
         position = block.find("\n", position) + 1 or len(block)
     yield from zip(starts, [*starts[1:], len(block)], strict=True)

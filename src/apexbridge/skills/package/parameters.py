@@ -65,15 +65,15 @@ def declared_schema(parameters: Any) -> tuple[dict[str, Any] | None, list[str]]:
         return None, []
     warnings: list[str] = []
     try:
-        given = json.loads(json.dumps(parameters, default=str, allow_nan=False))
+        declaration = json.loads(json.dumps(parameters, default=str, allow_nan=False))
     except (ValueError, TypeError, RecursionError):
         return None, ["parameters cannot be written as JSON; they are ignored"]
-    if isinstance(given, dict) and _is_schema(given):
-        return _usable_schema(given, warnings)
-    if isinstance(given, dict):
-        entries = list(given.items())
-    elif isinstance(given, list):
-        entries = _named_entries(given, warnings)
+    if isinstance(declaration, dict) and _is_schema(declaration):
+        return _usable_schema(declaration, warnings)
+    if isinstance(declaration, dict):
+        entries = list(declaration.items())
+    elif isinstance(declaration, list):
+        entries = _named_entries(declaration, warnings)
     else:
         return None, ["parameters must be a mapping or a list; they are ignored"]
     return _checked(_from_entries(entries, warnings), warnings)
@@ -89,33 +89,33 @@ def tool_schema(schema: Mapping[str, Any] | None, skill_name: str) -> dict[str, 
 
 
 # ------------------------------------------------------------------------------------------------ JSON Schema
-def _is_schema(given: dict[str, Any]) -> bool:
+def _is_schema(declaration: dict[str, Any]) -> bool:
     """Whether a mapping is a schema, as opposed to a mapping of parameter names that resemble keywords."""
-    kind = given.get("type")
-    if kind == "object" or "$ref" in given:
+    kind = declaration.get("type")
+    if kind == "object" or "$ref" in declaration:
         return True
     if kind is not None and not isinstance(kind, dict):
-        return set(given) <= _SCHEMA_KEYWORDS
-    properties = given.get("properties")
+        return set(declaration) <= _SCHEMA_KEYWORDS
+    properties = declaration.get("properties")
     return isinstance(properties, dict) and not isinstance(properties.get("type"), str)
 
 
-def _usable_schema(given: dict[str, Any], warnings: list[str]) -> tuple[dict[str, Any] | None, list[str]]:
+def _usable_schema(declaration: dict[str, Any], warnings: list[str]) -> tuple[dict[str, Any] | None, list[str]]:
     """The schema unchanged if it is valid, else one rebuilt from its properties."""
-    schema = {"type": "object", **given}
+    schema = {"type": "object", **declaration}
     try:
         SchemaParameters(schema)
     except InvalidSchemaError as problem:
-        properties = given.get("properties")
+        properties = declaration.get("properties")
         if schema["type"] != "object" or not isinstance(properties, dict):
             return None, [*warnings, f"parameters are not a usable JSON Schema: {problem}; they are ignored"]
         repaired = _from_entries(list(properties.items()), warnings)
-        required = given.get("required")
+        required = declaration.get("required")
         named = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
         known = repaired["properties"]
-        wanted = dict.fromkeys([*repaired.get("required", []), *(name for name in named if name in known)])
-        if wanted:
-            repaired["required"] = list(wanted)
+        required_names = dict.fromkeys([*repaired.get("required", []), *(name for name in named if name in known)])
+        if required_names:
+            repaired["required"] = list(required_names)
         warnings.append(f"parameters break the rules of JSON Schema ({problem}); they were read as far as possible")
         return _checked(repaired, warnings)
     return schema, warnings
@@ -132,10 +132,10 @@ def _checked(schema: dict[str, Any], warnings: list[str]) -> tuple[dict[str, Any
 
 
 # ---------------------------------------------------------------------------------------------- other notations
-def _named_entries(given: list[Any], warnings: list[str]) -> list[tuple[str, Any]]:
+def _named_entries(declaration: list[Any], warnings: list[str]) -> list[tuple[str, Any]]:
     """The entries of a list: each is `{name: …, type: …}`, `{the-name: …}`, or a name only."""
     entries: list[tuple[str, Any]] = []
-    for entry in given:
+    for entry in declaration:
         if isinstance(entry, str):
             entries.append((entry, {}))
         elif isinstance(entry, dict) and isinstance(entry.get("name"), str):

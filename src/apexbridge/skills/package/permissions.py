@@ -44,15 +44,15 @@ def parse(text: str) -> Permission:
     Raises:
         InvalidInputError: the text is not a permission; the message is the reason.
     """
-    kind, _, rest = text.partition(":")
+    kind, _, body = text.partition(":")
     if kind == "net":
-        return _net(text, rest)
-    if kind in ("env", "secret") and _NAME.match(rest):
-        if rest in _OURS:
-            raise InvalidInputError(f"{text}: {rest} is set by the sandbox itself")
-        return Permission(kind="env" if kind == "env" else "secret", name=rest)
-    if kind == "fs" and rest.startswith("ro:"):
-        return _path(text, rest.removeprefix("ro:"))
+        return _net(text, body)
+    if kind in ("env", "secret") and _NAME.match(body):
+        if body in _OURS:
+            raise InvalidInputError(f"{text}: {body} is set by the sandbox itself")
+        return Permission(kind="env" if kind == "env" else "secret", name=body)
+    if kind == "fs" and body.startswith("ro:"):
+        return _path(text, body.removeprefix("ro:"))
     raise InvalidInputError(f"{text[:200]} is not a permission; write {FORMS}")
 
 
@@ -74,8 +74,8 @@ def canonical(text: str) -> str:
         return text
 
 
-def _net(text: str, rest: str) -> Permission:
-    host, _, port = rest.rpartition(":")
+def _net(text: str, body: str) -> Permission:
+    host, _, port = body.rpartition(":")
     if not (port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) <= _MAX_PORT):
         raise InvalidInputError(f"{text[:200]}: name one port, 1 to {_MAX_PORT}")
     if ":" in host:

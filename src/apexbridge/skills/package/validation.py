@@ -336,19 +336,19 @@ def _without_code_spans(line: str) -> str:
     """The line without code spans, which are delimited by equal numbers of backticks. Linear time for any input."""
     runs = list(_BACKTICKS.finditer(line))
     last_of_length = {len(run[0]): number for number, run in enumerate(runs)}
-    kept, position, number = [], 0, 0
+    plain, position, number = [], 0, 0
     while number < len(runs):
         length = len(runs[number][0])
         if last_of_length[length] == number:
             number += 1
             continue
-        kept.append(line[position : runs[number].start()])
+        plain.append(line[position : runs[number].start()])
         number += 1
         while len(runs[number][0]) != length:
             number += 1
         position = runs[number].end()
         number += 1
-    return "".join([*kept, line[position:]])
+    return "".join([*plain, line[position:]])
 
 
 def _prose(body: str) -> Iterator[str]:

@@ -74,15 +74,15 @@ class UploadStore:
             self._check(caller)
         with self._disk.claim(caller, self._folder) as claim:
             claim.take(blocks(os.fstat(file.fileno()).st_size))
-            upload, place = self._copy(file, name, caller)
-        self._disk.add(caller, size_on_disk(place))
+            upload, upload_folder = self._copy(file, name, caller)
+        self._disk.add(caller, size_on_disk(upload_folder))
         return upload
 
     def _check(self, caller: str) -> None:
-        kept = [(_owner(file.parent), file.stat().st_size) for file in self._folder.glob("*/*")]
-        if len(kept) >= MAX_UPLOADS or sum(size for _, size in kept) >= MAX_UPLOAD_BYTES:
+        stored = [(_owner(file.parent), file.stat().st_size) for file in self._folder.glob("*/*")]
+        if len(stored) >= MAX_UPLOADS or sum(size for _, size in stored) >= MAX_UPLOAD_BYTES:
             raise RequestError("Too many uploads wait for their runs; try again later.", code="QUEUE_FULL")
-        own = [size for owner, size in kept if owner == caller]
+        own = [size for owner, size in stored if owner == caller]
         if caller and (len(own) >= MAX_UPLOADS // KEY_SHARE or sum(own) >= MAX_UPLOAD_BYTES // KEY_SHARE):
             raise RequestError(
                 f"{len(own)} uploads of the API key {caller} wait for their runs, which is as much as one key may "
@@ -92,17 +92,17 @@ class UploadStore:
 
     def _copy(self, file: BinaryIO, name: str, caller: str) -> tuple[Upload, Path]:
         identity = f"upload-{os.urandom(16).hex()}"
-        place = self._folder / (f"{identity}.{caller}" if caller else identity)
-        place.mkdir(mode=0o700)
+        upload_folder = self._folder / (f"{identity}.{caller}" if caller else identity)
+        upload_folder.mkdir(mode=0o700)
         try:
             size = 0
-            with os.fdopen(os.open(place / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as copy:
-                while piece := file.read(1024 * 1024):
-                    size += copy.write(piece)
+            with os.fdopen(os.open(upload_folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as copy:
+                while chunk := file.read(1024 * 1024):
+                    size += copy.write(chunk)
         except BaseException:
-            remove_tree(place)
+            remove_tree(upload_folder)
             raise
-        return Upload(id=identity, name=name, size=size), place
+        return Upload(id=identity, name=name, size=size), upload_folder
 
     def open(self, identity: str, *, owner: str | None = None) -> tuple[str, BinaryIO]:
         """An upload's name and the open file. With `owner`, uploads of other callers are treated as missing.
@@ -111,10 +111,10 @@ class UploadStore:
             InvalidInputError: the upload does not exist or has expired.
         """
         try:
-            (place,) = self._folder.glob(f"{identity}*")
-            if owner not in (None, _owner(place)):
+            (upload_folder,) = self._folder.glob(f"{identity}*")
+            if owner not in (None, _owner(upload_folder)):
                 raise ValueError(identity)
-            (path,) = place.iterdir()
+            (path,) = upload_folder.iterdir()
             return path.name, path.open("rb")
         except (OSError, ValueError) as error:
             raise InvalidInputError(
@@ -126,16 +126,16 @@ class UploadStore:
         if not self._folder.is_dir():
             return
         oldest = time.time() - UPLOAD_SECONDS
-        for place in self._folder.iterdir():
-            if place.lstat().st_mtime < oldest:
-                size = size_on_disk(place)
-                remove_tree(place)
-                self._disk.release(_owner(place), size)
+        for upload_folder in self._folder.iterdir():
+            if upload_folder.lstat().st_mtime < oldest:
+                size = size_on_disk(upload_folder)
+                remove_tree(upload_folder)
+                self._disk.release(_owner(upload_folder), size)
 
 
-def _owner(place: Path) -> str:
+def _owner(upload_folder: Path) -> str:
     """The caller that owns the upload in a folder."""
-    return place.name.partition(".")[2]
+    return upload_folder.name.partition(".")[2]
 
 
 def safe_name(name: str) -> str:
@@ -146,14 +146,14 @@ def safe_name(name: str) -> str:
     return plain.encode("utf-8", "replace")[-MAX_NAME_BYTES:].decode("utf-8", "ignore")
 
 
-_PIECE = 1024 * 1024
+_CHUNK_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldFile:
     """A copy of an input file in an unnamed temporary file, with size and digest."""
 
-    wanted: str
+    asked_name: str
     """The name in the call."""
     file: InputFile
     size: int
@@ -173,7 +173,7 @@ class HeldFiles:
         self._is_closed = False
         """A cancelled call closes the copies while its copying thread may still run."""
 
-    def copy(self, wanted: str, source: InputFile) -> None:
+    def copy(self, asked_name: str, source: InputFile) -> None:
         """Copy a file and hash the copied bytes.
 
         Raises:
@@ -187,15 +187,15 @@ class HeldFiles:
                 make_private_folder(self._folder)
             copy = stack.enter_context(tempfile.TemporaryFile("w+b", buffering=0, dir=self._folder))
             digest, size = hashlib.sha256(), 0
-            while size <= MAX_INPUT_BYTES and (piece := source.file.read(_PIECE)):
+            while size <= MAX_INPUT_BYTES and (chunk := source.file.read(_CHUNK_BYTES)):
                 if claim is not None:
-                    claim.take(len(piece))
-                copy.write(piece)
-                digest.update(piece)
-                size += len(piece)
+                    claim.take(len(chunk))
+                copy.write(chunk)
+                digest.update(chunk)
+                size += len(chunk)
             copy.seek(0)
             held = HeldFile(
-                wanted=wanted, file=InputFile(name=source.name, file=copy), size=size, sha256=digest.hexdigest()
+                asked_name=asked_name, file=InputFile(name=source.name, file=copy), size=size, sha256=digest.hexdigest()
             )
             with self._lock:
                 if self._is_closed:
@@ -212,7 +212,7 @@ class HeldFiles:
     @property
     def described(self) -> list[dict[str, Any]]:
         """Name, size and digest of each file, as shown in the approval."""
-        return [{"name": held.wanted, "bytes": held.size, "sha256": held.sha256} for held in self._files]
+        return [{"name": held.asked_name, "bytes": held.size, "sha256": held.sha256} for held in self._files]
 
     def __enter__(self) -> "HeldFiles":
         return self
@@ -277,8 +277,8 @@ class InputFiles:
         check_file_count(len(names))
         with ExitStack() as stack:
             found = []
-            for wanted in names:
-                name, file = self._open(wanted, caller)
+            for asked_name in names:
+                name, file = self._open(asked_name, caller)
                 stack.enter_context(file)
                 found.append(InputFile(name=_free(name, taken), file=file))
             check_file_sizes([os.fstat(item.file.fileno()).st_size for item in found])
@@ -286,17 +286,17 @@ class InputFiles:
 
     def _copy_to(self, held: HeldFiles, names: Sequence[str], *, caller: str) -> None:
         with self.opened(names, caller=caller) as files:
-            for wanted, file in zip(names, files, strict=True):
-                held.copy(wanted, file)
+            for asked_name, file in zip(names, files, strict=True):
+                held.copy(asked_name, file)
 
-    def _open(self, wanted: str, caller: str) -> tuple[str, BinaryIO]:
-        if self._uploads.is_id(wanted):
-            return self._uploads.open(wanted, owner=self._reach(caller))
+    def _open(self, asked_name: str, caller: str) -> tuple[str, BinaryIO]:
+        if self._uploads.is_id(asked_name):
+            return self._uploads.open(asked_name, owner=self._reach(caller))
         try:
-            return safe_name(wanted), self._workspace.open_file(wanted, caller=caller)
+            return safe_name(asked_name), self._workspace.open_file(asked_name, caller=caller)
         except ApexBridgeError as error:
             raise InvalidInputError(
-                f"{error.message}. Name a path below the workspace, an upload's id, or runs/ID/PATH.", file=wanted
+                f"{error.message}. Name a path below the workspace, an upload's id, or runs/ID/PATH.", file=asked_name
             ) from error
 
 

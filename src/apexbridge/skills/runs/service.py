@@ -28,7 +28,7 @@ from apexbridge.skills.package.fingerprint import scan_folder
 from apexbridge.skills.package.frontmatter import parse_leniently
 from apexbridge.skills.package.skill import effective_mode
 from apexbridge.skills.runs.direct import render
-from apexbridge.skills.runs.grants import Place, SkillGrants
+from apexbridge.skills.runs.grants import SkillFolder, SkillGrants
 from apexbridge.skills.runs.input_files import HeldFiles
 from apexbridge.skills.runs.layers import SkillLayers
 from apexbridge.skills.runs.tracker import Run, RunTracker
@@ -107,7 +107,7 @@ class SkillRuns:
         """
         with ExitStack() as resources:  # the run closes them once it has started
             resources.enter_context(await self._store.gate.enter())  # the roots cannot change until the run ends
-            row, place = await self._find(call.skill)
+            row, folder = await self._find(call.skill)
             call = _normalized(call, row)
             mode = call.mode or self._mode(row, call)
             held = await self._hold(call, row, mode, resources)
@@ -118,10 +118,10 @@ class SkillRuns:
                         f"{row.name} was changed a moment ago; call it again.", skill=row.name, code="BUSY"
                     )
                 if mode == "direct":
-                    result = await self._render(row, place.folder, call.input)
+                    result = await self._render(row, folder.path, call.input)
                     self._record(call, admitted, uuid.uuid4().hex).complete(result.content)
                     return result
-                run = await self._start(call, row, place, admitted, held, resources)
+                run = await self._start(call, row, folder, admitted, held, resources)
             try:
                 run.when_over(functools.partial(_end, self._record(call, admitted, run.id)))
             except BaseException:
@@ -152,15 +152,15 @@ class SkillRuns:
             )
 
     # ----------------------------------------------------------------------------------------------- admission
-    async def _find(self, name: str) -> tuple[Row, Place]:
+    async def _find(self, name: str) -> tuple[Row, SkillFolder]:
         """An enabled skill and its folder, both of the same version."""
         try:
             async with self._store.reading(name) as row:
-                place = await in_thread(Place.of, self._store.folder(row))
+                folder = await in_thread(SkillFolder.of, self._store.folder(row))
         except SkillNotFoundError as error:
             raise SkillNotFoundError(name, code="ENOENT") from error
         _check_enabled(row)
-        return row, place
+        return row, folder
 
     def _mode(self, row: Row, call: SkillCall) -> Mode:
         if call.script is not None or call.args:
@@ -204,7 +204,7 @@ class SkillRuns:
         self,
         call: SkillCall,
         row: Row,
-        place: Place,
+        folder: SkillFolder,
         admitted: Admitted,
         held: HeldFiles | None,
         resources: ExitStack,
@@ -218,11 +218,11 @@ class SkillRuns:
             )
         script = row.entry
         if call.script is not None or script is None:
-            script = await in_thread(_script, row, place.folder, call.script)
+            script = await in_thread(_script, row, folder.path, call.script)
         approved = row.content_hash if admitted.admission else None
-        grants = functools.partial(self._grants.for_run, row, place, approved=approved)
+        grants = functools.partial(self._grants.for_run, row, folder, approved=approved)
         await grants()  # fail now if a granted value is missing; computed again when the run leaves the queue
-        layers, warnings = await self._layers.for_run(row, place.folder)
+        layers, warnings = await self._layers.for_run(row, folder.path)
         await self._tracker.check_quota(call.caller)
         if held is not None:
             files = held.inputs
@@ -231,7 +231,7 @@ class SkillRuns:
         timeout = call.timeout or row.metadata.timeout_ms or self._store.config.sandbox_timeout
         job = Job(
             skill=row.name,
-            folder=place.folder,
+            folder=folder.path,
             script=script,
             input=call.input,
             args=tuple(call.args) or _argv(row, script, call.input),

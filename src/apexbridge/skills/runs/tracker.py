@@ -236,7 +236,7 @@ class RunTracker:
         state: RunState = "completed" if result.success else "error"
         ended = replace(run.row, state=state, status=result.status, ended_at=now_ms())
         try:
-            recorded = replace(ended, result=await self._kept(run.row, result))
+            recorded = replace(ended, result=await self._stored_result(run.row, result))
             await self._store.put(recorded)
             self._disk.add(recorded.caller, recorded.size)
             if run.row.started_at is not None:
@@ -259,7 +259,7 @@ class RunTracker:
         ):
             self._ended.pop(next(iter(self._ended)))
 
-    async def _kept(self, row: RunRow, result: ExecutionResult) -> str:
+    async def _stored_result(self, row: RunRow, result: ExecutionResult) -> str:
         """The result as stored in the record. Long output is written to files if there is disk space."""
         inline = SHORT_CHARACTERS if self._disk.is_short else INLINE_CHARACTERS
         long = {name: text for name in STREAMS if len(text := getattr(result, name)) > inline}

@@ -175,8 +175,8 @@ class Library:
 
     def _apply(self, stage: Path, plan: Plan) -> None:
         """Apply a plan. Idempotent: after a crash, only the missing steps are done."""
-        for name, wanted in plan.skills.items():
-            self._swap_in(stage / name, wanted, self.skills / name)
+        for name, expected in plan.skills.items():
+            self._swap_in(stage / name, expected, self.skills / name)
         for name in plan.superseded:
             if is_there(self.skills / name):
                 (self.skills / name).rename(stage / f"{_GONE}{name}")
@@ -185,9 +185,9 @@ class Library:
         (stage / PLAN_FILE).unlink()
 
     def _undo(self, stage: Path, plan: Plan) -> None:
-        for name, wanted in plan.skills.items():
+        for name, expected in plan.skills.items():
             live = self.skills / name
-            if live.exists() and _hash(live) == wanted:
+            if live.exists() and _hash(live) == expected:
                 if (stage / name).exists():
                     self._put_in_place(stage / name, live)
                 else:
@@ -199,8 +199,8 @@ class Library:
         if self.plugins.named(plan.plugin.name) != plan.before:
             self.plugins.write(plan.before or plan.plugin.having(()))
 
-    def _swap_in(self, staged: Path, wanted: str, target: Path) -> None:
-        if staged.exists() and _hash(staged) == wanted:
+    def _swap_in(self, staged: Path, expected: str, target: Path) -> None:
+        if staged.exists() and _hash(staged) == expected:
             self._put_in_place(staged, target)
         # Otherwise it is committed already, and the staged path holds the folder that it replaced.
 
@@ -240,9 +240,9 @@ def _write_entry(file: BinaryIO, entry: Entry, path: Path) -> str:
     digest = hashlib.sha256()
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     with os.fdopen(descriptor, "wb") as target:
-        for piece in read_entry(file, entry):
-            digest.update(piece)
-            target.write(piece)
+        for chunk in read_entry(file, entry):
+            digest.update(chunk)
+            target.write(chunk)
         target.flush()
         os.fchmod(descriptor, 0o755 if entry.executable else 0o644)
         os.fsync(descriptor)
