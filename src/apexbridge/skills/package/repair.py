@@ -18,8 +18,7 @@ from apexbridge.skills.package.frontmatter import (
     with_value,
 )
 from apexbridge.skills.package.layout import is_skill_file
-from apexbridge.skills.package.names import name_problem, slug
-from apexbridge.skills.package.skill import Diagnostic
+from apexbridge.skills.package.skill import Diagnostic, name_problem, slug
 from apexbridge.skills.package.skill_md import read_skill_markdown
 from apexbridge.skills.package.yaml_block import FrontmatterError, quote
 from apexbridge.wire import WireModel

@@ -14,12 +14,19 @@ from apexbridge.skills.files import open_beneath
 from apexbridge.skills.models import SKILL_FILE, SUMMARY_CHARACTERS, Profile, ValidationReport
 from apexbridge.skills.package.archive import Entry, inspect, read_entry
 from apexbridge.skills.package.entry_names import is_odd, is_text
-from apexbridge.skills.package.entrypoint import find_entry, runnable_scripts
 from apexbridge.skills.package.fingerprint import FolderScan, hash_folder
 from apexbridge.skills.package.layout import Layout, Parts, find_layout, is_skill_file
-from apexbridge.skills.package.names import lenient_name, name_problem
 from apexbridge.skills.package.script_arguments import MAX_SOURCE_BYTES, ScriptArguments, derive
-from apexbridge.skills.package.skill import Diagnostic, PackageFile, Skill, SkillMetadata
+from apexbridge.skills.package.skill import (
+    Diagnostic,
+    PackageFile,
+    Skill,
+    SkillMetadata,
+    find_entry,
+    lenient_name,
+    name_problem,
+    runnable_scripts,
+)
 from apexbridge.skills.package.skill_md import MAX_SKILL_FILE_BYTES, read_skill_markdown
 
 MAX_MANIFEST_BYTES = 64 * 1024

@@ -23,10 +23,9 @@ from apexbridge.errors import (
 )
 from apexbridge.sandbox.models import ExecutionResult, Job
 from apexbridge.skills.models import DirectSkillResult, Mode
-from apexbridge.skills.package.entrypoint import runnable_scripts
 from apexbridge.skills.package.fingerprint import scan_folder
 from apexbridge.skills.package.frontmatter import parse_leniently
-from apexbridge.skills.package.skill import effective_mode
+from apexbridge.skills.package.skill import effective_mode, runnable_scripts
 from apexbridge.skills.runs.direct import render
 from apexbridge.skills.runs.grants import SkillFolder, SkillGrants
 from apexbridge.skills.runs.input_files import HeldFiles
