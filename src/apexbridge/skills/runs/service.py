@@ -112,21 +112,22 @@ class SkillRuns:
             held = await self._hold(call, row, mode, resources)
             admitted = await self._admit(call, row, mode, held)
             async with admitted.begin():
-                if row.content_hash != admitted.tool.metadata.content_hash:
-                    raise SkillError(
-                        f"{row.name} was changed a moment ago; call it again.", skill=row.name, code="BUSY"
-                    )
-                if mode == "direct":
-                    result = await self._render(row, folder.path, call.input)
-                    self._record(call, admitted, uuid.uuid4().hex).complete(result.content)
-                    return result
-                run = await self._start(call, row, folder, admitted, held, resources)
-            try:
-                run.when_over(functools.partial(_end, self._record(call, admitted, run.id)))
-            except BaseException:
-                run.cancel()
-                raise
-            return run
+                id = uuid.uuid4().hex
+                record = self._executor.open(admitted, call.call_id or id)
+                record.run()
+                try:
+                    if row.content_hash != admitted.tool.metadata.content_hash:
+                        raise _busy(row.name)
+                    if mode == "direct":
+                        result = await self._render(row, folder.path, call.input)
+                        record.complete(result.content)
+                        return result
+                    run = await self._start(id, call, row, folder, admitted, held, resources)
+                except BaseException as error:
+                    record.fail(str(error) or "cancelled")
+                    raise
+                run.when_over(functools.partial(_end, record))
+                return run
 
     async def result(self, call: SkillCall) -> ExecutionResult | DirectSkillResult:
         """Call a skill and wait for the result of its run. If the caller is cancelled, the run is cancelled too."""
@@ -193,14 +194,10 @@ class SkillRuns:
         except ToolNotFoundError as error:
             raise SkillNotFoundError(row.name, code="ENOENT") from error
 
-    def _record(self, call: SkillCall, admitted: Admitted, id: str) -> CallRecord:
-        record = self._executor.open(admitted, call.call_id or id)
-        record.run()
-        return record
-
     # --------------------------------------------------------------------------------------------- the two modes
     async def _start(
         self,
+        id: str,
         call: SkillCall,
         row: Row,
         folder: SkillFolder,
@@ -208,6 +205,9 @@ class SkillRuns:
         held: HeldFiles | None,
         resources: ExitStack,
     ) -> Run:
+        script = row.entry
+        if call.script is not None or script is None:
+            script = await in_thread(_script, row, folder.path, call.script)
         if self._tracker is None:
             raise SkillError(
                 "No sandbox is available, so scripts are not run; the skill's instructions can be read.",
@@ -215,9 +215,6 @@ class SkillRuns:
                 code="SANDBOX_UNAVAILABLE",
                 mode="sandbox",
             )
-        script = row.entry
-        if call.script is not None or script is None:
-            script = await in_thread(_script, row, folder.path, call.script)
         approved = row.content_hash if admitted.admission else None
         grants = functools.partial(self._grants.for_run, row, folder, approved=approved)
         await grants()  # fail now if a granted value is missing; computed again when the run leaves the queue
@@ -241,6 +238,7 @@ class SkillRuns:
             warnings=tuple(warnings),
         )
         return await self._tracker.start(
+            id,
             job,
             caller=call.caller,
             content_hash=row.content_hash,
@@ -268,6 +266,10 @@ class SkillRuns:
         except sqlite3.Error:  # the call succeeds even if it cannot be counted
             logger.warning("a call of %s could not be counted", row.name, exc_info=True)
         return result
+
+
+def _busy(name: str) -> SkillError:
+    return SkillError(f"{name} was changed a moment ago; call it again.", skill=name, code="BUSY")
 
 
 def _check_enabled(row: Row) -> None:

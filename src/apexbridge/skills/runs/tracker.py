@@ -4,7 +4,6 @@ import asyncio
 import hashlib
 import json
 import logging
-import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -154,6 +153,7 @@ class RunTracker:
 
     async def start(
         self,
+        id: str,
         job: Job,
         *,
         caller: str,
@@ -177,7 +177,7 @@ class RunTracker:
         input = json.dumps(job.input, sort_keys=True, ensure_ascii=False)
         request = json.dumps([input, job.args, list(files)], ensure_ascii=False)
         row = RunRow(
-            id=uuid.uuid4().hex,
+            id=id,
             skill=job.skill,
             script=job.script,
             content_hash=content_hash,
