@@ -39,7 +39,7 @@ types: .venv/dev.stamp
 imports: .venv/dev.stamp
 	$(BIN)/lint-imports
 
-tests: .venv/dev.stamp ## the fast tests, with coverage
+tests: .venv/dev.stamp ## the ordinary tests, with coverage
 	$(PYTEST) -m "not slow" --cov --cov-report=term
 
 torture: .venv/dev.stamp .venv/clients.stamp system-parts ## the slow tests: endurance, crashes, races, real clients, a browser
