@@ -15,11 +15,7 @@ _HIDDEN_CATEGORIES = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
 
 def checked_parts(name: str) -> tuple[str, ...]:
-    """Check an entry's name and split it into components.
-
-    Raises:
-        InvalidArchiveError: UNSAFE_PATH, with the reason.
-    """
+    """Check an entry's name and split it into components. Raises InvalidArchiveError: UNSAFE_PATH, with the reason."""
     problem = _problem(name)
     if problem:
         shown = ascii(name[:80])[1:-1]

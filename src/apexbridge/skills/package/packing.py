@@ -167,11 +167,7 @@ SkillSource = bytes | bytearray | Path | str | BinaryIO
 
 @contextmanager
 def open_source(source: SkillSource) -> Iterator[tuple[BinaryIO, str | None]]:
-    """The source as a seekable archive, and its file name if it has one.
-
-    Raises:
-        RequestError: FILE_NOT_FOUND.
-    """
+    """The source as a seekable archive, and its file name if it has one. Raises RequestError: FILE_NOT_FOUND."""
     if isinstance(source, (bytes, bytearray)):
         yield io.BytesIO(source), None
         return

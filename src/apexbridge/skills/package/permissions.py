@@ -39,11 +39,7 @@ class Permission:
 
 
 def parse(text: str) -> Permission:
-    """Parse a permission.
-
-    Raises:
-        InvalidInputError: the text is not a permission; the message is the reason.
-    """
+    """Parse a permission. Raises InvalidInputError: the text is not a permission; the message is the reason."""
     kind, _, body = text.partition(":")
     if kind == "net":
         return _net(text, body)

@@ -45,11 +45,7 @@ class SkillFolder:
 
     @classmethod
     def of(cls, path: Path) -> "SkillFolder":
-        """The folder that is at this path now.
-
-        Raises:
-            OSError: there is none.
-        """
+        """The folder that is at this path now. Raises OSError: there is none."""
         found = path.stat()
         return cls(path=path, identity=(found.st_dev, found.st_ino))
 
@@ -98,11 +94,7 @@ class SkillGrants:
         return GrantView(permission=permission, state="granted", granted_at=from_ms(now))
 
     async def revoke(self, row: Row, permission: str) -> None:
-        """Revoke a permission.
-
-        Raises:
-            InvalidInputError: it was not granted.
-        """
+        """Revoke a permission. Raises InvalidInputError: it was not granted."""
         removed = [
             await self._store.remove(row.name, grant.permission)
             for grant in await self._store.of(row.name)

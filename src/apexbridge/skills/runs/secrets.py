@@ -41,11 +41,7 @@ class SecretStore:
             self._write({**self._read(), name: value})
 
     def remove(self, name: str) -> None:
-        """Delete a secret.
-
-        Raises:
-            RequestError: NOT_FOUND.
-        """
+        """Delete a secret. Raises RequestError: NOT_FOUND."""
         with self._lock:
             known = self._read()
             if name not in known:

@@ -141,11 +141,7 @@ class SkillRuns:
         return await self._render(row, self._store.folder(row), input)
 
     def check_direct_mode(self, name: str) -> None:
-        """Check that direct mode is enabled.
-
-        Raises:
-            DirectModeDisabledError: it is disabled.
-        """
+        """Check that direct mode is enabled. Raises DirectModeDisabledError: it is disabled."""
         if not self._store.config.enable_direct_mode:
             raise DirectModeDisabledError(
                 "Direct mode is switched off; only sandboxed skills can be called.", skill=name, mode="direct"

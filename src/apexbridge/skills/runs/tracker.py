@@ -141,11 +141,7 @@ class RunTracker:
 
     # ------------------------------------------------------------------------------------------------- starting
     async def check_quota(self, caller: str) -> None:
-        """Check that the caller may store more.
-
-        Raises:
-            ServerError: STORAGE_FULL.
-        """
+        """Check that the caller may store more. Raises ServerError: STORAGE_FULL."""
         if self._disk.is_measured(caller):
             self._disk.check(caller)
         else:
@@ -310,11 +306,7 @@ class RunTracker:
 
     # With `owner`, runs of other callers are treated as missing.
     async def get(self, identity: str, *, owner: str | None = None) -> RunDetail:
-        """Everything about one run.
-
-        Raises:
-            RequestError: EXECUTION_NOT_FOUND.
-        """
+        """Everything about one run. Raises RequestError: EXECUTION_NOT_FOUND."""
         detail, texts = await self.outline(identity, owner=owner)
         if detail.result is None or not texts:
             return detail
@@ -359,11 +351,7 @@ class RunTracker:
             yield event
 
     async def open_file(self, identity: str, path: str, *, owner: str | None = None) -> BinaryIO:
-        """Open an artifact of a run.
-
-        Raises:
-            RequestError: EXECUTION_NOT_FOUND, or FILE_NOT_FOUND.
-        """
+        """Open an artifact of a run. Raises RequestError: EXECUTION_NOT_FOUND, or FILE_NOT_FOUND."""
         await self._row_of(identity, owner)
         try:
             return await in_thread(open_beneath, self._folder / identity / "files", path)
@@ -398,22 +386,14 @@ class RunTracker:
 
     # --------------------------------------------------------------------------------------------------- ending
     async def cancel(self, identity: str, *, owner: str | None = None) -> None:
-        """Cancel a run. If it has ended already, do nothing.
-
-        Raises:
-            RequestError: EXECUTION_NOT_FOUND.
-        """
+        """Cancel a run. If it has ended already, do nothing. Raises RequestError: EXECUTION_NOT_FOUND."""
         if run := self._live_run(identity, owner):
             run.cancel()
         else:
             await self._row_of(identity, owner)
 
     async def delete(self, identity: str, *, owner: str | None = None) -> None:
-        """Delete a run and its files; cancel it first if it is active.
-
-        Raises:
-            RequestError: EXECUTION_NOT_FOUND.
-        """
+        """Delete a run and its files; cancel it first if it is active. Raises RequestError: EXECUTION_NOT_FOUND."""
         if run := self._live_run(identity, owner):
             run.cancel()
             await run.result()

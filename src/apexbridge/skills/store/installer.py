@@ -103,11 +103,7 @@ class Installer:
             await self._scanner.settle(found)
 
     async def uninstall_plugin(self, name: str) -> None:
-        """Remove all skills of a plugin, or none.
-
-        Raises:
-            RequestError: PLUGIN_NOT_FOUND.
-        """
+        """Remove all skills of a plugin, or none. Raises RequestError: PLUGIN_NOT_FOUND."""
         stage = await in_thread(self._library.new_stage)
         try:
             async with self._holding([], name) as members:

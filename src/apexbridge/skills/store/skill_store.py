@@ -97,11 +97,7 @@ class SkillStore:
         self.roots_changed = asyncio.Event()
 
     async def live(self, name: str, code: str | None = None) -> Row:
-        """The skill with this name.
-
-        Raises:
-            SkillNotFoundError: there is none.
-        """
+        """The skill with this name. Raises SkillNotFoundError: there is none."""
         row = await self.catalog.live(name)
         if row is None:
             raise SkillNotFoundError(name, code=code)
@@ -127,11 +123,7 @@ class SkillStore:
         return self.scanner.folder_of(row.key).path
 
     def writable_folder(self, row: Row) -> Path:
-        """The folder of a skill that can be changed.
-
-        Raises:
-            SkillReadOnlyError: it is in a read-only root.
-        """
+        """The folder of a skill that can be changed. Raises SkillReadOnlyError: it is in a read-only root."""
         found = self.scanner.folder_of(row.key)
         if not found.root.is_writable(found.path):
             raise SkillReadOnlyError(
