@@ -76,7 +76,7 @@ INHERITED = {
 """Shapes whose section tells only what they add."""
 OF_INSTANCES: dict[type, set[str]] = {
     SkillsSandboxExecutor: set(),
-    RunTracker: {"uploads"},
+    RunTracker: {"inputs", "uploads"},
     ToolRegistry: {"executor"},
     BuiltInExecutor: {"tools"},
     Confirmation: set(),
