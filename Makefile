@@ -1,4 +1,4 @@
-# apexbridge: `make run` starts the server, `make test` checks everything. Each prepares .venv by itself.
+# apexbridge: `make run` starts the server, `make test` checks everything. Both create .venv automatically.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
@@ -11,7 +11,7 @@ PORT ?= 8420
 TEST_PROCESSES ?= 2
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
-# Python keeps the bytecode of every run, the rewritten tests' too, and not between the sources.
+# Cache bytecode, including pytest's rewritten tests, outside of the source tree.
 export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.venv/pycache
 
@@ -46,14 +46,14 @@ torture: .venv/dev.stamp .venv/clients.stamp system-parts ## the slow tests: end
 	$(PYTEST) -m slow
 PYTEST := $(BIN)/pytest -n $(TEST_PROCESSES) --dist worksteal
 
-bench: .venv/dev.stamp ## print the benchmarks' ratios
+bench: .venv/dev.stamp ## run the benchmarks and print their ratios
 	$(BIN)/python -m benchmarks
 
-# A browser cannot come from a wheel. Where it can neither be found nor installed, the tests must not begin.
+# No wheel contains a browser. If it is neither found nor installable, fail before the tests start.
 system-parts:
 	@scripts/system-parts.sh
 
-lock: ## resolve the pinned requirements anew (no addresses are written)
+lock: ## resolve the pinned requirements again (no URLs are written)
 	$(PYTHON) -m venv .venv-lock
 	.venv-lock/bin/pip install --quiet uv
 	.venv-lock/bin/uv pip compile pyproject.toml --extra english --extra sandbox --group build $(LOCK_FLAGS) -o requirements/run.lock
@@ -69,13 +69,13 @@ clean: ## remove the virtual environment and caches (never data)
 	@$(PYTHON) -m venv .venv || { echo "Python's venv module is incomplete; on Debian: apt-get install python3-venv" >&2; rm -rf .venv; exit 1; }
 
 .venv/run.stamp: requirements/run.lock pyproject.toml | .venv/bin/python
-	@echo "installing what the server needs into .venv (once)"
+	@echo "installing the server's requirements into .venv (once)"
 	@$(BIN)/pip install --quiet --require-hashes --no-deps -r requirements/run.lock
 	@$(BIN)/pip install --quiet --no-deps --no-build-isolation -e .
 	@touch $@
 
 .venv/dev.stamp: requirements/dev.lock .venv/run.stamp
-	@echo "installing what the checks need into .venv (once)"
+	@echo "installing the development requirements into .venv (once)"
 	@$(BIN)/pip install --quiet --require-hashes --no-deps -r requirements/dev.lock
 	@touch $@
 

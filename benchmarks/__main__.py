@@ -38,26 +38,26 @@ TIMED = {
 
 
 def main() -> None:
-    """Run the benchmarks that were named, or all timed ones."""
+    """Run the named benchmarks, or all timed ones."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(TIMED)}, or: corpus PATH")
-    parser.add_argument("--short", action="store_true", help="fewer rounds, of chat")
+    parser.add_argument("--short", action="store_true", help="fewer rounds of chat")
     options = parser.parse_args()
     names = options.names
     if names[:1] == ["corpus"]:
         if len(names) != 2:
-            parser.error("corpus takes the path of a folder or a .jsonl.gz")
+            parser.error("corpus needs the path of a folder or a .jsonl.gz")
         corpus.run(Path(names[1]))
         return
     if unknown := [name for name in names if name not in TIMED]:
-        parser.error(f"there is no benchmark {', '.join(unknown)}")
-    short = 0
+        parser.error(f"unknown benchmark: {', '.join(unknown)}")
+    missed = 0
     for name in names or TIMED:
         work = partial(chat.run, short=options.short) if name == "chat" else TIMED[name].run
         for comparison in anyio.run(work):
             print(comparison, flush=True)
-            short += comparison.ratio > comparison.goal
-    sys.exit(1 if short else 0)
+            missed += comparison.ratio > comparison.goal
+    sys.exit(1 if missed else 0)
 
 
 if __name__ == "__main__":

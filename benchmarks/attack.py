@@ -1,4 +1,4 @@
-"""A server's pulse while four skills do their worst at once for half a minute."""
+"""Latency of /healthz while four hostile skills run concurrently for half a minute."""
 
 import asyncio
 import json
@@ -37,10 +37,10 @@ ATTACKERS = {
         "            os.unlink(name)\n",
     ),
 }
-PULSE = """
+PROBE = """
 import http.client, json, sys, time, urllib.parse
-place = urllib.parse.urlsplit(sys.argv[1])
-link = http.client.HTTPConnection(place.hostname, place.port, timeout=60)
+address = urllib.parse.urlsplit(sys.argv[1])
+link = http.client.HTTPConnection(address.hostname, address.port, timeout=60)
 times, until = [], time.monotonic() + float(sys.argv[2])
 while time.monotonic() < until:
     begun = time.perf_counter()
@@ -55,20 +55,20 @@ print(json.dumps(times))
 
 
 async def run() -> list[Comparison]:
-    """The 99th percentile of /healthz, idle and under attack; a call that fails is a failure of the whole."""
-    with tempfile.TemporaryDirectory() as place, _served(Path(place) / "data") as address:
+    """The 99th percentile of /healthz, idle and under attack. A failed call fails the benchmark."""
+    with tempfile.TemporaryDirectory() as directory, _served(Path(directory) / "data") as address:
         async with httpx.AsyncClient(base_url=address, timeout=60, trust_env=False) as client:
             for name in ATTACKERS:
-                archive = await asyncio.to_thread(_packed, Path(place), name)
+                archive = await asyncio.to_thread(_packed, Path(directory), name)
                 headers = {"content-type": "application/zip"}
                 (await client.post("/api/skills/install", content=archive, headers=headers)).raise_for_status()
-            idle = await asyncio.to_thread(_pulse, address, IDLE_SECONDS)
+            idle = await asyncio.to_thread(_probe, address, IDLE_SECONDS)
             attack = asyncio.gather(*(_keep_attacking(client, name) for name in ATTACKERS))
-            under = await asyncio.to_thread(_pulse, address, ATTACK_SECONDS)
-            ended = await attack
+            under = await asyncio.to_thread(_probe, address, ATTACK_SECONDS)
+            killed = await attack
     return [
         Comparison(
-            what=f"/healthz p99 under attack, {len(under)} calls and none failed, {sum(ended)} attacks ended",
+            what=f"/healthz p99 under attack, {len(under)} calls, none failed, {sum(killed)} attacks killed",
             ours_ms=_percentile(under),
             baseline="idle",
             baseline_ms=_percentile(idle),
@@ -82,33 +82,33 @@ def _packed(folder: Path, name: str) -> bytes:
     script, text = ATTACKERS[name]
     skill = folder / name
     (skill / "scripts").mkdir(parents=True)
-    (skill / "SKILL.md").write_text(f"---\nname: {name}\ndescription: Does its worst, again and again.\n---\n")
+    (skill / "SKILL.md").write_text(f"---\nname: {name}\ndescription: Attacks the server.\n---\n")
     (skill / "scripts" / script).write_text(text)
     return Path(shutil.make_archive(str(folder / f"{name}-package"), "zip", folder, name)).read_bytes()
 
 
 async def _keep_attacking(client: httpx.AsyncClient, name: str) -> int:
-    """Start it anew whenever it was ended; gives how often that was. Its output stays where it is."""
-    until, ended = time.monotonic() + ATTACK_SECONDS, 0
+    """Start the skill again whenever it was killed, without reading its output; returns how often."""
+    until, killed = time.monotonic() + ATTACK_SECONDS, 0
     while (left := until - time.monotonic()) > 1:
         call = {"timeout": int(left * 1000), "wait": False}
         identity = (await client.post(f"/api/skills/{name}/execute", json=call)).json()["id"]
         while True:
             await asyncio.sleep(0.25)
-            going_on = await client.get(f"/api/executions?skill={name}&state=running&limit=1")
-            if not going_on.json()["total"]:
+            running = await client.get(f"/api/executions?skill={name}&state=running&limit=1")
+            if not running.json()["total"]:
                 break
         await client.delete(f"/api/executions/{identity}")
-        ended += 1
-    return ended
+        killed += 1
+    return killed
 
 
-def _pulse(address: str, seconds: float) -> list[float]:
-    """How long each call took. In a process of its own, or this program's other work would be measured as well."""
-    told = subprocess.run(
-        [sys.executable, "-c", PULSE, address, str(seconds)], stdout=subprocess.PIPE, check=True, text=True
+def _probe(address: str, seconds: float) -> list[float]:
+    """Latencies of /healthz, measured in a separate process, so that work of this process does not affect them."""
+    process = subprocess.run(
+        [sys.executable, "-c", PROBE, address, str(seconds)], stdout=subprocess.PIPE, check=True, text=True
     )
-    times: list[float] = json.loads(told.stdout)
+    times: list[float] = json.loads(process.stdout)
     return times
 
 
@@ -118,15 +118,15 @@ def _percentile(times: list[float]) -> float:
 
 @contextmanager
 def _served(data: Path) -> Iterator[str]:
-    """A server in a process of its own, with room for all attackers at once."""
+    """A server in its own process, with enough concurrency for all attackers."""
     command = [str(Path(sys.executable).with_name("apex")), "serve", "--port", "0", "--json", "--data-dir", str(data)]
     environment = {**os.environ, "APEX_SANDBOX_MAX_CONCURRENCY": str(len(ATTACKERS))}
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as process:
         try:
-            told = ""
-            while process.stdout is not None and not told.rstrip().endswith("}"):
-                told += process.stdout.readline()
-            address: str = json.loads(told)["url"]
+            announced = ""
+            while process.stdout is not None and not announced.rstrip().endswith("}"):
+                announced += process.stdout.readline()
+            address: str = json.loads(announced)["url"]
             while httpx.get(f"{address}/readyz", trust_env=False).status_code != httpx.codes.OK:
                 time.sleep(0.1)
             yield address

@@ -1,6 +1,6 @@
-"""How real SKILL.md files fare: accepted by profile, edited byte for byte, repaired.
+"""Real SKILL.md files: how many each profile accepts, how exact edits are, how many can be repaired.
 
-Takes a folder of skills, or a `.jsonl.gz` with one object a line: `id`, `folder`, `file`, `skill_md` (base64).
+Takes a folder of skills, or a `.jsonl.gz` with one object per line: `id`, `folder`, `file`, `skill_md` (base64).
 """
 
 import base64
@@ -26,7 +26,7 @@ REASONS_SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One file and where it stood."""
+    """One file and its folder."""
 
     id: str
     folder: str
@@ -34,7 +34,7 @@ class Sample:
 
 
 def read_samples(path: Path) -> Iterator[Sample]:
-    """The files of a folder tree or of a collection."""
+    """The files of a folder or of a collection."""
     if path.is_dir():
         for file in sorted(path.rglob("*")):
             if is_skill_file(file.name) and file.is_file():
@@ -47,7 +47,7 @@ def read_samples(path: Path) -> Iterator[Sample]:
 
 
 def edits_only_the_description(sample: Sample, name: str) -> bool:
-    """Whether edits change the description's bytes and no others: what stands before and after it is the same."""
+    """Whether edits change only the bytes of the description."""
     text = sample.data.decode("utf-8", "surrogateescape")
     before = parse_leniently(text)
     field = before.fields.get("description")
@@ -66,7 +66,7 @@ def edits_only_the_description(sample: Sample, name: str) -> bool:
 
 
 def run(path: Path) -> dict[str, object]:
-    """Measure everything; gives the figures."""
+    """Measure everything and return the figures."""
     samples = list(read_samples(path))
     report: dict[str, object] = {"files": len(samples)}
     print(f"{len(samples)} SKILL.md files")
@@ -83,15 +83,15 @@ def run(path: Path) -> dict[str, object]:
         print(f"{profile:8} accepts {share:6.2f} %  ({took:.2f} ms a file)")
         for reason, count in reasons.most_common(REASONS_SHOWN):
             print(f"           {count:5} x {reason}")
-    accepted, exact, healed = 0, 0, 0
+    accepted, exact, repairable = 0, 0, 0
     for sample in samples:
         reading = read_skill_markdown(sample.data, folder=sample.folder, profile="lenient")
         if reading.metadata is not None:
             accepted += 1
             exact += edits_only_the_description(sample, reading.metadata.name)
         repaired = repair(sample.data, sample.folder)
-        healed += read_skill_markdown(repaired, folder=sample.folder, profile="seed").metadata is not None
-    report |= {"accepted": accepted, "exact_edits": exact, "healed": healed}
+        repairable += read_skill_markdown(repaired, folder=sample.folder, profile="seed").metadata is not None
+    report |= {"accepted": accepted, "exact_edits": exact, "repairable": repairable}
     print(f"edits    {exact} of {accepted} accepted files: only the description's bytes change")
-    print(f"doctor   {healed} of {len(samples)} pass the seed profile after a repair")
+    print(f"doctor   {repairable} of {len(samples)} pass the seed profile after a repair")
     return report

@@ -1,7 +1,7 @@
-"""The longest /healthz while inputs are sent that once stopped the whole server for seconds or minutes.
+"""Maximum latency of /healthz while hostile inputs are processed that once blocked the server for seconds or minutes.
 
-Each input is cheap to send: a request, an archive, a script's output, or a model server's answer. Also measured: memory
-after clients that ask for large answers and do not read them.
+Each input is cheap to send: a request, an archive, a script's output, or a model server's response. Also measured:
+memory with clients that request large responses and do not read them.
 """
 
 import asyncio
@@ -21,15 +21,15 @@ from typing import Any
 
 import httpx
 
-from benchmarks.chat.places import APEX, Process
-from benchmarks.measuring import Comparison, promise
+from benchmarks.chat.servers import APEX, Process
+from benchmarks.measuring import Comparison, within_limit
 
-MOST_MS = 250
+MAX_MS = 250
 BODY_BYTES = 8 * 1024 * 1024 - 1024
 UNREAD_CLIENTS = 25
 MEMORY_GROWTH = 1.1
 UPSTREAM = Path(__file__).parent / "programs" / "hostile_upstream.py"
-PULSE = """
+PROBE = """
 import http.client, json, sys, time, urllib.parse
 address = urllib.parse.urlsplit(sys.argv[1])
 connection = http.client.HTTPConnection(address.hostname, address.port, timeout=300)
@@ -46,22 +46,22 @@ while not over.is_set():
     time.sleep(0.01)
 print(json.dumps(times))
 """
-Play = Callable[[httpx.AsyncClient], Awaitable[object]]
+Attack = Callable[[httpx.AsyncClient], Awaitable[object]]
 
 
 async def run() -> list[Comparison]:
-    """The worst /healthz for each input, and memory before and after clients that do not read."""
+    """The maximum of /healthz for each input, and memory with clients that do not read."""
     with tempfile.TemporaryDirectory() as folder, _upstream() as model, _server(Path(folder), model) as server:
         async with httpx.AsyncClient(base_url=server.url, timeout=300, trust_env=False) as client:
             await _install(client, "fails", FAILS)
             await _install(client, "prints", "import sys\nsys.stdout.write('\\x01' * 10_400_000)")
             await _install(client, "drips", DRIPS)
             await _install(client, "schema", "print(1)", f"parameters: {json.dumps(_schema())}\n")
-            quiet = await _worst(server.url, client, lambda _: asyncio.sleep(2))
-            worst = {name: await _worst(server.url, client, play) for name, play in _plays().items()}
+            idle = await _worst(server.url, client, lambda _: asyncio.sleep(2))
+            worst = {name: await _worst(server.url, client, attack) for name, attack in _attacks().items()}
             memory = await _unread(server, client)
-    results = [promise(f"/healthz while {name}", figure, MOST_MS) for name, figure in worst.items()]
-    print(f"/healthz at its longest with nothing going on: {quiet:.0f} ms")
+    results = [within_limit(f"/healthz while {name}", figure, MAX_MS) for name, figure in worst.items()]
+    print(f"maximum of /healthz when idle: {idle:.0f} ms")
     return [*results, memory]
 
 
@@ -74,7 +74,7 @@ while time.time() < end:
 """
 
 
-def _plays() -> dict[str, Play]:
+def _attacks() -> dict[str, Attack]:
     tool, skill, chat = "/api/tools/calculate/execute", "/api/skills/fails/execute", "/v1/chat/completions"
     keys = ",".join(f'"k{number}":0' for number in range(600_000))
     message = '{"role":"user","content":"a"}'
@@ -82,15 +82,15 @@ def _plays() -> dict[str, Play]:
         {"type": "function", "defer_loading": True, "function": {"name": f"t{n}", "description": f"word{n} " * 800}}
         for n in range(800)
     ]
-    plays: dict[str, Play] = {
+    attacks: dict[str, Attack] = {
         "a script fails with 65,000 line ends": lambda client: _run(client, "fails"),
         "a schema with nested oneOf is called": lambda client: _run(client, "schema", {"a": 1, "b": 2}),
         "frontmatter with 62,000 spaces is validated": _validate,
         "a script prints single bytes": lambda client: _run(client, "drips"),
         "a request has 600,000 unknown fields": lambda client: _post(client, tool, "{" + keys + "}"),
         "an input has 600,000 fields": lambda client: _post(client, skill, '{"input":{' + keys + "}}"),
-        "an input has 2.7 million lists": lambda client: _post(client, skill, _crowd("[],")),
-        "a tool's input has 2.7 million lists": lambda client: _post(client, tool, _crowd("[],")),
+        "an input has 2.7 million lists": lambda client: _post(client, skill, _many_values("[],")),
+        "a tool's input has 2.7 million lists": lambda client: _post(client, tool, _many_values("[],")),
         "a chat has 280,000 messages": lambda client: _post(
             client, chat, '{"messages":[' + ",".join([message] * 270_000) + "]}"
         ),
@@ -100,22 +100,22 @@ def _plays() -> dict[str, Play]:
         "a chat has 10,000 messages": lambda client: _post(
             client, chat, '{"model":"apex-offline","messages":[' + ",".join([message] * 10_000) + "]}"
         ),
-        "a chat brings 800 tools to search": lambda client: client.post(
+        "a chat has 800 deferred tools": lambda client: client.post(
             chat, json={"model": "apex-offline", "messages": [{"role": "user", "content": "find"}], "tools": tools}
         ),
         "10 MB of output are read": lambda client: _run(client, "prints"),
     }
     for kind, request in {
-        "arguments without an end": {"model": "arguments", "stream": True},
-        "arguments in pieces that name the call": {"model": "named", "stream": False},
-        "thoughts in 600,000 pieces": {"model": "thoughts", "stream": False, "x_bridge": {"tools": False}},
-        "thoughts in 600,000 pieces, with tools": {"model": "thoughts", "stream": False},
+        "unterminated arguments": {"model": "arguments", "stream": True},
+        "arguments in fragments that repeat the name": {"model": "named", "stream": False},
+        "reasoning in 600,000 fragments": {"model": "thoughts", "stream": False, "x_bridge": {"tools": False}},
+        "reasoning in 600,000 fragments, with tools": {"model": "thoughts", "stream": False},
         "a completion of 5 million lists": {"model": "crowd", "stream": False},
     }.items():
-        plays[f"a model sends {kind}"] = lambda client, request=request: client.post(  # type: ignore[misc]
+        attacks[f"a model sends {kind}"] = lambda client, request=request: client.post(  # type: ignore[misc]
             chat, json={"messages": [{"role": "user", "content": "hi"}], **request}
         )
-    return plays
+    return attacks
 
 
 def _schema() -> dict[str, Any]:
@@ -129,12 +129,12 @@ def _schema() -> dict[str, Any]:
     return {"type": "object", "$ref": "#/$defs/d0", "$defs": {**levels, "d20": {"type": "object"}}}
 
 
-def _crowd(unit: str) -> str:
+def _many_values(unit: str) -> str:
     return '{"input":{"a":[' + unit * ((BODY_BYTES - 100) // len(unit)) + "0]}}"
 
 
-async def _run(client: httpx.AsyncClient, name: str, given: Mapping[str, Any] | None = None) -> None:
-    answer = await client.post(f"/api/skills/{name}/execute", json={"input": given or {}})
+async def _run(client: httpx.AsyncClient, name: str, input: Mapping[str, Any] | None = None) -> None:
+    answer = await client.post(f"/api/skills/{name}/execute", json={"input": input or {}})
     answer.raise_for_status()
 
 
@@ -163,23 +163,23 @@ async def _install(client: httpx.AsyncClient, name: str, script: str, more: str 
     answer.raise_for_status()
 
 
-async def _worst(url: str, client: httpx.AsyncClient, play: Play) -> float:
-    """The longest of all /healthz from before the input was sent until after it was answered."""
-    pulse = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", PULSE, url, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+async def _worst(url: str, client: httpx.AsyncClient, attack: Attack) -> float:
+    """The maximum latency of /healthz while the input is processed."""
+    probe = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", PROBE, url, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
-    if pulse.stdin is None or pulse.stdout is None:
-        raise AssertionError("its pipes were asked for")
-    await pulse.stdout.readline()
-    await play(client)
-    pulse.stdin.close()
-    times: list[float] = json.loads(await pulse.stdout.read())
-    await pulse.wait()
+    if probe.stdin is None or probe.stdout is None:
+        raise AssertionError("stdin and stdout are pipes")
+    await probe.stdout.readline()
+    await attack(client)
+    probe.stdin.close()
+    times: list[float] = json.loads(await probe.stdout.read())
+    await probe.wait()
     return max(times)
 
 
 async def _unread(server: Process, client: httpx.AsyncClient) -> Comparison:
-    """Memory of the server before and after clients that ask for a large answer and do not read it."""
+    """Memory of the server before and with clients that request a large response and do not read it."""
     answer = await client.post("/api/skills/prints/execute", json={})
     identity = answer.json()["id"]
     del answer
@@ -217,7 +217,7 @@ def _upstream() -> Iterator[str]:
     with subprocess.Popen([sys.executable, str(UPSTREAM)], stdout=subprocess.PIPE, text=True) as process:
         try:
             if process.stdout is None:
-                raise AssertionError("its output was asked for")
+                raise AssertionError("stdout is a pipe")
             yield f"http://127.0.0.1:{process.stdout.readline().strip()}/v1"
         finally:
             process.terminate()

@@ -1,4 +1,4 @@
-"""Installing a small skill against writing the same files with fsync."""
+"""Installing a small skill, compared with writing the same files with fsync."""
 
 import io
 import os
@@ -17,7 +17,7 @@ MAX_MS = 100
 
 
 def archive(number: int) -> tuple[str, bytes]:
-    """A skill of its own for each round."""
+    """A different skill for each round."""
     name = f"skill-{number:05}"
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as packed:
@@ -27,7 +27,7 @@ def archive(number: int) -> tuple[str, bytes]:
 
 
 def write_with_fsync(folder: Path, number: int) -> None:
-    """The least that a durable install could do."""
+    """The minimum that a durable install has to do."""
     for path, content in FILES.items():
         target = folder / f"plain-{number}" / path
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -38,10 +38,10 @@ def write_with_fsync(folder: Path, number: int) -> None:
 
 
 async def run() -> list[Comparison]:
-    """Both on the same disk."""
-    with tempfile.TemporaryDirectory() as place:
+    """Measure installs and overwrites on the same disk."""
+    with tempfile.TemporaryDirectory() as directory:
         numbers, others = count(), count()
-        async with Bridge.open(Settings(data_dir=Path(place) / "data"), watch=False) as bridge:
+        async with Bridge.open(Settings(data_dir=Path(directory) / "data"), watch=False) as bridge:
 
             async def ours() -> None:
                 await bridge.skills.install_skill(archive(next(numbers))[1])
@@ -50,12 +50,12 @@ async def run() -> list[Comparison]:
                 await bridge.skills.install_skill(archive(0)[1], overwrite=True)
 
             async def baseline() -> None:
-                write_with_fsync(Path(place), next(others))
+                write_with_fsync(Path(directory), next(others))
 
             name = "writing the files with fsync"
-            found = [
+            results = [
                 await compare("install of a small skill", ours, name, baseline, goal=GOAL, rounds=60),
                 await compare("overwrite of a small skill", overwrite, name, baseline, goal=GOAL, rounds=60),
             ]
-            print(f"install of a small skill: median {found[0].ours_ms:.0f} ms, promised below {MAX_MS} ms")
-            return found
+            print(f"install of a small skill: median {results[0].ours_ms:.0f} ms, limit {MAX_MS} ms")
+            return results

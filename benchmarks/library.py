@@ -1,4 +1,4 @@
-"""A library of many small skills to measure with."""
+"""A library of many small skills for the benchmarks."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ SKILLS = 10_000
 
 
 def markdown(number: int) -> str:
-    """A SKILL.md like most: a few fields, a screen of text."""
+    """A typical SKILL.md: a few fields, a screen of text."""
     return (
         f"---\nname: skill-{number:05}\ndescription: Does the job of number {number}, and says when to use it.\n"
         f"version: 1.0.{number}\ntags: [tag-{number % 50}, tag-{number % 7}]\n---\n# Skill {number}\n\n"
@@ -16,7 +16,7 @@ def markdown(number: int) -> str:
 
 
 def write_library(root: Path, count: int = SKILLS) -> None:
-    """Skill folders of three files each."""
+    """Write skill folders of three files each."""
     for number in range(count):
         folder = root / f"skill-{number:05}"
         (folder / "scripts").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""A page of 50 out of 10,000 against the bare SQL."""
+"""Listing a page of 50 out of 10,000 skills, compared with the plain SQL."""
 
 import sqlite3
 import tempfile
@@ -15,9 +15,9 @@ TOTAL = "SELECT COUNT(*) FROM skills WHERE state = 'live'"
 
 
 async def run() -> list[Comparison]:
-    """First page, a page in the middle, and a page filtered by name."""
-    with tempfile.TemporaryDirectory() as place:
-        data_dir = Path(place) / "data"
+    """The first page, and a page in the middle."""
+    with tempfile.TemporaryDirectory() as directory:
+        data_dir = Path(directory) / "data"
         write_library(data_dir / "skills")
         async with Bridge.open(Settings(data_dir=data_dir), watch=False, indexing="on-demand") as bridge:
             connection = sqlite3.connect(data_dir / DATABASE_FILE)
@@ -32,6 +32,6 @@ async def run() -> list[Comparison]:
                     connection.execute(TOTAL).fetchone()
 
                 what = f"page {page} of 50 out of {SKILLS:,}"
-                results.append(await compare(what, ours, "the bare SQL", bare, goal=GOAL, rounds=200))
+                results.append(await compare(what, ours, "plain SQL", bare, goal=GOAL, rounds=200))
             connection.close()
             return results

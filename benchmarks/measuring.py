@@ -1,4 +1,4 @@
-"""Medians of interleaved runs, so that a noisy machine is noisy to both sides."""
+"""Medians of interleaved runs, so that noise of the machine affects both sides."""
 
 import statistics
 import time
@@ -10,7 +10,7 @@ Timed = Callable[[], Awaitable[object]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """A figure, its baseline, and the ratio that is promised."""
+    """A figure, its baseline, and the maximum ratio."""
 
     what: str
     ours_ms: float
@@ -18,16 +18,16 @@ class Comparison:
     baseline_ms: float
     goal: float
     spread: float
-    """Largest of ours over its median: how noisy the run was."""
+    """Maximum of our times divided by their median: the noise of the run."""
     unit: str = "ms"
 
     @property
     def ratio(self) -> float:
-        """How many times the baseline."""
+        """Our figure divided by the baseline."""
         return self.ours_ms / self.baseline_ms
 
     def __str__(self) -> str:
-        verdict = "holds" if self.ratio <= self.goal else "FALLS SHORT"
+        verdict = "met" if self.ratio <= self.goal else "MISSED"
         return (
             f"{self.what}: {self.ours_ms:.2f} {self.unit}, {self.ratio:.2f} x {self.baseline} "
             f"({self.baseline_ms:.2f} {self.unit}); "
@@ -35,13 +35,13 @@ class Comparison:
         )
 
 
-def promise(what: str, figure: float, most: float, *, unit: str = "ms") -> Comparison:
-    """A figure that has no baseline but a number that it must not exceed."""
+def within_limit(what: str, figure: float, limit: float, *, unit: str = "ms") -> Comparison:
+    """A figure without a baseline, but with a limit."""
     return Comparison(
         what=what,
         ours_ms=figure,
-        baseline="what is promised",
-        baseline_ms=most,
+        baseline="the limit",
+        baseline_ms=limit,
         goal=1.0,
         spread=1.0,
         unit=unit,
@@ -58,9 +58,9 @@ async def compare(
     rounds: int,
     between: Timed | None = None,
 ) -> Comparison:
-    """Run both in turn and compare their medians; the first round of each warms caches and does not count.
+    """Run both alternately and compare their medians. The first round of each fills caches and does not count.
 
-    `between` is awaited after each and not timed.
+    `between` is awaited after each run and not timed.
     """
     times: tuple[list[float], list[float]] = ([], [])
     for number in range(rounds + 1):

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.real_model --model NAME`: what a real model does behind the bridge, scenario by scenario."""
+"""`python -m benchmarks.real_model --model NAME`: how a real model behaves behind the bridge, by scenario."""
 
 import argparse
 import io
@@ -15,7 +15,7 @@ Json = dict[str, Any]
 SECONDS = 400
 FINISHES = ("stop", "length", "tool_calls")
 LEAKS = ('{"action"', '"action":', '"tool_call"', "<tool_call", '"tool_calls"', '{"response"', '{"name"')
-"""What a model writes to the bridge and no user should see."""
+"""Text for the bridge that must not reach the user."""
 WEATHER: Json = {
     "type": "function",
     "function": {
@@ -24,7 +24,7 @@ WEATHER: Json = {
         "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
     },
 }
-PLACE: Json = {
+CITY: Json = {
     "type": "object",
     "properties": {"city": {"type": "string"}, "country": {"type": "string"}},
     "required": ["city", "country"],
@@ -55,12 +55,12 @@ Say "Welcome to the house of apex", and nothing else.
 """,
     },
 }
-"""What the scenarios need beside the skills of `examples/`."""
+"""Skills of the scenarios, in addition to those of `examples/`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What came back."""
+    """The response."""
 
     status: int
     text: str = ""
@@ -68,10 +68,10 @@ class Answer:
     calls: tuple[Json, ...] = ()
     bridge: Json = field(default_factory=dict)
     fault: str = ""
-    """Why the shape is wrong; empty where it is right."""
+    """Why the format is wrong; empty if it is right."""
 
     def did(self, tool: str) -> bool:
-        """Whether the model called this tool, and the call was carried out."""
+        """Whether the model called this tool successfully."""
         return any(step["name"] == tool and step["success"] for step in self._calls)
 
     @property
@@ -79,50 +79,52 @@ class Answer:
         return [step for step in self.bridge.get("trajectory", ()) if step["kind"] != "model"]
 
     @property
-    def told_calls(self) -> str:
-        """All calls, those that failed marked."""
+    def call_names(self) -> str:
+        """All calls, with failed ones marked."""
         return " ".join(step["name"] + ("" if step["success"] else "(failed)") for step in self._calls)
 
     @property
     def leaks(self) -> bool:
-        """Whether the user sees what was meant for the bridge."""
+        """Whether the user sees text for the bridge."""
         return any(mark in self.text for mark in LEAKS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """A request, the call it should lead to, and what a right answer says."""
+    """A request, the expected tool call, and a check of the answer."""
 
     name: str
-    says: str = ""
+    prompt: str = ""
     tool: str | None = None
     right: Callable[[Answer], bool]
-    more: Json = field(default_factory=dict)
+    extra: Json = field(default_factory=dict)
     bridge: Json = field(default_factory=dict)
     messages: tuple[Json, ...] = ()
 
     def passed_by(self, answer: Answer) -> bool:
-        """Whether the answer is right, and not by chance: where a tool is needed, it was used."""
+        """Whether the answer is right, and the required tool was used."""
         return not answer.fault and (self.tool is None or answer.did(self.tool)) and self.right(answer)
 
     def body(self, model: str, temperature: float, max_tokens: int) -> Json:
         """The request."""
-        messages = list(self.messages) or [{"role": "user", "content": self.says}]
+        messages = list(self.messages) or [{"role": "user", "content": self.prompt}]
         limits = {"model": model, "temperature": temperature, "max_tokens": max_tokens}
-        return {**limits, "messages": messages, "x_bridge": {"debug": True, **self.bridge}, **self.more}
+        return {**limits, "messages": messages, "x_bridge": {"debug": True, **self.bridge}, **self.extra}
 
 
-def _tells(*words: str) -> Callable[[Answer], bool]:
+def _contains(*words: str) -> Callable[[Answer], bool]:
     return lambda answer: any(word.lower() in answer.text.lower().replace(",", "") for word in words)
 
 
-def _fits(answer: Answer) -> bool:
+def _matches_schema(answer: Answer) -> bool:
     try:
-        told = json.loads(answer.text)
+        value = json.loads(answer.text)
     except ValueError:
         return False
     return (
-        isinstance(told, dict) and set(told) == {"city", "country"} and all(isinstance(v, str) for v in told.values())
+        isinstance(value, dict)
+        and set(value) == {"city", "country"}
+        and all(isinstance(v, str) for v in value.values())
     )
 
 
@@ -138,75 +140,80 @@ def _asks_for_paris(answer: Answer) -> bool:
 
 
 SCENARIOS = (
-    Scenario(name="plain question", says="What is the capital of France?", right=_tells("paris")),
-    Scenario(name="without tools", says="What is the capital of Italy?", right=_tells("rome"), bridge={"tools": False}),
+    Scenario(name="plain question", prompt="What is the capital of France?", right=_contains("paris")),
+    Scenario(
+        name="without tools", prompt="What is the capital of Italy?", right=_contains("rome"), bridge={"tools": False}
+    ),
     Scenario(
         name="two turns",
-        right=_tells("ada"),
+        right=_contains("ada"),
         messages=(
             {"role": "user", "content": "My name is Ada."},
             {"role": "assistant", "content": "Nice to meet you, Ada."},
             {"role": "user", "content": "What is my name?"},
         ),
     ),
-    Scenario(name="arithmetic", says="What is 1234 * 5678?", tool="calculate", right=_tells("7006652")),
+    Scenario(name="arithmetic", prompt="What is 1234 * 5678?", tool="calculate", right=_contains("7006652")),
     Scenario(
         name="arithmetic, streamed",
-        says="Calculate 98765 - 4321 with the tool calculate.",
+        prompt="Calculate 98765 - 4321 with the tool calculate.",
         tool="calculate",
-        right=_tells("94444"),
-        more={"stream": True},
+        right=_contains("94444"),
+        extra={"stream": True},
     ),
     Scenario(
-        name="date", says="What is the date today?", tool="datetime", right=_tells(time.strftime("%Y", time.gmtime()))
+        name="date",
+        prompt="What is the date today?",
+        tool="datetime",
+        right=_contains(time.strftime("%Y", time.gmtime())),
     ),
     Scenario(
         name="search for a skill",
-        says="Is there a skill for checksums of files? Look with search_skills.",
+        prompt="Is there a skill for checksums of files? Look with search_skills.",
         tool="search_skills",
-        right=_tells("checksums"),
+        right=_contains("checksums"),
     ),
     Scenario(
         name="load a skill",
-        says="Read the skill greeting with load_skill. How do I greet a guest?",
+        prompt="Read the skill greeting with load_skill. How do I greet a guest?",
         tool="load_skill",
-        right=_tells("house of apex"),
+        right=_contains("house of apex"),
     ),
     Scenario(
         name="run a skill",
-        says='Run the skill shout with run_skill; its input is {"text": "good morning"}.',
+        prompt='Run the skill shout with run_skill; its input is {"text": "good morning"}.',
         tool="run_skill",
         right=lambda answer: "GOOD MORNING" in answer.text,
     ),
     Scenario(
         name="a named skill",
-        says="Shout this: good morning",
+        prompt="Shout this: good morning",
         tool="skill__shout",
         right=lambda answer: "GOOD MORNING" in answer.text,
         bridge={"skills": ["shout"]},
     ),
     Scenario(
         name="unknown tool",
-        says="Call the tool fly_to_moon now.",
+        prompt="Call the tool fly_to_moon now.",
         right=lambda answer: bool(answer.text.strip()) and not answer.leaks,
     ),
     Scenario(
-        name="answer in a form",
-        says="Which city is the capital of France? Tell the city and the country.",
-        right=_fits,
-        more={"response_format": {"type": "json_schema", "json_schema": {"name": "place", "schema": PLACE}}},
+        name="answer in a format",
+        prompt="Which city is the capital of France? Tell the city and the country.",
+        right=_matches_schema,
+        extra={"response_format": {"type": "json_schema", "json_schema": {"name": "city", "schema": CITY}}},
     ),
     Scenario(
         name="tool of the client",
-        says="What is the weather in Paris? Use get_weather.",
+        prompt="What is the weather in Paris? Use get_weather.",
         right=_asks_for_paris,
-        more={"tools": [WEATHER]},
+        extra={"tools": [WEATHER]},
     ),
 )
 
 
 def install(client: httpx.Client) -> None:
-    """Put the skills in that the scenarios speak of."""
+    """Install the skills of the scenarios."""
     for name, files in SKILLS.items():
         archive = io.BytesIO()
         with zipfile.ZipFile(archive, "w") as written:
@@ -217,15 +224,15 @@ def install(client: httpx.Client) -> None:
 
 
 def ask(client: httpx.Client, body: Json) -> Answer:
-    """Send a request and read the answer, as a client of OpenAI would."""
+    """Send a request and parse the response like an OpenAI client."""
     if body.get("stream"):
         return _streamed(client, body)
     response = client.post("/v1/chat/completions", json=body)
     if response.status_code != 200:
         return Answer(status=response.status_code, text=response.text[:500], fault=f"status {response.status_code}")
-    told = response.json()
-    choice = told["choices"][0]
-    return _checked(choice["message"], choice["finish_reason"], told.get("x_bridge") or {}, told["object"])
+    completion = response.json()
+    choice = completion["choices"][0]
+    return _checked(choice["message"], choice["finish_reason"], completion.get("x_bridge") or {}, completion["object"])
 
 
 def _streamed(client: httpx.Client, body: Json) -> Answer:
@@ -258,23 +265,23 @@ def _checked(message: Json, finish: str, bridge: Json, kind: str) -> Answer:
     text, calls = message.get("content") or "", tuple(message.get("tool_calls") or ())
     fault = ""
     if kind != "chat.completion" or message.get("role") != "assistant" or finish not in FINISHES:
-        fault = f"shape: {kind} {message.get('role')} {finish}"
+        fault = f"format: {kind} {message.get('role')} {finish}"
     elif bool(calls) != (finish == "tool_calls"):
         fault = f"{finish} with {len(calls)} calls"
     return Answer(status=200, text=text, finish=finish, calls=calls, bridge=bridge, fault=fault)
 
 
 def main() -> None:
-    """Play the scenarios and tell, for each, how often it went well."""
+    """Run the scenarios and print how often each succeeded."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.real_model", description=__doc__)
-    parser.add_argument("--url", default="http://127.0.0.1:8420", help="where apexbridge listens")
+    parser.add_argument("--url", default="http://127.0.0.1:8420", help="URL of apexbridge")
     parser.add_argument("--model", required=True)
-    parser.add_argument("--times", type=int, default=3, help="how often each scenario is played")
-    parser.add_argument("--temperature", type=float, default=0.2, help="of all times but the first, which is 0")
+    parser.add_argument("--times", type=int, default=3, help="runs of each scenario")
+    parser.add_argument("--temperature", type=float, default=0.2, help="of all runs except the first, which uses 0")
     parser.add_argument("--max-tokens", type=int, default=150)
     parser.add_argument("--only", default="", help="part of a scenario's name")
     options = parser.parse_args()
-    print(f"{'scenario':22} shape clean call  right", flush=True)
+    print(f"{'scenario':22} valid clean call  right", flush=True)
     with httpx.Client(base_url=options.url, timeout=SECONDS) as client:
         install(client)
         for scenario in (scenario for scenario in SCENARIOS if options.only in scenario.name):
@@ -283,9 +290,9 @@ def main() -> None:
                 body = scenario.body(options.model, options.temperature if turn else 0.0, options.max_tokens)
                 answer = ask(client, body)
                 seen.append(answer)
-                told = json.dumps(answer.fault or answer.text or [call["function"] for call in answer.calls])
-                cause = answer.bridge.get("stopCause", "passed on")
-                print(f"    {answer.status} {cause} [{answer.told_calls}] {told[:160]}", flush=True)
+                shown = json.dumps(answer.fault or answer.text or [call["function"] for call in answer.calls])
+                cause = answer.bridge.get("stopCause", "passed through")
+                print(f"    {answer.status} {cause} [{answer.call_names}] {shown[:160]}", flush=True)
             called = "-" if scenario.tool is None else str(sum(answer.did(scenario.tool) for answer in seen))
             columns = [
                 str(sum(not answer.fault for answer in seen)),

@@ -1,4 +1,4 @@
-"""Runs inside the walls against bare spawns of the same scripts, and the event loop meanwhile."""
+"""Runs in the sandbox, compared with plain processes of the same scripts, and delays of the event loop."""
 
 import asyncio
 import os
@@ -19,7 +19,7 @@ from benchmarks.measuring import Comparison, compare
 
 ROUNDS = 20
 PAUSE_SECONDS = 0.1
-"""Long enough for the next interpreter to be ready."""
+"""Long enough for the next warm interpreter to be ready."""
 RUNS, AT_ONCE, REPEATS = 40, 4, 5
 SCRIPTS = {
     "execute.js": "const input = JSON.parse(process.env.INPUT_JSON); console.log(JSON.stringify({ got: input }));",
@@ -36,9 +36,9 @@ Work = Callable[[], Awaitable[None]]
 
 
 async def run() -> list[Comparison]:
-    """Everything that the walls promise about speed."""
-    with tempfile.TemporaryDirectory() as place:
-        folder = _scripts(Path(place) / "skill")
+    """All measurements of the sandbox."""
+    with tempfile.TemporaryDirectory() as directory:
+        folder = _scripts(Path(directory) / "skill")
         starts = [await _start(folder, kind, script, goal) for kind, script, goal in GOALS]
         return [*starts, *await _many_at_once(folder)]
 
@@ -59,9 +59,9 @@ async def _start(folder: Path, kind: str, script: str, goal: float) -> Compariso
 
         return await compare(
             f"a {kind} run of {script}",
-            lambda: _inside(sandbox, folder, script),
-            "a bare spawn",
-            lambda: _bare(folder, script),
+            lambda: _in_sandbox(sandbox, folder, script),
+            "a plain process",
+            lambda: _plain(folder, script),
             goal=goal,
             rounds=ROUNDS,
             between=recover,
@@ -73,19 +73,19 @@ async def _many_at_once(folder: Path) -> list[Comparison]:
         gaps: list[float] = []
 
         async def ours() -> None:
-            gaps.append(await _largest_gap(lambda: _many(lambda: _inside(sandbox, folder, "execute.js"))))
+            gaps.append(await _largest_gap(lambda: _many(lambda: _in_sandbox(sandbox, folder, "execute.js"))))
 
         throughput = await compare(
             f"{RUNS} runs of execute.js, {AT_ONCE} at once",
             ours,
-            "bare spawns",
-            lambda: _many(lambda: _bare(folder, "execute.js")),
+            "plain processes",
+            lambda: _many(lambda: _plain(folder, "execute.js")),
             goal=1.1,
             rounds=REPEATS,
         )
         idle = [await _largest_gap(lambda: asyncio.sleep(0.5)) for _ in range(REPEATS)]
     gap = Comparison(
-        what="the event loop's largest gap meanwhile, over idle",
+        what="largest gap of the event loop during these runs, minus idle",
         ours_ms=max(0.0, statistics.median(gaps) - statistics.median(idle)) * 1000,
         baseline="the 50 ms allowed",
         baseline_ms=50,
@@ -106,7 +106,7 @@ async def _many(work: Work) -> None:
 
 
 async def _largest_gap(work: Work) -> float:
-    """The longest time that the event loop was not free while something else went on."""
+    """The longest time that the event loop was blocked during `work`."""
     largest, last = 0.0, time.perf_counter()
 
     async def tick() -> None:
@@ -130,13 +130,13 @@ async def _sandbox(*, warm: int, max_concurrency: int = 2) -> AsyncIterator[Sand
         yield sandbox
 
 
-async def _inside(sandbox: Sandbox, folder: Path, script: str) -> None:
+async def _in_sandbox(sandbox: Sandbox, folder: Path, script: str) -> None:
     result = await sandbox.run(Job(skill="bench", folder=folder, script=script, input={"a": 1}, timeout_ms=30_000))
     if not result.success:
         raise RuntimeError(result.error)
 
 
-async def _bare(folder: Path, script: str) -> None:
+async def _plain(folder: Path, script: str) -> None:
     programs = {"execute.js": shutil.which("node") or "node", "execute.py": sys.executable, "execute.sh": "/bin/sh"}
     process = await asyncio.create_subprocess_exec(
         programs[script],
@@ -148,4 +148,4 @@ async def _bare(folder: Path, script: str) -> None:
     )
     await process.communicate()
     if process.returncode:
-        raise RuntimeError(f"{script} ended with {process.returncode}")
+        raise RuntimeError(f"{script} exited with {process.returncode}")

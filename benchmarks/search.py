@@ -1,4 +1,4 @@
-"""Search against a numpy scan, indexing, one write, and the way from a start to the first answer."""
+"""Search compared with a numpy scan, indexing, one write, and the time from a start to the first answer."""
 
 import itertools
 import random
@@ -17,7 +17,7 @@ from apexbridge.retrieval.documents import Document
 from apexbridge.retrieval.embedders.embedder import Embedder, choose_embedder
 from apexbridge.retrieval.index.lance import IndexedSkill, LanceStore
 from apexbridge.retrieval.service import ToolRetrievalService
-from benchmarks.measuring import Comparison, compare, promise
+from benchmarks.measuring import Comparison, compare, within_limit
 
 LARGE, SMALL = 10_000, 1_000
 VERBS = ("analyze", "merge", "convert", "summarize", "translate", "deploy", "review", "schedule", "track", "generate")
@@ -46,7 +46,7 @@ anyio.run(main)
 
 
 async def run() -> list[Comparison]:
-    """Everything that search promises about speed."""
+    """All measurements of search."""
     embedder = choose_embedder(RetrievalSettings())
     embedder.embed_request("load the models")
     return [
@@ -74,13 +74,13 @@ def _requests() -> Iterator[str]:
 
 async def _searches(embedder: Embedder) -> list[Comparison]:
     chance = np.random.default_rng(1)
-    with tempfile.TemporaryDirectory() as place:
-        service = ToolRetrievalService(Path(place), embedder)
+    with tempfile.TemporaryDirectory() as directory:
+        service = ToolRetrievalService(Path(directory), embedder)
         vectors = chance.normal(size=(LARGE, embedder.dimensions)).astype(np.float32)
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
         await service.upsert(_documents(LARGE), list(vectors))
-        parts = np.split(vectors, np.cumsum(embedder.dimensions_by_model)[:-1], axis=1)
-        matrices = [np.ascontiguousarray(part) for part in parts]
+        split = np.split(vectors, np.cumsum(embedder.dimensions_by_model)[:-1], axis=1)
+        matrices = [np.ascontiguousarray(matrix) for matrix in split]
         requests = _requests()
         known = list(itertools.islice(requests, 200))
         for request in known:
@@ -122,14 +122,14 @@ async def _searches(embedder: Embedder) -> list[Comparison]:
 
 async def _indexing(embedder: Embedder) -> list[Comparison]:
     documents = _documents(SMALL)
-    with tempfile.TemporaryDirectory() as place:
-        data_dir = Path(place) / "data"
+    with tempfile.TemporaryDirectory() as directory:
+        data_dir = Path(directory) / "data"
         data_dir.mkdir()
         service = ToolRetrievalService(data_dir, embedder)
         async with service.running():
             begun = time.perf_counter()
             await service.index_skills(documents)
-            indexed = promise(f"{SMALL:,} skills indexed", (time.perf_counter() - begun) * 1000, 10_000)
+            indexed = within_limit(f"{SMALL:,} skills indexed", (time.perf_counter() - begun) * 1000, 10_000)
         store = LanceStore(data_dir / "skills.lance")
         vector = embedder.embed_documents(documents[:1])[0]
         writes = []
@@ -139,12 +139,12 @@ async def _indexing(embedder: Embedder) -> list[Comparison]:
             await service.upsert([one.document], [vector])
             store.write_skills(embedder.id, [one], [])
             writes.append((time.perf_counter() - begun) * 1000)
-        written = promise("one skill written, its vector made before", sorted(writes[1:])[20], 15)
-        return [indexed, written, _first_answer(Path(place) / "library", documents)]
+        written = within_limit("one skill written, with a precomputed vector", sorted(writes[1:])[20], 15)
+        return [indexed, written, _first_answer(Path(directory) / "library", documents)]
 
 
 def _first_answer(data_dir: Path, documents: list[Document]) -> Comparison:
-    """CPU from a fresh process to the first answer; the first of these processes does the indexing."""
+    """CPU time of a new process until its first answer. The first of these processes does the indexing."""
     for document in documents:
         folder = data_dir / "skills" / document.name
         folder.mkdir(parents=True)
@@ -156,4 +156,4 @@ def _first_answer(data_dir: Path, documents: list[Document]) -> Comparison:
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         times.append((after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime) * 1000)
     what = f"CPU from a start with {SMALL:,} indexed skills to the first answer"
-    return promise(what, sorted(times[1:])[2], 2_500)
+    return within_limit(what, sorted(times[1:])[2], 2_500)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The parts of the tests that no wheel carries: today a browser, for the pages the server shows.
+# Installs test dependencies that are not available as wheels: a browser, for the tests of HTML pages.
 set -euo pipefail
 
 for name in chromium chromium-browser google-chrome; do
@@ -13,6 +13,6 @@ if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
     exit 0
 fi
 
-echo "The page tests need a Chromium browser and it cannot be installed from here." >&2
+echo "The page tests need a Chromium browser, and this script cannot install it." >&2
 echo "Install one (Debian: sudo apt-get install chromium), then run make test again." >&2
 exit 1

@@ -18,14 +18,13 @@ from apexbridge.bridge import DATABASE_FILE, Bridge
 from apexbridge.retrieval.config import RetrievalSettings
 from apexbridge.retrieval.embedders.embedder import Embedder, choose_embedder
 from apexbridge.settings import Settings
-from apexbridge.skills.config import SkillsSettings
 from apexbridge.skills.manager import SkillManager
 from apexbridge.storage.database import Database
 from apexbridge.surfaces.http.app import create_app
 from apexbridge.tools.naming import SKILL_PREFIX
 from apexbridge.tools.registry import ToolRegistry
 from tests.loop_watchdog import pytest_runtest_call as pytest_runtest_call  # pytest finds the hook here
-from tests.making import WatchedIndex, WatchedRunner
+from tests.making import WatchedIndex, skill_manager
 
 hypothesis.settings.register_profile(
     "unhurried", deadline=None
@@ -67,13 +66,12 @@ def data_dir(tmp_path: Path) -> Path:
 
 
 class Workshop:
-    """A manager over real folders and a real database, with the other rooms' side in the test's hands."""
+    """A manager over real folders and a real database, with an index that tests can inspect and break."""
 
     def __init__(self, data_dir: Path) -> None:
         self.data_dir = data_dir
         self.index = WatchedIndex()
         self.tools = ToolRegistry()
-        self.runner = WatchedRunner()
 
     @property
     def tool_names(self) -> list[str]:
@@ -87,13 +85,7 @@ class Workshop:
         self.data_dir.mkdir(exist_ok=True)
         database = Database(self.data_dir / DATABASE_FILE)
         try:
-            manager = SkillManager(
-                data_dir=self.data_dir,
-                database=database,
-                settings=SkillsSettings(**settings),
-                index=self.index,
-                runner=self.runner,
-            )
+            manager = skill_manager(self.data_dir, database, self.index, **settings)
             self.tools = manager.tools
             await manager.initialize()
             yield manager

@@ -7,13 +7,19 @@ import stat
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from apexbridge.sandbox.models import ExecutionResult
-from apexbridge.skills.ports import IndexDocument, RunRequest
-from apexbridge.skills.runs.inputs import HeldFiles
+from apexbridge.disk import Disk
+from apexbridge.skills.config import SkillsSettings
+from apexbridge.skills.manager import SkillManager
+from apexbridge.skills.store.catalog import Catalog
+from apexbridge.skills.store.indexer import IndexDocument, SkillIndex
+from apexbridge.storage.approvals import SqliteApprovals
+from apexbridge.storage.database import Database
+from apexbridge.tools.approvals import Approvals as Confirmation
+from apexbridge.tools.registry import ToolRegistry
 
 MEGABYTE = 1024 * 1024
 DESCRIPTION = "Writes commit messages out of a diff. 自动生成提交信息"
@@ -187,34 +193,18 @@ class WatchedIndex:
         return len(gone)
 
 
-class StartedOutcome:
-    """A run that has ended already."""
-
-    id = "0" * 32
-
-    def __init__(self, outcome: ExecutionResult) -> None:
-        self._outcome = outcome
-
-    async def result(self) -> ExecutionResult:
-        return self._outcome
-
-    def cancel(self) -> None:
-        """Too late."""
-
-    def when_over(self, call: Callable[[ExecutionResult | None], None]) -> None:
-        call(self._outcome)
-
-
-class WatchedRunner:
-    """Takes run requests and answers as told; the walls themselves are another room's."""
-
-    def __init__(self) -> None:
-        self.requests: list[RunRequest] = []
-        self.outcome = ExecutionResult(id="0" * 32, success=True, status="success", exit_code=0, duration=150)
-
-    async def hold(self, files: Sequence[str], *, caller: str) -> HeldFiles:
-        return HeldFiles()
-
-    async def start(self, request: RunRequest) -> StartedOutcome:
-        self.requests.append(request)
-        return StartedOutcome(self.outcome)
+def skill_manager(data_dir: Path, database: Database, index: SkillIndex, **settings: Any) -> SkillManager:
+    """A manager without a sandbox: it installs and renders skills, and runs none."""
+    skills = SkillsSettings(**settings)
+    confirmation = Confirmation(SqliteApprovals(database), enabled=skills.confirm_dangerous)
+    return SkillManager(
+        data_dir=data_dir,
+        database=database,
+        catalog=Catalog(database, skills.default_mode),
+        index=index,
+        tools=ToolRegistry(confirmation=confirmation),
+        confirmation=confirmation,
+        tracker=None,
+        disk=Disk(data_dir),
+        settings=skills,
+    )

@@ -406,9 +406,9 @@ async def test_copies_of_approved_files_count_as_the_callers(data_dir: Path, emb
         caller, runs = identity_of(key), gate.bridge.runs
         before = gate.bridge.disk.used_by(caller)
         with pytest.raises(ServerError):
-            await runs.hold(["large.txt"], caller=caller)
+            await runs.inputs.hold(["large.txt"], caller=caller)
         (await gate.write(key, "large.txt", 1_000_000)).raise_for_status()
-        with await runs.hold(["large.txt"], caller=caller) as held:
+        with await runs.inputs.hold(["large.txt"], caller=caller) as held:
             assert [file["bytes"] for file in held.described] == [1_000_000]
             assert gate.bridge.disk.used_by(caller) > before - 1_500_000
         assert gate.bridge.disk.used_by(caller) < before

@@ -27,18 +27,17 @@ from apexbridge.retrieval.glossary import translated
 from apexbridge.retrieval.text import name_words, tokens, visible
 from apexbridge.sandbox.masking import StreamMasker
 from apexbridge.sandbox.outcome import Ending, failure_of
-from apexbridge.skills.models import PackageFile
 from apexbridge.skills.package.dependencies import read_dependencies, script_blocks
 from apexbridge.skills.package.entry_names import collision_key, is_odd
 from apexbridge.skills.package.frontmatter import parse_leniently, replace_description
-from apexbridge.skills.package.names import lenient_name, slug
 from apexbridge.skills.package.permissions import parse as parse_permission
 from apexbridge.skills.package.repair import repair
 from apexbridge.skills.package.script_arguments import derive
+from apexbridge.skills.package.skill import PackageFile, lenient_name, slug
 from apexbridge.skills.package.skill_md import read_skill_markdown
-from apexbridge.skills.package.validator import assess
+from apexbridge.skills.package.validation import assess
 from apexbridge.skills.runs.direct import render
-from apexbridge.skills.runs.uploads import safe_name
+from apexbridge.skills.runs.input_files import safe_name
 from apexbridge.storage.audit import masked
 from apexbridge.tools.callview import summary_of, whole_of
 from apexbridge.tools.executor import bounded

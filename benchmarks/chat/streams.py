@@ -1,64 +1,66 @@
-"""A thousand streams open at once: memory at the peak, every one served, and nothing left."""
+"""A thousand concurrent streams: peak memory, all streams complete, no leaked descriptors."""
 
 import time
 
-from benchmarks.chat.places import SLOW_EVENTS, Places, Process, told
-from benchmarks.measuring import Comparison, promise
+from benchmarks.chat.servers import SLOW_EVENTS, Process, Servers, result_of
+from benchmarks.measuring import Comparison, within_limit
 
 STREAMS = 1_000
 RAMP_SECONDS = 2.0
 OPEN_SECONDS = 10
-MOST_MB = 1_000
-MOST_DESCRIPTORS = 5
+MAX_MB = 1_000
+MAX_DESCRIPTORS = 5
 IDLE_SECONDS = 40
-"""For so long an idle connection to the model's server may be kept for the next request."""
-LOOK_SECONDS = 0.25
+"""Idle connections to the model server may be reused for this time."""
+SAMPLE_SECONDS = 0.25
 BODY = {"model": "slow", "stream": True, "messages": [{"role": "user", "content": "Say something, slowly."}]}
 
 
-def measure(places: Places, *, bare: bool) -> list[Comparison]:
-    """Through ours, and where that is asked through a bare pass-through as well."""
-    ours = places.ours
+def measure(servers: Servers, *, bare: bool) -> list[Comparison]:
+    """Measure apexbridge, and with `bare` also a plain pass-through."""
+    ours = servers.ours
     before = ours.descriptors()
-    print(f"{STREAMS:,} open streams with an event a second, {SLOW_EVENTS} of them")
-    peak, together = _hold("ours", places, ours)
+    print(f"{STREAMS:,} open streams with an event per second, {SLOW_EVENTS} events each")
+    peak, concurrent = _hold("ours", servers, ours)
     begun = time.monotonic()
     if bare:
-        _hold("bare", places, places.bare)
+        _hold("bare", servers, servers.bare)
     while ours.descriptors() > before and time.monotonic() - begun < IDLE_SECONDS:
         time.sleep(1)
     after = ours.descriptors()
-    print(f"    ours afterwards  memory {ours.rss_mb():.0f} MB, descriptors {after} of {before} before", flush=True)
+    print(f"    ours, afterwards memory {ours.rss_mb():.0f} MB, descriptors {after}, before {before}", flush=True)
     return [
         Comparison(
-            what=f"seconds for which {STREAMS:,} streams are to be open together",
+            what=f"required seconds with {STREAMS:,} concurrent streams",
             ours_ms=OPEN_SECONDS,
-            baseline="those they were",
-            baseline_ms=together,
+            baseline="measured",
+            baseline_ms=concurrent,
             goal=1.0,
             spread=1.0,
             unit="s",
         ),
-        promise(f"memory at {STREAMS:,} open streams", peak, MOST_MB, unit="MB"),
-        promise(f"descriptors left by {STREAMS:,} streams", max(0, after - before), MOST_DESCRIPTORS, unit="more"),
+        within_limit(f"memory at {STREAMS:,} open streams", peak, MAX_MB, unit="MB"),
+        within_limit(
+            f"descriptors leaked by {STREAMS:,} streams", max(0, after - before), MAX_DESCRIPTORS, unit="more"
+        ),
     ]
 
 
-def _hold(name: str, places: Places, place: Process) -> tuple[float, float]:
-    """Open them all, to their good end; gives the peak of memory, and for how long all were open."""
-    memory, descriptors = place.rss_mb(), place.descriptors()
-    cpu, begun = place.cpu_ms(), time.monotonic()
-    clients = places.load(place, BODY, connections=STREAMS, requests=STREAMS, ramp=RAMP_SECONDS)
+def _hold(name: str, servers: Servers, server: Process) -> tuple[float, float]:
+    """Open all streams and wait until they end; returns the peak memory, and for how long all were open."""
+    memory, descriptors = server.rss_mb(), server.descriptors()
+    cpu, begun = server.cpu_ms(), time.monotonic()
+    clients = servers.load(server, BODY, connections=STREAMS, requests=STREAMS, ramp=RAMP_SECONDS)
     peak, most = memory, descriptors
     while clients.poll() is None:
-        peak, most = max(peak, place.rss_mb()), max(most, place.descriptors())
-        time.sleep(LOOK_SECONDS)
-    answer = told(clients)
-    used = (place.cpu_ms() - cpu) / (time.monotonic() - begun) / 10
+        peak, most = max(peak, server.rss_mb()), max(most, server.descriptors())
+        time.sleep(SAMPLE_SECONDS)
+    result = result_of(clients)
+    used = (server.cpu_ms() - cpu) / (time.monotonic() - begun) / 10
     print(
         f"    {name:16} memory {memory:.0f} MB before, {peak:.0f} at the peak, "
-        f"{(peak - memory) * 1024 / STREAMS:.0f} KB a stream; descriptors {descriptors} before, {most} at the peak; "
-        f"all {answer['answered']:,} open for {answer['allOpenSeconds']:.1f} s and ended well; {used:.0f} % of a core",
+        f"{(peak - memory) * 1024 / STREAMS:.0f} KB per stream; descriptors {descriptors} before, {most} at the peak; "
+        f"all {result['answered']:,} open for {result['allOpenSeconds']:.1f} s and complete; {used:.0f} % of a core",
         flush=True,
     )
-    return peak, answer["allOpenSeconds"]
+    return peak, result["allOpenSeconds"]

@@ -1,6 +1,6 @@
-"""Many clients that cost next to nothing: plain sockets and one selector. Takes a job as JSON, tells what came of it.
+"""Many cheap clients: plain sockets and one selector. Takes a job as JSON and prints the result as JSON.
 
-A job: `url`, `key`, `body`, `connections`, `requests` (of all connections together), and `ramp`, the seconds over
+A job has `url`, `key`, `body`, `connections`, `requests` (of all connections together), and `ramp`, the seconds over
 which connections are opened.
 """
 
@@ -13,27 +13,27 @@ import urllib.parse
 from typing import Any
 
 JOB: dict[str, Any] = json.loads(sys.argv[1])
-PLACE = urllib.parse.urlsplit(JOB["url"])
+SERVER = urllib.parse.urlsplit(JOB["url"])
 BODY = json.dumps(JOB["body"]).encode()
 IS_STREAM = bool(JOB["body"].get("stream"))
 REQUEST = (
-    f"POST /v1/chat/completions HTTP/1.1\r\nhost: {PLACE.netloc}\r\nauthorization: Bearer {JOB['key']}\r\n"
+    f"POST /v1/chat/completions HTTP/1.1\r\nhost: {SERVER.netloc}\r\nauthorization: Bearer {JOB['key']}\r\n"
     f"content-type: application/json\r\ncontent-length: {len(BODY)}\r\n\r\n"
 ).encode() + BODY
-LAST_PIECE = b"\r\n0\r\n\r\n"
+LAST_CHUNK = b"\r\n0\r\n\r\n"
 SILENCE_SECONDS = 30
 
 
 class Link:
-    """One connection, and the answer that comes over it."""
+    """One connection, and the response it receives."""
 
     def __init__(self) -> None:
-        self.socket = socket.create_connection((PLACE.hostname, PLACE.port))
+        self.socket = socket.create_connection((SERVER.hostname, SERVER.port))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket.settimeout(SILENCE_SECONDS)
-        self.pieces = 0
+        self.reads = 0
 
-    def ask(self) -> None:
+    def send(self) -> None:
         """Send the request."""
         self._received = bytearray()
         self._length = 0
@@ -41,21 +41,21 @@ class Link:
         self.begun = time.perf_counter()
         self.socket.sendall(REQUEST)
 
-    def take(self) -> bool:
-        """Receive what is there; True when the answer is complete."""
+    def receive(self) -> bool:
+        """Receive available data; True if the response is complete."""
         data = self.socket.recv(65536)
         if not data:
             raise RuntimeError(f"closed after {bytes(self._received[-300:])!r}")
         self._received += data
-        self.pieces += 1
+        self.reads += 1
         if self.first is None and (not IS_STREAM or b"data:" in self._received):
             self.first = time.perf_counter()
-        if not (self._received.endswith(LAST_PIECE) if IS_STREAM else self._has_all()):
+        if not (self._received.endswith(LAST_CHUNK) if IS_STREAM else self._has_all()):
             return False
         if not self._received.startswith(b"HTTP/1.1 200") or b"weather" not in self._received:
             raise RuntimeError(bytes(self._received[:600]))
         if IS_STREAM and b"data: [DONE]" not in self._received:
-            raise RuntimeError(f"no end: {bytes(self._received[-300:])!r}")
+            raise RuntimeError(f"no [DONE]: {bytes(self._received[-300:])!r}")
         return True
 
     def _has_all(self) -> bool:
@@ -71,19 +71,19 @@ def sequential(count: int) -> dict[str, Any]:
     """One request after the other on one connection."""
     link, times, firsts = Link(), [], []
     for _ in range(count):
-        link.ask()
-        while not link.take():
+        link.send()
+        while not link.receive():
             pass
         times.append((time.perf_counter() - link.begun) * 1000)
         firsts.append(((link.first or 0.0) - link.begun) * 1000)
     return {"times": times, "firsts": firsts}
 
 
-def together(connections: int, count: int, ramp: float) -> dict[str, Any]:
-    """Several connections at once, each with its next request as soon as it has an answer."""
+def concurrent(connections: int, count: int, ramp: float) -> dict[str, Any]:
+    """Several concurrent connections. Each sends its next request when it has a response."""
     selector = selectors.DefaultSelector()
-    begun, asked, answered, begun_answers = time.perf_counter(), 0, 0, 0
-    all_begun: float | None = None
+    begun, asked, answered, started = time.perf_counter(), 0, 0, 0
+    all_started: float | None = None
     first_end: float | None = None
     links: list[Link] = []
     while answered < count:
@@ -92,38 +92,38 @@ def together(connections: int, count: int, ramp: float) -> dict[str, Any]:
         while len(links) < due:
             links.append(Link())
             selector.register(links[-1].socket, selectors.EVENT_READ, links[-1])
-            links[-1].ask()
+            links[-1].send()
             asked += 1
         ready = selector.select(SILENCE_SECONDS if due == connections else 0.005)
         if not ready and due == connections:
-            raise RuntimeError(f"silence after {answered} of {count} answers")
+            raise RuntimeError(f"no data after {answered} of {count} responses")
         for key, _ in ready:
             link: Link = key.data
             had_first = link.first is not None
-            is_complete = link.take()
+            is_complete = link.receive()
             if not had_first and link.first is not None:
-                begun_answers += 1
-                all_begun = time.perf_counter() if begun_answers == connections else all_begun
+                started += 1
+                all_started = time.perf_counter() if started == connections else all_started
             if is_complete:
                 answered += 1
                 first_end = first_end or time.perf_counter()
                 if asked < count:
-                    link.ask()
+                    link.send()
                     asked += 1
                 else:
                     selector.unregister(link.socket)
                     link.socket.close()
-    open_seconds = first_end - all_begun if first_end and all_begun else 0.0
+    open_seconds = first_end - all_started if first_end and all_started else 0.0
     return {
         "seconds": time.perf_counter() - begun,
         "answered": answered,
         "allOpenSeconds": open_seconds,
-        "pieces": sum(link.pieces for link in links) / answered,
+        "reads": sum(link.reads for link in links) / answered,
     }
 
 
 if JOB["connections"] == 1:
-    told = sequential(JOB["requests"])
+    result = sequential(JOB["requests"])
 else:
-    told = together(JOB["connections"], JOB["requests"], JOB.get("ramp", 0.0))
-print(json.dumps(told))
+    result = concurrent(JOB["connections"], JOB["requests"], JOB.get("ramp", 0.0))
+print(json.dumps(result))

@@ -1,4 +1,4 @@
-"""A model server that answers in ways that are expensive to read; the model's name chooses one. Prints its port."""
+"""A model server whose responses are expensive to parse. The name of the model selects one. Prints its port."""
 
 import asyncio
 import json
@@ -16,12 +16,12 @@ def chunk(delta: dict[str, Any], finish: str | None = None) -> bytes:
 
 
 def call(**function: str) -> bytes:
-    """A piece of one call."""
+    """A fragment of one call."""
     return chunk({"tool_calls": [{"id": "c1", "function": function}]})
 
 
-def pieces(model: str) -> Iterator[bytes]:
-    """The body of an answer."""
+def chunks(model: str) -> Iterator[bytes]:
+    """The body of a response."""
     if model == "arguments":
         yield call(name="calculate", arguments='"')
         for _ in range(4):
@@ -39,20 +39,20 @@ def pieces(model: str) -> Iterator[bytes]:
 
 
 async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """One request, one answer."""
+    """Answer one request."""
     head = await reader.readuntil(b"\r\n\r\n")
     length = next(int(line[15:]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:"))
     model = json.loads(await reader.readexactly(length))["model"]
     if model == "crowd":
         body = b'{"choices":[' + b"[]," * 5_000_000 + b"0]}"
         kind = b"application/json\r\ncontent-length: %d" % len(body)
-        parts: Iterator[bytes] = iter([body])
+        body_chunks: Iterator[bytes] = iter([body])
     else:
-        kind, parts = b"text/event-stream", pieces(model)
+        kind, body_chunks = b"text/event-stream", chunks(model)
     try:
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: " + kind + b"\r\nconnection: close\r\n\r\n")
-        for part in parts:
-            writer.write(part)
+        for data in body_chunks:
+            writer.write(data)
             await writer.drain()
     except ConnectionError:
         pass
@@ -61,7 +61,7 @@ async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def main() -> None:
-    """Serve until ended."""
+    """Serve until terminated."""
     server = await asyncio.start_server(serve, "127.0.0.1", 0, limit=2**26)
     print(server.sockets[0].getsockname()[1], flush=True)
     await server.serve_forever()

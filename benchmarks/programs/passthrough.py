@@ -1,4 +1,4 @@
-"""The least that a proxy can do: every byte from the client to the model and back; on uvloop where that is asked."""
+"""A minimal proxy that forwards every byte between client and model. The argument `uvloop` selects that event loop."""
 
 import asyncio
 import sys
@@ -8,7 +8,7 @@ from aiohttp import web
 
 
 async def answer(request: web.Request) -> web.StreamResponse:
-    """Pass it on."""
+    """Forward a request."""
     session: aiohttp.ClientSession = request.app["session"]
     data = await request.read()
     url = f"{sys.argv[1]}{request.path}"
@@ -17,13 +17,13 @@ async def answer(request: web.Request) -> web.StreamResponse:
             return web.Response(body=await upstream.read(), status=upstream.status, content_type="application/json")
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await response.prepare(request)
-        async for piece in upstream.content.iter_any():
-            await response.write(piece)
+        async for chunk in upstream.content.iter_any():
+            await response.write(chunk)
         return response
 
 
 async def main() -> None:
-    """Serve on a free port, and say which."""
+    """Serve on a free port and print the URL."""
     app = web.Application()
     app["session"] = aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=None)

@@ -1,12 +1,12 @@
-"""A model that says the same to everybody, as cheaply as can be; which of its ways, a request's `model` says.
+"""A cheap model server with fixed responses. The `model` of a request selects the behaviour.
 
-- `m`: at once, or event after event as fast as others get their turn.
-- `paced`: an event a millisecond, so that no two come together.
-- `slow`: an event a second.
-- `hold`: never ends, and in one piece never begins.
+- `m`: immediately; a stream sends its events as fast as the event loop allows.
+- `paced`: an event per millisecond, so that no two arrive together.
+- `slow`: an event per second.
+- `hold`: a stream never ends; without streaming there is no response.
 - `skill`: calls a skill.
 
-`GET /state` tells which requests are open and when others were broken off.
+`GET /state` returns the open requests, and the times at which others were disconnected.
 """
 
 import asyncio
@@ -28,32 +28,32 @@ LENGTH = re.compile(rb"content-length:\s*(\d+)", re.IGNORECASE)
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 DONE = b"data: [DONE]\n\n"
 opened: dict[str, float] = {}
-broken_off: dict[str, float] = {}
+disconnected: dict[str, float] = {}
 
 
-def piece(data: bytes) -> bytes:
-    """In chunked encoding; the last one is empty."""
+def chunk(data: bytes) -> bytes:
+    """Encode a chunk for chunked transfer encoding. The last chunk is empty."""
     return b"%x\r\n%s\r\n" % (len(data), data)
 
 
 def event(delta: object, finish_reason: str | None = None) -> bytes:
-    """One chunk of a completion."""
+    """One event of a streamed completion."""
     choice = {"index": 0, "delta": delta, "finish_reason": finish_reason}
-    told = {**HEAD, "object": "chat.completion.chunk", "choices": [choice]}
-    return piece(b"data: " + json.dumps(told).encode() + b"\n\n")
+    body = {**HEAD, "object": "chat.completion.chunk", "choices": [choice]}
+    return chunk(b"data: " + json.dumps(body).encode() + b"\n\n")
 
 
-def whole(told: object) -> bytes:
-    """An answer in one piece."""
-    body = json.dumps(told).encode()
+def json_response(value: object) -> bytes:
+    """A response with a JSON body."""
+    body = json.dumps(value).encode()
     return b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body) + body
 
 
 def completion(message: object, finish_reason: str) -> bytes:
-    """A completion in one piece."""
+    """A completion without streaming."""
     choice = {"index": 0, "message": message, "finish_reason": finish_reason}
     usage = {"prompt_tokens": 9, "completion_tokens": 20, "total_tokens": 29}
-    return whole({**HEAD, "object": "chat.completion", "choices": [choice], "usage": usage})
+    return json_response({**HEAD, "object": "chat.completion", "choices": [choice], "usage": usage})
 
 
 def call() -> dict[str, object]:
@@ -63,28 +63,28 @@ def call() -> dict[str, object]:
 
 
 BEGIN = event({"role": "assistant", "content": ""})
-SAID = [event({"content": f"weather{number} "}) for number in range(WORDS)]
-END = [event({}, "stop"), piece(DONE) + piece(b"")]
+TEXT_EVENTS = [event({"content": f"weather{number} "}) for number in range(WORDS)]
+END = [event({}, "stop"), chunk(DONE) + chunk(b"")]
 TEXT = "".join(f"weather{number} " for number in range(WORDS))
 PLAIN = completion({"role": "assistant", "content": TEXT}, "stop")
 CALL = completion({"role": "assistant", "content": None, "tool_calls": [call()]}, "tool_calls")
-CALL_EVENTS = [event({"role": "assistant", "tool_calls": [call()]}), event({}, "tool_calls"), piece(DONE) + piece(b"")]
+CALL_EVENTS = [event({"role": "assistant", "tool_calls": [call()]}), event({}, "tool_calls"), chunk(DONE) + chunk(b"")]
 
 
 def events(model: str) -> Iterator[bytes]:
-    """What is streamed, piece by piece."""
+    """The chunks of a stream."""
     if model == "skill":
         yield from CALL_EVENTS
         return
     yield BEGIN
     while model == "hold":
-        yield from SAID
-    yield from SAID if model != "slow" else SAID[:1] * SLOW_WORDS
+        yield from TEXT_EVENTS
+    yield from TEXT_EVENTS if model != "slow" else TEXT_EVENTS[:1] * SLOW_WORDS
     yield from END
 
 
 class Connection(asyncio.Protocol):
-    """One connection; one request after the other."""
+    """One connection with sequential requests."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -93,19 +93,19 @@ class Connection(asyncio.Protocol):
         self._next: asyncio.Handle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Somebody connected."""
+        """Store the transport."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Somebody left; was an answer still owed?"""
+        """Record a disconnect if a response was still in progress."""
         if self._next is not None:
             self._next.cancel()
         if self._user is not None and opened.pop(self._user, None) is not None:
-            broken_off[self._user] = time.monotonic()
+            disconnected[self._user] = time.monotonic()
 
     def data_received(self, data: bytes) -> None:
-        """Answer as soon as a request is complete."""
+        """Answer when a request is complete."""
         self._received += data
         head, separator, body = self._received.partition(b"\r\n\r\n")
         length = LENGTH.search(head)
@@ -113,7 +113,7 @@ class Connection(asyncio.Protocol):
             return
         self._received = b""
         if head.startswith(b"GET /state"):
-            self._transport.write(whole({"open": list(opened), "brokenOff": broken_off}))
+            self._transport.write(json_response({"open": list(opened), "disconnected": disconnected}))
             return
         self._answer(body)
 
@@ -125,20 +125,20 @@ class Connection(asyncio.Protocol):
             opened[self._user] = time.monotonic()
         if STREAM.search(body) is not None:
             self._transport.write(STREAM_HEAD)
-            self._go_on(events(model), PAUSES.get(model, 0.0))
+            self._send_next(events(model), PAUSES.get(model, 0.0))
         elif model != "hold":
             self._transport.write(CALL if model == "skill" else PLAIN)
             self._end()
 
-    def _go_on(self, rest: Iterator[bytes], pause: float) -> None:
-        data = next(rest, None)
+    def _send_next(self, chunks: Iterator[bytes], pause: float) -> None:
+        data = next(chunks, None)
         if data is None:
             self._next = None
             self._end()
             return
         self._transport.write(data)
-        later = self._loop.call_later(pause, self._go_on, rest, pause) if pause else None
-        self._next = later or self._loop.call_soon(self._go_on, rest, pause)
+        later = self._loop.call_later(pause, self._send_next, chunks, pause) if pause else None
+        self._next = later or self._loop.call_soon(self._send_next, chunks, pause)
 
     def _end(self) -> None:
         if self._user is not None:
@@ -147,7 +147,7 @@ class Connection(asyncio.Protocol):
 
 
 async def main() -> None:
-    """Serve on a free port, and say which."""
+    """Serve on a free port and print the URL."""
     server = await asyncio.get_running_loop().create_server(Connection, "127.0.0.1", 0, backlog=2048)
     print(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
     await asyncio.Event().wait()

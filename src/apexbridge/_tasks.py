@@ -1,13 +1,28 @@
-"""asyncio helpers: complete work despite cancellation, and wait for an event with a timeout."""
+"""asyncio helpers: blocking code in threads, complete work despite cancellation, wait for an event with a timeout."""
 
 import asyncio
-from collections.abc import Awaitable
+import contextvars
+import functools
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 import anyio
 
+MAX_THREADS = 40
+P = ParamSpec("P")
 T = TypeVar("T")
+_threads = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="apexbridge")
+
+
+async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call blocking code in a thread. A cancelled caller waits for the thread, which cannot be interrupted.
+
+    asyncio's own pool has `cpu_count + 4` threads, too few for slow disks on small machines.
+    """
+    call = functools.partial(contextvars.copy_context().run, function, *args, **kwargs)
+    return await run_to_completion(asyncio.get_running_loop().run_in_executor(_threads, call))
 
 
 async def run_to_completion(work: Awaitable[T]) -> T:
@@ -18,8 +33,8 @@ async def run_to_completion(work: Awaitable[T]) -> T:
     """
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
-    # anyio cancels again on every turn of the event loop, so it needs its own shield. That shield does not protect
-    # against Task.cancel, hence the loop.
+    # Starlette's task groups are anyio's, which cancel again on every turn of the event loop. That needs anyio's own
+    # shield, which in turn does not protect against Task.cancel, hence the loop.
     with anyio.CancelScope(shield=True):
         while not task.done():
             try:

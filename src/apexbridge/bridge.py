@@ -4,15 +4,13 @@ import asyncio
 import logging
 import os
 import uuid
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
-import anyio
-import anyio.to_thread
-
 import apexbridge
+from apexbridge._tasks import in_thread
 from apexbridge.agent.approvals import Approver
 from apexbridge.agent.react import ReActStrategy
 from apexbridge.agent.records.store import ChatRecords
@@ -25,12 +23,12 @@ from apexbridge.retrieval.service import ToolRetrievalService
 from apexbridge.sandbox.sandbox import Sandbox
 from apexbridge.settings import Settings
 from apexbridge.skills.manager import SkillManager
-from apexbridge.skills.runs.inputs import InputFiles
-from apexbridge.skills.runs.tracker import Runs
-from apexbridge.skills.runs.uploads import UploadStore
+from apexbridge.skills.runs.input_files import InputFiles, UploadStore
+from apexbridge.skills.runs.tracker import RunTracker
 from apexbridge.skills.sandbox_executor import SkillsSandboxExecutor
+from apexbridge.skills.store.catalog import Catalog
 from apexbridge.skills.store.indexer import Progress
-from apexbridge.skills.tools.builtin import SkillDesk
+from apexbridge.skills.tool_backend import SkillToolBackend
 from apexbridge.skills.watcher import watch as watch_skills
 from apexbridge.storage.approvals import SqliteApprovals
 from apexbridge.storage.audit import AUDIT_FILE, AuditLog
@@ -77,7 +75,7 @@ class Bridge:
         settings: Settings,
         skills: SkillManager,
         retrieval: ToolRetrievalService,
-        runs: Runs,
+        runs: RunTracker,
         sandbox: Sandbox,
         tally: CallTally,
         *,
@@ -117,7 +115,7 @@ class Bridge:
         """Whether the skills that existed at startup are indexed."""
         self._indexing = indexing
         self._progress = progress
-        self._index_lock = anyio.Lock()
+        self._index_lock = asyncio.Lock()
 
     @classmethod
     @asynccontextmanager
@@ -142,10 +140,11 @@ class Bridge:
         settings = settings or Settings()
         embedder = embedder or choose_embedder(settings.retrieval)
         with owned(settings.data_dir):
-            await anyio.to_thread.run_sync(keep_private, settings.data_dir)
-            database = await anyio.to_thread.run_sync(_open_database, settings.data_dir)
+            await in_thread(keep_private, settings.data_dir)
+            database = await in_thread(_open_database, settings.data_dir)
             try:
-                retrieval = ToolRetrievalService(settings.data_dir, embedder, settings.retrieval)
+                catalog = Catalog(database, settings.skills.default_mode)
+                retrieval = ToolRetrievalService(settings.data_dir, embedder, settings.retrieval, facts=catalog.facts)
                 store = RunStore(database)
                 disk = _disk(settings, store)
                 sandbox = Sandbox(settings.sandbox, disk=disk)
@@ -160,13 +159,13 @@ class Bridge:
                     data_dir=settings.data_dir,
                     database=database,
                     settings=settings.skills,
+                    catalog=catalog,
                     index=retrieval,
                     tools=ToolRegistry(confirmation=confirmation, counter=lambda *call: _count(tally, *call)),
                     confirmation=confirmation,
-                    runner=runs,
+                    tracker=runs,
                     disk=disk,
                 )
-                retrieval.facts = skills.facts
                 bridge = cls(
                     settings,
                     skills,
@@ -204,16 +203,18 @@ class Bridge:
                     await skills.initialize(progress, index=False)
                     if indexing == "wait":
                         await bridge._index_skills()
-                    await stack.enter_async_context(
-                        _background(bridge._keep_indexed() if indexing != "on-demand" else None)
-                    )
-                    await stack.enter_async_context(_background(watch_skills(skills) if watch else None))
-                    await stack.enter_async_context(_background(runs.keep_tidy() if watch else None))
-                    await stack.enter_async_context(_background(approvals.keep_tidy() if watch else None))
-                    await stack.enter_async_context(_background(bridge.chats.keep_tidy() if watch else None))
+                    work = [bridge._keep_indexed()] if indexing != "on-demand" else []
+                    if watch:
+                        work += [
+                            watch_skills(skills),
+                            runs.keep_tidy(),
+                            approvals.keep_tidy(),
+                            bridge.chats.keep_tidy(),
+                        ]
+                    await stack.enter_async_context(_background(work))
                     yield bridge
             finally:
-                await anyio.to_thread.run_sync(database.close, abandon_on_cancel=False)
+                await in_thread(database.close)
 
     async def _teach(self, text: str, skill: str, request: ChatRequest) -> None:
         if not self.disk.is_short:
@@ -221,7 +222,7 @@ class Bridge:
 
     def _register_tools(self, workspace: Workspace) -> None:
         """Register the built-in tools and the tools of other packages."""
-        desk = SkillDesk(self.skills)
+        backend = SkillToolBackend(self.skills)
         for tool in (
             file_read(workspace),
             file_write(workspace),
@@ -230,8 +231,8 @@ class Bridge:
             datetime_tool,
             platform_detect(lambda: self.sandbox.node_version, own_version=apexbridge.__version__),
             vector_search(self._search),
-            read_skill(desk),
-            run_skill(desk),
+            read_skill(backend),
+            run_skill(backend),
         ):
             self.builtins.tools.register(tool)
         register_packages(self.tools)
@@ -288,22 +289,22 @@ class Bridge:
                 await self._index_skills()
             except Exception:
                 logger.exception("the skills could not be indexed; trying again in %s s", RETRY_SECONDS)
-                await anyio.sleep(RETRY_SECONDS)
+                await asyncio.sleep(RETRY_SECONDS)
         await self.skills.index_in_background()
 
 
 @asynccontextmanager
-async def _background(work: Coroutine[None, None, None] | None) -> AsyncIterator[None]:
-    """Run a coroutine while the block lasts. A task group would wrap the block's own errors in an exception group."""
-    task = asyncio.create_task(work) if work is not None else None
+async def _background(work: Iterable[Coroutine[None, None, None]]) -> AsyncIterator[None]:
+    """Run these while the block lasts. A task group would wrap the block's own errors in an exception group."""
+    tasks = [asyncio.create_task(one) for one in work]
     try:
         yield
     finally:
-        if task is not None:
+        for task in tasks:
             task.cancel()
-            await asyncio.wait([task])
-            if not task.cancelled() and (error := task.exception()):
-                logger.error("something in the background had ended early", exc_info=error)
+        for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(outcome, Exception):
+                logger.error("a background task ended early", exc_info=outcome)
 
 
 def _count(tally: CallTally, tool: str, success: bool, duration_ms: int) -> None:
@@ -353,14 +354,16 @@ def _runs(
     workspace: Workspace,
     keys: KeyStore,
     disk: Disk,
-) -> Runs:
+) -> RunTracker:
     uploads = UploadStore(_uploads_folder(settings), disk=disk)
-    return Runs(
+    return RunTracker(
         sandbox,
         store=store,
         statistics=CallStatisticsStore(database),
         folder=_runs_folder(settings),
-        inputs=InputFiles(workspace=workspace, uploads=uploads, reach=keys.reach),
+        inputs=InputFiles(
+            workspace=workspace, uploads=uploads, reach=keys.reach, folder=_runs_folder(settings), disk=disk
+        ),
         uploads=uploads,
         disk=disk,
         record_input=settings.record_input,

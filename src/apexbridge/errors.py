@@ -173,8 +173,8 @@ class InvalidSkillStructureError(SkillError):
     def __init__(
         self, errors: list[str], *, skill: str | None = None, message: str | None = None, **details: Any
     ) -> None:
-        told = message or f"Invalid skill structure: {'; '.join(errors)}"
-        super().__init__(told, skill=skill, errors=errors, **details)
+        text = message or f"Invalid skill structure: {'; '.join(errors)}"
+        super().__init__(text, skill=skill, errors=errors, **details)
 
 
 class InvalidArchiveError(SkillError):

@@ -44,7 +44,7 @@ from apexbridge.sandbox.run_input import MAX_INPUT_BYTES, MAX_INPUT_FILES
 from apexbridge.sandbox.seccomp import refused_numbers
 from apexbridge.settings import SETTINGS_FILE, Settings, load_settings
 from apexbridge.skills.manager import SkillManager
-from apexbridge.skills.runs.tracker import Runs
+from apexbridge.skills.runs.tracker import RunTracker
 from apexbridge.skills.sandbox_executor import SkillsSandboxExecutor
 from apexbridge.surfaces.cli.app import app as cli
 from apexbridge.surfaces.cli.app import main as apex
@@ -75,7 +75,7 @@ INHERITED = {
 """Shapes whose section tells only what they add."""
 OF_INSTANCES: dict[type, set[str]] = {
     SkillsSandboxExecutor: set(),
-    Runs: {"uploads"},
+    RunTracker: {"inputs", "uploads"},
     ToolRegistry: {"executor"},
     BuiltInExecutor: {"tools"},
     Approvals: set(),

@@ -17,13 +17,13 @@ from typing import Any
 import anyio
 import pytest
 
+from apexbridge.disk import Disk
 from apexbridge.errors import InvalidInputError, ServerError
 from apexbridge.sandbox.config import GUARANTEES, MB, BackendChoice, SandboxSettings
 from apexbridge.sandbox.layers.store import LayerStore
 from apexbridge.sandbox.models import Grants, InputFile
 from apexbridge.sandbox.sandbox import Sandbox
-from apexbridge.skills.runs.inputs import InputFiles
-from apexbridge.skills.runs.uploads import UploadStore
+from apexbridge.skills.runs.input_files import InputFiles, UploadStore
 from apexbridge.tools.builtin.files.workspace import Workspace
 from tests.sandbox.bench import SECONDS, Bench, OutputRecorder, marker, named
 from tests.sandbox.conftest import Opener
@@ -197,6 +197,8 @@ async def test_500_input_files_of_50_megabytes_are_taken_and_nothing_beyond(cold
         workspace=Workspace(workspace, lambda run, _: None),
         uploads=UploadStore(tmp_path / "uploads"),
         reach=lambda _: None,
+        folder=tmp_path,
+        disk=Disk(tmp_path),
     )
     text = """
 import json, os

@@ -19,7 +19,7 @@ import anyio
 from apexbridge.bridge import DATABASE_FILE
 from apexbridge.skills.manager import SkillManager
 from apexbridge.storage.database import Database
-from tests.making import skill_zip
+from tests.making import WatchedIndex, skill_manager, skill_zip
 from tests.skills.test_plugins import plugin_zip
 
 STEPS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.chmod", "ctypes.dlsym", "os.truncate"}
@@ -42,11 +42,11 @@ CHANGES: dict[str, Callable[[SkillManager], Awaitable[Any]]] = {
 
 @asynccontextmanager
 async def opened(data_dir: Path) -> AsyncIterator[SkillManager]:
-    """The library alone: what the index does to the disk is its own and can always be made anew."""
+    """The library alone: the index can always be rebuilt."""
     data_dir.mkdir(exist_ok=True)
     database = Database(data_dir / DATABASE_FILE)
     try:
-        library = SkillManager(data_dir=data_dir, database=database)
+        library = skill_manager(data_dir, database, WatchedIndex())
         await library.initialize()
         yield library
     finally:

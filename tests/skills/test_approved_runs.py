@@ -14,8 +14,8 @@ from apexbridge.errors import ApexBridgeError
 from apexbridge.retrieval.embedders.embedder import Embedder
 from apexbridge.sandbox.models import ExecutionResult, InputFile
 from apexbridge.settings import Settings
-from apexbridge.skills.runs.execution import Call
-from apexbridge.skills.runs.inputs import HeldFiles
+from apexbridge.skills.runs.input_files import HeldFiles
+from apexbridge.skills.runs.service import SkillCall
 from apexbridge.skills.runs.tracker import Run
 from tests.making import skill_zip
 from tests.waiting import until
@@ -160,7 +160,7 @@ async def other_files(bridge: Bridge, id: str) -> None:
 
 
 async def queue_full(bridge: Bridge, id: str) -> None:
-    busy = await bridge.skills.start_skill("waits", Call())
+    busy = await bridge.skills.runs.call(SkillCall(skill="waits"))
     assert isinstance(busy, Run)
     assert await code_of(run(bridge, files=["a.txt"], approval=id)) in ("QUEUE_FULL", "APPROVAL_INVALID")
     busy.cancel()
@@ -193,7 +193,7 @@ async def unrelated_without_questions(bridge: Bridge, id: str) -> None:
 
 
 async def queue_full_of_tool(bridge: Bridge, id: str) -> None:
-    busy = await bridge.skills.start_skill("waits", Call())
+    busy = await bridge.skills.runs.call(SkillCall(skill="waits"))
     assert isinstance(busy, Run)
     assert await code_of(bridge.tools.execute("skill:danger", {}, approval=id)) == "QUEUE_FULL"
     busy.cancel()
@@ -219,7 +219,7 @@ async def test_a_call_that_never_began_leaves_its_approval_for_another_try(seria
     workspace_file(serial, "a.txt", "a.txt")
     id, by_tool = await approved(serial, files=["a.txt"]), await approved(serial)
     await queue_full(serial, id)
-    busy = await serial.skills.start_skill("waits", Call())
+    busy = await serial.skills.runs.call(SkillCall(skill="waits"))
     assert isinstance(busy, Run)
     assert await code_of(serial.tools.execute("skill:danger", {}, approval=by_tool)) == "QUEUE_FULL"
     busy.cancel()
@@ -231,23 +231,23 @@ async def test_a_call_that_never_began_leaves_its_approval_for_another_try(seria
 
 
 # --------------------------------------------------------------------------------------------------------- the gate
-async def settled(bridge: Bridge) -> None:
-    """Nobody is at work, and a skill can be replaced and removed."""
-    await until(lambda: not bridge.skills._gate.working_count)
+async def gate_is_open(bridge: Bridge) -> None:
+    """No work is left, and a skill can be replaced and removed."""
+    await until(lambda: not bridge.skills.store.gate.working_count)
     with anyio.fail_after(PATIENCE):
-        async with bridge.skills._gate.closed():
+        async with bridge.skills.store.gate.closed():
             pass
         await install(bridge, "danger", READS, dangerous=True)
         await bridge.skills.uninstall_skill("danger")
-    assert bridge.skills._gate.working_count == 0
+    assert bridge.skills.store.gate.working_count == 0
 
 
 STEPS = [
-    "skills._standing",
-    "skills._execution.hold",
+    "skills.runs._find",
+    "skills.runs._hold",
+    "runs.inputs.hold",
     "tools.executor.admit",
-    "skills._begin",
-    "skills._execution.start",
+    "skills.runs._start",
     "runs.start",
     "tools.executor.open",
 ]
@@ -272,10 +272,9 @@ async def test_a_failure_at_any_step_leaves_the_gate(
     with monkeypatch.context() as patch:
         patch.setattr(type(owner), name, fails)
         with pytest.raises(error):
-            await serial.skills.start_skill("danger", Call(files=["a.txt"]), approval=id)
-    # Only a run that began uses the approval.
-    assert await state(serial, id) == ("used" if step == "tools.executor.open" else "approved")
-    await settled(serial)
+            await serial.skills.runs.call(SkillCall(skill="danger", files=["a.txt"], approval=id))
+    assert await state(serial, id) == "approved"  # only a run that began uses the approval
+    await gate_is_open(serial)
 
 
 @pytest.mark.parametrize("mode", ["direct", "sandbox"])
@@ -289,13 +288,13 @@ async def test_a_call_that_cannot_be_recorded_leaves_the_gate(
         with monkeypatch.context() as patch:
             patch.setattr(f"apexbridge.tools.calls.CallRecord.{name}", fails)
             try:
-                started = await serial.skills.start_skill("waits", Call(mode=mode))
+                started = await serial.skills.runs.call(SkillCall(skill="waits", mode=mode))
             except RuntimeError:
                 continue
             if isinstance(started, Run):
                 started.cancel()
                 await started.result()
-    await settled(serial)
+    await gate_is_open(serial)
 
 
 @pytest.mark.slow
@@ -310,11 +309,11 @@ async def test_calls_that_are_cancelled_at_any_moment_leave_the_gate(serial: Bri
         calling.cancel()
         await asyncio.wait([calling])
         assert await state(serial, id) in ("approved", "used")
-    await settled(serial)
+    await gate_is_open(serial)
 
 
 async def test_a_pass_leaves_the_gate_once(serial: Bridge) -> None:
-    gate = serial.skills._gate
+    gate = serial.skills.store.gate
     one, other = await gate.enter(), await gate.enter()
     for _ in range(3):
         one.close()

@@ -2,34 +2,48 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.lowlevel
 import pytest
 
+from apexbridge.bridge import Bridge
 from apexbridge.errors import ApexBridgeError, DirectModeDisabledError, InvalidInputError, ServerError, SkillError
+from apexbridge.sandbox.models import ExecutionResult
 from apexbridge.skills.manager import SkillManager
 from apexbridge.skills.models import DirectSkillResult
-from apexbridge.skills.ports import IndexDocument, NoIndex, NoRunner
 from apexbridge.skills.runs.direct import render
+from apexbridge.skills.runs.service import SkillCall
+from apexbridge.skills.runs.tracker import Run
+from apexbridge.skills.store.indexer import IndexDocument
 from tests.conftest import Workshop
-from tests.making import StartedOutcome, skill_zip, write_skill
+from tests.making import skill_zip, write_skill
 
 pytestmark = pytest.mark.anyio
 
 
+async def execute(bridge: Bridge, name: str, *args: Any, **call: Any) -> ExecutionResult:
+    result = await bridge.skills.execute_skill(name, *args, **call)
+    assert isinstance(result, ExecutionResult)
+    return result
+
+
 @pytest.mark.requirement("C5")
-async def test_scripts_of_a_pack_without_entry_are_run_by_name(skills: SkillManager, workshop: Workshop) -> None:
+async def test_scripts_of_a_pack_without_entry_are_run_by_name(bridge: Bridge) -> None:
+    skills, echo = bridge.skills, "import os, sys\nprint(sys.argv[1:], os.listdir('input'))\n"
     await skills.install_skill(
-        skill_zip(files={"scripts/a.py": "", "scripts/deep/b.sh": "", "scripts/data.json": "{}"})
+        skill_zip(files={"scripts/a.py": echo, "scripts/deep/b.sh": "", "scripts/data.json": "{}"})
     )
     detail = await skills.get_skill("git-commit")
     assert (detail.mode, detail.entry, detail.scripts) == ("direct", None, ["scripts/a.py", "scripts/deep/b.sh"])
-    await skills.execute_skill("git-commit", {"x": 1}, script="./scripts/a.py", args=["--v"], files=["f"], timeout=9)
-    (request,) = workshop.runner.requests
-    assert (request.script, request.args, request.files, request.timeout_ms) == ("scripts/a.py", ("--v",), ("f",), 9)
-    assert not request.is_entry
-    assert request.content_hash == detail.content_hash
+    workspace = bridge.settings.workspace
+    workspace.mkdir(parents=True, exist_ok=True)
+    (workspace / "f").write_text("")
+    result = await execute(bridge, "git-commit", {"x": 1}, script="./scripts/a.py", args=["--v"], files=["f"])
+    assert result.stdout == "['--v'] ['f']\n"
+    record = await bridge.runs.get(result.id)
+    assert (record.script, record.content_hash) == ("scripts/a.py", detail.content_hash)
     assert isinstance(await skills.execute_skill("git-commit"), DirectSkillResult), "the skill itself stays direct"
     for wrong in ("scripts/none.py", "SKILL.md", "scripts/data.json", "../x.py", "/bin/sh"):
         with pytest.raises(InvalidInputError, match="no script"):
@@ -39,44 +53,37 @@ async def test_scripts_of_a_pack_without_entry_are_run_by_name(skills: SkillMana
 
 
 @pytest.mark.requirement("C5")
-async def test_the_only_runnable_script_is_the_default(skills: SkillManager, workshop: Workshop) -> None:
-    await skills.install_skill(skill_zip("one", files={"scripts/only.sh": "", "scripts/notes.txt": ""}))
-    await skills.install_skill(skill_zip("none"))
-    await skills.execute_skill("one", mode="sandbox")
-    await skills.execute_skill("one", args=["x"])
-    assert [request.script for request in workshop.runner.requests] == ["scripts/only.sh"] * 2
+async def test_the_only_runnable_script_is_the_default(bridge: Bridge) -> None:
+    await bridge.skills.install_skill(skill_zip("one", files={"scripts/only.sh": 'echo "$@"', "scripts/n.txt": ""}))
+    await bridge.skills.install_skill(skill_zip("none"))
+    assert (await execute(bridge, "one", mode="sandbox")).stdout == "\n"
+    assert (await execute(bridge, "one", args=["x"])).stdout == "x\n"
     with pytest.raises(InvalidInputError, match="no script to run"):
-        await skills.execute_skill("none", mode="sandbox")
+        await bridge.skills.execute_skill("none", mode="sandbox")
 
 
-async def test_a_skill_with_an_entry_runs_it_within_its_own_time(skills: SkillManager, workshop: Workshop) -> None:
-    await skills.install_skill(skill_zip(files={"scripts/execute.js": "", "scripts/x.py": ""}, timeout=7))
-    await skills.execute_skill("git-commit", {"a": 1})
-    await skills.execute_skill("git-commit", script="scripts/x.py")
-    first, second = workshop.runner.requests
-    assert (first.script, first.is_entry, first.timeout_ms, first.input) == ("scripts/execute.js", True, 7, {"a": 1})
-    assert not second.is_entry
+async def test_a_skill_with_an_entry_runs_it_within_its_own_time(bridge: Bridge) -> None:
+    entry = "import json, sys, time\nprint(json.load(sys.stdin), flush=True)\ntime.sleep(60)\n"
+    files = {"scripts/execute.py": entry, "scripts/x.py": "import sys\nprint(sys.argv[1:])\n"}
+    await bridge.skills.install_skill(skill_zip(files=files, timeout=3000))
+    result = await execute(bridge, "git-commit", {"a": 1})
+    assert (result.status, result.stdout) == ("timeout", "{'a': 1}\n")
+    assert (await execute(bridge, "git-commit", {"a": 1}, script="scripts/x.py")).stdout == "['--a', '1']\n"
 
 
-async def test_without_a_sandbox_nothing_runs(workshop: Workshop) -> None:
-    workshop.runner = NoRunner()  # type: ignore[assignment]
-    async with workshop.open() as skills:
-        await skills.install_skill(skill_zip(files={"scripts/execute.js": ""}))
-        with pytest.raises(SkillError) as caught:
-            await skills.execute_skill("git-commit")
-        assert caught.value.code == "SANDBOX_UNAVAILABLE"
-        assert (await skills.skill_statistics("git-commit")).call_count == 0
+async def test_without_a_sandbox_nothing_runs(skills: SkillManager) -> None:
+    await skills.install_skill(skill_zip(files={"scripts/execute.js": ""}))
+    with pytest.raises(SkillError) as caught:
+        await skills.execute_skill("git-commit")
+    assert caught.value.code == "SANDBOX_UNAVAILABLE"
+    assert (await skills.skill_statistics("git-commit")).call_count == 0
 
 
-async def test_without_an_index_everything_else_works(workshop: Workshop) -> None:
-    workshop.index = NoIndex()  # type: ignore[assignment]
-    async with workshop.open() as skills:
-        await skills.install_skill(skill_zip())
-        assert (await skills.register_skill_tool("git-commit")).id == "skill:git-commit"
-        assert skills.unregister_skill_tool("git-commit")
-        assert not skills.unregister_skill_tool("git-commit")
-        assert (await skills.reconcile()).skipped == 1
-        await skills.uninstall_skill("git-commit")
+async def test_a_skill_tool_is_registered_and_unregistered(skills: SkillManager) -> None:
+    await skills.install_skill(skill_zip())
+    assert (await skills.register_skill_tool("git-commit")).id == "skill:git-commit"
+    assert skills.unregister_skill_tool("git-commit")
+    assert not skills.unregister_skill_tool("git-commit")
 
 
 @pytest.mark.parametrize("call", ["execute_skill", "execute_skill_direct"])
@@ -172,7 +179,7 @@ async def test_paths_change_while_running(skills: SkillManager, workshop: Worksh
     await skills.install_skill(skill_zip("here"))
     write_skill(tmp_path / "there", "there")
     write_skill(tmp_path / "extra", "extra")
-    changed = skills.roots_changed
+    changed = skills.store.roots_changed
     await skills.update_config({"skillsPath": str(tmp_path / "there"), "customPaths": [str(tmp_path / "extra")]})
     assert changed.is_set()
     assert [skill.name for skill in await skills.list_skills()] == ["extra", "there"]
@@ -183,9 +190,9 @@ async def test_paths_change_while_running(skills: SkillManager, workshop: Worksh
 
 @pytest.mark.requirement("D14")
 async def test_paths_do_not_change_under_a_run_or_an_install(
-    skills: SkillManager, workshop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bridge: Bridge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refused: list[str] = []
+    skills, embed, refused = bridge.skills, bridge.retrieval.embed, list[str]()
 
     async def try_to_move() -> None:
         try:
@@ -194,19 +201,18 @@ async def test_paths_do_not_change_under_a_run_or_an_install(
             refused.append(error.code)
         await skills.update_config({"sandboxTimeout": 4321})
 
-    async def embed(documents: Sequence[IndexDocument]) -> list[list[float]]:
+    async def move_while_embedding(documents: Sequence[IndexDocument]) -> Sequence[Any]:
         await try_to_move()
-        return [[0.0]] * len(documents)
+        return await embed(documents)
 
-    async def start(_: object) -> StartedOutcome:
-        await try_to_move()
-        return StartedOutcome(workshop.runner.outcome)
-
-    monkeypatch.setattr(workshop.index, "embed", embed)
-    monkeypatch.setattr(workshop.runner, "start", start)
-    await skills.install_skill(skill_zip(files={"scripts/execute.js": ""}))
+    monkeypatch.setattr(bridge.retrieval, "embed", move_while_embedding)
+    await skills.install_skill(skill_zip(files={"scripts/execute.py": "import time\ntime.sleep(60)"}))
     await skills.update_skill_description("git-commit", "A new one for it.")
-    await skills.execute_skill("git-commit")
+    run = await skills.runs.call(SkillCall(skill="git-commit"))
+    assert isinstance(run, Run)
+    await try_to_move()
+    run.cancel()
+    await run.result()
     assert refused == ["BUSY"] * 3
     assert skills.get_config().sandbox_timeout == 4321
     assert (await skills.get_skill("git-commit")).description == "A new one for it."

@@ -21,6 +21,7 @@ from apexbridge.sandbox.models import ExecutionResult
 from apexbridge.sandbox.proxy import is_public
 from apexbridge.settings import Settings
 from apexbridge.skills.package.permissions import parse
+from apexbridge.skills.runs.service import SkillCall
 from apexbridge.skills.runs.tracker import Run
 from tests.making import skill_zip
 
@@ -221,8 +222,8 @@ async def test_content_that_came_while_a_run_waited_does_not_run(data_dir: Path,
         await bridge.skills.install_skill(skill_zip("waits", files={"scripts/execute.sh": "sleep 60"}))
         await install(bridge, ["secret:TOKEN"])
         await bridge.skills.grant("wants", "secret:TOKEN")
-        blocking = await bridge.skills.start_skill("waits")
-        waiting = await bridge.skills.start_skill("wants")
+        blocking = await bridge.skills.runs.call(SkillCall(skill="waits"))
+        waiting = await bridge.skills.runs.call(SkillCall(skill="wants"))
         assert isinstance(blocking, Run)
         assert isinstance(waiting, Run)
         await install(bridge, ["secret:TOKEN"], "import os\nprint(os.environ.get('TOKEN', 'nothing')[::-1])")
@@ -241,7 +242,7 @@ async def test_only_what_is_asked_for_can_be_granted_and_revoked(bridge: Bridge,
         await bridge.skills.grant("wants", "env:OTHER")
     with pytest.raises(InvalidInputError, match="server's own data"):
         await bridge.skills.grant("wants", f"fs:ro:{data_dir}")
-    with pytest.raises(InvalidInputError, match="there is no"):
+    with pytest.raises(InvalidInputError, match="does not exist"):
         await bridge.skills.grant("wants", "fs:ro:/no/such/path")
     with pytest.raises(InvalidInputError, match="wildcards"):
         await bridge.skills.grant("wants", "net:*:443")

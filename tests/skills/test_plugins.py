@@ -135,7 +135,7 @@ async def test_skills_that_leave_at_once_all_leave(skills: SkillManager) -> None
     async with anyio.create_task_group() as tasks:
         for name in names[1:]:
             tasks.start_soon(skills.uninstall_skill, name)
-    assert [plugin.skills for plugin in skills._home.library.plugins.all()] == [("s-0",)]
+    assert [plugin.skills for plugin in skills.store.library.plugins.all()] == [("s-0",)]
 
 
 async def test_a_take_back_that_fails_too_loses_nothing(
@@ -147,7 +147,7 @@ async def test_a_take_back_that_fails_too_loses_nothing(
         def fail(*_: object) -> None:
             raise OSError(5, "Input/output error")
 
-        monkeypatch.setattr(skills._home.library.plugins, "write", fail)
+        monkeypatch.setattr(skills.store.library.plugins, "write", fail)
         with pytest.raises(OSError, match="Input/output"):
             await skills.install_skill(plugin_zip("alpha", "beta", description="The second version."), overwrite=True)
     async with workshop.open() as skills:

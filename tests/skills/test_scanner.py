@@ -13,7 +13,7 @@ from apexbridge.bridge import Bridge
 from apexbridge.errors import ServerError, SkillError, SkillNotFoundError, SkillParseError, SkillReadOnlyError
 from apexbridge.settings import Settings
 from apexbridge.skills.manager import SkillManager
-from apexbridge.skills.package.fingerprint import hash_folder, look
+from apexbridge.skills.package.fingerprint import hash_folder, scan_folder
 from tests.conftest import Workshop
 from tests.making import WatchedIndex, skill_markdown, skill_zip, walk, write_skill
 from tests.waiting import until
@@ -108,7 +108,7 @@ async def test_the_marker_records_size_hash_model_and_time_and_counts_in_none(
     assert marker["skillSize"] == (folder / "SKILL.md").stat().st_size + 5
     assert marker["skillHash"] == (await skills.get_skill("git-commit")).content_hash
     (folder / ".vectorized").unlink()
-    assert hash_folder(folder, look(folder).files) == marker["skillHash"]
+    assert hash_folder(folder, scan_folder(folder).files) == marker["skillHash"]
     assert abs(marker["indexedAt"] / 1000 - folder.stat().st_mtime) < 3600
 
 
@@ -117,7 +117,7 @@ async def test_the_hash_counts_path_mode_and_content(tmp_path: Path) -> None:
     folder = write_skill(tmp_path, "x", {"a.sh": "echo"})
 
     def digest() -> str:
-        return hash_folder(folder, look(folder).files)
+        return hash_folder(folder, scan_folder(folder).files)
 
     hashes = [digest()]
     (folder / "a.sh").chmod(0o755)
@@ -422,7 +422,7 @@ async def test_an_overwrite_replaces_a_skill_in_a_folder_of_another_name(worksho
 async def test_a_root_that_is_not_there_is_a_problem(workshop: Workshop, tmp_path: Path) -> None:
     async with workshop.open(roots=(tmp_path / "nowhere",)) as skills:
         (problem,) = await skills.problems()
-        assert (problem.name, problem.reason) == ("nowhere", "there is no such folder")
+        assert (problem.name, problem.reason) == ("nowhere", "the folder does not exist")
 
 
 async def test_an_index_that_fails_leaves_no_ghost(skills: SkillManager, workshop: Workshop) -> None:

@@ -26,14 +26,14 @@ from apexbridge.errors import (
 from apexbridge.retrieval.embedders.embedder import Embedder
 from apexbridge.sandbox.models import ExecutionResult
 from apexbridge.skills.models import DirectSkillResult
-from apexbridge.skills.ports import SkillToolSource
-from apexbridge.skills.tools.factory import SkillToolFactory
+from apexbridge.skills.runs.service import SkillCall
+from apexbridge.skills.tool_factory import SkillToolFactory
 from apexbridge.storage.runs import RunFilter
 from apexbridge.tools.builtin.skill_tools import tokens
 from apexbridge.tools.conversation import Conversation
 from apexbridge.tools.packages import register_packages
 from apexbridge.tools.registry import ToolRegistry
-from apexbridge.tools.tool import Tool, ToolContext
+from apexbridge.tools.tool import Tool
 from tests.making import skill_markdown, skill_zip, zip_of
 
 pytestmark = pytest.mark.anyio
@@ -56,12 +56,10 @@ class Calls:
     """Takes what the factory's tools ask for."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[str, str, dict[str, Any]]] = []
+        self.asked: list[tuple[str, str | None, dict[str, Any]]] = []
 
-    async def __call__(
-        self, source: SkillToolSource, input: Mapping[str, Any], context: ToolContext
-    ) -> ExecutionResult | DirectSkillResult:
-        self.asked.append((source.metadata.name, source.mode, dict(input)))
+    async def __call__(self, call: SkillCall) -> ExecutionResult | DirectSkillResult:
+        self.asked.append((call.skill, call.mode, dict(call.input)))
         return OUTCOME
 
 
@@ -75,7 +73,7 @@ async def test_a_skill_markdown_becomes_a_sandbox_tool_or_a_direct_one() -> None
     said = await registry.execute("skill:words", {"x": "hello"})
     assert (said.output, said.data["mode"]) == ("Say hello.", "direct")
     assert (await registry.execute("skill:runs", {"a": 1, "name": "runs"})).output == "done"
-    assert calls.asked == [("runs", "sandbox", {"a": 1})]
+    assert calls.asked == [("runs", "sandbox", {"a": 1, "name": "runs"})]
     with pytest.raises(InvalidSkillStructureError, match="Missing required fields: name, description"):
         factory.from_skill_markdown("---\nversion: 1\n---\n")
 
@@ -278,8 +276,8 @@ async def test_what_is_replaced_while_a_confirmed_run_waits_does_not_run(data_di
         await install(bridge, "busy", {"scripts/execute.py": "import time; time.sleep(60)"})
         await install(bridge, "wipe", {"scripts/execute.py": "print('good')"}, dangerous=True)
         approval = await approved(bridge, "skill:wipe")
-        busy = await bridge.skills.start_skill("busy")
-        waiting = await bridge.skills.start_skill("wipe", approval=approval)
+        busy = await bridge.skills.runs.call(SkillCall(skill="busy"))
+        waiting = await bridge.skills.runs.call(SkillCall(skill="wipe", approval=approval))
         assert not isinstance(busy, DirectSkillResult)
         assert not isinstance(waiting, DirectSkillResult)
         await install(bridge, "wipe", {"scripts/execute.py": "print('evil')"}, dangerous=True)
@@ -299,7 +297,7 @@ async def test_an_approval_is_not_used_up_by_what_never_began(data_dir: Path, em
         await install(bridge, "busy", {"scripts/execute.py": "import time; time.sleep(60)"})
         await install(bridge, "wipe", {"scripts/execute.py": "print('done')"}, dangerous=True)
         approval = await approved(bridge, "skill:wipe")
-        busy = await bridge.skills.start_skill("busy")
+        busy = await bridge.skills.runs.call(SkillCall(skill="busy"))
         assert not isinstance(busy, DirectSkillResult)
         for refused in (
             bridge.tools.execute("skill:wipe", approval=approval),
@@ -321,7 +319,10 @@ async def test_what_became_dangerous_while_a_run_waited_does_not_run(data_dir: P
     async with Bridge.open(settings, watch=False, embedder=embedder) as bridge:
         await install(bridge, "busy", {"scripts/execute.py": "import time; time.sleep(60)"})
         await install(bridge, "meek", {"scripts/execute.py": "print('meek')"})
-        busy, waiting = await bridge.skills.start_skill("busy"), await bridge.skills.start_skill("meek")
+        busy, waiting = (
+            await bridge.skills.runs.call(SkillCall(skill="busy")),
+            await bridge.skills.runs.call(SkillCall(skill="meek")),
+        )
         assert not isinstance(busy, DirectSkillResult)
         assert not isinstance(waiting, DirectSkillResult)
         await install(bridge, "meek", {"scripts/execute.py": "print('evil')"}, dangerous=True)

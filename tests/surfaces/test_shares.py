@@ -12,8 +12,8 @@ import pytest
 
 from apexbridge.bridge import Bridge
 from apexbridge.errors import RequestError
-from apexbridge.skills.runs import uploads
-from apexbridge.skills.runs.uploads import UploadStore
+from apexbridge.skills.runs import input_files
+from apexbridge.skills.runs.input_files import UploadStore
 from apexbridge.storage.runs import RunFilter
 from apexbridge.surfaces.http.app import create_app
 from apexbridge.surfaces.http.middleware import concurrency
@@ -125,7 +125,7 @@ def test_a_key_may_have_so_many_requests_under_way(monkeypatch: pytest.MonkeyPat
 async def test_uploads_of_one_key_leave_room_for_those_of_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(uploads, "MAX_UPLOADS", 8)
+    monkeypatch.setattr(input_files, "MAX_UPLOADS", 8)
     store = UploadStore(tmp_path / "uploads")
     source = (tmp_path / "source").open("w+b")
     with source:

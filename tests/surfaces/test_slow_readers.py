@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from apexbridge.bridge import Bridge
 from apexbridge.errors import ServerError
-from apexbridge.skills.runs.longoutput import RecordedText, TextSource
+from apexbridge.skills.runs.views import RecordedText, TextSource
 from apexbridge.surfaces.http.transport import json_stream, protocol, response_pacing
 from apexbridge.surfaces.http.transport.json_stream import Placeholders
 from apexbridge.surfaces.http.transport.protocol import LimitedProtocol

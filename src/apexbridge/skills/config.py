@@ -15,7 +15,7 @@ MAX_CUSTOM_PATHS = 100
 
 
 class SkillsSettings(BaseModel):
-    """The room's own settings."""
+    """Settings of the skills package."""
 
     roots: tuple[Path, ...] = ()
     """Extra roots, scanned in order before the installed skills."""
@@ -26,13 +26,13 @@ class SkillsSettings(BaseModel):
     require_entry_script: bool = False
     sandbox_timeout_ms: int = 60_000
     max_sandbox_timeout_ms: int = 300_000
-    """No run may take longer, whatever a skill or a caller says."""
+    """Upper limit for the timeout of every run."""
     confirm_dangerous: bool = True
-    """Whether skills that call themselves dangerous are refused without a confirmation."""
+    """Whether skills that are marked dangerous need approval."""
 
 
 class SkillManagerConfig(WireInput):
-    """What can be looked at and changed while running; until the next start."""
+    """The settings that can be changed at run time, until the next start."""
 
     skills_path: Path
     custom_paths: tuple[Path, ...] = Field(max_length=MAX_CUSTOM_PATHS)
@@ -63,27 +63,27 @@ class SkillManagerConfig(WireInput):
         """
         # Map aliases to Python names, so that a field in either spelling replaces the current value.
         spelled = {field.alias: name for name, field in type(self).model_fields.items()}
-        given = {spelled.get(key, key): value for key, value in changes.items()}
+        changed = {spelled.get(key, key): value for key, value in changes.items()}
         try:
-            wanted = SkillManagerConfig.model_validate(self.model_dump(by_alias=False) | given)
+            config = SkillManagerConfig.model_validate(self.model_dump(by_alias=False) | changed)
         except ValidationError as error:
             problems = [
-                problem([to_camel(str(part)) for part in item["loc"]], item["msg"])
+                problem([to_camel(str(step)) for step in item["loc"]], item["msg"])
                 for item in error.errors(include_url=False, include_input=False)[:MAX_PROBLEMS]
             ]
             raise _refused(problems) from error
         problems = [
             {"path": str(path), "message": "not a folder"}
-            for path in wanted.paths
+            for path in config.paths
             if path not in self.paths and not path.is_dir()
         ]
-        if len({path.resolve() for path in wanted.paths}) < len(wanted.paths):
+        if len({path.resolve() for path in config.paths}) < len(config.paths):
             problems.append({"path": "customPaths", "message": "a folder is named twice"})
-        if wanted.sandbox_timeout > max_timeout:
+        if config.sandbox_timeout > max_timeout:
             problems.append({"path": "sandboxTimeout", "message": f"above the operator's cap of {max_timeout} ms"})
         if problems:
             raise _refused(problems)
-        return wanted
+        return config
 
 
 def _refused(problems: list[dict[str, str]]) -> InvalidInputError:

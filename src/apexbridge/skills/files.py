@@ -53,13 +53,13 @@ def open_beneath(folder: Path, path: str) -> BinaryIO:
         ValueError: the path is not a plain relative path.
         OSError: there is no such regular file.
     """
-    if not path or "\0" in path or any(part in ("", ".", "..") for part in path.split("/")):
+    if not path or "\0" in path or any(component in ("", ".", "..") for component in path.split("/")):
         raise ValueError("not a plain relative path")
-    place = os.open(folder, OPEN_FOLDER)
+    folder_descriptor = os.open(folder, OPEN_FOLDER)
     try:
-        descriptor = beneath.open_beneath(place, path, OPEN_FILE, links=False)
+        descriptor = beneath.open_beneath(folder_descriptor, path, OPEN_FILE, links=False)
     finally:
-        os.close(place)
+        os.close(folder_descriptor)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise FileNotFoundError(errno.ENOENT, "not a regular file", path)

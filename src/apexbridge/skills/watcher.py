@@ -1,12 +1,13 @@
 """Watches the skill roots for manual changes at runtime."""
 
+import asyncio
 import logging
 from collections.abc import Iterable
 from pathlib import Path
 
-import anyio
 from watchfiles import awatch
 
+from apexbridge._tasks import wait_up_to
 from apexbridge.errors import ServerError
 from apexbridge.skills.manager import SkillManager
 from apexbridge.skills.store.roots import SkillRoot
@@ -25,15 +26,15 @@ logger = logging.getLogger(__name__)
 async def watch(manager: SkillManager) -> None:
     """Apply changes below the roots until cancelled."""
     while True:
-        moved = manager.roots_changed
+        moved = manager.store.roots_changed
         try:
             await _watch_until_moved(manager, moved)
         except Exception as error:  # inotify limit reached, file name not UTF-8 and others: polling always works
-            logger.warning("folders cannot be watched (%s); looking every %s s instead", error, SWEEP_SECONDS)
+            logger.warning("folders cannot be watched (%s); scanning every %s s instead", error, SWEEP_SECONDS)
             await _sweep(manager, moved)
 
 
-async def _watch_until_moved(manager: SkillManager, moved: anyio.Event) -> None:
+async def _watch_until_moved(manager: SkillManager, moved: asyncio.Event) -> None:
     roots = _present(manager)
     is_first = True
     async for changes in awatch(
@@ -48,10 +49,10 @@ async def _watch_until_moved(manager: SkillManager, moved: anyio.Event) -> None:
         # Scan everything for changes that happened before the watch began, or that overflow the event queue.
         if is_first or len(changes) > MAX_CHANGES:
             is_first = False
-            await _settle(manager, {(root, None) for root in roots})
+            await _refresh(manager, {(root, None) for root in roots})
         elif changes:
-            await _settle(manager, _places((Path(path) for _, path in changes), roots))
-        await _settle_again(manager)
+            await _refresh(manager, _targets((Path(path) for _, path in changes), roots))
+        await _retry(manager)
         if _present(manager) != roots:  # a root was created or removed: watch the current ones
             return
 
@@ -60,15 +61,14 @@ def _present(manager: SkillManager) -> list[SkillRoot]:
     return [root for root in manager.roots if root.path.is_dir()]
 
 
-async def _sweep(manager: SkillManager, moved: anyio.Event) -> None:
+async def _sweep(manager: SkillManager, moved: asyncio.Event) -> None:
     while not moved.is_set():
-        with anyio.move_on_after(SWEEP_SECONDS):
-            await moved.wait()
-        await _settle(manager, {(root, None) for root in manager.roots})
-        await _settle_again(manager)
+        await wait_up_to(SWEEP_SECONDS, moved)
+        await _refresh(manager, {(root, None) for root in manager.roots})
+        await _retry(manager)
 
 
-async def _settle_again(manager: SkillManager) -> None:
+async def _retry(manager: SkillManager) -> None:
     """Retry changes that were not recorded because the disk was full or read-only."""
     try:
         await manager.retry()
@@ -78,22 +78,22 @@ async def _settle_again(manager: SkillManager) -> None:
         logger.exception("changed folders could not be read")
 
 
-async def _settle(manager: SkillManager, places: set[tuple[SkillRoot, str | None]]) -> None:
+async def _refresh(manager: SkillManager, targets: set[tuple[SkillRoot, str | None]]) -> None:
     try:
-        await manager.refresh(places)
+        await manager.refresh(targets)
     except Exception:  # a bad folder must not end the watch
         logger.exception("changed folders could not be read")
 
 
-def _places(paths: Iterable[Path], roots: list[SkillRoot]) -> set[tuple[SkillRoot, str | None]]:
-    """The places to scan for these paths: a folder of the installed root, or the whole of another root."""
-    places: set[tuple[SkillRoot, str | None]] = set()
+def _targets(paths: Iterable[Path], roots: list[SkillRoot]) -> set[tuple[SkillRoot, str | None]]:
+    """What to scan for these paths: a folder of the installed root, or the whole of another root."""
+    targets: set[tuple[SkillRoot, str | None]] = set()
     for path in paths:
         for root in roots:
             if path.is_relative_to(root.path):
                 relative = path.relative_to(root.path).parts
                 if not root.is_installed:
-                    places.add((root, None))
+                    targets.add((root, None))
                 elif relative and not relative[0].startswith("."):
-                    places.add((root, relative[0]))
-    return places
+                    targets.add((root, relative[0]))
+    return targets

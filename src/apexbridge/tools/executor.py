@@ -4,7 +4,8 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +41,18 @@ class Admitted:
     admission: Admission | None
     """The admission for which an approval was used; None if no approval was needed."""
 
+    @asynccontextmanager
+    async def begin(self) -> AsyncIterator[None]:
+        """Release the approval if the block fails: only a call that has begun uses it up."""
+        try:
+            yield
+        except BaseException:
+            if self.admission is not None:
+                await self.admission.release()
+            raise
+        if self.admission is not None:
+            self.admission.settle()
+
 
 class ToolExecutor:
     """Runs calls of registered tools."""
@@ -63,11 +76,14 @@ class ToolExecutor:
                 tool=id,
                 skillName=allowance.skill,
             )
-        admitted = await self.admit(id, input, conversation=conversation, approval=context.approval)
-        if admitted.admission is not None:
-            context = replace(context, admission=admitted.admission)
+        tool = self._registry.callable(id)
+        if tool.admits_calls:
+            value, record = _read(tool, input), None
+        else:
+            admitted = await self.admit(id, input, conversation=conversation, approval=context.approval)
+            value, record = admitted.value, self.open(admitted, context.call_id)
+        result = await self._run(tool, value, context, record)
         warning = conversation.loop.note(id, input) if conversation.id is not None else None
-        result = await self._run(admitted, context, self.open(admitted, context.call_id))
         return replace(
             result,
             output=bounded(result.output, whole=result.whole),
@@ -92,16 +108,7 @@ class ToolExecutor:
         the tool's own metadata.
         """
         tool = self._registry.callable(id)
-        if not is_encodable(input):
-            raise InvalidInputError(
-                f"The input of {id} cannot be encoded as JSON: it contains a lone surrogate, or a number with "
-                "thousands of digits",
-                tool=id,
-            )
-        value, problems = tool.parameters.read(input) if validate else (input, [])
-        if problems:
-            errors = [problem.model_dump() for problem in problems]
-            raise InvalidInputError(f"The input of {id} does not fit: {summary_of(errors)}", tool=id, errors=errors)
+        value = _read(tool, input, validate=validate)
         conversation = conversation or Conversation()
         admission = None
         if self._approvals is not None and (tool.metadata.dangerous if dangerous is None else dangerous):
@@ -111,23 +118,23 @@ class ToolExecutor:
             )
         return Admitted(tool=tool, input=input, value=value, conversation=conversation, admission=admission)
 
-    def asks(self, conversation: Conversation | None) -> bool:
+    def needs_approval(self, conversation: Conversation) -> bool:
         """Whether a dangerous call needs approval in this conversation."""
-        always = conversation is not None and conversation.tainted
-        return self._approvals is not None and self._approvals.asks(always=always)
+        return self._approvals is not None and self._approvals.asks(always=conversation.tainted)
 
     def open(self, admitted: Admitted, call_id: str) -> CallRecord:
         """Record a call that is about to begin."""
         conversation_id = admitted.conversation.id
         return self.history.add(admitted.tool.id, admitted.input, call_id=call_id, conversation_id=conversation_id)
 
-    async def _run(self, admitted: Admitted, context: ToolContext, record: CallRecord) -> ToolResult:
-        tool, begun = admitted.tool, time.perf_counter()
-        record.run()
+    async def _run(self, tool: Tool, value: Any, context: ToolContext, record: CallRecord | None) -> ToolResult:
+        begun = time.perf_counter()
+        if record is not None:
+            record.run()
         error: str | None = "cancelled"
         output = None
         try:
-            result = await self._within_timeout(tool, admitted.value, context)
+            result = await self._within_timeout(tool, value, context)
             output, error = result.data, result.output if result.is_error else None
             return result
         except ApexBridgeError as failure:
@@ -141,9 +148,9 @@ class ToolExecutor:
             context.cancelled.set()
             raise
         finally:
-            if error is None:
+            if record is not None and error is None:
                 record.complete(output)
-            else:
+            elif record is not None and error is not None:
                 record.fail(error)
             if self._counter is not None:
                 self._counter(tool.id, error is None, round((time.perf_counter() - begun) * 1000))
@@ -162,13 +169,22 @@ class ToolExecutor:
             raise ToolExecutionError(f"{tool.id} took longer than {timeout} ms", code="TIMEOUT", tool=tool.id) from None
 
 
-def is_encodable(input: Mapping[str, Any]) -> bool:
-    """Whether an input can be encoded as UTF-8 JSON: lone surrogates and extremely long numbers cannot."""
+def _read(tool: Tool, input: Mapping[str, Any], *, validate: bool = True) -> Any:
+    """The input as the tool receives it."""
     try:
         json.dumps(input, ensure_ascii=False, default=str).encode()
-    except ValueError:
-        return False
-    return True
+    except ValueError as error:
+        raise InvalidInputError(
+            f"The input of {tool.id} is not valid JSON: it contains a lone surrogate or a number with thousands of "
+            "digits",
+            tool=tool.id,
+        ) from error
+    value, problems = tool.parameters.read(input) if validate else (input, [])
+    if problems:
+        errors = [problem.model_dump() for problem in problems]
+        message = f"The input of {tool.id} does not fit: {summary_of(errors)}"
+        raise InvalidInputError(message, tool=tool.id, errors=errors)
+    return value
 
 
 def _error_text(error: BaseException) -> str:

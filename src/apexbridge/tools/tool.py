@@ -17,7 +17,6 @@ from apexbridge.tools.schema import Parameters, parameters_of
 from apexbridge.wire import problem, summary_of
 
 if TYPE_CHECKING:
-    from apexbridge.tools.approvals import Admission
     from apexbridge.tools.registry import ToolRegistry
 
 ID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9:._-]{0,127}\Z")
@@ -101,8 +100,6 @@ class ToolContext:
     message_id: str | None = None
     approval: str | None = None
     """An approval that came with the call, for calls that the tool makes."""
-    admission: "Admission | None" = None
-    """The admission of this call, if it needed approval."""
     progress: Progress = ignore_progress
     """Callback for the tool's progress."""
     cancelled: asyncio.Event = field(default_factory=asyncio.Event)
@@ -132,6 +129,8 @@ class Tool:
     parameters: Parameters
     execute: Execute
     metadata: ToolMetadata = field(default_factory=ToolMetadata)
+    admits_calls: bool = False
+    """Whether `execute` asks for approval and records the call. Skills do, because a run outlives its tool call."""
 
     @overload
     @classmethod

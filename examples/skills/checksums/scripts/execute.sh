@@ -1,7 +1,7 @@
 #!/bin/sh
-# Prints the checksums of a text and of files, which of them are the same, and whether they are what was expected.
+# Prints the checksums of a text and of files, lists duplicates, and compares with expected checksums.
 set -eu
-LC_ALL=C # bytes, whatever the text's language
+LC_ALL=C # compare bytes, independent of the locale
 export LC_ALL
 
 scripts=$(dirname "$0")
@@ -13,12 +13,12 @@ fail() {
     exit 1
 }
 
-# Input that is too large for a variable comes by stdin only.
+# Input that is too large for a variable is sent on stdin only.
 read_input() {
     if [ -n "${INPUT_JSON:-}" ]; then printf '%s' "$INPUT_JSON"; else cat; fi
 }
 
-# The algorithm that is asked for, else the one whose checksums are as long as the expected one.
+# The requested algorithm, otherwise the one whose checksums have the length of the expected one.
 choose_algorithm() {
     if [ -f "$work/algorithm" ]; then
         tr 'A-Z' 'a-z' <"$work/algorithm" | tr -d -- '-'
@@ -32,7 +32,7 @@ choose_algorithm() {
     esac
 }
 
-# Lines of "checksum  name", by name; the text that was given has no name and comes first.
+# Lines of "checksum  name", sorted by name; the input text has no name and comes first.
 list_checksums() {
     if [ -f "$work/text" ]; then "$tool" <"$work/text" | sed 's/  -$/  (text)/'; fi
     if [ $# -gt 0 ]; then
@@ -42,7 +42,7 @@ list_checksums() {
     fi
 }
 
-# What is wrong with the expected checksums, if anything: copied in part, or made by another algorithm.
+# The problem with the expected checksums, if any: truncated, or of another algorithm.
 expected_problem() {
     awk -v digits="$(printf '' | "$tool" | awk '{ print length($1) }')" -v algorithm="$algorithm" '
         NF && (length($1) != digits || tolower($1) ~ /[^0-9a-f]/) {
@@ -60,7 +60,7 @@ list_identical() {
     ' "$work/sums"
 }
 
-# Each expected line is a checksum alone, which any input may have, or one with a name, as in a SHA256SUMS file.
+# Each expected line is a checksum alone, which may match any input, or one with a name, as in a SHA256SUMS file.
 compare_with_expected() {
     awk '
         { sum = tolower($1); name = $0; sub(/^[^ ]+ +[*]?([.]\/)?/, "", name) }
@@ -70,7 +70,7 @@ compare_with_expected() {
     ' "$work/sums" "$work/expected"
 }
 
-read_input | awk -v folder="$work" -v wanted="text algorithm expected" -f "$scripts/json_fields.awk"
+read_input | awk -v folder="$work" -v fields="text algorithm expected" -f "$scripts/json_fields.awk"
 
 touch "$work/expected"
 tr -d '\r' <"$work/expected" >"$work/unix" && mv "$work/unix" "$work/expected"
@@ -83,7 +83,7 @@ esac
 problem=$(expected_problem)
 [ -z "$problem" ] || fail "$problem"
 
-# Arguments choose among the files; each may be written with or without the folder they lie in.
+# Arguments select files, with or without the folder name.
 for name do
     shift
     name=${name#input/}

@@ -1,13 +1,13 @@
-# Writes the string fields of a JSON object to files, one file for each: fields named in `wanted`, into `folder`.
+# Writes the string fields of a JSON object named in `fields` to files in `folder`, one file each.
 #
-# Quotes are the record separator, so records are by turns structure and text, and a text of many megabytes is
-# handled in pieces that no awk finds too long. Run it with LC_ALL=C, so that it counts bytes.
+# Quotes are the record separator, so records alternate between structure and text, and a text of many megabytes is
+# split into records that every awk can handle. Run it with LC_ALL=C, so that it counts bytes.
 
 BEGIN {
     RS = "\""
     ORS = ""
-    split(wanted, names, " ")
-    for (i in names) is_wanted[names[i]] = 1
+    split(fields, names, " ")
+    for (i in names) is_field[names[i]] = 1
     for (i = 0; i < 16; i++) digit[substr("0123456789abcdef", i + 1, 1)] = i
     plain["n"] = "\n"; plain["t"] = "\t"; plain["r"] = "\r"; plain["b"] = "\b"; plain["f"] = "\f"; plain["/"] = "/"
 }
@@ -35,28 +35,28 @@ BEGIN {
 
 END {
     if (failed) exit 1
-    if (!begun && !texts) exit 0  # nothing at all means an object without fields
+    if (!begun && !texts) exit 0  # empty input means an object without fields
     if (!begun || depth != 0) fail("The input is not valid JSON.")
 }
 
-# What stands between two texts: it opens and closes objects and lists, and says whether a key or a value comes next.
+# The structure between two texts: opens and closes objects and lists, and determines whether a key or a value follows.
 function structure(piece,    last) {
     gsub(/[ \t\r\n]/, "", piece)
     if (piece == "") return
     if (!begun && substr(piece, 1, 1) != "{") fail("The input must be a JSON object.")
     begun = 1
-    if (depth == 1 && expects_value && piece != ":" && (key in is_wanted) && substr(piece, 1, 5) != ":null") {
+    if (depth == 1 && expects_value && piece != ":" && (key in is_field) && substr(piece, 1, 5) != ":null") {
         fail("\"" key "\" must be text.")
     }
     last = substr(piece, length(piece), 1)
     depth += gsub(/[{[]/, "&", piece) - gsub(/[]}]/, "&", piece)
     if (depth == 1) expects_value = (last == ":")
-    keep = depth == 1 && expects_value && (key in is_wanted)
+    keep = depth == 1 && expects_value && (key in is_field)
     if (depth == 1 && !expects_value) key = ""
     if (keep) printf "" > (folder "/" key)
 }
 
-# The text ends: as a key it says what the next value is.
+# The end of a text: a key determines the next value.
 function finish_text() {
     if (keep) close(folder "/" key)
     keep = 0
@@ -74,7 +74,7 @@ function decode(piece,    parts, count, i, letter) {
     for (i = 2; i <= count; i++) {
         letter = substr(parts[i], 1, 1)
         if (letter == "") {
-            # Two backslashes stand for one, and what follows them is not an escape.
+            # Two backslashes encode one; the character after them is not an escape.
             emit("\\")
             emit(parts[++i])
         } else if (letter in plain) {
@@ -87,7 +87,7 @@ function decode(piece,    parts, count, i, letter) {
     }
 }
 
-# Writes uXXXX as UTF-8 with what follows it. Gives 1 when the next part was the second half of a pair.
+# Writes uXXXX and the text after it as UTF-8. Returns 1 if the next part was the second half of a surrogate pair.
 function unicode(part, following,    code, low) {
     code = hexadecimal(substr(part, 2, 4))
     if (code >= 55296 && code <= 57343) {
@@ -117,7 +117,7 @@ function hexadecimal(text,    value, i) {
 }
 
 function fail(message) {
-    print message "\n" | "cat >&2"  # not every awk knows /dev/stderr, and a sandbox may not have it
+    print message "\n" | "cat >&2"  # not every awk supports /dev/stderr, and a sandbox may not have it
     close("cat >&2")
     failed = 1
     exit 1

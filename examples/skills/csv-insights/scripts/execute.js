@@ -1,4 +1,4 @@
-// Reads a CSV table and says what is in each column.
+// Reads a CSV table and describes each column.
 "use strict";
 
 const fs = require("node:fs");
@@ -8,10 +8,10 @@ const INPUT_FOLDER = "input";
 const DELIMITERS = [",", ";", "\t", "|"];
 const MISSING = new Set(["", "na", "n/a", "null", "none", "nan"]);
 const BOOLEANS = new Set(["true", "false", "yes", "no", "是", "否"]);
-// A leading zero means a postal code or an article number: nobody wants their mean.
+// A leading zero means a postal code or an article number: their mean is meaningless.
 const NUMBER = /^[-+]?(?:0|[1-9]\d*)?(?:\.\d+)?(?:e[-+]?\d+)?$/i;
 const DATE = /^(\d{4})[-/](\d\d)[-/](\d\d)(?:[T ](\d\d:\d\d(?::\d\d(?:\.\d+)?)?)(Z|[-+]\d\d:\d\d)?)?$/;
-// From this share of a column on, the other values are worth a look rather than a reason to call it text.
+// If at least this share of a column has one type, report the other values as outliers instead of calling it text.
 const MAIN_TYPE_SHARE = 0.9;
 const SHOWN_EXAMPLES = 5;
 const SHOWN_CHARACTERS = 200;
@@ -31,7 +31,7 @@ async function main() {
 async function readInput() {
   let json = process.env.INPUT_JSON;
   if (!json) {
-    // Input that is too large for a variable comes by stdin only.
+    // Input that is too large for a variable is sent on stdin only.
     const chunks = [];
     for await (const chunk of process.stdin) chunks.push(chunk);
     json = Buffer.concat(chunks).toString("utf8");
@@ -91,7 +91,7 @@ function guessDelimiter(text) {
     try {
       fields = records(text, delimiter).next().value?.fields.length ?? 0;
     } catch (error) {
-      // With the wrong delimiter a quote may seem to stay open; the right one says so again.
+      // With the wrong delimiter a quote may seem unclosed; with the right one the error is reported again.
       if (!(error instanceof InputError)) throw error;
     }
     if (fields > best.fields) best = { delimiter, fields };
@@ -129,7 +129,7 @@ function* records(text, delimiter) {
   }
 }
 
-// People write `Ann, "Smith, J."`: the space before the quote is not meant as part of the field.
+// In `Ann, "Smith, J."` the space before the quote is not part of the field.
 function skipSpaces(text, position) {
   while (text[position] === " ") position += 1;
   return position;
@@ -207,7 +207,7 @@ function summary({ name, missing, counts }, { top, decimal }) {
   if (type === "date") Object.assign(report, dateRange(counts));
   if (odd) report.oddValues = odd;
   const frequent = [...counts].sort((one, other) => other[1] - one[1]).slice(0, top);
-  // Where every value is there once, "top values" would only be the first rows again.
+  // If every value occurs once, "top values" would only repeat the first rows.
   if (frequent.length > 0 && frequent[0][1] > 1) {
     report.top = frequent.map(([value, count]) => ({ value: shown(value), count }));
   }
@@ -238,7 +238,7 @@ function numberRange(counts, decimal) {
     .filter(({ value }) => value !== null)
     .sort((one, other) => one.value - other.value);
   const total = sum(numbers.map(({ count }) => count));
-  // Divided before they are added, so that a column of huge numbers does not end in Infinity.
+  // Divide before adding, so that a column of huge numbers does not become Infinity.
   const mean = sum(numbers.map(({ value, count }) => value * (count / total)));
   const middle = (at(numbers, Math.floor((total - 1) / 2)) + at(numbers, Math.floor(total / 2))) / 2;
   return { min: numbers[0].value, max: numbers.at(-1).value, mean: tidy(mean), median: tidy(middle) };
@@ -250,12 +250,12 @@ function dateRange(counts) {
   return { min: dates[0], max: dates.at(-1) };
 }
 
-// The value at a place in the whole column, counted from 0.
-function at(numbers, place) {
+// The value at an index of the whole sorted column, from 0.
+function at(numbers, index) {
   let passed = 0;
   for (const { value, count } of numbers) {
     passed += count;
-    if (place < passed) return value;
+    if (index < passed) return value;
   }
   return undefined;
 }
@@ -271,7 +271,7 @@ function toTime(value) {
   const match = DATE.exec(value);
   if (!match) return null;
   const [, year, month, day, time = "00:00", zone = "Z"] = match;
-  // Date.parse lets 30 February pass as 1 March.
+  // Date.parse accepts 30 February as 1 March.
   const midnight = Date.parse(`${year}-${month}-${day}T00:00Z`);
   if (Number.isNaN(midnight) || new Date(midnight).getUTCDate() !== Number(day)) return null;
   const moment = Date.parse(`${year}-${month}-${day}T${time}${zone}`);
@@ -288,13 +288,13 @@ function sum(numbers) {
   return total;
 }
 
-// 0.1 + 0.2 is 0.3 to everybody but a computer.
+// Round away floating-point noise: 0.1 + 0.2 should print as 0.3.
 function tidy(number) {
   return Number(number.toPrecision(12));
 }
 
 main().catch((error) => {
-  // Only the message: people and models can act on it, a stack trace helps neither.
+  // Print only the message: a stack trace helps neither users nor models.
   process.stderr.write(`${error.message}\n`);
   process.exitCode = 1;
 });

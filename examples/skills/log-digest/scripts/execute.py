@@ -1,4 +1,4 @@
-"""Read logs and say what went wrong, how often, and since when: one group for each kind of message."""
+"""Group the problems in logs by kind of message, with counts and times."""
 
 import gzip
 import json
@@ -26,25 +26,25 @@ _ALIASES = {
 }
 _LEVEL_OF = {alias: level for level, aliases in _ALIASES.items() for alias in aliases.split()}
 _NUMBERED_LEVELS = {60: "fatal", 50: "error", 40: "warning", 30: "info", 20: "debug", 10: "debug"}
-"""Pino and bunyan, the loggers of Node, write numbers."""
+"""Numeric levels of Pino and bunyan, two loggers for Node."""
 
 _ESCAPE_CODE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _TIME = re.compile(
     r"""\[?(?P<time>
-        \d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|\ ?[-+]\d\d:?\d\d)?   # ISO and its relatives
+        \d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|\ ?[-+]\d\d:?\d\d)?   # ISO 8601 and similar
       | [A-Z][a-z]{2}\ [ \d]\d\ \d\d:\d\d:\d\d                                           # syslog
       | \d\d/[A-Z][a-z]{2}/\d{4}:\d\d:\d\d:\d\d\ [-+]\d{4}                               # web servers
     )\]?""",
     re.VERBOSE,
 )
 _TIME_WITHIN = 80
-"""Characters from the start of a line in which its time may stand; web servers write addresses first."""
+"""The time must be within this many characters from the start of a line; web servers write addresses first."""
 
 _LEVEL_WORD = re.compile(
     r"\b(FATAL|CRITICAL|CRIT|ALERT|EMERG|PANIC|ERROR|ERR|SEVERE|WARNING|WARN|INFO|NOTICE|DEBUG|TRACE)\b"
     r"|(?:\blevel=\"?|\[|<)(fatal|critical|crit|alert|emerg|panic|error|err|severe|warning|warn|info|notice|debug|trace)\b"
     r"|\b([Ff]atal|[Ee]rror|[Ww]arning):\s",
-    re.ASCII,  # so that a word border is also seen next to Chinese
+    re.ASCII,  # \b must also match next to Chinese characters
 )
 _LEVEL_WITHIN = 160
 _WEB_REQUEST = re.compile(r'"([A-Z]{3,10}) ([^\s"?]+)[^\s"]*(?: HTTP/[\d.]+)?" ([1-5]\d\d)\b')
@@ -71,26 +71,26 @@ _VARIABLE_PARTS = [
 
 
 class InputError(Exception):
-    """The caller can put it right; the message says how."""
+    """The input is wrong; the message says how to correct it."""
 
 
 @dataclass(slots=True)
 class Event:
-    """One entry of a log with the lines that belong to it."""
+    """One log entry with its continuation lines."""
 
     line: int
-    """Its number in the text or file, from 1."""
+    """Line number in the text or file, from 1."""
     time: str | None
     level: str | None
-    """None where no field of its own says it."""
+    """None if the entry has no level field."""
     message: str
-    """The first line without its time."""
+    """The first line without the time."""
     lines: list[str]
     cause: str = ""
-    """The exception that a stack trace ends in."""
+    """The exception at the end of a stack trace."""
 
     def add(self, text: str) -> None:
-        """Take a line that continues the entry; a stack trace's last exception is its root."""
+        """Add a continuation line. The last exception of a stack trace is the root cause."""
         if len(self.lines) < MAX_EXAMPLE_LINES:
             self.lines.append(text)
         if _EXCEPTION.match(text):
@@ -111,20 +111,20 @@ class Group:
 
 
 def main() -> None:
-    """Digest what INPUT_JSON or stdin asks for."""
+    """Read the request from INPUT_JSON or stdin and print the digest."""
     request = read_request()
-    wanted = read_levels(request)
+    selected = read_levels(request)
     top = request.get("top", 20)
     if not isinstance(top, int) or isinstance(top, bool) or not 1 <= top <= 1000:
         raise InputError('"top" must be a whole number from 1 to 1000.')
-    report = digest(read_logs(request), wanted=wanted, top=top)
-    # Bytes, because nothing says that stdout speaks UTF-8 where no locale is set.
+    report = digest(read_logs(request), selected=selected, top=top)
+    # Write bytes: without a locale, stdout may not be UTF-8.
     sys.stdout.buffer.write(json.dumps(report, ensure_ascii=False, indent=2).encode("utf-8", "replace") + b"\n")
 
 
 # ------------------------------------------------------------------------------------------------------------- input
 def read_request() -> dict[str, Any]:
-    """The input object; what is too large for a variable comes by stdin only."""
+    """The input object. Input that is too large for a variable is sent on stdin only."""
     written = os.environb.get(b"INPUT_JSON") or sys.stdin.buffer.read()
     try:
         request = json.loads(written.decode("utf-8").strip() or "{}")
@@ -136,7 +136,7 @@ def read_request() -> dict[str, Any]:
 
 
 def read_levels(request: dict[str, Any]) -> list[str]:
-    """Which levels to report."""
+    """The levels to report."""
     levels = request.get("levels", ["fatal", "error", "warning"])
     if not isinstance(levels, list) or not levels or any(level not in LEVELS for level in levels):
         raise InputError(f'"levels" must be a list of these: {", ".join(LEVELS)}.')
@@ -144,7 +144,7 @@ def read_levels(request: dict[str, Any]) -> list[str]:
 
 
 def read_logs(request: dict[str, Any]) -> Iterator[tuple[str, Iterable[str]]]:
-    """Each log's name and lines: the text of the request, else the files that came with it."""
+    """Name and lines of each log: the text of the request, otherwise the attached files."""
     text = request.get("log")
     if text is not None:
         if not isinstance(text, str):
@@ -159,7 +159,7 @@ def read_logs(request: dict[str, Any]) -> Iterator[tuple[str, Iterable[str]]]:
 
 
 def read_file(path: Path) -> Iterator[str]:
-    """The lines of a file, which may be compressed as rotated logs are."""
+    """The lines of a file. Rotated logs may be compressed."""
     opener = gzip.open if path.suffix == ".gz" else open
     try:
         with opener(path, "rt", encoding="utf-8", errors="replace", newline="\n") as lines:
@@ -169,8 +169,8 @@ def read_file(path: Path) -> Iterator[str]:
 
 
 # ------------------------------------------------------------------------------------------------------------ digest
-def digest(logs: Iterable[tuple[str, Iterable[str]]], *, wanted: list[str], top: int) -> dict[str, Any]:
-    """Count everything, group what is wanted."""
+def digest(logs: Iterable[tuple[str, Iterable[str]]], *, selected: list[str], top: int) -> dict[str, Any]:
+    """Count all entries and group those of the selected levels."""
     levels: Counter[str] = Counter()
     groups: dict[tuple[str, str], Group] = {}
     first = last = None
@@ -179,7 +179,7 @@ def digest(logs: Iterable[tuple[str, Iterable[str]]], *, wanted: list[str], top:
         levels[level] += 1
         first = first or event.time
         last = event.time or last
-        if level not in wanted:
+        if level not in selected:
             continue
         pattern = pattern_of(event)
         group = groups.get((level, pattern))
@@ -215,7 +215,7 @@ def digest(logs: Iterable[tuple[str, Iterable[str]]], *, wanted: list[str], top:
 
 
 def events(lines: Iterable[str]) -> Iterator[Event]:
-    """Put the lines of each entry together: stack traces and other text that belongs to the line before."""
+    """Join the lines of each entry: stack traces and other continuation lines."""
     event: Event | None = None
     traceback: Event | None = None
     has_times = False
@@ -226,7 +226,7 @@ def events(lines: Iterable[str]) -> Iterator[Event]:
         line = begin(number, text)
         has_times = has_times or line.time is not None
         opens_traceback = _TRACEBACK.match(line.message) is not None
-        # A timed line after an untimed traceback is no part of it: the traceback was cut short.
+        # A line with a time does not continue a traceback without one: the traceback was truncated.
         ends_traceback = traceback is not None and (traceback.time is None) == (line.time is None)
         continues = (
             (has_times and line.time is None)
@@ -240,7 +240,7 @@ def events(lines: Iterable[str]) -> Iterator[Event]:
             if event is not None:
                 yield event
             event = line
-        # A traceback goes on while it is indented; the first line that is not names the exception.
+        # A traceback continues while it is indented; the first unindented line names the exception.
         if opens_traceback:
             traceback = line
         elif line.message[0] not in " \t":
@@ -250,13 +250,13 @@ def events(lines: Iterable[str]) -> Iterator[Event]:
 
 
 def begin(number: int, text: str) -> Event:
-    """A line as if it were an entry of its own."""
+    """Parse a line as a separate entry."""
     if text.startswith("{") and (event := begin_json(number, text)):
         return event
     match = _TIME.search(text, 0, _TIME_WITHIN)
     if match is None:
         return Event(line=number, time=None, level=None, message=text, lines=[text])
-    # Of what follows the time only one space is the separator: more of them indent a stack trace.
+    # Only one space after the time is a separator: further spaces indent a stack trace.
     rest = text[match.end() :]
     before = text[: match.start()].strip()
     message = f"{before} {rest.lstrip()}" if before else rest.removeprefix(" ")
@@ -264,7 +264,7 @@ def begin(number: int, text: str) -> Event:
 
 
 def begin_json(number: int, text: str) -> Event | None:
-    """A line of structured logging, whatever its logger calls the fields."""
+    """Parse a line of structured logging, with the field names of common loggers."""
     try:
         entry = json.loads(text)
     except (ValueError, RecursionError):
@@ -289,7 +289,7 @@ def begin_json(number: int, text: str) -> Event | None:
 
 
 def guess_level(event: Event) -> str:
-    """What a web server's status or the first line's own word says, else what its other words suggest."""
+    """The level from a web server's status or the level word of the first line, otherwise guessed from other words."""
     if request := _WEB_REQUEST.search(event.message):
         return {"5": "error", "4": "warning"}.get(request[3][0], "info")
     found = _LEVEL_WORD.search(event.message, 0, _LEVEL_WITHIN)
@@ -301,7 +301,7 @@ def guess_level(event: Event) -> str:
 
 
 def pattern_of(event: Event) -> str:
-    """The message with everything replaced that changes from one time to the next."""
+    """The message with its variable parts replaced."""
     if request := _WEB_REQUEST.search(event.message):
         return f"{_generalise(f'{request[1]} {request[2]}')} {request[3]}"
     if not event.cause:

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from urllib.parse import unquote
 
-# Where Python runs isolated, it does not look for modules beside the script.
+# In isolated mode, Python does not import modules from the script's folder.
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from table_of_contents import Parser, fail, find_documents, find_headings, prose, read_document, say
@@ -18,7 +18,7 @@ from table_of_contents import Parser, fail, find_documents, find_headings, prose
 _CODE = re.compile(r"(`+)(?!`).+?(?<!`)\1(?!`)")
 _TARGET = r"(?:<([^<>\n]*)>|((?:[^\s()]|\([^\s()]*\))*))"
 _LINK = re.compile(rf"\]\([ \t]*{_TARGET}(?:[ \t]+(?:\"[^\"]*\"|'[^']*'))?[ \t]*\)")
-# Not after a word, where brackets are an index: rows[0][1]. A label that begins with ^ is a footnote.
+# Not after a word: there brackets are an index, rows[0][1]. A label that starts with ^ is a footnote.
 _REFERENCE = re.compile(r"(?<![\w\]])\[([^\[\]]+)\]\[(?!\^)([^\[\]]*)\]")
 _DEFINITION = re.compile(rf" {{0,3}}\[([^\[\]^][^\[\]]*)\]:[ \t]*{_TARGET}")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:|//")
@@ -27,7 +27,7 @@ _HTML_ANCHOR = re.compile(r"<[^<>]*\s(?:id|name)\s*=\s*[\"']?([^\s\"'>]+)")
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A link that leads nowhere."""
+    """A broken link."""
 
     file: str
     line: int
@@ -37,7 +37,7 @@ class Problem:
 
 @dataclass(slots=True)
 class Check:
-    """What was found in all documents."""
+    """The findings in all documents."""
 
     root: Path
     files: int = 0
@@ -45,7 +45,7 @@ class Check:
     external: int = 0
 
     def document(self, path: Path | None, text: str) -> Iterator[Problem]:
-        """Check one document; without a path there is nothing that links to files could be relative to."""
+        """Check one document. Without a path, links to files are not checked, because they have no base."""
         self.files += 1
         name = path.as_posix() if path else "text"
         lines = [_CODE.sub("", line) for line in prose(text)]
@@ -105,7 +105,7 @@ def main() -> None:
 
 
 def report(check: Check, problems: list[Problem], *, as_json: bool) -> None:
-    """Print what was found."""
+    """Print the findings."""
     if as_json:
         counts = {"files": check.files, "links": check.links, "external": check.external}
         found = {"problems": [asdict(problem) for problem in problems], **counts}

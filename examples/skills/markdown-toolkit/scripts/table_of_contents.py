@@ -21,7 +21,7 @@ _COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """A heading as it is shown."""
+    """A heading in the table of contents."""
 
     level: int
     text: str
@@ -29,10 +29,10 @@ class Heading:
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line; exit code 1, as with every other wrong input."""
+    """Reports errors in one line, with exit code 1 like other input errors."""
 
     def error(self, message: str) -> NoReturn:
-        """End with the message alone: the usage is in `--help`."""
+        """Exit with the message only; the usage is in `--help`."""
         fail(message)
 
 
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def render(headings: list[Heading]) -> str:
-    """A nested list; a document that skips a level is not indented twice."""
+    """A nested list. A skipped heading level does not indent twice."""
     lines = []
     parents: list[int] = []
     for heading in headings:
@@ -72,7 +72,7 @@ def render(headings: list[Heading]) -> str:
 
 
 def insert(text: str, table: str) -> str:
-    """The text with the table between the marks, in place of what was there."""
+    """The text with the content between the marks replaced by the table."""
     start = text.find(OPENING_MARK)
     end = text.find(CLOSING_MARK, start)
     if start == -1 or end == -1:
@@ -82,9 +82,9 @@ def insert(text: str, table: str) -> str:
     return text[: start + len(OPENING_MARK)] + lines + text[end:]
 
 
-# ------------------------------------------------------------------------------------- what check_links.py uses too
+# ------------------------------------------------------------------------------------- shared with check_links.py
 def prose(text: str) -> list[str]:
-    """The document's lines, those of frontmatter, code blocks and comments empty, so that line numbers stay true."""
+    """The document's lines. Lines of frontmatter, code blocks and comments are empty, so that line numbers are kept."""
     lines = text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
     if lines[0].rstrip() == "---" and (ends := [i for i, line in enumerate(lines[1:], 1) if line.rstrip() == "---"]):
         lines[: ends[0] + 1] = [""] * (ends[0] + 1)
@@ -102,7 +102,7 @@ def prose(text: str) -> list[str]:
 
 
 def find_headings(text: str) -> list[Heading]:
-    """The headings in order, each with the anchor that a link to it needs."""
+    """The headings in order, each with its link anchor."""
     found: list[tuple[int, str]] = []
     previous = ""
     for line in prose(text):
@@ -124,16 +124,16 @@ def find_headings(text: str) -> list[Heading]:
 
 
 def plain_text(markdown: str) -> str:
-    """What a reader sees of a line: no emphasis, no ticks, a link's text."""
+    """The visible text of a line: without emphasis and backticks, links as their text."""
     text = re.sub(r"!?\[([^\]]*)\](?:\([^)]*\)|\[[^\]]*\])", r"\1", markdown)
     parts = re.split(r"`+([^`]+)`+", text)
-    parts[::2] = [_without_markup(part) for part in parts[::2]]  # every other part is code and stays
+    parts[::2] = [_without_markup(part) for part in parts[::2]]  # every other part is code and is unchanged
     return "".join(parts).strip()
 
 
 def slug(text: str) -> str:
-    """The anchor of a heading that has no double."""
-    # Marks count as letters: without them many scripts would lose their vowels.
+    """The anchor of a heading with a unique text."""
+    # Combining marks count as letters: many scripts write vowels with them.
     kept = (
         character for character in text.lower() if character in "-_ " or unicodedata.category(character)[0] in "LMN"
     )
@@ -141,7 +141,7 @@ def slug(text: str) -> str:
 
 
 def read_document(path: Path) -> str:
-    """A file's text, its line ends untouched."""
+    """A file's text with its original line ends."""
     try:
         return path.read_bytes().decode("utf-8")
     except OSError as error:
@@ -151,18 +151,18 @@ def read_document(path: Path) -> str:
 
 
 def find_documents() -> list[Path]:
-    """Every Markdown file that came with the call, or below the current folder when run by hand."""
+    """Every attached Markdown file, or those below the current folder if run manually."""
     folder = Path("input") if Path("input").is_dir() else Path()
     return sorted(path for path in folder.rglob("*.md") if path.is_file())
 
 
 def say(text: str) -> None:
-    """Print as UTF-8, also where no locale says so."""
+    """Print as UTF-8, even without a locale."""
     sys.stdout.buffer.write(text.encode("utf-8", "replace") + b"\n")
 
 
 def fail(message: str) -> NoReturn:
-    """End with one line that says why."""
+    """Exit with a one-line error message."""
     sys.stderr.buffer.write(message.encode("utf-8", "replace") + b"\n")
     sys.exit(1)
 
@@ -170,13 +170,13 @@ def fail(message: str) -> NoReturn:
 def _without_markup(text: str) -> str:
     text = re.sub(r"</?[A-Za-z][^>]*>", "", text)
     text = re.sub(r"(?<!\\)\*+(?=\S)|(?<=[^\s\\])\*+|~~", "", text)
-    # Underscores are emphasis around words and letters of a name within them: _so_, but snake_case.
+    # Underscores are emphasis around words (_so_), but ordinary characters inside them (snake_case).
     text = re.sub(r"(?<![\w\\])_+(?=\w)|(?<=[^\W_])_+(?!\w)", "", text)
     return re.sub(r"\\([!-/:-@\[-`{-~])", r"\1", text)
 
 
 def _escaped(text: str) -> str:
-    """Plain text as Markdown that shows the same."""
+    """Escape plain text for Markdown."""
     marks = r"[\\`*\[\]<]|(?<![^\W_])_+|_+(?![^\W_])"
     return re.sub(marks, lambda found: "".join(f"\\{mark}" for mark in found[0]), text)
 

@@ -97,16 +97,16 @@ def read_entry(file: BinaryIO, entry: Entry) -> Iterator[bytes]:
                 raise _invalid(f"{entry.path}: the archive ends in the middle of it")
             left -= len(pending)
         try:
-            piece = inflater.decompress(pending, _CHUNK) if inflater else pending
+            chunk = inflater.decompress(pending, _CHUNK) if inflater else pending
         except zlib.error as error:
             raise _invalid(f"{entry.path}: cannot be inflated ({error})") from error
         pending = inflater.unconsumed_tail if inflater else b""
-        size += len(piece)
+        size += len(chunk)
         if size > entry.size:
             raise _invalid(f"{entry.path}: inflates to more than the {entry.size} bytes it declares")
-        crc = zlib.crc32(piece, crc)
-        if piece:
-            yield piece
+        crc = zlib.crc32(chunk, crc)
+        if chunk:
+            yield chunk
     if inflater and (not inflater.eof or inflater.unused_data):
         raise _invalid(f"{entry.path}: its compressed data does not end where it should")
     if size != entry.size or crc != entry.crc:
@@ -191,7 +191,7 @@ def _read_directory(file: BinaryIO) -> tuple[int, list[_Record]]:
         raise _too_large(f"the archive is larger than {MAX_ARCHIVE_BYTES // MEGABYTE} MB")
     file.seek(0)
     if file.read(4) not in (b"PK\3\4", b"PK\5\6"):
-        raise _invalid("not a ZIP file, or data stands before the archive")
+        raise _invalid("not a ZIP file, or there is data before the archive")
     file.seek(max(0, size - _END.size - MAX_COMMENT_BYTES))
     tail = file.read()
     where = _find_end(tail)
@@ -294,7 +294,7 @@ def _check_local_header(file: BinaryIO, record: _Record) -> int:
 def _check_spans(spans: list[tuple[int, int]], directory_offset: int) -> None:
     spans.sort()
     if spans[0][0] != 0:
-        raise _invalid("data stands before the first entry")
+        raise _invalid("there is data before the first entry")
     ends = [start for start, _ in spans[1:]] + [directory_offset]
     if any(end > limit for (_, end), limit in zip(spans, ends, strict=True)):
         raise _invalid("entries overlap")

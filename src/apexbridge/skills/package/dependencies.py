@@ -20,7 +20,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from apexbridge.skills.files import open_beneath
-from apexbridge.skills.package.fingerprint import FolderTooLargeError, look
+from apexbridge.skills.package.fingerprint import FolderTooLargeError, scan_folder
 
 MAX_REQUIREMENTS = 200
 """Per skill, including refused declarations."""
@@ -41,7 +41,7 @@ _COMMENT = re.compile(r"(?:^|(?<=\s))#.*")
 _PLAIN_REQUIREMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._,\[\]<>=!~*+-]*\Z")
 _ARCHIVE = re.compile(r"\.(?:whl|zip|tgz|tbz|txz|tlz|tar(?:\.\w+)?)\Z", re.IGNORECASE)
 """Both installers treat a name with this ending as a file."""
-_OTHER_PLACES = ("sources", "index", "index-url", "extra-index-url", "default-index", "find-links")
+_SOURCE_KEYS = ("sources", "index", "index-url", "extra-index-url", "default-index", "find-links")
 
 _NODE_NAME = re.compile(r"(?:@[A-Za-z0-9~-][\w.~-]*/)?[A-Za-z0-9~][\w.~-]*\Z", re.ASCII)
 _VERSION = r"v?(?:[0-9]+|[xX*])(?:\.(?:[0-9]+|[xX*])){0,2}(?:-[0-9A-Za-z.-]+)?(?:\+[0-9A-Za-z.-]+)?"
@@ -72,7 +72,7 @@ class Dependencies:
     @property
     def node_requirements(self) -> tuple[str, ...]:
         """Each as `name@range`."""
-        return tuple(f"{name}@{wanted}" for name, wanted in self.node)
+        return tuple(f"{name}@{requested}" for name, requested in self.node)
 
     def python_key(self, runtime: str) -> str | None:
         """The key of the layer with the Python packages, for a runtime such as `cpython-311-x86_64-linux`."""
@@ -150,12 +150,12 @@ class _Reader:
     def candidates(self) -> list[str]:
         """The regular files that may declare dependencies."""
         try:
-            paths = [file.path for file in look(self.folder).files]
+            paths = [file.path for file in scan_folder(self.folder).files]
         except (FolderTooLargeError, OSError) as error:
             self.problems.append(f"the skill's folder cannot be read: {getattr(error, 'strerror', None) or error}")
             return []
-        wanted = (*_REQUIREMENT_FILES, *_PACKAGE_FILES)
-        found = [path for path in wanted if path in paths] + [path for path in paths if path.endswith(".py")]
+        requested = (*_REQUIREMENT_FILES, *_PACKAGE_FILES)
+        found = [path for path in requested if path in paths] + [path for path in paths if path.endswith(".py")]
         if len(found) > MAX_FILES:
             self.problems.append(f"more than {MAX_FILES} files that may declare dependencies; the rest was not read")
         return found[:MAX_FILES]
@@ -195,20 +195,20 @@ class _Reader:
                 self.complain(path, line, f"the script block is not valid TOML: {_shown(str(error))}")
                 return
             self.check_python(path, line, data.get("requires-python"))
-            if places := _other_places(data):
-                self.complain(path, line, f"tool.uv names another place for packages ({', '.join(places)})")
-            wanted = data.get("dependencies", [])
-            if not isinstance(wanted, list) or not all(isinstance(item, str) for item in wanted):
+            if keys := _other_sources(data):
+                self.complain(path, line, f"tool.uv names another place for packages ({', '.join(keys)})")
+            requested = data.get("dependencies", [])
+            if not isinstance(requested, list) or not all(isinstance(item, str) for item in requested):
                 self.complain(path, line, "dependencies must be a list of text")
                 return
-            place = _Places(toml, line + 1)
-            for item in islice(wanted, MAX_REQUIREMENTS + 1):
-                self.take_python(path, place.of(item) or line, item.strip())
+            lines = _Lines(toml, line + 1)
+            for item in islice(requested, MAX_REQUIREMENTS + 1):
+                self.take_python(path, lines.of(item) or line, item.strip())
 
     def read_requirements(self, path: str, text: str) -> None:
         for number, line in enumerate(text.splitlines(), 1):
-            if wanted := _COMMENT.sub("", line).strip():
-                self.take_python(path, number, wanted)
+            if requested := _COMMENT.sub("", line).strip():
+                self.take_python(path, number, requested)
             if self.declared > MAX_REQUIREMENTS:
                 break
 
@@ -221,25 +221,25 @@ class _Reader:
         if not isinstance(data, dict):
             self.complain(path, None, "must be an object")
             return
-        place = _Places(text, 1)
+        lines = _Lines(text, 1)
         if "workspaces" in data:
-            self.complain(path, place.of('"workspaces"'), "workspaces are not installed")
-        wanted = data.get("dependencies", {})
-        if not isinstance(wanted, dict):
-            self.complain(path, place.of('"dependencies"'), "dependencies must be an object")
+            self.complain(path, lines.of('"workspaces"'), "workspaces are not installed")
+        requested = data.get("dependencies", {})
+        if not isinstance(requested, dict):
+            self.complain(path, lines.of('"dependencies"'), "dependencies must be an object")
             return
-        for name, versions in islice(wanted.items(), MAX_REQUIREMENTS + 1):
-            self.take_node(path, place.of(json.dumps(name, ensure_ascii=False)), name, versions)
+        for name, versions in islice(requested.items(), MAX_REQUIREMENTS + 1):
+            self.take_node(path, lines.of(json.dumps(name, ensure_ascii=False)), name, versions)
 
     # -------------------------------------------------------------------------------------------- one declaration
-    def take_python(self, path: str, line: int | None, wanted: str) -> None:
+    def take_python(self, path: str, line: int | None, requested: str) -> None:
         self.declared += 1
         if self.declared > MAX_REQUIREMENTS:
             return
         try:
-            requirement = _normal_requirement(wanted)
+            requirement = _normal_requirement(requested)
         except _RefusedError as error:
-            self.complain(path, line, f'"{_shown(wanted)}" is refused: {error}')
+            self.complain(path, line, f'"{_shown(requested)}" is refused: {error}')
             return
         if requirement is not None:
             self.python.add(requirement)
@@ -249,52 +249,52 @@ class _Reader:
         if self.declared > MAX_REQUIREMENTS:
             return
         try:
-            wanted = _normal_range(name, versions)
+            requested = _normal_range(name, versions)
         except _RefusedError as error:
             self.complain(path, line, f'"{_shown(name)}": "{_shown(str(versions))}" is refused: {error}')
             return
-        if self.node.setdefault(name, wanted) != wanted:
+        if self.node.setdefault(name, requested) != requested:
             self.complain(path, line, f'two different versions of "{name}" are asked for')
 
-    def check_python(self, path: str, line: int, wanted: Any) -> None:
+    def check_python(self, path: str, line: int, requested: Any) -> None:
         """Check `requires-python`: the sandbox has only the server's own Python."""
-        if wanted is None:
+        if requested is None:
             return
         here = platform.python_version()
         try:
-            if len(str(wanted)) > MAX_REQUIREMENT_CHARACTERS:
+            if len(str(requested)) > MAX_REQUIREMENT_CHARACTERS:
                 raise ValueError("too long")
-            fits = SpecifierSet(str(wanted)).contains(here, prereleases=True)
+            fits = SpecifierSet(str(requested)).contains(here, prereleases=True)
         except ValueError:  # InvalidSpecifier, or a number with too many digits
             self.complain(path, line, "requires-python is not a version specifier")
             return
         if not fits:
-            self.complain(path, line, f"asks for Python {_shown(str(wanted))}; this server has {here}")
+            self.complain(path, line, f"asks for Python {_shown(str(requested))}; this server has {here}")
 
     def complain(self, path: str, line: int | None, message: str) -> None:
         self.problems.append(f"{_shown(path)}{f':{line}' if line else ''}: {message}")
 
 
-def _normal_requirement(wanted: str) -> str | None:
+def _normal_requirement(requested: str) -> str | None:
     """Normalize a requirement. Returns None if its marker does not apply to this machine."""
-    named = wanted.partition(";")[0].strip()
-    if len(wanted) > MAX_REQUIREMENT_CHARACTERS:
+    named = requested.partition(";")[0].strip()
+    if len(requested) > MAX_REQUIREMENT_CHARACTERS:
         raise _RefusedError(f"it is longer than {MAX_REQUIREMENT_CHARACTERS} characters")
-    if wanted.startswith("-"):
+    if requested.startswith("-"):
         raise _RefusedError("options are not taken; the index is named by the operator's own pip configuration")
-    if " --" in wanted or wanted.endswith("\\"):
+    if " --" in requested or requested.endswith("\\"):
         raise _RefusedError("options and hashes behind a requirement are not taken")
     if "://" in named or "@" in named:
         raise _RefusedError("packages come from the index by name, not from a URL or a repository")
     if "/" in named or "\\" in named or named.startswith((".", "~")) or _ARCHIVE.search(named):
         raise _RefusedError("packages come from the index by name, not from a file or a folder")
     try:
-        requirement = Requirement(wanted)
+        requirement = Requirement(requested)
         applies = requirement.marker is None or requirement.marker.evaluate()
     except (ValueError, RecursionError) as error:
         raise _RefusedError("it is not a requirement as PEP 508 has them") from error
     extras = ",".join(sorted({canonicalize_name(extra) for extra in requirement.extras}))
-    versions = ",".join(sorted(str(part) for part in requirement.specifier))
+    versions = ",".join(sorted(str(clause) for clause in requirement.specifier))
     normal = f"{canonicalize_name(requirement.name)}{f'[{extras}]' if extras else ''}{versions}"
     # PEP 440 allows any text after `===`, even a path.
     if requirement.url or _ARCHIVE.search(requirement.name) or not _PLAIN_REQUIREMENT.match(normal):
@@ -308,27 +308,27 @@ def _normal_range(name: str, versions: Any) -> str:
         raise _RefusedError("it is not the name of a package")
     if not isinstance(versions, str) or len(versions) > MAX_REQUIREMENT_CHARACTERS:
         raise _RefusedError("the version must be a short text")
-    wanted = re.sub(r" ?\|\| ?", " || ", " ".join(versions.split())) or "*"
-    is_plain = _NODE_RANGE.match(wanted) or _NODE_TAG.match(wanted)
-    if not is_plain or _ARCHIVE.search(wanted):
+    requested = re.sub(r" ?\|\| ?", " || ", " ".join(versions.split())) or "*"
+    is_plain = _NODE_RANGE.match(requested) or _NODE_TAG.match(requested)
+    if not is_plain or _ARCHIVE.search(requested):
         raise _RefusedError(
             "packages come from the registry by a version range or a tag, not from a URL, a repository, a file, "
             "an alias or a workspace"
         )
-    return wanted
+    return requested
 
 
-def _other_places(data: dict[str, Any]) -> list[str]:
+def _other_sources(data: dict[str, Any]) -> list[str]:
     """The keys of `[tool.uv]` that select other package sources.
 
     Ignoring them would be unsafe: the default index can have another author's package with the same name.
     """
     tool = data.get("tool")
     uv = tool.get("uv") if isinstance(tool, dict) else None
-    return [key for key in _OTHER_PLACES if uv.get(key)] if isinstance(uv, dict) else []
+    return [key for key in _SOURCE_KEYS if uv.get(key)] if isinstance(uv, dict) else []
 
 
-class _Places:
+class _Lines:
     """Finds line numbers, which the parsers do not report. The time of all searches together is bounded."""
 
     def __init__(self, text: str, first: int) -> None:

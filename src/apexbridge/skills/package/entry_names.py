@@ -15,11 +15,7 @@ _HIDDEN_CATEGORIES = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
 
 def checked_parts(name: str) -> tuple[str, ...]:
-    """Check an entry's name and split it into components.
-
-    Raises:
-        InvalidArchiveError: UNSAFE_PATH, with the reason.
-    """
+    """Check an entry's name and split it into components. Raises InvalidArchiveError: UNSAFE_PATH, with the reason."""
     problem = _problem(name)
     if problem:
         shown = ascii(name[:80])[1:-1]
@@ -62,18 +58,18 @@ def _problem(name: str) -> str | None:
     parts = name.removesuffix("/").split("/")
     if len(parts) > MAX_DEPTH:
         return f"deeper than {MAX_DEPTH} folders"
-    return next((problem for part in parts if (problem := _component_problem(part))), None)
+    return next((problem for component in parts if (problem := _component_problem(component))), None)
 
 
-def _component_problem(part: str) -> str | None:
-    if part in ("", ".", ".."):
+def _component_problem(component: str) -> str | None:
+    if component in ("", ".", ".."):
         return "an empty, '.' or '..' component"
-    if len(part.encode()) > MAX_COMPONENT_BYTES:
+    if len(component.encode()) > MAX_COMPONENT_BYTES:
         return f"a name longer than {MAX_COMPONENT_BYTES} bytes"
-    if part != part.rstrip(". ") or part[0] == " ":
+    if component != component.rstrip(". ") or component[0] == " ":
         return "a name that begins with a space or ends with a dot or space"
-    if any(character in '<>:"|?*' for character in part):
+    if any(character in '<>:"|?*' for character in component):
         return 'one of < > : " | ? * in a name'
-    if _RESERVED.match(part):
+    if _RESERVED.match(component):
         return "a name that is reserved on Windows"
     return None

@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from apexbridge.skills.models import MARKER_FILE, PackageFile
+from apexbridge.skills.models import MARKER_FILE
+from apexbridge.skills.package.skill import PackageFile
 
 MAX_FILES = 20_000
 """A folder with more files is not a skill; it may be a home directory."""
-
-
 MAX_FOLDERS_DEEP = 64
 
 
@@ -21,7 +20,7 @@ class FolderTooLargeError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sight:
+class FolderScan:
     """A scan of a folder with `stat`. No file is opened."""
 
     signature: str
@@ -46,7 +45,7 @@ class Sight:
         return sum(file.size for file in self.files)
 
 
-def look(folder: Path) -> Sight:
+def scan_folder(folder: Path) -> FolderScan:
     """Scan a folder.
 
     Raises:
@@ -66,7 +65,7 @@ def look(folder: Path) -> Sight:
     digest = hashlib.blake2b(digest_size=16)
     for path, status in stats:
         digest.update(f"{path}\0{sign(status)}\0".encode("utf-8", "surrogateescape"))
-    return Sight(signature=digest.hexdigest(), marker=marker, stats=tuple(stats))
+    return FolderScan(signature=digest.hexdigest(), marker=marker, stats=tuple(stats))
 
 
 def sign(status: os.stat_result) -> str:
@@ -96,10 +95,10 @@ def _hash_file(path: Path) -> str:
 def _walk(folder: str) -> Iterator[tuple[str, os.stat_result]]:
     waiting = [(folder, "", 0)]
     while waiting:
-        place, prefix, depth = waiting.pop()
+        current, prefix, depth = waiting.pop()
         if depth > MAX_FOLDERS_DEEP:
             raise FolderTooLargeError(f"deeper than {MAX_FOLDERS_DEEP} folders")
-        with os.scandir(place) as entries:
+        with os.scandir(current) as entries:
             for entry in entries:
                 path = prefix + entry.name
                 if entry.is_dir(follow_symlinks=False):

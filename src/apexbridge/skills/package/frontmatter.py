@@ -7,8 +7,11 @@ nothing else changed. Lenient parsing reads a block that is not valid YAML line 
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from apexbridge.errors import FieldNotEditableError, InvalidInputError, SkillParseError
+from apexbridge.skills.models import MAX_DESCRIPTION_CHARACTERS
 from apexbridge.skills.package.yaml_block import Field, FrontmatterError, quote, read_block
 
 MAX_BLOCK_BYTES = 64 * 1024
@@ -135,9 +138,9 @@ def with_value(document: Document, key: str, value: str) -> str:
 
 def with_new_block(text: str, values: Mapping[str, str]) -> str:
     """Insert a block at the start of the text."""
-    mark, rest = ("\ufeff", text[1:]) if text.startswith("\ufeff") else ("", text)
+    mark, following = ("\ufeff", text[1:]) if text.startswith("\ufeff") else ("", text)
     lines = ["---", *(f"{key}: {quote(value)}" for key, value in values.items()), "---", ""]
-    return mark + newline_of(text).join(lines) + rest
+    return mark + newline_of(text).join(lines) + following
 
 
 def newline_of(text: str) -> str:
@@ -207,7 +210,7 @@ def _read_lines(block: str, *, offset: int, first_line: int) -> tuple[dict[str, 
         head = key_line(chunk)
         if head is None:
             if chunk.strip() and not chunk.lstrip().startswith("#"):
-                notices.append(Notice(line=line, message="a line that is no `key: value` was ignored"))
+                notices.append(Notice(line=line, message="a line that is not a `key: value` pair was ignored"))
             continue
         key = head[1].strip("\"'")
         if key in fields:
@@ -261,8 +264,48 @@ def _key_to_key(block: str) -> Iterator[tuple[int, int]]:
     starts = [0]
     position = 0
     while position < len(block):
-        rest = block[position : position + 200]
-        if position and key_line(rest):
+        following = block[position : position + 200]
+        if position and key_line(following):
             starts.append(position)
         position = block.find("\n", position) + 1 or len(block)
     yield from zip(starts, [*starts[1:], len(block)], strict=True)
+
+
+def checked_description(value: str | Mapping[str, Any], *, skill: str) -> str:
+    """Validate a new description: a string, or a mapping with no other field.
+
+    Raises:
+        FieldNotEditableError: the mapping has another field.
+        InvalidInputError: the description is not a string, is empty or too long, or has a lone surrogate.
+    """
+    description: object = value
+    if isinstance(value, Mapping):
+        if others := [str(key) for key in value if key != "description"]:
+            raise FieldNotEditableError(others, skill=skill)
+        description = value.get("description")
+    if not isinstance(description, str) or not description.strip():
+        raise InvalidInputError("description must be text and not empty")
+    if len(description) > MAX_DESCRIPTION_CHARACTERS:
+        raise InvalidInputError(
+            f"description has {len(description)} characters; at most {MAX_DESCRIPTION_CHARACTERS} are allowed"
+        )
+    try:
+        description.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInputError("description contains a lone surrogate") from error
+    return description.strip()
+
+
+def with_description(path: Path, description: str, *, skill: str) -> bytes:
+    """The file's content with a new description. Bytes that are not UTF-8 are preserved.
+
+    Raises:
+        SkillParseError: the description cannot be replaced without changing something else.
+    """
+    try:
+        text = path.read_bytes().decode("utf-8", "surrogateescape")
+        return replace_description(text, description, name=skill).encode("utf-8", "surrogateescape")
+    except FrontmatterError as error:
+        raise SkillParseError(
+            f"{path.name} line {error.line}: {error.message}", skill=skill, line=error.line
+        ) from error

@@ -65,15 +65,15 @@ def declared_schema(parameters: Any) -> tuple[dict[str, Any] | None, list[str]]:
         return None, []
     warnings: list[str] = []
     try:
-        given = json.loads(json.dumps(parameters, default=str, allow_nan=False))
+        declaration = json.loads(json.dumps(parameters, default=str, allow_nan=False))
     except (ValueError, TypeError, RecursionError):
         return None, ["parameters cannot be written as JSON; they are ignored"]
-    if isinstance(given, dict) and _is_schema(given):
-        return _usable_schema(given, warnings)
-    if isinstance(given, dict):
-        entries = list(given.items())
-    elif isinstance(given, list):
-        entries = _named_entries(given, warnings)
+    if isinstance(declaration, dict) and _is_schema(declaration):
+        return _usable_schema(declaration, warnings)
+    if isinstance(declaration, dict):
+        entries = list(declaration.items())
+    elif isinstance(declaration, list):
+        entries = _named_entries(declaration, warnings)
     else:
         return None, ["parameters must be a mapping or a list; they are ignored"]
     return _checked(_from_entries(entries, warnings), warnings)
@@ -89,33 +89,33 @@ def tool_schema(schema: Mapping[str, Any] | None, skill_name: str) -> dict[str, 
 
 
 # ------------------------------------------------------------------------------------------------ JSON Schema
-def _is_schema(given: dict[str, Any]) -> bool:
+def _is_schema(declaration: dict[str, Any]) -> bool:
     """Whether a mapping is a schema, as opposed to a mapping of parameter names that resemble keywords."""
-    kind = given.get("type")
-    if kind == "object" or "$ref" in given:
+    kind = declaration.get("type")
+    if kind == "object" or "$ref" in declaration:
         return True
     if kind is not None and not isinstance(kind, dict):
-        return set(given) <= _SCHEMA_KEYWORDS
-    properties = given.get("properties")
+        return set(declaration) <= _SCHEMA_KEYWORDS
+    properties = declaration.get("properties")
     return isinstance(properties, dict) and not isinstance(properties.get("type"), str)
 
 
-def _usable_schema(given: dict[str, Any], warnings: list[str]) -> tuple[dict[str, Any] | None, list[str]]:
+def _usable_schema(declaration: dict[str, Any], warnings: list[str]) -> tuple[dict[str, Any] | None, list[str]]:
     """The schema unchanged if it is valid, else one rebuilt from its properties."""
-    schema = {"type": "object", **given}
+    schema = {"type": "object", **declaration}
     try:
         SchemaParameters(schema)
     except InvalidSchemaError as problem:
-        properties = given.get("properties")
+        properties = declaration.get("properties")
         if schema["type"] != "object" or not isinstance(properties, dict):
-            return None, [*warnings, f"parameters are no usable JSON Schema: {problem}; they are ignored"]
+            return None, [*warnings, f"parameters are not a usable JSON Schema: {problem}; they are ignored"]
         repaired = _from_entries(list(properties.items()), warnings)
-        required = given.get("required")
+        required = declaration.get("required")
         named = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
         known = repaired["properties"]
-        wanted = dict.fromkeys([*repaired.get("required", []), *(name for name in named if name in known)])
-        if wanted:
-            repaired["required"] = list(wanted)
+        required_names = dict.fromkeys([*repaired.get("required", []), *(name for name in named if name in known)])
+        if required_names:
+            repaired["required"] = list(required_names)
         warnings.append(f"parameters break the rules of JSON Schema ({problem}); they were read as far as possible")
         return _checked(repaired, warnings)
     return schema, warnings
@@ -127,15 +127,15 @@ def _checked(schema: dict[str, Any], warnings: list[str]) -> tuple[dict[str, Any
     try:
         SchemaParameters(schema)
     except InvalidSchemaError as problem:
-        return None, [*warnings, f"parameters give no usable JSON Schema: {problem}; they are ignored"]
+        return None, [*warnings, f"parameters are not a usable JSON Schema: {problem}; they are ignored"]
     return schema, warnings
 
 
 # ---------------------------------------------------------------------------------------------- other notations
-def _named_entries(given: list[Any], warnings: list[str]) -> list[tuple[str, Any]]:
+def _named_entries(declaration: list[Any], warnings: list[str]) -> list[tuple[str, Any]]:
     """The entries of a list: each is `{name: …, type: …}`, `{the-name: …}`, or a name only."""
     entries: list[tuple[str, Any]] = []
-    for entry in given:
+    for entry in declaration:
         if isinstance(entry, str):
             entries.append((entry, {}))
         elif isinstance(entry, dict) and isinstance(entry.get("name"), str):
@@ -143,14 +143,14 @@ def _named_entries(given: list[Any], warnings: list[str]) -> list[tuple[str, Any
         elif isinstance(entry, dict) and len(entry) == 1:
             entries += entry.items()
         else:
-            warnings.append("a parameter without a name was set aside")
+            warnings.append("a parameter without a name was ignored")
     return entries
 
 
 def _from_entries(entries: list[tuple[str, Any]], warnings: list[str]) -> dict[str, Any]:
     properties: dict[str, Any] = {}
     required: list[str] = []
-    for name, told in entries:
+    for name, declared in entries:
         try:
             if len(properties) >= MAX_PARAMETERS:
                 raise _Refused(f"there are more than {MAX_PARAMETERS}")
@@ -158,68 +158,74 @@ def _from_entries(entries: list[tuple[str, Any]], warnings: list[str]) -> dict[s
                 raise _Refused(f"a name has 1 to {MAX_NAME_CHARACTERS} printable characters")
             if name in properties:
                 raise _Refused("it is there twice")
-            schema = _property(told, f'parameter "{name}"', warnings)
+            schema = _property(declared, f'parameter "{name}"', warnings)
             SchemaParameters({"properties": {name: schema}})
         except (_Refused, InvalidSchemaError) as problem:
-            warnings.append(f'parameter "{name[:MAX_NAME_CHARACTERS]}" was set aside: {problem}')
+            warnings.append(f'parameter "{name[:MAX_NAME_CHARACTERS]}" was ignored: {problem}')
             continue
         properties[name] = schema
-        if isinstance(told, dict) and _is_required(told):
+        if isinstance(declared, dict) and _is_required(declared):
             required.append(name)
     return {"type": "object", "properties": properties, **({"required": required} if required else {})}
 
 
-def _is_required(told: dict[str, Any]) -> bool:
-    return told.get("required") in _YES or told.get("optional") in (False, "false")
+def _is_required(declared: dict[str, Any]) -> bool:
+    return declared.get("required") in _YES or declared.get("optional") in (False, "false")
 
 
-def _property(told: Any, where: str, warnings: list[str], depth: int = 0) -> dict[str, Any]:
+def _property(declared: Any, where: str, warnings: list[str], depth: int = 0) -> dict[str, Any]:
     """One parameter's schema, from its details, its type, or its description."""
     if depth > MAX_DEPTH:
         raise _Refused("it is nested too deeply")
-    if told is None:
+    if declared is None:
         return {"type": "string"}
-    if isinstance(told, str):
-        kind = _type_schema(told)
-        return {"type": "string", "description": told[:MAX_DESCRIPTION_CHARACTERS]} if kind is None else kind
-    if not isinstance(told, dict):
+    if isinstance(declared, str):
+        kind = _type_schema(declared)
+        return {"type": "string", "description": declared[:MAX_DESCRIPTION_CHARACTERS]} if kind is None else kind
+    if not isinstance(declared, dict):
         raise _Refused("write its type, its description, or a mapping of both")
-    if "$ref" in told:
+    if "$ref" in declared:
         raise _Refused("a reference cannot be followed here")
-    schema = _kind(told, where, warnings)
-    schema |= {key: told[key] for key in _KEPT_KEYWORDS if told.get(key) is not None}
+    schema = _kind(declared, where, warnings)
+    schema |= {key: declared[key] for key in _KEPT_KEYWORDS if declared.get(key) is not None}
     if "description" in schema:
         schema["description"] = str(schema["description"])[:MAX_DESCRIPTION_CHARACTERS]
-    if choices := _choices(told):
+    if choices := _choices(declared):
         schema["enum"] = choices
-    if told.get("items") is not None:
-        schema["items"] = _property(told["items"], where, warnings, depth + 1)
-    if isinstance(told.get("properties"), dict):
-        inner = {key: _property(value, where, warnings, depth + 1) for key, value in told["properties"].items()}
+    if declared.get("items") is not None:
+        schema["items"] = _property(declared["items"], where, warnings, depth + 1)
+    if isinstance(declared.get("properties"), dict):
+        inner = {key: _property(value, where, warnings, depth + 1) for key, value in declared["properties"].items()}
         schema["properties"] = inner
-        required = told.get("required")
+        required = declared.get("required")
         names = required if isinstance(required, list) else []
-        named = [key for key in inner if key in names or _says_required(told["properties"][key])]
+        named = [key for key in inner if key in names or _declares_required(declared["properties"][key])]
         if named:
             schema["required"] = named
     return schema
 
 
-def _choices(told: dict[str, Any]) -> list[Any] | None:
-    return next((told[key] for key in ("enum", "choices", "options") if isinstance(told.get(key), list)), None)
+def _choices(declared: dict[str, Any]) -> list[Any] | None:
+    return next((declared[key] for key in ("enum", "choices", "options") if isinstance(declared.get(key), list)), None)
 
 
-def _says_required(told: Any) -> bool:
-    return isinstance(told, dict) and _is_required(told)
+def _declares_required(declared: Any) -> bool:
+    return isinstance(declared, dict) and _is_required(declared)
 
 
-def _kind(told: dict[str, Any], where: str, warnings: list[str]) -> dict[str, Any]:
+def _kind(declared: dict[str, Any], where: str, warnings: list[str]) -> dict[str, Any]:
     """The declared type as `{"type": …}`; empty, with a warning, if the type is unknown."""
-    written = told.get("type")
-    if written is None and (_choices(told) or any(key in told for key in _COMBINATIONS)):
+    written = declared.get("type")
+    if written is None and (_choices(declared) or any(key in declared for key in _COMBINATIONS)):
         return {}
     if written is None:
-        shape = "object" if "properties" in told else "array" if "items" in told else _type_of(told.get("default"))
+        shape = (
+            "object"
+            if "properties" in declared
+            else "array"
+            if "items" in declared
+            else _type_of(declared.get("default"))
+        )
         return {"type": shape}
     words = written if isinstance(written, list) else [written]
     known = [_type_schema(word) if isinstance(word, str) else None for word in words]

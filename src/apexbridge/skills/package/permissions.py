@@ -39,21 +39,17 @@ class Permission:
 
 
 def parse(text: str) -> Permission:
-    """Parse a permission.
-
-    Raises:
-        InvalidInputError: the text is not a permission; the message is the reason.
-    """
-    kind, _, rest = text.partition(":")
+    """Parse a permission. Raises InvalidInputError: the text is not a permission; the message is the reason."""
+    kind, _, body = text.partition(":")
     if kind == "net":
-        return _net(text, rest)
-    if kind in ("env", "secret") and _NAME.match(rest):
-        if rest in _OURS:
-            raise InvalidInputError(f"{text}: {rest} is set by the sandbox itself")
-        return Permission(kind="env" if kind == "env" else "secret", name=rest)
-    if kind == "fs" and rest.startswith("ro:"):
-        return _path(text, rest.removeprefix("ro:"))
-    raise InvalidInputError(f"{text[:200]} is no permission; write {FORMS}")
+        return _net(text, body)
+    if kind in ("env", "secret") and _NAME.match(body):
+        if body in _OURS:
+            raise InvalidInputError(f"{text}: {body} is set by the sandbox itself")
+        return Permission(kind="env" if kind == "env" else "secret", name=body)
+    if kind == "fs" and body.startswith("ro:"):
+        return _path(text, body.removeprefix("ro:"))
+    raise InvalidInputError(f"{text[:200]} is not a permission; write {FORMS}")
 
 
 def permission_problem(text: str) -> str | None:
@@ -74,19 +70,19 @@ def canonical(text: str) -> str:
         return text
 
 
-def _net(text: str, rest: str) -> Permission:
-    host, _, port = rest.rpartition(":")
+def _net(text: str, body: str) -> Permission:
+    host, _, port = body.rpartition(":")
     if not (port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) <= _MAX_PORT):
         raise InvalidInputError(f"{text[:200]}: name one port, 1 to {_MAX_PORT}")
     if ":" in host:
-        raise InvalidInputError(f"{text[:200]}: addresses of IPv6 cannot be granted; use a name or an IPv4 address")
+        raise InvalidInputError(f"{text[:200]}: IPv6 addresses cannot be granted; use a name or an IPv4 address")
     if not _HOST.match(host):
         raise InvalidInputError(f"{text[:200]}: name one host, without wildcards")
     if _NUMBER.match(host.rpartition(".")[2]):  # resolvers read such names as addresses: 127.1, 0x7f000001
         try:
             ipaddress.IPv4Address(host)
         except ValueError as error:
-            raise InvalidInputError(f"{text[:200]}: {host} is no address") from error
+            raise InvalidInputError(f"{text[:200]}: {host} is not an address") from error
     return Permission(kind="net", name=host.lower(), port=int(port))
 
 

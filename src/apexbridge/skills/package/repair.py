@@ -6,7 +6,7 @@ from typing import Literal
 
 from apexbridge.errors import RequestError
 from apexbridge.skills.files import replace_file
-from apexbridge.skills.models import SKILL_FILE, Diagnostic
+from apexbridge.skills.models import SKILL_FILE
 from apexbridge.skills.package.frontmatter import (
     Document,
     chunks,
@@ -18,7 +18,7 @@ from apexbridge.skills.package.frontmatter import (
     with_value,
 )
 from apexbridge.skills.package.layout import is_skill_file
-from apexbridge.skills.package.names import name_problem, slug
+from apexbridge.skills.package.skill import Diagnostic, name_problem, slug
 from apexbridge.skills.package.skill_md import read_skill_markdown
 from apexbridge.skills.package.yaml_block import FrontmatterError, quote
 from apexbridge.wire import WireModel
@@ -110,8 +110,8 @@ def _keeps_everything(before: Document, text: str) -> bool:
         after = parse(text)
     except FrontmatterError:
         return False
-    told = {key: field.value for key, field in before.fields.items() if key != "name"}
-    return all(str(after.value(key)) == str(value) or value in (None, "") for key, value in told.items())
+    values = {key: field.value for key, field in before.fields.items() if key != "name"}
+    return all(str(after.value(key)) == str(value) or value in (None, "") for key, value in values.items())
 
 
 def _with_sound_block(document: Document) -> str:
@@ -153,8 +153,8 @@ def _findings(data: bytes, folder: str) -> list[Finding]:
     strictly = read_skill_markdown(data, folder=folder, profile="seed")
     found = [(_finding(item, "error")) for item in strictly.errors]
     leniently = read_skill_markdown(data, folder=folder, profile="lenient")
-    told = {finding.line for finding in found}
-    found += [_finding(item, "warning") for item in leniently.warnings if item.line is None or item.line not in told]
+    lines = {finding.line for finding in found}
+    found += [_finding(item, "warning") for item in leniently.warnings if item.line is None or item.line not in lines]
     return sorted(found, key=lambda finding: (finding.line or 0, finding.severity))
 
 

@@ -7,19 +7,11 @@ can, with a warning for each repair.
 from collections.abc import Callable
 from typing import Any
 
-from apexbridge.skills.models import (
-    MAX_DESCRIPTION_CHARACTERS,
-    SKILL_FILE,
-    Diagnostic,
-    Mode,
-    Profile,
-    Reading,
-    SkillMetadata,
-)
+from apexbridge.skills.models import MAX_DESCRIPTION_CHARACTERS, SKILL_FILE, Mode, Profile
 from apexbridge.skills.package.frontmatter import Document, parse, parse_leniently
-from apexbridge.skills.package.names import lenient_name, name_problem
 from apexbridge.skills.package.parameters import declared_schema
 from apexbridge.skills.package.permissions import canonical, permission_problem
+from apexbridge.skills.package.skill import Diagnostic, Reading, SkillMetadata, lenient_name, name_problem
 from apexbridge.skills.package.yaml_block import FrontmatterError
 
 MAX_SKILL_FILE_BYTES = 1024 * 1024
@@ -207,11 +199,11 @@ class _Reader:
         return None
 
     def permissions(self) -> tuple[str, ...]:
-        wanted = self.words("permissions")
-        for permission in wanted:
+        requested = self.words("permissions")
+        for permission in requested:
             if problem := permission_problem(permission):
                 self.warn(problem, self.line("permissions"))
-        return tuple(dict.fromkeys(map(canonical, wanted)))
+        return tuple(dict.fromkeys(map(canonical, requested)))
 
     def tools(self) -> tuple[str, ...]:
         value = self.document.value("allowed-tools")
@@ -234,7 +226,7 @@ class _Reader:
         parts = (
             field.value if isinstance(field.value, list) else [f"{key}: {value}" for key, value in field.value.items()]
         )
-        return ", ".join(str(part) for part in parts) or None
+        return ", ".join(str(fragment) for fragment in parts) or None
 
     def words(self, key: str) -> tuple[str, ...]:
         """A list of words, written as a list or as a comma-separated string."""
@@ -310,7 +302,7 @@ def _split_outside_brackets(text: str) -> list[str]:
                 parts.append(text[start:position].strip())
                 start = position + 1
         parts.append(text[start:].strip())
-        return [part for part in parts if part]
+        return [fragment for fragment in parts if fragment]
 
     parts = split(lambda character: character == ",")
     return parts if len(parts) > 1 else split(str.isspace)
@@ -328,5 +320,5 @@ def _first_heading_and_paragraph(body: str) -> str:
             paragraph.append(words.lstrip(">* -").strip())
         elif paragraph:
             break
-    text = ". ".join(part for part in (heading.rstrip("."), " ".join(paragraph)) if part)
+    text = ". ".join(fragment for fragment in (heading.rstrip("."), " ".join(paragraph)) if fragment)
     return text[:MAX_DESCRIPTION_CHARACTERS].strip()

@@ -1,22 +1,46 @@
-"""Reads and checks a package before it is installed."""
+"""Reads and checks skills, in an archive or in a folder, without writing anything."""
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import BinaryIO
+from urllib.parse import unquote
 
 from apexbridge.errors import InvalidArchiveError, InvalidSkillStructureError, SkillError
-from apexbridge.skills.models import SKILL_FILE, PackageFile, Profile, SkillMetadata, ValidationReport
+from apexbridge.skills.files import open_beneath
+from apexbridge.skills.models import SKILL_FILE, SUMMARY_CHARACTERS, Profile, ValidationReport
 from apexbridge.skills.package.archive import Entry, inspect, read_entry
-from apexbridge.skills.package.examiner import skill_file_among
-from apexbridge.skills.package.layout import Layout, Parts, find_layout
-from apexbridge.skills.package.names import lenient_name, name_problem
-from apexbridge.skills.package.skill_md import MAX_SKILL_FILE_BYTES
-from apexbridge.skills.package.validator import Assessment, assess
+from apexbridge.skills.package.entry_names import is_odd, is_text
+from apexbridge.skills.package.fingerprint import FolderScan, hash_folder
+from apexbridge.skills.package.layout import Layout, Parts, find_layout, is_skill_file
+from apexbridge.skills.package.script_arguments import MAX_SOURCE_BYTES, ScriptArguments, derive
+from apexbridge.skills.package.skill import (
+    Diagnostic,
+    PackageFile,
+    Skill,
+    SkillMetadata,
+    find_entry,
+    lenient_name,
+    name_problem,
+    runnable_scripts,
+)
+from apexbridge.skills.package.skill_md import MAX_SKILL_FILE_BYTES, read_skill_markdown
 
 MAX_MANIFEST_BYTES = 64 * 1024
+MAX_SCRIPTS = 20
+"""Scripts whose arguments are derived. A package can contain hundreds of scripts."""
+MAX_TOKENS = 5_000
+MIN_DESCRIPTION_CHARACTERS = 20
+MAX_ODD_NAMES_SHOWN = 5
+_BYTES_PER_TOKEN = 4
+_CJK = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff]")
+_LINK = re.compile(r"\]\([ \t]{0,8}<?([^)\s>]{1,300})")
+_WORD = re.compile(r"[a-z0-9]+|[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
+_FENCE = re.compile(r"\s*(`{3,}|~{3,})")
+_BACKTICKS = re.compile(r"`+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +50,7 @@ class PackagedSkill:
     root: Parts
     entries: tuple[Entry, ...]
     metadata: SkillMetadata
-    verdict: Assessment
+    assessment: "Assessment"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +76,7 @@ class Package:
         return [
             f"{skill.metadata.name}: {warning}" if many else str(warning)
             for skill in self.skills
-            for warning in skill.verdict.warnings
+            for warning in skill.assessment.warnings
         ]
 
 
@@ -69,12 +93,12 @@ def open_package(file: BinaryIO, *, filename: str | None, profile: Profile, requ
     for root in layout.skills:
         own = tuple(entry for entry in entries if entry.parts[: len(root)] == root and len(entry.parts) > len(root))
         folder = root[-1] if root else stem
-        verdict = _assess(file, own, root, folder=folder, profile=profile, require_entry_script=require_entry_script)
-        if verdict.metadata is None:
+        assessment = _assess(file, own, root, folder=folder, profile=profile, require_entry_script=require_entry_script)
+        if assessment.metadata is None:
             where = f"{folder}: " if layout.plugin is not None else ""
-            errors += [f"{where}{error}" for error in verdict.errors]
+            errors += [f"{where}{error}" for error in assessment.errors]
         else:
-            skills.append(PackagedSkill(root=root, entries=own, metadata=verdict.metadata, verdict=verdict))
+            skills.append(PackagedSkill(root=root, entries=own, metadata=assessment.metadata, assessment=assessment))
     errors += _same_names(skills)
     if errors:
         raise InvalidSkillStructureError(errors, skill=None if layout.plugin is not None else folder or None)
@@ -99,7 +123,7 @@ def validate_package(
 
 def _assess(
     file: BinaryIO, entries: Iterable[Entry], root: Parts, *, folder: str, profile: Profile, require_entry_script: bool
-) -> Assessment:
+) -> "Assessment":
     by_path = {"/".join(entry.parts[len(root) :]): entry for entry in entries}
     filename = skill_file_among(list(by_path)) or SKILL_FILE
     markdown = by_path[filename]
@@ -125,16 +149,16 @@ def _same_names(skills: list[PackagedSkill]) -> list[str]:
 def _plugin(file: BinaryIO, entries: list[Entry], layout: Layout, stem: str) -> PluginManifest | None:
     if layout.plugin is None:
         return None
-    told = _read_manifest(file, entries, layout)
+    manifest = _read_manifest(file, entries, layout)
     folder = layout.plugin[-1] if layout.plugin else stem
-    written = told.get("name")
+    written = manifest.get("name")
     name = lenient_name(written if isinstance(written, str) else "", folder)
     if problem := name_problem(name):
         raise InvalidSkillStructureError([f"plugin: {problem}"])
     texts = {
-        key: str(told[key]).encode("utf-8", "replace").decode()[:1024]
+        key: str(manifest[key]).encode("utf-8", "replace").decode()[:1024]
         for key in ("version", "description")
-        if isinstance(told.get(key), (str, int, float))
+        if isinstance(manifest.get(key), (str, int, float))
     }
     return PluginManifest(name=name, version=texts.get("version"), description=texts.get("description"))
 
@@ -146,7 +170,203 @@ def _read_manifest(file: BinaryIO, entries: list[Entry], layout: Layout) -> dict
     if entry.size > MAX_MANIFEST_BYTES:
         raise InvalidSkillStructureError(["plugin.json is larger than 64 KB"])
     try:
-        told = json.loads(b"".join(read_entry(file, entry)))
+        manifest = json.loads(b"".join(read_entry(file, entry)))
     except (ValueError, RecursionError) as error:
         raise InvalidSkillStructureError(["plugin.json is not valid JSON"]) from error
-    return told if isinstance(told, dict) else {}
+    return manifest if isinstance(manifest, dict) else {}
+
+
+class BrokenFolderError(Exception):
+    """The folder is not a usable skill; the message is the reason."""
+
+
+def read_folder(path: Path, scan: FolderScan, *, require_entry_script: bool) -> Skill:
+    """Read a folder with the lenient profile.
+
+    Raises:
+        BrokenFolderError: it is not a skill.
+        OSError: it cannot be read.
+    """
+    files = scan.files
+    filename = skill_file_among([file.path for file in files])
+    if filename is None:
+        raise BrokenFolderError(f"{SKILL_FILE} not found")
+    if not all(is_text(file.path) for file in files):
+        raise BrokenFolderError("a file's name is not UTF-8; rename it")
+    with (path / filename).open("rb") as file:
+        markdown = file.read(MAX_SKILL_FILE_BYTES + 1)
+    assessment = assess(
+        markdown,
+        files,
+        filename=filename,
+        folder=path.name,
+        profile="lenient",
+        require_entry_script=require_entry_script,
+    )
+    if assessment.metadata is None:
+        raise BrokenFolderError("; ".join(str(error) for error in assessment.errors))
+    return assessment.skill(path, scan, hash_folder(path, files))
+
+
+def _arguments(folder: Path, entry: str | None, paths: list[str]) -> dict[str, ScriptArguments]:
+    """The arguments that scripts declare in their sources. Scripts that cannot be read are skipped."""
+    scripts = dict.fromkeys([*([entry] if entry else []), *runnable_scripts(paths)])
+    found: dict[str, ScriptArguments] = {}
+    for script in list(scripts)[:MAX_SCRIPTS]:
+        with suppress(OSError, ValueError), open_beneath(folder, script) as file:
+            if arguments := derive(script, file.read(MAX_SOURCE_BYTES + 1)):
+                found[script] = arguments
+    return found
+
+
+def skill_file_among(paths: list[str]) -> str | None:
+    """The SKILL.md of a folder; another spelling, such as `skill.md`, if the exact one is missing."""
+    spelled = sorted(path for path in paths if is_skill_file(path))
+    return SKILL_FILE if SKILL_FILE in spelled else next(iter(spelled), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assessment:
+    """The findings about one package; `metadata` is None if there are errors."""
+
+    metadata: SkillMetadata | None
+    filename: str
+    entry: str | None
+    body: str
+    errors: tuple[Diagnostic, ...]
+    warnings: tuple[Diagnostic, ...]
+
+    @property
+    def summary(self) -> str:
+        """The first characters of the Markdown body."""
+        return self.body.strip()[:SUMMARY_CHARACTERS]
+
+    def skill(self, folder: Path, scan: FolderScan, content_hash: str) -> Skill:
+        """The skill in a folder on disk. There must be no errors."""
+        assert self.metadata is not None  # noqa: S101  # it is None only if there are errors
+        return Skill(
+            metadata=self.metadata,
+            filename=self.filename,
+            entry=self.entry,
+            size=scan.size,
+            content_hash=content_hash,
+            summary=self.summary,
+            warnings=tuple(str(warning) for warning in self.warnings),
+            arguments=_arguments(folder, self.entry, [file.path for file in scan.files]),
+        )
+
+
+def assess(
+    markdown: bytes,
+    files: Sequence[PackageFile],
+    *,
+    filename: str,
+    folder: str,
+    profile: Profile,
+    require_entry_script: bool,
+) -> Assessment:
+    """Check a package by its SKILL.md and the list of its files."""
+    reading = read_skill_markdown(markdown, folder=folder, profile=profile)
+    errors, warnings = list(reading.errors), list(reading.warnings)
+    entry: str | None = None
+    if reading.metadata:
+        paths = {file.path for file in files}
+        entry = find_entry(paths, reading.metadata.entrypoint)
+        structure = list(_structure_errors(reading.metadata, paths, entry, require_entry_script))
+        (warnings if profile == "lenient" and not require_entry_script else errors).extend(structure)
+        warnings += _advice(reading.metadata, markdown, reading.body, paths, filename)
+    return Assessment(
+        metadata=None if errors else reading.metadata,
+        filename=filename,
+        entry=entry,
+        body=reading.body,
+        errors=tuple(errors),
+        warnings=tuple(warnings),
+    )
+
+
+def estimate_tokens(text: str) -> int:
+    """Estimate the tokens: one for each CJK character, one for every 4 bytes of other text."""
+    wide = len(_CJK.findall(text))
+    return wide + (len(text.encode("utf-8", "replace")) - 3 * wide) // _BYTES_PER_TOKEN
+
+
+def _structure_errors(
+    metadata: SkillMetadata, paths: set[str], entry: str | None, require_entry_script: bool
+) -> Iterator[Diagnostic]:
+    has_scripts = any(path.startswith("scripts/") for path in paths)
+    if metadata.entrypoint and not entry:
+        yield Diagnostic(message=f"metadata.apex.entrypoint names {metadata.entrypoint}, which is not in the package")
+    elif not entry and has_scripts and (metadata.mode == "sandbox" or require_entry_script):
+        yield Diagnostic(message="scripts/ holds no entry script: add scripts/execute.js, .mjs, .cjs, .py or .sh")
+
+
+def _advice(
+    metadata: SkillMetadata, markdown: bytes, body: str, paths: set[str], filename: str
+) -> Iterator[Diagnostic]:
+    """Recommendations for a valid package."""
+    if filename != SKILL_FILE:
+        yield Diagnostic(message=f"the file is named {filename}; rename it to {SKILL_FILE}")
+    tokens = estimate_tokens(markdown.decode("utf-8", "replace"))
+    if tokens > MAX_TOKENS:
+        yield Diagnostic(
+            message=f"{SKILL_FILE} has about {tokens} tokens; above {MAX_TOKENS}, move details into linked files"
+        )
+    if len(metadata.description) < MIN_DESCRIPTION_CHARACTERS:
+        yield Diagnostic(
+            message=f"description is shorter than {MIN_DESCRIPTION_CHARACTERS} characters; say what it does and when"
+        )
+    elif not set(_WORD.findall(metadata.description.lower())) - set(_WORD.findall(metadata.name)):
+        yield Diagnostic(message="description says nothing beyond the name; say what it does and when to use it")
+    for target in sorted(_missing_links(body, paths)):
+        yield Diagnostic(message=f"link to {target}, which is not in the package")
+    odd = sorted(path for path in paths if is_odd(path))
+    if odd:
+        shown = ", ".join(odd[:MAX_ODD_NAMES_SHOWN]) + (" …" if len(odd) > MAX_ODD_NAMES_SHOWN else "")
+        yield Diagnostic(message=f"odd file names, better without spaces and special characters: {shown}")
+
+
+def _missing_links(body: str, paths: set[str]) -> set[str]:
+    """Targets of relative links outside code whose file is missing."""
+    folders = {path[:index] for path in paths for index, character in enumerate(path) if character == "/"}
+    missing = set()
+    for line in _prose(body):
+        for link in _LINK.findall(_without_code_spans(line)):
+            target = unquote(link).split("#")[0].split("?")[0].removeprefix("./").rstrip("/")
+            outside = not target or re.match(r"[a-zA-Z][a-zA-Z0-9+.-]*:|/|\.\./|[{$<]", target)
+            if not outside and target not in paths and target not in folders:
+                missing.add(target)
+    return missing
+
+
+def _without_code_spans(line: str) -> str:
+    """The line without code spans, which are delimited by equal numbers of backticks. Linear time for any input."""
+    runs = list(_BACKTICKS.finditer(line))
+    last_of_length = {len(run[0]): number for number, run in enumerate(runs)}
+    plain, position, number = [], 0, 0
+    while number < len(runs):
+        length = len(runs[number][0])
+        if last_of_length[length] == number:
+            number += 1
+            continue
+        plain.append(line[position : runs[number].start()])
+        number += 1
+        while len(runs[number][0]) != length:
+            number += 1
+        position = runs[number].end()
+        number += 1
+    return "".join([*plain, line[position:]])
+
+
+def _prose(body: str) -> Iterator[str]:
+    """The lines outside code blocks. A block ends at a fence of the same kind that is at least as long."""
+    fence = ""
+    for line in body.splitlines():
+        mark = _FENCE.match(line)
+        if not fence:
+            if mark:
+                fence = mark[1]
+            else:
+                yield line
+        elif mark and mark[1].startswith(fence) and not line[mark.end() :].strip():
+            fence = ""

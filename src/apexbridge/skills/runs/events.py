@@ -5,8 +5,6 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import anyio
-
 EVENT_CHARACTERS = 150
 """Memory estimate of an event without its text."""
 OUTPUT_SECONDS = 0.05
@@ -32,7 +30,7 @@ class RunLog:
         self.is_over = False
         self.characters = 0
         """Estimated size of all events."""
-        self._changed = anyio.Event()
+        self._changed = asyncio.Event()
         self._unsent: dict[Stream, list[str]] = {}
         """Output buffered until the timer of its stream fires."""
         self._timers: dict[Stream, asyncio.TimerHandle] = {}
@@ -91,5 +89,5 @@ class RunLog:
                 self.add(stream, "".join(texts))
 
     def _wake(self) -> None:
-        changed, self._changed = self._changed, anyio.Event()
+        changed, self._changed = self._changed, asyncio.Event()
         changed.set()

@@ -5,18 +5,17 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path, PurePath
 from typing import Literal
 from urllib.parse import urlsplit
 
-import anyio.to_thread
-
-from apexbridge._time import now_ms
+from apexbridge._tasks import in_thread
+from apexbridge._time import from_ms, now_ms
 from apexbridge.errors import InvalidInputError, SkillError, SkillNotFoundError
 from apexbridge.sandbox.launcher.granted_paths import kernel_file_system, origin
 from apexbridge.sandbox.models import Grants
-from apexbridge.skills.package.fingerprint import hash_folder, look
+from apexbridge.skills.package.fingerprint import hash_folder, scan_folder
 from apexbridge.skills.package.permissions import Permission, canonical, parse
 from apexbridge.skills.runs.secrets import SecretStore
 from apexbridge.skills.store.catalog import Row
@@ -38,30 +37,26 @@ class GrantView(WireModel):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class SkillFolder:
     """A folder with its device and inode: another folder can have the same path later."""
 
-    folder: Path
+    path: Path
     identity: tuple[int, int]
 
     @classmethod
-    def of(cls, folder: Path) -> "Place":
-        """The folder that is at this path now.
+    def of(cls, path: Path) -> "SkillFolder":
+        """The folder that is at this path now. Raises OSError: there is none."""
+        found = path.stat()
+        return cls(path=path, identity=(found.st_dev, found.st_ino))
 
-        Raises:
-            OSError: there is none.
-        """
-        found = folder.stat()
-        return cls(folder=folder, identity=(found.st_dev, found.st_ino))
-
-    def refuse_another(self, skill: str) -> None:
+    def check_unchanged(self, skill: str) -> None:
         """Check that the path still leads to the admitted folder.
 
         Raises:
             SkillError: BUSY if the folder was replaced, ENOENT if it is missing.
         """
         try:
-            is_same = Place.of(self.folder) == self
+            is_same = SkillFolder.of(self.path) == self
         except OSError as error:
             raise SkillNotFoundError(skill, code="ENOENT") from error
         if not is_same:
@@ -85,25 +80,21 @@ class SkillGrants:
         Raises:
             InvalidInputError: the skill does not request it, or it cannot be granted.
         """
-        wanted = parse(permission)
-        permission = wanted.text
+        requested = parse(permission)
+        permission = requested.text
         if permission not in _asked(row):
             asked = ", ".join(_asked(row)) or "nothing"
             raise InvalidInputError(f"{row.name} does not ask for {permission}; it asks for {asked}")
-        await anyio.to_thread.run_sync(self._check, wanted)
-        if wanted.kind == "net" and len(await self.granted(row)) >= MAX_GRANTS:
+        await in_thread(self._check, requested)
+        if requested.kind == "net" and len(await self.granted(row)) >= MAX_GRANTS:
             raise InvalidInputError(f"{row.name} has {MAX_GRANTS} grants already; revoke some first")
         await self._same_content(row, folder)
         now = now_ms()
         await self._store.put(row.name, GrantRow(permission=permission, content_hash=row.content_hash, granted_at=now))
-        return GrantView(permission=permission, state="granted", granted_at=_moment(now))
+        return GrantView(permission=permission, state="granted", granted_at=from_ms(now))
 
     async def revoke(self, row: Row, permission: str) -> None:
-        """Revoke a permission.
-
-        Raises:
-            InvalidInputError: it was not granted.
-        """
+        """Revoke a permission. Raises InvalidInputError: it was not granted."""
         removed = [
             await self._store.remove(row.name, grant.permission)
             for grant in await self._store.of(row.name)
@@ -118,15 +109,15 @@ class SkillGrants:
 
     async def views(self, row: Row) -> list[GrantView]:
         """All permissions that the skill requests or was granted."""
-        given = {canonical(grant.permission): grant for grant in await self._store.of(row.name)}
+        stored = {canonical(grant.permission): grant for grant in await self._store.of(row.name)}
         views = []
-        for permission in dict.fromkeys((*_asked(row), *given)):
-            grant = given.get(permission)
+        for permission in dict.fromkeys((*_asked(row), *stored)):
+            grant = stored.get(permission)
             if grant is None:
                 views.append(GrantView(permission=permission, state="requested"))
                 continue
             state: GrantState = "granted" if _holds(grant, row) else "void"
-            views.append(GrantView(permission=permission, state=state, granted_at=_moment(grant.granted_at)))
+            views.append(GrantView(permission=permission, state=state, granted_at=from_ms(grant.granted_at)))
         return views
 
     async def granted(self, row: Row) -> list[str]:
@@ -134,8 +125,8 @@ class SkillGrants:
         held = [canonical(grant.permission) for grant in await self._store.of(row.name) if _holds(grant, row)]
         return list(dict.fromkeys(held))
 
-    async def for_run(self, row: Row, place: Place, *, confirmed: str | None = None) -> Grants:
-        """Compute the grants of a run. `confirmed` is the hash of the approved content, if approval was required.
+    async def for_run(self, row: Row, folder: SkillFolder, *, approved: str | None = None) -> Grants:
+        """Compute the grants of a run. `approved` is the hash of the approved content, if approval was required.
 
         The result always identifies the admitted folder, so that no other folder can be run.
 
@@ -143,90 +134,90 @@ class SkillGrants:
             SkillError: PERMISSION_DENIED if a granted variable or secret is not set; APPROVAL_INVALID if the content
                 changed after the approval; BUSY if the folder was replaced; ENOENT if it is missing.
         """
-        place.refuse_another(row.name)
+        folder.check_unchanged(row.name)
         held = await self.granted(row) if row.metadata.permissions else []
-        if not held and confirmed is None:
-            return Grants(folder=place.identity)
-        content, identity = await anyio.to_thread.run_sync(_looked_at, place.folder)
-        if confirmed is not None and content != confirmed:
+        if not held and approved is None:
+            return Grants(folder=folder.identity)
+        content, identity = await in_thread(_hash_and_identity, folder.path)
+        if approved is not None and content != approved:
             raise SkillError(
-                f"{row.name} was changed after it was confirmed, and was not run. Look at it, and confirm it again.",
+                f"{row.name} was changed after it was approved, and was not run. Review it, and approve it again.",
                 skill=row.name,
                 code="APPROVAL_INVALID",
                 mode="sandbox",
             )
-        place.refuse_another(row.name)
+        folder.check_unchanged(row.name)
         if not held:
             return Grants(folder=identity)
         if content != row.content_hash:
-            return Grants(folder=place.identity)  # changed since the last scan: its grants are void
-        wanted = [parse(permission) for permission in held]
-        identities = await anyio.to_thread.run_sync(lambda: {item.text: self._check(item) for item in wanted})
-        secrets = await anyio.to_thread.run_sync(
-            lambda: {item.name: self._secret(row, item) for item in wanted if item.kind == "secret"}
+            return Grants(folder=folder.identity)  # changed since the last scan: its grants are void
+        requested = [parse(permission) for permission in held]
+        identities = await in_thread(lambda: {item.text: self._check(item) for item in requested})
+        secrets = await in_thread(
+            lambda: {item.name: self._secret(row, item) for item in requested if item.kind == "secret"}
         )
         return Grants(
-            hosts=tuple((item.name, item.port) for item in wanted if item.kind == "net"),
-            variables={item.name: self._variable(row, item) for item in wanted if item.kind == "env"},
+            hosts=tuple((item.name, item.port) for item in requested if item.kind == "net"),
+            variables={item.name: self._variable(row, item) for item in requested if item.kind == "env"},
             secrets=secrets,
-            paths={item.path: shown for item in wanted if (shown := identities[item.text]) is not None},
+            paths={item.path: shown for item in requested if (shown := identities[item.text]) is not None},
             folder=identity,
         )
 
-    def _check(self, wanted: Permission) -> tuple[int, int] | None:
+    def _check(self, requested: Permission) -> tuple[int, int] | None:
         """Refuse what must never be granted; returns device and inode of a path, None for other permissions."""
-        if wanted.kind == "net" and wanted.port == self._own_port() and _is_here(wanted.name):
-            raise InvalidInputError(f"{wanted.text}: that is this server, and a skill must not call it")
-        if wanted.kind != "fs":
+        if requested.kind == "net" and requested.port == self._own_port() and _is_here(requested.name):
+            raise InvalidInputError(f"{requested.text}: this is the address of this server, which skills must not call")
+        if requested.kind != "fs":
             return None
         try:
-            descriptor = os.open(wanted.path, os.O_PATH | os.O_CLOEXEC)
+            descriptor = os.open(requested.path, os.O_PATH | os.O_CLOEXEC)
         except OSError as error:
-            raise InvalidInputError(f"{wanted.text}: there is no {wanted.path}") from error
+            raise InvalidInputError(f"{requested.text}: {requested.path} does not exist") from error
         try:
-            return self._check_path(wanted, descriptor)
+            return self._check_path(requested, descriptor)
         finally:
             os.close(descriptor)
 
-    def _check_path(self, wanted: Permission, descriptor: int) -> tuple[int, int]:
+    def _check_path(self, requested: Permission, descriptor: int) -> tuple[int, int]:
         """Check the open descriptor, not the path: the file at the path could be replaced between two checks."""
         resolved = Path(f"/proc/self/fd/{descriptor}").readlink()
         parse(f"fs:ro:{resolved}")  # a link to a forbidden path is refused too
         if kind := kernel_file_system(descriptor):
             raise InvalidInputError(
-                f"{wanted.text}: it is on a file system of the kernel's ({kind}) and is never shown"
+                f"{requested.text}: it is on a file system of the kernel's ({kind}) and is never shown"
             )
         found = os.fstat(descriptor)
         identity = (found.st_dev, found.st_ino)
         if _is_data(descriptor, resolved, identity, self._data_dir.resolve()):
-            raise InvalidInputError(f"{wanted.text}: the server's own data are never shown to a skill")
+            raise InvalidInputError(f"{requested.text}: the server's own data are never shown to a skill")
         return identity
 
     def _own_port(self) -> int | None:
         """The port that this server listens on; None if it does not listen."""
         try:
-            told = json.loads((self._data_dir / SERVER_FILE).read_bytes())
-            return urlsplit(str(told["url"])).port
+            server = json.loads((self._data_dir / SERVER_FILE).read_bytes())
+            return urlsplit(str(server["url"])).port
         except (OSError, ValueError, KeyError):
             return None
 
     async def _same_content(self, row: Row, folder: Path) -> None:
         """Check that the content is as scanned: the operator could not review content that changed since."""
-        content, _ = await anyio.to_thread.run_sync(_looked_at, folder)
+        content, _ = await in_thread(_hash_and_identity, folder)
         if content != row.content_hash:
-            raise InvalidInputError(f"{row.name} changed a moment ago; look at it, then grant again")
+            raise InvalidInputError(f"{row.name} changed a moment ago; scan_folder at it, then grant again")
 
-    def _variable(self, row: Row, wanted: Permission) -> str:
-        value = self._environment.get(wanted.name)
+    def _variable(self, row: Row, requested: Permission) -> str:
+        value = self._environment.get(requested.name)
         if value is None:
-            raise _not_there(row, f"env:{wanted.name} is granted, but the server has no variable {wanted.name}")
+            raise _not_there(row, f"env:{requested.name} is granted, but the server has no variable {requested.name}")
         return value
 
-    def _secret(self, row: Row, wanted: Permission) -> str:
-        value = self.secrets.get(wanted.name)
+    def _secret(self, row: Row, requested: Permission) -> str:
+        value = self.secrets.get(requested.name)
         if value is None:
             raise _not_there(
-                row, f"secret:{wanted.name} is granted, but not set. Set it with: apex secrets set {wanted.name}"
+                row, f"secret:{requested.name} is granted, but not set. Set it with: apex secrets set {requested.name}"
             )
         return value
 
@@ -266,19 +257,15 @@ def _asked(row: Row) -> list[str]:
     return list(dict.fromkeys(map(canonical, row.metadata.permissions)))
 
 
-def _looked_at(folder: Path) -> tuple[str, tuple[int, int]]:
+def _hash_and_identity(folder: Path) -> tuple[str, tuple[int, int]]:
     """Content hash, device and inode of a folder. One descriptor for all, in case the folder is replaced meanwhile."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        found, place = os.fstat(descriptor), Path(f"/proc/self/fd/{descriptor}")
-        return hash_folder(place, look(place).files), (found.st_dev, found.st_ino)
+        found, opened = os.fstat(descriptor), Path(f"/proc/self/fd/{descriptor}")
+        return hash_folder(opened, scan_folder(opened).files), (found.st_dev, found.st_ino)
     finally:
         os.close(descriptor)
 
 
 def _not_there(row: Row, message: str) -> SkillError:
     return SkillError(message, skill=row.name, code="PERMISSION_DENIED", mode="sandbox")
-
-
-def _moment(milliseconds: int) -> datetime:
-    return datetime.fromtimestamp(milliseconds / 1000, UTC)

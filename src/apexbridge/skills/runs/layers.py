@@ -6,8 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import anyio.to_thread
-
+from apexbridge._tasks import in_thread
 from apexbridge.errors import InvalidInputError
 from apexbridge.sandbox.layers.store import LayerStore
 from apexbridge.skills.package.dependencies import Dependencies, read_dependencies
@@ -21,77 +20,79 @@ PYTHON_RUNTIME = f"{sysconfig.get_config_var('SOABI')}-{sysconfig.get_platform()
 NODE_RUNTIME = f"node-{platform.machine()}-{_LIBC}"
 
 
-class NeedsView(WireModel):
-    """What a skill declares, and whether it is there."""
+class DependencyView(WireModel):
+    """The dependencies that a skill declares."""
 
     python: list[str]
     node: list[str]
     sources: list[str]
     problems: list[str]
     installed: bool
-    """Whether everything declared is; true where nothing is."""
+    """Whether all declared dependencies are installed; true if there are none."""
 
 
-class SkillNeeds:
+class SkillLayers:
     def __init__(self, store: LayerStore) -> None:
         self._store = store
         self._known: OrderedDict[str, Dependencies] = OrderedDict()
 
-    async def view(self, row: Row, folder: Path) -> NeedsView:
+    async def view(self, row: Row, folder: Path) -> DependencyView:
         """The declared dependencies, and whether they are installed."""
-        needs = await self._needs(row, folder)
-        missing = await anyio.to_thread.run_sync(self._missing, needs)
-        return NeedsView(
-            python=list(needs.python),
-            node=list(needs.node_requirements),
-            sources=list(needs.sources),
-            problems=list(needs.problems),
-            installed=not missing and not needs.problems,
+        declared = await self._dependencies(row, folder)
+        missing = await in_thread(self._missing, declared)
+        return DependencyView(
+            python=list(declared.python),
+            node=list(declared.node_requirements),
+            sources=list(declared.sources),
+            problems=list(declared.problems),
+            installed=not missing and not declared.problems,
         )
 
-    async def install(self, row: Row, folder: Path, progress: Callable[[str], None] | None = None) -> NeedsView:
+    async def install(self, row: Row, folder: Path, progress: Callable[[str], None] | None = None) -> DependencyView:
         """Install the declared dependencies, unless they are installed already.
 
         Raises:
             InvalidInputError: a declaration is invalid or not supported.
             ServerError: NOT_READY if there is no installer; EXECUTION_ERROR or TIMEOUT if it failed.
         """
-        needs = await self._needs(row, folder)
-        if needs.problems:
-            raise InvalidInputError(f"Nothing was installed: {'; '.join(needs.problems)}", errors=list(needs.problems))
-        if key := needs.python_key(PYTHON_RUNTIME):
-            await self._store.install("python", key, needs.python, progress)
-        if key := needs.node_key(NODE_RUNTIME):
-            await self._store.install("node", key, needs.node_requirements, progress)
+        declared = await self._dependencies(row, folder)
+        if declared.problems:
+            raise InvalidInputError(
+                f"Nothing was installed: {'; '.join(declared.problems)}", errors=list(declared.problems)
+            )
+        if key := declared.python_key(PYTHON_RUNTIME):
+            await self._store.install("python", key, declared.python, progress)
+        if key := declared.node_key(NODE_RUNTIME):
+            await self._store.install("node", key, declared.node_requirements, progress)
         return await self.view(row, folder)
 
     async def for_run(self, row: Row, folder: Path) -> tuple[Mapping[str, Path], list[str]]:
         """The layers of a run, and a warning about missing dependencies. A run never installs anything."""
-        needs = await self._needs(row, folder)
-        if needs.is_empty:
+        declared = await self._dependencies(row, folder)
+        if declared.is_empty:
             return {}, []
-        layers = await anyio.to_thread.run_sync(self._layers, needs)
-        missing = await anyio.to_thread.run_sync(self._missing, needs)
+        layers = await in_thread(self._layers, declared)
+        missing = await in_thread(self._missing, declared)
         if not missing:
             return layers, []
         return layers, [f"not installed: {', '.join(missing)}. Install with: apex skills deps {row.name} --install"]
 
-    async def _needs(self, row: Row, folder: Path) -> Dependencies:
+    async def _dependencies(self, row: Row, folder: Path) -> Dependencies:
         if row.content_hash not in self._known:
-            self._known[row.content_hash] = await anyio.to_thread.run_sync(read_dependencies, folder)
+            self._known[row.content_hash] = await in_thread(read_dependencies, folder)
             while len(self._known) > REMEMBERED:
                 self._known.popitem(last=False)
         return self._known[row.content_hash]
 
-    def _layers(self, needs: Dependencies) -> dict[str, Path]:
+    def _layers(self, declared: Dependencies) -> dict[str, Path]:
         layers: dict[str, Path] = {}
-        if (key := needs.python_key(PYTHON_RUNTIME)) and (found := self._store.find("python", key)):
+        if (key := declared.python_key(PYTHON_RUNTIME)) and (found := self._store.find("python", key)):
             layers["python"] = found
-        if (key := needs.node_key(NODE_RUNTIME)) and (found := self._store.find("node", key)):
+        if (key := declared.node_key(NODE_RUNTIME)) and (found := self._store.find("node", key)):
             layers["node_modules"] = found / "node_modules"
         return layers
 
-    def _missing(self, needs: Dependencies) -> list[str]:
-        layers = self._layers(needs)
-        missing = list(needs.python) if "python" not in layers else []
-        return missing + (list(needs.node_requirements) if "node_modules" not in layers else [])
+    def _missing(self, declared: Dependencies) -> list[str]:
+        layers = self._layers(declared)
+        missing = list(declared.python) if "python" not in layers else []
+        return missing + (list(declared.node_requirements) if "node_modules" not in layers else [])

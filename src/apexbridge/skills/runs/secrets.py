@@ -41,15 +41,11 @@ class SecretStore:
             self._write({**self._read(), name: value})
 
     def remove(self, name: str) -> None:
-        """Delete a secret.
-
-        Raises:
-            RequestError: NOT_FOUND.
-        """
+        """Delete a secret. Raises RequestError: NOT_FOUND."""
         with self._lock:
             known = self._read()
             if name not in known:
-                raise RequestError(f"There is no secret {name[:128]}", code="NOT_FOUND")
+                raise RequestError(f"No secret named {name[:128]}", code="NOT_FOUND")
             del known[name]
             self._write(known)
 

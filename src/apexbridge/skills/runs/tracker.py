@@ -1,41 +1,38 @@
 """Runs of skills: active runs, the records of ended ones, and their files."""
 
 import asyncio
-import functools
 import hashlib
 import json
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import anyio
-import anyio.to_thread
-
 from apexbridge._fs import make_private_folder, write_private
+from apexbridge._tasks import in_thread, run_to_completion
 from apexbridge._time import MS_PER_DAY, now_ms
 from apexbridge.disk import Disk, blocks, size_on_disk
 from apexbridge.errors import ApexBridgeError, RequestError, ServerError
-from apexbridge.sandbox.models import ExecutionResult, InputFile, Job
+from apexbridge.sandbox.models import ExecutionResult, Grants, Job
 from apexbridge.sandbox.sandbox import Sandbox
 from apexbridge.skills.files import open_beneath, remove_tree
-from apexbridge.skills.ports import RunRequest
 from apexbridge.skills.runs.events import RunEvent, RunLog
-from apexbridge.skills.runs.inputs import HeldFiles, InputFiles
-from apexbridge.skills.runs.longoutput import LongOutput, RecordedText, TextSource
-from apexbridge.skills.runs.uploads import UploadStore
+from apexbridge.skills.runs.input_files import InputFiles, UploadStore
 from apexbridge.skills.runs.views import (
     INLINE_CHARACTERS,
     STREAMS,
+    LongOutput,
+    RecordedText,
     RunDetail,
     RunPage,
     RunSummary,
+    TextSource,
     failed,
     fits,
     replay,
-    told,
+    summary_fields,
 )
 from apexbridge.skills.store.locks import NameLocks
 from apexbridge.storage.directory import storage_faults
@@ -50,6 +47,8 @@ LARGE_BYTES = 64 * 1024
 SHORT_CHARACTERS = 1024
 """Output of each stream stored in the record while disk space is low."""
 SWEEP_SECONDS = 3600
+CLOSE_SECONDS = 10
+"""Limit for the end of a cancelled run when the server stops."""
 SWEEP_RUNS = 500
 logger = logging.getLogger(__name__)
 
@@ -105,12 +104,11 @@ class Run:
         except asyncio.CancelledError:
             if not self._task.done():
                 self.cancel()
-                with anyio.CancelScope(shield=True):
-                    await asyncio.wait([self._task])
+                await run_to_completion(asyncio.wait([self._task]))
             raise
 
 
-class Runs:
+class RunTracker:
     """Starts, tracks and records runs."""
 
     def __init__(
@@ -130,7 +128,7 @@ class Runs:
         self._store = store
         self._statistics = statistics
         self._folder = folder
-        self._inputs = inputs
+        self.inputs = inputs
         self.uploads = uploads
         self._disk = disk or Disk(folder)
         self._record_input = record_input
@@ -142,84 +140,65 @@ class Runs:
         """Held by run id during removal, so that its disk usage is released only once."""
 
     # ------------------------------------------------------------------------------------------------- starting
-    async def hold(self, files: Sequence[str], *, caller: str) -> HeldFiles:
-        """Immutable copies of a call's files, with their digests.
-
-        Raises:
-            InvalidInputError: a file is missing, or the files are too many or too large.
-            ServerError: STORAGE_FULL.
-        """
-        with ExitStack() as stack, storage_faults():
-            held = stack.enter_context(HeldFiles(self._folder, disk=self._disk, caller=caller))
-            copy = functools.partial(self._inputs.copy_to, held, files, caller=caller)
-            await self._inputs.in_thread(copy, caller=caller)
-            stack.pop_all()
-            return held
-
-    async def start(self, request: RunRequest) -> Run:
-        """Start a run. It is queued, and continues even if no caller waits for it.
-
-        Raises:
-            ServerError: SANDBOX_UNAVAILABLE, QUEUE_FULL, or STORAGE_FULL if the caller's quota is used up.
-            SkillPermissionError: the script cannot be read.
-            InvalidInputError: the arguments or files are invalid.
-        """
-        await self._check_quota(request.caller)
-        with ExitStack() as stack:
-            files: tuple[InputFile, ...] = request.held.inputs if request.held else ()
-            if request.files and request.held is None:
-                opened = self._inputs.opened(request.files, caller=request.caller)
-                enter = functools.partial(stack.enter_context, opened)
-                files = await self._inputs.in_thread(enter, caller=request.caller)
-            job = Job(
-                skill=request.skill,
-                folder=request.folder,
-                script=request.script,
-                input=request.input,
-                args=request.args,
-                is_entry=request.is_entry,
-                files=files,
-                timeout_ms=request.timeout_ms,
-                layers=request.layers,
-                warnings=request.warnings,
-            )
-            await self._sandbox.check(job, caller=request.caller)
-            self._sandbox.queue.reserve(request.caller)
-            run = Run(self._row(request))
-            run.go(asyncio.get_running_loop().create_task(self._carry(run, job, request, stack.pop_all())))
-        self._live[run.id] = run
-        return run
-
-    async def _check_quota(self, caller: str) -> None:
+    async def check_quota(self, caller: str) -> None:
+        """Check that the caller may store more. Raises ServerError: STORAGE_FULL."""
         if self._disk.is_measured(caller):
             self._disk.check(caller)
         else:
-            await anyio.to_thread.run_sync(self._disk.check, caller)
+            await in_thread(self._disk.check, caller)
 
-    def _row(self, request: RunRequest) -> RunRow:
-        text = json.dumps(request.input, sort_keys=True, ensure_ascii=False)
-        told = json.dumps([text, request.args, request.files], ensure_ascii=False)
-        return RunRow(
-            id=request.id,
-            skill=request.skill,
-            script=request.script,
-            content_hash=request.content_hash,
-            caller=request.caller,
+    async def start(
+        self,
+        id: str,
+        job: Job,
+        *,
+        caller: str,
+        content_hash: str,
+        files: Sequence[str],
+        grants: Callable[[], Awaitable[Grants]],
+        resources: ExitStack,
+    ) -> Run:
+        """Start a run. It is queued, and continues even if no caller waits for it.
+
+        `files` are the names in the call. `grants` is called when the run leaves the queue. The run takes over the
+        `resources` and closes them at its end.
+
+        Raises:
+            ServerError: SANDBOX_UNAVAILABLE or QUEUE_FULL.
+            SkillPermissionError: the script cannot be read.
+            InvalidInputError: the arguments or files are invalid.
+        """
+        await self._sandbox.check(job, caller=caller)
+        self._sandbox.queue.reserve(caller)
+        input = json.dumps(job.input, sort_keys=True, ensure_ascii=False)
+        request = json.dumps([input, job.args, list(files)], ensure_ascii=False)
+        row = RunRow(
+            id=id,
+            skill=job.skill,
+            script=job.script,
+            content_hash=content_hash,
+            caller=caller,
             state="pending",
             created_at=now_ms(),
-            input_digest=hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest(),
-            input=text if self._record_input and not self._disk.is_short else None,
+            input_digest=hashlib.sha256(request.encode("utf-8", "surrogatepass")).hexdigest(),
+            input=input if self._record_input and not self._disk.is_short else None,
         )
+        run = Run(row)
+        run.go(asyncio.create_task(self._execute(run, job, grants, resources.pop_all())))
+        self._live[run.id] = run
+        return run
 
-    async def _carry(self, run: Run, job: Job, request: RunRequest, files: ExitStack) -> ExecutionResult:
+    async def _execute(
+        self, run: Run, job: Job, grants: Callable[[], Awaitable[Grants]], resources: ExitStack
+    ) -> ExecutionResult:
         """Execute a run: wait in the queue, run the script, write the record and statistics, send the last event."""
         try:
-            with files:
+            with resources:
                 result = await self._sandbox.run(
                     job,
-                    caller=request.caller,
+                    caller=run.row.caller,
                     is_reserved=True,
-                    grants=request.grants,
+                    grants=grants,
                     run_id=run.id,
                     artifacts=self._folder / run.id / "files",
                     listener=run.log.add_output,
@@ -253,7 +232,7 @@ class Runs:
         state: RunState = "completed" if result.success else "error"
         ended = replace(run.row, state=state, status=result.status, ended_at=now_ms())
         try:
-            recorded = replace(ended, result=await self._kept(run.row, result))
+            recorded = replace(ended, result=await self._stored_result(run.row, result))
             await self._store.put(recorded)
             self._disk.add(recorded.caller, recorded.size)
             if run.row.started_at is not None:
@@ -276,14 +255,14 @@ class Runs:
         ):
             self._ended.pop(next(iter(self._ended)))
 
-    async def _kept(self, row: RunRow, result: ExecutionResult) -> str:
+    async def _stored_result(self, row: RunRow, result: ExecutionResult) -> str:
         """The result as stored in the record. Long output is written to files if there is disk space."""
         inline = SHORT_CHARACTERS if self._disk.is_short else INLINE_CHARACTERS
         long = {name: text for name in STREAMS if len(text := getattr(result, name)) > inline}
         changes: dict[str, Any] = dict.fromkeys(long, "")
         if long or result.files:
             try:
-                await anyio.to_thread.run_sync(self._write_output, row, long)
+                await in_thread(self._write_output, row, long)
             except (ServerError, OSError) as error:
                 logger.warning("the output of the run %s was not kept: %s", row.id, error)
                 changes = {name: text[:inline] for name, text in long.items()}
@@ -309,30 +288,29 @@ class Runs:
             self._disk.add(row.caller, size_on_disk(folder))
 
     # -------------------------------------------------------------------------------------------------- reading
-    async def page(self, wanted: RunFilter, *, page: int, limit: int) -> RunPage:
+    async def page(self, filter: RunFilter, *, page: int, limit: int) -> RunPage:
         """Runs, newest first; active runs come before ended ones."""
-        live = [run.row for run in reversed(self._live.values()) if fits(run.row, wanted)]
+        live = [run.row for run in reversed(self._live.values()) if fits(run.row, filter)]
         offset = (page - 1) * limit
         shown = live[offset : offset + limit]
-        rest, total = await self._store.page(
-            wanted, besides=list(self._live), offset=max(0, offset - len(live)), limit=max(0, limit - len(shown))
+        ended, total = await self._store.page(
+            filter, besides=list(self._live), offset=max(0, offset - len(live)), limit=max(0, limit - len(shown))
         )
-        rows = [*shown, *rest]
+        rows = [*shown, *ended]
         return RunPage(
-            executions=[RunSummary(**told(row)) for row in rows], total=total + len(live), page=page, limit=limit
+            executions=[RunSummary(**summary_fields(row)) for row in rows],
+            total=total + len(live),
+            page=page,
+            limit=limit,
         )
 
     # With `owner`, runs of other callers are treated as missing.
     async def get(self, identity: str, *, owner: str | None = None) -> RunDetail:
-        """Everything about one run.
-
-        Raises:
-            RequestError: EXECUTION_NOT_FOUND.
-        """
+        """Everything about one run. Raises RequestError: EXECUTION_NOT_FOUND."""
         detail, texts = await self.outline(identity, owner=owner)
         if detail.result is None or not texts:
             return detail
-        whole = {name: await anyio.to_thread.run_sync(text.read) for name, text in texts.items()}
+        whole = {name: await in_thread(text.read) for name, text in texts.items()}
         result = detail.result.model_copy(update=whole)
         return detail.model_copy(update={"result": result})
 
@@ -343,10 +321,12 @@ class Runs:
             RequestError: EXECUTION_NOT_FOUND.
         """
         if run := self._live_run(identity, owner):
-            return RunDetail(**told(run.row)), {}
+            return RunDetail(**summary_fields(run.row)), {}
         row = await self._row_of(identity, owner)
-        result, texts = await anyio.to_thread.run_sync(self._result, row)
-        return RunDetail(**told(row), input=json.loads(row.input) if row.input else None, result=result), texts
+        result, texts = await in_thread(self._result, row)
+        return RunDetail(
+            **summary_fields(row), input=json.loads(row.input) if row.input else None, result=result
+        ), texts
 
     def long_output(self, identity: str, streams: Mapping[str, str]) -> LongOutput:
         """The long streams of a run's result, as files if they were stored, so that the text can be freed."""
@@ -371,14 +351,10 @@ class Runs:
             yield event
 
     async def open_file(self, identity: str, path: str, *, owner: str | None = None) -> BinaryIO:
-        """Open an artifact of a run.
-
-        Raises:
-            RequestError: EXECUTION_NOT_FOUND, or FILE_NOT_FOUND.
-        """
+        """Open an artifact of a run. Raises RequestError: EXECUTION_NOT_FOUND, or FILE_NOT_FOUND."""
         await self._row_of(identity, owner)
         try:
-            return await anyio.to_thread.run_sync(open_beneath, self._folder / identity / "files", path)
+            return await in_thread(open_beneath, self._folder / identity / "files", path)
         except (OSError, ValueError) as error:
             raise RequestError(f"The run left no file {path}", code="FILE_NOT_FOUND") from error
 
@@ -386,17 +362,17 @@ class Runs:
         """The result with its short streams, and the files of the long ones."""
         if row.result is None:
             return None, {}
-        told = json.loads(row.result)
+        stored = json.loads(row.result)
         texts: dict[str, RecordedText] = {}
         for name in STREAMS:
             path = self._folder / row.id / name
-            if told[name] or not path.is_file():
+            if stored[name] or not path.is_file():
                 continue
             if path.stat().st_size > LARGE_BYTES:
                 texts[name] = RecordedText(path)
             else:
-                told[name] = RecordedText(path).read()
-        return ExecutionResult.model_validate(told).of_skill(row.skill), texts
+                stored[name] = RecordedText(path).read()
+        return ExecutionResult.model_validate(stored).of_skill(row.skill), texts
 
     def _live_run(self, identity: str, owner: str | None) -> Run | None:
         run = self._live.get(identity)
@@ -405,27 +381,19 @@ class Runs:
     async def _row_of(self, identity: str, owner: str | None) -> RunRow:
         row = await self._store.get(identity)
         if row is None or not _belongs(row, owner):
-            raise RequestError(f"There is no execution {identity[:64]}", code="EXECUTION_NOT_FOUND")
+            raise RequestError(f"No execution {identity[:64]}", code="EXECUTION_NOT_FOUND")
         return row
 
     # --------------------------------------------------------------------------------------------------- ending
     async def cancel(self, identity: str, *, owner: str | None = None) -> None:
-        """Cancel a run. If it has ended already, do nothing.
-
-        Raises:
-            RequestError: EXECUTION_NOT_FOUND.
-        """
+        """Cancel a run. If it has ended already, do nothing. Raises RequestError: EXECUTION_NOT_FOUND."""
         if run := self._live_run(identity, owner):
             run.cancel()
         else:
             await self._row_of(identity, owner)
 
     async def delete(self, identity: str, *, owner: str | None = None) -> None:
-        """Delete a run and its files; cancel it first if it is active.
-
-        Raises:
-            RequestError: EXECUTION_NOT_FOUND.
-        """
+        """Delete a run and its files; cancel it first if it is active. Raises RequestError: EXECUTION_NOT_FOUND."""
         if run := self._live_run(identity, owner):
             run.cancel()
             await run.result()
@@ -438,7 +406,7 @@ class Runs:
         async with self._removals.hold(identity):
             row = await self._store.get(identity)
             with storage_faults():
-                freed = await anyio.to_thread.run_sync(self._remove_files, identity)
+                freed = await in_thread(self._remove_files, identity)
                 is_deleted = await self._disk.ballast.give_way(lambda: self._store.delete(identity))
             if row is not None and is_deleted:
                 self._disk.release(row.caller, freed + row.size)
@@ -463,7 +431,7 @@ class Runs:
                 await self.sweep()
             except Exception:
                 logger.exception("old runs could not be removed; trying again later")
-            await anyio.sleep(SWEEP_SECONDS)
+            await asyncio.sleep(SWEEP_SECONDS)
 
     async def sweep(self) -> None:
         """Delete runs that are older than the retention time."""
@@ -481,12 +449,11 @@ class Runs:
             run.cancel()
 
     async def close(self) -> None:
-        """Cancel all active runs and wait for them, at most 10 seconds each."""
+        """Cancel all active runs and wait for them."""
         running = list(self._live.values())
         self.cancel_all()
         for run in running:
-            with anyio.move_on_after(10):
-                await asyncio.wait([asyncio.ensure_future(run.result())])
+            await asyncio.wait([asyncio.ensure_future(run.result())], timeout=CLOSE_SECONDS)
 
 
 def _belongs(row: RunRow, owner: str | None) -> bool:

@@ -1,14 +1,47 @@
-"""Views of a run: summary, details, and events replayed from the record."""
+"""Views of a run: summary, details, long output, and events replayed from the record."""
 
-from collections.abc import Mapping
-from datetime import UTC, datetime
+import codecs
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
 from typing import Any
 
+from apexbridge._time import from_ms
 from apexbridge.sandbox.models import ErrorCode, ExecutionResult
 from apexbridge.skills.runs.events import RunLog
-from apexbridge.skills.runs.longoutput import RecordedText
 from apexbridge.storage.runs import RunFilter, RunRow, RunState
 from apexbridge.wire import WireModel
+
+READ_BYTES = 32 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedText:
+    """Text stored in a file."""
+
+    path: Path
+
+    def chunks(self) -> Iterator[str]:
+        """Chunks of the text in order; none if the run was deleted meanwhile."""
+        try:
+            file = self.path.open("rb")
+        except OSError:
+            return
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        with file:
+            while data := file.read(READ_BYTES):
+                yield decoder.decode(data)
+            yield decoder.decode(b"", final=True)
+
+    def read(self) -> str:
+        return "".join(self.chunks())
+
+
+TextSource = str | RecordedText
+LongOutput = Mapping[str, TextSource]
+"""The long streams of a run, by name: `stdout`, `stderr`."""
+
 
 STREAMS = ("stdout", "stderr")
 INLINE_CHARACTERS = 8 * 1024
@@ -50,20 +83,20 @@ class RunPage(WireModel):
     limit: int
 
 
-def fits(row: RunRow, wanted: RunFilter) -> bool:
+def fits(row: RunRow, filter: RunFilter) -> bool:
     """Whether a run matches the filter."""
     return all(
         value is None or value == getattr(row, name)
         for name, value in (
-            ("skill", wanted.skill),
-            ("state", wanted.state),
-            ("status", wanted.status),
-            ("caller", wanted.caller),
+            ("skill", filter.skill),
+            ("state", filter.state),
+            ("status", filter.status),
+            ("caller", filter.caller),
         )
     )
 
 
-def told(row: RunRow) -> dict[str, Any]:
+def summary_fields(row: RunRow) -> dict[str, Any]:
     """The fields of a `RunSummary` from a row."""
     return {
         "id": row.id,
@@ -103,4 +136,4 @@ def failed(identity: str, error: str, code: ErrorCode) -> ExecutionResult:
 
 
 def _moment(milliseconds: int | None) -> datetime | None:
-    return None if milliseconds is None else datetime.fromtimestamp(milliseconds / 1000, UTC)
+    return None if milliseconds is None else from_ms(milliseconds)

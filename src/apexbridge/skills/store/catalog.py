@@ -4,21 +4,14 @@ import json
 import sqlite3
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
 
+from apexbridge._time import from_ms
+from apexbridge.retrieval.documents import SkillFacts
 from apexbridge.retrieval.tags import derive_tags
-from apexbridge.skills.models import (
-    DefaultMode,
-    GrowthPoint,
-    Problem,
-    Skill,
-    SkillMetadata,
-    SkillStatistics,
-    SkillSummary,
-    effective_mode,
-)
+from apexbridge.skills.models import DefaultMode, GrowthPoint, Problem, SkillStatistics, SkillSummary
 from apexbridge.skills.package.script_arguments import ScriptArguments
+from apexbridge.skills.package.skill import Skill, SkillMetadata, effective_mode
 from apexbridge.storage.database import Database
 
 INSTALLED_ROOT = "installed"
@@ -29,7 +22,7 @@ FolderKey = tuple[str, str]
 """Root id and folder within it."""
 
 
-class Glance(NamedTuple):
+class FolderState(NamedTuple):
     """The columns that show whether a folder has changed."""
 
     name: str
@@ -96,7 +89,7 @@ class Row:
     @property
     def arguments(self) -> dict[str, ScriptArguments]:
         """The arguments that each script declares in its source, by path."""
-        return {path: ScriptArguments.from_json(told) for path, told in self.record.get("arguments", {}).items()}
+        return {path: ScriptArguments.from_json(data) for path, data in self.record.get("arguments", {}).items()}
 
     @property
     def parameters(self) -> dict[str, Any] | None:
@@ -118,8 +111,8 @@ class Row:
             enabled=self.enabled,
             source=label,
             plugin=self.plugin,
-            installed_at=from_milliseconds(self.installed_at),
-            updated_at=from_milliseconds(self.updated_at),
+            installed_at=from_ms(self.installed_at),
+            updated_at=from_ms(self.updated_at),
             dangerous=self.dangerous,
         )
 
@@ -155,10 +148,6 @@ def derived_tags_of(metadata: SkillMetadata) -> tuple[str, ...]:
     return () if metadata.tags else derive_tags(metadata.name, metadata.description)
 
 
-def from_milliseconds(value: int) -> datetime:
-    return datetime.fromtimestamp(value / 1000, UTC)
-
-
 _COLUMNS = tuple(column.name for column in fields(Row))
 _SELECT = f"SELECT {', '.join(_COLUMNS)} FROM skills"  # noqa: S608  # the column names are constants
 _TAG_FILTER = (
@@ -169,15 +158,17 @@ _TAG_FILTER = (
 class Catalog:
     """The table of skill folders."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, default_mode: DefaultMode = "auto") -> None:
         self._database = database
+        self.default_mode = default_mode
+        """Mode of skills that declare none; can change at run time."""
 
     # ------------------------------------------------------------------------------------------------- reading
     async def page(
-        self, *, part: str | None, tags: Collection[str], offset: int, limit: int | None
+        self, *, name_part: str | None, tags: Collection[str], offset: int, limit: int | None
     ) -> tuple[list[Row], int]:
         """Live skills, sorted by name, and their total number."""
-        where, values = _filters(part, tags)
+        where, values = _filters(name_part, tags)
 
         def job(connection: sqlite3.Connection) -> tuple[list[Row], int]:
             rows = connection.execute(
@@ -225,24 +216,28 @@ class Catalog:
 
         return await self._database.read(job)
 
-    async def standing(self, names: Collection[str], default_mode: DefaultMode) -> dict[str, tuple[str, bool]]:
-        """The mode of each live skill with one of these names, and whether it is enabled."""
+    async def facts(self, names: Collection[str]) -> dict[str, SkillFacts]:
+        """Mode and enabled state of these skills, for search results."""
 
-        def job(connection: sqlite3.Connection) -> dict[str, tuple[str, bool]]:
+        def job(connection: sqlite3.Connection) -> dict[str, SkillFacts]:
             query = "SELECT declared_mode, entry, enabled FROM skills WHERE name = ? AND state = 'live'"
             found = ((name, connection.execute(query, (name,)).fetchone()) for name in names)
-            return {name: (effective_mode(row[0], row[1], default_mode), bool(row[2])) for name, row in found if row}
+            return {
+                name: SkillFacts(mode=effective_mode(row[0], row[1], self.default_mode), enabled=bool(row[2]))
+                for name, row in found
+                if row
+            }
 
         return await self._database.read(job)
 
-    async def glance(self) -> dict[FolderKey, Glance]:
+    async def states(self) -> dict[FolderKey, FolderState]:
         """The columns of every folder that are needed to detect changes."""
 
-        def job(connection: sqlite3.Connection) -> dict[FolderKey, Glance]:
+        def job(connection: sqlite3.Connection) -> dict[FolderKey, FolderState]:
             rows = connection.execute(
                 "SELECT root, folder, name, state, signature, marker, embedder, content_hash FROM skills"
             )
-            return {(row[0], row[1]): Glance(*row[2:]) for row in rows}
+            return {(row[0], row[1]): FolderState(*row[2:]) for row in rows}
 
         return await self._database.read(job)
 
@@ -284,9 +279,9 @@ class Catalog:
         )
 
     # ------------------------------------------------------------------------------------------------ counting
-    async def statistics(self, default_mode: DefaultMode) -> SkillStatistics:
+    async def statistics(self) -> SkillStatistics:
         def job(connection: sqlite3.Connection) -> SkillStatistics:
-            return _statistics(connection, default_mode)
+            return _statistics(connection, self.default_mode)
 
         return await self._database.read(job)
 
@@ -316,11 +311,11 @@ class Catalog:
         ]
 
 
-def _filters(part: str | None, tags: Collection[str]) -> tuple[str, tuple[Any, ...]]:
+def _filters(name_part: str | None, tags: Collection[str]) -> tuple[str, tuple[Any, ...]]:
     where, values = ["state = 'live'"], []
-    if part:
+    if name_part:
         where.append("instr(name, ?) > 0")
-        values.append(part.lower())
+        values.append(name_part.lower())
     if tags:
         where.append(_TAG_FILTER.format(", ".join("?" * len(tags))))
         values.extend(tag.casefold() for tag in tags)

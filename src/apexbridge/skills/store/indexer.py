@@ -1,25 +1,74 @@
 """Indexes live skills: their words immediately, their vectors once the model has computed them."""
 
+import asyncio
+import hashlib
+import json
 import logging
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-import anyio
-import anyio.to_thread
+from pydantic import Field, ValidationError
 
-from apexbridge._time import now_ms
-from apexbridge.skills.models import Skill
+from apexbridge._fs import make_private_folder
+from apexbridge._tasks import in_thread, wait_up_to
+from apexbridge._time import MAX_MS, now_ms
+from apexbridge.skills.files import replace_file
+from apexbridge.skills.models import MARKER_FILE
 from apexbridge.skills.package.fingerprint import sign
-from apexbridge.skills.ports import IndexDocument, SkillIndex
+from apexbridge.skills.package.skill import Skill, SkillMetadata
 from apexbridge.skills.store.catalog import Catalog, FolderKey, Row
 from apexbridge.skills.store.library import Library
 from apexbridge.skills.store.locks import NameLocks
-from apexbridge.skills.store.marker import Marker, marker_path, read_marker, write_marker
 from apexbridge.skills.store.roots import FoundFolder
 from apexbridge.storage.directory import storage_faults
+from apexbridge.wire import WireModel
+
+
+class Marker(WireModel):
+    """What the marker records; the marker itself counts in neither size nor hash."""
+
+    indexed_at: int = Field(ge=0, le=MAX_MS)
+    """Milliseconds since 1970."""
+    skill_size: int
+    skill_hash: str
+    embedder: str
+    dimensions: int
+
+    def matches(self, *, size: int, content_hash: str, embedder: str, dimensions: int) -> bool:
+        """Whether the index still holds this content, embedded by this model."""
+        return (size, content_hash, embedder, dimensions) == (
+            self.skill_size,
+            self.skill_hash,
+            self.embedder,
+            self.dimensions,
+        )
+
+
+def read_marker(path: Path) -> Marker | None:
+    """The marker; None if it is missing or invalid."""
+    try:
+        return Marker.model_validate(json.loads(path.read_bytes()))
+    except (OSError, ValueError, ValidationError):
+        return None
+
+
+def write_marker(path: Path, marker: Marker, *, beside: Path) -> None:
+    """Replace the marker atomically, but without fsync: a crash may lose it, which costs one embedding."""
+    make_private_folder(path.parent)
+    mode = 0o644 if path.name == MARKER_FILE else 0o600  # in a skill's folder it must be readable by runs
+    replace_file(path, marker.model_dump_json().encode() + b"\n", beside=beside, mode=mode)
+
+
+def marker_path(folder: Path, *, outside: Path, root_key: str, writable: bool) -> Path:
+    """Path of a skill's marker: in its folder, or in `outside` if the folder is read-only."""
+    if writable:
+        return folder / MARKER_FILE
+    return outside / root_key / f"{hashlib.sha256(os.fsencode(folder)).hexdigest()[:32]}.json"
+
 
 BATCH = 100
 """Skills per embedding call: large enough for throughput, small enough for a progress bar to move."""
@@ -29,6 +78,62 @@ LONGEST_PAUSE_SECONDS = 40.0
 logger = logging.getLogger(__name__)
 Progress = Callable[[int, int], None]
 """Called with the number done and the total."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexDocument:
+    """The searchable data of a skill."""
+
+    metadata: SkillMetadata
+    derived_tags: tuple[str, ...] = ()
+    summary: str
+    version: str = ""
+    """The content hash; empty if not known yet."""
+
+    @property
+    def name(self) -> str:
+        """The key in the index."""
+        return self.metadata.name
+
+    @property
+    def description(self) -> str:
+        return self.metadata.description
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        return self.metadata.tags
+
+    @property
+    def hidden(self) -> bool:
+        """Whether the skill is hidden from searches by a model."""
+        return self.metadata.disable_model_invocation
+
+
+class SkillIndex(Protocol):
+    """A semantic index of skills."""
+
+    @property
+    def embedder(self) -> str:
+        """Name of the embedding model. If it changes, every vector is stale."""
+
+    @property
+    def dimensions(self) -> int:
+        """Length of the vectors."""
+
+    async def embed(self, documents: Sequence[IndexDocument]) -> Sequence[Any]:
+        """Vectors of the documents, in order; all None if the model is unavailable. Slow: hold no locks meanwhile."""
+
+    async def upsert(self, documents: Sequence[IndexDocument], vectors: Sequence[Any]) -> None:
+        """Add or replace documents. A document without a vector is found by its words only."""
+
+    async def remove(self, names: Collection[str]) -> Any:
+        """Remove documents by name."""
+
+    async def missing(self, versions: Mapping[str, str]) -> Collection[str]:
+        """The names that the index does not hold in this version."""
+
+    async def retain(self, names: Collection[str]) -> int:
+        """Remove all other documents; returns how many were removed."""
 
 
 class Indexer:
@@ -41,7 +146,7 @@ class Indexer:
         library: Library,
         index: SkillIndex,
         locks: NameLocks,
-        turn: anyio.Lock,
+        turn: asyncio.Lock,
         folder_of: Callable[[FolderKey], FoundFolder],
     ) -> None:
         self._catalog = catalog
@@ -50,10 +155,11 @@ class Indexer:
         self._locks = locks
         self._turn = turn
         self._folder_of = folder_of
-        self._catching_up = anyio.Lock()
-        self._is_owed = False
-        """Whether a live skill lacks its vector."""
-        self._owed = anyio.Event()
+        self._pass = asyncio.Lock()
+        self._is_pending = asyncio.Event()
+        """Set while a live skill lacks its vector."""
+        self._changed = asyncio.Event()
+        """Ends the pause after a failure."""
 
     @property
     def signature(self) -> str:
@@ -72,7 +178,7 @@ class Indexer:
             logger.exception("%d skills could not be indexed; they stay usable by name", len(rows))
             vectors = [None] * len(rows)
         both = list(zip(rows, vectors, strict=True))
-        return await anyio.to_thread.run_sync(
+        return await in_thread(
             lambda: {
                 row.key: replace(row, embedder=None) if vector is None else self._mark(row) for row, vector in both
             }
@@ -103,63 +209,61 @@ class Indexer:
             return 0
 
     # -------------------------------------------------------------------------------------------- background
-    async def keep_up(self) -> None:
+    async def run(self) -> None:
         """Embed pending skills until cancelled. After a failure of the model, retry with back-off."""
         pause = FIRST_PAUSE_SECONDS
         while True:
-            if not self._is_owed:
-                await self._owed.wait()
+            await self._is_pending.wait()
             try:
-                await self.catch_up()
+                await self.sync()
             except Exception:
                 logger.exception("skills could not be indexed by meaning")
-            if self._is_owed:
-                with anyio.move_on_after(pause):
-                    await self._owed.wait()
+            if self._is_pending.is_set():
+                self._changed.clear()
+                await wait_up_to(pause, self._changed)
                 pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
             else:
                 pause = FIRST_PAUSE_SECONDS
 
-    async def catch_up(self, progress: Progress | None = None, *, names: Collection[str] | None = None) -> int:
+    async def sync(self, progress: Progress | None = None, *, names: Collection[str] | None = None) -> int:
         """Embed live skills that lack a vector, and return how many were embedded.
 
         With `names`, embed only these and do not wait for another pass.
         """
         if names is not None:
-            return await self._catch_up(progress, names)
-        async with self.alone() as catch_up:
-            return await catch_up(progress)
+            return await self._sync(progress, names)
+        async with self.exclusive() as sync:
+            return await sync(progress)
 
     @asynccontextmanager
-    async def alone(self) -> AsyncIterator[Callable[[Progress | None], Awaitable[int]]]:
+    async def exclusive(self) -> AsyncIterator[Callable[[Progress | None], Awaitable[int]]]:
         """Exclude other passes while the block runs; yields the function that embeds pending skills."""
-        async with self._catching_up:
-            yield self._catch_up
+        async with self._pass:
+            yield self._sync
 
-    async def _catch_up(self, progress: Progress | None, names: Collection[str] | None = None) -> int:
+    async def _sync(self, progress: Progress | None, names: Collection[str] | None = None) -> int:
         if names is None:
-            self._is_owed = False  # before reading the catalog: skills added meanwhile set it again
+            self._is_pending.clear()  # before reading the catalog: skills added meanwhile set it again
         keys = [
             key
-            for key, row in (await self._catalog.glance()).items()
+            for key, row in (await self._catalog.states()).items()
             if row.state == "live" and row.embedder != self.signature and (names is None or row.name in names)
         ]
         done = 0
         for start in range(0, len(keys), BATCH):
             count = await self._embed(await self._catalog.at(keys[start : start + BATCH]))
             if count is None:
-                self.owe()
+                self.mark_pending()
                 break
             done += count
             if progress:
                 progress(min(start + BATCH, len(keys)), len(keys))
         return done
 
-    def owe(self) -> None:
-        """Mark that a live skill lacks its vector, and wake `keep_up`."""
-        self._is_owed = True
-        self._owed.set()
-        self._owed = anyio.Event()
+    def mark_pending(self) -> None:
+        """Note that a live skill lacks its vector, and wake `run`."""
+        self._is_pending.set()
+        self._changed.set()
 
     async def _embed(self, known: Mapping[FolderKey, Row]) -> int | None:
         """The number of rows indexed; None if the model fails. No lock is held while the model computes."""
@@ -181,7 +285,7 @@ class Indexer:
             ]
             await self._index.upsert([_document(row) for row, _ in same], [vector for _, vector in same])
             with storage_faults():
-                marked = await anyio.to_thread.run_sync(lambda: [self._mark(now[row.key]) for row, _ in same])
+                marked = await in_thread(lambda: [self._mark(now[row.key]) for row, _ in same])
                 await self._catalog.save(marked)
         return len(same)
 
@@ -217,7 +321,7 @@ class Indexer:
         )
         try:
             path = self._marker_path(found)
-            write_marker(path, marker, beside=self._library.place_beside(path))
+            write_marker(path, marker, beside=self._library.draft_folder(path))
         except OSError as error:
             logger.warning("the marker of %s cannot be written: %s", row.name, error.strerror)
         return replace(row, embedder=self.signature, marker=self.marker_signature(found))

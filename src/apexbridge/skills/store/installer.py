@@ -3,21 +3,20 @@
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
-import anyio.to_thread
-
+from apexbridge._tasks import in_thread
 from apexbridge._time import now_ms
-from apexbridge.errors import SkillAlreadyExistsError, SkillNotFoundError
+from apexbridge.errors import RequestError, SkillAlreadyExistsError, SkillNotFoundError
 from apexbridge.skills.files import is_there
 from apexbridge.skills.models import InstallReceipt
 from apexbridge.skills.package.validation import Package, PluginManifest
-from apexbridge.skills.ports import IndexDocument, SkillIndex
 from apexbridge.skills.store.catalog import INSTALLED_ROOT, Catalog, derived_tags_of
+from apexbridge.skills.store.indexer import IndexDocument, SkillIndex
 from apexbridge.skills.store.library import Library, StagedSkill
 from apexbridge.skills.store.locks import NameLocks
-from apexbridge.skills.store.records import PluginRecord
-from apexbridge.skills.store.scanner import Scanner
+from apexbridge.skills.store.plugins import PluginRecord
+from apexbridge.skills.store.scanner import Prepared, Scanner
 
 
 class Installer:
@@ -52,18 +51,22 @@ class Installer:
         names = [skill.metadata.name for skill in package.skills]
         if not overwrite:
             await self._refuse_existing(names, package.plugin)  # fail early; checked again under the lock
-        stage = await anyio.to_thread.run_sync(self._library.new_stage)
+        stage = await in_thread(self._library.new_stage)
         try:
-            staged = await anyio.to_thread.run_sync(self._stage, file, package, stage)
+            staged = await in_thread(self._stage, file, package, stage)
             documents = [
                 IndexDocument(
                     metadata=skill.metadata,
                     derived_tags=derived_tags_of(skill.metadata),
-                    summary=skill.verdict.summary,
+                    summary=skill.assessment.summary,
                 )
                 for skill in package.skills
             ]
-            vectors = dict(zip(names, await self._index.embed(documents), strict=True))
+            vectors = await self._index.embed(documents)
+            prepared = {
+                one.name: Prepared(vector=vector, skill=one.skill, signature=one.signature)
+                for one, vector in zip(staged, vectors, strict=True)
+            }
             async with self._holding(names, package.plugin.name if package.plugin else None) as members:
                 if not overwrite:
                     await self._refuse_existing(names, package.plugin)
@@ -72,11 +75,11 @@ class Installer:
                 replaced = bool(elsewhere) or any(is_there(self._path(name)) for name in names)
                 await self._catalog.prove_writable()
                 async with self._commits.hold(*names, *superseded):
-                    await anyio.to_thread.run_sync(self._commit, stage, staged, package.plugin, superseded)
-                    await anyio.to_thread.run_sync(self._clear, elsewhere)
-                    await self._settle([*names, *superseded, *elsewhere], vectors)
+                    await in_thread(self._commit, stage, staged, package.plugin, superseded)
+                    await in_thread(self._clear, elsewhere)
+                    await self._settle([*names, *superseded, *elsewhere], prepared)
         finally:
-            await anyio.to_thread.run_sync(self._library.discard_stage, stage)
+            await in_thread(self._library.discard_stage, stage)
         return InstallReceipt(
             name=package.plugin.name if package.plugin else names[0],
             names=names,
@@ -91,30 +94,27 @@ class Installer:
             rows = await self._catalog.named([name])
             found = [self._scanner.folder_of(row.key) for row in rows]
             try:
-                gone = await anyio.to_thread.run_sync(self._remove, name, folder)
+                gone = await in_thread(self._remove, name, folder)
             except FileNotFoundError as error:  # removed by hand a moment ago
                 await self._scanner.settle(found)
                 raise SkillNotFoundError(name) from error
             # The folder first: on a full disk, removing it frees the space that the record needs.
-            await anyio.to_thread.run_sync(self._library.discard, gone)
+            await in_thread(self._library.discard, gone)
             await self._scanner.settle(found)
 
-    async def uninstall_plugin(self, name: str) -> bool:
-        """Remove all skills of a plugin, or none; False if there is no such plugin."""
-        stage = await anyio.to_thread.run_sync(self._library.new_stage)
+    async def uninstall_plugin(self, name: str) -> None:
+        """Remove all skills of a plugin, or none. Raises RequestError: PLUGIN_NOT_FOUND."""
+        stage = await in_thread(self._library.new_stage)
         try:
             async with self._holding([], name) as members:
-                plugin = await anyio.to_thread.run_sync(self._library.plugins.named, name)
+                plugin = await in_thread(self._library.plugins.named, name)
                 if plugin is None:
-                    return False
+                    raise RequestError(f"Plugin not found: {name}", code="PLUGIN_NOT_FOUND", plugin=name)
                 async with self._commits.hold(*members):
-                    await anyio.to_thread.run_sync(
-                        lambda: self._library.put_plugin(stage, [], plugin.having(()), superseded=members)
-                    )
+                    await in_thread(lambda: self._library.put_plugin(stage, [], plugin.having(()), superseded=members))
                     await self._settle(members, {})
-                return True
         finally:
-            await anyio.to_thread.run_sync(self._library.discard_stage, stage)
+            await in_thread(self._library.discard_stage, stage)
 
     @asynccontextmanager
     async def _holding(self, names: Sequence[str], plugin: str | None) -> AsyncIterator[list[str]]:
@@ -133,7 +133,7 @@ class Installer:
     async def _members(self, plugin: str | None) -> list[str]:
         if plugin is None:
             return []
-        record = await anyio.to_thread.run_sync(self._library.plugins.named, plugin)
+        record = await in_thread(self._library.plugins.named, plugin)
         return list(record.skills) if record else []
 
     def _path(self, name: str) -> Path:
@@ -153,10 +153,7 @@ class Installer:
                 raise SkillAlreadyExistsError(name)
 
     def _stage(self, file: BinaryIO, package: Package, stage: Path) -> list[StagedSkill]:
-        return [
-            self._library.stage_skill(file, skill.entries, root=skill.root, name=skill.metadata.name, stage=stage)
-            for skill in package.skills
-        ]
+        return [self._library.stage_skill(file, skill, stage) for skill in package.skills]
 
     async def _elsewhere(self, names: Sequence[str]) -> list[str]:
         """Manually added folders of the installed root that hold one of these skills under another folder name."""
@@ -174,7 +171,7 @@ class Installer:
         names = [skill.name for skill in staged]
         if plugin is None:
             # Before the folder changes: a crash in between loses only the link to the old plugin, never the skill.
-            self._library.plugins.leave(names)
+            self._library.plugins.drop(names)
             self._library.put(staged[0], self._path(staged[0].name))
             return
         record = PluginRecord(
@@ -184,25 +181,25 @@ class Installer:
             installed_at=now_ms(),
             skills=tuple(sorted(names)),
         )
-        self._library.plugins.leave(names, but=plugin.name)
+        self._library.plugins.drop(names, except_plugin=plugin.name)
         self._library.put_plugin(stage, staged, record, superseded=superseded)
 
     def _remove(self, name: str, folder: Path) -> Path:
         installed = folder.parent == self._library.skills
         if installed:
             with suppress(OSError):  # disk full: the record keeps the removed name, which listings filter out
-                self._library.plugins.leave([name])
+                self._library.plugins.drop([name])
         return self._library.remove(folder, self._library.skills if installed else folder.parent)
 
-    async def _settle(self, names: Sequence[str], vectors: dict[str, Any]) -> None:
+    async def _settle(self, names: Sequence[str], prepared: dict[str, Prepared]) -> None:
         await self._scanner.settle(
-            [self._scanner.folder_of((INSTALLED_ROOT, name)) for name in names], prepared=vectors
+            [self._scanner.folder_of((INSTALLED_ROOT, name)) for name in names], prepared=prepared
         )
 
     async def _shadow_warnings(self, names: Sequence[str]) -> list[str]:
         labels = self._scanner.labels()
         return [
-            f"{row.name} now stands in front of the skill of the same name in {labels.get(row.root, row.root)}"
+            f"{row.name} now shadows the skill of the same name in {labels.get(row.root, row.root)}"
             for row in await self._catalog.named(names)
             if row.state == "shadowed"
         ]

@@ -9,16 +9,17 @@ import hashlib
 import logging
 import os
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from apexbridge.skills.files import exchange, is_there, remove_tree, sync_folder
-from apexbridge.skills.models import PackageFile
 from apexbridge.skills.package.archive import Entry, read_entry
-from apexbridge.skills.package.fingerprint import FolderTooLargeError, content_hash, hash_folder, look
-from apexbridge.skills.store.records import PLAN_FILE, Plan, PluginRecord, PluginRecords
+from apexbridge.skills.package.fingerprint import FolderTooLargeError, content_hash, hash_folder, scan_folder
+from apexbridge.skills.package.skill import PackageFile, Skill
+from apexbridge.skills.package.validation import PackagedSkill
+from apexbridge.skills.store.plugins import PLAN_FILE, Plan, PluginRecord, PluginRecords
 
 logger = logging.getLogger(__name__)
 _TRASH = ".apex-trash-"
@@ -31,10 +32,14 @@ _GONE = "gone."
 class StagedSkill:
     """A complete and synced skill, ready to be committed."""
 
-    name: str
     path: Path
-    content_hash: str
-    size: int
+    skill: Skill
+    signature: str
+    """Signature of the complete folder, which a rename does not change."""
+
+    @property
+    def name(self) -> str:
+        return self.skill.name
 
 
 class Library:
@@ -60,7 +65,7 @@ class Library:
         for stage in sorted(self.staging.iterdir()):
             if plan := Plan.read(stage):
                 try:
-                    self._carry_out(stage, plan)
+                    self._apply(stage, plan)
                 except OSError:
                     logger.exception("a change of several skills could not be finished; the next start tries again")
         for leftover in (*self.staging.iterdir(), *self.trash.iterdir()):
@@ -72,15 +77,13 @@ class Library:
         """Create an empty folder for one installation."""
         return _make_folder(self.staging / uuid.uuid4().hex)
 
-    def stage_skill(
-        self, file: BinaryIO, entries: Iterable[Entry], *, root: tuple[str, ...], name: str, stage: Path
-    ) -> StagedSkill:
+    def stage_skill(self, file: BinaryIO, package: PackagedSkill, stage: Path) -> StagedSkill:
         """Extract one skill of an archive into a stage; hash and sync every file."""
-        target = _make_folder(stage / name)
+        target = _make_folder(stage / package.metadata.name)
         folders = {target}
         hashed: list[tuple[PackageFile, str]] = []
-        for entry in entries:
-            parts = entry.parts[len(root) :]
+        for entry in package.entries:
+            parts = entry.parts[len(package.root) :]
             path = target.joinpath(*parts)
             for depth in range(1, len(parts)):
                 folder = target.joinpath(*parts[:depth])
@@ -90,8 +93,9 @@ class Library:
             hashed.append((packed, _write_entry(file, entry, path)))
         for folder in folders:
             sync_folder(folder)
-        size = sum(packed.size for packed, _ in hashed)
-        return StagedSkill(name=name, path=target, content_hash=content_hash(hashed), size=size)
+        scan = scan_folder(target)
+        skill = package.assessment.skill(target, scan, content_hash(hashed))
+        return StagedSkill(path=target, skill=skill, signature=scan.signature)
 
     def discard(self, folder: Path) -> None:
         """Delete a folder that is no longer reachable."""
@@ -108,7 +112,7 @@ class Library:
         self._put_in_place(staged.path, target)
         sync_folder(target.parent)
 
-    def place_beside(self, path: Path) -> Path:
+    def draft_folder(self, path: Path) -> Path:
         """A folder on the same mount as a skill's file, for drafts of its replacement."""
         return self.staging if path.is_relative_to(self.skills) else path.parent
 
@@ -143,15 +147,15 @@ class Library:
         plan = Plan(
             plugin=plugin,
             before=self.plugins.named(plugin.name),
-            skills={skill.name: skill.content_hash for skill in staged},
+            skills={one.name: one.skill.content_hash for one in staged},
             superseded=tuple(superseded),
         )
         sync_folder(stage)
         plan.write(stage)
         try:
-            self._carry_out(stage, plan)
+            self._apply(stage, plan)
         except BaseException:
-            self._take_back(stage, plan)
+            self._undo(stage, plan)
             raise
 
     def remove(self, folder: Path, root: Path) -> Path:
@@ -169,10 +173,10 @@ class Library:
         for left in (*folder.glob(f"{_TRASH}*"), *folder.glob(f"*/{_TRASH}*")):
             remove_tree(left)
 
-    def _carry_out(self, stage: Path, plan: Plan) -> None:
+    def _apply(self, stage: Path, plan: Plan) -> None:
         """Apply a plan. Idempotent: after a crash, only the missing steps are done."""
-        for name, wanted in plan.skills.items():
-            self._swap_in(stage / name, wanted, self.skills / name)
+        for name, expected in plan.skills.items():
+            self._swap_in(stage / name, expected, self.skills / name)
         for name in plan.superseded:
             if is_there(self.skills / name):
                 (self.skills / name).rename(stage / f"{_GONE}{name}")
@@ -180,10 +184,10 @@ class Library:
         sync_folder(self.skills)
         (stage / PLAN_FILE).unlink()
 
-    def _take_back(self, stage: Path, plan: Plan) -> None:
-        for name, wanted in plan.skills.items():
+    def _undo(self, stage: Path, plan: Plan) -> None:
+        for name, expected in plan.skills.items():
             live = self.skills / name
-            if live.exists() and _hash(live) == wanted:
+            if live.exists() and _hash(live) == expected:
                 if (stage / name).exists():
                     self._put_in_place(stage / name, live)
                 else:
@@ -195,8 +199,8 @@ class Library:
         if self.plugins.named(plan.plugin.name) != plan.before:
             self.plugins.write(plan.before or plan.plugin.having(()))
 
-    def _swap_in(self, staged: Path, wanted: str, target: Path) -> None:
-        if staged.exists() and _hash(staged) == wanted:
+    def _swap_in(self, staged: Path, expected: str, target: Path) -> None:
+        if staged.exists() and _hash(staged) == expected:
             self._put_in_place(staged, target)
         # Otherwise it is committed already, and the staged path holds the folder that it replaced.
 
@@ -220,7 +224,7 @@ def _can_rename(data_dir: Path, skills: Path) -> bool:
 def _hash(folder: Path) -> str:
     """The content hash; empty if the folder cannot be read or is too large for a skill."""
     try:
-        return hash_folder(folder, look(folder).files)
+        return hash_folder(folder, scan_folder(folder).files)
     except (OSError, FolderTooLargeError):
         return ""
 
@@ -236,9 +240,9 @@ def _write_entry(file: BinaryIO, entry: Entry, path: Path) -> str:
     digest = hashlib.sha256()
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     with os.fdopen(descriptor, "wb") as target:
-        for piece in read_entry(file, entry):
-            digest.update(piece)
-            target.write(piece)
+        for chunk in read_entry(file, entry):
+            digest.update(chunk)
+            target.write(chunk)
         target.flush()
         os.fchmod(descriptor, 0o755 if entry.executable else 0o644)
         os.fsync(descriptor)

@@ -1,9 +1,8 @@
 """Locks: one change at a time for each skill, and a gate that can exclude all work."""
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
-
-import anyio
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 
 from apexbridge.errors import ServerError
 
@@ -12,7 +11,7 @@ class NameLocks:
     """Locks by name, which exist only while they are held or awaited."""
 
     def __init__(self) -> None:
-        self._locks: dict[str, anyio.Lock] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
         self._users: dict[str, int] = {}
 
     @asynccontextmanager
@@ -25,7 +24,7 @@ class NameLocks:
 
     @asynccontextmanager
     async def _one(self, name: str) -> AsyncIterator[None]:
-        lock = self._locks.setdefault(name, anyio.Lock())
+        lock = self._locks.setdefault(name, asyncio.Lock())
         self._users[name] = self._users.get(name, 0) + 1
         try:
             async with lock:
@@ -36,30 +35,12 @@ class NameLocks:
                 del self._users[name], self._locks[name]
 
 
-class GatePass:
-    """Leaves the gate exactly once; `close` is idempotent."""
-
-    def __init__(self, leave: Callable[[], None]) -> None:
-        self._leave: Callable[[], None] | None = leave
-
-    def close(self) -> None:
-        leave, self._leave = self._leave, None
-        if leave is not None:
-            leave()
-
-    def __enter__(self) -> "GatePass":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
 class Gate:
     """Admits many workers, or one exclusive holder."""
 
     def __init__(self) -> None:
         self._working = 0
-        self._reopened: anyio.Event | None = None
+        self._reopened: asyncio.Event | None = None
 
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
@@ -67,12 +48,14 @@ class Gate:
         with await self.enter():
             yield
 
-    async def enter(self) -> "GatePass":
-        """Wait for the gate to open and begin work; for work that outlives its caller."""
+    async def enter(self) -> ExitStack:
+        """Wait for the gate to open and begin work, which ends when the result is closed. It may outlive its caller."""
         while self._reopened is not None:
             await self._reopened.wait()
         self._working += 1
-        return GatePass(self._leave)
+        work = ExitStack()
+        work.callback(self._leave)
+        return work
 
     def _leave(self) -> None:
         self._working -= 1
@@ -90,7 +73,7 @@ class Gate:
         """
         if self._working or self._reopened is not None:
             raise ServerError("A run or an install is active; try again when it is done.", code="BUSY")
-        self._reopened = anyio.Event()
+        self._reopened = asyncio.Event()
         try:
             yield
         finally:

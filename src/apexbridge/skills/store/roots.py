@@ -69,7 +69,7 @@ class FoundFolder:
 def locate(root: SkillRoot, folder: str, allowed: list[Path]) -> FoundFolder:
     """A folder of a root by its relative path; with a problem if a link leads out of the `allowed` paths."""
     path = root.path / folder
-    if _leads_into(path, [place.resolve() for place in allowed]):
+    if _leads_into(path, [allowed_path.resolve() for allowed_path in allowed]):
         return _found(root, folder, path)
     return FoundFolder(root=root, folder=folder, path=path, problem=_LEADS_OUT)
 
@@ -78,13 +78,13 @@ def discover(root: SkillRoot, allowed: list[Path]) -> Iterator[FoundFolder]:
     """The skill folders of a root; links may lead into the `allowed` paths only."""
     if not root.path.is_dir():
         return
-    places = [path.resolve() for path in allowed]
+    targets = [path.resolve() for path in allowed]
     if not root.is_installed:
-        yield from _descend(root, root.path, "", 1, places, {root.path.resolve()})
+        yield from _descend(root, root.path, "", 1, targets, {root.path.resolve()})
         return
     for name in sorted(_folder_names(root.path)):
         path = root.path / name
-        if path.is_symlink() and not _leads_into(path, places):
+        if path.is_symlink() and not _leads_into(path, targets):
             yield FoundFolder(root=root, folder=name, path=path, problem=_LEADS_OUT)
         else:
             yield _found(root, name, path)
@@ -117,9 +117,9 @@ def _may_be_written(path: Path) -> bool:
         return True  # nothing to protect
 
 
-def _leads_into(link: Path, places: list[Path]) -> bool:
+def _leads_into(link: Path, targets: list[Path]) -> bool:
     target = link.resolve()
-    return any(target.is_relative_to(place) for place in places)
+    return any(target.is_relative_to(allowed_path) for allowed_path in targets)
 
 
 def _found(root: SkillRoot, folder: str, path: Path) -> FoundFolder:

@@ -4,24 +4,22 @@ Every change ends here: an install, an edit, an uninstall and a manual change of
 So there is a single point of reconciliation with the disk.
 """
 
+import asyncio
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-import anyio
-import anyio.to_thread
-
-from apexbridge._tasks import run_to_completion
+from apexbridge._tasks import in_thread, run_to_completion
 from apexbridge._time import now_ms
 from apexbridge.errors import ServerError
 from apexbridge.skills.models import ScanReport
-from apexbridge.skills.package.examiner import BrokenFolderError, examine
-from apexbridge.skills.package.fingerprint import FolderTooLargeError, Sight, look
-from apexbridge.skills.ports import SkillIndex
-from apexbridge.skills.store.catalog import Catalog, FolderKey, Glance, Row, columns_of
-from apexbridge.skills.store.indexer import Indexer, Progress
+from apexbridge.skills.package.fingerprint import FolderScan, FolderTooLargeError, scan_folder
+from apexbridge.skills.package.skill import Skill
+from apexbridge.skills.package.validation import BrokenFolderError, read_folder
+from apexbridge.skills.store.catalog import Catalog, FolderKey, FolderState, Row, columns_of
+from apexbridge.skills.store.indexer import Indexer, Progress, SkillIndex
 from apexbridge.skills.store.library import Library
 from apexbridge.skills.store.locks import NameLocks
 from apexbridge.skills.store.roots import FoundFolder, SkillRoot, discover, locate
@@ -33,13 +31,23 @@ BATCH = 100
 logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """What is known about a skill before its folder changes."""
+
+    vector: Any
+    skill: Skill | None = None
+    signature: str = ""
+    """Signature of the staged folder. If the committed folder still has it, `skill` describes it."""
+
+
 class Listener(Protocol):
     """Receives notifications about changed and removed skills."""
 
-    def skill_is_live(self, row: Row) -> None:
+    def skill_changed(self, row: Row) -> None:
         """Called if a skill is new or changed."""
 
-    def skill_is_gone(self, name: str) -> None:
+    def skill_removed(self, name: str) -> None:
         """Called if no folder provides this name any more."""
 
 
@@ -50,7 +58,7 @@ class _Seen:
     found: FoundFolder
     signature: str
     marker: str = ""
-    sight: Sight | None = None
+    scan: FolderScan | None = None
     """None if the folder could not be scanned."""
 
 
@@ -75,7 +83,7 @@ class Scanner:
         self._listener = listener
         self._require_entry_script = require_entry_script
         self._unsettled: dict[FolderKey, FoundFolder] = {}
-        self._turn = anyio.Lock()
+        self._turn = asyncio.Lock()
         self.indexer = Indexer(
             catalog=catalog,
             library=library,
@@ -86,22 +94,22 @@ class Scanner:
         )
 
     @property
-    def _places(self) -> list[Path]:
-        """Allowed targets of links."""
+    def _link_targets(self) -> list[Path]:
+        """Paths that links may lead into."""
         return [root.path for root in self.roots]
 
     # --------------------------------------------------------------------------------------------- reconciling
     async def reconcile(self, progress: Progress | None = None) -> ScanReport:
         """Apply all differences between the disk and the catalog, including skills missing from the index."""
-        known = await self._catalog.glance()
-        seen = await anyio.to_thread.run_sync(self._look_everywhere)
+        known = await self._catalog.states()
+        seen = await in_thread(self._scan_all)
         live = {row.name: row.content_hash for row in known.values() if row.state == "live"}
         lost = await self.indexer.missing(live)
         changed = [
-            sight.found
-            for key, sight in seen.items()
+            one.found
+            for key, one in seen.items()
             if (row := known.get(key)) is None
-            or (row.signature, row.marker) != (sight.signature, sight.marker)
+            or (row.signature, row.marker) != (one.signature, one.marker)
             or (row.state == "live" and (row.embedder != self.indexer.signature or row.name in lost))
         ]
         gone = [self.folder_of(key) for key in known if key not in seen]
@@ -113,18 +121,18 @@ class Scanner:
             removed=report.removed + removed,
         )
 
-    async def refresh(self, places: Collection[tuple[SkillRoot, str | None]]) -> None:
-        """Reconcile some places: a folder of the installed root, or (None) a whole root."""
-        known = await self._catalog.glance()
+    async def refresh(self, targets: Collection[tuple[SkillRoot, str | None]]) -> None:
+        """Reconcile a folder of the installed root, or (None) a whole root."""
+        known = await self._catalog.states()
         changed: dict[FolderKey, FoundFolder] = {}
-        for root, folder in places:
+        for root, folder in targets:
             if folder is not None:
-                changed[root.id, folder] = locate(root, folder, self._places)
+                changed[root.id, folder] = locate(root, folder, self._link_targets)
                 continue
-            seen = await anyio.to_thread.run_sync(self._look_in, root)
-            for key, sight in seen.items():
-                if (row := known.get(key)) is None or (row.signature, row.marker) != (sight.signature, sight.marker):
-                    changed[key] = sight.found
+            seen = await in_thread(self._scan_root, root)
+            for key, one in seen.items():
+                if (row := known.get(key)) is None or (row.signature, row.marker) != (one.signature, one.marker):
+                    changed[key] = one.found
             changed |= {key: self.folder_of(key) for key in known if key[0] == root.id and key not in seen}
         await self._settle_in_batches(list(changed.values()), known, None)
 
@@ -132,7 +140,7 @@ class Scanner:
         """The folder of a catalog key. If its root is no longer configured, the path does not exist."""
         for root in self.roots:
             if root.id == key[0]:
-                return locate(root, key[1], self._places)
+                return locate(root, key[1], self._link_targets)
         nowhere = SkillRoot(id=key[0], path=self._library.trash / "nowhere")
         return FoundFolder(root=nowhere, folder=key[1], path=nowhere.path / key[1])
 
@@ -141,7 +149,7 @@ class Scanner:
         return {root.id: root.label for root in self.roots}
 
     async def _settle_in_batches(
-        self, folders: Sequence[FoundFolder], known: Mapping[FolderKey, Glance], progress: Progress | None
+        self, folders: Sequence[FoundFolder], known: Mapping[FolderKey, FolderState], progress: Progress | None
     ) -> ScanReport:
         indexed = skipped = removed = 0
         for start in range(0, len(folders), BATCH):
@@ -157,30 +165,30 @@ class Scanner:
         return ScanReport(indexed=indexed, skipped=skipped, removed=removed)
 
     # ------------------------------------------------------------------------------------------------ scanning
-    def _look_everywhere(self) -> dict[FolderKey, _Seen]:
-        return {key: sight for root in self.roots for key, sight in self._look_in(root).items()}
+    def _scan_all(self) -> dict[FolderKey, _Seen]:
+        return {key: one for root in self.roots for key, one in self._scan_root(root).items()}
 
-    def _look_in(self, root: SkillRoot) -> dict[FolderKey, _Seen]:
-        return {found.key: self._look_at(found) for found in discover(root, self._places)}
+    def _scan_root(self, root: SkillRoot) -> dict[FolderKey, _Seen]:
+        return {found.key: self._scan(found) for found in discover(root, self._link_targets)}
 
-    def _look_at(self, found: FoundFolder) -> _Seen:
+    def _scan(self, found: FoundFolder) -> _Seen:
         if found.problem:
             return _Seen(found=found, signature=found.problem)
         try:
-            sight = look(found.path)
+            scan = scan_folder(found.path)
         except (OSError, FolderTooLargeError) as error:
             return _Seen(found=found, signature=_why(error))
-        marker = sight.marker
+        marker = scan.marker
         if not found.root.is_installed and not marker:
             marker = self.indexer.marker_signature(found)
-        return _Seen(found=found, signature=sight.signature, marker=marker, sight=sight)
+        return _Seen(found=found, signature=scan.signature, marker=marker, scan=scan)
 
-    def _examine(self, found: FoundFolder, known: Row | None) -> Row | None:
+    def _examine(self, found: FoundFolder, known: Row | None, prepared: Prepared | None) -> Row | None:
         """The folder's row as it is on disk, with state live or broken; None if the folder does not exist."""
         if not found.path.is_dir():
             return None
         now = now_ms()
-        seen = self._look_at(found)
+        seen = self._scan(found)
         base = replace(
             known
             or Row(
@@ -196,18 +204,19 @@ class Scanner:
             marker=seen.marker,
         )
         try:
-            if seen.sight is None:
+            if seen.scan is None:
                 raise BrokenFolderError(seen.signature)
-            skill = examine(found.path, seen.sight, require_entry_script=self._require_entry_script)
+            if prepared and prepared.skill and prepared.signature == seen.signature:
+                skill = prepared.skill
+            else:
+                skill = read_folder(found.path, seen.scan, require_entry_script=self._require_entry_script)
         except Exception as error:  # a bad folder must not stop the others
             logger.warning("%s in %s is not served: %s", found.folder, found.root.label, _why(error))
             return replace(
                 base, name=base.name or Path(found.folder).name, state="broken", reason=_why(error), embedder=None
             )
         marker = self.indexer.marker(found)
-        if (
-            known is None and marker
-        ):  # the database was lost or the folder was moved here: the marker has the earlier date
+        if known is None and marker:  # the database was lost or the folder was moved here: the marker has the date
             base = replace(base, installed_at=min(now, marker.indexed_at))
         return replace(
             base,
@@ -219,10 +228,12 @@ class Scanner:
         )
 
     # ------------------------------------------------------------------------------------------------ settling
-    async def settle(self, folders: Sequence[FoundFolder], *, prepared: Mapping[str, Any] | None = None) -> ScanReport:
+    async def settle(
+        self, folders: Sequence[FoundFolder], *, prepared: Mapping[str, Prepared] | None = None
+    ) -> ScanReport:
         """Scan these folders again and update catalog, index, markers and tools. The caller holds their names.
 
-        `prepared` are vectors by name that were computed before the folders changed.
+        `prepared` is what was computed before the folders changed, by name.
 
         Raises:
             ServerError: STORAGE_FULL; the folders on disk are valid, and `retry` records them later.
@@ -241,7 +252,7 @@ class Scanner:
             self._unsettled.pop(found.key, None)
         return report
 
-    async def _settle_in_turn(self, folders: Sequence[FoundFolder], prepared: Mapping[str, Any]) -> ScanReport:
+    async def _settle_in_turn(self, folders: Sequence[FoundFolder], prepared: Mapping[str, Prepared]) -> ScanReport:
         """Settle one batch at a time: folders of different names may contain the same skill."""
         async with self._turn:
             with storage_faults():
@@ -250,17 +261,19 @@ class Scanner:
     async def retry(self) -> None:
         """Settle folders again whose last attempt failed."""
         if self._unsettled:
-            await self._settle_in_batches(list(self._unsettled.values()), await self._catalog.glance(), None)
+            await self._settle_in_batches(list(self._unsettled.values()), await self._catalog.states(), None)
 
-    async def _settle(self, folders: Sequence[FoundFolder], prepared: Mapping[str, Any]) -> ScanReport:
+    async def _settle(self, folders: Sequence[FoundFolder], prepared: Mapping[str, Prepared]) -> ScanReport:
         known = await self._catalog.at([found.key for found in folders])
-        plugins = await anyio.to_thread.run_sync(self._plugins_by_skill)
+        plugins = await in_thread(self._plugins_by_skill)
 
         def examine_all() -> dict[FolderKey, Row]:
-            looked = {found.key: self._examine(found, known.get(found.key)) for found in folders}
-            return {key: row for key, row in looked.items() if row is not None}
+            examined = {
+                found.key: self._examine(found, known.get(found.key), prepared.get(found.folder)) for found in folders
+            }
+            return {key: row for key, row in examined.items() if row is not None}
 
-        seen = await anyio.to_thread.run_sync(examine_all)
+        seen = await in_thread(examine_all)
         seen = {
             key: replace(row, plugin=plugins.get(row.name) if self.folder_of(key).root.is_installed else None)
             for key, row in seen.items()
@@ -284,18 +297,18 @@ class Scanner:
         ]
         gone = [name for name in served if name not in winners]
         await self.indexer.forget(gone)
-        fresh = await self.indexer.put(stale, prepared)
+        fresh = await self.indexer.put(stale, {name: one.vector for name, one in prepared.items()})
         rows = [fresh.get(row.key, row) for row in rows]
         before_by_key = {row.key: row for row in before} | known
         changed = [row for row in rows if before_by_key.get(row.key) != row]
         await self._catalog.save(changed, forget=[key for key in known if key not in seen])
         if any(row.embedder is None for row in fresh.values()):
-            self.indexer.owe()  # after the save: the indexer reads the catalog
+            self.indexer.mark_pending()  # after the save: the indexer reads the catalog
         for name in gone:
-            self._listener.skill_is_gone(name)
+            self._listener.skill_removed(name)
         for row in changed:
             if row.state == "live":
-                self._listener.skill_is_live(row)
+                self._listener.skill_changed(row)
         done = [row for row in fresh.values() if row.embedder]
         return ScanReport(indexed=len(done), skipped=len(seen) - len(done), removed=len(gone))
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from apexbridge.errors import ApexBridgeError, RequestError
-from apexbridge.skills.package.examiner import skill_file_among
-from apexbridge.skills.package.sources import is_folder, open_source
+from apexbridge.skills.package.packing import is_folder, open_source
+from apexbridge.skills.package.validation import skill_file_among
 from apexbridge.skills.store.roots import SkillRoot, discover
 from apexbridge.surfaces.cli.client import Api
 from apexbridge.surfaces.cli.options import ProfileChoice

@@ -4,7 +4,7 @@ import asyncio
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, BinaryIO, Protocol
 
@@ -59,7 +59,8 @@ class Skills(Protocol):
 
     async def instructions(self, name: str) -> Instructions: ...
     async def open_file(self, name: str, path: str) -> BinaryIO: ...
-    async def run(self, name: str, call: "RunSkillInput", context: ToolContext) -> ToolResult: ...
+    async def run(self, call: Any, context: ToolContext) -> ToolResult:
+        """Run a skill, or one of its scripts, as `RunSkillInput` names it."""
 
 
 # -------------------------------------------------------------------------------------------------------- vector-search
@@ -224,13 +225,11 @@ class RunSkillInput(WireModel):
 
 
 def run_skill(skills: Skills) -> Tool:
-    @Tool.define(
+    tool = Tool.define(
         "run-skill",
         description="Run a skill, or one of its scripts, in the sandbox.",
         parameters=RunSkillInput,
+        execute=skills.run,
         metadata=ToolMetadata(category="builtin", tags=("skills",)),
     )
-    async def tool(input: RunSkillInput, context: ToolContext) -> ToolResult:
-        return await skills.run(input.name, input, context)
-
-    return tool
+    return replace(tool, admits_calls=True)

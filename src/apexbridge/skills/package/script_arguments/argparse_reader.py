@@ -204,13 +204,13 @@ class _Literals:
         for _ in range(2 * MAX_ITEMS):
             if not pending:
                 break
-            part = pending.pop()
-            if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Add):
-                pending += [part.right, part.left]
-            elif isinstance(part, ast.JoinedStr):
-                pending += reversed(part.values[:MAX_ITEMS])
+            operand = pending.pop()
+            if isinstance(operand, ast.BinOp) and isinstance(operand.op, ast.Add):
+                pending += [operand.right, operand.left]
+            elif isinstance(operand, ast.JoinedStr):
+                pending += reversed(operand.values[:MAX_ITEMS])
             else:
-                known = self.value(part.value if isinstance(part, ast.FormattedValue) else part)
+                known = self.value(operand.value if isinstance(operand, ast.FormattedValue) else operand)
                 parts.append(str(known)[:MAX_CHARACTERS] if isinstance(known, str | int | float) else "…")
         text = "".join(parts)
         return "" if text == "…" else text

@@ -250,7 +250,7 @@ def validate(
 ) -> None:
     """Say whether a package could be installed; nothing is written."""
     from apexbridge.settings import load_settings
-    from apexbridge.skills.package.sources import default_profile_of, open_source
+    from apexbridge.skills.package.packing import default_profile_of, open_source
     from apexbridge.skills.package.validation import validate_package
 
     settings = load_settings().skills

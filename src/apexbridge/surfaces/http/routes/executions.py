@@ -10,9 +10,8 @@ from fastapi.responses import StreamingResponse
 
 from apexbridge.sandbox.models import ExecutionResult
 from apexbridge.skills.runs.events import RunEvent
-from apexbridge.skills.runs.longoutput import LongOutput, RecordedText
-from apexbridge.skills.runs.uploads import Upload
-from apexbridge.skills.runs.views import RunDetail, RunPage
+from apexbridge.skills.runs.input_files import Upload
+from apexbridge.skills.runs.views import LongOutput, RecordedText, RunDetail, RunPage
 from apexbridge.storage.runs import RunFilter, RunState
 from apexbridge.surfaces.http.deps import Caller, Owner, ServedBridge
 from apexbridge.surfaces.http.transport.downloads import download

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from apexbridge.skills.models import Receipt
 from apexbridge.skills.runs.grants import GrantView
-from apexbridge.skills.runs.layers import NeedsView
+from apexbridge.skills.runs.layers import DependencyView
 from apexbridge.surfaces.http.deps import Skills
 from apexbridge.surfaces.http.middleware.audit_trail import note
 from apexbridge.wire import WireInput, WireModel
@@ -59,13 +59,13 @@ async def revoke(
 
 
 @router.get("/api/skills/{name}/dependencies")
-async def show_dependencies(name: Name, skills: Skills) -> NeedsView:
+async def show_dependencies(name: Name, skills: Skills) -> DependencyView:
     """What a skill declares to need, and whether it is installed."""
     return await skills.dependencies_of(name)
 
 
 @router.post("/api/skills/{name}/dependencies")
-async def install_dependencies(name: Name, skills: Skills) -> NeedsView:
+async def install_dependencies(name: Name, skills: Skills) -> DependencyView:
     """Install what a skill declares; answers when that is done."""
     return await skills.install_dependencies(name)
 

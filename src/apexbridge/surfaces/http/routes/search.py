@@ -67,7 +67,7 @@ class EditReceipt(Receipt):
 
 
 async def _check_there(bridge: Bridge, name: str) -> None:
-    if not NAME_PATTERN.match(name) or name not in await bridge.skills.facts([name]):
+    if not NAME_PATTERN.match(name) or await bridge.skills.store.catalog.live(name) is None:
         raise SkillNotFoundError(name)
 
 

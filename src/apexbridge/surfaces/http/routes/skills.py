@@ -23,7 +23,7 @@ from apexbridge.skills.models import (
     SkillStatistics,
     ValidationReport,
 )
-from apexbridge.skills.runs.execution import Call
+from apexbridge.skills.runs.service import SkillCall
 from apexbridge.surfaces.http.deps import Caller, ServedBridge, Skills
 from apexbridge.surfaces.http.middleware.audit_trail import note
 from apexbridge.surfaces.http.routes.executions import Accepted
@@ -203,18 +203,18 @@ async def execute_skill(
     connection that asked for it.
     """
     call = call or ExecuteInput()
-    started = await skills.start_skill(
-        name,
-        Call(
+    started = await skills.runs.call(
+        SkillCall(
+            skill=name,
             input=call.input,
             mode=call.mode,
             script=call.script,
             args=call.args,
             files=call.files,
             timeout=call.timeout,
-        ),
-        conversation=Conversation(caller=caller),
-        approval=call.approval,
+            conversation=Conversation(caller=caller),
+            approval=call.approval,
+        )
     )
     if isinstance(started, DirectSkillResult):
         return json_response(started)

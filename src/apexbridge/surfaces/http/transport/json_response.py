@@ -12,9 +12,8 @@ from starlette.types import Receive, Scope, Send
 
 from apexbridge.errors import ToolExecutionError
 from apexbridge.sandbox.models import ExecutionResult
-from apexbridge.skills.runs.longoutput import LongOutput, TextSource
-from apexbridge.skills.runs.tracker import Runs
-from apexbridge.skills.runs.views import STREAMS
+from apexbridge.skills.runs.tracker import RunTracker
+from apexbridge.skills.runs.views import STREAMS, LongOutput, TextSource
 from apexbridge.surfaces.http.transport.json_stream import Placeholders, without_long_texts
 from apexbridge.surfaces.http.transport.response_pacing import held_by
 from apexbridge.wire import WireModel
@@ -23,12 +22,12 @@ LARGE_CHARACTERS = 64 * 1024
 _RUN_ID = re.compile(r"[0-9a-f]{32}\Z")
 
 
-def long_output(runs: Runs, result: ExecutionResult) -> LongOutput:
+def long_output(runs: RunTracker, result: ExecutionResult) -> LongOutput:
     """The long streams of a result."""
     return runs.long_output(result.id, {name: getattr(result, name) for name in STREAMS})
 
 
-def long_output_of(runs: Runs, data: Any) -> LongOutput:
+def long_output_of(runs: RunTracker, data: Any) -> LongOutput:
     """The long streams of a result that a tool returned; empty if it is not the result of a run."""
     if not isinstance(data, dict) or "exitCode" not in data or not _RUN_ID.match(str(data.get("id"))):
         return {}

@@ -9,7 +9,7 @@ from typing import Any
 
 import anyio.to_thread
 
-from apexbridge.skills.runs.longoutput import RecordedText, TextSource
+from apexbridge.skills.runs.views import RecordedText, TextSource
 
 PIECE_CHARACTERS = 32 * 1024
 """Encoded at a time. JSON needs up to six bytes per character."""
@@ -40,7 +40,7 @@ class Placeholders:
 
 async def _encoded(text: TextSource) -> AsyncIterator[bytes]:
     if isinstance(text, RecordedText):
-        source = text.pieces()
+        source = text.chunks()
         try:
             while (piece := await anyio.to_thread.run_sync(_next_encoded, source)) is not None:
                 yield piece

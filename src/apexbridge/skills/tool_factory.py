@@ -1,31 +1,47 @@
-"""Builds tools from skills: description, schema and execution."""
+"""Builds tools from skills, and keeps the tool registry in sync with them."""
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from apexbridge.errors import InvalidSchemaError, InvalidSkillStructureError
 from apexbridge.sandbox.models import ExecutionResult
-from apexbridge.skills.models import SKILL_FILE, DirectSkillResult
+from apexbridge.skills.models import SKILL_FILE, DirectSkillResult, Mode
 from apexbridge.skills.package.frontmatter import parse_leniently
 from apexbridge.skills.package.parameters import tool_schema
+from apexbridge.skills.package.skill import SkillMetadata, effective_mode
 from apexbridge.skills.package.skill_md import read_skill_markdown
-from apexbridge.skills.ports import SkillToolSource
 from apexbridge.skills.runs.direct import render
+from apexbridge.skills.runs.service import SkillCall
 from apexbridge.skills.runs.views import INLINE_CHARACTERS
+from apexbridge.skills.store.catalog import Catalog, Row
 from apexbridge.tools.naming import skill_tool_id
+from apexbridge.tools.registry import ToolRegistry
 from apexbridge.tools.schema import InputProblem, SchemaParameters
 from apexbridge.tools.tool import MAX_DESCRIPTION_CHARACTERS, Tool, ToolContext, ToolMetadata, ToolResult
 
 CATEGORY = "skill"
 STDERR_CHARACTERS = 2000
 """Length of the tail of stderr that is shown for a failed run."""
-SkillCall = Callable[[SkillToolSource, Mapping[str, Any], ToolContext], Awaitable[ExecutionResult | DirectSkillResult]]
+CallSkill = Callable[[SkillCall], Awaitable[ExecutionResult | DirectSkillResult]]
 """Runs a skill, or renders its instructions."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkillToolSource:
+    """What a tool is built from."""
+
+    metadata: SkillMetadata
+    mode: Mode
+    entry: str | None
+    content_hash: str
+    schema: Mapping[str, Any] | None = None
+    """JSON Schema of the input; None if unknown."""
+
+
 class SkillToolFactory:
-    def __init__(self, call: SkillCall) -> None:
+    def __init__(self, call: CallSkill) -> None:
         self._call = call
 
     def create_tool(self, source: SkillToolSource) -> Tool:
@@ -34,11 +50,11 @@ class SkillToolFactory:
 
     def create_sandbox_tool(self, source: SkillToolSource) -> Tool:
         """A tool that runs the skill's entry script."""
-        return self._tool(source, self._call, asks=source.metadata.dangerous)
+        return self._tool(source, self._call, dangerous=source.metadata.dangerous)
 
     def create_direct_tool(self, source: SkillToolSource) -> Tool:
         """A tool that returns the skill's instructions. Reading them never needs approval."""
-        return self._tool(source, self._call, asks=False)
+        return self._tool(source, self._call, dangerous=False)
 
     def from_skill_markdown(self, markdown: str, *, entry: str | None = None) -> Tool:
         """Build a tool from the text of a SKILL.md. In direct mode, a call renders this text.
@@ -56,32 +72,73 @@ class SkillToolFactory:
         if mode == "sandbox":
             return self.create_sandbox_tool(source)
 
-        async def rendered(_: SkillToolSource, input: Mapping[str, Any], __: ToolContext) -> DirectSkillResult:
+        async def rendered(call: SkillCall) -> DirectSkillResult:
             path = f"{metadata.name}/{SKILL_FILE}"
-            return render(name=metadata.name, body=reading.body, source_path=path, input=input)
+            return render(name=metadata.name, body=reading.body, source_path=path, input=call.input)
 
-        return self._tool(source, rendered, asks=False)
+        return self._tool(source, rendered, dangerous=False)
 
-    def _tool(self, source: SkillToolSource, call: SkillCall, *, asks: bool) -> Tool:
+    def _tool(self, source: SkillToolSource, call: CallSkill, *, dangerous: bool) -> Tool:
         metadata = source.metadata
 
         async def execute(input: Mapping[str, Any], context: ToolContext) -> ToolResult:
-            return told(await call(source, own_input(source, input), context))
+            return tool_result(
+                await call(
+                    SkillCall(
+                        skill=metadata.name,
+                        input=input,
+                        mode=source.mode,
+                        conversation=context.conversation,
+                        approval=context.approval,
+                        call_id=context.call_id,
+                    )
+                )
+            )
 
-        return Tool.define(
-            skill_tool_id(metadata.name),
-            description=metadata.description[:MAX_DESCRIPTION_CHARACTERS],
+        return Tool(
+            id=skill_tool_id(metadata.name),
+            description=metadata.description[:MAX_DESCRIPTION_CHARACTERS].strip(),
             parameters=SkillParameters(source),
             execute=execute,
             metadata=ToolMetadata(
                 category=CATEGORY,
                 permissions=metadata.permissions,
-                dangerous=asks,
+                dangerous=dangerous,
                 confirm=metadata.confirm,
                 tags=metadata.tags,
                 content_hash=source.content_hash,
             ),
+            admits_calls=True,
         )
+
+
+class SkillTools:
+    """Registers, replaces and removes the tools of skills as the skills change."""
+
+    def __init__(self, registry: ToolRegistry, factory: SkillToolFactory, catalog: Catalog) -> None:
+        self._registry = registry
+        self._factory = factory
+        self._catalog = catalog
+
+    def register(self, row: Row) -> Tool:
+        """Register or replace the skill's tool; returns it."""
+        tool = self._factory.create_tool(
+            SkillToolSource(
+                metadata=row.metadata,
+                mode=effective_mode(row.declared_mode, row.entry, self._catalog.default_mode),
+                entry=row.entry,
+                content_hash=row.content_hash,
+                schema=row.parameters,
+            )
+        )
+        self._registry.put(tool, enabled=row.enabled)
+        return tool
+
+    def skill_changed(self, row: Row) -> None:
+        self.register(row)
+
+    def skill_removed(self, name: str) -> None:
+        self._registry.unregister(skill_tool_id(name))
 
 
 class SkillParameters:
@@ -109,15 +166,7 @@ class SkillParameters:
             return SchemaParameters(tool_schema(None, self._source.metadata.name))
 
 
-def own_input(source: SkillToolSource, input: Mapping[str, Any]) -> dict[str, Any]:
-    """The input without the skill's identifier in `name`, unless the skill declares a parameter `name`."""
-    schema = source.schema or {}
-    is_own = "name" in (schema.get("properties") or ()) or "name" in (schema.get("required") or ())
-    is_identifier = not is_own and input.get("name") == source.metadata.name
-    return {key: value for key, value in input.items() if key != "name" or not is_identifier}
-
-
-def told(result: ExecutionResult | DirectSkillResult) -> ToolResult:
+def tool_result(result: ExecutionResult | DirectSkillResult) -> ToolResult:
     """The tool result: `output` for the model, `data` for programs."""
     data = result.model_dump(mode="json")
     if isinstance(result, DirectSkillResult):
@@ -130,7 +179,7 @@ def told(result: ExecutionResult | DirectSkillResult) -> ToolResult:
     if files:
         parts.append(f"Files: {', '.join(files)}")
     return ToolResult(
-        output="\n".join(part for part in parts if part) or "(the script ended well and said nothing)",
+        output="\n".join(part for part in parts if part) or "(the script succeeded without output)",
         data=data,
         files=files,
         whole=f"runs/{result.id}/stdout" if len(result.stdout) > INLINE_CHARACTERS else None,

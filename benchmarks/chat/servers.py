@@ -1,4 +1,4 @@
-"""The processes that take part: a model's server, bare pass-throughs to it, and ours."""
+"""The server processes: a model server, plain pass-through proxies to it, and apexbridge."""
 
 import json
 import os
@@ -16,48 +16,48 @@ from typing import Any
 import httpx
 
 EVENTS = 20
-"""Words of an answer; with its beginning and its end a stream of them has 22 events."""
+"""Words of an answer. With its first and last event, a stream has 22 events."""
 SLOW_EVENTS = 16
 START_SECONDS = 60
 QUIET_SECONDS = 2
-"""What is done after a start is not what is measured."""
+"""Work after a start must not affect the measurements."""
 SKILL = "sleeper"
 SLEEP = "30.4242"
-"""A number of seconds by which the process can be told from every other."""
+"""Seconds. The unusual number identifies the process."""
 PROGRAMS = Path(__file__).parent.parent / "programs"
 APEX = [sys.executable, "-c", "from apexbridge.surfaces.cli.app import main; main()"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """A server in a process of its own."""
+    """A server in its own process."""
 
     pid: int
     url: str
 
     def cpu_ms(self) -> float:
-        """What it has used so far, of all its threads, in nanoseconds' resolution where `/proc` has ticks."""
-        return time.clock_gettime(~self.pid << 3 | 2) * 1000  # as clock_getcpuclockid(3) makes it
+        """CPU time of all threads so far. More precise than the ticks of `/proc`."""
+        return time.clock_gettime(~self.pid << 3 | 2) * 1000  # as clock_getcpuclockid(3) computes it
 
     def rss_mb(self) -> float:
-        """Memory that it holds now."""
+        """Resident memory."""
         return int(self._status("VmRSS")) / 1024
 
     def threads(self) -> int:
-        """How many it has."""
+        """Number of threads."""
         return int(self._status("Threads"))
 
     def descriptors(self) -> int:
-        """Files and sockets that it has open."""
+        """Number of open files and sockets."""
         return len(list(Path(f"/proc/{self.pid}/fd").iterdir()))
 
-    def family(self) -> int:
-        """How many processes it has started that are there, and those that they have started."""
+    def descendants(self) -> int:
+        """Number of descendant processes."""
         parents = {}
-        for place in Path("/proc").glob("[0-9]*"):
+        for process in Path("/proc").glob("[0-9]*"):
             try:
-                parents[int(place.name)] = int((place / "stat").read_text().rpartition(")")[2].split()[1])
-            except OSError:  # it has ended meanwhile
+                parents[int(process.name)] = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+            except OSError:  # it has exited
                 continue
         found = {self.pid}
         while more := {child for child, parent in parents.items() if parent in found} - found:
@@ -70,39 +70,39 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Places:
-    """Where a request can be sent."""
+class Servers:
+    """The servers to which a request can be sent."""
 
     model: Process
     bare: Process
     bare_uvloop: Process
     ours: Process
     key: str
-    """Of ours; the others do not look at it."""
+    """API key of apexbridge; the others ignore it."""
     owner: str
-    """What the owner of our server comes in with."""
+    """Admin key of apexbridge."""
 
-    def load(self, place: Process, body: dict[str, Any], **job: Any) -> "subprocess.Popen[str]":
-        """Clients in a process of their own; `told` waits for what they have to tell."""
-        whole = {"url": place.url, "key": self.key, "body": body, **job}
-        command = [sys.executable, str(PROGRAMS / "client.py"), json.dumps(whole)]
+    def load(self, server: Process, body: dict[str, Any], **options: Any) -> "subprocess.Popen[str]":
+        """Start clients in a separate process; `result_of` waits for their result."""
+        job = {"url": server.url, "key": self.key, "body": body, **options}
+        command = [sys.executable, str(PROGRAMS / "client.py"), json.dumps(job)]
         return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
-def told(clients: "subprocess.Popen[str]") -> dict[str, Any]:
-    """What clients tell at their end."""
+def result_of(clients: "subprocess.Popen[str]") -> dict[str, Any]:
+    """The result that the clients print at their end."""
     output, _ = clients.communicate()
     if clients.returncode:
         raise RuntimeError("the clients failed")
-    answer: dict[str, Any] = json.loads(output)
-    return answer
+    result: dict[str, Any] = json.loads(output)
+    return result
 
 
 @contextmanager
-def opened(folder: Path) -> Iterator[Places]:
-    """All of them, on free ports; all end with the block."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a thousand streams have two sockets each
+def running_servers(folder: Path) -> Iterator[Servers]:
+    """Start all servers on free ports, and stop them when the block ends."""
+    _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))  # a thousand streams have two sockets each
     with ExitStack() as stack:
         model = stack.enter_context(_started("upstream", str(EVENTS), str(SLOW_EVENTS), SKILL))
         bare = stack.enter_context(_started("passthrough", model.url))
@@ -110,12 +110,12 @@ def opened(folder: Path) -> Iterator[Places]:
         ours, owner = stack.enter_context(_served(model.url, folder / "data"))
         key = _prepared(ours.url, owner, folder)
         time.sleep(QUIET_SECONDS)
-        yield Places(model=model, bare=bare, bare_uvloop=bare_uvloop, ours=ours, key=key, owner=owner)
+        yield Servers(model=model, bare=bare, bare_uvloop=bare_uvloop, ours=ours, key=key, owner=owner)
 
 
 @contextmanager
-def _started(program: str, *words: str) -> Iterator[Process]:
-    command = [sys.executable, str(PROGRAMS / f"{program}.py"), *words]
+def _started(program: str, *arguments: str) -> Iterator[Process]:
+    command = [sys.executable, str(PROGRAMS / f"{program}.py"), *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
@@ -126,7 +126,7 @@ def _started(program: str, *words: str) -> Iterator[Process]:
 
 @contextmanager
 def _served(upstream: str, data_dir: Path) -> Iterator[tuple[Process, str]]:
-    """`apex serve` as an operator has it who lets others in: keys asked for, and counted."""
+    """`apex serve` with required and rate-limited API keys."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("APEX_")} | {
         "APEX_LLM_BASE_URL": f"{upstream}/v1",
         "APEX_LLM_TOOL_MODE": "native",
@@ -154,11 +154,11 @@ def _announced(path: Path, process: "subprocess.Popen[bytes]") -> dict[str, str]
         if process.poll() is not None:
             break
         time.sleep(0.05)
-    raise RuntimeError("the server does not start")
+    raise RuntimeError("the server did not start")
 
 
 def _prepared(url: str, owner: str, folder: Path) -> str:
-    """Install the skill that sleeps, and make a key."""
+    """Install the sleeping skill, and create a key."""
     headers = {"authorization": f"Bearer {owner}"}
     with httpx.Client(base_url=url, headers=headers, trust_env=False, timeout=START_SECONDS) as client:
         for _ in range(START_SECONDS * 10):
