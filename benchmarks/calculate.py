@@ -3,7 +3,7 @@
 import statistics
 import time
 
-from apexbridge.tools.builtin.calculate import calculate
+from apexbridge.tools.builtin.calculator import calculate
 from apexbridge.tools.registry import ToolRegistry
 from benchmarks.measuring import Comparison
 

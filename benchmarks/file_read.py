@@ -5,7 +5,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from apexbridge.tools.builtin.file_read import file_read
+from apexbridge.tools.builtin.file_tools import file_read
 from apexbridge.tools.builtin.files.workspace import Workspace
 from apexbridge.tools.registry import ToolRegistry
 from benchmarks.measuring import Comparison, compare

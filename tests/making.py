@@ -18,7 +18,7 @@ from apexbridge.skills.store.catalog import Catalog
 from apexbridge.skills.store.indexer import IndexDocument, SkillIndex
 from apexbridge.storage.approvals import SqliteApprovals
 from apexbridge.storage.database import Database
-from apexbridge.tools.confirmation import Confirmation
+from apexbridge.tools.approvals import Approvals as Confirmation
 from apexbridge.tools.registry import ToolRegistry
 
 MEGABYTE = 1024 * 1024

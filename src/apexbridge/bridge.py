@@ -34,28 +34,21 @@ from apexbridge.storage.approvals import SqliteApprovals
 from apexbridge.storage.audit import AUDIT_FILE, AuditLog
 from apexbridge.storage.chats import ChatStore
 from apexbridge.storage.database import Database
-from apexbridge.storage.directory import owned
-from apexbridge.storage.faults import storage_faults
+from apexbridge.storage.directory import keep_private, owned, storage_faults
 from apexbridge.storage.keys import KeyStore
-from apexbridge.storage.private import keep_private
 from apexbridge.storage.runs import RunStore
 from apexbridge.storage.statistics import CallCounts, CallStatisticsStore, CallTally
-from apexbridge.tools.builtin.calculate import calculate
+from apexbridge.tools.approvals import Approvals as Confirmation
+from apexbridge.tools.builtin.calculator import calculate
 from apexbridge.tools.builtin.date_time import datetime_tool
-from apexbridge.tools.builtin.file_read import file_read
-from apexbridge.tools.builtin.file_write import file_write
+from apexbridge.tools.builtin.file_tools import file_read, file_write, list_files
 from apexbridge.tools.builtin.files.workspace import KEYS, Workspace
-from apexbridge.tools.builtin.list_files import list_files
 from apexbridge.tools.builtin.platform_detect import platform_detect
-from apexbridge.tools.builtin.read_skill import read_skill
-from apexbridge.tools.builtin.registry import BuiltInExecutor
-from apexbridge.tools.builtin.run_skill import run_skill
-from apexbridge.tools.builtin.vector_search import vector_search
-from apexbridge.tools.confirmation import Confirmation
+from apexbridge.tools.builtin.skill_tools import read_skill, run_skill, vector_search
 from apexbridge.tools.conversation import Conversations
 from apexbridge.tools.naming import SKILL_PREFIX, skill_tool_id
 from apexbridge.tools.packages import register_packages
-from apexbridge.tools.registry import ToolRegistry
+from apexbridge.tools.registry import BuiltInExecutor, ToolRegistry
 
 DATABASE_FILE = "apex.sqlite3"
 Indexing = Literal["wait", "background", "on-demand"]

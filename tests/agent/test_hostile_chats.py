@@ -16,7 +16,7 @@ from apexbridge.llm import text_calls
 from apexbridge.llm.errors import UpstreamError
 from apexbridge.llm.text_calls import TextGate
 from apexbridge.llm.tool_modes import MAX_RESULT_CHARACTERS, Offer, request_body
-from apexbridge.tools.builtin.disclosure import cut, told_arguments
+from apexbridge.tools.builtin.skill_tools import cut, signature
 from apexbridge.tools.schema import SchemaParameters
 from tests.chat.upstream import call
 
@@ -77,16 +77,16 @@ def test_few_deferred_tools_are_found_by_a_parameter_too() -> None:
 
 @pytest.mark.parametrize("text", ["x" * 5_000_000, "中" * 5_000_000, " " * 5_000_000 + "x", "x " * 2_500_000])
 def test_a_long_text_is_cut_without_reading_all_of_it(text: str, counted: Any) -> None:
-    from apexbridge.tools.builtin import disclosure
+    from apexbridge.tools.builtin import skill_tools
 
-    counter = counted(disclosure, "tokens")
+    counter = counted(skill_tools, "tokens")
     assert len(cut(text, 85)) < 400
     assert counter.characters < 2_000
 
 
 def test_a_signature_has_a_bounded_length() -> None:
     schema = {"properties": {"p" * 1_000 + str(number): {"enum": ["e" * 10_000] * 8} for number in range(1_000)}}
-    assert len(told_arguments(schema)) < 20_000
+    assert len(signature(schema)) < 20_000
 
 
 def test_keys_of_an_input_count_in_its_size() -> None:

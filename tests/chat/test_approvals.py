@@ -304,7 +304,7 @@ def test_the_description_of_one_skill_does_not_run_another(
 def test_requests_that_wait_are_woken_by_the_decision_and_bounded(
     server: Live, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("apexbridge.tools.confirmation.MAX_REQUESTS_WITHOUT_KEY", 1)
+    monkeypatch.setattr("apexbridge.tools.approvals.MAX_REQUESTS_WITHOUT_KEY", 1)
     asking, question, answers = ask_and_wait(server, upstream, is_stream=False)
     second = server.answer(False, play(upstream), x_bridge={"approvals": "wait"})["content"]
     assert "CONFIRMATION_REQUIRED" in second

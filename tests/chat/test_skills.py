@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from apexbridge.retrieval.embedders.embedder import Embedder
-from apexbridge.tools.builtin.disclosure import tokens
+from apexbridge.tools.builtin.skill_tools import tokens
 from tests.chat.live import Live, live
 from tests.chat.upstream import Step, Upstream, call
 from tests.making import write_skill

@@ -49,10 +49,9 @@ from apexbridge.skills.sandbox_executor import SkillsSandboxExecutor
 from apexbridge.surfaces.cli.app import app as cli
 from apexbridge.surfaces.cli.app import main as apex
 from apexbridge.surfaces.http.app import create_app
-from apexbridge.tools.builtin.registry import BuiltInExecutor
-from apexbridge.tools.confirmation import Confirmation
+from apexbridge.tools.approvals import Approvals
 from apexbridge.tools.conversation import LOOP_CALLS
-from apexbridge.tools.registry import ToolRegistry
+from apexbridge.tools.registry import BuiltInExecutor, ToolRegistry
 
 ROOT = Path(__file__).parent.parent.parent
 REFERENCE = ROOT / "docs/reference"
@@ -79,7 +78,7 @@ OF_INSTANCES: dict[type, set[str]] = {
     RunTracker: {"inputs", "uploads"},
     ToolRegistry: {"executor"},
     BuiltInExecutor: {"tools"},
-    Confirmation: set(),
+    Approvals: set(),
     ReActStrategy: {"settings"},
     ChatRecords: {"has_texts"},
 }

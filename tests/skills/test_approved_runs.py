@@ -286,7 +286,7 @@ async def test_a_call_that_cannot_be_recorded_leaves_the_gate(
 
     for name in ("run", "complete") if mode == "direct" else ("run",):
         with monkeypatch.context() as patch:
-            patch.setattr(f"apexbridge.tools.history.CallRecord.{name}", fails)
+            patch.setattr(f"apexbridge.tools.calls.CallRecord.{name}", fails)
             try:
                 started = await serial.skills.runs.call(SkillCall(skill="waits", mode=mode))
             except RuntimeError:

@@ -29,7 +29,7 @@ from apexbridge.skills.models import DirectSkillResult
 from apexbridge.skills.runs.service import SkillCall
 from apexbridge.skills.tool_factory import SkillToolFactory
 from apexbridge.storage.runs import RunFilter
-from apexbridge.tools.builtin.disclosure import tokens
+from apexbridge.tools.builtin.skill_tools import tokens
 from apexbridge.tools.conversation import Conversation
 from apexbridge.tools.packages import register_packages
 from apexbridge.tools.registry import ToolRegistry
@@ -193,7 +193,7 @@ async def test_reading_a_skill_puts_its_allowed_tools_in_force_until_the_next(br
     await install(bridge, "free")
     conversation = Conversation(id="c")
     read = await bridge.tools.execute("read-skill", {"name": "reader"}, conversation=conversation)
-    assert read.notices == ("allowed-tools of reader names WebFetch, which is no tool here",)
+    assert read.notices == ("allowed-tools of reader names WebFetch, which is not a tool here",)
     assert "file-read, list-files" in read.output
     with pytest.raises(PermissionDeniedError, match="calculate is not among the allowed tools of reader"):
         await bridge.tools.execute("calculate", {"expression": "1"}, conversation=conversation)
@@ -240,7 +240,7 @@ async def test_a_thousand_allowed_tools_hold_nobody_up(bridge: Bridge) -> None:
     await install(bridge, "greedy", None, **{"allowed-tools": [f"tool{number}*x*y" for number in range(2000)]})
     result = await bridge.tools.execute("read-skill", {"name": "greedy"}, conversation=Conversation(id="c"))
     assert len(result.notices) == 11
-    assert "2000 names; those after 100 are left out" in result.notices[0]
+    assert "2000 names; those after 100 are ignored" in result.notices[0]
 
 
 # ------------------------------------------------------------------------------------------------------ confirmations

@@ -8,8 +8,7 @@ import pytest
 
 from apexbridge.errors import ServerError
 from apexbridge.storage.database import Database, _migrations
-from apexbridge.storage.directory import is_owned, owned
-from apexbridge.storage.faults import storage_faults
+from apexbridge.storage.directory import is_owned, owned, storage_faults
 from apexbridge.storage.statistics import CallStatisticsStore
 from tests.waiting import until
 

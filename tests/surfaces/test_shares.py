@@ -1,12 +1,12 @@
 """One key among others: what it may have under way, and what it may keep."""
 
+import asyncio
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import anyio
-import anyio.from_thread
-import anyio.to_thread
 import httpx
 import pytest
 
@@ -142,12 +142,12 @@ async def test_uploads_of_one_key_leave_room_for_those_of_others(
 
 async def test_file_tools_of_one_key_leave_threads_for_everything_else(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path, lambda identity, caller: None)
-    release = anyio.Event()
+    release = threading.Event()
     started: list[int] = []
 
     def work() -> None:
-        anyio.from_thread.run_sync(started.append, 1)
-        anyio.from_thread.run(release.wait)
+        started.append(1)
+        release.wait(PATIENCE)
 
     async def call() -> None:
         await workspace.in_thread(work, caller="one")
@@ -158,7 +158,7 @@ async def test_file_tools_of_one_key_leave_threads_for_everything_else(tmp_path:
                 group.start_soon(call)
             await until(lambda: len(started) >= THREADS_OF_A_KEY)
             assert await workspace.in_thread(lambda: "other", caller="other") == "other"
-            assert await anyio.to_thread.run_sync(lambda: "common") == "common"
+            assert await asyncio.to_thread(lambda: "common") == "common"
             assert len(started) == THREADS_OF_A_KEY
             release.set()
     assert len(started) == 100

@@ -3,10 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from apexbridge.tools.builtin.file_read import file_read
-from apexbridge.tools.builtin.file_write import file_write
+from apexbridge.tools.builtin.file_tools import file_read, file_write, list_files
 from apexbridge.tools.builtin.files.workspace import Workspace
-from apexbridge.tools.builtin.list_files import list_files
 from apexbridge.tools.conversation import Conversation
 from apexbridge.tools.registry import ToolRegistry
 from apexbridge.tools.tool import ToolResult

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from apexbridge.errors import InvalidInputError
-from apexbridge.tools.builtin.calculate import calculate
+from apexbridge.tools.builtin.calculator import calculate
 from apexbridge.tools.registry import ToolRegistry
 from apexbridge.tools.tool import ToolResult
 

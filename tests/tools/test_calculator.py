@@ -11,7 +11,6 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from apexbridge.errors import InvalidInputError
-from apexbridge.tools.builtin.calculate import rendered
 from apexbridge.tools.builtin.calculator import (
     MAX_BITS,
     MAX_CHARACTERS,
@@ -23,6 +22,7 @@ from apexbridge.tools.builtin.calculator import (
     MAX_STEPS,
     Number,
     evaluate,
+    rendered,
     without_noise,
 )
 
@@ -321,7 +321,8 @@ def _each(reason: str, *expressions: str) -> list[tuple[str, str]]:
 
 HOSTILE = [
     *_each(LENGTH, "1+" * 5000 + "1", "-" * 5000 + "1", "(" * 100_000, "9" * 1_000_000),
-    *_each(NODES, "1+" * 400 + "1", "9" + "%" * 900),
+    *_each(NODES, "1+" * 400 + "1"),
+    *_each(STEPS, "9" + "%" * 900),
     *_each(DEPTH, "-" * 999 + "1", "(" * 499 + "1" + ")" * 499, "(" * 999, "√" * 500 + "2", "2" + "^2" * 100),
     *_each(DEPTH, "abs(" * 100 + "1" + ")" * 100, "2^-" * 100 + "1"),
     *_each(BITS, "9^9^9^9", "2^4096", "10^2000", "(2^2048)^3", "3^3000 * 3^3000", "1/3^4000", "9^9^9", "2^5000"),

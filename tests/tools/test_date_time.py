@@ -13,11 +13,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from apexbridge.errors import InvalidInputError
-from apexbridge.tools.builtin.date_time import datetime_tool
-from apexbridge.tools.builtin.dates import (
+from apexbridge.tools.builtin.date_time import (
     Duration,
     Reading,
     between,
+    datetime_tool,
     elapsed,
     find_zone,
     in_words,
@@ -301,7 +301,7 @@ async def test_an_unknown_zone_is_rejected_with_similar_names(written: str, hint
 
 def test_zones_come_from_the_tzdata_package_if_the_system_has_none() -> None:
     program = (
-        "from apexbridge.tools.builtin.dates import find_zone\n"
+        "from apexbridge.tools.builtin.date_time import find_zone\n"
         "from datetime import datetime\n"
         "print(datetime(2024, 7, 1, tzinfo=find_zone('europe/berlin')).isoformat())"
     )

@@ -10,8 +10,8 @@ import anyio
 import pytest
 
 from apexbridge.errors import InvalidInputError, PermissionDeniedError, RequestError
-from apexbridge.tools.builtin.file_write import MAX_BYTES
-from apexbridge.tools.builtin.files.stretches import (
+from apexbridge.tools.builtin.file_tools import MAX_BYTES
+from apexbridge.tools.builtin.files.text_files import (
     MAX_LINE_CHARACTERS,
     MAX_SKIPPED_LINES,
     MAX_TEXT_BYTES,

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apexbridge.tools.builtin.files.globs import Glob
-from apexbridge.tools.builtin.list_files import MAX_PATTERN_CHARACTERS
+from apexbridge.tools.builtin.file_tools import MAX_PATTERN_CHARACTERS
+from apexbridge.tools.builtin.files.listing import Glob
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,7 @@ from apexbridge.errors import (
     ServerError,
 )
 from apexbridge.tools.builtin.files.beneath import OPEN_FILE, Opener, open_beneath, walk_beneath
-from apexbridge.tools.builtin.files.globs import Glob
-from apexbridge.tools.builtin.files.listing import list_entries
+from apexbridge.tools.builtin.files.listing import Glob, list_entries
 from apexbridge.tools.builtin.files.paths import read_path
 from apexbridge.tools.builtin.files.roots import Root
 from tests.tools.refusing import OPENAT2, WRITE, refusing
@@ -397,5 +396,5 @@ def test_odd_names_and_odd_times_can_be_sent(root: Root, folder: Path) -> None:
 
 def test_a_file_is_no_folder_to_list(root: Root) -> None:
     write(root, "file")
-    with pytest.raises(InvalidInputError, match="no folder"):
+    with pytest.raises(InvalidInputError, match="not a folder"):
         names(root, "file")

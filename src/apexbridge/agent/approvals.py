@@ -6,7 +6,7 @@ from typing import Any
 
 from apexbridge.agent.request import ApprovalMode
 from apexbridge.errors import ApexBridgeError, RequestError, ToolError
-from apexbridge.tools.confirmation import Confirmation
+from apexbridge.tools.approvals import Approvals
 
 APPROVAL_TOOL = "bridge_approve_skill"
 """The tool call that asks a client with `approvals: tool`."""
@@ -15,8 +15,8 @@ APPROVAL_TOOL = "bridge_approve_skill"
 class Approver:
     """Gets approvals for a model's calls. Text of the model or of a tool never counts as one."""
 
-    def __init__(self, confirmation: Confirmation) -> None:
-        self._confirmation = confirmation
+    def __init__(self, approvals: Approvals) -> None:
+        self._approvals = approvals
 
     async def approve(self, refusal: ApexBridgeError, mode: ApprovalMode, seconds: float) -> str | None:
         """The id of an approval, or None. Waits only with `approvals: wait`.
@@ -27,12 +27,12 @@ class Approver:
             ToolError: APPROVAL_INVALID, the user denied it.
         """
         id = str(refusal.details.get("approvalId"))
-        if given := await self._confirmation.given_already(id):
+        if given := await self._approvals.given_already(id):
             return given
         if mode != "wait":
             return None
         try:
-            known = await self._confirmation.answer_to(id, seconds=seconds)
+            known = await self._approvals.answer_to(id, seconds=seconds)
         except RequestError:  # dropped, or the tool is gone
             return None
         if known.state == "denied":
@@ -42,14 +42,14 @@ class Approver:
     async def answered(self, id: str, *, agreed: bool) -> str | None:
         """Decide an approval by the client's answer; returns its id if it is approved."""
         try:
-            await self._confirmation.decide(id, approve=agreed)
+            await self._approvals.decide(id, approve=agreed)
         except ApexBridgeError:  # it was decided elsewhere or has expired: the stored state counts
             agreed = await self._is_approved(id)
         return id if agreed else None
 
     async def _is_approved(self, id: str) -> bool:
         try:
-            return (await self._confirmation.get(id)).state == "approved"
+            return (await self._approvals.get(id)).state == "approved"
         except ApexBridgeError:  # expired, or its skill was removed
             return False
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from apexbridge.agent.deferred_tools import DeferredTools, is_deferred
 from apexbridge.agent.request import MAX_TOOLS, BadRequestError, ChatRequest
-from apexbridge.tools.builtin.disclosure import DESCRIPTION_TOKENS, cut
+from apexbridge.tools.builtin.skill_tools import DESCRIPTION_TOKENS, cut
 from apexbridge.tools.naming import SKILL_PREFIX, WireNames, skill_tool_id, wire_name
 from apexbridge.tools.registry import ToolRegistry
 from apexbridge.tools.tool import Tool

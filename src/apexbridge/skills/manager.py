@@ -53,10 +53,10 @@ from apexbridge.skills.store.scanner import Prepared
 from apexbridge.skills.store.skill_store import SkillStore
 from apexbridge.skills.tool_factory import SkillToolFactory, SkillTools
 from apexbridge.storage.database import Database
-from apexbridge.storage.faults import storage_faults
+from apexbridge.storage.directory import storage_faults
 from apexbridge.storage.grants import GrantStore
 from apexbridge.storage.statistics import CallStatisticsStore
-from apexbridge.tools.confirmation import Confirmation
+from apexbridge.tools.approvals import Approvals as Confirmation
 from apexbridge.tools.naming import skill_tool_id
 from apexbridge.tools.registry import ToolRegistry
 from apexbridge.tools.tool import Tool

@@ -4,9 +4,8 @@ from apexbridge.skills.manager import SkillManager
 from apexbridge.skills.models import SkillDetail
 from apexbridge.skills.runs.service import SkillCall
 from apexbridge.skills.tool_factory import tool_result
-from apexbridge.tools.builtin.disclosure import told_arguments
-from apexbridge.tools.builtin.ports import Instructions
-from apexbridge.tools.builtin.run_skill import RunSkillInput
+from apexbridge.tools.builtin.skill_tools import Instructions, RunSkillInput
+from apexbridge.tools.builtin.skill_tools import signature as told_arguments
 from apexbridge.tools.tool import ToolContext, ToolResult
 
 

@@ -27,11 +27,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import anyio.to_thread
-
+from apexbridge._tasks import run_to_completion
 from apexbridge.disk import Ballast
 from apexbridge.errors import ServerError
-from apexbridge.storage.database import BUSY_TIMEOUT_MS, Database
+from apexbridge.storage.database import BUSY_TIMEOUT_MS, Database, connect
 
 AUDIT_FILE = "audit.sqlite3"
 EARLIER_FILES = "audit*.jsonl"
@@ -41,12 +40,12 @@ GENESIS = "0" * 64
 MAX_TEXT = 300
 """Characters of any one value; what callers send can be of any length."""
 REFUSALS_A_MINUTE = 60
-"""Refused attempts that get a row of their own; the others are only counted, or anybody could fill the disk."""
+"""Refused attempts that get a row of their own; the others are only counted, so that they cannot fill the disk."""
 MAX_WAITING = 10_000
 RESERVE_BYTES = 256 * 1024
 """Free space without which no act is begun: its row, and what the main database needs to announce it."""
 ACT_BYTES = 4 * 1024 * 1024
-"""Free space below which an act gets the room of the ballast: the act itself also needs some disk space."""
+"""Free space below which the ballast is released: the act itself also needs some disk space."""
 DAMAGED = "audit.damaged"
 """The log did not end with the row it should end with. The chain goes on from the row that the main database names."""
 ANCHORED = "audit.anchored"
@@ -54,16 +53,15 @@ ANCHORED = "audit.anchored"
 EARLIER = "audit.earlier"
 """A log of an earlier version was found when this one was created."""
 _KEY = re.compile(r"apex_([0-9a-f]{8})_[\w-]+", re.ASCII)
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS audit (
-    seq  INTEGER PRIMARY KEY,
-    act  TEXT NOT NULL,
-    prev TEXT NOT NULL,
-    hash TEXT NOT NULL
-);
-CREATE TRIGGER IF NOT EXISTS audit_no_update BEFORE UPDATE ON audit BEGIN SELECT RAISE(ABORT, 'append-only'); END;
-CREATE TRIGGER IF NOT EXISTS audit_no_delete BEFORE DELETE ON audit BEGIN SELECT RAISE(ABORT, 'append-only'); END;
-"""
+_SETUP = (
+    f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}",
+    "PRAGMA journal_mode = WAL",  # one sync for each commit, and readers never wait
+    "PRAGMA synchronous = FULL",
+    "CREATE TABLE IF NOT EXISTS audit"
+    " (seq INTEGER PRIMARY KEY, act TEXT NOT NULL, prev TEXT NOT NULL, hash TEXT NOT NULL)",
+    "CREATE TRIGGER IF NOT EXISTS audit_no_update BEFORE UPDATE ON audit BEGIN SELECT RAISE(ABORT, 'append-only'); END",
+    "CREATE TRIGGER IF NOT EXISTS audit_no_delete BEFORE DELETE ON audit BEGIN SELECT RAISE(ABORT, 'append-only'); END",
+)
 _ROWS = "SELECT seq, act, prev, hash FROM audit ORDER BY seq"
 _LAST = "SELECT seq, hash FROM audit ORDER BY seq DESC LIMIT 1"
 _ANCHOR = "INSERT OR REPLACE INTO audit_head (id, count, hash, pending) VALUES (1, ?, ?, ?)"
@@ -108,10 +106,9 @@ class Head(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One row of the log. `act` is JSON in ASCII, so no value of a request can contain a line break."""
-
     seq: int
     act: str
+    """JSON in ASCII, so no value of a request can contain a line break."""
     prev: str
     hash: str
 
@@ -130,7 +127,7 @@ class AuditLog:
         self._head = Head()
         self._is_anchored = False
         """Whether the main database knows the head, at this moment or an earlier one."""
-        self._is_settled = False
+        self._is_head_recorded = False
         """Whether the main database knows that all rows are written."""
         self._lock = asyncio.Lock()
         """Held while rows are written, and while a verification takes its snapshot."""
@@ -144,43 +141,41 @@ class AuditLog:
 
     async def open(self) -> None:
         """Open the file, compare its end with the main database, and add rows that a crash kept from the file."""
-        query = "SELECT count, hash, pending FROM audit_head"
-        known = await self._database.read(lambda connection: connection.execute(query).fetchone())
+        known = await self._database.row("SELECT count, hash, pending FROM audit_head")
         if known is not None:
             self._head, self._is_anchored = Head(*known[:2]), True
             self._unwritten = known[2].splitlines()
-            self._is_settled = not self._unwritten
+            self._is_head_recorded = not self._unwritten
         self._start_writing()
         await self._written()
 
     async def close(self) -> None:
         """Write the rows that are waiting, and close the file."""
         if self._omitted:
-            self._put(Act(what="access.refused", outcome=401, omitted=self._omitted), None)
+            self._put(Act(what="access.refused", outcome=401, omitted=self._omitted))
         await self._written()
         if self._unwritten:
             logger.error("%s acts could not be written to the audit log", len(self._unwritten))
-        await anyio.to_thread.run_sync(self._close_file)
+        await asyncio.to_thread(self._close_file)
 
     async def ready(self) -> None:
         """Check that an act can be written. Call it before the act changes anything.
 
-        Raises:
-            ServerError: STORAGE_FULL.
+        Raises ServerError (STORAGE_FULL).
         """
         folder = self._path.parent
         if self._ballast is not None:
-            if not _has_room(folder, ACT_BYTES):
+            if not _has_space(folder, ACT_BYTES):
                 self._ballast.release()
             elif self._ballast.is_released:
-                await anyio.to_thread.run_sync(self._ballast.fill)
-        if self._failure is None and self._is_in_place and _has_room(folder):
+                await run_to_completion(asyncio.to_thread(self._ballast.fill))
+        if self._failure is None and self._is_in_place and _has_space(folder):
             return
         await self._written()
         self._start_writing()  # opens the file again if necessary
         await self._written()
         failure = self._failure
-        if failure is None and not _has_room(folder):
+        if failure is None and not _has_space(folder):
             failure = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         if failure is not None:
             raise ServerError(
@@ -205,7 +200,7 @@ class AuditLog:
             self._omitted += 1
             return
         self._refusals -= 1
-        self._put(replace(act, omitted=self._omitted or None), None)
+        self._put(replace(act, omitted=self._omitted or None))
         self._omitted = 0
 
     async def verify(self) -> AuditReport:
@@ -213,16 +208,16 @@ class AuditLog:
         async with self._lock:  # no row may be added between reading the head and taking the snapshot
             head = self._head
             try:
-                snapshot = await anyio.to_thread.run_sync(self._snapshot)
+                snapshot = await run_to_completion(asyncio.to_thread(self._snapshot))
             except (OSError, sqlite3.Error) as error:
                 problem = f"{self._path.name} cannot be read ({_reason(error)})"
                 return AuditReport(intact=False, count=0, row=1, problem=problem)
         with closing(snapshot):
-            return await anyio.to_thread.run_sync(_verified, snapshot, head)
+            return await run_to_completion(asyncio.to_thread(_verified, snapshot, head))
 
     # ------------------------------------------------------------------------------------------------- writing
-    def _put(self, act: Act, done: asyncio.Future[None] | None) -> None:
-        self._waiting.append((_json(act), done))
+    def _put(self, act: Act, done: asyncio.Future[None] | None = None) -> None:
+        self._waiting.append((_json_of(act), done))
         self._start_writing()
 
     def _start_writing(self) -> None:
@@ -251,17 +246,17 @@ class AuditLog:
                     if done is not None and not done.done():
                         done.set_result(None)
             if not self._waiting and self._failure is None:
-                await self._settle()
+                await self._record_head()
             if not self._waiting:
                 return
 
     async def _write(self) -> None:
         """Announce acts in the main database, then add their rows. Also completes what a crash or an error cut off."""
         if not self._is_in_place:
-            await anyio.to_thread.run_sync(self._open_file)
+            await asyncio.to_thread(self._open_file)
         last = self._last_row()  # one row from the page cache, quicker than another thread
         if not self._is_anchored:
-            notes = await anyio.to_thread.run_sync(_first_notes, self._path.parent, last)
+            notes = await asyncio.to_thread(_first_notes, self._path.parent, last)
             self._unwritten = [*notes, *self._unwritten]
             self._head, self._is_anchored = last, True
         head, acts = self._head, self._unwritten
@@ -272,26 +267,26 @@ class AuditLog:
             # If the numbers alone disagree, the hash would fit, and the disagreement would not be found later.
             head = Head(max(head.seq, last.seq), head.hash if head.hash != last.hash else "")
             detail = f"expected the end at row {self._head.seq}, found it at row {last.seq}"
-            rows = _chained(head, [_note(DAMAGED, detail=detail), *acts])
+            rows = _chained(head, [_json(DAMAGED, detail=detail), *acts])
             ends = [last, *(Head(row.seq, row.hash) for row in rows)]
         if missing := rows[ends.index(last) :]:
             await self._anchor(head, [row.act for row in rows], durable=True)
-            await anyio.to_thread.run_sync(self._insert, missing)
+            await asyncio.to_thread(self._insert, missing)
         self._head, self._unwritten = ends[-1], []
 
-    async def _settle(self) -> None:
+    async def _record_head(self) -> None:
         """Record in the main database that all rows are written. If that fails, the next start finds them there."""
-        if not self._is_settled:
+        if not self._is_head_recorded:
             with suppress(sqlite3.Error):
                 await self._anchor(self._head, [], durable=False)
-                self._is_settled = True
+                self._is_head_recorded = True
 
     async def _anchor(self, head: Head, pending: list[str], *, durable: bool) -> None:
         """Record the head and the acts that follow it.
 
         An announcement must be durable before its rows are, or after a power loss they would look inserted.
         """
-        self._is_settled = False
+        self._is_head_recorded = False
         values = (*head, "\n".join(pending))
         await self._database.write(lambda connection: connection.execute(_ANCHOR, values), durable=durable)
 
@@ -322,36 +317,20 @@ class AuditLog:
     def _insert(self, rows: Sequence[Row]) -> None:
         connection = self._connection
         assert connection is not None  # noqa: S101  # the file is in place
-        connection.execute("BEGIN IMMEDIATE")
-        try:
+        with connection:  # commits, or rolls back after an error
+            connection.execute("BEGIN IMMEDIATE")
             connection.executemany("INSERT INTO audit VALUES (?, ?, ?, ?)", rows)
-            connection.execute("COMMIT")
-        except sqlite3.Error:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
 
     def _snapshot(self) -> sqlite3.Connection:
-        """A connection that sees the rows of this moment.
-
-        It is a new one: the pages that the other one remembers would hide a change to the file.
-        """
+        """A new connection: the pages that the other one remembers would hide a change to the file."""
         _check_kind(self._path)
         if self._file is not None and not self._is_in_place:  # SQLite would combine it with the journal of the other
             raise OSError(errno.ESTALE, "it is not the file that this server wrote")
-        connection = _reader(self._path)
-        try:
-            connection.execute("BEGIN")
-            connection.execute(_LAST).fetchone()
-        except BaseException:
-            connection.close()
-            raise
-        return connection
+        return _reader(self._path)
 
 
 def exported(path: Path) -> Iterator[dict[str, Any]]:
     """Every row as it is in the file, whether the log is intact or not. A server may use the file meanwhile."""
-    _check_kind(path)
     with closing(_reader(path)) as connection:
         for seq, act, prev, digest in connection.execute(_ROWS):
             try:
@@ -370,32 +349,18 @@ def _connect(path: Path) -> sqlite3.Connection:
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     _check_kind(path)
-    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-    try:
-        connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
-        connection.execute("PRAGMA journal_mode = WAL")  # one sync for each commit, and readers never wait
-        connection.execute("PRAGMA synchronous = FULL")
-        connection.executescript(_SCHEMA)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
+    return connect(path, *_SETUP)
 
 
 def _reader(path: Path) -> sqlite3.Connection:
+    """A connection that sees the rows of this moment."""
+    _check_kind(path)
     # Not mode=ro: the last connection to close removes the journal, and only one that may write can.
-    address = f"{path.absolute().as_uri()}?mode=rw"
-    connection = sqlite3.connect(address, uri=True, isolation_level=None, check_same_thread=False)
-    connection.execute("PRAGMA query_only = ON")
-    return connection
+    return connect(f"{path.absolute().as_uri()}?mode=rw", "PRAGMA query_only = ON", "BEGIN", _LAST)
 
 
 def _check_kind(path: Path) -> None:
-    """Refuse a link, a folder, a pipe, a socket or a device.
-
-    Raises:
-        OSError: it is not a file, or there is none.
-    """
+    """Refuse a link, a folder, a pipe, a socket or a device. Raises OSError if it is not a file, or there is none."""
     mode = path.lstat().st_mode
     if not stat.S_ISREG(mode):
         kinds = {stat.S_IFLNK: "a link", stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
@@ -409,10 +374,10 @@ def _digest(seq: int, act: str, prev: str) -> str:
 def _chained(head: Head, acts: Sequence[str]) -> list[Row]:
     """The rows that follow a head."""
     rows = []
-    for act in acts:
-        seq = head.seq + 1
-        rows.append(Row(seq, act, head.hash, _digest(seq, act, head.hash)))
-        head = Head(seq, rows[-1].hash)
+    prev = head.hash
+    for seq, act in enumerate(acts, head.seq + 1):
+        rows.append(Row(seq, act, prev, _digest(seq, act, prev)))
+        prev = rows[-1].hash
     return rows
 
 
@@ -452,44 +417,40 @@ def _first_notes(folder: Path, last: Head) -> list[str]:
     """The notes of a log whose end the main database does not know."""
     if last.seq:
         logger.warning("the database does not know where the audit log ends; its %s rows are accepted", last.seq)
-        return [_note(ANCHORED, detail=f"{last.seq} rows")]
+        return [_json(ANCHORED, detail=f"{last.seq} rows")]
     notes = []
     for path in sorted(folder.glob(EARLIER_FILES)):
         with suppress(OSError), path.open("rb") as file:
-            notes.append(_note(EARLIER, target=path.name, contentHash=hashlib.file_digest(file, "sha256").hexdigest()))
+            notes.append(_json(EARLIER, target=path.name, contentHash=hashlib.file_digest(file, "sha256").hexdigest()))
             logger.info("the audit log goes on in %s; %s is left as it is", AUDIT_FILE, path.name)
     return notes
 
 
-def _note(what: str, **fields: str) -> str:
-    return json.dumps({"time": _now(), "who": "", "what": what, **fields}, separators=(",", ":"))
+def _json(what: str, **fields: object) -> str:
+    time = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    known = {key: value for key, value in fields.items() if value is not None}
+    return json.dumps({"time": time, "who": "", "what": what, **known}, separators=(",", ":"))
 
 
-def _json(act: Act) -> str:
-    fields = {
-        "time": _now(),
-        "who": act.who,
-        "what": masked(act.what),
-        "target": masked(act.target),
-        "detail": masked(act.detail) if act.detail is not None else None,
-        "contentHash": act.content_hash,
-        "outcome": act.outcome,
-        "requestId": masked(act.request_id),
-        "omitted": act.omitted,
-    }
-    return json.dumps({key: value for key, value in fields.items() if value is not None}, separators=(",", ":"))
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+def _json_of(act: Act) -> str:
+    return _json(
+        masked(act.what),
+        who=act.who,
+        target=masked(act.target),
+        detail=masked(act.detail) if act.detail is not None else None,
+        contentHash=act.content_hash,
+        outcome=act.outcome,
+        requestId=masked(act.request_id),
+        omitted=act.omitted,
+    )
 
 
 def _reason(error: Exception) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
-def _has_room(folder: Path, size: int = RESERVE_BYTES) -> bool:
-    """Whether so much of the disk is free. If that is unknown, the write itself will show it."""
+def _has_space(folder: Path, size: int = RESERVE_BYTES) -> bool:
+    """Whether this much of the disk is free. If that is unknown, the write itself will show it."""
     try:
         disk = os.statvfs(folder)
     except OSError:

@@ -3,7 +3,8 @@
 import secrets
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from operator import attrgetter
 from typing import Literal
 
 from apexbridge.storage.database import Database
@@ -17,6 +18,7 @@ _SUMMARY = (
 )
 _COLUMNS = f"{_SUMMARY}, trajectory, messages, answer, link"
 _NAMES = _COLUMNS.split(", ")
+_values = attrgetter(*_NAMES)
 _INSERT = f"INSERT INTO chats ({_COLUMNS}) VALUES ({', '.join('?' * len(_NAMES))})"  # noqa: S608
 _SUMS = (
     "count(*), sum(outcome = 'failed'), sum(outcome = 'cancelled'), sum(prompt_tokens), sum(completion_tokens), "
@@ -83,49 +85,41 @@ class ChatStore:
 
         def job(connection: sqlite3.Connection) -> None:
             new = _with_unique_ids(connection, rows)
-            connection.executemany(_INSERT, [[getattr(row, name) for name in _NAMES] for row in new])
+            connection.executemany(_INSERT, map(_values, new))
 
         await self._database.write(job)
 
     async def get(self, identity: str) -> ChatRow | None:
-        query = f"SELECT {_COLUMNS} FROM chats WHERE id = ?"  # noqa: S608
-        rows = await self._database.read(lambda connection: connection.execute(query, (identity,)).fetchall())
-        return _row(rows[0]) if rows else None
+        row = await self._database.row(f"SELECT {_COLUMNS} FROM chats WHERE id = ?", identity)  # noqa: S608
+        return _row(row) if row else None
 
     async def page(self, filter: ChatFilter, *, offset: int, limit: int) -> tuple[list[ChatRow], int]:
         """The newest first, without trajectory and texts, and the total."""
-        names = ("model", "caller", "stop_cause", "outcome")
-        used = {name: value for name in names if (value := getattr(filter, name)) is not None}
+        used = {name: value for name, value in asdict(filter).items() if value is not None}
         where = " AND ".join(["TRUE", *(f"{name} = ?" for name in used)])
-        values = tuple(used.values())
-
-        def job(connection: sqlite3.Connection) -> tuple[list[ChatRow], int]:
-            (total,) = connection.execute(f"SELECT count(*) FROM chats WHERE {where}", values).fetchone()  # noqa: S608
-            rows = connection.execute(
-                f"SELECT {_SUMMARY} FROM chats WHERE {where} ORDER BY started_at DESC, id LIMIT ? OFFSET ?",  # noqa: S608
-                (*values, limit, offset),
-            ).fetchall()
-            return [_row(row) for row in rows], total
-
-        return await self._database.read(job)
+        rows, total = await self._database.page(
+            _SUMMARY,
+            f"chats WHERE {where}",
+            tuple(used.values()),
+            order="started_at DESC, id",
+            offset=offset,
+            limit=limit,
+        )
+        return [_row(row) for row in rows], total
 
     async def delete(self, identity: str) -> bool:
         """Delete a request; False if there was none."""
-        is_deleted = await self._delete("id = ?", identity) > 0
+        is_deleted = await self._database.execute("DELETE FROM chats WHERE id = ?", identity) > 0
         await self._database.erase()
         return is_deleted
 
     async def delete_before(self, time_ms: int, *, limit: int) -> int:
         """Delete the oldest requests that started before a time in milliseconds; returns how many."""
         old = "SELECT id FROM chats WHERE started_at < ? ORDER BY started_at LIMIT ?"
-        count = await self._delete(f"id IN ({old})", time_ms, limit)
+        count = await self._database.execute(f"DELETE FROM chats WHERE id IN ({old})", time_ms, limit)  # noqa: S608
         if count < limit:
             await self._database.erase()
         return count
-
-    async def _delete(self, where: str, *values: object) -> int:
-        query = f"DELETE FROM chats WHERE {where}"  # noqa: S608
-        return await self._database.write(lambda connection: connection.execute(query, values).rowcount)
 
     async def sums(self, since: int) -> tuple[ChatSums, dict[str, ChatSums]]:
         """Totals since a time in milliseconds: of all requests, and by model, the most used first."""
@@ -134,7 +128,7 @@ class ChatStore:
 
         def job(connection: sqlite3.Connection) -> tuple[ChatSums, dict[str, ChatSums]]:
             total = connection.execute(f"SELECT {_SUMS} {recent}", (since,)).fetchone()
-            rows = connection.execute(by_model, (since, MAX_MODELS)).fetchall()
+            rows = connection.execute(by_model, (since, MAX_MODELS))
             return _sums(total), {model: _sums(sums) for model, *sums in rows}
 
         return await self._database.read(job)

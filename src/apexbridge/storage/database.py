@@ -7,7 +7,7 @@ import queue
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from contextlib import closing, suppress
 from importlib import resources
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from apexbridge._fs import PRIVATE_FILE
+from apexbridge._tasks import wait_up_to
 from apexbridge.errors import ServerError
 
 T = TypeVar("T")
@@ -50,8 +51,7 @@ class Database:
 
     async def read(self, job: Job[T]) -> T:
         """Run a query on a reader thread."""
-        if self._closed:
-            raise _closed()
+        self._check_open()
         return await asyncio.get_running_loop().run_in_executor(self._reader_threads, self.read_blocking, job)
 
     def read_blocking(self, job: Job[T]) -> T:
@@ -66,13 +66,35 @@ class Database:
         finally:
             self._readers.put(connection)
 
+    async def rows(self, query: str, *values: object) -> list[Any]:
+        return await self.read(lambda connection: connection.execute(query, values).fetchall())
+
+    async def row(self, query: str, *values: object) -> Any:
+        """The first row of a query; None if it has none."""
+        return await self.read(lambda connection: connection.execute(query, values).fetchone())
+
+    async def page(
+        self, columns: str, source: str, values: Sequence[object], *, order: str, offset: int, limit: int
+    ) -> tuple[list[Any], int]:
+        """Some rows of a query in this order, and the total number. `source` is the text after FROM."""
+
+        def job(connection: sqlite3.Connection) -> tuple[list[Any], int]:
+            (total,) = connection.execute(f"SELECT count(*) FROM {source}", values).fetchone()  # noqa: S608
+            query = f"SELECT {columns} FROM {source} ORDER BY {order} LIMIT ? OFFSET ?"  # noqa: S608
+            return connection.execute(query, (*values, limit, offset)).fetchall(), total
+
+        return await self.read(job)
+
+    async def execute(self, statement: str, *values: object) -> int:
+        """Run one statement as a change of its own; returns the number of changed rows."""
+        return await self.write(lambda connection: connection.execute(statement, values).rowcount)
+
     async def write(self, job: Job[T], *, durable: bool = False) -> T:
         """Run a change; returns its result once it is committed, together with other pending jobs.
 
         A committed change survives a crash of the process. With `durable`, it survives a crash of the machine.
         """
-        if self._closed:
-            raise _closed()
+        self._check_open()
         future: Future[T] = Future()
         self._jobs.put((job, future, durable))
         return await asyncio.wrap_future(future)
@@ -124,19 +146,21 @@ class Database:
                 self._readers.get_nowait().close()
         self._writer.close()
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ServerError("The database is closed.", code="NOT_READY")
+
     def _write_until_closed(self) -> None:
         while (first := self._jobs.get()) is not None:
-            batch, is_last = [first], False
+            batch = [first]
             with suppress(queue.Empty):
                 while len(batch) < MAX_BATCH:
                     job = self._jobs.get_nowait()
                     if job is None:
-                        is_last = True
+                        self._jobs.put(None)  # ends the loop after this batch
                         break
                     batch.append(job)
             self._commit(batch)
-            if is_last:
-                return
 
     def _commit(self, batch: list[tuple[Job[Any], Future[Any], bool]]) -> None:
         """One transaction for the batch; a job that fails rolls back only its own changes."""
@@ -168,10 +192,6 @@ class Database:
                     future.set_result(result)
                 else:
                     future.set_exception(failure)
-
-
-def _closed() -> ServerError:
-    return ServerError("The database is closed.", code="NOT_READY")
 
 
 def _open(path: Path) -> sqlite3.Connection:
@@ -211,19 +231,15 @@ def _restrict_mode(path: Path) -> None:
                 path.with_name(path.name + suffix).chmod(PRIVATE_FILE)
 
 
-class _DamagedError(sqlite3.DatabaseError):
-    """The file opens, but is incomplete."""
-
-
 def _check(connection: sqlite3.Connection) -> None:
     """Read all pages: damage beyond the first page shows only when that page is read."""
     verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
     if verdict != "ok":
-        raise _DamagedError(verdict)
+        raise sqlite3.DatabaseError(verdict)
     with closing(sqlite3.connect(":memory:")) as blank:
         _migrate(blank)
         if missing := _schema_of(blank) - _schema_of(connection):
-            raise _DamagedError(f"missing: {', '.join(sorted(missing))}")
+            raise sqlite3.DatabaseError(f"missing: {', '.join(sorted(missing))}")
 
 
 def _schema_of(connection: sqlite3.Connection) -> set[str]:
@@ -231,12 +247,22 @@ def _schema_of(connection: sqlite3.Connection) -> set[str]:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    return connect(
+        path,
+        f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}",
+        "PRAGMA synchronous = NORMAL",
+        "PRAGMA foreign_keys = ON",
+        "PRAGMA secure_delete = ON",  # overwrite deleted and moved rows
+    )
+
+
+def connect(path: Path | str, *statements: str) -> sqlite3.Connection:
+    """A connection for any thread, in autocommit mode, on which these statements were executed."""
+    is_uri = isinstance(path, str)
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, uri=is_uri)
     try:
-        connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
-        connection.execute("PRAGMA synchronous = NORMAL")
-        connection.execute("PRAGMA foreign_keys = ON")
-        connection.execute("PRAGMA secure_delete = ON")  # overwrite deleted and moved rows
+        for statement in statements:
+            connection.execute(statement)
     except BaseException:
         connection.close()
         raise
@@ -276,3 +302,33 @@ def _migrations() -> list[tuple[int, str]]:
         if item.name.endswith(".sql")
     ]
     return sorted(found)
+
+
+class WriteBehind:
+    """Calls `write` at intervals while there is something to write.
+
+    `write` writes what is pending, and returns whether something is left for another time.
+    """
+
+    def __init__(self, write: Callable[[], Awaitable[bool]], seconds: float) -> None:
+        self._write = write
+        self._seconds = seconds
+        self._writing: asyncio.Task[None] | None = None
+        self._closing = asyncio.Event()
+
+    def schedule(self) -> None:
+        if self._writing is None or self._writing.done():
+            self._writing = asyncio.get_running_loop().create_task(self._write_until_done())
+
+    async def close(self) -> None:
+        """Write what is pending, now."""
+        self._closing.set()
+        if self._writing is not None:
+            await asyncio.wait([self._writing])
+        await self._write()
+
+    async def _write_until_done(self) -> None:
+        is_left = True
+        while is_left and not self._closing.is_set():
+            await wait_up_to(self._seconds, self._closing)
+            is_left = await self._write()

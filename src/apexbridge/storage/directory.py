@@ -1,28 +1,55 @@
-"""The data directory is used by one process at a time."""
+"""The data directory: used by one process at a time, private to its owner, and errors if it cannot be written."""
 
+import errno
 import fcntl
+import fnmatch
 import os
+import sqlite3
+import stat
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from apexbridge._fs import OTHERS, is_open_to_others, take_from_others
 from apexbridge.errors import ServerError
-from apexbridge.storage.faults import storage_faults
 
 LOCK_FILE = ".lock"
 SERVER_FILE = "server.json"
 """Address of the server that owns the directory."""
 ATTEMPTS = 5
 PAUSE_SECONDS = 0.02
+READ_BY_RUNS = ("skills", "layers")
+"""If the server runs as root, each run has its own user, which must be able to read these."""
+PRIVATE = (
+    ".ballast",
+    ".lock",
+    "server.json*",
+    "apex.sqlite3*",
+    "audit.sqlite3*",
+    "audit*.jsonl*",
+    "secrets.json*",
+    "skills.snapshot*",
+    "skills.lance*",
+    "runs",
+    "uploads",
+    "workspace",
+    "staging",
+    "trash",
+    "plugins",
+    "markers",
+)
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+_READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
+_SQLITE_FULL = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE}
+_SQLITE_READ_ONLY = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN}
 
 
 @contextmanager
 def owned(data_dir: Path) -> Iterator[None]:
     """Own the directory while the block runs; it is created if missing.
 
-    Raises:
-        ServerError: DATA_DIR_IN_USE, or STORAGE_FULL if it cannot be written.
+    Raises ServerError: DATA_DIR_IN_USE, or STORAGE_FULL if it cannot be written.
     """
     with storage_faults():
         try:
@@ -32,41 +59,67 @@ def owned(data_dir: Path) -> Iterator[None]:
                 f"{data_dir} is not a folder; name one with --data-dir", code="INVALID_SETTING"
             ) from error
         descriptor = os.open(data_dir / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        try:
-            _lock(descriptor)
-        except BlockingIOError as error:
-            raise ServerError(
-                "The data directory is in use by another server or command. Use that server, wait, or name another "
-                "directory with --data-dir.",
-                code="DATA_DIR_IN_USE",
-            ) from error
+    with os.fdopen(descriptor, "rb+"):
+        _lock(descriptor)
         (data_dir / SERVER_FILE).unlink(missing_ok=True)  # left by a server that was killed
         yield
-    finally:
-        os.close(descriptor)
 
 
 def _lock(descriptor: int) -> None:
     """Take the lock. Retries, because `is_owned` of another process holds it for an instant."""
-    for _ in range(ATTEMPTS - 1):
-        try:
-            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+    for attempt in range(ATTEMPTS):
+        if attempt:
             time.sleep(PAUSE_SECONDS)
-    return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with suppress(BlockingIOError):
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    raise ServerError(
+        "The data directory is in use by another server or command. Use that server, wait, or name another "
+        "directory with --data-dir.",
+        code="DATA_DIR_IN_USE",
+    )
 
 
 def is_owned(data_dir: Path) -> bool:
     """Whether a process owns the directory now."""
     try:
-        descriptor = os.open(data_dir / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        with (data_dir / LOCK_FILE).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    finally:
-        os.close(descriptor)
+    except OSError:
+        return False
     return False
+
+
+def keep_private(data_dir: Path) -> None:
+    """Remove all rights of group and others in the data directory, except in `skills/` and `layers/`.
+
+    Unknown files are not changed. If there are any, neither is the mode of the directory itself.
+    """
+    with suppress(OSError):
+        found = list(data_dir.iterdir())
+        private = [path for path in found if any(fnmatch.fnmatchcase(path.name, name) for name in PRIVATE)]
+        for path in private:
+            if is_open_to_others(path):
+                take_from_others(path)
+        is_ours_alone = all(path in private or path.name in READ_BY_RUNS for path in found)
+        mode = stat.S_IMODE(data_dir.stat().st_mode)
+        if is_ours_alone and mode & OTHERS and not mode & stat.S_ISVTX:  # a sticky directory is meant to be shared
+            data_dir.chmod(mode & ~OTHERS)
+
+
+@contextmanager
+def storage_faults() -> Iterator[None]:
+    """Raise STORAGE_FULL (HTTP 507) for errors of a full or read-only disk."""
+    try:
+        yield
+    except (OSError, sqlite3.Error) as error:
+        number = error.errno if isinstance(error, OSError) else None
+        code = getattr(error, "sqlite_errorcode", 0)
+        if number in _FULL or code in _SQLITE_FULL:
+            message = "The disk is full; nothing was changed. Free some space and try again."
+        elif number in _READ_ONLY or code & 0xFF in _SQLITE_READ_ONLY:
+            message = "The data directory cannot be written to; nothing was changed. Check its owner and mode."
+        else:
+            raise
+        raise ServerError(message, code="STORAGE_FULL") from error

@@ -6,16 +6,16 @@ import logging
 import re
 import secrets
 import sqlite3
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, cast, get_args
+from functools import partial
+from typing import Any, Literal, cast, get_args
 
 from apexbridge._time import now_ms
 from apexbridge.disk import Ballast
 from apexbridge.errors import InvalidInputError, RequestError, ServerError
-from apexbridge.storage.database import Database
-from apexbridge.storage.faults import storage_faults
-from apexbridge.storage.write_behind import WriteBehind
+from apexbridge.storage.database import Database, WriteBehind
+from apexbridge.storage.directory import storage_faults
 
 KeyScope = Literal["chat", "read", "run", "admin"]
 SCOPES: tuple[KeyScope, ...] = get_args(KeyScope)
@@ -68,8 +68,7 @@ class KeyStore:
         self._behind = WriteBehind(self._flush, FLUSH_SECONDS)
 
     async def load(self) -> None:
-        query = f"SELECT {_COLUMNS} FROM api_keys"  # noqa: S608
-        rows = await self._database.read(lambda connection: connection.execute(query).fetchall())
+        rows = await self._database.rows(f"SELECT {_COLUMNS} FROM api_keys")  # noqa: S608
         self._keys = {row[0]: _key(row) for row in rows}
 
     def list(self) -> list[ApiKey]:
@@ -79,7 +78,6 @@ class KeyStore:
 
     @property
     def has_usable(self) -> bool:
-        """Whether there is a valid key."""
         now = now_ms()
         return any(key.problem(now) is None for key in self._keys.values())
 
@@ -89,8 +87,7 @@ class KeyStore:
         if form is None:
             return None
         key = self._keys.get(form[1])
-        digest = hashlib.sha256(form[2].encode()).digest()
-        is_right = hmac.compare_digest(digest, key.digest if key else _NO_DIGEST)
+        is_right = hmac.compare_digest(_digest(form[2]), key.digest if key else _NO_DIGEST)
         return key if is_right else None
 
     def name_of(self, identity: str) -> str | None:
@@ -111,14 +108,9 @@ class KeyStore:
         return None if is_admin else caller
 
     def check(self, caller: str) -> None:
-        """Check again that a caller's key is valid; for long requests.
-
-        Raises:
-            RequestError: UNAUTHORIZED.
-        """
+        """Check again that a caller's key is valid; for long requests. Raises RequestError (UNAUTHORIZED)."""
         key = self._keys.get(caller)
-        problem = key.problem(now_ms()) if key else None
-        if problem is not None:
+        if key is not None and (problem := key.problem(now_ms())):
             raise RequestError(f"The API key {caller} {problem}.", code="UNAUTHORIZED")
 
     def note_use(self, key: ApiKey, now: int) -> None:
@@ -129,22 +121,20 @@ class KeyStore:
     async def create(self, name: str, scopes: Collection[str], *, expires_at: int | None = None) -> tuple[ApiKey, str]:
         """Create a key; returns it with its text, which is not stored.
 
-        Raises:
-            InvalidInputError: the name or a scope is not valid.
+        Raises InvalidInputError if the name or a scope is not valid.
         """
         name = name.strip()
         if not name or len(name) > MAX_NAME_CHARACTERS or not name.isprintable():
             raise InvalidInputError(f"A key needs a name of 1 to {MAX_NAME_CHARACTERS} printable characters")
         if not scopes or not set(scopes) <= set(SCOPES):
             raise InvalidInputError(f"The scopes of a key are one or more of {', '.join(SCOPES)}")
-        identity = secrets.token_hex(4)
-        while identity in self._keys:
-            identity = secrets.token_hex(4)
+        while (identity := secrets.token_hex(4)) in self._keys:
+            pass
         secret = secrets.token_urlsafe(SECRET_BYTES)
         key = ApiKey(
             id=identity,
             name=name,
-            digest=hashlib.sha256(secret.encode()).digest(),
+            digest=_digest(secret),
             scopes=cast(frozenset[KeyScope], frozenset(scopes)),
             created_at=now_ms(),
             expires_at=expires_at,
@@ -152,7 +142,7 @@ class KeyStore:
         values = (key.id, key.name, key.digest, ",".join(sorted(key.scopes)), key.created_at, key.expires_at)
         insert = f"INSERT INTO api_keys ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, NULL, NULL)"  # noqa: S608
         with storage_faults():
-            await self._database.write(lambda connection: connection.execute(insert, values))
+            await self._database.execute(insert, *values)
         self._keys[key.id] = key
         return key, f"{PREFIX}{identity}_{secret}"
 
@@ -185,18 +175,18 @@ class KeyStore:
         return key
 
     async def _save_revocations(self) -> None:
+        revoked = dict(self._unsaved)
         update = "UPDATE api_keys SET revoked_at = ? WHERE id = ? AND revoked_at IS NULL"
-        rows = [(time_ms, identity) for identity, time_ms in self._unsaved.items()]
-
-        async def save() -> None:
-            await self._database.write(lambda connection: connection.executemany(update, rows))
-
+        save = partial(self._save_times, update, revoked)
         await (self._ballast.give_way(save) if self._ballast is not None else save())
-        for _, identity in rows:
+        for identity in revoked:
             self._unsaved.pop(identity, None)
 
+    async def _save_times(self, update: str, times: Mapping[str, int]) -> None:
+        rows = [(time_ms, identity) for identity, time_ms in times.items()]
+        await self._database.write(lambda connection: connection.executemany(update, rows))
+
     async def close(self) -> None:
-        """Write what is pending."""
         await self._behind.close()
 
     async def _flush(self) -> bool:
@@ -210,24 +200,17 @@ class KeyStore:
             return bool(self._unsaved)
         for identity, time_ms in used.items():
             self._keys[identity] = replace(self._keys[identity], last_used_at=time_ms)
-        update = "UPDATE api_keys SET last_used_at = ? WHERE id = ?"
-        rows = [(time_ms, identity) for identity, time_ms in used.items()]
         try:
-            await self._database.write(lambda connection: connection.executemany(update, rows))
+            await self._save_times("UPDATE api_keys SET last_used_at = ? WHERE id = ?", used)
         except sqlite3.Error:  # memory has it, and a timestamp must not make requests fail
-            logger.warning("the last use of %s keys could not be written", len(rows), exc_info=True)
+            logger.warning("the last use of %s keys could not be written", len(used), exc_info=True)
         return bool(self._used or self._unsaved)
 
 
-def _key(row: tuple[str, str, bytes, str, int, int | None, int | None, int | None]) -> ApiKey:
-    identity, name, digest, scopes, created_at, expires_at, revoked_at, last_used_at = row
-    return ApiKey(
-        id=identity,
-        name=name,
-        digest=digest,
-        scopes=cast(frozenset[KeyScope], frozenset(scopes.split(","))),
-        created_at=created_at,
-        expires_at=expires_at,
-        revoked_at=revoked_at,
-        last_used_at=last_used_at,
-    )
+def _digest(secret: str) -> bytes:
+    return hashlib.sha256(secret.encode()).digest()
+
+
+def _key(row: Sequence[Any]) -> ApiKey:
+    known = dict(zip(_COLUMNS.split(", "), row, strict=True))
+    return ApiKey(**{**known, "scopes": frozenset(known["scopes"].split(","))})

@@ -1,8 +1,8 @@
 """Records of runs."""
 
-import sqlite3
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from operator import attrgetter
 from typing import Literal
 
 from apexbridge.storage.database import Database
@@ -11,6 +11,9 @@ RunState = Literal["pending", "running", "completed", "error"]
 ROW_BYTES = 512
 _SUMMARY = "id, skill, script, content_hash, caller, state, status, created_at, started_at, ended_at, input_digest"
 _COLUMNS = f"{_SUMMARY}, input, result"
+_NAMES = _COLUMNS.split(", ")
+_values = attrgetter(*_NAMES)
+_PUT = f"INSERT OR REPLACE INTO runs ({_COLUMNS}) VALUES ({', '.join('?' * len(_NAMES))})"  # noqa: S608
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,12 +57,11 @@ class RunStore:
 
     async def put(self, row: RunRow) -> None:
         """Add or replace a run."""
-        await self._database.write(lambda connection: _put(connection, row))
+        await self._database.execute(_PUT, *_values(row))
 
     async def get(self, identity: str) -> RunRow | None:
-        query = f"SELECT {_COLUMNS} FROM runs WHERE id = ?"  # noqa: S608
-        rows = await self._database.read(lambda connection: connection.execute(query, (identity,)).fetchall())
-        return _row(rows[0]) if rows else None
+        rows = await self._rows(f"SELECT {_COLUMNS} FROM runs WHERE id = ?", identity)  # noqa: S608
+        return rows[0] if rows else None
 
     def owner(self, identity: str) -> str | None:
         """The caller of a run, read on this thread; None if it does not exist."""
@@ -79,27 +81,22 @@ class RunStore:
         self, filter: RunFilter, *, besides: Sequence[str] = (), offset: int, limit: int
     ) -> tuple[list[RunRow], int]:
         """The newest first without inputs and results, and the total; `besides` are left out."""
-        columns = {"skill": filter.skill, "state": filter.state, "status": filter.status, "caller": filter.caller}
-        used = {column: value for column, value in columns.items() if value is not None}
+        used = {column: value for column, value in asdict(filter).items() if value is not None}
         not_besides = f"id NOT IN ({', '.join('?' * len(besides))})"
         where = " AND ".join([*(f"{column} = ?" for column in used), not_besides])
-        values = [*used.values(), *besides]
-
-        def job(connection: sqlite3.Connection) -> tuple[list[RunRow], int]:
-            (total,) = connection.execute(f"SELECT count(*) FROM runs WHERE {where}", values).fetchone()  # noqa: S608
-            rows = connection.execute(
-                f"SELECT {_SUMMARY}, NULL, NULL FROM runs WHERE {where} "  # noqa: S608
-                "ORDER BY created_at DESC, id LIMIT ? OFFSET ?",
-                (*values, limit, offset),
-            ).fetchall()
-            return [_row(row) for row in rows], total
-
-        return await self._database.read(job)
+        rows, total = await self._database.page(
+            f"{_SUMMARY}, NULL, NULL",
+            f"runs WHERE {where}",
+            (*used.values(), *besides),
+            order="created_at DESC, id",
+            offset=offset,
+            limit=limit,
+        )
+        return [_row(row) for row in rows], total
 
     async def delete(self, identity: str) -> bool:
         """Delete a run; False if there was none."""
-        query = "DELETE FROM runs WHERE id = ?"
-        return await self._database.write(lambda connection: connection.execute(query, (identity,)).rowcount > 0)
+        return await self._database.execute("DELETE FROM runs WHERE id = ?", identity) > 0
 
     async def erase(self) -> None:
         """Remove deleted records from the database's files."""
@@ -108,23 +105,15 @@ class RunStore:
     async def ended_before(self, time_ms: int, *, limit: int) -> list[str]:
         """Runs that ended before a time in milliseconds, the oldest first."""
         query = "SELECT id FROM runs WHERE created_at < ? AND ended_at < ? ORDER BY created_at LIMIT ?"
-        rows = await self._database.read(
-            lambda connection: connection.execute(query, (time_ms, time_ms, limit)).fetchall()
-        )
-        return [identity for (identity,) in rows]
+        return [identity for (identity,) in await self._database.rows(query, time_ms, time_ms, limit)]
 
     async def unfinished(self) -> list[RunRow]:
         """Runs that were pending or running when the server stopped."""
-        query = f"SELECT {_COLUMNS} FROM runs WHERE state IN ('pending', 'running')"  # noqa: S608
-        rows = await self._database.read(lambda connection: connection.execute(query).fetchall())
-        return [_row(row) for row in rows]
+        return await self._rows(f"SELECT {_COLUMNS} FROM runs WHERE state IN ('pending', 'running')")  # noqa: S608
+
+    async def _rows(self, query: str, *values: object) -> list[RunRow]:
+        return [_row(row) for row in await self._database.rows(query, *values)]
 
 
-def _put(connection: sqlite3.Connection, row: RunRow) -> None:
-    values = [getattr(row, name) for name in _COLUMNS.split(", ")]
-    marks = ", ".join("?" * len(values))
-    connection.execute(f"INSERT OR REPLACE INTO runs ({_COLUMNS}) VALUES ({marks})", values)  # noqa: S608
-
-
-def _row(values: tuple[object, ...]) -> RunRow:
-    return RunRow(**dict(zip(_COLUMNS.split(", "), values, strict=True)))  # type: ignore[arg-type]
+def _row(values: Sequence[object]) -> RunRow:
+    return RunRow(**dict(zip(_NAMES, values, strict=True)))  # type: ignore[arg-type]

@@ -5,14 +5,14 @@ import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from apexbridge.storage.database import Database
-from apexbridge.storage.write_behind import WriteBehind
+from apexbridge.storage.database import Database, WriteBehind
 
 FLUSH_SECONDS = 1.0
 _ADD = """INSERT INTO call_statistics VALUES (?, ?, ?, ?) ON CONFLICT (tool) DO UPDATE SET
           call_count = call_count + excluded.call_count,
           success_count = success_count + excluded.success_count,
           total_duration = total_duration + excluded.total_duration"""
+_SELECT = "SELECT tool, call_count, success_count, total_duration FROM call_statistics"
 logger = logging.getLogger(__name__)
 
 
@@ -55,20 +55,13 @@ class CallStatisticsStore:
 
     async def all(self) -> dict[str, CallCounts]:
         """The counts of all tools that were ever called."""
-        query = "SELECT tool, call_count, success_count, total_duration FROM call_statistics"
-        rows = await self._database.read(lambda connection: connection.execute(query).fetchall())
+        rows = await self._database.rows(_SELECT)
         return {tool: CallCounts(calls=calls, successes=good, duration_ms=ms) for tool, calls, good, ms in rows}
 
     async def of(self, tool: str) -> CallCounts:
         """The counts of one tool; zeros if it was never called."""
-
-        def job(connection: sqlite3.Connection) -> CallCounts:
-            row = connection.execute(
-                "SELECT call_count, success_count, total_duration FROM call_statistics WHERE tool = ?", (tool,)
-            ).fetchone()
-            return CallCounts(calls=row[0], successes=row[1], duration_ms=row[2]) if row else CallCounts()
-
-        return await self._database.read(job)
+        row = await self._database.row(f"{_SELECT} WHERE tool = ?", tool)
+        return CallCounts(calls=row[1], successes=row[2], duration_ms=row[3]) if row else CallCounts()
 
 
 class CallTally:
@@ -80,8 +73,7 @@ class CallTally:
         self._behind = WriteBehind(self._flush, FLUSH_SECONDS)
 
     def count(self, tool: str, success: bool, duration_ms: int) -> None:
-        one = CallCounts(calls=1, successes=int(success), duration_ms=duration_ms)
-        self._pending[tool] = self._pending.get(tool, CallCounts()) + one
+        self._add(tool, CallCounts(calls=1, successes=int(success), duration_ms=duration_ms))
         self._behind.schedule()
 
     async def all(self) -> dict[str, CallCounts]:
@@ -90,6 +82,9 @@ class CallTally:
 
     async def close(self) -> None:
         await self._behind.close()
+
+    def _add(self, tool: str, counts: CallCounts) -> None:
+        self._pending[tool] = self._pending.get(tool, CallCounts()) + counts
 
     async def _flush(self) -> bool:
         pending, self._pending = self._pending, {}
@@ -100,6 +95,6 @@ class CallTally:
         except sqlite3.Error:  # a counter must not make calls fail; the next flush tries again
             logger.warning("calls of %s could not be counted yet", ", ".join(pending), exc_info=True)
             for tool, counts in pending.items():
-                self._pending[tool] = self._pending.get(tool, CallCounts()) + counts
+                self._add(tool, counts)
             return False
         return bool(self._pending)

@@ -38,30 +38,31 @@ class Allowance:
     @classmethod
     def of(cls, skill: str, names: Iterable[str], *, known: Collection[str]) -> "Allowance | None":
         """Parse a skill's `allowed-tools`; None if it limits nothing."""
+        stripped = [name.strip() for name in names if name.strip()]
+        if not stripped:
+            return None
         patterns: list[str] = []
         warnings: list[str] = []
+        if len(stripped) > MAX_NAMES:
+            warnings.append(f"allowed-tools of {skill} has {len(stripped)} names; those after {MAX_NAMES} are ignored")
         runs_own_scripts, wildcards = False, 0
-        given = [name.strip() for name in names if name.strip()]
-        if len(given) > MAX_NAMES:
-            warnings.append(f"allowed-tools of {skill} has {len(given)} names; those after {MAX_NAMES} are left out")
-        spelled = {spelling for id in known for spelling in (id, wire_name(id))}
-        for whole in given[:MAX_NAMES]:
+        spellings = {spelling for id in known for spelling in (id, wire_name(id))}
+        for entry in stripped[:MAX_NAMES]:
             # The scope in `Bash(git add:*)` is ignored: only whole tools can be allowed.
-            name = " ".join(whole.partition("(")[0].split())[:MAX_PATTERN_CHARACTERS]
+            name = " ".join(entry.partition("(")[0].split())[:MAX_PATTERN_CHARACTERS]
             if name.lower() == _SHELL:
                 runs_own_scripts = True
-            elif meant := _COMMON_NAMES.get(name.lower()):
-                patterns.extend(meant)
-            else:
-                patterns.append(name)
-                wildcards += "*" in name
-                is_known = name in spelled or (
-                    "*" in name and (wildcards > MAX_WILDCARDS or any(_fits(name, text) for text in spelled))
-                )
-                if not is_known:
-                    warnings.append(f"allowed-tools of {skill} names {name}, which is no tool here")
-        if not given:
-            return None
+                continue
+            if tools := _COMMON_NAMES.get(name.lower()):
+                patterns.extend(tools)
+                continue
+            patterns.append(name)
+            wildcards += "*" in name
+            is_known = name in spellings or (
+                "*" in name and (wildcards > MAX_WILDCARDS or any(_fits(name, spelling) for spelling in spellings))
+            )
+            if not is_known:
+                warnings.append(f"allowed-tools of {skill} names {name}, which is not a tool here")
         return cls(
             skill=skill,
             patterns=tuple(dict.fromkeys(patterns)),
@@ -81,27 +82,26 @@ class Allowance:
 
     def _names(self, id: str) -> bool:
         name = wire_name(id)
-        return any(
-            pattern in (id, name) or ("*" in pattern and (_fits(pattern, id) or _fits(pattern, name)))
-            for pattern in self.patterns
-        )
+        return any(_fits(pattern, id) or _fits(pattern, name) for pattern in self.patterns)
 
     @property
-    def told(self) -> str:
-        """The allowed tools as text, for messages."""
+    def text(self) -> str:
+        """The allowed tools, for messages."""
         own = [f"run-skill with {self.skill}'s scripts"] if self.runs_own_scripts else []
         return ", ".join([*self.patterns, *own]) or "nothing but searching and reading skills"
 
 
 def _fits(pattern: str, text: str) -> bool:
     """Whether a text matches a pattern with `*`, in one pass without backtracking."""
+    if "*" not in pattern:
+        return pattern == text
     first, *middle, last = pattern.split("*")
     if not text.startswith(first) or not text.endswith(last) or len(first) + len(last) > len(text):
         return False
-    place, end = len(first), len(text) - len(last)
-    for part in middle:
-        found = text.find(part, place, end)
+    start, end = len(first), len(text) - len(last)
+    for segment in middle:
+        found = text.find(segment, start, end)
         if found < 0:
             return False
-        place = found + len(part)
+        start = found + len(segment)
     return True

@@ -5,10 +5,9 @@ import json
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from apexbridge.tools.allowance import Allowance
+from apexbridge.tools.allowance import Allowance
 
 LOOP_CALLS = 3
 REMEMBERED_CONVERSATIONS = 1_000
@@ -23,8 +22,7 @@ class LoopWatch:
 
     def note(self, tool: str, input: Mapping[str, Any]) -> str | None:
         """Record a call; returns a warning from the third identical call in a row, else None."""
-        told = json.dumps([tool, input], sort_keys=True, default=str)
-        call = hashlib.sha256(told.encode()).hexdigest()
+        call = hashlib.sha256(json.dumps([tool, input], sort_keys=True, default=str).encode()).hexdigest()
         self._times = self._times + 1 if call == self._last else 1
         self._last = call
         if self._times < LOOP_CALLS:
@@ -42,7 +40,7 @@ class Conversation:
     id: str | None = None
     caller: str = ""
     """The API key's id; empty for callers without a key."""
-    allowance: "Allowance | None" = None
+    allowance: Allowance | None = None
     """The tools that may be called while a skill's instructions are active; None if not limited."""
     loop: LoopWatch = field(default_factory=LoopWatch)
     tainted: bool = False

@@ -15,15 +15,23 @@ _FORBIDDEN = re.compile(r"[^A-Za-z0-9_-]")
 
 
 def skill_tool_id(name: str) -> str:
-    """The id that a skill is registered under."""
     return f"{SKILL_PREFIX}{name}"
 
 
 def wire_name(id: str) -> str:
     """The wire name of a tool, without regard to the names of other tools."""
+    if id in _OWN_NAMES:
+        return _OWN_NAMES[id]
     if id.startswith(SKILL_PREFIX):  # skill names consist of lower-case letters, digits and hyphens already
-        return _shortened(f"skill__{_FORBIDDEN.sub('_', id.removeprefix(SKILL_PREFIX))}", id)
-    return _OWN_NAMES.get(id) or _shortened(_FORBIDDEN.sub("_", id).replace("-", "_"), id)
+        name = f"skill__{_FORBIDDEN.sub('_', id.removeprefix(SKILL_PREFIX))}"
+    else:
+        name = _FORBIDDEN.sub("_", id).replace("-", "_")
+    return name if len(name) <= MAX_CHARACTERS else _hashed(name, id)
+
+
+def _hashed(name: str, id: str) -> str:
+    digest = hashlib.sha256(id.encode()).hexdigest()[:HASH_CHARACTERS]
+    return f"{name[: MAX_CHARACTERS - HASH_CHARACTERS - 1]}_{digest}"
 
 
 class WireNames:
@@ -47,12 +55,3 @@ class WireNames:
     def id(self, name: str) -> str | None:
         """The id of the tool with this name; None if missing."""
         return self._ids.get(name)
-
-
-def _shortened(name: str, id: str) -> str:
-    return name if len(name) <= MAX_CHARACTERS else _hashed(name, id)
-
-
-def _hashed(name: str, id: str) -> str:
-    digest = hashlib.sha256(id.encode()).hexdigest()[:HASH_CHARACTERS]
-    return f"{name[: MAX_CHARACTERS - HASH_CHARACTERS - 1]}_{digest}"

@@ -28,7 +28,7 @@ def register_packages(registry: ToolRegistry, points: Iterable[EntryPoint] | Non
                 _check(registry, tool)
             registered.extend(registry.register(tool).id for tool in offered)
         except ApexBridgeError as error:
-            logger.error("the tools of %s (%s) are left out: %s", point.name, point.value, error.message)
+            logger.error("the tools of %s (%s) are ignored: %s", point.name, point.value, error.message)
         except (Exception, SystemExit):  # a broken package must not prevent the server from starting
             logger.exception("the tools of %s (%s) could not be loaded", point.name, point.value)
     return registered
@@ -39,13 +39,13 @@ def _offered(value: Any) -> Iterator[Tool]:
         value = value()
     for tool in [value] if isinstance(value, Tool) else value:
         if not isinstance(tool, Tool):
-            raise TypeError(f"{tool!r} is no Tool; define it with Tool.define")
+            raise TypeError(f"{tool!r} is not a Tool; define it with Tool.define")
         yield tool
 
 
 def _check(registry: ToolRegistry, tool: Tool) -> None:
     """Refuse reserved names and taken ids, before any tool of the entry point is registered."""
     if tool.id.startswith(SKILL_PREFIX) or tool.metadata.category in RESERVED_CATEGORIES:
-        raise InvalidInputError(f"{tool.id} ({tool.metadata.category}) is a name of the product's own")
+        raise InvalidInputError(f"{tool.id} ({tool.metadata.category}) is a reserved name")
     if registry.find(tool.id) is not None:
         raise InvalidInputError(f"There is a tool {tool.id} already")

@@ -1,23 +1,24 @@
 """The tool registry: tools are added, replaced, disabled, found, and called here."""
 
+import uuid
 from collections import Counter
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-import anyio
-
 from apexbridge.errors import InvalidInputError, ToolDisabledError, ToolNotFoundError
-from apexbridge.tools.confirmation import Confirmation
+from apexbridge.tools.approvals import Approvals
+from apexbridge.tools.calls import REMEMBERED_CALLS, CallHistory, CallRecord
 from apexbridge.tools.conversation import Conversation
 from apexbridge.tools.executor import Counter as CallCounter
 from apexbridge.tools.executor import ToolExecutor
-from apexbridge.tools.history import REMEMBERED_CALLS, CallHistory, CallRecord
 from apexbridge.tools.naming import SKILL_PREFIX
-from apexbridge.tools.tool import Progress, Tool, ToolResult, unheard
+from apexbridge.tools.tool import Progress, Tool, ToolContext, ToolResult, ignore_progress
 from apexbridge.wire import WireModel
 
 TOOL_THREADS = 32
+BUILTIN = "builtin"
 Tools = list[Tool]
 Records = list[CallRecord]
 
@@ -36,7 +37,7 @@ class ToolRegistry:
     def __init__(
         self,
         *,
-        confirmation: Confirmation | None = None,
+        confirmation: Approvals | None = None,
         counter: CallCounter | None = None,
         history: int = REMEMBERED_CALLS,
     ) -> None:
@@ -44,17 +45,13 @@ class ToolRegistry:
         self._disabled: set[str] = set()
         self.version = 0
         """Increases with each change, so that data derived from the tools can be cached."""
-        self.threads = anyio.CapacityLimiter(TOOL_THREADS)
+        self.threads = ThreadPoolExecutor(TOOL_THREADS, thread_name_prefix="tool")
         """For tools that block, so that they cannot use up the server's own threads."""
-        self.executor = ToolExecutor(self, CallHistory(history), confirmation=confirmation, counter=counter)
+        self.executor = ToolExecutor(self, CallHistory(history), approvals=confirmation, counter=counter)
 
     # -------------------------------------------------------------------------------------------------- changing
     def register(self, tool: Tool) -> Tool:
-        """Add a tool.
-
-        Raises:
-            InvalidInputError: its id is taken.
-        """
+        """Add a tool. Raises InvalidInputError if its id is taken."""
         if tool.id in self._tools:
             raise InvalidInputError(f"There is a tool {tool.id} already; update it, or unregister it first")
         self._tools[tool.id] = tool
@@ -76,20 +73,19 @@ class ToolRegistry:
         """
         known = self.get(id)
         try:
-            wanted = tool or replace(known, **changes)
+            updated = tool or replace(known, **changes)
         except TypeError as error:
             raise InvalidInputError(f"The changes to {id} do not fit: {error}") from error
-        if wanted.id != id:
-            raise InvalidInputError(f"{id} cannot become {wanted.id}: an id stays")
-        self._tools[id] = wanted
+        if updated.id != id:
+            raise InvalidInputError(f"{id} cannot become {updated.id}: an id stays")
+        self._tools[id] = updated
         self.version += 1
-        return wanted
+        return updated
 
     def put(self, tool: Tool, *, enabled: bool = True) -> None:
         """Add a tool, or replace the one with the same id."""
         self._tools[tool.id] = tool
-        (self._disabled.discard if enabled else self._disabled.add)(tool.id)
-        self.version += 1
+        (self.enable if enabled else self.disable)(tool.id)
 
     def enable(self, id: str) -> None:
         """Enable a tool."""
@@ -105,11 +101,7 @@ class ToolRegistry:
 
     # --------------------------------------------------------------------------------------------------- finding
     def get(self, id: str) -> Tool:
-        """A tool by its id.
-
-        Raises:
-            ToolNotFoundError: the tool does not exist.
-        """
+        """A tool by its id. Raises ToolNotFoundError if the tool does not exist."""
         tool = self._tools.get(id)
         if tool is None:
             kind = "Skills" if id.startswith(SKILL_PREFIX) else "BuiltIn tool"
@@ -123,9 +115,7 @@ class ToolRegistry:
     def callable(self, id: str) -> Tool:
         """A tool by its id, if it is enabled.
 
-        Raises:
-            ToolNotFoundError: the tool does not exist.
-            ToolDisabledError: the tool is disabled.
+        Raises ToolNotFoundError if the tool does not exist; ToolDisabledError if the tool is disabled.
         """
         tool = self.get(id)
         if id in self._disabled:
@@ -171,18 +161,27 @@ class ToolRegistry:
         call_id: str | None = None,
         message_id: str | None = None,
         approval: str | None = None,
-        progress: Progress = unheard,
+        progress: Progress = ignore_progress,
     ) -> ToolResult:
-        """Call a tool; see `ToolExecutor.execute`."""
-        return await self.executor.execute(
-            id,
-            input,
-            conversation=conversation,
-            call_id=call_id,
+        """Call a tool.
+
+        Raises:
+            ToolNotFoundError, ToolDisabledError: the tool does not exist, or is disabled.
+            PermissionDeniedError: the skill whose instructions are active does not allow the tool.
+            InvalidInputError: the input does not match the schema.
+            ToolError: CONFIRMATION_REQUIRED, the tool is dangerous and this call was not approved.
+            ToolExecutionError: the tool itself failed.
+        """
+        context = ToolContext(
+            call_id=call_id or uuid.uuid4().hex,
+            input=input or {},
+            registry=self,
+            conversation=conversation or Conversation(),
             message_id=message_id,
             approval=approval,
             progress=progress,
         )
+        return await self.executor.execute(id, context)
 
     def get_state(self, call_id: str) -> CallRecord | None:
         """The record of a call; None if missing."""
@@ -195,3 +194,43 @@ class ToolRegistry:
 
 def _words(tool: Tool) -> str:
     return " ".join([tool.id, tool.description, *tool.metadata.tags]).lower()
+
+
+class BuiltInToolsRegistry:
+    """A view of the registry that contains only built-in tools."""
+
+    def __init__(self, registry: ToolRegistry) -> None:
+        self._registry = registry
+
+    def get(self, name: str) -> Tool:
+        """A built-in tool by its id. Raises ToolNotFoundError if the tool does not exist."""
+        tool = self._registry.find(name)
+        if tool is None or tool.metadata.category != BUILTIN:
+            raise ToolNotFoundError(f"BuiltIn tool not found: {name[:200]}", tool=name[:200])
+        return tool
+
+    def register(self, tool: Tool) -> Tool:
+        """Add a built-in tool. Raises InvalidInputError if its id is taken, or its category is not `builtin`."""
+        if tool.metadata.category != BUILTIN:
+            raise InvalidInputError(f"{tool.id} is of the category {tool.metadata.category}, not {BUILTIN}")
+        return self._registry.register(tool)
+
+    def list(self) -> Tools:
+        """All built-in tools, sorted by id."""
+        return self._registry.list_by_category(BUILTIN)
+
+
+class BuiltInExecutor:
+    """Calls built-in tools by name, for Python users who only need the result object."""
+
+    def __init__(self, registry: ToolRegistry) -> None:
+        self.tools = BuiltInToolsRegistry(registry)
+        self._registry = registry
+
+    async def execute(self, name: str, input: Mapping[str, Any] | None = None) -> Any:
+        """Call a built-in tool; returns its result object.
+
+        Raises ToolNotFoundError if the tool does not exist; InvalidInputError if the input is invalid.
+        """
+        self.tools.get(name)
+        return (await self._registry.execute(name, input)).data

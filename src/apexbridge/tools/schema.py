@@ -28,7 +28,7 @@ MULTIPLE_NODES = 1_000
 """Nodes that a `multipleOf` counts as: very large and very small numbers are divided exactly."""
 MAX_CHECKS = 2_000_000
 """Nodes of a schema times nodes of an input: the maximum cost of a check."""
-MAX_TOLD_CHECKS = 20_000
+MAX_REPORTED_CHECKS = 20_000
 """Up to this cost all problems are reported; beyond it, only the first."""
 MAX_COUNTED_PROBLEMS = 1_000
 LONG_TEXT = 10_000
@@ -46,7 +46,7 @@ _ANYTHING: Mapping[str, Any] = {"type": "object", "properties": {}}
 
 
 class InputProblem(WireModel):
-    """What does not fit, and where."""
+    """A value that does not fit."""
 
     path: str
     message: str
@@ -56,22 +56,22 @@ class Parameters(Protocol):
     """A schema and its validation."""
 
     @property
-    def schema(self) -> Mapping[str, Any]:
-        """The JSON Schema for models and clients."""
+    def schema(self) -> Mapping[str, Any]: ...
 
     def read(self, input: Mapping[str, Any]) -> tuple[Any, list[InputProblem]]:
         """The input as the tool receives it, and all problems found."""
 
 
-def parameters_of(given: "type[BaseModel] | Mapping[str, Any] | None") -> Parameters:
+def parameters_of(parameters: "type[BaseModel] | Mapping[str, Any] | Parameters | None") -> Parameters:
     """Parameters from a pydantic model or a JSON Schema; None accepts any object.
 
-    Raises:
-        InvalidSchemaError: it is not a usable JSON Schema of an object.
+    Raises InvalidSchemaError if it is not a usable JSON Schema of an object.
     """
-    if isinstance(given, type) and issubclass(given, BaseModel):
-        return ModelParameters(given)
-    return SchemaParameters(_ANYTHING if given is None else given)
+    if isinstance(parameters, type):
+        return ModelParameters(parameters)
+    if parameters is None or isinstance(parameters, Mapping):
+        return SchemaParameters(_ANYTHING if parameters is None else parameters)
+    return parameters
 
 
 class ModelParameters:
@@ -84,7 +84,6 @@ class ModelParameters:
         self.schema: Mapping[str, Any] = schema
 
     def read(self, input: Mapping[str, Any]) -> tuple[Any, list[InputProblem]]:
-        """An instance of the model, or the problems that pydantic found."""
         try:
             return self._model.model_validate(input), []
         except ValidationError as error:
@@ -103,8 +102,7 @@ class SchemaParameters:
             raise InvalidSchemaError("a tool's parameters are an object")
         # Without `$id`, every reference must point into this schema.
         anonymous = {key: value for key, value in self.schema.items() if key not in _RESOURCE_KEYWORDS}
-        costs = _costs_of(anonymous)
-        self._nodes, self._patterns, self._unique = costs.nodes, costs.patterns, costs.unique
+        self._costs = _costs_of(anonymous)
         try:
             self._validator = jsonschema_rs.validator_for(
                 {"type": "object", **_with_bounded_patterns(anonymous)},
@@ -115,30 +113,23 @@ class SchemaParameters:
             raise InvalidSchemaError(str(error).partition("\n")[0]) from error
 
     def read(self, input: Mapping[str, Any]) -> tuple[Any, list[InputProblem]]:
-        """The input itself, and the problems that the schema found."""
-        given = dict(input)
-        cost = self._nodes * _size(given, MAX_CHECKS // self._nodes + 1)
-        if cost > MAX_CHECKS or self._is_too_costly(given):
-            return given, [InputProblem(path="", message="the input is too large to be checked against its schema")]
-        if self._validator.is_valid(given):
-            return given, []
-        if cost > MAX_TOLD_CHECKS or _has_long_text(given):
-            return given, [self._first_problem(given)]
-        found = islice(self._validator.iter_errors(given), MAX_PROBLEMS)
-        return given, [_problem(error.instance_path, error.message) for error in found]
-
-    def _is_too_costly(self, given: dict[str, Any]) -> bool:
-        """Whether patterns or `uniqueItems` would take too long."""
-        if not self._patterns and not self._unique:
-            return False
-        characters, pairs = _measured(given)
-        return characters * self._patterns > MAX_PATTERN_CHARACTERS or pairs * self._unique > MAX_UNIQUE_CHECKS
-
-    def _first_problem(self, given: dict[str, Any]) -> InputProblem:
+        value, costs = dict(input), self._costs
+        nodes, characters, pairs, longest = _measured(value, MAX_CHECKS // costs.nodes + 1)
+        if (
+            nodes * costs.nodes > MAX_CHECKS
+            or characters * costs.patterns > MAX_PATTERN_CHARACTERS
+            or pairs * costs.unique > MAX_UNIQUE_CHECKS
+        ):
+            return value, [InputProblem(path="", message="the input is too large to be checked against its schema")]
+        if self._validator.is_valid(value):
+            return value, []
+        if nodes * costs.nodes <= MAX_REPORTED_CHECKS and longest <= LONG_TEXT:  # every message copies the text
+            found = islice(self._validator.iter_errors(value), MAX_PROBLEMS)
+            return value, [_problem(error.instance_path, error.message) for error in found]
         try:
-            self._validator.validate(given)
+            self._validator.validate(value)  # stops at the first problem
         except jsonschema_rs.ValidationError as error:
-            return _problem(error.instance_path, error.message)
+            return value, [_problem(error.instance_path, error.message)]
         raise AssertionError("it was not valid a moment ago")
 
 
@@ -148,18 +139,18 @@ def tidied(schema: Any) -> Any:
         return [tidied(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    kept = {key: value for key, value in schema.items() if key != "title" or not isinstance(value, str)}
-    if kept.get("default", ...) is None:
-        del kept["default"]
-    choices = kept.get("anyOf")
-    if isinstance(choices, list) and {"type": "null"} in choices and len(choices) == 2:  # an optional field
-        del kept["anyOf"]
-        kept = next(choice for choice in choices if choice != {"type": "null"}) | kept
-    return {key: tidied(value) for key, value in kept.items()}
+    tidy = {key: value for key, value in schema.items() if key != "title" or not isinstance(value, str)}
+    if tidy.get("default", ...) is None:
+        del tidy["default"]
+    match tidy.get("anyOf"):
+        case [{"type": "null"}, choice] | [choice, {"type": "null"}]:  # an optional field
+            del tidy["anyOf"]
+            tidy = choice | tidy
+    return {key: tidied(value) for key, value in tidy.items()}
 
 
-def _problem(where: Any, message: str) -> InputProblem:
-    return InputProblem(**problem(where, message))
+def _problem(path: Any, message: str) -> InputProblem:
+    return InputProblem(**problem(path, message))
 
 
 @dataclass(slots=True)
@@ -250,58 +241,39 @@ def _with_bounded_patterns(node: Any, *, is_map: bool = False) -> Any:
     return copy
 
 
-def _measured(value: Any) -> tuple[int, int]:
-    """Characters of an input that patterns may be matched against, and pairs of items of its lists."""
-    characters = pairs = 0
+def _measured(value: Any, limit: int) -> tuple[int, int, int, int]:
+    """What makes an input expensive to check, counted up to a limit of nodes.
+
+    Number of nodes (a long text counts as several), characters that patterns may be matched against, pairs of items of
+    lists, and the length of the longest text.
+    """
+    nodes = characters = pairs = longest = 0
     waiting = [value]
-    while waiting:
+    while waiting and nodes < limit:
         node = waiting.pop()
+        nodes += 1
         if isinstance(node, str):
-            characters += min(len(node), MAX_PATTERN_TEXT)
+            length = len(node)
+            nodes += length >> TEXT_SHIFT
+            characters += min(length, MAX_PATTERN_TEXT)
+            longest = max(longest, length)
         elif isinstance(node, dict):
-            characters += sum(map(len, node))
+            for key in node:
+                length = len(key)
+                nodes += length >> TEXT_SHIFT
+                characters += length
+                longest = max(longest, length)
             waiting.extend(node.values())
         elif isinstance(node, list):
             pairs += len(node) ** 2
             waiting.extend(node)
-    return characters, pairs
-
-
-def _size(value: Any, limit: int) -> int:
-    """Number of nodes of an input, counted up to the limit; a long text counts as several."""
-    count, waiting = 0, [value]
-    while waiting and count < limit:
-        node = waiting.pop()
-        count += 1 + (len(node) >> TEXT_SHIFT if isinstance(node, str) else 0)
-        if isinstance(node, dict):
-            count += sum(len(key) >> TEXT_SHIFT for key in node)
-            waiting.extend(node.values())
-        elif isinstance(node, list):
-            waiting.extend(node)
-    return count
-
-
-def _has_long_text(value: Any) -> bool:
-    """Whether a key or a text is long: every error message would copy it."""
-    waiting = [value]
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, str):
-            if len(node) > LONG_TEXT:
-                return True
-        elif isinstance(node, dict):
-            waiting.extend(node)
-            waiting.extend(node.values())
-        elif isinstance(node, list):
-            waiting.extend(node)
-    return False
+    return nodes, characters, pairs, longest
 
 
 def _resolved(schema: Any, reference: str) -> Any:
     """Resolve a local reference as the validator does: percent-decoded, through lists as well.
 
-    Raises:
-        InvalidSchemaError: it points outside the schema, or to nothing.
+    Raises InvalidSchemaError if it points outside the schema, or to nothing.
     """
     if not reference.startswith("#/"):
         raise InvalidSchemaError("the schema refers to something outside it, or to itself")

@@ -1,19 +1,20 @@
 """The definition of a tool: an id, a description for the model, an input schema, and a function."""
 
+import asyncio
 import inspect
 import json
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from contextvars import copy_context
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, overload
 
-import anyio
-import anyio.to_thread
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from apexbridge.errors import InvalidInputError, InvalidSchemaError
 from apexbridge.tools.conversation import Conversation
 from apexbridge.tools.schema import Parameters, parameters_of
+from apexbridge.wire import problem, summary_of
 
 if TYPE_CHECKING:
     from apexbridge.tools.registry import ToolRegistry
@@ -29,6 +30,8 @@ Progress = Callable[[str, float | None], None]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolMetadata:
     """Properties of a tool that matter before it is called."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
 
     category: str = "custom"
     """`builtin`, `skill`, or a category that the tool's author chose."""
@@ -80,8 +83,8 @@ class ToolResult:
         return cls(output=json.dumps(value, ensure_ascii=False, default=str), data=value)
 
 
-def unheard(message: str, share: float | None = None) -> None:
-    """Ignore progress."""
+def ignore_progress(message: str, share: float | None = None) -> None:
+    pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,14 +100,13 @@ class ToolContext:
     message_id: str | None = None
     approval: str | None = None
     """An approval that came with the call, for calls that the tool makes."""
-    progress: Progress = unheard
+    progress: Progress = ignore_progress
     """Callback for the tool's progress."""
-    cancelled: anyio.Event = field(default_factory=anyio.Event)
+    cancelled: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the result is no longer needed; for work in a thread, which cannot be interrupted."""
 
     @property
     def conversation_id(self) -> str | None:
-        """The id of the conversation; None if missing."""
         return self.conversation.id
 
     @property
@@ -114,6 +116,8 @@ class ToolContext:
 
 
 Execute = Callable[[Any, ToolContext], Awaitable[Any] | Any]
+ParametersLike = type[BaseModel] | Mapping[str, Any] | Parameters | None
+MetadataLike = ToolMetadata | Mapping[str, Any] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,9 +139,9 @@ class Tool:
         id: str,
         *,
         description: str,
-        parameters: type[BaseModel] | Mapping[str, Any] | Parameters | None = None,
+        parameters: ParametersLike = None,
         execute: None = None,
-        metadata: ToolMetadata | Mapping[str, Any] | None = None,
+        metadata: MetadataLike = None,
     ) -> Callable[[Execute], "Tool"]: ...
 
     @overload
@@ -147,9 +151,9 @@ class Tool:
         id: str,
         *,
         description: str,
-        parameters: type[BaseModel] | Mapping[str, Any] | Parameters | None = None,
+        parameters: ParametersLike = None,
         execute: Execute,
-        metadata: ToolMetadata | Mapping[str, Any] | None = None,
+        metadata: MetadataLike = None,
     ) -> "Tool": ...
 
     @classmethod
@@ -158,9 +162,9 @@ class Tool:
         id: str,
         *,
         description: str,
-        parameters: type[BaseModel] | Mapping[str, Any] | Parameters | None = None,
+        parameters: ParametersLike = None,
         execute: Execute | None = None,
-        metadata: ToolMetadata | Mapping[str, Any] | None = None,
+        metadata: MetadataLike = None,
     ) -> "Tool | Callable[[Execute], Tool]":
         """Define a tool: directly with `execute`, or as a decorator without it.
 
@@ -177,16 +181,29 @@ class Tool:
         """
         if not isinstance(id, str) or not ID_PATTERN.match(id) or id in RESERVED_IDS:
             raise InvalidInputError(
-                f"{str(id)[:128]!r} is no id of a tool: letters, digits, and : . _ - after the first"
+                f"{str(id)[:128]!r} is not a valid id of a tool: letters, digits, and : . _ - after the first"
             )
         if not isinstance(description, str) or not 0 < len(description.strip()) <= MAX_DESCRIPTION_CHARACTERS:
             raise InvalidInputError(f"{id} needs a description of at most {MAX_DESCRIPTION_CHARACTERS} characters")
-        shape, known = _parameters(id, parameters), _metadata(id, metadata)
+        try:
+            schema = parameters_of(parameters)
+            checked_metadata = _METADATA.validate_python(metadata or {})
+        except InvalidSchemaError as error:
+            raise InvalidInputError(f"The parameters of {id} are not a usable schema: {error}") from error
+        except ValidationError as error:
+            problems = [problem(item["loc"], item["msg"]) for item in error.errors()]
+            raise InvalidInputError(f"The metadata of {id} does not fit: {summary_of(problems)}") from error
 
-        def made(function: Execute) -> Tool:
-            return cls(id=id, description=description.strip(), parameters=shape, execute=function, metadata=known)
+        def define(function: Execute) -> Tool:
+            return cls(
+                id=id,
+                description=description.strip(),
+                parameters=schema,
+                execute=function,
+                metadata=checked_metadata,
+            )
 
-        return made if execute is None else made(execute)
+        return define if execute is None else define(execute)
 
     async def run(self, value: Any, context: ToolContext) -> ToolResult:
         """Run the tool. If it is not a coroutine function, use a thread: it must not block the event loop."""
@@ -195,35 +212,17 @@ class Tool:
         ):
             returned = await self.execute(value, context)
         else:
-            threads = context.registry.threads
-            returned = await anyio.to_thread.run_sync(
-                self.execute, value, context, abandon_on_cancel=True, limiter=threads
-            )
+            loop, threads = asyncio.get_running_loop(), context.registry.threads
+            returned = await loop.run_in_executor(threads, copy_context().run, self._execute_blocking, value, context)
             if inspect.isawaitable(returned):
                 returned = await returned
         return ToolResult.of(returned)
 
-
-def _parameters(id: str, given: type[BaseModel] | Mapping[str, Any] | Parameters | None) -> Parameters:
-    try:
-        if given is None or isinstance(given, type | Mapping):
-            return parameters_of(given)
-    except InvalidSchemaError as problem:
-        raise InvalidInputError(f"The parameters of {id} are no usable schema: {problem}") from problem
-    return given
-
-
-def _metadata(id: str, given: ToolMetadata | Mapping[str, Any] | None) -> ToolMetadata:
-    if isinstance(given, ToolMetadata):
-        return given
-    named = dict(given or {})
-    if unknown := set(named) - {field.name for field in fields(ToolMetadata)}:
-        raise InvalidInputError(f"The metadata of {id} has no {', '.join(sorted(unknown))}")
-    try:
-        return _METADATA.validate_python(named)
-    except ValidationError as error:
-        told = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
-        raise InvalidInputError(f"The metadata of {id} does not fit: {told}") from error
+    def _execute_blocking(self, value: Any, context: ToolContext) -> Any:
+        try:
+            return self.execute(value, context)
+        except StopIteration as error:  # asyncio cannot set it on a future: the caller would wait forever
+            raise RuntimeError("the tool raised StopIteration") from error
 
 
 def _plain(text: str) -> dict[str, Any]:

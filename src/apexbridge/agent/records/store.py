@@ -15,8 +15,8 @@ from apexbridge.agent.records.truncation import bounded, clean
 from apexbridge.agent.records.views import ChatDetail, ChatPage, ChatStatistics, ModelTotals, detail, summary, totals
 from apexbridge.errors import RequestError
 from apexbridge.storage.chats import ChatFilter, ChatRow, ChatStore
-from apexbridge.storage.faults import storage_faults
-from apexbridge.storage.write_behind import WriteBehind
+from apexbridge.storage.database import WriteBehind
+from apexbridge.storage.directory import storage_faults
 
 FLUSH_SECONDS = 1.0
 MAX_WAITING = 10_000

@@ -21,7 +21,7 @@ from apexbridge.errors import ApexBridgeError, InvalidInputError, RequestError
 from apexbridge.sandbox.models import InputFile
 from apexbridge.sandbox.run_input import MAX_INPUT_BYTES, check_file_count, check_file_sizes
 from apexbridge.skills.files import remove_tree
-from apexbridge.storage.faults import storage_faults
+from apexbridge.storage.directory import storage_faults
 from apexbridge.tools.builtin.files.workspace import Workspace
 from apexbridge.wire import WireModel
 

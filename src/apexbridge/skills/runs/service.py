@@ -34,9 +34,9 @@ from apexbridge.skills.runs.tracker import Run, RunTracker
 from apexbridge.skills.store.catalog import Row
 from apexbridge.skills.store.skill_store import SkillStore
 from apexbridge.storage.statistics import CallStatisticsStore
+from apexbridge.tools.calls import CallRecord
 from apexbridge.tools.conversation import Conversation
 from apexbridge.tools.executor import Admitted, ToolExecutor
-from apexbridge.tools.history import CallRecord
 from apexbridge.tools.naming import skill_tool_id
 
 SHOWN_SCRIPTS = 10

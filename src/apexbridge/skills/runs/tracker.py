@@ -35,7 +35,7 @@ from apexbridge.skills.runs.views import (
     summary_fields,
 )
 from apexbridge.skills.store.locks import NameLocks
-from apexbridge.storage.faults import storage_faults
+from apexbridge.storage.directory import storage_faults
 from apexbridge.storage.runs import RunFilter, RunRow, RunState, RunStore
 from apexbridge.storage.statistics import CallStatisticsStore
 

@@ -24,7 +24,7 @@ from apexbridge.skills.store.catalog import Catalog, FolderKey, Row
 from apexbridge.skills.store.library import Library
 from apexbridge.skills.store.locks import NameLocks
 from apexbridge.skills.store.roots import FoundFolder
-from apexbridge.storage.faults import storage_faults
+from apexbridge.storage.directory import storage_faults
 from apexbridge.wire import WireModel
 
 

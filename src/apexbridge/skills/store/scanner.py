@@ -23,7 +23,7 @@ from apexbridge.skills.store.indexer import Indexer, Progress, SkillIndex
 from apexbridge.skills.store.library import Library
 from apexbridge.skills.store.locks import NameLocks
 from apexbridge.skills.store.roots import FoundFolder, SkillRoot, discover, locate
-from apexbridge.storage.faults import storage_faults
+from apexbridge.storage.directory import storage_faults
 
 BATCH = 100
 """Folders per batch: small enough for a progress bar to move."""

@@ -15,7 +15,7 @@ from apexbridge.skills.store.library import Library
 from apexbridge.skills.store.locks import Gate, NameLocks
 from apexbridge.skills.store.roots import SkillRoot
 from apexbridge.skills.store.scanner import Listener, Scanner
-from apexbridge.storage.faults import storage_faults
+from apexbridge.storage.directory import storage_faults
 
 
 class SkillStore:

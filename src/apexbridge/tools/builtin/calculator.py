@@ -1,8 +1,7 @@
-"""Exact arithmetic on text, in bounded time.
+"""The tool `calculate`: exact arithmetic on text, in bounded time.
 
-An expression is parsed into steps in postfix order, then the steps run on a stack of numbers. Numbers are integers and
-fractions while results are rational, and floats otherwise. Each operation checks the size of its result, and operations
-on long numbers use up a budget, so that no expression takes long.
+Numbers are integers and fractions while results are rational, and floats otherwise. Each operation checks the size of
+its result, and operations on long numbers use up a budget, so that no expression takes long.
 """
 
 import math
@@ -11,13 +10,16 @@ import re
 from collections.abc import Callable, Mapping
 from decimal import Context, Decimal, localcontext
 from fractions import Fraction
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
+
+from pydantic import Field
 
 from apexbridge.errors import InvalidInputError
+from apexbridge.tools.tool import Tool, ToolContext, ToolMetadata, ToolResult
+from apexbridge.wire import WireInput
 
 Exact = int | Fraction
 Number = int | Fraction | float
-_AnyNumber = TypeVar("_AnyNumber", Exact, Number)
 
 MAX_CHARACTERS = 1000
 MAX_NODES = 500
@@ -49,31 +51,55 @@ _PRECISE = Context(prec=28)
 _LARGEST_EXPONENT = Decimal(1000)
 """exp(1000) overflows a float, exp(-1000) is 0."""
 _CLOSE_TO_ONE = Decimal("1e-9")
+_FLOAT_BITS = 53
+_SHORT_CHARACTERS = 60
+"""An exact value up to this length is part of the text."""
 
 
-def evaluate(expression: str) -> Number:
-    """Calculate an expression: exactly if the result is rational, as a bool for a comparison, else as a float.
+class CalculateInput(WireInput):
+    expression: str = Field(strict=True, description="Such as sqrt(144) + 10")
 
-    Raises:
-        InvalidInputError: it is not arithmetic, has no real and finite value, or takes too much work. `position` in the
-            details counts from 1.
-    """
-    steps_left = MAX_STEPS
-    stack: list[Number] = []
-    for step in _Parser(expression).parse():
-        if step.function is None:
-            stack.append(step.value)
-            continue
-        operands = stack[-step.arity :]
-        del stack[-step.arity :]
-        value = _apply(step.function, operands, step)
-        steps_left -= 1 + (sum(map(_bits, operands)) + step.arity * _bits(value)) // BITS_PER_STEP
-        if steps_left < 0:
-            raise _error(
-                f"{step.name}: the calculation takes more than {MAX_STEPS} steps; split it into parts", step.position
-            )
-        stack.append(value)
-    return stack[0]
+
+@Tool.define(
+    "calculate",
+    description=(
+        "Exact arithmetic: + - * / // % ^ ! and comparisons; sqrt, log (natural), sin (radians), round, gcd, comb, "
+        "mean, median and more; pi, e."
+    ),
+    parameters=CalculateInput,
+    metadata=ToolMetadata(category="builtin", tags=("math", "arithmetic", "计算")),
+)
+async def calculate(args: CalculateInput, context: ToolContext) -> ToolResult:
+    return rendered(evaluate(args.expression))
+
+
+def rendered(value: Number) -> ToolResult:
+    """Render a value as `result`, a JSON number, and as `exact` if a float cannot represent it."""
+    shown = without_noise(value)
+    data: dict[str, Any] = {"success": True, "result": shown}
+    text = str(shown).lower() if isinstance(shown, bool) else str(shown)
+    if not isinstance(shown, float) and not _is_float(shown):
+        data["exact"] = str(shown)
+    if isinstance(shown, Fraction):
+        try:
+            data["result"] = float(shown)
+        except OverflowError:
+            data["result"] = round(shown)
+        text = str(data["result"])
+        if "exact" in data:
+            suffix = f" (exactly {shown})" if len(str(shown)) <= _SHORT_CHARACTERS else ""
+            text = f"{_decimal(shown, Context(prec=SIGNIFICANT_DIGITS))}{suffix}"
+    return ToolResult(output=text, data=data)
+
+
+def _is_float(value: Exact) -> bool:
+    """Whether the shortest decimal of the nearest float is exactly this value."""
+    if isinstance(value, int) and value.bit_length() <= _FLOAT_BITS:
+        return True
+    try:
+        return Fraction(repr(float(value))) == value
+    except OverflowError:
+        return False
 
 
 def without_noise(value: Number) -> Number:
@@ -84,37 +110,19 @@ def without_noise(value: Number) -> Number:
     return int(rounded) if rounded.is_integer() and abs(rounded) < 10**SIGNIFICANT_DIGITS else rounded
 
 
+def evaluate(expression: str) -> Number:
+    """Calculate an expression: exactly if the result is rational, as a bool for a comparison, else as a float.
+
+    Raises:
+        InvalidInputError: it is not arithmetic, has no real and finite value, or takes too much work. `position` in the
+            details counts from 1.
+    """
+    return _Calculation(expression).result()
+
+
 # ---------------------------------------------------------------------------------------------------------- operations
 class _OperationError(Exception):
-    """An operation cannot be done; the evaluator adds the position."""
-
-
-class _Step(NamedTuple):
-    """Pushes `value`, or replaces `arity` numbers by the result of `function`."""
-
-    name: str
-    position: int
-    function: Callable[..., Number] | None
-    arity: int
-    value: Number = 0
-
-
-def _apply(function: Callable[..., Number], operands: list[Number], step: _Step) -> Number:
-    if any(isinstance(operand, bool) for operand in operands):
-        raise _error(f"{step.name} takes numbers, not the result of a comparison", step.position)
-    try:
-        value = function(*operands)
-        if isinstance(value, float) and not math.isfinite(value):
-            raise OverflowError
-    except _OperationError as error:
-        raise _error(f"{step.name}: {error}", step.position) from error
-    except ZeroDivisionError as error:
-        raise _error(f"{step.name}: division by zero", step.position) from error
-    except OverflowError as error:
-        raise _error(f"{step.name}: the number is too large", step.position) from error
-    except ValueError as error:
-        raise _error(f"{step.name} has no real result here", step.position) from error
-    return value
+    """An operation cannot be done; the calculation adds the position."""
 
 
 def _error(reason: str, position: int) -> InvalidInputError:
@@ -125,19 +133,17 @@ def _bits(value: Number) -> int:
     return 64 if isinstance(value, float) else value.numerator.bit_length() + value.denominator.bit_length()
 
 
-def _require_room(bits: float) -> None:
+def _check_bits(bits: float) -> None:
     if bits > MAX_BITS:
         raise _OperationError(f"the number would need more than {MAX_BITS} bits, about {MAX_BITS * 3 // 10} digits")
 
 
-def _bounded(value: Exact) -> Exact:
+def _bounded(value: Number) -> Number:
     """Check the size of a result, and make an integer of a fraction that is one."""
-    _require_room(max(value.numerator.bit_length(), value.denominator.bit_length()))
-    return value.numerator if value.denominator == 1 else value
-
-
-def _magnitude(value: _AnyNumber) -> _AnyNumber:
-    return -value if value < 0 else value
+    if isinstance(value, float):
+        return value
+    _check_bits(max(value.numerator.bit_length(), value.denominator.bit_length()))
+    return value.numerator if isinstance(value, Fraction) and value.denominator == 1 else value
 
 
 def _integer(value: Number) -> int:
@@ -148,27 +154,17 @@ def _integer(value: Number) -> int:
 
 
 def _add(left: Number, right: Number) -> Number:
-    if isinstance(left, float) or isinstance(right, float):
-        total = float(left) + float(right)
-        # If two floats cancel each other out, the remainder is noise.
-        return 0.0 if abs(total) < NOISE * abs(float(left)) else total
-    return _bounded(left + right)
+    total = _bounded(left + right)
+    # If two floats cancel each other out, the remainder is noise.
+    return 0.0 if isinstance(total, float) and abs(total) < NOISE * abs(float(left)) else total
 
 
 def _subtract(left: Number, right: Number) -> Number:
     return _add(left, -right)
 
 
-def _multiply(left: Number, right: Number) -> Number:
-    if isinstance(left, float) or isinstance(right, float):
-        return float(left) * float(right)
-    return _bounded(left * right)
-
-
 def _divide(left: Number, right: Number) -> Number:
-    if isinstance(left, float) or isinstance(right, float):
-        return float(left) / float(right)
-    return _bounded(Fraction(left, right))
+    return _bounded((left if isinstance(left, float) else Fraction(left)) / right)
 
 
 def _floor_divide(left: Number, right: Number) -> Number:
@@ -176,11 +172,7 @@ def _floor_divide(left: Number, right: Number) -> Number:
 
 
 def _modulo(left: Number, right: Number) -> Number:
-    return _subtract(left, _multiply(right, _floor_divide(left, right)))
-
-
-def _percent(value: Number) -> Number:
-    return _divide(value, 100)
+    return _subtract(left, right * _floor_divide(left, right))
 
 
 def _comparison(test: Callable[[Any, Any], bool]) -> Callable[[Number, Number], bool]:
@@ -215,17 +207,17 @@ def _float_power(base: Number, exponent: Number) -> float:
 
 def _integer_power(base: Exact, exponent: int) -> Exact:
     if exponent < 0:
-        base, exponent = _bounded(1 / Fraction(base)), -exponent
+        base, exponent = 1 / Fraction(base), -exponent
     longest = max(abs(base.numerator), base.denominator)
     if longest == 1:  # -1, 0 or 1, with an exponent of any size
         return base ** min(exponent, 2 - exponent % 2)
-    _require_room(exponent)  # before the product, which overflows a float if the exponent is huge
-    _require_room(math.ceil(exponent * math.log2(longest)) + 1)
-    return _bounded(base**exponent)
+    _check_bits(exponent)  # before the product, which overflows a float if the exponent is huge
+    _check_bits(math.ceil(exponent * math.log2(longest)) + 1)
+    return base**exponent
 
 
 def _irrational_power(base: Exact, exponent: Fraction) -> float:
-    size = _PRECISE.multiply(_decimal(exponent), _natural_logarithm(_magnitude(base)))
+    size = _PRECISE.multiply(_decimal(exponent), _natural_logarithm(max(base, -base)))
     if size > _LARGEST_EXPONENT:
         raise OverflowError
     result = float(_PRECISE.exp(max(size, -_LARGEST_EXPONENT)))
@@ -233,18 +225,14 @@ def _irrational_power(base: Exact, exponent: Fraction) -> float:
 
 
 def _exact_root(value: Exact, degree: int) -> Exact | None:
-    """Return the real root if it is rational, None if it is irrational.
-
-    Raises:
-        ValueError: the root is not real.
-    """
-    if value < 0:
-        if degree % 2 == 0:
-            raise ValueError
-        root = _exact_root(-value, degree)
-        return None if root is None else -root
-    numerator, denominator = _integer_root(value.numerator, degree), _integer_root(value.denominator, degree)
-    return None if numerator is None or denominator is None else _bounded(Fraction(numerator, denominator))
+    """Return the real root if it is rational, None if it is irrational. Raises ValueError if the root is not real."""
+    if value < 0 and degree % 2 == 0:
+        raise ValueError
+    numerator = _integer_root(abs(value.numerator), degree)
+    denominator = _integer_root(value.denominator, degree)
+    if numerator is None or denominator is None:
+        return None
+    return Fraction(-numerator if value < 0 else numerator, denominator)
 
 
 def _integer_root(value: int, degree: int) -> int | None:
@@ -262,22 +250,20 @@ def _floor_root(value: int, degree: int) -> int:
         return round(math.exp2(size))
     shift = int(size) - 40
     guess = (int(math.exp2(size - shift)) + 2) << shift  # above the root: from there Newton's method only descends
-    while True:
-        better: int = ((degree - 1) * guess + value // guess ** (degree - 1)) // degree
-        if better >= guess:
-            return guess
+    while (better := ((degree - 1) * guess + value // guess ** (degree - 1)) // degree) < guess:
         guess = better
+    return guess
 
 
 def _root(degree: int, of_float: Callable[[float], float]) -> Callable[[Number], Number]:
-    def root(value: Number) -> Number:
-        return of_float(value) if isinstance(value, float) else _power(value, Fraction(1, degree))
-
-    return root
+    return lambda value: of_float(value) if isinstance(value, float) else _power(value, Fraction(1, degree))
 
 
-def _decimal(value: Exact) -> Decimal:
-    return _PRECISE.divide(Decimal(value.numerator), Decimal(value.denominator))
+_sqrt = _root(2, math.sqrt)
+
+
+def _decimal(value: Exact, context: Context = _PRECISE) -> Decimal:
+    return context.divide(Decimal(value.numerator), Decimal(value.denominator))
 
 
 def _natural_logarithm(value: Exact) -> Decimal:
@@ -292,10 +278,8 @@ def _natural_logarithm(value: Exact) -> Decimal:
 def _log(value: Number, base: Number | None = None) -> Number:
     if base == 1:
         raise _OperationError("the base of a logarithm cannot be 1")
-    if base == 2 and isinstance(value, int | float):
-        return math.log2(value)
-    if base == 10 and isinstance(value, int | float):
-        return math.log10(value)
+    if base in (2, 10) and isinstance(value, int | float):
+        return math.log2(value) if base == 2 else math.log10(value)
     if base is not None:
         return float(_log(value)) / float(_log(base))
     if isinstance(value, float):
@@ -308,7 +292,7 @@ def _log(value: Number, base: Number | None = None) -> Number:
 # ----------------------------------------------------------------------------------------------------- other functions
 def _of_angle(function: Callable[[float], float]) -> Callable[[Number], float]:
     def value_at(angle: Number) -> float:
-        if _magnitude(angle) > MAX_ANGLE:
+        if not -MAX_ANGLE <= angle <= MAX_ANGLE:
             raise _OperationError("the angle is too large; take it modulo tau first")
         value = function(float(angle))
         return 0.0 if abs(value) < NOISE / 2 * abs(float(angle)) else value
@@ -327,7 +311,11 @@ def _tan(angle: Number) -> float:
 
 def _of_ratio(function: Callable[[float], float]) -> Callable[[Number], float]:
     """Noise may put a float above 1, where asin and acos are not defined."""
-    return lambda value: function(float(without_noise(value) if _magnitude(value) > 1 else value))
+    return lambda value: function(float(value if -1 <= value <= 1 else without_noise(value)))
+
+
+def _to_integer(function: Callable[[Number], int]) -> Callable[[Number], int]:
+    return lambda value: function(without_noise(value))
 
 
 def _factorial(value: Number) -> int:
@@ -345,7 +333,7 @@ def _choose(function: Callable[[int, int], int]) -> Callable[..., int]:
             raise _OperationError(f"the arguments are 0 to {MAX_CHOICES:,}")
         if taken <= count:
             bits = _factorial_bits(count) - _factorial_bits(count - taken) + 1
-            _require_room(bits - _factorial_bits(taken) if function is math.comb else bits)
+            _check_bits(bits - _factorial_bits(taken) if function is math.comb else bits)
         return function(count, taken)
 
     return choose
@@ -362,20 +350,16 @@ def _round(value: Number, places: Number = 0) -> Number:
         raise _OperationError(f"at most {MAX_PLACES} decimal places")
     shown = without_noise(value)
     exact = Fraction(repr(shown)) if isinstance(shown, float) else shown
-    scale = _power(10, count)
-    nearest = math.floor(_magnitude(_multiply(exact, scale)) + Fraction(1, 2))
-    return _divide(nearest if value >= 0 else -nearest, scale)
-
-
-def _gcd(*values: Number) -> int:
-    return math.gcd(*map(_integer, values))
+    scale = Fraction(10) ** count
+    nearest = math.floor(_bounded(abs(exact * scale)) + Fraction(1, 2))
+    return (nearest if value >= 0 else -nearest) / scale
 
 
 def _lcm(*values: Number) -> int:
     multiple = 1
     for value in map(_integer, values):
         multiple = math.lcm(multiple, value)
-        _require_room(multiple.bit_length())
+        _check_bits(multiple.bit_length())
     return multiple
 
 
@@ -398,64 +382,50 @@ def _median(*values: Number) -> Number:
 def _hypot(*values: Number) -> Number:
     if any(isinstance(value, float) for value in values):
         return math.hypot(*values)
-    return _sqrt(_sum(*(_multiply(value, value) for value in values)))
+    return _sqrt(_sum(*(_bounded(value * value) for value in values)))
 
 
-_sqrt = _root(2, math.sqrt)
-
-
-class _Function(NamedTuple):
-    function: Callable[..., Number]
-    least: int = 1
-    most: int = 1
-
-    def arity(self) -> str:
-        if self.least != self.most:
-            return f"{self.least} or {self.most} arguments"
-        return "1 argument" if self.least == 1 else f"{self.least} arguments"
-
-
-_FUNCTIONS: Mapping[str, _Function] = {
-    "sqrt": _Function(_sqrt),
-    "cbrt": _Function(_root(3, math.cbrt)),
-    "exp": _Function(math.exp),
-    "ln": _Function(_log),
-    "log": _Function(_log, 1, 2),
-    "log2": _Function(lambda value: _log(value, 2)),
-    "log10": _Function(lambda value: _log(value, 10)),
-    "sin": _Function(_sin),
-    "cos": _Function(_cos),
-    "tan": _Function(_tan),
-    "asin": _Function(_of_ratio(math.asin)),
-    "acos": _Function(_of_ratio(math.acos)),
-    "atan": _Function(math.atan),
-    "atan2": _Function(math.atan2, 2, 2),
-    "sinh": _Function(math.sinh),
-    "cosh": _Function(math.cosh),
-    "tanh": _Function(math.tanh),
-    "degrees": _Function(math.degrees),
-    "radians": _Function(math.radians),
-    "floor": _Function(lambda value: math.floor(without_noise(value))),
-    "ceil": _Function(lambda value: math.ceil(without_noise(value))),
-    "trunc": _Function(lambda value: math.trunc(without_noise(value))),
-    "round": _Function(_round, 1, 2),
-    "abs": _Function(abs),
-    "sign": _Function(lambda value: (value > 0) - (value < 0)),
-    "gcd": _Function(_gcd, 1, MAX_NODES),
-    "lcm": _Function(_lcm, 1, MAX_NODES),
-    "factorial": _Function(_factorial),
-    "comb": _Function(_choose(math.comb), 2, 2),
-    "perm": _Function(_choose(math.perm), 1, 2),
-    "pow": _Function(_power, 2, 2),
-    "mod": _Function(_modulo, 2, 2),
-    "min": _Function(lambda *values: min(values), 1, MAX_NODES),
-    "max": _Function(lambda *values: max(values), 1, MAX_NODES),
-    "sum": _Function(_sum, 1, MAX_NODES),
-    "mean": _Function(_mean, 1, MAX_NODES),
-    "avg": _Function(_mean, 1, MAX_NODES),
-    "median": _Function(_median, 1, MAX_NODES),
-    "hypot": _Function(_hypot, 1, MAX_NODES),
+_FUNCTIONS: Mapping[str, Callable[..., Number]] = {
+    "sqrt": _sqrt,
+    "cbrt": _root(3, math.cbrt),
+    "exp": math.exp,
+    "ln": _log,
+    "log": _log,
+    "log2": lambda value: _log(value, 2),
+    "log10": lambda value: _log(value, 10),
+    "sin": _sin,
+    "cos": _cos,
+    "tan": _tan,
+    "asin": _of_ratio(math.asin),
+    "acos": _of_ratio(math.acos),
+    **{name: getattr(math, name) for name in ("atan", "atan2", "sinh", "cosh", "tanh", "degrees", "radians")},
+    "floor": _to_integer(math.floor),
+    "ceil": _to_integer(math.ceil),
+    "trunc": _to_integer(math.trunc),
+    "round": _round,
+    "abs": abs,
+    "sign": lambda value: (value > 0) - (value < 0),
+    "gcd": lambda *values: math.gcd(*map(_integer, values)),
+    "lcm": _lcm,
+    "factorial": _factorial,
+    "comb": _choose(math.comb),
+    "perm": _choose(math.perm),
+    "pow": _power,
+    "mod": _modulo,
+    "min": lambda *values: min(values),
+    "max": lambda *values: max(values),
+    "sum": _sum,
+    "mean": _mean,
+    "avg": _mean,
+    "median": _median,
+    "hypot": _hypot,
 }
+_ARITIES: Mapping[str, tuple[int, int]] = {
+    **dict.fromkeys(("log", "round", "perm"), (1, 2)),
+    **dict.fromkeys(("atan2", "comb", "pow", "mod"), (2, 2)),
+    **dict.fromkeys(("gcd", "lcm", "min", "max", "sum", "mean", "avg", "median", "hypot"), (1, MAX_NODES)),
+}
+"""Fewest and most arguments; all other functions take one."""
 _CONSTANTS: Mapping[str, float] = {"pi": math.pi, "e": math.e, "tau": math.tau, "phi": (1 + math.sqrt(5)) / 2}
 
 # --------------------------------------------------------------------------------------------------------------- parser
@@ -470,15 +440,15 @@ _BINARY: Mapping[str, tuple[int, Callable[[Number, Number], Number]]] = {
     ">": (1, _comparison(operator.gt)),
     "+": (2, _add),
     "-": (2, _subtract),
-    "*": (_PRODUCT, _multiply),
+    "*": (_PRODUCT, operator.mul),
     "/": (_PRODUCT, _divide),
     "//": (_PRODUCT, _floor_divide),
     "%": (_PRODUCT, _modulo),
     "^": (_POWER, _power),
 }
-_PREFIX: Mapping[str, tuple[int, Callable[[Number], Number]]] = {
-    "-": (_SIGN, lambda value: -value),
-    "+": (_SIGN, lambda value: value),
+_PREFIX: Mapping[str, tuple[int, Callable[..., Number]]] = {
+    "-": (_SIGN, operator.neg),
+    "+": (_SIGN, operator.pos),
     "√": (_ROOT, _sqrt),
 }
 _AMBIGUOUS = frozenset({"/", "//", "%", "^", "√"})
@@ -539,8 +509,8 @@ def _tokens(expression: str) -> list[_Token]:
     for match in _TOKEN.finditer(text):
         kind, word, position = match.lastgroup or "", match.group(), match.start()
         if kind == "other":
-            given = expression[position]
-            shown = given if given.isprintable() else ascii(given)
+            original = expression[position]
+            shown = original if original.isprintable() else ascii(original)
             raise _error(f"{shown} is not understood{_HINTS.get(word, '')}", position)
         if kind != "space":
             spelling = word if kind == "number" else _SPELLINGS.get(word) or word.lower()
@@ -550,25 +520,26 @@ def _tokens(expression: str) -> list[_Token]:
     return [*tokens, end, end, end]
 
 
-class _Parser:
-    """A Pratt parser that appends steps in postfix order. It rejects text that can be read in two ways."""
+class _Calculation:
+    """A Pratt parser that calculates while it reads. It rejects text that can be read in two ways."""
 
     def __init__(self, expression: str) -> None:
         self._tokens = _tokens(expression)
         self._index = 0
         self._depth = 0
-        self._steps: list[_Step] = []
+        self._nodes = 0
+        self._steps_left = MAX_STEPS
 
-    def parse(self) -> list[_Step]:
+    def result(self) -> Number:
         if self._token().kind == "end":
             raise _error("it is empty", 0)
-        self._expression(0)
+        value = self._expression(0)
         token = self._token()
         if token.text == ",":
             raise _error(_COMMA, token.position)
         if token.text == ")":
             raise _error("this bracket was never opened", token.position)
-        return self._steps
+        return value
 
     def _token(self, offset: int = 0) -> _Token:
         return self._tokens[self._index + offset]
@@ -578,90 +549,108 @@ class _Parser:
         self._index += 1
         return token
 
-    def _emit(self, step: _Step) -> None:
-        if len(self._steps) == MAX_NODES:
-            raise _error(f"it has more than {MAX_NODES} numbers and operators", step.position)
-        self._steps.append(step)
+    def _count_node(self, token: _Token) -> None:
+        self._nodes += 1
+        if self._nodes > MAX_NODES:
+            raise _error(f"it has more than {MAX_NODES} numbers and operators", token.position)
 
-    def _expression(self, minimum: int, left: str = "") -> None:
-        """Parse an operand and the operators after it that bind at least as tightly as `minimum`.
+    def _apply(self, token: _Token, function: Callable[..., Number], *operands: Number, name: str = "") -> Number:
+        name, position = name or token.text, token.position
+        self._count_node(token)
+        if any(isinstance(operand, bool) for operand in operands):
+            raise _error(f"{name} takes numbers, not the result of a comparison", position)
+        try:
+            value = _bounded(function(*operands))
+            if isinstance(value, float) and not math.isfinite(value):
+                raise OverflowError
+        except _OperationError as error:
+            raise _error(f"{name}: {error}", position) from error
+        except ZeroDivisionError as error:
+            raise _error(f"{name}: division by zero", position) from error
+        except OverflowError as error:
+            raise _error(f"{name}: the number is too large", position) from error
+        except ValueError as error:
+            raise _error(f"{name} has no real result here", position) from error
+        self._steps_left -= 1 + (sum(map(_bits, operands)) + len(operands) * _bits(value)) // BITS_PER_STEP
+        if self._steps_left < 0:
+            raise _error(f"{name}: the calculation takes more than {MAX_STEPS} steps; split it into parts", position)
+        return value
+
+    def _expression(self, minimum: int, left: str = "") -> Number:
+        """Calculate an operand and the operators after it that bind at least as tightly as `minimum`.
 
         Args:
             minimum: the least binding strength.
             left: the operator before the operand, ignoring signs; empty at the start and after a bracket or comma.
         """
-        self._operand(left)
+        value = self._operand(left)
         while True:
             token = self._token()
             if token.text == "!" or (token.text == "%" and self._is_percent()):
-                self._postfix(self._take(), left)
+                value = self._postfix(self._take(), value, left)
             elif token.text in _BINARY:
                 binding, function = _BINARY[token.text]
                 if binding < minimum:
-                    return
+                    return value
                 self._take()
-                if token.text == "^":
-                    self._nested(token, binding, "^")
-                else:
-                    self._expression(binding + 1, token.text)
-                self._emit(_Step(token.text, token.position, function, 2))
+                is_power = token.text == "^"
+                right = self._nested(token, binding, "^") if is_power else self._expression(binding + 1, token.text)
+                value = self._apply(token, function, value, right)
             elif token.starts_operand:
                 self._check_implicit_product(token, left)
                 if minimum > _PRODUCT:
-                    return
-                self._expression(_PRODUCT + 1, "*")
-                self._emit(_Step("*", token.position, _multiply, 2))
+                    return value
+                value = self._apply(token, operator.mul, value, self._expression(_PRODUCT + 1, "*"), name="*")
             else:
-                return
+                return value
 
-    def _nested(self, token: _Token, minimum: int, left: str = "") -> None:
+    def _nested(self, token: _Token, minimum: int, left: str = "") -> Number:
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise _error(f"it is nested deeper than {MAX_DEPTH} brackets, signs and powers", token.position)
-        self._expression(minimum, left)
+        value = self._expression(minimum, left)
         self._depth -= 1
+        return value
 
-    def _operand(self, left: str) -> None:
+    def _operand(self, left: str) -> Number:
         token = self._take()
-        if token.kind == "number":
-            self._emit(_Step(token.text, token.position, None, 0, _number(token)))
-        elif token.text in _CONSTANTS:
-            self._emit(_Step(token.text, token.position, None, 0, _CONSTANTS[token.text]))
-        elif token.text in _FUNCTIONS:
-            self._call(token)
-        elif token.kind == "name":
+        if token.kind == "number" or token.text in _CONSTANTS:
+            self._count_node(token)
+            return _number(token) if token.kind == "number" else _CONSTANTS[token.text]
+        if token.text in _FUNCTIONS:
+            return self._call(token)
+        if token.kind == "name":
             raise self._unknown(token)
-        elif token.text == "(":
-            self._nested(token, 0)
+        if token.text == "(":
+            value = self._nested(token, 0)
             self._close(token)
-        elif token.text in _PREFIX:
+            return value
+        if token.text in _PREFIX:
             binding, function = _PREFIX[token.text]
-            self._nested(token, binding, "√" if token.text == "√" else left)
-            self._emit(_Step(token.text, token.position, function, 1))
-        elif token.kind == "end":
+            value = self._nested(token, binding, "√" if token.text == "√" else left)
+            return self._apply(token, function, value)
+        if token.kind == "end":
             last = self._tokens[self._index - 2]
             raise _error(f"a number is missing after {last.text}", last.position)
-        else:
-            raise _error(f"a number is missing before {token.text}", token.position)
+        raise _error(f"a number is missing before {token.text}", token.position)
 
-    def _call(self, name: _Token) -> None:
+    def _call(self, name: _Token) -> Number:
         bracket = self._take()
         if bracket.text != "(":
             raise _error(f"{name.text} needs its arguments in brackets", name.position)
-        self._nested(bracket, 0)
-        count = 1
+        arguments = [self._nested(bracket, 0)]
         while self._token().text == ",":
             comma, following = self._take(), self._token()
             if not following.spaced and re.fullmatch(r"0[0-9]{2}", following.text):
                 raise _error(_COMMA, comma.position)
-            self._nested(bracket, 0)
-            count += 1
+            arguments.append(self._nested(bracket, 0))
         self._close(bracket)
-        function = _FUNCTIONS[name.text]
-        if not function.least <= count <= function.most:
-            reason = f"{name.text} takes {function.arity()}, not {count}; commas separate arguments only"
+        least, most = _ARITIES.get(name.text, (1, 1))
+        if not least <= len(arguments) <= most:
+            expected = f"{least} or {most} arguments" if least != most else f"{most} argument{'s' * (most > 1)}"
+            reason = f"{name.text} takes {expected}, not {len(arguments)}; commas separate arguments only"
             raise _error(reason, name.position)
-        self._emit(_Step(name.text, name.position, function.function, count))
+        return self._apply(name, _FUNCTIONS[name.text], *arguments)
 
     def _close(self, bracket: _Token) -> None:
         token = self._take()
@@ -670,13 +659,12 @@ class _Parser:
         if token.text != ")":
             raise _error("this bracket is never closed", bracket.position)
 
-    def _postfix(self, token: _Token, left: str) -> None:
+    def _postfix(self, token: _Token, value: Number, left: str) -> Number:
         if left == "√":
             raise _error(f"√ and {token.text} can be read in two ways; write brackets", token.position)
         if token.text == "!" and self._tokens[self._index - 2].text == "!":
             raise _error("!! can be read in two ways; write (n!)! if that is meant", token.position)
-        function = _factorial if token.text == "!" else _percent
-        self._emit(_Step(token.text, token.position, function, 1))
+        return self._apply(token, _factorial, value) if token.text == "!" else self._apply(token, _divide, value, 100)
 
     def _is_percent(self) -> bool:
         """Distinguish 50% from a remainder, which has an operand after it."""
@@ -707,7 +695,7 @@ class _Parser:
         return _error(f"{name.text[:40]} is not known; there are {known}", name.position)
 
 
-def _number(token: _Token) -> Exact:
+def _number(token: _Token) -> Number:
     """Read a number exactly: 0.1 is a tenth."""
     word = token.text
     if len(word) > MAX_DIGITS:
@@ -716,11 +704,6 @@ def _number(token: _Token) -> Exact:
         return int(word, 0)
     if word.isdigit():
         return int(word)
-    mantissa, _, power = word.lower().replace("。", ".").partition("e")
-    exponent = int(power or "0")
-    if abs(exponent) > MAX_EXPONENT:
+    if abs(int(word.lower().partition("e")[2] or "0")) > MAX_EXPONENT:
         raise _error(f"the exponent of a number is at most {MAX_EXPONENT}", token.position)
-    whole, _, decimals = mantissa.partition(".")
-    exponent -= len(decimals)
-    digits = int(whole + decimals)
-    return digits * 10**exponent if exponent >= 0 else _bounded(Fraction(digits, 10**-exponent))
+    return _bounded(Fraction(word.replace("。", ".")))

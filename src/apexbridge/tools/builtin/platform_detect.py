@@ -9,28 +9,20 @@ from apexbridge.tools.tool import Tool, ToolContext
 from apexbridge.wire import WireInput
 
 _ARCHITECTURES = {
-    "amd64": "x86_64",
-    "x64": "x86_64",
+    **dict.fromkeys(("amd64", "x64"), "x86_64"),
+    **dict.fromkeys(("i386", "i586", "i686"), "x86"),
     "aarch64": "arm64",
-    "i386": "x86",
-    "i586": "x86",
-    "i686": "x86",
 }
 _DISTRIBUTION_CHARACTERS = 100
 
 
 class PlatformInput(WireInput):
-    """Nothing is asked."""
+    pass
 
 
 def platform_detect(node_version: Callable[[], str | None], *, own_version: str) -> Tool:
-    """Create the tool.
-
-    Args:
-        own_version: the version of apexbridge.
-        node_version: returns the cached version of Node that skills run on; None if missing.
-    """
-    lasting = {
+    """`node_version` returns the cached version of Node that skills run on; None if missing."""
+    constant = {
         "os": platform.system().lower(),
         "arch": architecture(platform.machine()),
         "distribution": distribution(),
@@ -49,7 +41,7 @@ def platform_detect(node_version: Callable[[], str | None], *, own_version: str)
         node = node_version()
         return {
             "success": True,
-            **lasting,
+            **constant,
             "node": node.strip().removeprefix("v") if node else None,
             "cpus": usable_processors(),
         }
@@ -63,7 +55,6 @@ def architecture(machine: str) -> str:
 
 
 def distribution() -> str | None:
-    """The Linux distribution's name and version; None if unknown."""
     try:
         release = platform.freedesktop_os_release()
     except OSError:

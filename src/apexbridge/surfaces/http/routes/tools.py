@@ -9,7 +9,7 @@ from apexbridge.surfaces.http.deps import Caller, ServedBridge
 from apexbridge.surfaces.http.middleware.audit_trail import note
 from apexbridge.surfaces.http.transport.disconnect import unless_left
 from apexbridge.surfaces.http.transport.json_response import data_response, long_output_of
-from apexbridge.tools.confirmation import Approval, ApprovalDetail
+from apexbridge.tools.approvals import Approval, ApprovalDetail
 from apexbridge.tools.naming import SKILL_PREFIX, WireNames, wire_name
 from apexbridge.tools.registry import ToolRegistry
 from apexbridge.tools.tool import Tool, ToolResult

@@ -18,7 +18,7 @@ from apexbridge.disk import BLOCK_BYTES, Claim
 from apexbridge.errors import InvalidArchiveError, InvalidInputError, RequestError
 from apexbridge.skills.models import Profile
 from apexbridge.skills.package.archive import MAX_ARCHIVE_BYTES, MEGABYTE
-from apexbridge.storage.faults import storage_faults
+from apexbridge.storage.directory import storage_faults
 
 WRITE_BYTES = MEGABYTE
 """Written to disk at a time, in a thread."""

@@ -5,6 +5,8 @@ import errno
 import os
 import stat
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 ATTEMPTS = 32
@@ -38,8 +40,7 @@ _syscall.argtypes = (ctypes.c_long, ctypes.c_int, ctypes.c_char_p, ctypes.POINTE
 def open_beneath(folder: int, path: str, flags: int, *, links: bool = True) -> int:
     """Open a path with `openat2`; if that is missing or forbidden, with `walk_beneath`.
 
-    Raises:
-        OSError: EXDEV if a symlink leads out, ELOOP if a symlink is not followed, and the usual ones.
+    Raises OSError: EXDEV if a symlink leads out, ELOOP if a symlink is not followed, and the usual ones.
     """
     if sys.platform != "linux":
         return walk_beneath(folder, path, flags)
@@ -61,29 +62,36 @@ def open_beneath(folder: int, path: str, flags: int, *, links: bool = True) -> i
 def walk_beneath(folder: int, path: str, flags: int, *, links: bool = True) -> int:
     """Open a path component by component, for kernels without `openat2`. No symlink is followed.
 
-    Raises:
-        OSError: ELOOP for a symlink, and the usual ones.
+    Raises OSError: ELOOP for a symlink, and the usual ones.
     """
     *parents, name = path.split("/")
-    place = folder
+    current = folder
     try:
-        for part in parents:
-            deeper = _step(place, part, OPEN_FOLDER)
-            if place != folder:
-                os.close(place)
-            place = deeper
-        return _step(place, name, flags)
+        for parent in parents:
+            previous, current = current, _open_entry(current, parent, OPEN_FOLDER)
+            if previous != folder:
+                os.close(previous)
+        return _open_entry(current, name, flags)
     finally:
-        if place != folder:
-            os.close(place)
+        if current != folder:
+            os.close(current)
 
 
-def _step(place: int, name: str, flags: int) -> int:
+@contextmanager
+def opened(descriptor: int) -> Iterator[int]:
+    """Close a descriptor at the end of the block."""
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _open_entry(folder: int, name: str, flags: int) -> int:
     if name == "..":
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
     try:
-        return os.open(name, flags | os.O_NOFOLLOW, dir_fd=place)
+        return os.open(name, flags | os.O_NOFOLLOW, dir_fd=folder)
     except NotADirectoryError:  # also raised for a symlink if a folder is expected
-        if stat.S_ISLNK(os.lstat(name, dir_fd=place).st_mode):
+        if stat.S_ISLNK(os.lstat(name, dir_fd=folder).st_mode):
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP)) from None
         raise

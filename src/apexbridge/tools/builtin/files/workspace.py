@@ -1,23 +1,26 @@
 """The workspace as a caller sees it: its own folder, and the output of runs below `runs/`."""
 
+import asyncio
 import re
+from collections import defaultdict
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
-import anyio
-import anyio.to_thread
-
+from apexbridge._tasks import run_to_completion
 from apexbridge.disk import Disk
 from apexbridge.errors import InvalidInputError, PermissionDeniedError, RequestError
 from apexbridge.tools.builtin.files.beneath import Opener, open_beneath
-from apexbridge.tools.builtin.files.globs import Glob
-from apexbridge.tools.builtin.files.listing import Entry
+from apexbridge.tools.builtin.files.listing import Entry, Glob
 from apexbridge.tools.builtin.files.paths import RelativePath, read_path
 from apexbridge.tools.builtin.files.roots import Root
 
 RUNS = "runs"
+THREADS = 64
 THREADS_OF_A_KEY = 4
 KEYS = "keys"
 STREAMS = ("stdout", "stderr")
@@ -30,39 +33,33 @@ RunFolder = Callable[[str, str], Path | None]
 
 
 class Workspace:
-    """Finds files for callers: each API key has a folder below the root, callers without a key have the root."""
+    """Finds files for callers: each API key has a folder below the root, callers without a key have the root.
+
+    Paths are checked by `read_path`, and errors are those of `Root`.
+    """
 
     def __init__(self, root: Path, runs: RunFolder, *, opener: Opener = open_beneath, disk: Disk | None = None) -> None:
         self._root = root
         self._disk = disk or Disk(root)
-        self._limiters: dict[str, anyio.CapacityLimiter] = {}
         self._runs = runs
         self._opener = opener
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="workspace")
+        self._limits: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(THREADS_OF_A_KEY))
 
     async def in_thread(self, work: Callable[[], T], *, caller: str = "") -> T:
         """Run file operations in a thread. They are not abandoned if the caller is cancelled.
 
-        Each key has its own threads, so that it cannot use up the shared ones, which everything else needs.
+        A key gets only a few threads, so that it cannot use up those of the others.
         """
-        if not caller:
-            return await anyio.to_thread.run_sync(work)
-        limiter = self._limiters.get(caller)
-        if limiter is None:
-            limiter = self._limiters[caller] = anyio.CapacityLimiter(THREADS_OF_A_KEY)
-        return await anyio.to_thread.run_sync(work, limiter=limiter)
+        async with self._limits[caller] if caller else nullcontext():
+            return await run_to_completion(asyncio.get_running_loop().run_in_executor(self._threads, work))
 
-    def open_file(self, given: str, *, caller: str = "") -> BinaryIO:
-        """Open a file for reading.
-
-        Raises:
-            RequestError: FILE_NOT_FOUND.
-            PermissionDeniedError: the path leads out, or is not a regular file.
-            InvalidInputError: the path is not valid.
-        """
-        path = read_path(given)
-        if path.parts[:1] != (RUNS,):
-            return self._own(caller).open_file(path)
-        folder, inside = self._run(path, caller)
+    def open_file(self, path: str, *, caller: str = "") -> BinaryIO:
+        """Open a file for reading."""
+        known = read_path(path)
+        if known.parts[:1] != (RUNS,):
+            return self._own(caller).open_file(known)
+        folder, inside = self._run(known, caller)
         try:
             return self._artifacts(folder).open_file(inside)
         except RequestError:
@@ -71,48 +68,30 @@ class Workspace:
             return Root(folder, opener=self._opener).open_file(inside)
 
     def list_folder(
-        self, given: str = ".", *, caller: str = "", glob: Glob | None = None, deep: bool = False
+        self, path: str = ".", *, caller: str = "", glob: Glob | None = None, deep: bool = False
     ) -> tuple[list[Entry], bool]:
-        """The entries of a folder, with paths for `open_file`, and whether there may be more.
-
-        Raises:
-            RequestError: FILE_NOT_FOUND.
-            PermissionDeniedError: the path leads out.
-            InvalidInputError: the path is not valid, or is not a folder.
-        """
-        path = read_path(given)
-        if path.parts[:1] == (RUNS,):
-            folder, inside = self._run(path, caller)
+        """The entries of a folder, with paths for `open_file`, and whether there may be more."""
+        known = read_path(path)
+        if known.parts[:1] == (RUNS,):
+            folder, inside = self._run(known, caller)
             found, cut = self._artifacts(folder).list_folder(inside, glob=glob, deep=deep)
             if not inside.parts:
                 found = self._with_streams(found, folder, inside, glob)
         else:
-            found, cut = self._own(caller).list_folder(path, glob=glob, deep=deep)
-            if not path.parts:  # a real folder `runs` is hidden by the output of runs
+            found, cut = self._own(caller).list_folder(known, glob=glob, deep=deep)
+            if not known.parts:  # a real folder `runs` is hidden by the output of runs
                 found = [entry for entry in found if entry.path.partition("/")[0] != RUNS]
-        return [replace(entry, path="/".join((*path.parts, entry.path))) for entry in found], cut
+        return [replace(entry, path="/".join((*known.parts, entry.path))) for entry in found], cut
 
-    def write_file(self, given: str, data: bytes, *, caller: str = "", backup: bool = False) -> str | None:
-        """Write a whole file; returns the path of the backup, None if none was made.
-
-        Raises:
-            PermissionDeniedError: the path leads out, is not a regular file, or is below `runs/`.
-            InvalidInputError: the path is not valid.
-            ServerError: STORAGE_FULL.
-        """
-        return self._own(caller).write_file(_writable(given), data, backup=backup)
+    def write_file(self, path: str, data: bytes, *, caller: str = "", backup: bool = False) -> str | None:
+        """Write a whole file; returns the path of the backup, None if none was made."""
+        return self._own(caller).write_file(_writable(path), data, backup=backup)
 
     def append_to_file(
-        self, given: str, data: bytes, *, mark: bytes = b"", caller: str = "", backup: bool = False
+        self, path: str, data: bytes, *, mark: bytes = b"", caller: str = "", backup: bool = False
     ) -> tuple[int, str | None]:
-        """Append to a file, or create it with `mark` first; returns the bytes written and the path of the backup.
-
-        Raises:
-            PermissionDeniedError: the path leads out, is not a regular file, or is below `runs/`.
-            InvalidInputError: the path is not valid.
-            ServerError: STORAGE_FULL.
-        """
-        return self._own(caller).append_to_file(_writable(given), data, mark=mark, backup=backup)
+        """Append to a file, or create it with `mark` first; returns the bytes written and the path of the backup."""
+        return self._own(caller).append_to_file(_writable(path), data, mark=mark, backup=backup)
 
     def _own(self, caller: str) -> Root:
         if caller and not _CALLER.match(caller):
@@ -135,15 +114,14 @@ class Workspace:
 
     def _with_streams(self, found: list[Entry], folder: Path, inside: RelativePath, glob: Glob | None) -> list[Entry]:
         taken = {entry.path for entry in found}
-        streams, _ = Root(folder, opener=self._opener).list_folder(inside, glob=glob)
-        more = [
-            entry for entry in streams if entry.path in STREAMS and entry.type == "file" and entry.path not in taken
-        ]
-        return sorted([*found, *more], key=lambda entry: entry.path)
+        entries, _ = Root(folder, opener=self._opener).list_folder(inside, glob=glob)
+        streams = [entry for entry in entries if entry.path in STREAMS and entry.type == "file"]
+        more = [entry for entry in streams if entry.path not in taken]
+        return sorted([*found, *more], key=attrgetter("path"))
 
 
-def _writable(given: str) -> RelativePath:
-    path = read_path(given)
-    if path.parts[:1] == (RUNS,):
-        raise PermissionDeniedError(f"{path}: runs/ is what runs left; it cannot be written to")
-    return path
+def _writable(path: str) -> RelativePath:
+    known = read_path(path)
+    if known.parts[:1] == (RUNS,):
+        raise PermissionDeniedError(f"{known}: runs/ is what runs left; it cannot be written to")
+    return known

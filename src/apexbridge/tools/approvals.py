@@ -7,8 +7,9 @@ import secrets
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol
 
+from apexbridge._tasks import run_to_completion
 from apexbridge._time import now_ms
 from apexbridge.errors import ApexBridgeError, RequestError, SkillError, ToolError
 from apexbridge.tools.callview import summary_of, whole_of
@@ -27,22 +28,21 @@ MAX_REQUESTS_OF_CALLER = 20
 """Requests of one caller that may wait for a decision at a time; further ones do not wait."""
 MAX_REQUESTS_WITHOUT_KEY = 200
 """The same limit for all callers without a key together: they can be many people behind one proxy."""
-T = TypeVar("T")
 ApprovalState = Literal["waiting", "approved", "denied", "used"]
 
 
 class Approval(WireModel):
-    """A question that was put to a person, and what became of it; times in milliseconds since 1970."""
+    """A request for approval, and its decision; times in milliseconds since 1970."""
 
     id: str
     tool: str
     confirm: str
-    """What the person is asked."""
+    """The question to the person."""
     summary: str
-    """The call, shortened, so that one knows what one agrees to; empty once it is decided."""
+    """The call, shortened; empty once it is decided."""
     content_hash: str
     digest: str
-    """Of everything that the call consists of."""
+    """Hash of everything that the call consists of."""
     caller: str
     created_at: int
     expires_at: int
@@ -50,44 +50,23 @@ class Approval(WireModel):
 
 
 class ApprovalDetail(Approval):
-    """A question with the whole call."""
+    """An approval with the whole call."""
 
     call: str
-    """The call as JSON, up to 64 KB whole; empty once it is decided."""
+    """The call as JSON, up to 64 KB in full; empty once it is decided."""
 
 
 class ApprovalStore(Protocol):
-    """Stores approvals and their decisions."""
+    """Stores approvals; see `SqliteApprovals`."""
 
-    async def put(self, approval: dict[str, Any], *, call: str, own: int, total: int) -> Sequence[str]:
-        """Store a pending approval and delete expired ones; returns the ids dropped because of the limits."""
-
-    async def get(self, id: str) -> dict[str, Any] | None:
-        """An approval by its id; None if missing."""
-
-    async def call_of(self, id: str) -> str:
-        """The whole call to approve; empty once it was decided or has expired."""
-
-    async def waiting_for(self, digest: str, *, now: int) -> dict[str, Any] | None:
-        """The pending approval for the same call; None if missing."""
-
-    async def approved_for(self, digest: str, *, now: int) -> dict[str, Any] | None:
-        """An unused approval for the same call; None if missing."""
-
-    async def open(self, *, now: int) -> Sequence[dict[str, Any]]:
-        """All pending approvals, oldest first."""
-
-    async def decide(self, id: str, *, state: str, now: int) -> bool:
-        """Decide a pending approval and delete its call; False if it is not pending."""
-
-    async def use(self, id: str, *, admission: str, now: int) -> bool:
-        """Use an approval for one admission; False if it is not an unused approval."""
-
-    async def release(self, id: str, *, admission: str) -> bool:
-        """Make an approval valid again that this admission used; False for any other admission."""
-
-    async def forget(self, tool: str) -> Sequence[str]:
-        """Delete all approvals for a tool; returns their ids."""
+    async def put(self, approval: dict[str, Any], *, call: str, own: int, total: int) -> Sequence[str]: ...
+    async def get(self, id: str) -> dict[str, Any] | None: ...
+    async def latest(self, digest: str, state: ApprovalState, *, now: int) -> dict[str, Any] | None: ...
+    async def waiting(self, *, now: int) -> Sequence[dict[str, Any]]: ...
+    async def decide(self, id: str, *, state: str, now: int) -> bool: ...
+    async def use(self, id: str, *, admission: str, now: int) -> bool: ...
+    async def release(self, id: str, *, admission: str) -> bool: ...
+    async def forget(self, tool: str) -> Sequence[str]: ...
 
 
 class Admission:
@@ -103,9 +82,9 @@ class Admission:
         assert self._token is not None  # noqa: S101  # take precedes release and settle
         using = asyncio.ensure_future(self._store.use(self.approval, admission=self._token, now=now_ms()))
         try:
-            return await asyncio.shield(using)
+            return await run_to_completion(using)
         except asyncio.CancelledError:
-            if await _completed(using):
+            if using.result():
                 await self.release()
             raise
 
@@ -113,14 +92,14 @@ class Admission:
         """Make the approval valid again, because the call never began. Works once, also during a cancellation."""
         token, self._token = self._token, None
         if token is not None:
-            await _completed(asyncio.ensure_future(self._store.release(self.approval, admission=token)))
+            await run_to_completion(self._store.release(self.approval, admission=token))
 
     def settle(self) -> None:
         """Leave the approval used, because the call has begun."""
         self._token = None
 
 
-class Confirmation:
+class Approvals:
     """Requests approvals for dangerous calls, and accepts the decisions."""
 
     def __init__(self, store: ApprovalStore, *, enabled: bool = True) -> None:
@@ -151,48 +130,41 @@ class Confirmation:
             return None
         digest = _digest(tool, call, caller)
         if approval is None:
-            raise await self._question(tool, call, caller, digest)
-        given = await self.get(approval)
-        if given.digest != digest:
+            raise await self._request(tool, call, caller, digest)
+        if (await self.get(approval)).digest != digest:
             raise _invalid(
                 "it was given for another call, other files, another caller, or before the tool changed", tool
             )
         admission = Admission(self._store, approval)
         if not await admission.take():
-            raise _invalid(_why(await self.get(approval)), tool)
+            raise _invalid(_why_unusable(await self.get(approval)), tool)
         return admission
 
     async def get(self, id: str) -> Approval:
-        """An approval by its id.
+        """An approval by its id. Raises RequestError (APPROVAL_NOT_FOUND)."""
+        return Approval(**await self._row(id))
 
-        Raises:
-            RequestError: APPROVAL_NOT_FOUND.
-        """
+    async def detail(self, id: str) -> ApprovalDetail:
+        """An approval with the whole call. Raises RequestError (APPROVAL_NOT_FOUND)."""
+        return ApprovalDetail(**await self._row(id))
+
+    async def _row(self, id: str) -> dict[str, Any]:
         row = await self._store.get(id)
         if row is None:
             raise RequestError(f"There is no approval {id[:64]}", code="APPROVAL_NOT_FOUND")
-        return Approval(**row)
-
-    async def detail(self, id: str) -> ApprovalDetail:
-        """An approval with the whole call.
-
-        Raises:
-            RequestError: APPROVAL_NOT_FOUND.
-        """
-        known = await self.get(id)
-        return ApprovalDetail(**known.model_dump(by_alias=False), call=await self._store.call_of(id))
+        return row
 
     async def given_already(self, id: str) -> str | None:
         """The id of an unused approval for the same call; None if missing.
 
         For callers that cannot pass an approval id, such as a model.
         """
-        row = await self._store.approved_for((await self.get(id)).digest, now=now_ms())
+        row = await self._store.latest((await self.get(id)).digest, "approved", now=now_ms())
         return None if row is None else str(row["id"])
 
     async def waiting(self) -> list[Approval]:
         """Pending approvals, oldest first."""
-        return [Approval(**row) for row in await self._store.open(now=now_ms())]
+        return [Approval(**row) for row in await self._store.waiting(now=now_ms())]
 
     async def answer_to(self, id: str, *, seconds: float) -> Approval:
         """Wait until an approval is decided, dropped or expired, or the time is up; returns its current state.
@@ -202,35 +174,35 @@ class Confirmation:
         Raises:
             RequestError: APPROVAL_NOT_FOUND.
         """
-        known = await self.get(id)
-        most = MAX_REQUESTS_OF_CALLER if known.caller else MAX_REQUESTS_WITHOUT_KEY
-        if self._requests[known.caller] >= most:
-            return known
-        with self._listening(known) as decided:
-            left = min(seconds, (known.expires_at - now_ms()) / 1000)
+        approval = await self.get(id)
+        limit = MAX_REQUESTS_OF_CALLER if approval.caller else MAX_REQUESTS_WITHOUT_KEY
+        if self._requests[approval.caller] >= limit:
+            return approval
+        with self._listening(approval) as decided:
+            left = min(seconds, (approval.expires_at - now_ms()) / 1000)
             with suppress(TimeoutError):
                 async with asyncio.timeout(max(0.0, left)):
                     # Read it again after registering the listener: the decision may have come in between.
-                    while (known := await self.get(id)).state == "waiting":
+                    while (approval := await self.get(id)).state == "waiting":
                         await decided.wait()
                         decided.clear()
-        return known
+        return approval
 
     @contextmanager
-    def _listening(self, question: Approval) -> Iterator[asyncio.Event]:
+    def _listening(self, approval: Approval) -> Iterator[asyncio.Event]:
         decided = asyncio.Event()
-        listeners = self._listeners.setdefault(question.id, set())
+        listeners = self._listeners.setdefault(approval.id, set())
         listeners.add(decided)
-        self._requests[question.caller] += 1
+        self._requests[approval.caller] += 1
         try:
             yield decided
         finally:
             listeners.discard(decided)
             if not listeners:
-                self._listeners.pop(question.id, None)
-            self._requests[question.caller] -= 1
-            if not self._requests[question.caller]:
-                del self._requests[question.caller]
+                self._listeners.pop(approval.id, None)
+            self._requests[approval.caller] -= 1
+            if not self._requests[approval.caller]:
+                del self._requests[approval.caller]
 
     def _wake(self, *ids: str) -> None:
         for id in ids:
@@ -240,32 +212,29 @@ class Confirmation:
     async def decide(self, id: str, *, approve: bool) -> Approval:
         """Approve or deny a pending approval.
 
-        Raises:
-            RequestError: APPROVAL_NOT_FOUND.
-            ToolError: APPROVAL_INVALID, it was decided already or has expired.
+        Raises RequestError (APPROVAL_NOT_FOUND); ToolError (APPROVAL_INVALID) if it was decided already or has expired.
         """
-        known = await self.get(id)
+        approval = await self.get(id)
         state: ApprovalState = "approved" if approve else "denied"
         is_decided = await self._store.decide(id, state=state, now=now_ms())
         self._wake(id)
         if not is_decided:
-            raise ToolError(
-                f"This confirmation cannot be answered: {_why(await self.get(id))}", code="APPROVAL_INVALID"
-            )
-        return known.model_copy(update={"state": state})
+            reason = _why_unusable(await self.get(id))
+            raise ToolError(f"This approval cannot be decided: {reason}", code="APPROVAL_INVALID")
+        return approval.model_copy(update={"state": state})
 
     async def forget(self, tool: str) -> None:
         """Delete all approvals for a tool that was removed."""
         self._wake(*await self._store.forget(tool))
 
-    async def _question(self, tool: Tool, call: Mapping[str, Any], caller: str, digest: str) -> ApexBridgeError:
-        now = now_ms()
-        row = await self._store.waiting_for(digest, now=now + LEAST_LEFT_MS)
+    async def _request(self, tool: Tool, call: Mapping[str, Any], caller: str, digest: str) -> ApexBridgeError:
+        now, name = now_ms(), tool.id.removeprefix(SKILL_PREFIX)
+        row = await self._store.latest(digest, "waiting", now=now + LEAST_LEFT_MS)
         if row is None:
-            asked = Approval(
+            new = Approval(
                 id=secrets.token_hex(16),
                 tool=tool.id,
-                confirm=tool.metadata.confirm or f"Run {_called(tool)}? It calls itself dangerous.",
+                confirm=tool.metadata.confirm or f"Run {name}? It is marked dangerous.",
                 summary=summary_of(call),
                 content_hash=tool.metadata.content_hash,
                 digest=digest,
@@ -273,54 +242,41 @@ class Confirmation:
                 created_at=now,
                 expires_at=now + LIFETIME_MS,
             )
-            row = asked.model_dump(by_alias=False)
+            row = new.model_dump(by_alias=False)
             dropped = await self._store.put(row, call=whole_of(call), own=MAX_WAITING_OF_CALLER, total=MAX_WAITING)
             self._wake(*dropped)
-        question = Approval(**row)
         return _refusal(
             tool,
-            f"{_called(tool)} calls itself dangerous and runs only with a confirmation: {question.confirm}",
+            f"{name} is marked dangerous and needs approval: {row['confirm']}",
             "CONFIRMATION_REQUIRED",
-            approvalId=question.id,
-            confirm=question.confirm,
-            summary=question.summary,
-            expiresAt=question.expires_at,
+            approvalId=row["id"],
+            confirm=row["confirm"],
+            summary=row["summary"],
+            expiresAt=row["expires_at"],
         )
 
 
 def _digest(tool: Tool, call: Mapping[str, Any], caller: str) -> str:
     """Hash of tool, content, call and caller. If any of them changes, the approval is not valid."""
     metadata = tool.metadata
-    parts = [tool.id, metadata.content_hash, metadata.confirm, tool.description, caller, call]
-    text = json.dumps(parts, sort_keys=True, ensure_ascii=False, default=str)
+    covered = [tool.id, metadata.content_hash, metadata.confirm, tool.description, caller, call]
+    text = json.dumps(covered, sort_keys=True, ensure_ascii=False, default=str)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _why(approval: Approval) -> str:
+def _why_unusable(approval: Approval) -> str:
     if approval.state in ("used", "denied"):
         return {"used": "it has been used", "denied": "it was denied"}[approval.state]
     if approval.expires_at <= now_ms():
         return "it has expired"
-    return "nobody has approved it yet" if approval.state == "waiting" else "it has been answered"
+    return "it has not been approved yet" if approval.state == "waiting" else "it was decided already"
 
 
-async def _completed(work: "asyncio.Future[T]") -> T:
-    """Wait for a short operation even if this task is cancelled again; for handlers that re-raise the cancellation."""
-    while not work.done():
-        with suppress(asyncio.CancelledError):
-            await asyncio.shield(work)
-    return work.result()
-
-
-def _invalid(why: str, tool: Tool) -> ApexBridgeError:
-    return _refusal(tool, f"This confirmation does not count: {why}.", "APPROVAL_INVALID")
+def _invalid(reason: str, tool: Tool) -> ApexBridgeError:
+    return _refusal(tool, f"This approval is not valid: {reason}.", "APPROVAL_INVALID")
 
 
 def _refusal(tool: Tool, message: str, code: str, **details: Any) -> ApexBridgeError:
     if tool.id.startswith(SKILL_PREFIX):
-        return SkillError(message, code=code, skill=_called(tool), mode="sandbox", **details)
+        return SkillError(message, code=code, skill=tool.id.removeprefix(SKILL_PREFIX), mode="sandbox", **details)
     return ToolError(message, code=code, tool=tool.id, **details)
-
-
-def _called(tool: Tool) -> str:
-    return tool.id.removeprefix(SKILL_PREFIX)

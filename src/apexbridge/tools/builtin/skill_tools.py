@@ -1,0 +1,235 @@
+"""The tools for skills: `vector-search`, `read-skill` and `run-skill`. The bridge passes the skills and the search."""
+
+import asyncio
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any, BinaryIO, Protocol
+
+from pydantic import BaseModel, Field, model_validator
+
+from apexbridge._tasks import run_to_completion
+from apexbridge._text import CJK_RANGES
+from apexbridge.tools.allowance import Allowance
+from apexbridge.tools.builtin.files.paths import shown
+from apexbridge.tools.builtin.files.text_files import LineRange, read_lines
+from apexbridge.tools.naming import SKILL_IDENTIFIER, skill_tool_id
+from apexbridge.tools.tool import Tool, ToolContext, ToolMetadata, ToolResult
+from apexbridge.wire import WireInput, WireModel
+
+DESCRIPTION_TOKENS = 85
+ARGUMENT_TOKENS = 45
+"""With the name and the score, a hit stays below 150 tokens and five of them below 800."""
+CHARACTERS_PER_TOKEN = 8
+"""A text is cut to this many characters per token before its tokens are counted: a token has at most four bytes."""
+MAX_ARGUMENTS, MAX_ARGUMENT_CHARACTERS = 50, 200
+"""Limits of a signature: number of arguments, and length of each."""
+MAX_CHOICES = 8
+MAX_FILES = 50
+CUT = "…"
+NEXT_STEP = "Read one with load_skill(name) before you rely on it; run one with run_skill(name, input)."
+_CJK = re.compile(f"[{CJK_RANGES}]")
+
+
+class SkillSearch(Protocol):
+    """Finds skills by meaning."""
+
+    async def __call__(self, query: str, *, limit: int | None, for_model: bool, caller: str) -> BaseModel:
+        """The answer of the search route; `for_model` omits skills that a model must not find on its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instructions:
+    """A skill's instructions, with its files and scripts."""
+
+    name: str
+    mode: str
+    content: str
+    """The text of its SKILL.md, without the frontmatter."""
+    files: Sequence[str]
+    scripts: Sequence[str]
+    """Path of each script that can run, with its arguments if known."""
+    allowed_tools: Sequence[str] = ()
+
+
+class Skills(Protocol):
+    """The installed skills."""
+
+    async def instructions(self, name: str) -> Instructions: ...
+    async def open_file(self, name: str, path: str) -> BinaryIO: ...
+    async def run(self, call: Any, context: ToolContext) -> ToolResult:
+        """Run a skill, or one of its scripts, as `RunSkillInput` names it."""
+
+
+# -------------------------------------------------------------------------------------------------------- vector-search
+class VectorSearchInput(WireInput):
+    query: str = Field(description="What is to be done, in plain words.")
+    limit: int | None = Field(default=None, ge=1, le=100, description="At most this many; default 5.")
+
+
+def vector_search(search: SkillSearch) -> Tool:
+    @Tool.define(
+        "vector-search",
+        description="Find installed skills that can do something you have no tool for.",
+        parameters=VectorSearchInput,
+        metadata=ToolMetadata(category="builtin", tags=("skills", "search")),
+    )
+    async def tool(input: VectorSearchInput, context: ToolContext) -> ToolResult:
+        found = await search(
+            input.query,
+            limit=input.limit,
+            for_model=context.conversation_id is not None,
+            caller=context.caller,
+        )
+        answer = found.model_dump(mode="json", by_alias=True)
+        lines = []
+        for rank, hit in enumerate(answer["results"], 1):
+            kind = "instructions" if hit["mode"] == "direct" else "runs"
+            description = cut(hit["description"], DESCRIPTION_TOKENS)
+            lines.append(f"{rank}. {hit['name']} ({hit['score']:.2f}, {kind}): {description}")
+            skill = context.registry.find(skill_tool_id(hit["name"]))
+            if skill is not None and (arguments := signature(skill.parameters.schema)):
+                lines.append(f"   input: {cut(arguments, ARGUMENT_TOKENS)}")
+        return ToolResult(
+            output="\n".join([*lines, NEXT_STEP]) if lines else "No skill fits. Go on with what you have.",
+            data={"success": True, **answer},
+            notices=tuple(answer["warnings"]),
+        )
+
+    return tool
+
+
+def tokens(text: str) -> float:
+    """Estimated tokens of a text: one for each CJK character, and one for four bytes of other text."""
+    wide = len(_CJK.findall(text))
+    return wide + (len(text.encode("utf-8", "replace")) - 3 * wide) / 4
+
+
+def cut(text: str, limit: float) -> str:
+    """The text on one line, cut to a number of tokens; `…` marks the cut."""
+    # A token has at most four characters. White space is collapsed, so start with twice as many.
+    start = text[: int(limit * CHARACTERS_PER_TOKEN)]
+    line = " ".join(start.split())
+    if len(start) == len(text) and tokens(line) <= limit:
+        return line
+    used = tokens(CUT)
+    for index, character in enumerate(line):
+        used += tokens(character)
+        if used > limit:
+            line = line[:index]
+            break
+    return line.rstrip() + CUT
+
+
+def signature(schema: Mapping[str, Any]) -> str:
+    """A schema as a signature: `message: string, scope?: "api"|"cli"`."""
+    properties = schema.get("properties")
+    if not isinstance(properties, Mapping):
+        return ""
+    required = schema.get("required") or ()
+    return ", ".join(
+        f"{name}{'' if name in required else '?'}: {_type_text(own)}"[:MAX_ARGUMENT_CHARACTERS]
+        for name, own in islice(properties.items(), MAX_ARGUMENTS)
+        if name != "name" or not _is_identifier(own)
+    )
+
+
+def _type_text(schema: Any) -> str:
+    if not isinstance(schema, Mapping):
+        return "any"
+    if isinstance(choices := schema.get("enum"), list):
+        return "|".join(json.dumps(choice, ensure_ascii=False) for choice in choices[:MAX_CHOICES])
+    kind = schema.get("type", "any")
+    if isinstance(kind, list):
+        return "|".join(map(str, kind))
+    return f"{_type_text(schema.get('items', {}))}[]" if kind == "array" else str(kind)
+
+
+def _is_identifier(schema: Any) -> bool:
+    """Whether a `name` is the one that every skill tool takes, not a parameter of the skill."""
+    return isinstance(schema, Mapping) and str(schema.get("description")).startswith(SKILL_IDENTIFIER)
+
+
+# ----------------------------------------------------------------------------------------------------------- read-skill
+class ReadSkillInput(WireInput):
+    name: str = Field(description="The skill's name.")
+    path: str | None = Field(default=None, description="One of its files; without it, the instructions.")
+    offset: int = Field(default=0, ge=0, description="Lines to skip.")
+
+
+def read_skill(skills: Skills) -> Tool:
+    @Tool.define(
+        "read-skill",
+        description="Read a skill's instructions, or one of its files.",
+        parameters=ReadSkillInput,
+        metadata=ToolMetadata(category="builtin", tags=("skills",)),
+    )
+    async def tool(input: ReadSkillInput, context: ToolContext) -> ToolResult:
+        if input.path is not None:
+            line_range = LineRange(name=shown(input.path), offset=input.offset)
+            with await skills.open_file(input.name, input.path) as file:
+                lines = await run_to_completion(asyncio.to_thread(read_lines, file, line_range))
+            return ToolResult(output=lines.text, data={**lines.data, "name": input.name, "path": input.path})
+        found = await skills.instructions(input.name)
+        known = [tool.id for tool in context.registry.list()]
+        allowance = Allowance.of(found.name, found.allowed_tools, known=known)
+        context.conversation.allowance = allowance  # active until the next skill is read, or the request ends
+        return _instructions_result(found, allowance)
+
+    return tool
+
+
+def _instructions_result(found: Instructions, allowance: Allowance | None) -> ToolResult:
+    files = [path for path in found.files if path.lower() != "skill.md"]
+    sections = [found.content.strip()]
+    if found.scripts:
+        sections.append("Scripts, for run_skill(name, script, args or input):\n" + "\n".join(found.scripts))
+    if files:
+        more = f"\n… and {len(files) - MAX_FILES} more" if len(files) > MAX_FILES else ""
+        sections.append("Files, for load_skill(name, path):\n" + "\n".join(files[:MAX_FILES]) + more)
+    if allowance is not None:
+        sections.append(f"While you follow these instructions, only these tools may be called: {allowance.text}.")
+    data: dict[str, Any] = {
+        "success": True,
+        "name": found.name,
+        "mode": found.mode,
+        "content": found.content,
+        "files": list(found.files),
+        "scripts": list(found.scripts),
+        "allowedTools": list(found.allowed_tools),
+    }
+    return ToolResult(output="\n\n".join(sections), data=data, notices=allowance.warnings if allowance else ())
+
+
+# ------------------------------------------------------------------------------------------------------------ run-skill
+class RunSkillInput(WireModel):
+    name: str = Field(description="The skill's name.")
+    input: dict[str, Any] = Field(default_factory=dict, description="Its input.")
+    script: str | None = Field(default=None, description="One of its scripts, such as scripts/x.py.")
+    args: list[str] = Field(default_factory=list, description="The script's command-line arguments, one word each.")
+    files: list[str] = Field(default_factory=list, description="Workspace files it gets to read.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _find_misplaced_input(cls, fields: Any) -> Any:
+        """Models misplace a skill's input more often than anything else."""
+        if not isinstance(fields, dict):
+            return fields
+        misplaced = [fields[key] for key in ("arguments", "parameters", "args") if isinstance(fields.get(key), dict)]
+        fields = {key: value for key, value in fields.items() if key != "args" or not isinstance(value, dict)}
+        if misplaced and not fields.get("input"):
+            fields["input"] = misplaced[0]
+        return fields
+
+
+def run_skill(skills: Skills) -> Tool:
+    tool = Tool.define(
+        "run-skill",
+        description="Run a skill, or one of its scripts, in the sandbox.",
+        parameters=RunSkillInput,
+        execute=skills.run,
+        metadata=ToolMetadata(category="builtin", tags=("skills",)),
+    )
+    return replace(tool, admits_calls=True)
