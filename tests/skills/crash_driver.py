@@ -1,7 +1,7 @@
-"""Run one change in a child process that kills itself at a chosen step, then look at what a restart finds.
+"""Run one change in a child process that kills itself at a chosen step, then report the state after a restart.
 
-A step is anything the change does to the file system, seen through Python's audit events, so that no step is
-forgotten when the code changes. Run as a program of its own: it forks, which a process with threads should not.
+A step is any file system operation of the change, observed through Python's audit events: new code is covered
+automatically. This is its own program because it forks, and a process with threads should not fork.
 """
 
 import json
@@ -41,58 +41,58 @@ CHANGES: dict[str, Callable[[SkillManager], Awaitable[Any]]] = {
 
 
 @asynccontextmanager
-async def opened(data_dir: Path) -> AsyncIterator[SkillManager]:
-    """The library alone: the index can always be rebuilt."""
+async def open_manager(data_dir: Path) -> AsyncIterator[SkillManager]:
+    """Open the skills without the index, which can always be rebuilt."""
     data_dir.mkdir(exist_ok=True)
     database = Database(data_dir / DATABASE_FILE)
     try:
-        library = skill_manager(data_dir, database, WatchedIndex())
-        await library.initialize()
-        yield library
+        manager = skill_manager(data_dir, database, WatchedIndex())
+        await manager.initialize()
+        yield manager
     finally:
         database.close()
 
 
 async def prepare(data_dir: Path) -> None:
-    async with opened(data_dir) as library:
-        await library.install_skill(skill_zip("known", {"o.md": "x"}, description=OLD))
-        await library.install_skill(plugin_zip("q-one", "q-two", description=OLD, root="bag/"))
+    async with open_manager(data_dir) as manager:
+        await manager.install_skill(skill_zip("known", {"o.md": "x"}, description=OLD))
+        await manager.install_skill(plugin_zip("q-one", "q-two", description=OLD, root="bag/"))
 
 
-def change_and_die(data_dir: Path, change: str, step: int) -> bool:
-    """Whether the change was done before the step came."""
+def change_until_killed(data_dir: Path, change: str, step: int) -> bool:
+    """Kill the change at this step. Return whether it finished before."""
     child = os.fork()
     if child == 0:
         anyio.run(_change, data_dir, change, step)
         os._exit(0)
     _, status = os.waitpid(child, 0)
     if not os.WIFSIGNALED(status) and os.WEXITSTATUS(status):
-        raise SystemExit(f"{change} failed by itself at step {step}")
+        raise SystemExit(f"{change} failed before it was killed at step {step}")
     return not os.WIFSIGNALED(status)
 
 
 async def _change(data_dir: Path, change: str, step: int) -> None:
-    async with opened(data_dir) as library:
-        taken, armed = 0, True
+    async with open_manager(data_dir) as manager:
+        steps_taken, armed = 0, True
 
         def count(event: str, arguments: tuple[Any, ...]) -> None:
-            nonlocal taken
+            nonlocal steps_taken
             if armed and event in STEPS:
-                taken += 1
-                if taken == step:
+                steps_taken += 1
+                if steps_taken == step:
                     os.kill(os.getpid(), signal.SIGKILL)
 
         sys.addaudithook(count)
-        await CHANGES[change](library)
+        await CHANGES[change](manager)
         armed = False
 
 
-def look_after_restart(data_dir: Path) -> dict[str, Any]:
-    """What a restart finds, seen in a child of its own."""
+def state_after_restart(data_dir: Path) -> dict[str, Any]:
+    """Open the folder in another child process and return what it finds."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        os.write(writer, json.dumps(anyio.run(_look, data_dir)).encode())
+        os.write(writer, json.dumps(anyio.run(_state, data_dir)).encode())
         os._exit(0)
     os.close(writer)
     with os.fdopen(reader, "rb") as pipe:
@@ -101,39 +101,39 @@ def look_after_restart(data_dir: Path) -> dict[str, Any]:
     return dict(found)
 
 
-async def _look(data_dir: Path) -> dict[str, Any]:
-    async with opened(data_dir) as library:
+async def _state(data_dir: Path) -> dict[str, Any]:
+    async with open_manager(data_dir) as manager:
         skills = {}
-        for summary in await library.list_skills():
-            detail = await library.get_skill(summary.name)
+        for summary in await manager.list_skills():
+            detail = await manager.get_skill(summary.name)
             skills[detail.name] = [detail.description, detail.plugin, [file.path for file in detail.files]]
         folders = data_dir / "skills"
         return {
             "skills": skills,
-            "plugins": {plugin.name: plugin.skills for plugin in await library.list_plugins()},
-            "problems": [problem.reason for problem in await library.problems()],
+            "plugins": {plugin.name: plugin.skills for plugin in await manager.list_plugins()},
+            "problems": [problem.reason for problem in await manager.problems()],
             "folders": sorted(path.name for path in folders.iterdir()),
             "marked": sorted(path.parent.name for path in folders.glob("*/.vectorized")),
-            "left": sorted(str(path) for place in ("staging", "trash") for path in (data_dir / place).iterdir()),
+            "left": sorted(str(path) for name in ("staging", "trash") for path in (data_dir / name).iterdir()),
         }
 
 
 def main(base: Path, every: int) -> None:
     anyio.run(prepare, base / "before")
-    before = look_after_restart(base / "before")
+    before = state_after_restart(base / "before")
     report: dict[str, Any] = {}
     for change in CHANGES:
         done_dir = base / "done"
         shutil.copytree(base / "before", done_dir)
-        change_and_die(done_dir, change, sys.maxsize)
-        after = look_after_restart(done_dir)
+        change_until_killed(done_dir, change, sys.maxsize)
+        after = state_after_restart(done_dir)
         shutil.rmtree(done_dir)
         step, states, done = 1, [], False
         while not done:
             work = base / "work"
             shutil.copytree(base / "before", work)
-            done = change_and_die(work, change, step)
-            found = look_after_restart(work)
+            done = change_until_killed(work, change, step)
+            found = state_after_restart(work)
             states.append("old" if found == before else "new" if found == after else found)
             shutil.rmtree(work)
             step += every

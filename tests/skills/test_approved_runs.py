@@ -1,4 +1,4 @@
-"""Approved calls of dangerous skills: what was approved is what runs, once; and the gate is left on every path."""
+"""Approved calls of dangerous skills: exactly the approved call runs, once, and every path releases the gate."""
 
 import asyncio
 import json
@@ -21,14 +21,14 @@ from tests.making import skill_zip
 from tests.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("B16")]
-PATIENCE = 60
+TIMEOUT_SECONDS = 60
 READS = "import glob, sys\nprint([open(name).read() for name in sorted(glob.glob('input/*'))], sys.argv[1:])\n"
 WAITS = "import time\nprint('begun', flush=True)\ntime.sleep(60)\n"
 
 
 @pytest.fixture
 async def serial(data_dir: Path, embedder: Embedder) -> AsyncIterator[Bridge]:
-    """One run at a time, none waits."""
+    """One run at a time, no queue."""
     settings = Settings(data_dir=data_dir, sandbox_max_concurrency=1, sandbox_queue=0)
     async with Bridge.open(settings, watch=False, embedder=embedder) as opened:
         await install(opened, "danger", READS, dangerous=True)
@@ -48,27 +48,27 @@ def workspace_file(bridge: Bridge, name: str, content: str) -> Path:
     return path
 
 
-async def asked(bridge: Bridge, **call: Any) -> str:
+async def request_approval(bridge: Bridge, **call: Any) -> str:
     with pytest.raises(ApexBridgeError) as caught:
         await bridge.skills.execute_skill("danger", **call)
     assert caught.value.code == "CONFIRMATION_REQUIRED"
     return str(caught.value.details["approvalId"])
 
 
-async def approved(bridge: Bridge, **call: Any) -> str:
-    id = await asked(bridge, **call)
+async def approve_call(bridge: Bridge, **call: Any) -> str:
+    id = await request_approval(bridge, **call)
     await bridge.confirmation.decide(id, approve=True)
     return id
 
 
 async def code_of(work: Awaitable[Any]) -> str:
-    with pytest.raises(ApexBridgeError) as caught, anyio.fail_after(PATIENCE):
+    with pytest.raises(ApexBridgeError) as caught, anyio.fail_after(TIMEOUT_SECONDS):
         await work
     return caught.value.code
 
 
 async def run(bridge: Bridge, **call: Any) -> str:
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(TIMEOUT_SECONDS):
         result = await bridge.skills.execute_skill("danger", **call)
     assert isinstance(result, ExecutionResult)
     return result.stdout.strip()
@@ -78,37 +78,37 @@ async def state(bridge: Bridge, id: str) -> str:
     return (await bridge.confirmation.get(id)).state
 
 
-# ------------------------------------------------------------------------------------------------ what was approved
-async def test_a_file_that_changed_after_the_approval_is_not_run_with(bridge: Bridge) -> None:
+# ------------------------------------------------------------------------------------------------- approved content
+async def test_a_call_is_refused_if_a_file_changed_after_the_approval(bridge: Bridge) -> None:
     await install(bridge, "danger", READS, dangerous=True)
     path = workspace_file(bridge, "list.txt", "harmless")
-    id = await approved(bridge, files=["list.txt"])
+    id = await approve_call(bridge, files=["list.txt"])
     path.write_text("delete everything")
     assert await code_of(run(bridge, files=["list.txt"], approval=id)) == "APPROVAL_INVALID"
     path.write_text("harmless")
     assert await run(bridge, files=["list.txt"], approval=id) == "['harmless'] []"
 
 
-async def test_a_file_that_changes_after_it_was_hashed_does_not_reach_the_run(
+async def test_a_file_change_after_hashing_does_not_reach_the_run(
     bridge: Bridge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await install(bridge, "danger", READS, dangerous=True)
     path = workspace_file(bridge, "list.txt", "harmless")
-    id = await approved(bridge, files=["list.txt"])
+    id = await approve_call(bridge, files=["list.txt"])
     copy = HeldFiles.copy
 
-    def changed_in_place(held: HeldFiles, wanted: str, source: InputFile) -> None:
-        copy(held, wanted, source)
+    def change_after_copy(held: HeldFiles, asked_name: str, source: InputFile) -> None:
+        copy(held, asked_name, source)
         path.write_text("delete everything")  # the same inode, which is still open
 
-    monkeypatch.setattr(HeldFiles, "copy", changed_in_place)
+    monkeypatch.setattr(HeldFiles, "copy", change_after_copy)
     assert await run(bridge, files=["list.txt"], approval=id) == "['harmless'] []"
 
 
-async def test_the_question_names_each_file_with_its_digest(bridge: Bridge) -> None:
+async def test_an_approval_request_lists_each_file_with_its_digest(bridge: Bridge) -> None:
     await install(bridge, "danger", READS, dangerous=True)
     workspace_file(bridge, "list.txt", "abc")
-    detail = await bridge.confirmation.detail(await asked(bridge, files=["list.txt"]))
+    detail = await bridge.confirmation.detail(await request_approval(bridge, files=["list.txt"]))
     digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
     assert json.loads(detail.call)["files"] == [{"name": "list.txt", "bytes": 3, "sha256": digest}]
     assert digest in detail.summary
@@ -128,18 +128,18 @@ async def test_the_question_names_each_file_with_its_digest(bridge: Bridge) -> N
     ],
     ids=str,
 )
-async def test_an_approval_holds_for_nothing_else(bridge: Bridge, change: dict[str, Any]) -> None:
+async def test_an_approval_is_valid_for_the_exact_call_only(bridge: Bridge, change: dict[str, Any]) -> None:
     files = {"scripts/execute.py": READS, "scripts/other.py": READS}
     await bridge.skills.install_skill(skill_zip("danger", files=files, dangerous=True))
     for name in ("a.txt", "b.txt"):
         workspace_file(bridge, name, name)
     call: dict[str, Any] = {"timeout": 9000, "files": ["a.txt"]}
-    id = await approved(bridge, **call)
+    id = await approve_call(bridge, **call)
     assert await code_of(run(bridge, **{**call, **change}, approval=id)) == "APPROVAL_INVALID"
     assert await run(bridge, **call, approval=id) == "['a.txt'] []"
 
 
-# -------------------------------------------------------------------------------------------------------- used once
+# -------------------------------------------------------------------------------------------------------- single use
 async def disabled(bridge: Bridge, id: str) -> None:
     await bridge.skills.set_enabled("danger", False)
     assert await code_of(run(bridge, files=["a.txt"], approval=id)) == "TOOL_DISABLED"
@@ -174,15 +174,15 @@ async def by_tools(bridge: Bridge, id: str) -> None:
 
 async def cancelled(bridge: Bridge, id: str) -> None:
     for steps in range(0, 40, 4):
-        calling = asyncio.ensure_future(bridge.skills.execute_skill("danger", files=["a.txt"], approval=id))
+        task = asyncio.ensure_future(bridge.skills.execute_skill("danger", files=["a.txt"], approval=id))
         for _ in range(steps):
             await asyncio.sleep(0)
-        calling.cancel()
-        await asyncio.wait([calling])
+        task.cancel()
+        await asyncio.wait([task])
 
 
-async def unrelated_without_questions(bridge: Bridge, id: str) -> None:
-    """A dangerous call that needs no approval, brings one along, and fails."""
+async def approvals_disabled(bridge: Bridge, id: str) -> None:
+    """A dangerous call that needs no approval, sends one anyway, and fails."""
     confirmation = bridge.confirmation
     enabled, confirmation._enabled = confirmation._enabled, False
     try:
@@ -201,23 +201,23 @@ async def queue_full_of_tool(bridge: Bridge, id: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "fail", [disabled, tool_disabled, other_files, queue_full, by_tools, cancelled, unrelated_without_questions]
+    "fail", [disabled, tool_disabled, other_files, queue_full, by_tools, cancelled, approvals_disabled]
 )
-async def test_a_used_approval_stays_used_however_another_call_with_it_fails(
+async def test_a_used_approval_stays_used_when_another_call_with_it_fails(
     serial: Bridge, fail: Callable[[Bridge, str], Awaitable[None]]
 ) -> None:
     for name in ("a.txt", "b.txt"):
         workspace_file(serial, name, name)
-    id = await approved(serial, files=["a.txt"])
+    id = await approve_call(serial, files=["a.txt"])
     assert await run(serial, files=["a.txt"], approval=id) == "['a.txt'] []"
     await fail(serial, id)
     assert await state(serial, id) == "used"
     assert await code_of(run(serial, files=["a.txt"], approval=id)) == "APPROVAL_INVALID"
 
 
-async def test_a_call_that_never_began_leaves_its_approval_for_another_try(serial: Bridge) -> None:
+async def test_a_call_that_never_started_does_not_use_up_its_approval(serial: Bridge) -> None:
     workspace_file(serial, "a.txt", "a.txt")
-    id, by_tool = await approved(serial, files=["a.txt"]), await approved(serial)
+    id, by_tool = await approve_call(serial, files=["a.txt"]), await approve_call(serial)
     await queue_full(serial, id)
     busy = await serial.skills.runs.call(SkillCall(skill="waits"))
     assert isinstance(busy, Run)
@@ -231,10 +231,10 @@ async def test_a_call_that_never_began_leaves_its_approval_for_another_try(seria
 
 
 # --------------------------------------------------------------------------------------------------------- the gate
-async def gate_is_open(bridge: Bridge) -> None:
-    """No work is left, and a skill can be replaced and removed."""
+async def check_gate_is_open(bridge: Bridge) -> None:
+    """No work is active, and a skill can be replaced and removed."""
     await until(lambda: not bridge.skills.store.gate.working_count)
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(TIMEOUT_SECONDS):
         async with bridge.skills.store.gate.closed():
             pass
         await install(bridge, "danger", READS, dangerous=True)
@@ -256,15 +256,15 @@ STEPS = [
 @pytest.mark.slow
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("error", [RuntimeError, asyncio.CancelledError])
-async def test_a_failure_at_any_step_leaves_the_gate(
+async def test_a_failure_at_any_step_releases_the_gate(
     serial: Bridge, monkeypatch: pytest.MonkeyPatch, step: str, error: type[BaseException]
 ) -> None:
     workspace_file(serial, "a.txt", "a.txt")
-    id = await approved(serial, files=["a.txt"])
+    id = await approve_call(serial, files=["a.txt"])
     owner: Any = serial
     *path, name = step.split(".")
-    for part in path:
-        owner = getattr(owner, part)
+    for attribute in path:
+        owner = getattr(owner, attribute)
 
     def fails(*args: Any, **more: Any) -> Any:
         raise error
@@ -273,12 +273,12 @@ async def test_a_failure_at_any_step_leaves_the_gate(
         patch.setattr(type(owner), name, fails)
         with pytest.raises(error):
             await serial.skills.runs.call(SkillCall(skill="danger", files=["a.txt"], approval=id))
-    assert await state(serial, id) == "approved"  # only a run that began uses the approval
-    await gate_is_open(serial)
+    assert await state(serial, id) == "approved"  # only a run that started uses up the approval
+    await check_gate_is_open(serial)
 
 
 @pytest.mark.parametrize("mode", ["direct", "sandbox"])
-async def test_a_call_that_cannot_be_recorded_leaves_the_gate(
+async def test_a_call_that_cannot_be_recorded_releases_the_gate(
     serial: Bridge, monkeypatch: pytest.MonkeyPatch, mode: Any
 ) -> None:
     def fails(*args: Any, **more: Any) -> Any:
@@ -294,25 +294,25 @@ async def test_a_call_that_cannot_be_recorded_leaves_the_gate(
             if isinstance(started, Run):
                 started.cancel()
                 await started.result()
-    await gate_is_open(serial)
+    await check_gate_is_open(serial)
 
 
 @pytest.mark.slow
-async def test_calls_that_are_cancelled_at_any_moment_leave_the_gate(serial: Bridge) -> None:
+async def test_calls_that_are_cancelled_at_any_moment_release_the_gate(serial: Bridge) -> None:
     workspace_file(serial, "a.txt", "a.txt")
     for steps in range(0, 60, 3):
-        id = await approved(serial, input={"n": steps}, files=["a.txt"])
+        id = await approve_call(serial, input={"n": steps}, files=["a.txt"])
         call = serial.skills.execute_skill("danger", {"n": steps}, files=["a.txt"], approval=id)
-        calling = asyncio.ensure_future(call)
+        task = asyncio.ensure_future(call)
         for _ in range(steps):
             await asyncio.sleep(0)
-        calling.cancel()
-        await asyncio.wait([calling])
+        task.cancel()
+        await asyncio.wait([task])
         assert await state(serial, id) in ("approved", "used")
-    await gate_is_open(serial)
+    await check_gate_is_open(serial)
 
 
-async def test_a_pass_leaves_the_gate_once(serial: Bridge) -> None:
+async def test_closing_a_gate_entry_again_releases_it_only_once(serial: Bridge) -> None:
     gate = serial.skills.store.gate
     one, other = await gate.enter(), await gate.enter()
     for _ in range(3):

@@ -29,11 +29,11 @@ pytestmark = pytest.mark.anyio
 SKILL = "git-commit/"
 
 
-def good_with(*more: dict[str, Any], **lies: Any) -> bytes:
-    return raw_zip([*good_entries(), *more], **lies)
+def good_with(*more: dict[str, Any], **overrides: Any) -> bytes:
+    return raw_zip([*good_entries(), *more], **overrides)
 
 
-def linked(kind: int, name: str = "git-commit/x") -> bytes:
+def with_file_type(kind: int, name: str = "git-commit/x") -> bytes:
     return good_with(entry(name, b"/etc/passwd", mode=kind | 0o777))
 
 
@@ -80,16 +80,16 @@ UNSAFE_NAMES = {
 
 REFUSED: dict[str, tuple[bytes, str]] = {
     **{f"path {name}": (good_with(entry(path, b"evil")), "UNSAFE_PATH") for name, path in UNSAFE_NAMES.items()},
-    "symlink": (linked(stat.S_IFLNK), "UNSAFE_ENTRY"),
+    "symlink": (with_file_type(stat.S_IFLNK), "UNSAFE_ENTRY"),
     "symlink without unix system": (
         good_with(entry("git-commit/l", b"x", mode=stat.S_IFLNK, system=0)),
         "UNSAFE_ENTRY",
     ),
     "SKILL.md is a symlink": (raw_zip([entry("a/SKILL.md", b"/etc/passwd", mode=stat.S_IFLNK)]), "UNSAFE_ENTRY"),
-    "fifo": (linked(stat.S_IFIFO), "UNSAFE_ENTRY"),
-    "device": (linked(stat.S_IFCHR), "UNSAFE_ENTRY"),
-    "block device": (linked(stat.S_IFBLK), "UNSAFE_ENTRY"),
-    "socket": (linked(stat.S_IFSOCK), "UNSAFE_ENTRY"),
+    "fifo": (with_file_type(stat.S_IFIFO), "UNSAFE_ENTRY"),
+    "device": (with_file_type(stat.S_IFCHR), "UNSAFE_ENTRY"),
+    "block device": (with_file_type(stat.S_IFBLK), "UNSAFE_ENTRY"),
+    "socket": (with_file_type(stat.S_IFSOCK), "UNSAFE_ENTRY"),
     "folder mode on a file name": (good_with(entry("git-commit/x", mode=stat.S_IFDIR | 0o755)), "UNSAFE_ENTRY"),
     "folder with content": (good_with(entry("git-commit/x/", b"data")), "UNSAFE_ENTRY"),
     "same name twice": (good_with(entry("git-commit/SKILL.md", b"x")), "UNSAFE_ENTRY"),
@@ -188,7 +188,7 @@ REFUSED: dict[str, tuple[bytes, str]] = {
 
 @pytest.mark.requirement("D2")
 @pytest.mark.parametrize("case", REFUSED)
-async def test_a_refused_archive_has_its_code_and_leaves_no_trace(
+async def test_a_refused_archive_has_its_code_and_changes_no_files(
     skills: SkillManager, data_dir: Path, case: str
 ) -> None:
     await skills.install_skill(skill_zip("installed-before", {"scripts/execute.sh": "echo"}))
@@ -224,7 +224,7 @@ GOOD: dict[str, tuple[bytes, set[str]]] = {
         {"SKILL.md", "scripts/execute.js"},
     ),
     "streamed, with descriptors": (raw_zip([dict(item, flags=0x808) for item in good_entries()]), {"SKILL.md"}),
-    "room kept for zip64": (
+    "space reserved for zip64": (
         raw_zip([dict(item, extra=b"\1\0\x10\0" + b"\0" * 16) for item in good_entries()]),
         {"SKILL.md"},
     ),
@@ -257,7 +257,7 @@ GOOD: dict[str, tuple[bytes, set[str]]] = {
 
 @pytest.mark.requirement("D4")
 @pytest.mark.parametrize("case", GOOD)
-async def test_an_odd_but_good_archive_is_installed(skills: SkillManager, data_dir: Path, case: str) -> None:
+async def test_an_unusual_but_valid_archive_is_installed(skills: SkillManager, data_dir: Path, case: str) -> None:
     data, files = GOOD[case]
     receipt = await skills.install_skill(data)
     assert receipt.name == "git-commit"
@@ -269,7 +269,7 @@ async def test_an_odd_but_good_archive_is_installed(skills: SkillManager, data_d
     assert list((data_dir / "staging").iterdir()) == []
 
 
-async def test_modes_become_plain_and_keep_the_execute_bit(skills: SkillManager, data_dir: Path) -> None:
+async def test_file_modes_are_normalised_and_keep_the_execute_bit(skills: SkillManager, data_dir: Path) -> None:
     odd = entry("git-commit/suid", b"x", mode=0o104777)
     await skills.install_skill(good_with(odd, entry("git-commit/open", b"x", mode=0o100666)))
     folder = data_dir / "skills/git-commit"
@@ -281,14 +281,14 @@ async def test_modes_become_plain_and_keep_the_execute_bit(skills: SkillManager,
     assert modes["scripts"] == "0o755"
 
 
-async def test_a_shipped_marker_is_not_kept(skills: SkillManager, data_dir: Path) -> None:
+async def test_a_marker_in_the_archive_is_replaced(skills: SkillManager, data_dir: Path) -> None:
     await skills.install_skill(good_with(entry("git-commit/.vectorized", b"shipped")))
     assert "shipped" not in (data_dir / "skills/git-commit/.vectorized").read_text()
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.data())
-def test_no_damage_to_an_archive_raises_anything_but_a_skill_error(data: st.DataObject) -> None:
+def test_a_damaged_archive_raises_only_skill_errors(data: st.DataObject) -> None:
     whole = bytearray(raw_zip(good_entries(), comment=b"c"))
     for _ in range(data.draw(st.integers(1, 6))):
         whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
@@ -296,4 +296,4 @@ def test_no_damage_to_an_archive_raises_anything_but_a_skill_error(data: st.Data
     file = io.BytesIO(bytes(whole[:cut]) if data.draw(st.booleans()) else bytes(whole))
     with suppress(SkillError):
         for found in inspect(file):
-            assert sum(len(piece) for piece in read_entry(file, found)) == found.size
+            assert sum(len(chunk) for chunk in read_entry(file, found)) == found.size

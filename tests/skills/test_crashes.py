@@ -1,4 +1,4 @@
-"""Whatever the moment, a killed process leaves the old state or the new one, whole."""
+"""A process that is killed at any step leaves either the complete old state or the complete new one."""
 
 import json
 import subprocess
@@ -29,5 +29,5 @@ def test_a_kill_at_any_step_leaves_the_old_state_or_the_new_one(tmp_path: Path) 
     assert torn == {change: [] for change in report}
     for change, states in report.items():
         assert states[-1] == "new", change
-        assert states == sorted(states, reverse=True), f"{change}: once new, always new"
+        assert states == sorted(states, reverse=True), f"{change}: an old state follows a new one"
         assert len(states) > 5, change

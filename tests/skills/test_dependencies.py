@@ -1,4 +1,4 @@
-"""What a skill may ask an installer for, and everything it may not."""
+"""Dependencies that a skill may declare, and declarations that are refused."""
 
 import json
 import re
@@ -18,7 +18,7 @@ from apexbridge.skills.package.dependencies import (
 )
 
 REFERENCE = re.compile(r"(?m)^# /// (?P<type>[a-zA-Z0-9-]+)$\s(?P<content>(^#(| .*)$\s)+)^# ///$")
-"""Word for word from PEP 723."""
+"""Copied from PEP 723."""
 SCRIPT = """#!/usr/bin/env python3
 # /// script
 # requires-python = ">=3.8"
@@ -32,7 +32,7 @@ import requests
 
 
 def skill(folder: Path, **files: str | bytes) -> Path:
-    """A folder with these files; `__` stands for a slash."""
+    """Write these files. In their names, `__` becomes a slash and `_` a dot."""
     for name, content in files.items():
         path = folder / name.replace("__", "/").replace("_", ".")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -46,7 +46,7 @@ def block(toml: str) -> str:
 
 # ------------------------------------------------------------------------------------------------------------- found
 @pytest.mark.requirement("B21")
-def test_all_three_ways_to_declare_are_read(tmp_path: Path) -> None:
+def test_requirements_package_json_and_script_blocks_are_all_read(tmp_path: Path) -> None:
     package = {"dependencies": {"zod": "^3.1", "@scope/x": "latest"}, "devDependencies": {"jest": "file:../evil"}}
     folder = skill(
         tmp_path,
@@ -74,7 +74,7 @@ def test_a_skill_without_declarations_needs_no_layer(tmp_path: Path) -> None:
     assert (found.python_key("cpython-311"), found.node_key("node-20")) == (None, None)
 
 
-def test_files_beside_the_scripts_count_and_those_further_down_do_not(tmp_path: Path) -> None:
+def test_dependency_files_are_read_beside_the_scripts_and_not_deeper(tmp_path: Path) -> None:
     found = read_dependencies(
         skill(
             tmp_path,
@@ -107,12 +107,12 @@ def test_order_repetition_and_spelling_do_not_change_a_key(tmp_path: Path) -> No
 
 
 @pytest.mark.requirement("B21")
-def test_another_version_or_runtime_is_another_key() -> None:
-    wanted = Dependencies(python=("a==1",), node=(("a", "1"),))
+def test_each_version_and_runtime_has_its_own_key() -> None:
+    dependencies = Dependencies(python=("a==1",), node=(("a", "1"),))
     keys = {
-        wanted.python_key("cpython-311"),
-        wanted.python_key("cpython-312"),
-        wanted.node_key("node-20"),
+        dependencies.python_key("cpython-311"),
+        dependencies.python_key("cpython-312"),
+        dependencies.node_key("node-20"),
         Dependencies(python=("a==2",)).python_key("cpython-311"),
         Dependencies(python=("a@1",)).python_key("node-20"),
     }
@@ -120,7 +120,7 @@ def test_another_version_or_runtime_is_another_key() -> None:
     assert all(key and re.fullmatch(r"[0-9a-f]{32}", key) for key in keys)
 
 
-def test_what_this_machine_does_not_need_is_dropped(tmp_path: Path) -> None:
+def test_requirements_whose_markers_do_not_match_are_dropped(tmp_path: Path) -> None:
     text = "a; sys_platform == 'win32'\nb; python_version >= '3.8'\nc; extra == 'all'\n"
     found = read_dependencies(skill(tmp_path, requirements_txt=text))
     assert (found.python, found.problems) == (("b",), ())
@@ -168,7 +168,7 @@ def test_what_this_machine_does_not_need_is_dropped(tmp_path: Path) -> None:
         "name; " + "(" * 480,
     ],
 )
-def test_what_leads_an_installer_elsewhere_is_refused(tmp_path: Path, line: str) -> None:
+def test_a_requirement_that_is_not_a_plain_name_and_version_is_refused(tmp_path: Path, line: str) -> None:
     found = read_dependencies(skill(tmp_path, requirements_txt=f"# first\n{line}\n"))
     assert found.python == ()
     assert len(found.problems) == 1
@@ -214,7 +214,7 @@ def test_what_leads_an_installer_elsewhere_is_refused(tmp_path: Path, line: str)
         {"version": "1"},
     ],
 )
-def test_what_leads_npm_elsewhere_is_refused(tmp_path: Path, versions: object) -> None:
+def test_an_npm_version_that_is_not_a_range_or_tag_is_refused(tmp_path: Path, versions: object) -> None:
     if versions == "workspaces":
         package = {"dependencies": {}, "workspaces": ["packages/*"]}
     else:
@@ -249,19 +249,19 @@ def test_what_leads_npm_elsewhere_is_refused(tmp_path: Path, versions: object) -
         "1 || 2 || >=3.0.0-0 <4",
     ],
 )
-def test_a_plain_range_or_tag_is_taken(tmp_path: Path, versions: str) -> None:
+def test_a_plain_range_or_tag_is_accepted(tmp_path: Path, versions: str) -> None:
     found = read_dependencies(skill(tmp_path, package_json=json.dumps({"dependencies": {"name": versions}})))
     assert found.problems == ()
     assert len(found.node) == 1
 
 
 @pytest.mark.parametrize("name", ["../x", "a b", "", "-g", ".x", "@x", "@a/b/c", "a@1", "a:b", "a\nb"])
-def test_a_name_that_npm_would_not_give_is_refused(tmp_path: Path, name: str) -> None:
+def test_an_invalid_npm_package_name_is_refused(tmp_path: Path, name: str) -> None:
     found = read_dependencies(skill(tmp_path, package_json=json.dumps({"dependencies": {name: "1"}})))
     assert (found.node, len(found.problems)) == ((), 1)
 
 
-def test_two_versions_of_one_node_package_cannot_both_be_had(tmp_path: Path) -> None:
+def test_two_versions_of_one_node_package_are_a_problem(tmp_path: Path) -> None:
     found = read_dependencies(
         skill(
             tmp_path,
@@ -294,14 +294,14 @@ def test_two_versions_of_one_node_package_cannot_both_be_had(tmp_path: Path) -> 
         max_size=14,
     )
 )
-def test_blocks_are_found_where_the_reference_finds_them(lines: list[str]) -> None:
+def test_script_blocks_match_the_reference_regex(lines: list[str]) -> None:
     text = "\n".join(lines)
     expected = [
         "".join(line.removeprefix("#").removeprefix(" ") for line in match["content"].splitlines(keepends=True))
         for match in REFERENCE.finditer(text)
         if match["type"] == "script"
     ]
-    # One `splitlines` more than ours: a form feed inside a line.
+    # Unlike ours, `splitlines` above also splits at a form feed inside a line.
     assert [toml.replace("\x0c", "") for _, toml in script_blocks(text)] == [
         content.removesuffix("\n").replace("\x0c", "") for content in expected
     ]
@@ -322,17 +322,17 @@ def test_blocks_are_found_where_the_reference_finds_them(lines: list[str]) -> No
         (block('[[tool.uv.index]]\nurl = "https://example.com"'), 1),
     ],
 )
-def test_a_block_that_cannot_be_followed_is_a_problem(tmp_path: Path, text: str, line: int) -> None:
+def test_an_invalid_or_unsupported_block_is_a_problem(tmp_path: Path, text: str, line: int) -> None:
     problems = read_dependencies(skill(tmp_path, scripts__x_py=text)).problems
     assert [problem.split(" ")[0] for problem in problems] == [f"scripts/x.py:{line}:"]
 
 
-def test_a_tool_table_that_says_nothing_of_places_is_fine(tmp_path: Path) -> None:
+def test_a_tool_table_without_sources_is_accepted(tmp_path: Path) -> None:
     found = read_dependencies(skill(tmp_path, x_py=block('dependencies = ["a"]\ntool = {uv = {quiet = true}}')))
     assert (found.python, found.problems) == (("a",), ())
 
 
-# ------------------------------------------------------------------------------------------------------------ bounds
+# ------------------------------------------------------------------------------------------------------------ limits
 @pytest.mark.parametrize(
     ("name", "content"),
     [
@@ -352,12 +352,12 @@ def test_a_file_that_cannot_be_read_is_a_problem(tmp_path: Path, name: str, cont
     assert (found.is_empty, len(found.problems)) == (True, 1)
 
 
-def test_a_byte_order_mark_does_not_hide_anything(tmp_path: Path) -> None:
+def test_a_byte_order_mark_does_not_hide_dependencies(tmp_path: Path) -> None:
     folder = skill(tmp_path, requirements_txt="\ufeffa\n", x_py="\ufeff" + block('dependencies = ["b"]'))
     assert read_dependencies(folder).python == ("a", "b")
 
 
-def test_more_than_a_skill_needs_is_not_read(tmp_path: Path) -> None:
+def test_requirements_above_the_limit_are_not_read(tmp_path: Path) -> None:
     many = MAX_REQUIREMENTS + 50
     lines = "".join(f"p{number}\n" for number in range(many))
     packages = json.dumps({"dependencies": {f"p{number}": "1" for number in range(many)}})
@@ -368,17 +368,17 @@ def test_more_than_a_skill_needs_is_not_read(tmp_path: Path) -> None:
         assert len(found.problems) == 1
 
 
-def test_a_folder_with_too_many_scripts_says_so(tmp_path: Path) -> None:
+def test_a_folder_with_too_many_scripts_is_a_problem(tmp_path: Path) -> None:
     for number in range(MAX_FILES + 1):
         (tmp_path / f"{number}.py").touch()
     assert len(read_dependencies(tmp_path).problems) == 1
 
 
-def test_a_folder_that_is_gone_is_a_problem(tmp_path: Path) -> None:
+def test_a_missing_folder_is_a_problem(tmp_path: Path) -> None:
     assert len(read_dependencies(tmp_path / "gone").problems) == 1
 
 
-def test_links_are_not_followed(tmp_path: Path) -> None:
+def test_symlinks_are_not_followed(tmp_path: Path) -> None:
     elsewhere = skill(tmp_path / "elsewhere", requirements_txt="secret\n", x_py=block('dependencies = ["secret"]'))
     folder = tmp_path / "skill"
     folder.mkdir()
@@ -388,7 +388,7 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
     assert read_dependencies(folder) == Dependencies()
 
 
-def test_a_strangers_words_cannot_command_a_terminal(tmp_path: Path) -> None:
+def test_problems_and_sources_contain_no_terminal_escapes(tmp_path: Path) -> None:
     folder = skill(tmp_path, requirements_txt="\x1b[31m evil\n")
     (folder / "\x1b[2J.py").write_text(block("dependencies = 1"))
     (folder / "\x1b[3J.py").write_text(block('dependencies = ["a"]'))

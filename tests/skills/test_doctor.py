@@ -10,7 +10,7 @@ from tests.making import skill_markdown, write_skill
 
 
 @pytest.mark.parametrize(
-    ("ill", "healed"),
+    ("broken", "repaired"),
     [
         ("---\nname: x\ndescription: a: b\n---\nB\n", '---\nname: x\ndescription: "a: b"\n---\nB\n'),
         ("\ufeff---\nname: x\ndescription: d\n---\nB\n", "---\nname: x\ndescription: d\n---\nB\n"),
@@ -36,17 +36,17 @@ from tests.making import skill_markdown, write_skill
         ),
     ],
 )
-def test_a_repair_makes_a_sound_file_of_it(ill: str, healed: str) -> None:
-    assert repair(ill.encode(), "x").decode() == healed
-    assert read_skill_markdown(healed.encode(), folder="x", profile="seed").errors == ()
+def test_a_broken_file_is_repaired(broken: str, repaired: str) -> None:
+    assert repair(broken.encode(), "x").decode() == repaired
+    assert read_skill_markdown(repaired.encode(), folder="x", profile="seed").errors == ()
 
 
-def test_a_sound_file_is_left_alone() -> None:
+def test_a_valid_file_is_not_changed() -> None:
     data = skill_markdown("x").encode()
     assert repair(data, "x") == data
 
 
-def test_what_cannot_be_repaired_is_left_to_its_author(tmp_path: Path) -> None:
+def test_an_error_that_cannot_be_repaired_is_reported(tmp_path: Path) -> None:
     folder = write_skill(tmp_path, "x", markdown="---\nname: x\ndescription: d\nmode: odd\n---\n")
     diagnosis = diagnose(folder, write=True)
     assert [(finding.line, finding.severity) for finding in diagnosis.remaining] == [(4, "error")]
@@ -55,7 +55,7 @@ def test_what_cannot_be_repaired_is_left_to_its_author(tmp_path: Path) -> None:
     assert diagnose(huge).findings
 
 
-def test_a_repair_keeps_the_files_mode(tmp_path: Path) -> None:
+def test_a_repair_preserves_the_file_mode(tmp_path: Path) -> None:
     folder = write_skill(tmp_path, "x", markdown="# T\n\nWords.\n")
     (folder / "SKILL.md").chmod(0o640)
     assert diagnose(folder, write=True).repaired
@@ -65,7 +65,7 @@ def test_a_repair_keeps_the_files_mode(tmp_path: Path) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(st.text(max_size=200), st.booleans())
-def test_a_repair_is_done_once(text: str, fenced: bool) -> None:
+def test_a_repair_is_idempotent(text: str, fenced: bool) -> None:
     data = (f"---\nname: x\n{text}\n---\nbody\n" if fenced else text).encode()
-    healed = repair(data, "x")
-    assert repair(healed, "x") == healed
+    repaired = repair(data, "x")
+    assert repair(repaired, "x") == repaired

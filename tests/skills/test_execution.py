@@ -1,4 +1,4 @@
-"""What a call of a skill means: mode, script, placeholders, and what can be configured while running."""
+"""Calls of skills: mode, script and placeholders; and configuration that can change while running."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,7 +30,7 @@ async def execute(bridge: Bridge, name: str, *args: Any, **call: Any) -> Executi
 
 
 @pytest.mark.requirement("C5")
-async def test_scripts_of_a_pack_without_entry_are_run_by_name(bridge: Bridge) -> None:
+async def test_scripts_of_a_skill_without_an_entry_run_by_name(bridge: Bridge) -> None:
     skills, echo = bridge.skills, "import os, sys\nprint(sys.argv[1:], os.listdir('input'))\n"
     await skills.install_skill(
         skill_zip(files={"scripts/a.py": echo, "scripts/deep/b.sh": "", "scripts/data.json": "{}"})
@@ -44,7 +44,7 @@ async def test_scripts_of_a_pack_without_entry_are_run_by_name(bridge: Bridge) -
     assert result.stdout == "['--v'] ['f']\n"
     record = await bridge.runs.get(result.id)
     assert (record.script, record.content_hash) == ("scripts/a.py", detail.content_hash)
-    assert isinstance(await skills.execute_skill("git-commit"), DirectSkillResult), "the skill itself stays direct"
+    assert isinstance(await skills.execute_skill("git-commit"), DirectSkillResult), "the skill is still direct"
     for wrong in ("scripts/none.py", "SKILL.md", "scripts/data.json", "../x.py", "/bin/sh"):
         with pytest.raises(InvalidInputError, match="no script"):
             await skills.execute_skill("git-commit", script=wrong)
@@ -62,7 +62,7 @@ async def test_the_only_runnable_script_is_the_default(bridge: Bridge) -> None:
         await bridge.skills.execute_skill("none", mode="sandbox")
 
 
-async def test_a_skill_with_an_entry_runs_it_within_its_own_time(bridge: Bridge) -> None:
+async def test_a_skill_runs_its_entry_within_its_own_timeout(bridge: Bridge) -> None:
     entry = "import json, sys, time\nprint(json.load(sys.stdin), flush=True)\ntime.sleep(60)\n"
     files = {"scripts/execute.py": entry, "scripts/x.py": "import sys\nprint(sys.argv[1:])\n"}
     await bridge.skills.install_skill(skill_zip(files=files, timeout=3000))
@@ -71,7 +71,7 @@ async def test_a_skill_with_an_entry_runs_it_within_its_own_time(bridge: Bridge)
     assert (await execute(bridge, "git-commit", {"a": 1}, script="scripts/x.py")).stdout == "['--a', '1']\n"
 
 
-async def test_without_a_sandbox_nothing_runs(skills: SkillManager) -> None:
+async def test_a_skill_does_not_run_without_a_sandbox(skills: SkillManager) -> None:
     await skills.install_skill(skill_zip(files={"scripts/execute.js": ""}))
     with pytest.raises(SkillError) as caught:
         await skills.execute_skill("git-commit")
@@ -87,13 +87,13 @@ async def test_a_skill_tool_is_registered_and_unregistered(skills: SkillManager)
 
 
 @pytest.mark.parametrize("call", ["execute_skill", "execute_skill_direct"])
-async def test_executing_what_is_not_there_says_enoent(skills: SkillManager, call: str) -> None:
+async def test_executing_a_missing_skill_reports_enoent(skills: SkillManager, call: str) -> None:
     with pytest.raises(SkillError) as caught:
         await getattr(skills, call)("none")
     assert (caught.value.code, caught.value.message) == ("ENOENT", "Skills not found: none")
 
 
-async def test_a_folder_that_vanished_a_moment_ago_says_so(
+async def test_a_folder_that_was_just_moved_or_broken_is_reported(
     skills: SkillManager, data_dir: Path, tmp_path: Path
 ) -> None:
     await skills.install_skill(skill_zip())
@@ -156,7 +156,7 @@ async def test_the_configuration_can_be_read_and_changed(skills: SkillManager, w
         {"enable_direct_mode": 7},
     ],
 )
-async def test_a_bad_value_is_refused_whole(skills: SkillManager, bad: dict[str, object]) -> None:
+async def test_an_update_with_a_bad_value_changes_nothing(skills: SkillManager, bad: dict[str, object]) -> None:
     before = skills.get_config()
     with pytest.raises(InvalidInputError) as caught:
         await skills.update_config({"sandbox_timeout": 1234} | bad)
@@ -165,7 +165,7 @@ async def test_a_bad_value_is_refused_whole(skills: SkillManager, bad: dict[str,
 
 
 @pytest.mark.requirement("D14")
-async def test_with_direct_mode_off_direct_skills_refuse(skills: SkillManager) -> None:
+async def test_direct_skills_are_refused_if_direct_mode_is_off(skills: SkillManager) -> None:
     await skills.install_skill(skill_zip())
     await skills.update_config({"enable_direct_mode": False})
     for call in (skills.execute_skill("git-commit"), skills.execute_skill_direct("git-commit")):
@@ -175,7 +175,7 @@ async def test_with_direct_mode_off_direct_skills_refuse(skills: SkillManager) -
 
 
 @pytest.mark.requirement("D14")
-async def test_paths_change_while_running(skills: SkillManager, workshop: Workshop, tmp_path: Path) -> None:
+async def test_paths_can_change_while_running(skills: SkillManager, workshop: Workshop, tmp_path: Path) -> None:
     await skills.install_skill(skill_zip("here"))
     write_skill(tmp_path / "there", "there")
     write_skill(tmp_path / "extra", "extra")
@@ -189,28 +189,28 @@ async def test_paths_change_while_running(skills: SkillManager, workshop: Worksh
 
 
 @pytest.mark.requirement("D14")
-async def test_paths_do_not_change_under_a_run_or_an_install(
+async def test_paths_cannot_change_during_a_run_or_an_install(
     bridge: Bridge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     skills, embed, refused = bridge.skills, bridge.retrieval.embed, list[str]()
 
-    async def try_to_move() -> None:
+    async def try_to_change_paths() -> None:
         try:
             await skills.update_config({"customPaths": [str(tmp_path)]})
         except ServerError as error:
             refused.append(error.code)
         await skills.update_config({"sandboxTimeout": 4321})
 
-    async def move_while_embedding(documents: Sequence[IndexDocument]) -> Sequence[Any]:
-        await try_to_move()
+    async def change_paths_while_embedding(documents: Sequence[IndexDocument]) -> Sequence[Any]:
+        await try_to_change_paths()
         return await embed(documents)
 
-    monkeypatch.setattr(bridge.retrieval, "embed", move_while_embedding)
+    monkeypatch.setattr(bridge.retrieval, "embed", change_paths_while_embedding)
     await skills.install_skill(skill_zip(files={"scripts/execute.py": "import time\ntime.sleep(60)"}))
     await skills.update_skill_description("git-commit", "A new one for it.")
     run = await skills.runs.call(SkillCall(skill="git-commit"))
     assert isinstance(run, Run)
-    await try_to_move()
+    await try_to_change_paths()
     run.cancel()
     await run.result()
     assert refused == ["BUSY"] * 3
@@ -219,7 +219,7 @@ async def test_paths_do_not_change_under_a_run_or_an_install(
 
 
 @pytest.mark.requirement("D14")
-async def test_installs_that_come_while_paths_change_go_to_the_new_place(skills: SkillManager, tmp_path: Path) -> None:
+async def test_installs_during_a_path_change_go_to_the_new_folder(skills: SkillManager, tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(skills.update_config, {"skillsPath": str(tmp_path / "there")})
@@ -231,7 +231,7 @@ async def test_installs_that_come_while_paths_change_go_to_the_new_place(skills:
 
 
 @pytest.mark.requirement("D14")
-async def test_a_path_that_turns_out_to_be_useless_changes_nothing(skills: SkillManager) -> None:
+async def test_an_unusable_path_changes_nothing(skills: SkillManager) -> None:
     await skills.install_skill(skill_zip())
     before = skills.get_config()
     with pytest.raises((OSError, ServerError)):
@@ -242,7 +242,7 @@ async def test_a_path_that_turns_out_to_be_useless_changes_nothing(skills: Skill
 
 
 @pytest.mark.requirement("D14")
-async def test_paths_are_absolute_and_no_folder_counts_twice(
+async def test_paths_become_absolute_and_duplicate_folders_are_refused(
     skills: SkillManager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "extra").mkdir()
@@ -264,7 +264,7 @@ async def test_every_error_has_a_status(skills: SkillManager) -> None:
     assert {kind.default_code for kind in kinds(ApexBridgeError)} <= STATUS_OF_CODE.keys()
 
 
-def test_instructions_have_a_length_whatever_the_input_is() -> None:
+def test_rendered_instructions_and_warnings_are_limited() -> None:
     body = "{{input.a}}" * 2_000
     assert len(render(name="a", body=body, source_path="x", input={"a": "x" * 1_000}).content) == 2_000_000
     with pytest.raises(InvalidInputError, match="longer than"):

@@ -11,7 +11,7 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20
 
 
 @pytest.mark.requirement("C1")
-def test_the_block_stands_at_the_top_and_markdown_after_it() -> None:
+def test_the_block_is_at_the_top_and_the_markdown_follows() -> None:
     document = parse("---\nname: git-commit\ndescription: Commits.\n---\n# Title\n")
     assert {key: field.value for key, field in document.fields.items()} == {
         "name": "git-commit",
@@ -21,14 +21,14 @@ def test_the_block_stands_at_the_top_and_markdown_after_it() -> None:
 
 
 @pytest.mark.requirement("C2")
-def test_a_version_keeps_its_own_spelling() -> None:
+def test_a_version_keeps_its_spelling() -> None:
     field = parse("---\nversion: 1.10\ndate: 2026-01-31\n---\n").fields["version"]
     assert (field.raw, field.value) == ("1.10", 1.1)
     assert parse("---\ndate: 2026-01-31\n---\n").value("date") == "2026-01-31"
 
 
 @pytest.mark.parametrize(
-    ("block", "why"),
+    ("block", "reason"),
     [
         ("a: &x 1\nb: *x", "anchors"),
         ("a: !!python/object/apply:os.system [id]", "tag"),
@@ -49,13 +49,13 @@ def test_a_version_keeps_its_own_spelling() -> None:
         ("a: " + "x" * 70_000, "larger"),
     ],
 )
-def test_what_a_guard_refuses_is_named_with_its_line(block: str, why: str) -> None:
-    with pytest.raises(FrontmatterError, match=why) as caught:
+def test_a_refused_block_is_reported_with_its_line(block: str, reason: str) -> None:
+    with pytest.raises(FrontmatterError, match=reason) as caught:
         parse(f"---\n{block}\n---\n")
     assert caught.value.line >= 1
 
 
-def test_the_line_of_an_error_is_the_files_own() -> None:
+def test_the_line_of_an_error_counts_from_the_start_of_the_file() -> None:
     with pytest.raises(FrontmatterError) as caught:
         parse("---\nname: x\ndescription: a: b\n---\n")
     assert caught.value.line == 3
@@ -111,7 +111,7 @@ def test_plain_scalars_follow_the_core_schema(written: str, value: object) -> No
         ("---\nname: x\n  description: Does something useful\n---\nB", "Does something useful", "B"),
     ],
 )
-def test_a_broken_block_is_still_understood(text: str, description: str, body: str) -> None:
+def test_a_broken_block_is_parsed_leniently(text: str, description: str, body: str) -> None:
     document = parse_leniently(text)
     assert document.value("name") == "x"
     assert document.value("description") == description
@@ -160,7 +160,7 @@ def test_a_file_without_any_block_is_all_body() -> None:
         ("\ufefftext", '\ufeff---\nname: "x"\ndescription: "new"\n---\ntext'),
     ],
 )
-def test_an_edit_touches_the_description_and_nothing_else(before: str, after: str) -> None:
+def test_an_edit_changes_only_the_description(before: str, after: str) -> None:
     assert replace_description(before, "new", name="x") == after
 
 
@@ -181,7 +181,7 @@ def test_an_edit_touches_the_description_and_nothing_else(before: str, after: st
     newline=st.sampled_from(["\n", "\r\n"]),
     body=st.text(max_size=60).filter(lambda text: "\r" not in text),
 )
-def test_any_edit_of_anything_keeps_every_other_byte(
+def test_an_edit_preserves_the_other_fields_and_the_body(
     description: str, old: str, before: str, after: str, newline: str, body: str
 ) -> None:
     head, tail = f"---\n{before}description: ", f"\n{after}---\n{body}"
@@ -202,17 +202,17 @@ def test_any_edit_of_anything_keeps_every_other_byte(
 
 @settings(max_examples=300, deadline=None)
 @given(st.text(max_size=300))
-def test_any_text_can_be_read_leniently(text: str) -> None:
+def test_any_text_can_be_parsed_leniently(text: str) -> None:
     document = parse_leniently(f"---\n{text}\n---\nbody")
     assert document.text.endswith("body")
 
 
 @settings(max_examples=300, deadline=None)
 @given(TEXT)
-def test_a_quoted_value_reads_back_as_it_was(text: str) -> None:
+def test_a_quoted_value_round_trips(text: str) -> None:
     assert parse(f"---\nvalue: {quote(text)}\n---\n").value("value") == text
     assert "\n" not in quote(text)
 
 
-def test_quoting_leaves_readable_text_readable() -> None:
+def test_quoting_does_not_escape_unicode() -> None:
     assert quote('提交 "x"') == json.dumps('提交 "x"', ensure_ascii=False)

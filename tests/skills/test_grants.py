@@ -1,4 +1,4 @@
-"""Grants: nothing is given that was not asked for and granted, to this content, and secrets stay secret."""
+"""Grants: a skill has only permissions that it requests and that are granted to its content. Secrets stay secret."""
 
 import json
 import os
@@ -27,7 +27,7 @@ from tests.making import skill_zip
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("B20")]
 SECRET = "s3cr3t+/value with spaces"
-LOOKS = """
+PROBE = """
 import json, os, socket, sys
 given = json.loads(os.environ['INPUT_JSON'])
 found = {'env': {name: os.environ.get(name) for name in ('GREETING', 'TOKEN')}}
@@ -48,80 +48,80 @@ print(json.dumps(found))
 """
 
 
-class Answers(socketserver.StreamRequestHandler):
-    """Says back what it hears."""
-
+class EchoHandler(socketserver.StreamRequestHandler):
     def handle(self) -> None:
         self.wfile.write(b"pong " + self.rfile.read())
 
 
 @pytest.fixture
 def listener() -> Iterator[int]:
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Answers) as server:
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), EchoHandler) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield server.server_address[1]
         server.shutdown()
 
 
-async def install(bridge: Bridge, permissions: list[str], script: str = LOOKS) -> None:
+async def install(bridge: Bridge, permissions: list[str], script: str = PROBE) -> None:
     package = skill_zip("wants", files={"scripts/execute.py": script}, permissions=permissions)
     await bridge.skills.install_skill(package, overwrite=True)
 
 
-async def looked(bridge: Bridge, **given: Any) -> dict[str, Any]:
-    result = await bridge.skills.execute_skill("wants", given)
+async def probe(bridge: Bridge, **input: Any) -> dict[str, Any]:
+    result = await bridge.skills.execute_skill("wants", input)
     assert isinstance(result, ExecutionResult)
     assert result.success, result.stderr
     found: dict[str, Any] = json.loads(result.stdout)
     return found
 
 
-async def test_a_granted_host_is_reached_and_no_other(bridge: Bridge, listener: int) -> None:
-    wanted = f"net:127.0.0.1:{listener}"
-    await install(bridge, [wanted, f"net:localhost:{listener}"])
+async def test_only_granted_hosts_are_reachable(bridge: Bridge, listener: int) -> None:
+    permission = f"net:127.0.0.1:{listener}"
+    await install(bridge, [permission, f"net:localhost:{listener}"])
     hosts = [["127.0.0.1", listener], ["localhost", listener], ["127.0.0.1", listener + 1], ["192.0.2.1", 80]]
-    before = await looked(bridge, hosts=hosts)
+    before = await probe(bridge, hosts=hosts)
     assert {value for key, value in before.items() if key != "env"} == {"refused"}
-    await bridge.skills.grant("wants", wanted)
-    after = await looked(bridge, hosts=hosts)
+    await bridge.skills.grant("wants", permission)
+    after = await probe(bridge, hosts=hosts)
     assert after[f"127.0.0.1:{listener}"] == "pong ping"
     assert (after[f"127.0.0.1:{listener + 1}"], after["192.0.2.1:80"]) == ("refused", "refused")
     await bridge.skills.grant("wants", f"net:localhost:{listener}")
-    assert (await looked(bridge, hosts=hosts))[f"localhost:{listener}"] == "pong ping"
+    assert (await probe(bridge, hosts=hosts))[f"localhost:{listener}"] == "pong ping"
     result = await bridge.skills.execute_skill("wants")
     assert isinstance(result, ExecutionResult)
-    assert str(listener) in str(result.enforcement["net"]), "the result says what was let through"
-    await bridge.skills.revoke("wants", wanted)
+    assert str(listener) in str(result.enforcement["net"]), "the result lists the allowed hosts"
+    await bridge.skills.revoke("wants", permission)
     await bridge.skills.revoke("wants", f"net:localhost:{listener}")
-    assert (await looked(bridge, hosts=hosts))[f"127.0.0.1:{listener}"] == "refused"
+    assert (await probe(bridge, hosts=hosts))[f"127.0.0.1:{listener}"] == "refused"
 
 
-async def test_a_granted_address_that_is_not_of_this_host_leads_to_the_proxy(bridge: Bridge) -> None:
+async def test_a_granted_remote_address_goes_through_the_proxy(bridge: Bridge) -> None:
     await install(bridge, ["net:192.0.2.7:80"])
     await bridge.skills.grant("wants", "net:192.0.2.7:80")
-    found = await looked(bridge, hosts=[["192.0.2.7", 80], ["192.0.2.8", 80]])
+    found = await probe(bridge, hosts=[["192.0.2.7", 80], ["192.0.2.8", 80]])
     assert found["192.0.2.8:80"] == "refused"
-    assert found["192.0.2.7:80"] in ("", "refused"), "connected inside, and nobody answers from outside"
+    assert found["192.0.2.7:80"] in ("", "refused"), (
+        "the proxy may accept the connection, but the remote address does not answer"
+    )
 
 
-async def test_a_name_does_not_lead_into_the_operators_own_network(
+async def test_a_host_name_that_resolves_to_a_private_address_is_refused(
     bridge: Bridge, listener: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import asyncio
 
     loop = asyncio.get_running_loop()
 
-    async def lie(host: str, port: int, **_: Any) -> list[Any]:
+    async def resolve_to_loopback(host: str, port: int, **_: Any) -> list[Any]:
         return [(2, 1, 6, "", ("127.0.0.1", port))]
 
-    monkeypatch.setattr(loop, "getaddrinfo", lie)
+    monkeypatch.setattr(loop, "getaddrinfo", resolve_to_loopback)
     await install(bridge, [f"net:rebinding.example:{listener}"])
     await bridge.skills.grant("wants", f"net:rebinding.example:{listener}")
-    found = await looked(bridge, hosts=[["rebinding.example", listener]])
+    found = await probe(bridge, hosts=[["rebinding.example", listener]])
     assert "pong" not in found[f"rebinding.example:{listener}"]
 
 
-async def test_variables_and_paths_are_given_when_granted(
+async def test_variables_and_paths_are_available_only_when_granted(
     bridge: Bridge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GREETING", "hello")
@@ -134,19 +134,19 @@ async def test_variables_and_paths_are_given_when_granted(
     (tmp_path / "beside.txt").write_text("not me")
     await install(bridge, ["env:GREETING", f"fs:ro:{shown}"])
     paths = [str(shown / "a.txt"), str(tmp_path / "beside.txt")]
-    before = await looked(bridge, paths=paths)
+    before = await probe(bridge, paths=paths)
     assert (before["env"]["GREETING"], before[paths[0]]) == (None, "refused")
     for permission in ("env:GREETING", f"fs:ro:{shown}"):
         await bridge.skills.grant("wants", permission)
-    after = await looked(bridge, paths=paths)
+    after = await probe(bridge, paths=paths)
     assert (after["env"]["GREETING"], after[paths[0]], after[paths[1]]) == ("hello", "read me", "refused")
     monkeypatch.delenv("GREETING")
     with pytest.raises(ApexBridgeError) as caught:
-        await looked(bridge)
+        await probe(bridge)
     assert caught.value.code == "PERMISSION_DENIED"
 
 
-async def test_secrets_reach_the_skill_and_nobody_else(bridge: Bridge, data_dir: Path) -> None:
+async def test_secrets_reach_only_the_skill(bridge: Bridge, data_dir: Path) -> None:
     script = """
 import base64, os, sys, urllib.parse
 token = os.environ.get('TOKEN', 'none')
@@ -171,10 +171,10 @@ raise SystemExit(token)
     assert (data_dir / "secrets.json").stat().st_mode & 0o777 == 0o600
     result = await bridge.skills.execute_skill("wants")
     assert isinstance(result, ExecutionResult)
-    told = result.model_dump_json() + json.dumps(
+    payload = result.model_dump_json() + json.dumps(
         [event.data async for event in bridge.runs.events(result.id)], default=str
     )
-    assert SECRET not in told
+    assert SECRET not in payload
     assert result.stdout.startswith("***\n")
     assert result.error == "***"
     assert [file.path for file in result.files] == ["safe.txt"]
@@ -188,34 +188,34 @@ raise SystemExit(token)
         bridge.skills.grants.secrets.remove("TOKEN")
 
 
-async def test_secrets_kept_at_once_are_all_kept(bridge: Bridge) -> None:
+async def test_concurrent_secret_writes_are_all_saved(bridge: Bridge) -> None:
     async with anyio.create_task_group() as tasks:
         for number in range(30):
             tasks.start_soon(anyio.to_thread.run_sync, bridge.skills.grants.secrets.set, f"S{number}", "value")
     assert len(bridge.skills.grants.secrets.names()) == 30
 
 
-async def test_a_change_of_content_takes_every_grant_away(bridge: Bridge, data_dir: Path, listener: int) -> None:
-    wanted = f"net:127.0.0.1:{listener}"
-    await install(bridge, [wanted])
-    await bridge.skills.grant("wants", wanted)
-    assert (await bridge.skills.get_skill("wants")).grants == [wanted]
+async def test_a_content_change_voids_every_grant(bridge: Bridge, data_dir: Path, listener: int) -> None:
+    permission = f"net:127.0.0.1:{listener}"
+    await install(bridge, [permission])
+    await bridge.skills.grant("wants", permission)
+    assert (await bridge.skills.get_skill("wants")).grants == [permission]
     script = data_dir / "skills/wants/scripts/execute.py"
-    script.write_text(LOOKS + "# changed by hand, and nobody has noticed yet\n")
-    assert (await looked(bridge, hosts=[["127.0.0.1", listener]]))[f"127.0.0.1:{listener}"] == "refused"
+    script.write_text(PROBE + "# changed by hand, and nobody has noticed yet\n")
+    assert (await probe(bridge, hosts=[["127.0.0.1", listener]]))[f"127.0.0.1:{listener}"] == "refused"
     with pytest.raises(InvalidInputError, match="changed"):
-        await bridge.skills.grant("wants", wanted)
+        await bridge.skills.grant("wants", permission)
     await bridge.skills.reload_skill("wants")
     (view,) = await bridge.skills.grants_of("wants")
-    assert (view.permission, view.state) == (wanted, "void")
+    assert (view.permission, view.state) == (permission, "void")
     assert (await bridge.skills.get_skill("wants")).grants == []
-    await bridge.skills.grant("wants", wanted)
+    await bridge.skills.grant("wants", permission)
     await bridge.skills.uninstall_skill("wants")
-    await install(bridge, [wanted])
+    await install(bridge, [permission])
     assert [view.state for view in await bridge.skills.grants_of("wants")] == ["requested"]
 
 
-async def test_content_that_came_while_a_run_waited_does_not_run(data_dir: Path, embedder: Embedder) -> None:
+async def test_a_queued_run_fails_if_its_content_changed(data_dir: Path, embedder: Embedder) -> None:
     settings = Settings(data_dir=data_dir, sandbox_max_concurrency=1)
     async with Bridge.open(settings, watch=False, embedder=embedder) as bridge:
         bridge.skills.grants.secrets.set("TOKEN", SECRET)
@@ -236,7 +236,9 @@ async def test_content_that_came_while_a_run_waited_does_not_run(data_dir: Path,
         assert (record.state, record.result.stdout) == ("error", "")
 
 
-async def test_only_what_is_asked_for_can_be_granted_and_revoked(bridge: Bridge, data_dir: Path) -> None:
+async def test_only_requested_permissions_can_be_granted_and_only_granted_ones_revoked(
+    bridge: Bridge, data_dir: Path
+) -> None:
     await install(bridge, ["env:GREETING", f"fs:ro:{data_dir}", "fs:ro:/no/such/path", "net:*:443"])
     with pytest.raises(InvalidInputError, match="does not ask"):
         await bridge.skills.grant("wants", "env:OTHER")
@@ -250,7 +252,9 @@ async def test_only_what_is_asked_for_can_be_granted_and_revoked(bridge: Bridge,
         await bridge.skills.revoke("wants", "env:GREETING")
 
 
-async def test_a_grant_goes_with_its_skill_however_that_went(bridge: Bridge, data_dir: Path, tmp_path: Path) -> None:
+async def test_a_grant_is_removed_when_its_skill_is_moved_away_by_hand(
+    bridge: Bridge, data_dir: Path, tmp_path: Path
+) -> None:
     await install(bridge, ["env:GREETING"])
     await bridge.skills.grant("wants", "env:GREETING")
     (data_dir / "skills/wants").rename(tmp_path / "away")
@@ -260,7 +264,7 @@ async def test_a_grant_goes_with_its_skill_however_that_went(bridge: Bridge, dat
     assert [view.state for view in await bridge.skills.grants_of("wants")] == ["requested"]
 
 
-async def test_the_server_itself_is_never_granted(bridge: Bridge, data_dir: Path) -> None:
+async def test_access_to_the_server_is_never_granted(bridge: Bridge, data_dir: Path) -> None:
     (data_dir / "server.json").write_text(json.dumps({"url": "http://127.0.0.1:8420"}))
     await install(bridge, ["net:127.0.0.1:8420", "net:localhost:8420"])
     for permission in ("net:127.0.0.1:8420", "net:localhost:8420"):
@@ -305,7 +309,7 @@ async def test_the_server_itself_is_never_granted(bridge: Bridge, data_dir: Path
         "all",
     ],
 )
-def test_what_is_no_permission_is_refused(wrong: str) -> None:
+def test_an_invalid_permission_is_refused(wrong: str) -> None:
     with pytest.raises(InvalidInputError):
         parse(wrong)
 
@@ -322,23 +326,21 @@ def test_what_is_no_permission_is_refused(wrong: str) -> None:
         ("secret:TOKEN", "secret:TOKEN"),
     ],
 )
-def test_a_permission_has_one_way_to_be_written(written: str, canonical: str) -> None:
+def test_a_permission_has_one_canonical_form(written: str, canonical: str) -> None:
     assert parse(written).text == canonical
     assert parse(canonical).text == canonical
 
 
-async def test_what_is_asked_for_and_what_is_granted_are_compared_by_what_they_mean(
-    bridge: Bridge, tmp_path: Path
-) -> None:
+async def test_requested_and_granted_permissions_are_compared_in_canonical_form(bridge: Bridge, tmp_path: Path) -> None:
     shown = tmp_path / "shown"
     shown.mkdir()
     await install(bridge, ["net:EXAMPLE.com:0443", f"fs:ro:{shown}//.", "net:example.com:443"])
-    meant = ["net:example.com:443", f"fs:ro:{shown}"]
-    assert [view.permission for view in await bridge.skills.grants_of("wants")] == meant
+    canonical = ["net:example.com:443", f"fs:ro:{shown}"]
+    assert [view.permission for view in await bridge.skills.grants_of("wants")] == canonical
     await bridge.skills.grant("wants", "net:Example.COM:443")
     await bridge.skills.grant("wants", f"fs:ro:{shown}/")
     views = await bridge.skills.grants_of("wants")
-    assert [(view.permission, view.state) for view in views] == [(permission, "granted") for permission in meant]
+    assert [(view.permission, view.state) for view in views] == [(permission, "granted") for permission in canonical]
     await bridge.skills.revoke("wants", "net:EXAMPLE.com:00443")
     assert [view.state for view in await bridge.skills.grants_of("wants")] == ["requested", "granted"]
 
@@ -349,7 +351,7 @@ Mounter = Callable[..., Path]
 
 @pytest.fixture
 def mounted(tmp_path: Path) -> Iterator[Mounter]:
-    """Mounts something below the test's own folder, and takes it away again."""
+    """Mount below the test's folder, and unmount afterwards."""
     points: list[Path] = []
 
     def mount(source: str | Path, name: str, kind: str | None = None) -> Path:
@@ -359,24 +361,23 @@ def mounted(tmp_path: Path) -> Iterator[Mounter]:
         points.append(point)
         return point
 
-    assert os.getuid() == 0, "only root mounts: run the tests as root, for example in a container"
+    assert os.getuid() == 0, "mounting needs root: run the tests as root, for example in a container"
     try:
         yield mount
     finally:
         for point in reversed(points):
-            with suppress(OSError):  # the others have to go all the same
+            with suppress(OSError):  # unmount the others anyway
                 syscalls.unmount(str(point))
 
 
 async def check_refused(bridge: Bridge, paths: list[Path], reason: str) -> None:
-    """None of these paths is granted, for this reason."""
     await install(bridge, [f"fs:ro:{path}" for path in paths])
     for path in paths:
         with pytest.raises(InvalidInputError, match=reason):
             await bridge.skills.grant("wants", f"fs:ro:{path}")
 
 
-async def test_a_path_of_the_kernels_is_not_granted_wherever_it_is_mounted(
+async def test_kernel_file_systems_are_not_granted_at_any_mount_point(
     bridge: Bridge, mounted: Mounter, tmp_path: Path
 ) -> None:
     paths = [
@@ -390,7 +391,7 @@ async def test_a_path_of_the_kernels_is_not_granted_wherever_it_is_mounted(
     await check_refused(bridge, paths, "kernel")
 
 
-async def test_the_servers_data_are_not_granted_by_another_mount_or_name(
+async def test_server_data_is_not_granted_through_another_mount_or_hard_link(
     bridge: Bridge, data_dir: Path, mounted: Mounter, tmp_path: Path
 ) -> None:
     bridge.skills.grants.secrets.set("TOP", "topsecret")
@@ -409,7 +410,7 @@ async def test_the_servers_data_are_not_granted_by_another_mount_or_name(
     await check_refused(bridge, paths, "server's own data")
 
 
-async def test_a_run_is_checked_again_for_what_was_mounted_since(
+async def test_granted_paths_are_checked_for_new_mounts_before_each_run(
     bridge: Bridge, data_dir: Path, mounted: Mounter, tmp_path: Path
 ) -> None:
     shown = tmp_path / "shown"
@@ -418,7 +419,7 @@ async def test_a_run_is_checked_again_for_what_was_mounted_since(
     await bridge.skills.grant("wants", f"fs:ro:{shown}")
     mounted(data_dir, "shown")
     with pytest.raises(ApexBridgeError) as caught:
-        await looked(bridge)
+        await probe(bridge)
     assert "server's own data" in str(caught.value)
 
 
@@ -445,11 +446,11 @@ async def test_a_run_is_checked_again_for_what_was_mounted_since(
         ("fd00:ec2::254", False),
     ],
 )
-def test_only_addresses_of_the_internet_are_public(address: str, public: bool) -> None:
+def test_only_internet_addresses_are_public(address: str, public: bool) -> None:
     assert is_public(address) is public
 
 
 @pytest.mark.parametrize("bad", ["", "a\0b", "x" * 40_000, "\ud800"])
-async def test_a_secret_is_a_text_of_some_length(bridge: Bridge, bad: str) -> None:
+async def test_an_invalid_secret_value_is_refused(bridge: Bridge, bad: str) -> None:
     with pytest.raises(InvalidInputError):
         bridge.skills.grants.secrets.set("TOKEN", bad)

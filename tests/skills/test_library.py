@@ -1,4 +1,4 @@
-"""What is done where the kernel or the mount cannot do what we would like."""
+"""Fallbacks for kernels and mounts that lack an operation, and recovery from an interrupted fallback."""
 
 import errno
 from pathlib import Path
@@ -13,14 +13,14 @@ from tests.making import skill_zip, write_skill
 pytestmark = pytest.mark.anyio
 
 
-def cannot_exchange(one: Path, other: Path) -> None:
+def fail_to_exchange(one: Path, other: Path) -> None:
     raise OSError(errno.EINVAL, "Invalid argument")
 
 
-async def test_without_an_exchange_an_overwrite_still_works(
+async def test_an_overwrite_works_without_an_atomic_exchange(
     skills: SkillManager, data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("apexbridge.skills.store.library.exchange", cannot_exchange)
+    monkeypatch.setattr("apexbridge.skills.store.library.exchange", fail_to_exchange)
     await skills.install_skill(skill_zip(description="The first version of it."))
     await skills.install_skill(skill_zip(description="The second version of it."), overwrite=True)
     assert (await skills.get_skill("git-commit")).description == "The second version of it."
@@ -28,7 +28,9 @@ async def test_without_an_exchange_an_overwrite_still_works(
 
 
 @pytest.mark.parametrize("new_is_in_place", [False, True])
-async def test_a_swap_that_was_cut_off_is_finished(workshop: Workshop, data_dir: Path, new_is_in_place: bool) -> None:
+async def test_an_interrupted_swap_is_finished_at_the_next_start(
+    workshop: Workshop, data_dir: Path, new_is_in_place: bool
+) -> None:
     async with workshop.open() as skills:
         await skills.install_skill(skill_zip(description="The old version of it."))
     folder = data_dir / "skills/git-commit"
@@ -36,13 +38,13 @@ async def test_a_swap_that_was_cut_off_is_finished(workshop: Workshop, data_dir:
     if new_is_in_place:
         write_skill(data_dir / "skills", "git-commit", description="The new version of it.")
     async with workshop.open() as skills:
-        wanted = "The new version of it." if new_is_in_place else "The old version of it."
-        assert (await skills.get_skill("git-commit")).description == wanted
+        expected = "The new version of it." if new_is_in_place else "The old version of it."
+        assert (await skills.get_skill("git-commit")).description == expected
     assert [path.name for path in (data_dir / "skills").iterdir()] == ["git-commit"]
     assert list((data_dir / "trash").iterdir()) == []
 
 
-def test_where_a_rename_cannot_cross_the_staging_moves_to_the_skills(
+def test_staging_is_inside_the_skills_folder_if_renames_cannot_cross_devices(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rename = Path.rename

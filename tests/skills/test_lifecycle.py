@@ -1,4 +1,4 @@
-"""The life of a skill: install, list, show, edit, reload, uninstall, count."""
+"""The lifecycle of a skill: install, list, show, edit, reload, uninstall, statistics."""
 
 import asyncio
 import contextlib
@@ -42,7 +42,7 @@ async def test_an_install_extracts_indexes_marks_and_registers(
     assert "git-commit" in workshop.index.vectors
     assert (data_dir / "skills/git-commit/.vectorized").is_file()
     assert workshop.tool_names == ["git-commit"]
-    assert not list((data_dir / "staging").iterdir()), "the uploaded archive is not kept"
+    assert not list((data_dir / "staging").iterdir()), "the uploaded archive is deleted"
 
 
 @pytest.mark.requirement("D1")
@@ -69,13 +69,13 @@ async def test_a_folder_is_read_leniently_and_an_archive_is_not(skills: SkillMan
     assert (await skills.install_skill(flat, profile="lenient", filename="Flat One.zip")).name == "flat-one"
 
 
-async def test_a_source_that_is_not_there_is_a_clear_error(skills: SkillManager, tmp_path: Path) -> None:
+async def test_a_missing_source_is_reported(skills: SkillManager, tmp_path: Path) -> None:
     with pytest.raises(ApexBridgeError) as caught:
         await skills.install_skill(tmp_path / "nothing.zip")
     assert caught.value.code == "FILE_NOT_FOUND"
 
 
-async def test_a_folder_with_a_link_that_leads_out_is_refused(skills: SkillManager, tmp_path: Path) -> None:
+async def test_a_folder_with_a_symlink_to_the_outside_is_refused(skills: SkillManager, tmp_path: Path) -> None:
     folder = write_skill(tmp_path, "linked")
     (folder / "inside.md").symlink_to("SKILL.md")
     assert (await skills.install_skill(folder)).name == "linked"
@@ -90,7 +90,7 @@ async def test_a_folder_with_a_link_that_leads_out_is_refused(skills: SkillManag
 
 
 @pytest.mark.requirement("D2")
-async def test_all_errors_of_a_structure_are_told_at_once(skills: SkillManager, data_dir: Path) -> None:
+async def test_all_errors_of_a_structure_are_reported_together(skills: SkillManager, data_dir: Path) -> None:
     archive = zip_of({"git-commit/SKILL.md": "---\nname: Other\nmode: odd\n---\n"})
     with pytest.raises(InvalidSkillStructureError) as caught:
         await skills.install_skill(archive)
@@ -102,13 +102,13 @@ async def test_all_errors_of_a_structure_are_told_at_once(skills: SkillManager, 
 
 
 @pytest.mark.requirement("D2")
-async def test_a_missing_skill_file_is_named(skills: SkillManager) -> None:
+async def test_a_missing_skill_file_is_reported(skills: SkillManager) -> None:
     with pytest.raises(InvalidSkillStructureError, match=r"Invalid skill structure: SKILL\.md not found"):
         await skills.install_skill(zip_of({"git-commit/README.md": "x"}))
 
 
 @pytest.mark.requirement("D3")
-async def test_an_existing_skill_is_left_alone_without_overwrite(skills: SkillManager, data_dir: Path) -> None:
+async def test_an_existing_skill_is_not_changed_without_overwrite(skills: SkillManager, data_dir: Path) -> None:
     await skills.install_skill(skill_zip())
     before = walk(data_dir)
     with pytest.raises(SkillAlreadyExistsError) as caught:
@@ -119,7 +119,7 @@ async def test_an_existing_skill_is_left_alone_without_overwrite(skills: SkillMa
 
 
 @pytest.mark.requirement("D3")
-async def test_an_overwrite_replaces_everything_and_indexes_anew(
+async def test_an_overwrite_replaces_everything_and_indexes_again(
     skills: SkillManager, workshop: Workshop, data_dir: Path
 ) -> None:
     await skills.install_skill(skill_zip(files={"old.md": "x"}))
@@ -143,7 +143,7 @@ async def test_a_skill_is_never_missing_while_it_is_overwritten(skills: SkillMan
     await skills.install_skill(skill_zip())
     target, missing, done = data_dir / "skills/git-commit/SKILL.md", 0, anyio.Event()
 
-    def look() -> int:
+    def count_missing() -> int:
         count = 0
         while not done.is_set():
             count += not target.exists()
@@ -151,7 +151,7 @@ async def test_a_skill_is_never_missing_while_it_is_overwritten(skills: SkillMan
 
     async def watch() -> None:
         nonlocal missing
-        missing = await anyio.to_thread.run_sync(look)
+        missing = await anyio.to_thread.run_sync(count_missing)
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(watch)
@@ -161,7 +161,7 @@ async def test_a_skill_is_never_missing_while_it_is_overwritten(skills: SkillMan
     assert missing == 0
 
 
-async def test_of_many_installs_of_one_name_one_succeeds(skills: SkillManager) -> None:
+async def test_only_one_of_many_concurrent_installs_of_one_name_succeeds(skills: SkillManager) -> None:
     outcomes: list[str] = []
 
     async def install(number: int) -> None:
@@ -177,14 +177,14 @@ async def test_of_many_installs_of_one_name_one_succeeds(skills: SkillManager) -
     assert sorted(outcomes) == ["exists"] * 39 + ["installed"]
 
 
-async def test_many_names_install_at_once(skills: SkillManager) -> None:
+async def test_many_skills_install_concurrently(skills: SkillManager) -> None:
     async with anyio.create_task_group() as tasks:
         for number in range(60):
             tasks.start_soon(skills.install_skill, skill_zip(f"skill-{number}"))
     assert (await skills.list_skills()).total == 60
 
 
-async def test_an_index_that_fails_stops_the_install_before_anything_changes(
+async def test_an_index_failure_stops_an_install_or_edit_before_anything_changes(
     skills: SkillManager, workshop: Workshop, data_dir: Path
 ) -> None:
     await skills.install_skill(skill_zip("other"))
@@ -208,7 +208,7 @@ async def test_files_at_the_root_of_an_archive_are_refused(skills: SkillManager,
 
 
 @pytest.mark.requirement("D4")
-async def test_several_skills_side_by_side_are_named(skills: SkillManager) -> None:
+async def test_an_archive_with_several_skills_is_refused_with_their_names(skills: SkillManager) -> None:
     archive = zip_of({"pack/alpha/SKILL.md": skill_markdown("alpha"), "pack/beta/SKILL.md": skill_markdown("beta")})
     with pytest.raises(InvalidSkillStructureError, match="pack/alpha, pack/beta"):
         await skills.install_skill(archive)
@@ -216,7 +216,7 @@ async def test_several_skills_side_by_side_are_named(skills: SkillManager) -> No
 
 # ------------------------------------------------------------------------------------------------------ uninstall
 @pytest.mark.requirement("D5")
-async def test_an_uninstall_takes_folder_vectors_row_and_tool(
+async def test_an_uninstall_removes_folder_vectors_row_and_tool(
     skills: SkillManager, workshop: Workshop, data_dir: Path
 ) -> None:
     await skills.install_skill(skill_zip())
@@ -232,14 +232,14 @@ async def test_an_uninstall_takes_folder_vectors_row_and_tool(
 
 
 @pytest.mark.requirement("D5")
-async def test_uninstalling_what_is_not_there_says_so(skills: SkillManager) -> None:
+async def test_uninstalling_a_missing_skill_is_reported(skills: SkillManager) -> None:
     with pytest.raises(SkillNotFoundError) as caught:
         await skills.uninstall_skill("non-existent")
     assert caught.value.message == "Skills not found: non-existent"
     assert caught.value.code == "SKILL_NOT_FOUND"
 
 
-async def test_history_outlives_an_uninstall(skills: SkillManager) -> None:
+async def test_statistics_survive_an_uninstall(skills: SkillManager) -> None:
     await skills.install_skill(skill_zip())
     await skills.execute_skill("git-commit")
     await skills.uninstall_skill("git-commit")
@@ -249,7 +249,7 @@ async def test_history_outlives_an_uninstall(skills: SkillManager) -> None:
 
 # ----------------------------------------------------------------------------------------------------------- edit
 @pytest.mark.requirement("D6")
-async def test_an_edit_rewrites_the_description_and_indexes_anew(
+async def test_an_edit_rewrites_the_description_and_indexes_again(
     skills: SkillManager, workshop: Workshop, data_dir: Path
 ) -> None:
     markdown = "---\n# ours\nname: git-commit\ndescription: old # short\nversion: 1.10\n---\r\n# Body {{x}}\n"
@@ -270,7 +270,7 @@ async def test_an_edit_rewrites_the_description_and_indexes_anew(
 
 
 @pytest.mark.requirement("D6")
-async def test_no_other_field_can_be_edited(skills: SkillManager, data_dir: Path) -> None:
+async def test_only_the_description_can_be_edited(skills: SkillManager, data_dir: Path) -> None:
     await skills.install_skill(skill_zip())
     before = walk(data_dir)
     with pytest.raises(FieldNotEditableError) as caught:
@@ -281,7 +281,7 @@ async def test_no_other_field_can_be_edited(skills: SkillManager, data_dir: Path
 
 
 @pytest.mark.requirement("D6")
-async def test_a_file_without_frontmatter_gets_a_block_in_front(
+async def test_an_edit_adds_frontmatter_to_a_file_without_it(
     skills: SkillManager, tmp_path: Path, data_dir: Path
 ) -> None:
     await skills.install_skill(write_skill(tmp_path, "plain", markdown="# Plain\n\nWords of it.\n"))
@@ -292,7 +292,7 @@ async def test_a_file_without_frontmatter_gets_a_block_in_front(
 
 
 @pytest.mark.parametrize("bad", ["", "   ", "x" * 1025, "half \ud800", None, 5, {"description": ["x"]}, {}])
-async def test_a_description_that_does_not_fit_is_refused(skills: SkillManager, data_dir: Path, bad: object) -> None:
+async def test_an_invalid_description_is_refused(skills: SkillManager, data_dir: Path, bad: object) -> None:
     await skills.install_skill(skill_zip())
     before = walk(data_dir)
     with pytest.raises(InvalidInputError):
@@ -300,7 +300,7 @@ async def test_a_description_that_does_not_fit_is_refused(skills: SkillManager, 
     assert walk(data_dir) == before
 
 
-async def test_bytes_that_are_no_utf8_survive_an_edit(skills: SkillManager, tmp_path: Path, data_dir: Path) -> None:
+async def test_invalid_utf8_bytes_survive_an_edit(skills: SkillManager, tmp_path: Path, data_dir: Path) -> None:
     folder = write_skill(tmp_path, "latin")
     (folder / "SKILL.md").write_bytes(skill_markdown("latin").encode() + b"caf\xe9\n")
     await skills.install_skill(folder)
@@ -331,7 +331,7 @@ async def test_the_list_is_sorted_filtered_and_paged(skills: SkillManager) -> No
         await skills.list_skills(page=0)
 
 
-async def test_a_percent_sign_in_the_filter_is_only_a_percent_sign(skills: SkillManager) -> None:
+async def test_sql_wildcards_in_the_name_filter_are_literal(skills: SkillManager) -> None:
     await skills.install_skill(skill_zip())
     assert (await skills.list_skills(name="%")).total == 0
     assert (await skills.list_skills(name="_")).total == 0
@@ -339,7 +339,7 @@ async def test_a_percent_sign_in_the_filter_is_only_a_percent_sign(skills: Skill
 
 @pytest.mark.requirement("C6")
 @pytest.mark.requirement("C8")
-async def test_the_detail_of_a_skill_tells_everything(skills: SkillManager) -> None:
+async def test_the_detail_of_a_skill_includes_content_files_mode_and_permissions(skills: SkillManager) -> None:
     body = "# Title\n" + "0123456789" * 30
     await skills.install_skill(
         skill_zip(body=body, files={"scripts/execute.py": "1", "docs/deep/x.md": "x"}, permissions=["env:A"], timeout=5)
@@ -356,7 +356,7 @@ async def test_the_detail_of_a_skill_tells_everything(skills: SkillManager) -> N
 
 
 @pytest.mark.requirement("C1")
-async def test_a_lower_case_skill_file_is_taken_with_a_warning(skills: SkillManager) -> None:
+async def test_a_lower_case_skill_file_is_accepted_with_a_warning(skills: SkillManager) -> None:
     receipt = await skills.install_skill(zip_of({"git-commit/skill.md": skill_markdown()}))
     assert any("rename it to SKILL.md" in warning for warning in receipt.warnings)
     assert (await skills.get_skill("git-commit")).filename == "skill.md"
@@ -376,7 +376,7 @@ async def test_a_lower_case_skill_file_is_taken_with_a_warning(skills: SkillMana
         ({}, {"my file.md": "x"}, "odd file names"),
     ],
 )
-async def test_advice_comes_as_warnings(
+async def test_advice_is_reported_as_warnings(
     skills: SkillManager, fields: dict[str, str], files: dict[str, str], warning: str
 ) -> None:
     receipt = await skills.install_skill(skill_zip(files=files, **fields))
@@ -386,7 +386,7 @@ async def test_advice_comes_as_warnings(
 
 
 @pytest.mark.requirement("C7")
-async def test_links_that_lead_elsewhere_or_stand_in_code_are_no_concern(skills: SkillManager) -> None:
+async def test_external_links_and_links_in_code_cause_no_warning(skills: SkillManager) -> None:
     fenced = "````\n```\n[e](no.md)\n```\n````\n- item\n  ~~~ sh\n  [g](no.md)\n  ~~~\n``[h](no.md)`` `[c](no.md)`\n"
     links = "[w](https://x.org/a) [m](mailto:a@b.c) [t](#here) [abs](/etc)\n```\n[d](no.md)\n```\n[f](docs)\n"
     assert (await skills.install_skill(skill_zip(body=fenced + links, files={"docs/x.md": ""}))).warnings == []
@@ -395,13 +395,13 @@ async def test_links_that_lead_elsewhere_or_stand_in_code_are_no_concern(skills:
 @pytest.mark.parametrize(
     "body", ["x" + "`" * 200_000 + "x", "[" * 400_000, "](" * 200_000, "` `` " * 60_000, "~~~\n" * 90_000]
 )
-async def test_no_text_makes_the_advice_slow(skills: SkillManager, body: str) -> None:
+async def test_a_hostile_body_does_not_make_the_advice_slow(skills: SkillManager, body: str) -> None:
     with anyio.fail_after(60):
         assert (await skills.install_skill(skill_zip(body=body))).name == "git-commit"
 
 
 @pytest.mark.slow
-async def test_no_read_mixes_two_versions(skills: SkillManager) -> None:
+async def test_a_read_never_mixes_two_versions(skills: SkillManager) -> None:
     def version(number: int) -> bytes:
         return skill_zip(
             files={f"f{index}.md": str(number) for index in range(20)}, description=f"Version number {number}."
@@ -426,7 +426,7 @@ async def test_no_read_mixes_two_versions(skills: SkillManager) -> None:
         done.set()
 
 
-async def test_a_folder_removed_by_hand_a_moment_ago_is_not_found(
+async def test_a_folder_that_was_just_removed_by_hand_is_not_found(
     skills: SkillManager, data_dir: Path, tmp_path: Path
 ) -> None:
     for name in ("one", "two", "three"):
@@ -443,7 +443,7 @@ async def test_a_folder_removed_by_hand_a_moment_ago_is_not_found(
     assert "one" not in [skill.name for skill in await skills.list_skills()]
 
 
-async def test_a_link_that_leads_nowhere_takes_a_name(skills: SkillManager, data_dir: Path) -> None:
+async def test_a_dangling_symlink_occupies_a_name(skills: SkillManager, data_dir: Path) -> None:
     (data_dir / "skills/git-commit").symlink_to("nowhere")
     with pytest.raises(SkillAlreadyExistsError):
         await skills.install_skill(skill_zip())
@@ -451,7 +451,7 @@ async def test_a_link_that_leads_nowhere_takes_a_name(skills: SkillManager, data
     assert (data_dir / "skills/git-commit/SKILL.md").is_file()
 
 
-async def test_files_are_read_only_inside_the_skill(skills: SkillManager, data_dir: Path) -> None:
+async def test_only_files_inside_the_skill_can_be_read(skills: SkillManager, data_dir: Path) -> None:
     await skills.install_skill(skill_zip(files={"docs/中文 名.md": "text"}))
     with await skills.open_skill_file("git-commit", "docs/中文 名.md") as file:
         assert file.read() == b"text"
@@ -476,9 +476,7 @@ async def test_files_are_read_only_inside_the_skill(skills: SkillManager, data_d
         assert caught.value.code == "FILE_NOT_FOUND"
 
 
-async def test_what_shrinks_too_well_can_still_be_exported_and_installed_again(
-    skills: SkillManager, tmp_path: Path
-) -> None:
+async def test_an_export_with_a_high_compression_ratio_installs_again(skills: SkillManager, tmp_path: Path) -> None:
     await skills.install_skill(write_skill(tmp_path, "zeros", {"zeros.txt": "0" * 3_000_000}))
     with await skills.export_skill("zeros") as exported:
         assert (await skills.install_skill(exported.read(), overwrite=True)).replaced
@@ -529,7 +527,7 @@ async def test_an_export_installs_again_with_the_same_content(skills: SkillManag
         ({"metadata": {"apex": {"entrypoint": "bin/run.py"}}}, {"bin/run.py": ""}, "auto", "sandbox"),
     ],
 )
-async def test_the_mode_is_what_it_says_or_what_it_has(
+async def test_the_mode_comes_from_the_frontmatter_the_default_or_the_files(
     workshop: Workshop, fields: dict[str, str], files: dict[str, str], default: str, mode: str
 ) -> None:
     async with workshop.open(default_mode=default) as skills:
@@ -558,11 +556,11 @@ async def test_an_operator_can_require_entry_scripts(workshop: Workshop, tmp_pat
 
 # ------------------------------------------------------------------------------------------------------- statistics
 @pytest.mark.requirement("D8")
-async def test_the_library_is_counted(skills: SkillManager) -> None:
+async def test_statistics_count_skills_tags_modes_and_calls(skills: SkillManager) -> None:
     await skills.install_skill(skill_zip("one", tags=["git", "vcs"], files={"scripts/execute.js": ""}))
     await skills.install_skill(skill_zip("two", tags=["git"]))
     await skills.install_skill(skill_zip("three"))
-    for success in (True, False):  # as runs are counted where they end
+    for success in (True, False):  # as a run is counted when it ends
         await skills._statistics.record("one", success=success, duration_ms=150)
     await skills.execute_skill("two")
     statistics = await skills.statistics()
@@ -644,21 +642,21 @@ async def test_a_disabled_skill_is_listed_and_not_run(skills: SkillManager, work
 
 
 # ---------------------------------------------------------------------------------------------------- cancellation
-async def test_a_caller_that_is_cancelled_leaves_nothing_half_done(
+async def test_an_install_is_completed_when_its_caller_is_cancelled(
     skills: SkillManager, data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun, put = threading.Event(), Library.put
+    started, put = threading.Event(), Library.put
 
     def slow_put(self: Library, staged: StagedSkill, target: Path) -> None:
-        begun.set()
+        started.set()
         put(self, staged, target)
 
     monkeypatch.setattr(Library, "put", slow_put)
     for number in range(10):
-        begun.clear()
+        started.clear()
         files = {f"f{index}.md": str(number) for index in range(30)}
         task = asyncio.ensure_future(skills.install_skill(skill_zip(f"s-{number}", files)))
-        await anyio.to_thread.run_sync(begun.wait, 5)
+        await anyio.to_thread.run_sync(started.wait, 5)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -666,7 +664,7 @@ async def test_a_caller_that_is_cancelled_leaves_nothing_half_done(
         assert list((data_dir / "staging").iterdir()) == []
 
 
-async def test_a_caller_that_gives_up_early_leaves_the_old_state_or_the_new_one(
+async def test_a_caller_that_times_out_leaves_the_old_state_or_the_new_one(
     skills: SkillManager, workshop: Workshop, data_dir: Path
 ) -> None:
     for number in range(30):

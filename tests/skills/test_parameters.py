@@ -1,4 +1,4 @@
-"""Parameters as packages write them, and the schema that becomes of them."""
+"""Parameters as packages declare them, and the schema derived from them."""
 
 from datetime import date
 from typing import Any
@@ -10,12 +10,12 @@ from apexbridge.skills.package.parameters import declared_schema, tool_schema
 from apexbridge.tools.schema import SchemaParameters
 
 
-def problems(schema: dict[str, Any] | None, given: dict[str, Any]) -> list[str]:
+def problems(schema: dict[str, Any] | None, input: dict[str, Any]) -> list[str]:
     assert schema is not None
-    return [problem.path for problem in SchemaParameters(schema).read(given)[1]]
+    return [problem.path for problem in SchemaParameters(schema).read(input)[1]]
 
 
-def test_a_json_schema_stays_as_it_is() -> None:
+def test_a_json_schema_is_not_changed() -> None:
     schema = {
         "type": "object",
         "properties": {"city": {"type": "string", "minLength": 1}, "days": {"type": "integer", "maximum": 7}},
@@ -25,7 +25,7 @@ def test_a_json_schema_stays_as_it_is() -> None:
     assert declared_schema(schema) == (schema, [])
 
 
-def test_a_schema_without_a_type_is_one_of_an_object() -> None:
+def test_a_schema_without_a_type_gets_the_type_object() -> None:
     assert declared_schema({"properties": {"city": {"type": "string"}}}) == (
         {"type": "object", "properties": {"city": {"type": "string"}}},
         [],
@@ -73,12 +73,12 @@ def test_names_with_details_become_properties() -> None:
         ("Boolean", "boolean"),
     ],
 )
-def test_the_words_that_people_use_for_types_are_understood(word: str, type: str) -> None:
+def test_common_type_aliases_are_accepted(word: str, type: str) -> None:
     assert declared_schema({"x": word})[0] == {"type": "object", "properties": {"x": {"type": type}}}
     assert declared_schema({"x": {"type": word}})[0] == {"type": "object", "properties": {"x": {"type": type}}}
 
 
-def test_a_name_may_have_a_type_or_a_description_alone() -> None:
+def test_a_parameter_may_have_only_a_type_or_only_a_description() -> None:
     schema, warnings = declared_schema(
         {"city": "string", "why": "What the report is for", "days": "list[int]", "tags": "string[]", "note": None}
     )
@@ -93,7 +93,7 @@ def test_a_name_may_have_a_type_or_a_description_alone() -> None:
     }
 
 
-def test_a_list_of_named_parameters_is_understood() -> None:
+def test_a_list_of_named_parameters_is_accepted() -> None:
     schema, warnings = declared_schema(
         [
             {"name": "city", "type": "string", "description": "Where", "required": True},
@@ -113,7 +113,7 @@ def test_a_list_of_named_parameters_is_understood() -> None:
     }
 
 
-def test_objects_and_lists_inside_are_read_the_same_way() -> None:
+def test_nested_objects_and_lists_are_read_the_same_way() -> None:
     schema, warnings = declared_schema(
         {
             "box": {"properties": {"width": {"type": "int", "required": True}, "unit": "str"}},
@@ -134,7 +134,7 @@ def test_objects_and_lists_inside_are_read_the_same_way() -> None:
     }
 
 
-def test_a_schema_that_breaks_the_rules_is_read_as_far_as_possible() -> None:
+def test_an_invalid_schema_is_read_as_far_as_possible() -> None:
     schema, warnings = declared_schema(
         {
             "type": "object",
@@ -150,7 +150,7 @@ def test_a_schema_that_breaks_the_rules_is_read_as_far_as_possible() -> None:
     }
 
 
-def test_one_bad_parameter_does_not_take_the_others_with_it() -> None:
+def test_bad_parameters_are_dropped_and_the_others_remain() -> None:
     deep: Any = {"type": "string"}
     for _ in range(20):
         deep = {"type": "array", "items": deep}
@@ -169,13 +169,13 @@ def test_one_bad_parameter_does_not_take_the_others_with_it() -> None:
     assert len(warnings) == 6
 
 
-def test_a_type_that_nobody_knows_takes_any_value() -> None:
+def test_an_unknown_type_accepts_any_value() -> None:
     schema, warnings = declared_schema({"x": {"type": "wizard", "description": "Who"}})
     assert schema == {"type": "object", "properties": {"x": {"description": "Who"}}}
     assert len(warnings) == 1
 
 
-def test_names_that_are_keywords_of_json_schema_can_be_parameters() -> None:
+def test_json_schema_keywords_can_be_parameter_names() -> None:
     schema, warnings = declared_schema({"type": {"type": "string"}, "properties": {"type": "object"}})
     assert warnings == []
     assert schema == {
@@ -189,7 +189,7 @@ def test_names_that_are_keywords_of_json_schema_can_be_parameters() -> None:
 
 
 @pytest.mark.parametrize(
-    "given",
+    "declaration",
     [
         "city",
         5,
@@ -200,31 +200,31 @@ def test_names_that_are_keywords_of_json_schema_can_be_parameters() -> None:
         [[1], {"a": 1, "b": 2}],
     ],
 )
-def test_what_cannot_be_parameters_is_ignored_with_a_warning(given: Any) -> None:
-    schema, warnings = declared_schema(given)
+def test_invalid_parameters_are_ignored_with_a_warning(declaration: Any) -> None:
+    schema, warnings = declared_schema(declaration)
     assert schema is None
     assert warnings
 
 
-@pytest.mark.parametrize("given", [None, {}, []])
-def test_no_parameters_are_no_schema(given: Any) -> None:
-    assert declared_schema(given) == (None, [])
+@pytest.mark.parametrize("declaration", [None, {}, []])
+def test_empty_parameters_have_no_schema(declaration: Any) -> None:
+    assert declared_schema(declaration) == (None, [])
 
 
-def test_a_list_that_holds_itself_is_ignored() -> None:
-    given: list[Any] = []
-    given.append(given)
-    assert declared_schema(given)[0] is None
+def test_a_list_that_contains_itself_is_ignored() -> None:
+    declaration: list[Any] = []
+    declaration.append(declaration)
+    assert declared_schema(declaration)[0] is None
 
 
-def test_too_many_parameters_are_cut() -> None:
+def test_parameters_above_the_limit_are_dropped() -> None:
     schema, warnings = declared_schema({f"p{number}": "string" for number in range(150)})
     assert schema is not None
     assert len(schema["properties"]) == 100
     assert len(warnings) == 50
 
 
-def test_a_date_of_yaml_becomes_text() -> None:
+def test_a_yaml_date_becomes_a_string() -> None:
     schema, _ = declared_schema({"since": {"type": "date", "default": date(2024, 1, 31)}})
     assert schema == {"type": "object", "properties": {"since": {"type": "string", "default": "2024-01-31"}}}
 
@@ -241,7 +241,7 @@ def test_parameters_are_read_from_real_frontmatter() -> None:
 
 
 @pytest.mark.requirement("F2")
-def test_a_tool_takes_the_skills_own_parameters_and_an_optional_name() -> None:
+def test_a_tool_accepts_the_skills_own_parameters_and_an_optional_name() -> None:
     own, _ = declared_schema({"city": {"type": "string", "required": True}})
     schema = tool_schema(own, "weather")
     assert list(schema["properties"]) == ["city", "name"]
@@ -253,15 +253,15 @@ def test_a_tool_takes_the_skills_own_parameters_and_an_optional_name() -> None:
 
 
 @pytest.mark.requirement("F2")
-def test_a_name_of_the_skills_own_stands() -> None:
+def test_the_skills_own_name_parameter_is_not_replaced() -> None:
     own, _ = declared_schema({"name": {"type": "integer", "required": True}})
     assert tool_schema(own, "weather") == own
 
 
-def test_a_closed_schema_lets_the_name_through() -> None:
+def test_a_closed_schema_accepts_the_name() -> None:
     schema = tool_schema({"type": "object", "properties": {}, "additionalProperties": False}, "weather")
     assert problems(schema, {"name": "weather"}) == []
 
 
-def test_a_skill_without_parameters_takes_its_name_alone() -> None:
+def test_a_skill_without_parameters_accepts_only_its_name() -> None:
     assert list(tool_schema(None, "weather")["properties"]) == ["name"]

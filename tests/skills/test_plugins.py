@@ -1,4 +1,4 @@
-"""Plugins: skills that come together, all or none, and go together."""
+"""Plugins: skills that are installed together, all or none, and uninstalled together."""
 
 import json
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ def plugin_zip(
 
 
 @pytest.mark.requirement("D9")
-async def test_a_plugin_installs_all_its_skills_and_is_remembered(skills: SkillManager, workshop: Workshop) -> None:
+async def test_a_plugin_installs_all_its_skills_and_is_listed(skills: SkillManager, workshop: Workshop) -> None:
     manifest = {"name": "toolbox", "version": "2.0", "description": "Tools."}
     receipt = await skills.install_skill(plugin_zip("alpha", "beta", manifest=manifest))
     assert (receipt.name, receipt.names) == ("toolbox", ["alpha", "beta"])
@@ -46,7 +46,9 @@ async def test_a_plugin_installs_all_its_skills_and_is_remembered(skills: SkillM
 
 
 @pytest.mark.requirement("D9")
-async def test_a_plugin_goes_with_all_its_skills(skills: SkillManager, workshop: Workshop, data_dir: Path) -> None:
+async def test_uninstalling_a_plugin_removes_all_its_skills(
+    skills: SkillManager, workshop: Workshop, data_dir: Path
+) -> None:
     await skills.install_skill(skill_zip("other"))
     await skills.install_skill(plugin_zip("alpha", "beta"))
     assert (await skills.uninstall_plugin("my-plugin")).message == "Plugin uninstalled successfully"
@@ -60,7 +62,7 @@ async def test_a_plugin_goes_with_all_its_skills(skills: SkillManager, workshop:
 
 
 @pytest.mark.requirement("D9")
-async def test_a_plugin_is_all_or_none(skills: SkillManager, data_dir: Path) -> None:
+async def test_a_plugin_install_is_all_or_nothing(skills: SkillManager, data_dir: Path) -> None:
     await skills.install_skill(skill_zip("beta", description="It was here before."))
     before = walk(data_dir)
     with pytest.raises(SkillAlreadyExistsError):
@@ -73,7 +75,9 @@ async def test_a_plugin_is_all_or_none(skills: SkillManager, data_dir: Path) -> 
 
 
 @pytest.mark.requirement("D3")
-async def test_a_stranger_cannot_push_a_plugin_aside_by_taking_its_name(skills: SkillManager, data_dir: Path) -> None:
+async def test_another_plugin_of_the_same_name_is_refused_without_overwrite(
+    skills: SkillManager, data_dir: Path
+) -> None:
     await skills.install_skill(plugin_zip("alpha", "beta", manifest={"name": "plug"}))
     before = walk(data_dir)
     with pytest.raises(SkillAlreadyExistsError, match="Plugin plug already exists"):
@@ -81,7 +85,7 @@ async def test_a_stranger_cannot_push_a_plugin_aside_by_taking_its_name(skills: 
     assert walk(data_dir) == before
 
 
-async def test_half_characters_in_a_manifest_do_no_harm(skills: SkillManager) -> None:
+async def test_lone_surrogates_in_a_manifest_are_replaced(skills: SkillManager) -> None:
     archive = zip_of(
         {
             "p/.claude-plugin/plugin.json": '{"name": "p", "description": "half \\ud800"}',
@@ -92,7 +96,7 @@ async def test_half_characters_in_a_manifest_do_no_harm(skills: SkillManager) ->
     assert [plugin.description for plugin in await skills.list_plugins()] == ["half ?"]
 
 
-async def test_a_skill_removed_by_hand_is_no_longer_part_of_its_plugin(
+async def test_a_skill_removed_by_hand_is_no_longer_listed_in_its_plugin(
     skills: SkillManager, data_dir: Path, tmp_path: Path
 ) -> None:
     await skills.install_skill(plugin_zip("alpha", "beta"))
@@ -113,7 +117,7 @@ async def test_a_skill_removed_by_hand_is_no_longer_part_of_its_plugin(
         '{"name": "y", "skills": ["a"], "installedAt": 1}',
     ],
 )
-async def test_a_record_that_we_did_not_write_is_ignored(skills: SkillManager, data_dir: Path, record: str) -> None:
+async def test_an_invalid_plugin_record_is_ignored(skills: SkillManager, data_dir: Path, record: str) -> None:
     (data_dir / "plugins/x.json").write_text(record)
     assert await skills.list_plugins() == []
     await skills.install_skill(skill_zip())
@@ -122,14 +126,16 @@ async def test_a_record_that_we_did_not_write_is_ignored(skills: SkillManager, d
 @pytest.mark.parametrize(
     "plan", ["", "{", "[]", '{"plugin": 5}', '{"plugin": {}, "skills": {"../x": "y"}, "superseded": []}']
 )
-async def test_a_plan_that_was_never_written_whole_is_rubbish(workshop: Workshop, data_dir: Path, plan: str) -> None:
+async def test_an_incomplete_or_invalid_plan_is_deleted_at_the_start(
+    workshop: Workshop, data_dir: Path, plan: str
+) -> None:
     (data_dir / "staging/x").mkdir(parents=True)
     (data_dir / "staging/x/plan.json").write_text(plan)
     async with workshop.open():
         assert list((data_dir / "staging").iterdir()) == []
 
 
-async def test_skills_that_leave_at_once_all_leave(skills: SkillManager) -> None:
+async def test_concurrent_uninstalls_are_all_removed_from_the_plugin(skills: SkillManager) -> None:
     names = [f"s-{number}" for number in range(20)]
     await skills.install_skill(plugin_zip(*names))
     async with anyio.create_task_group() as tasks:
@@ -138,7 +144,7 @@ async def test_skills_that_leave_at_once_all_leave(skills: SkillManager) -> None
     assert [plugin.skills for plugin in skills.store.library.plugins.all()] == [("s-0",)]
 
 
-async def test_a_take_back_that_fails_too_loses_nothing(
+async def test_an_overwrite_whose_rollback_also_fails_loses_nothing(
     workshop: Workshop, data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with workshop.open() as skills:
@@ -152,12 +158,12 @@ async def test_a_take_back_that_fails_too_loses_nothing(
             await skills.install_skill(plugin_zip("alpha", "beta", description="The second version."), overwrite=True)
     async with workshop.open() as skills:
         found = {skill.description for skill in await skills.list_skills()}
-        assert found == {"The first version of it."}, "it was taken back, and no plan is left to be carried out"
+        assert found == {"The first version of it."}, "the folders were rolled back, and no plan is left to apply"
         assert list((data_dir / "staging").iterdir()) == []
 
 
 @pytest.mark.requirement("D9")
-async def test_a_failure_in_the_middle_takes_everything_back(
+async def test_a_failure_during_an_overwrite_is_rolled_back(
     skills: SkillManager, data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await skills.install_skill(plugin_zip("alpha", "beta", description="The first version of it."))
@@ -185,7 +191,7 @@ async def test_a_failure_in_the_middle_takes_everything_back(
 
 
 @pytest.mark.requirement("D9")
-async def test_a_new_version_replaces_the_old_one_whole(skills: SkillManager, workshop: Workshop) -> None:
+async def test_a_new_version_replaces_the_old_one_completely(skills: SkillManager, workshop: Workshop) -> None:
     await skills.install_skill(plugin_zip("alpha", "beta"))
     await skills.install_skill(plugin_zip("beta", "gamma", description="The new version of it."), overwrite=True)
     assert [skill.name for skill in await skills.list_skills()] == ["beta", "gamma"]
@@ -193,7 +199,7 @@ async def test_a_new_version_replaces_the_old_one_whole(skills: SkillManager, wo
     assert set(workshop.index.vectors) == {"beta", "gamma"}
 
 
-async def test_a_skill_that_leaves_its_plugin_is_no_longer_part_of_it(skills: SkillManager) -> None:
+async def test_an_uninstalled_or_replaced_skill_is_removed_from_its_plugin(skills: SkillManager) -> None:
     await skills.install_skill(plugin_zip("alpha", "beta", "gamma"))
     await skills.uninstall_skill("alpha")
     await skills.install_skill(skill_zip("beta", description="Somebody else's version."), overwrite=True)
@@ -227,7 +233,7 @@ async def test_a_plugin_is_named_by_its_manifest_or_its_folder(skills: SkillMana
 
 
 @pytest.mark.parametrize(
-    ("archive", "why"),
+    ("archive", "reason"),
     [
         (plugin_zip("alpha", "beta", root=""), "several skills"),
         (zip_of({"p/.claude-plugin/plugin.json": "{", "p/skills/a/SKILL.md": skill_markdown("a")}), "not valid JSON"),
@@ -235,18 +241,20 @@ async def test_a_plugin_is_named_by_its_manifest_or_its_folder(skills: SkillMana
         (plugin_zip("alpha", root="stats/"), "reserved"),
     ],
 )
-async def test_a_plugin_that_cannot_be_named_or_read_is_refused(skills: SkillManager, archive: bytes, why: str) -> None:
-    with pytest.raises(SkillError, match=why):
+async def test_a_plugin_that_cannot_be_named_or_read_is_refused(
+    skills: SkillManager, archive: bytes, reason: str
+) -> None:
+    with pytest.raises(SkillError, match=reason):
         await skills.install_skill(archive)
 
 
-async def test_two_folders_of_one_name_are_refused(skills: SkillManager) -> None:
+async def test_two_skills_with_one_name_in_a_plugin_are_refused(skills: SkillManager) -> None:
     archive = zip_of({"p/skills/a/SKILL.md": skill_markdown("Same"), "p/skills/b/SKILL.md": skill_markdown("same")})
     with pytest.raises(SkillError, match='all named "same"'):
         await skills.install_skill(archive, profile="lenient")
 
 
-async def test_a_plugin_folder_installs_as_well(skills: SkillManager, tmp_path: Path) -> None:
+async def test_a_plugin_installs_from_a_folder(skills: SkillManager, tmp_path: Path) -> None:
     write_skill(tmp_path / "box/skills", "one")
     write_skill(tmp_path / "box/skills", "two")
     assert (await skills.install_skill(tmp_path / "box")).names == ["one", "two"]

@@ -71,7 +71,7 @@ def test_allowed_tools_may_be_a_list_or_a_string(written: str, tools: tuple[str,
     assert metadata.allowed_tools == tools
 
 
-def test_our_fields_may_stand_under_metadata_apex() -> None:
+def test_our_fields_may_be_under_metadata_apex() -> None:
     text = """---
 name: git-commit
 description: d
@@ -86,7 +86,7 @@ metadata:
 
 
 @pytest.mark.requirement("C3")
-def test_missing_fields_are_named_together() -> None:
+def test_missing_fields_are_reported_together() -> None:
     assert errors("---\ndescription: d\n---\n") == ["Missing required fields: name"]
     assert errors("---\nversion: 1\n---\n") == ["Missing required fields: name, description"]
     assert errors("---\nname:\ndescription: '  '\n---\n") == ["Missing required fields: name, description"]
@@ -133,20 +133,20 @@ def test_reserved_names_are_refused_by_every_profile(name: str, profile: Profile
         "metadata: {apex: {entrypoint: [1]}}",
     ],
 )
-def test_a_value_of_the_wrong_kind_is_an_error_with_its_line(line: str) -> None:
+def test_an_invalid_value_is_an_error_with_its_line(line: str) -> None:
     text = GOOD.replace("# Body", "").replace("---\n", f"---\n{line}\n", 1)
     if line.startswith("name"):
         text = text.replace("name: git-commit\n", "")
     assert any("SKILL.md line 2" in error for error in errors(text))
 
 
-def test_an_unclear_danger_counts_as_danger() -> None:
+def test_an_unclear_dangerous_value_counts_as_dangerous() -> None:
     metadata = read(GOOD.replace("---\n#", "dangerous: perhaps\n---\n#"), profile="lenient").metadata
     assert metadata is not None
     assert metadata.dangerous
 
 
-def test_odd_values_of_fields_we_only_pass_on_are_warnings() -> None:
+def test_invalid_values_of_informational_fields_are_warnings() -> None:
     reading = read(GOOD.replace("---\n#", "metadata: text\ncompatibility: [a, b]\nparameters: 5\n---\n#"))
     assert reading.metadata is not None
     assert reading.metadata.compatibility == "a, b"
@@ -160,7 +160,7 @@ def test_an_unknown_permission_is_a_warning() -> None:
     ]
 
 
-def test_bytes_that_are_no_utf8_are_refused_or_replaced() -> None:
+def test_invalid_utf8_is_refused_or_replaced() -> None:
     data = GOOD.encode() + b"\xff\xfe"
     assert any("UTF-8" in error for error in errors(data))
     lenient = read(data, profile="lenient")
@@ -168,7 +168,7 @@ def test_bytes_that_are_no_utf8_are_refused_or_replaced() -> None:
     assert any("UTF-8" in str(warning) for warning in lenient.warnings)
 
 
-def test_a_byte_order_mark_is_a_warning_and_strictly_an_error() -> None:
+def test_a_byte_order_mark_is_a_warning_and_in_the_strict_profile_an_error() -> None:
     assert read("\ufeff" + GOOD).metadata is not None
     assert read("\ufeff" + GOOD).warnings
     assert errors("\ufeff" + GOOD, profile="strict")
@@ -191,24 +191,24 @@ def test_a_file_above_one_megabyte_is_refused() -> None:
         ("---\nname: two--hyphens-\ndescription: d\n---\n", "x", "two--hyphens-"),
     ],
 )
-def test_a_lenient_name_is_made_usable(text: str, folder: str, name: str) -> None:
+def test_the_lenient_profile_derives_a_valid_name(text: str, folder: str, name: str) -> None:
     metadata = read(text, folder, "lenient").metadata
     assert metadata is not None
     assert metadata.name.startswith(name)
 
 
-def test_a_file_without_frontmatter_is_described_by_its_first_words() -> None:
+def test_a_file_without_frontmatter_is_described_by_its_title_and_first_paragraph() -> None:
     metadata = read("# Title\n\n> First line\nand more.\n\nNot this.", "x", "lenient").metadata
     assert metadata is not None
     assert metadata.description == "Title. First line and more."
 
 
-def test_nothing_to_describe_it_by_is_an_error_even_leniently() -> None:
+def test_a_file_without_any_description_is_an_error_in_the_lenient_profile() -> None:
     assert errors("---\nname: x\n---\n\n", "x", "lenient")
     assert errors(b"", "x", "lenient")
 
 
-def test_lenient_repairs_carry_warnings() -> None:
+def test_lenient_repairs_add_warnings() -> None:
     reading = read("---\nname: X Y\ndescription: a: b\nmode: odd\ntimeout: x\n---\nT", "z", "lenient")
     assert reading.metadata is not None
     assert reading.metadata.mode is None
@@ -224,17 +224,17 @@ def test_lenient_repairs_carry_warnings() -> None:
     "line",
     ["version: 1", "metadata: {a: 1}", "allowed-tools: [Read]", f"compatibility: {'x' * 501}", "license: [MIT]"],
 )
-def test_strict_asks_what_the_open_specification_asks(line: str) -> None:
+def test_the_strict_profile_requires_what_the_open_specification_requires(line: str) -> None:
     assert errors(GOOD.replace("---\n#", f"{line}\n---\n#"), profile="strict")
 
 
-def test_strict_accepts_what_the_open_specification_accepts() -> None:
+def test_the_strict_profile_accepts_what_the_open_specification_accepts() -> None:
     extra = "license: MIT\ncompatibility: any\nmetadata: {author: Ada}\nallowed-tools: Read Grep\n---\n#"
     assert errors(GOOD.replace("---\n#", extra), profile="strict") == []
 
 
 @pytest.mark.parametrize("name", ["git-", "git--commit"])
-def test_strict_names_have_single_hyphens_inside(name: str) -> None:
+def test_the_strict_profile_refuses_trailing_and_double_hyphens_in_names(name: str) -> None:
     text = GOOD.replace("git-commit", name)
     assert errors(text, folder=name) == []
     assert errors(text, folder=name, profile="strict")

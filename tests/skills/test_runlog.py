@@ -1,4 +1,4 @@
-"""Events of a run: output in few pieces, all of it, in order, for listeners at any time."""
+"""Events of a run: complete output, in order and in few chunks, for listeners that join at any time."""
 
 import anyio
 import anyio.lowlevel
@@ -8,14 +8,14 @@ from apexbridge.skills.runs.events import RunLog
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
-PATIENCE = 60
+TIMEOUT_SECONDS = 60
 
 
 def text_of(log: RunLog, kind: str) -> str:
     return "".join(event.data for event in log.events if event.kind == kind)
 
 
-async def test_single_characters_become_few_events() -> None:
+async def test_single_characters_are_batched_into_few_events() -> None:
     log = RunLog()
     for _ in range(100_000):
         log.add_output("stdout", "a")
@@ -26,15 +26,15 @@ async def test_single_characters_become_few_events() -> None:
     assert [event.number for event in log.events] == [1, 2, 3, 4]
 
 
-async def test_the_first_output_is_sent_at_once_and_the_rest_soon() -> None:
+async def test_the_first_output_is_sent_immediately_and_later_output_soon() -> None:
     log = RunLog()
     seen: list[str] = []
 
     async def listen() -> None:
         async for event in log.follow():
-            seen.append(event.data)  # noqa: PERF401  # one by one, for the test to watch
+            seen.append(event.data)  # noqa: PERF401  # the test polls the list
 
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(TIMEOUT_SECONDS):
         async with anyio.create_task_group() as group:
             group.start_soon(listen)
             log.add_output("stdout", "one")
@@ -62,7 +62,7 @@ async def test_output_comes_before_the_state_that_follows_it() -> None:
     ]
 
 
-async def test_a_log_that_has_ended_has_no_timers_left() -> None:
+async def test_an_ended_log_has_no_pending_timers() -> None:
     log = RunLog()
     log.add_output("stdout", "a")
     log.add_output("stdout", "b")

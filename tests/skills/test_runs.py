@@ -1,4 +1,4 @@
-"""Runs of installed skills: queue, events, cancelling, history, artifacts, input files, statistics, restarts."""
+"""Runs of installed skills: queue, events, cancellation, history, artifacts, input files, statistics, restarts."""
 
 import json
 import os
@@ -26,7 +26,7 @@ from tests.making import skill_zip
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
-PATIENCE = 60
+TIMEOUT_SECONDS = 60
 ECHO = "import json, os, sys\nprint(json.dumps({'env': os.environ['INPUT_JSON'], 'args': sys.argv[1:]}))\n"
 WAITS = "import sys, time\nprint('begun', flush=True)\ntime.sleep(60)\n"
 
@@ -42,14 +42,14 @@ async def start(bridge: Bridge, name: str, **call: Any) -> Run:
 
 
 async def execute(bridge: Bridge, name: str, input: dict[str, Any] | None = None, **call: Any) -> ExecutionResult:
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(TIMEOUT_SECONDS):
         result = await bridge.skills.execute_skill(name, input, **call)
     assert isinstance(result, ExecutionResult)
     return result
 
 
-async def until_begun(run: Run) -> None:
-    with anyio.fail_after(PATIENCE):
+async def until_output(run: Run) -> None:
+    with anyio.fail_after(TIMEOUT_SECONDS):
         async for event in run.log.follow():
             if event.kind == "stdout":
                 return
@@ -57,7 +57,7 @@ async def until_begun(run: Run) -> None:
 
 @pytest.fixture
 async def serial(data_dir: Path, embedder: Embedder) -> AsyncIterator[Bridge]:
-    """One run at a time, one may wait."""
+    """One run at a time, a queue of one."""
     settings = Settings(data_dir=data_dir, sandbox_max_concurrency=1, sandbox_queue=1)
     async with Bridge.open(settings, watch=False, embedder=embedder) as opened:
         yield opened
@@ -75,19 +75,19 @@ async def serial(data_dir: Path, embedder: Embedder) -> AsyncIterator[Bridge]:
         ("sh", 'echo "$SKILL_NAME"'),
     ],
 )
-async def test_an_installed_skill_runs_in_a_process_of_its_own(bridge: Bridge, suffix: str, script: str) -> None:
+async def test_an_installed_skill_runs_in_its_own_process(bridge: Bridge, suffix: str, script: str) -> None:
     await install(bridge, "git-commit", script, suffix=suffix)
     result = await execute(bridge, "git-commit")
     assert (result.success, result.status, result.stdout, result.stderr) == (True, "success", "git-commit\n", "")
     assert (result.exit_code, result.error, result.output) == (0, None, result.stdout)
     assert result.duration > 0
     assert result.enforcement["fs"] == "mount namespace"
-    told = json.loads(result.model_dump_json())
-    assert {"error", "errorCode"}.isdisjoint(told)
+    payload = json.loads(result.model_dump_json())
+    assert {"error", "errorCode"}.isdisjoint(payload)
 
 
 @pytest.mark.requirement("B12")
-async def test_calls_that_began_are_counted_and_the_counts_survive(data_dir: Path, embedder: Embedder) -> None:
+async def test_started_calls_are_counted_and_the_counts_survive_a_restart(data_dir: Path, embedder: Embedder) -> None:
     settings = Settings(data_dir=data_dir)
     async with Bridge.open(settings, watch=False, embedder=embedder) as bridge:
         await install(bridge, "fails", "raise SystemExit(3)")
@@ -106,18 +106,18 @@ async def test_calls_that_began_are_counted_and_the_counts_survive(data_dir: Pat
 
 
 @pytest.mark.requirement("B5", "B17")
-async def test_the_time_comes_from_the_call_the_skill_or_the_default_within_the_cap(
+async def test_the_timeout_comes_from_the_call_the_skill_or_the_default_within_the_cap(
     data_dir: Path, embedder: Embedder
 ) -> None:
     settings = Settings(data_dir=data_dir, sandbox_max_timeout_seconds=2)
-    tells = "import os\nprint(os.environ['TIMEOUT'])"
+    script = "import os\nprint(os.environ['TIMEOUT'])"
     async with Bridge.open(settings, watch=False, embedder=embedder) as bridge:
-        await install(bridge, "own", tells, timeout=1234)
-        await install(bridge, "other", tells)
+        await install(bridge, "own", script, timeout=1234)
+        await install(bridge, "other", script)
         assert (await execute(bridge, "own")).stdout == "1234\n"
         assert (await execute(bridge, "own", timeout=999)).stdout == "999\n"
         assert (await execute(bridge, "own", timeout=99_999)).stdout == "2000\n"
-        assert (await execute(bridge, "other")).stdout == "2000\n", "a default above the cap is the cap"
+        assert (await execute(bridge, "other")).stdout == "2000\n", "a default above the cap is lowered to the cap"
         await bridge.executor.set_timeout(1500)
         assert (await execute(bridge, "other")).stdout == "1500\n"
         for wrong in (0, -1, 2001):
@@ -144,7 +144,7 @@ async def test_the_executor_runs_renders_validates_and_raises_on_demand(bridge: 
 
 
 @pytest.mark.requirement("B16")
-async def test_a_dangerous_skill_runs_with_a_confirmation_or_where_nobody_asks_for_one(
+async def test_a_dangerous_skill_runs_with_an_approval_or_if_approvals_are_off(
     data_dir: Path, embedder: Embedder
 ) -> None:
     async with Bridge.open(Settings(data_dir=data_dir), watch=False, embedder=embedder) as bridge:
@@ -162,9 +162,7 @@ async def test_a_dangerous_skill_runs_with_a_confirmation_or_where_nobody_asks_f
         assert (await execute(bridge, "danger")).stdout == "done\n"
 
 
-async def test_without_the_required_walls_nothing_runs_and_everything_else_works(
-    data_dir: Path, embedder: Embedder
-) -> None:
+async def test_only_direct_mode_works_if_the_sandbox_backend_is_too_weak(data_dir: Path, embedder: Embedder) -> None:
     settings = Settings(data_dir=data_dir, sandbox_backend="plain")
     async with Bridge.open(settings, watch=False, embedder=embedder) as bridge:
         await install(bridge, "echo", ECHO)
@@ -181,11 +179,11 @@ async def test_without_the_required_walls_nothing_runs_and_everything_else_works
 
 # ------------------------------------------------------------------------------------------------------ queue, cancel
 @pytest.mark.requirement("B13")
-async def test_runs_take_turns_and_a_full_waiting_room_says_so(serial: Bridge) -> None:
+async def test_runs_are_queued_and_a_full_queue_is_reported(serial: Bridge) -> None:
     await install(serial, "waits", WAITS)
     await install(serial, "quick", "print('quick')")
     first = await start(serial, "waits")
-    await until_begun(first)
+    await until_output(first)
     second = await start(serial, "quick")
     with pytest.raises(ApexBridgeError) as caught:
         await start(serial, "quick")
@@ -194,37 +192,37 @@ async def test_runs_take_turns_and_a_full_waiting_room_says_so(serial: Bridge) -
     page = await serial.runs.page(RunFilter(), page=1, limit=10)
     assert [(run.skill, run.state) for run in page.executions] == [("quick", "pending"), ("waits", "running")]
     first.cancel()
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(TIMEOUT_SECONDS):
         assert (await second.result()).success
         result = await first.result()
     assert (result.error_code, result.exit_code, result.stdout) == ("CANCELLED", 137, "begun\n")
 
 
-async def test_a_run_that_waits_can_be_cancelled_and_does_not_count(serial: Bridge) -> None:
+async def test_a_queued_run_can_be_cancelled_and_is_not_counted(serial: Bridge) -> None:
     await install(serial, "waits", WAITS)
     first, second = await start(serial, "waits"), await start(serial, "waits")
-    await until_begun(first)
+    await until_output(first)
     await serial.runs.cancel(second.id)
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(TIMEOUT_SECONDS):
         result = await second.result()
     assert (result.error_code, result.exit_code, result.enforcement) == ("CANCELLED", None, {})
     first.cancel()
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(TIMEOUT_SECONDS):
         await first.result()
     assert (await serial.skills.skill_statistics("waits")).call_count == 1
     assert (await serial.runs.get(second.id)).state == "error"
 
 
-async def test_paths_do_not_change_under_a_run_nobody_waits_for(bridge: Bridge, tmp_path: Path) -> None:
+async def test_paths_cannot_change_during_a_background_run(bridge: Bridge, tmp_path: Path) -> None:
     await install(bridge, "waits", WAITS)
     run = await start(bridge, "waits")
-    await until_begun(run)
+    await until_output(run)
     with pytest.raises(ApexBridgeError) as caught:
         await bridge.skills.update_config({"customPaths": [str(tmp_path)]})
     assert caught.value.code == "BUSY"
-    assert (await bridge.runs.page(RunFilter(), page=1, limit=5)).total == 1, "a run under way counts once"
+    assert (await bridge.runs.page(RunFilter(), page=1, limit=5)).total == 1, "an active run is counted once"
     run.cancel()
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(TIMEOUT_SECONDS):
         await run.result()
     await bridge.skills.update_config({"customPaths": [str(tmp_path)]})
 
@@ -236,23 +234,23 @@ async def test_a_cancel_at_any_moment_of_the_start_ends_the_run(serial: Bridge) 
         for _ in range(steps):
             await anyio.lowlevel.checkpoint()
         run.cancel()
-        with anyio.fail_after(PATIENCE):
+        with anyio.fail_after(TIMEOUT_SECONDS):
             assert (await run.result()).error_code == "CANCELLED"
     (serial.settings.workspace).mkdir()
     (serial.settings.workspace / "large").write_bytes(b"x" * (20 << 20))
     run = await start(serial, "sleeps", files=["large"], timeout=1)
-    with anyio.fail_after(PATIENCE):
-        assert (await run.result()).error_code == "TIMEOUT", "the clock goes while files are copied"
+    with anyio.fail_after(TIMEOUT_SECONDS):
+        assert (await run.result()).error_code == "TIMEOUT", "the timeout includes copying the files"
 
 
-async def test_a_run_that_fails_in_the_server_is_recorded_and_followed_to_its_end(serial: Bridge) -> None:
+async def test_a_run_that_fails_in_the_server_is_recorded_and_its_events_end(serial: Bridge) -> None:
     await install(serial, "waits", WAITS)
     await install(serial, "gone", ECHO)
     first, second = await start(serial, "waits"), await start(serial, "gone")
-    await until_begun(first)
+    await until_output(first)
     await serial.skills.uninstall_skill("gone")
     first.cancel()
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(TIMEOUT_SECONDS):
         with pytest.raises(ApexBridgeError):
             await second.result()
         events = [event async for event in serial.runs.events(second.id)]
@@ -262,7 +260,7 @@ async def test_a_run_that_fails_in_the_server_is_recorded_and_followed_to_its_en
     assert (detail.state, detail.result.error_code) == ("error", "SPAWN_FAILED")
 
 
-async def test_many_starts_at_once_are_accepted_or_refused_and_nothing_between(serial: Bridge) -> None:
+async def test_concurrent_starts_are_either_accepted_or_refused(serial: Bridge) -> None:
     await install(serial, "waits", WAITS)
     started: list[Run] = []
     refused: list[str] = []
@@ -279,11 +277,11 @@ async def test_many_starts_at_once_are_accepted_or_refused_and_nothing_between(s
     assert (len(started), refused) == (2, ["QUEUE_FULL"] * 18)
     for run in started:
         run.cancel()
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(TIMEOUT_SECONDS):
         assert {(await run.result()).error_code for run in started} == {"CANCELLED"}
 
 
-async def test_artifacts_that_cannot_be_kept_do_not_cost_the_result(bridge: Bridge) -> None:
+async def test_artifacts_that_cannot_be_stored_do_not_fail_the_run(bridge: Bridge) -> None:
     steps = ["import os", "os.chdir('output')", "for _ in range(20):", "    os.mkdir('a' * 250); os.chdir('a' * 250)"]
     deep = "\n".join([*steps, "open('x', 'w')"])
     await install(bridge, "deep", deep)
@@ -293,10 +291,10 @@ async def test_artifacts_that_cannot_be_kept_do_not_cost_the_result(bridge: Brid
     assert len((await execute(bridge, "pipes")).warnings) == 21
 
 
-async def test_who_stops_waiting_takes_the_run_with_them(bridge: Bridge) -> None:
+async def test_a_run_is_cancelled_when_its_caller_stops_waiting(bridge: Bridge) -> None:
     await install(bridge, "waits", WAITS)
     run = await start(bridge, "waits")
-    await until_begun(run)
+    await until_output(run)
     with anyio.move_on_after(0.05):
         await run.result()
 
@@ -309,19 +307,19 @@ async def test_who_stops_waiting_takes_the_run_with_them(bridge: Bridge) -> None
     assert detail.result.error_code == "CANCELLED"
 
 
-async def test_closing_ends_what_is_under_way(data_dir: Path, embedder: Embedder) -> None:
+async def test_closing_the_bridge_cancels_active_runs(data_dir: Path, embedder: Embedder) -> None:
     settings = Settings(data_dir=data_dir)
     async with Bridge.open(settings, watch=False, embedder=embedder) as bridge:
         await install(bridge, "waits", WAITS)
         run = await start(bridge, "waits")
-        await until_begun(run)
+        await until_output(run)
     async with Bridge.open(settings, watch=False, embedder=embedder) as bridge:
         detail = await bridge.runs.get(run.id)
     assert detail.result is not None
     assert (detail.state, detail.result.error_code) == ("error", "CANCELLED")
 
 
-async def test_a_run_that_a_crash_cut_off_is_said_to_be(data_dir: Path, embedder: Embedder) -> None:
+async def test_a_run_interrupted_by_a_crash_is_recorded_as_killed(data_dir: Path, embedder: Embedder) -> None:
     data_dir.mkdir(exist_ok=True)
     database = Database(data_dir / DATABASE_FILE)
     row = RunRow(
@@ -343,25 +341,25 @@ async def test_a_run_that_a_crash_cut_off_is_said_to_be(data_dir: Path, embedder
 
 
 # ---------------------------------------------------------------------------------------------------- events, history
-async def test_what_a_run_says_can_be_followed_from_any_point(bridge: Bridge) -> None:
+async def test_events_of_a_run_can_be_followed_from_any_point(bridge: Bridge) -> None:
     await install(bridge, "says", "import sys\nprint('out', flush=True)\nprint('err', file=sys.stderr)")
     run = await start(bridge, "says")
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(TIMEOUT_SECONDS):
         events = [event async for event in bridge.runs.events(run.id)]
     assert [event.number for event in events] == list(range(1, len(events) + 1))
-    told = [(event.kind, event.data) for event in events if event.kind != "result"]
-    assert told[:2] == [("state", "pending"), ("state", "running")]
-    assert {("stdout", "out\n"), ("stderr", "err\n")} <= set(told)
-    assert told[-1] == ("state", "completed")
+    pairs = [(event.kind, event.data) for event in events if event.kind != "result"]
+    assert pairs[:2] == [("state", "pending"), ("state", "running")]
+    assert {("stdout", "out\n"), ("stderr", "err\n")} <= set(pairs)
+    assert pairs[-1] == ("state", "completed")
     assert events[-1].kind == "result"
     assert [event async for event in bridge.runs.events(run.id, after=3)] == events[3:]
     bridge.runs._ended.clear()  # as it is after a restart
-    again = [(event.kind, event.data) async for event in bridge.runs.events(run.id)]
-    assert [kind for kind, _ in again] == ["state", "state", "stdout", "stderr", "state", "result"]
+    replayed = [(event.kind, event.data) async for event in bridge.runs.events(run.id)]
+    assert [kind for kind, _ in replayed] == ["state", "state", "stdout", "stderr", "state", "result"]
 
 
 @pytest.mark.requirement("B15")
-async def test_history_knows_every_run_and_forgets_on_demand(bridge: Bridge) -> None:
+async def test_history_lists_every_run_and_deletes_on_request(bridge: Bridge) -> None:
     await install(bridge, "echo", ECHO)
     await install(bridge, "fails", "raise SystemExit(2)")
     long = "x" * 40_000
@@ -369,18 +367,18 @@ async def test_history_knows_every_run_and_forgets_on_demand(bridge: Bridge) -> 
     results = [await execute(bridge, name) for name in ("echo", "fails", "long", "echo")]
     page = await bridge.runs.page(RunFilter(), page=1, limit=10)
     assert (page.total, [run.id for run in page.executions]) == (4, [result.id for result in reversed(results)])
-    for wanted, count in (
+    for run_filter, count in (
         (RunFilter(skill="echo"), 2),
         (RunFilter(state="error"), 1),
         (RunFilter(status="success"), 3),
         (RunFilter(skill="none"), 0),
     ):
-        assert (await bridge.runs.page(wanted, page=1, limit=10)).total == count
+        assert (await bridge.runs.page(run_filter, page=1, limit=10)).total == count
     assert len((await bridge.runs.page(RunFilter(), page=2, limit=3)).executions) == 1
-    kept = (await bridge.runs.get(results[2].id)).result
-    assert kept is not None
-    assert kept.stdout == f"{long}\n", "long output is kept whole"
-    assert kept == results[2]
+    stored = (await bridge.runs.get(results[2].id)).result
+    assert stored is not None
+    assert stored.stdout == f"{long}\n", "long output is stored in full"
+    assert stored == results[2]
     await bridge.runs.delete(results[2].id)
     for call in (bridge.runs.get, bridge.runs.delete, bridge.runs.cancel):
         with pytest.raises(ApexBridgeError) as caught:
@@ -390,7 +388,7 @@ async def test_history_knows_every_run_and_forgets_on_demand(bridge: Bridge) -> 
 
 @pytest.mark.requirement("B15")
 @pytest.mark.parametrize("recorded", [False, True])
-async def test_the_input_is_recorded_only_where_the_operator_says_so(
+async def test_the_input_is_recorded_only_if_the_operator_enables_it(
     data_dir: Path, embedder: Embedder, recorded: bool
 ) -> None:
     settings = Settings(data_dir=data_dir, record_input=recorded)
@@ -406,7 +404,7 @@ async def test_the_input_is_recorded_only_where_the_operator_says_so(
     assert bool(files) == recorded
 
 
-async def test_old_runs_are_forgotten_with_what_they_left(bridge: Bridge, data_dir: Path) -> None:
+async def test_old_runs_are_deleted_with_their_artifacts(bridge: Bridge, data_dir: Path) -> None:
     await install(bridge, "leaves", "open('output/a.txt', 'w').write('x')")
     old, new = await execute(bridge, "leaves"), await execute(bridge, "leaves")
     store = bridge.runs._store
@@ -421,7 +419,7 @@ async def test_old_runs_are_forgotten_with_what_they_left(bridge: Bridge, data_d
 
 # ----------------------------------------------------------------------------------------------------------- files
 @pytest.mark.requirement("B14")
-async def test_artifacts_are_kept_listed_and_usable_by_the_next_run(bridge: Bridge) -> None:
+async def test_artifacts_are_stored_listed_and_usable_by_the_next_run(bridge: Bridge) -> None:
     await install(bridge, "makes", "import os\nos.makedirs('output/deep')\nopen('output/deep/a.txt','w').write('one')")
     await install(bridge, "reads", "import os\nprint(open('input/a.txt').read(), os.environ['INPUT_JSON'])")
     made = await execute(bridge, "makes")
@@ -474,7 +472,7 @@ print(json.dumps([names, [open(name).read() for name in names], tried]))
 
 
 @pytest.mark.requirement("B19")
-async def test_files_that_are_not_there_or_not_ours_are_refused(bridge: Bridge, tmp_path: Path) -> None:
+async def test_missing_outside_and_oversized_input_files_are_refused(bridge: Bridge, tmp_path: Path) -> None:
     await install(bridge, "echo", ECHO)
     workspace = bridge.settings.workspace
     workspace.mkdir()
@@ -506,7 +504,7 @@ async def test_scripts_by_name_take_arguments_or_their_input_as_options(bridge: 
     files = {"scripts/tool.py": ECHO, "scripts/other.sh": 'echo "$@"'}
     await bridge.skills.install_skill(skill_zip("pack", files=files))
     assert isinstance(await bridge.skills.execute_skill("pack"), DirectSkillResult)
-    given = {
+    input = {
         "text": "a b",
         "flag": True,
         "off": False,
@@ -516,9 +514,9 @@ async def test_scripts_by_name_take_arguments_or_their_input_as_options(bridge: 
         "minus": "-x",
         "o": {"k": 1},
     }
-    result = await execute(bridge, "pack", given, script="scripts/tool.py")
-    told = json.loads(result.stdout)
-    assert told["args"] == [
+    result = await execute(bridge, "pack", input, script="scripts/tool.py")
+    output = json.loads(result.stdout)
+    assert output["args"] == [
         "--text",
         "a b",
         "--flag",
@@ -532,7 +530,7 @@ async def test_scripts_by_name_take_arguments_or_their_input_as_options(bridge: 
         "--o",
         '{"k": 1}',
     ]
-    assert json.loads(told["env"]) == given
+    assert json.loads(output["env"]) == input
     plain = await execute(bridge, "pack", {"x": 1}, script="scripts/other.sh", args=["-v", "$(id)", "a b"])
     assert plain.stdout == "-v $(id) a b\n"
     with pytest.raises(InvalidInputError, match="NUL"):
@@ -541,13 +539,13 @@ async def test_scripts_by_name_take_arguments_or_their_input_as_options(bridge: 
         await execute(bridge, "pack", script="scripts/tool.py", args=["x" * 200_000])
 
 
-# ------------------------------------------------------------------------------------------------------ words on disk
+# ----------------------------------------------------------------------------------------------- deleted data on disk
 def files_with(word: str, folder: Path) -> list[str]:
     files = [path for path in folder.rglob("*") if path.is_file()]
     return [str(path.relative_to(folder)) for path in files if word.encode() in path.read_bytes()]
 
 
-async def test_a_deleted_run_stands_in_no_file(data_dir: Path, embedder: Embedder) -> None:
+async def test_a_deleted_run_leaves_no_data_on_disk(data_dir: Path, embedder: Embedder) -> None:
     settings = Settings(data_dir=data_dir, record_input=True)
     async with Bridge.open(settings, watch=False, embedder=embedder) as bridge:
         await install(bridge, "echo", ECHO)
@@ -558,7 +556,7 @@ async def test_a_deleted_run_stands_in_no_file(data_dir: Path, embedder: Embedde
         assert files_with("quaggaword", data_dir) == []
 
 
-async def test_runs_that_are_swept_stand_in_no_file(
+async def test_swept_runs_leave_no_data_on_disk(
     data_dir: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with Bridge.open(Settings(data_dir=data_dir), watch=False, embedder=embedder) as bridge:
@@ -570,7 +568,9 @@ async def test_runs_that_are_swept_stand_in_no_file(
         assert files_with("quaggaword", data_dir) == []
 
 
-async def test_expired_questions_stand_in_no_file_after_a_start(data_dir: Path, embedder: Embedder) -> None:
+async def test_expired_approval_requests_leave_no_data_on_disk_after_a_start(
+    data_dir: Path, embedder: Embedder
+) -> None:
     settings = Settings(data_dir=data_dir)
     async with Bridge.open(settings, watch=False, embedder=embedder) as bridge:
         await install(bridge, "wipe", ECHO, dangerous=True)

@@ -1,4 +1,4 @@
-"""The disk is the truth: what is found there at a start, and while running."""
+"""The disk is the source of truth: folders are scanned at the start and watched while running."""
 
 import json
 import os
@@ -27,7 +27,7 @@ async def names(skills: SkillManager) -> list[str]:
 
 # ---------------------------------------------------------------------------------------------------- at the start
 @pytest.mark.requirement("E2")
-async def test_a_start_skips_what_is_marked_and_embeds_what_is_not(workshop: Workshop, data_dir: Path) -> None:
+async def test_a_start_skips_marked_skills_and_embeds_the_others(workshop: Workshop, data_dir: Path) -> None:
     async with workshop.open() as skills:
         await skills.install_skill(skill_zip("one"))
         await skills.install_skill(skill_zip("two"))
@@ -42,7 +42,7 @@ async def test_a_start_skips_what_is_marked_and_embeds_what_is_not(workshop: Wor
 
 
 @pytest.mark.requirement("E2")
-async def test_a_start_embeds_anew_what_changed_by_size_or_content(workshop: Workshop, data_dir: Path) -> None:
+async def test_a_start_embeds_skills_again_that_changed_in_size_or_content(workshop: Workshop, data_dir: Path) -> None:
     async with workshop.open() as skills:
         await skills.install_skill(skill_zip("one", description="The letter A is written here."))
         await skills.install_skill(skill_zip("two"))
@@ -50,7 +50,7 @@ async def test_a_start_embeds_anew_what_changed_by_size_or_content(workshop: Wor
     path = data_dir / "skills/one/SKILL.md"
     before = path.stat()
     path.write_text(path.read_text().replace("letter A", "letter B"))
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))  # same size, same time: only its content tells
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))  # same size, same time: only the content differs
     (data_dir / "skills/two/more.md").write_text("more")
     workshop.index.embedded.clear()
     async with workshop.open() as skills:
@@ -59,7 +59,7 @@ async def test_a_start_embeds_anew_what_changed_by_size_or_content(workshop: Wor
 
 
 @pytest.mark.requirement("E2")
-async def test_a_start_embeds_everything_anew_for_another_model(workshop: Workshop, data_dir: Path) -> None:
+async def test_a_start_embeds_all_skills_again_for_another_model(workshop: Workshop, data_dir: Path) -> None:
     async with workshop.open() as skills:
         await skills.install_skill(skill_zip("one"))
         await skills.install_skill(skill_zip("two"))
@@ -71,7 +71,7 @@ async def test_a_start_embeds_everything_anew_for_another_model(workshop: Worksh
 
 
 @pytest.mark.requirement("E2")
-async def test_a_start_removes_the_vectors_of_folders_that_are_gone(workshop: Workshop, data_dir: Path) -> None:
+async def test_a_start_removes_the_vectors_of_missing_folders(workshop: Workshop, data_dir: Path) -> None:
     async with workshop.open() as skills:
         await skills.install_skill(skill_zip("one"))
         await skills.install_skill(skill_zip("two"))
@@ -85,7 +85,7 @@ async def test_a_start_removes_the_vectors_of_folders_that_are_gone(workshop: Wo
 
 
 @pytest.mark.requirement("E2")
-async def test_a_lost_index_or_marker_is_made_again(workshop: Workshop, data_dir: Path) -> None:
+async def test_a_missing_vector_or_marker_is_created_again(workshop: Workshop, data_dir: Path) -> None:
     async with workshop.open() as skills:
         await skills.install_skill(skill_zip("one"))
         await skills.install_skill(skill_zip("two"))
@@ -98,7 +98,7 @@ async def test_a_lost_index_or_marker_is_made_again(workshop: Workshop, data_dir
 
 
 @pytest.mark.requirement("E3")
-async def test_the_marker_records_size_hash_model_and_time_and_counts_in_none(
+async def test_the_marker_records_size_hash_model_and_time_and_excludes_itself(
     skills: SkillManager, data_dir: Path
 ) -> None:
     await skills.install_skill(skill_zip(files={"a/b.md": "12345"}))
@@ -113,7 +113,7 @@ async def test_the_marker_records_size_hash_model_and_time_and_counts_in_none(
 
 
 @pytest.mark.requirement("E3")
-async def test_the_hash_counts_path_mode_and_content(tmp_path: Path) -> None:
+async def test_the_hash_covers_path_mode_and_content(tmp_path: Path) -> None:
     folder = write_skill(tmp_path, "x", {"a.sh": "echo"})
 
     def digest() -> str:
@@ -129,7 +129,7 @@ async def test_the_hash_counts_path_mode_and_content(tmp_path: Path) -> None:
     assert len(set(hashes)) == 4
 
 
-async def test_an_index_that_fails_at_the_start_costs_no_skill(workshop: Workshop, data_dir: Path) -> None:
+async def test_skills_are_listed_if_the_index_fails_at_the_start(workshop: Workshop, data_dir: Path) -> None:
     write_skill(data_dir / "skills", "one")
     workshop.index.fault = RuntimeError("no model")
     async with workshop.open() as skills:
@@ -138,7 +138,7 @@ async def test_an_index_that_fails_at_the_start_costs_no_skill(workshop: Worksho
         assert (await skills.reconcile()).indexed == 1
 
 
-async def test_a_lost_database_is_built_again_from_the_disk(workshop: Workshop, data_dir: Path) -> None:
+async def test_a_lost_database_is_rebuilt_from_the_disk(workshop: Workshop, data_dir: Path) -> None:
     async with workshop.open() as skills:
         await skills.install_skill(skill_zip("one", tags=["a"]))
         installed = (await skills.get_skill("one")).installed_at
@@ -149,10 +149,10 @@ async def test_a_lost_database_is_built_again_from_the_disk(workshop: Workshop, 
         detail = await skills.get_skill("one")
         assert detail.tags == ["a"]
         assert abs((detail.installed_at - installed).total_seconds()) < 5
-    assert workshop.index.embedded == [], "the marker still says what the index holds"
+    assert workshop.index.embedded == [], "the marker still matches the index"
 
 
-async def test_a_broken_database_is_set_aside(
+async def test_a_broken_database_is_quarantined(
     workshop: Workshop, data_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with workshop.open() as skills:
@@ -168,7 +168,7 @@ async def test_a_broken_database_is_set_aside(
 
 # --------------------------------------------------------------------------------------------------------- problems
 @pytest.mark.requirement("D12")
-async def test_what_cannot_be_parsed_is_set_aside_with_its_reason(
+async def test_folders_that_cannot_be_parsed_are_ignored_and_reported(
     workshop: Workshop, data_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     root = data_dir / "skills"
@@ -196,7 +196,7 @@ async def test_what_cannot_be_parsed_is_set_aside_with_its_reason(
 
 
 @pytest.mark.requirement("D12")
-async def test_a_folder_of_a_strange_shape_never_stops_the_start(workshop: Workshop, data_dir: Path) -> None:
+async def test_a_malformed_folder_does_not_stop_the_start(workshop: Workshop, data_dir: Path) -> None:
     deep = write_skill(data_dir / "skills", "deep")
     await anyio.run_process(["mkdir", "-p", deep / "/".join("d" * 200)])
     odd = write_skill(data_dir / "skills", "odd")
@@ -211,7 +211,7 @@ async def test_a_folder_of_a_strange_shape_never_stops_the_start(workshop: Works
 
 
 @pytest.mark.parametrize("name", [".", "..", ".hidden", "x" * 300, "a/b", ""])
-async def test_a_path_is_no_name(skills: SkillManager, data_dir: Path, name: str) -> None:
+async def test_a_path_is_not_a_skill_name(skills: SkillManager, data_dir: Path, name: str) -> None:
     (data_dir / "skills/SKILL.md").write_text(skill_markdown("flat-one"))
     write_skill(data_dir / "skills", ".hidden")
     before = walk(data_dir)
@@ -232,7 +232,7 @@ async def test_a_broken_folder_can_be_uninstalled(workshop: Workshop, data_dir: 
 
 
 @pytest.mark.requirement("D12")
-async def test_a_bad_file_of_a_live_skill_takes_it_out_and_a_good_one_brings_it_back(
+async def test_a_skill_is_removed_when_its_file_breaks_and_restored_when_it_is_fixed(
     workshop: Workshop, data_dir: Path
 ) -> None:
     async with workshop.open() as skills:
@@ -248,7 +248,7 @@ async def test_a_bad_file_of_a_live_skill_takes_it_out_and_a_good_one_brings_it_
         assert set(workshop.index.vectors) == {"one"}
 
 
-async def test_a_folder_whose_skill_has_another_name_goes_by_the_skills_name(
+async def test_a_skill_in_a_folder_with_another_name_is_listed_by_its_own_name(
     workshop: Workshop, data_dir: Path
 ) -> None:
     write_skill(data_dir / "skills", "folder", markdown=skill_markdown("real-name"))
@@ -311,12 +311,12 @@ async def test_a_read_only_root_is_never_written_to(workshop: Workshop, tmp_path
     assert len(list((data_dir / "markers").rglob("*.json"))) == 1
     workshop.index.embedded.clear()
     async with workshop.open(roots=(root,)):
-        assert workshop.index.embedded == [], "its marker in the data directory counts"
+        assert workshop.index.embedded == [], "its marker in the data directory is used"
     root.chmod(0o755)
     folder.chmod(0o755)
 
 
-async def test_a_writable_root_can_be_edited_and_emptied(workshop: Workshop, tmp_path: Path) -> None:
+async def test_skills_in_a_writable_root_can_be_edited_and_uninstalled(workshop: Workshop, tmp_path: Path) -> None:
     root = tmp_path / "mine"
     write_skill(root, "open")
     async with workshop.open(roots=(root,)) as skills:
@@ -326,11 +326,11 @@ async def test_a_writable_root_can_be_edited_and_emptied(workshop: Workshop, tmp
         assert list(root.iterdir()) == []
     write_skill(root, ".apex-trash-1234")
     async with workshop.open(roots=(root,)):
-        assert list(root.iterdir()) == [], "what a crash left of an uninstall is cleared"
+        assert list(root.iterdir()) == [], "leftovers of an interrupted uninstall are deleted"
 
 
 @pytest.mark.requirement("D11")
-async def test_links_are_followed_inside_the_roots_and_refused_outside(workshop: Workshop, tmp_path: Path) -> None:
+async def test_symlinks_are_followed_inside_the_roots_and_refused_outside(workshop: Workshop, tmp_path: Path) -> None:
     root, outside = tmp_path / "root", tmp_path / "outside"
     write_skill(root / "packs", "real")
     write_skill(outside, "secret")
@@ -349,7 +349,7 @@ async def test_links_are_followed_inside_the_roots_and_refused_outside(workshop:
         assert await names(skills) == ["deep", "real", "secret"]
 
 
-async def test_a_link_among_the_installed_skills_may_not_lead_out(
+async def test_a_symlink_among_the_installed_skills_must_not_point_outside_the_roots(
     workshop: Workshop, tmp_path: Path, data_dir: Path
 ) -> None:
     real = write_skill(tmp_path / "elsewhere", "linked")
@@ -361,17 +361,17 @@ async def test_a_link_among_the_installed_skills_may_not_lead_out(
     async with workshop.open(roots=(tmp_path / "elsewhere",)) as skills:
         assert await names(skills) == ["linked"]
         await skills.uninstall_skill("linked")
-        assert (real / "SKILL.md").exists(), "the link goes, what it leads to stays"
+        assert (real / "SKILL.md").exists(), "only the link is removed, not its target"
         assert list((data_dir / "trash").iterdir()) == []
 
 
-async def test_a_link_made_while_running_may_not_lead_out_either(data_dir: Path, tmp_path: Path) -> None:
+async def test_a_symlink_created_while_running_must_not_point_outside_the_roots(data_dir: Path, tmp_path: Path) -> None:
     real = write_skill(tmp_path / "elsewhere", "linked")
     before = walk(tmp_path / "elsewhere")
     async with Bridge.open(Settings(data_dir=data_dir)) as bridge:
         (data_dir / "skills/linked").symlink_to(real)
         write_skill(data_dir / "skills", "plain")
-        await until_known(lambda found: found == {"plain"}, bridge.skills)
+        await until_listed(lambda found: found == {"plain"}, bridge.skills)
         with pytest.raises(SkillParseError, match="leads outside"):
             await bridge.skills.reload_skill("linked")
         assert await names(bridge.skills) == ["plain"]
@@ -379,7 +379,7 @@ async def test_a_link_made_while_running_may_not_lead_out_either(data_dir: Path,
 
 
 @pytest.mark.requirement("D11")
-async def test_a_read_only_place_is_not_written_to_through_a_link(
+async def test_a_read_only_root_is_not_written_to_through_a_symlink(
     workshop: Workshop, tmp_path: Path, data_dir: Path
 ) -> None:
     root = tmp_path / "library"
@@ -398,7 +398,9 @@ async def test_a_read_only_place_is_not_written_to_through_a_link(
     folder.chmod(0o755)
 
 
-async def test_folders_that_turn_out_to_hold_one_skill_do_not_collide(skills: SkillManager, data_dir: Path) -> None:
+async def test_concurrent_refreshes_of_folders_with_one_skill_name_do_not_conflict(
+    skills: SkillManager, data_dir: Path
+) -> None:
     for number in range(10):
         write_skill(data_dir / "skills", f"f{number}", markdown=skill_markdown("same"))
     installed = skills.roots[-1]
@@ -411,7 +413,7 @@ async def test_folders_that_turn_out_to_hold_one_skill_do_not_collide(skills: Sk
 
 
 @pytest.mark.requirement("D3")
-async def test_an_overwrite_replaces_a_skill_in_a_folder_of_another_name(workshop: Workshop, data_dir: Path) -> None:
+async def test_an_overwrite_replaces_a_skill_in_a_folder_with_another_name(workshop: Workshop, data_dir: Path) -> None:
     write_skill(data_dir / "skills", "folder", markdown=skill_markdown("real"))
     async with workshop.open() as skills:
         assert (await skills.install_skill(skill_zip("real"), overwrite=True)).replaced
@@ -419,13 +421,13 @@ async def test_an_overwrite_replaces_a_skill_in_a_folder_of_another_name(worksho
         assert await skills.problems() == []
 
 
-async def test_a_root_that_is_not_there_is_a_problem(workshop: Workshop, tmp_path: Path) -> None:
+async def test_a_missing_root_is_a_problem(workshop: Workshop, tmp_path: Path) -> None:
     async with workshop.open(roots=(tmp_path / "nowhere",)) as skills:
         (problem,) = await skills.problems()
         assert (problem.name, problem.reason) == ("nowhere", "the folder does not exist")
 
 
-async def test_an_index_that_fails_leaves_no_ghost(skills: SkillManager, workshop: Workshop) -> None:
+async def test_a_skill_is_uninstalled_even_if_the_index_fails(skills: SkillManager, workshop: Workshop) -> None:
     async def fail(_: object) -> None:
         raise RuntimeError("the index is gone")
 
@@ -442,12 +444,12 @@ async def test_a_root_that_appears_later_is_served_and_watched(data_dir: Path, t
     root = tmp_path / "later"
     async with Bridge.open(Settings(data_dir=data_dir, skill_roots=(root,))) as bridge:
         write_skill(root, "first")
-        await until_known(lambda found: found == {"first"}, bridge.skills)
+        await until_listed(lambda found: found == {"first"}, bridge.skills)
         write_skill(root, "second")
-        await until_known(lambda found: found == {"first", "second"}, bridge.skills)
+        await until_listed(lambda found: found == {"first", "second"}, bridge.skills)
 
 
-async def test_a_root_that_is_no_longer_configured_is_forgotten(workshop: Workshop, tmp_path: Path) -> None:
+async def test_skills_of_a_root_that_is_no_longer_configured_are_not_listed(workshop: Workshop, tmp_path: Path) -> None:
     write_skill(tmp_path / "mine", "theirs")
     async with workshop.open(roots=(tmp_path / "mine", tmp_path / "missing")) as skills:
         assert await names(skills) == ["theirs"]
@@ -458,7 +460,7 @@ async def test_a_root_that_is_no_longer_configured_is_forgotten(workshop: Worksh
 
 
 # ---------------------------------------------------------------------------------------------------- while running
-async def until_known(condition: Callable[[set[str]], bool], skills: SkillManager) -> None:
+async def until_listed(condition: Callable[[set[str]], bool], skills: SkillManager) -> None:
     async def is_met() -> bool:
         return condition(set(await names(skills)))
 
@@ -466,26 +468,26 @@ async def until_known(condition: Callable[[set[str]], bool], skills: SkillManage
 
 
 @pytest.mark.requirement("D10")
-async def test_folders_changed_by_hand_are_noticed(data_dir: Path, tmp_path: Path) -> None:
+async def test_manual_changes_to_folders_are_detected(data_dir: Path, tmp_path: Path) -> None:
     extra = tmp_path / "extra"
     write_skill(extra, "in-extra")
     async with Bridge.open(Settings(data_dir=data_dir, skill_roots=(extra,))) as bridge:
         skills = bridge.skills
         write_skill(data_dir / "skills", "by-hand")
         write_skill(extra, "later")
-        await until_known(lambda found: found == {"by-hand", "in-extra", "later"}, skills)
+        await until_listed(lambda found: found == {"by-hand", "in-extra", "later"}, skills)
         path = data_dir / "skills/by-hand/SKILL.md"
         path.write_text(skill_markdown("renamed"))
-        await until_known(lambda found: found == {"renamed", "in-extra", "later"}, skills)
+        await until_listed(lambda found: found == {"renamed", "in-extra", "later"}, skills)
         (data_dir / "skills/by-hand").rename(tmp_path / "away")
         (extra / "later").rename(tmp_path / "away-too")
-        await until_known(lambda found: found == {"in-extra"}, skills)
+        await until_listed(lambda found: found == {"in-extra"}, skills)
         with pytest.raises(SkillNotFoundError):
             await skills.get_skill("renamed")
 
 
 @pytest.mark.requirement("D10")
-async def test_where_the_kernel_cannot_tell_the_folders_are_swept(
+async def test_folders_are_polled_if_the_kernel_cannot_watch_them(
     data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
@@ -495,10 +497,10 @@ async def test_where_the_kernel_cannot_tell_the_folders_are_swept(
     monkeypatch.setattr("apexbridge.skills.watcher.SWEEP_SECONDS", 0.05)
     async with Bridge.open(Settings(data_dir=data_dir)) as bridge:
         write_skill(data_dir / "skills", "by-hand")
-        await until_known(lambda found: found == {"by-hand"}, bridge.skills)
+        await until_listed(lambda found: found == {"by-hand"}, bridge.skills)
 
 
-async def test_a_name_that_is_no_text_does_not_end_the_watch(data_dir: Path) -> None:
+async def test_a_file_name_that_is_not_utf8_does_not_stop_the_watcher(data_dir: Path) -> None:
     async with Bridge.open(Settings(data_dir=data_dir)) as bridge:
         await bridge.skills.install_skill(skill_zip("one"))
         (data_dir / "skills/one" / os.fsdecode(b"b\xff.txt")).write_text("x")
@@ -507,10 +509,12 @@ async def test_a_name_that_is_no_text_does_not_end_the_watch(data_dir: Path) -> 
             await bridge.skills.export_skill("one")
         assert caught.value.code == "UNSAFE_ENTRY"
         write_skill(data_dir / "skills", "two")
-        await until_known(lambda found: found == {"two"}, bridge.skills)
+        await until_listed(lambda found: found == {"two"}, bridge.skills)
 
 
-async def test_what_could_not_be_recorded_is_recorded_later(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_changes_that_could_not_be_recorded_are_recorded_later(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with Bridge.open(Settings(data_dir=data_dir)) as bridge:
         skills = bridge.skills
         await skills.install_skill(skill_zip("one"))
@@ -532,11 +536,11 @@ async def test_what_could_not_be_recorded_is_recorded_later(data_dir: Path, monk
                     await change
                 assert caught.value.code == "STORAGE_FULL"
                 assert "nothing was changed" not in caught.value.message
-        await until_known(lambda found: found == {"two", "three"}, skills)
+        await until_listed(lambda found: found == {"two", "three"}, skills)
         assert (await skills.get_skill("two")).description == "Changed while the disk was full."
 
 
-async def test_a_database_that_cannot_be_written_stops_a_change_before_it_begins(
+async def test_a_database_that_cannot_be_written_stops_a_change_before_it_starts(
     workshop: Workshop, data_dir: Path
 ) -> None:
     async with workshop.open() as skills:
@@ -551,18 +555,20 @@ async def test_a_database_that_cannot_be_written_stops_a_change_before_it_begins
         assert (await skills.execute_skill("one")).content  # type: ignore[union-attr]
 
 
-async def test_a_watch_survives_a_folder_that_cannot_be_read(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_watcher_survives_a_folder_that_cannot_be_read(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with Bridge.open(Settings(data_dir=data_dir)) as bridge:
         refresh, calls = bridge.skills.refresh, []
 
-        async def fail_once(places: object) -> None:
-            calls.append(places)
+        async def fail_once(folders: object) -> None:
+            calls.append(folders)
             if len(calls) == 1:
                 raise OSError(5, "Input/output error")
-            await refresh(places)  # type: ignore[arg-type]
+            await refresh(folders)  # type: ignore[arg-type]
 
         monkeypatch.setattr(bridge.skills, "refresh", fail_once)
         write_skill(data_dir / "skills", "first")
         await until(lambda: calls)
         write_skill(data_dir / "skills", "second")
-        await until_known(lambda found: "second" in found, bridge.skills)
+        await until_listed(lambda found: "second" in found, bridge.skills)

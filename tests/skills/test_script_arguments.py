@@ -1,4 +1,4 @@
-"""Arguments derived from source, and argv that the real scripts understand."""
+"""Arguments derived from the source of a script, and argv that real scripts can parse."""
 
 import json
 import subprocess
@@ -11,7 +11,7 @@ import pytest
 from apexbridge.skills.package.script_arguments import MAX_SOURCE_BYTES, Argument, ScriptArguments, derive
 from apexbridge.tools.schema import SchemaParameters
 
-TELL = "\nimport json\nprint(json.dumps(vars(parser.parse_args()), default=str))\n"
+PRINT_ARGUMENTS = "\nimport json\nprint(json.dumps(vars(parser.parse_args()), default=str))\n"
 
 PLAIN = '''
 """Resize pictures."""
@@ -76,10 +76,10 @@ def by_name(arguments: ScriptArguments) -> dict[str, Argument]:
     return {argument.name: argument for argument in (*arguments.options, *arguments.positionals)}
 
 
-def run_python(source: str, words: list[str], folder: Path) -> Any:
+def run_python(source: str, argv: list[str], folder: Path) -> Any:
     script = folder / "script.py"
-    script.write_text(source + TELL)
-    done = subprocess.run([sys.executable, str(script), *words], capture_output=True, text=True, timeout=30)
+    script.write_text(source + PRINT_ARGUMENTS)
+    done = subprocess.run([sys.executable, str(script), *argv], capture_output=True, text=True, timeout=30)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -114,8 +114,8 @@ def test_argparse_declarations_become_a_schema() -> None:
 
 
 @pytest.mark.requirement("B18")
-def test_a_python_script_reads_from_argv_what_the_input_said(tmp_path: Path) -> None:
-    told = run_python(
+def test_a_python_script_parses_the_input_from_argv(tmp_path: Path) -> None:
+    parsed = run_python(
         PLAIN,
         derived("resize.py", PLAIN).argv(
             {
@@ -140,7 +140,7 @@ def test_a_python_script_reads_from_argv_what_the_input_said(tmp_path: Path) -> 
         ),
         tmp_path,
     )
-    assert told == {
+    assert parsed == {
         "source": "-in.png",
         "more": ["b.png", "c.png"],
         "out_file": "-out.png",
@@ -163,24 +163,24 @@ def test_a_python_script_reads_from_argv_what_the_input_said(tmp_path: Path) -> 
 
 
 @pytest.mark.requirement("B18")
-def test_what_the_input_leaves_out_keeps_its_default(tmp_path: Path) -> None:
+def test_arguments_missing_from_the_input_keep_their_defaults(tmp_path: Path) -> None:
     found = derived("resize.py", PLAIN)
-    words = found.argv(
+    argv = found.argv(
         {"source": "a", "out-file": "b", "verbose": False, "tag": None, "tags": [], "log": True, "strict": True}
     )
-    told = run_python(PLAIN, words, tmp_path)
-    assert (told["width"], told["tags"], told["tag"], told["verbose"]) == (640, ["a", "b"], None, False)
-    assert (told["source"], told["log"], told["strict"]) == ("a", "all", True)
+    parsed = run_python(PLAIN, argv, tmp_path)
+    assert (parsed["width"], parsed["tags"], parsed["tag"], parsed["verbose"]) == (640, ["a", "b"], None, False)
+    assert (parsed["source"], parsed["log"], parsed["strict"]) == ("a", "all", True)
 
 
 @pytest.mark.requirement("B18")
-def test_a_subcommand_stands_between_the_scripts_options_and_its_own(tmp_path: Path) -> None:
+def test_a_subcommand_is_between_the_scripts_options_and_its_own(tmp_path: Path) -> None:
     found = derived("notes.py", COMMANDS)
-    words = found.argv(
+    argv = found.argv(
         {"title": "Milk", "due": "2030-01-01", "json": True, "verbose": True, "root": "/", "action": "add"}
     )
-    told = run_python(COMMANDS, words, tmp_path)
-    assert told == {
+    parsed = run_python(COMMANDS, argv, tmp_path)
+    assert parsed == {
         "verbose": True,
         "root": "/",
         "action": "add",
@@ -191,7 +191,7 @@ def test_a_subcommand_stands_between_the_scripts_options_and_its_own(tmp_path: P
     assert run_python(COMMANDS, found.argv({"action": "find", "title": "-x", "limit": 3}), tmp_path)["title"] == "-x"
 
 
-def test_options_of_all_subcommands_are_there_and_none_is_required() -> None:
+def test_the_schema_includes_the_options_of_all_subcommands_and_requires_none() -> None:
     schema = derived("notes.py", COMMANDS).schema()
     assert schema["required"] == ["action"]
     assert schema["properties"] == {
@@ -206,17 +206,17 @@ def test_options_of_all_subcommands_are_there_and_none_is_required() -> None:
     }
 
 
-def test_subcommands_may_have_subcommands(tmp_path: Path) -> None:
+def test_nested_subcommands_are_supported(tmp_path: Path) -> None:
     source = (
         "import argparse\nparser = argparse.ArgumentParser()\nfirst = parser.add_subparsers(dest='command')\n"
         "remote = first.add_parser('remote')\nsecond = remote.add_subparsers(dest='what')\n"
         "second.add_parser('add').add_argument('--url')\nsecond.add_parser('remove')\n"
     )
-    words = derived("git.py", source).argv({"url": "x", "what": "add", "command": "remote"})
-    assert run_python(source, words, tmp_path) == {"command": "remote", "what": "add", "url": "x"}
+    argv = derived("git.py", source).argv({"url": "x", "what": "add", "command": "remote"})
+    assert run_python(source, argv, tmp_path) == {"command": "remote", "what": "add", "url": "x"}
 
 
-def test_parsers_that_are_handed_around_are_followed() -> None:
+def test_parsers_in_parameters_attributes_and_helpers_are_followed() -> None:
     source = (
         "import argparse\n"
         "def add_common(p):\n    p.add_argument('--common', help='for ' + 'all')\n"
@@ -230,7 +230,7 @@ def test_parsers_that_are_handed_around_are_followed() -> None:
     assert found["common"].description == "for all"
 
 
-def test_the_options_of_a_browser_are_not_those_of_the_script() -> None:
+def test_browser_options_are_not_script_options() -> None:
     source = (
         "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('url')\n"
         "options = ChromeOptions()\noptions.add_argument('--headless')\n"
@@ -238,7 +238,7 @@ def test_the_options_of_a_browser_are_not_those_of_the_script() -> None:
     assert set(by_name(derived("shot.py", source))) == {"url"}
 
 
-def test_what_has_to_be_computed_is_left_open() -> None:
+def test_computed_values_are_left_out() -> None:
     source = (
         "import argparse, os\nA = A + A\nparser = argparse.ArgumentParser(description=A)\n"
         "parser.add_argument('--home', default=os.getcwd(), help=f'where {os.name} lives')\n"
@@ -252,7 +252,7 @@ def test_what_has_to_be_computed_is_left_open() -> None:
     assert (found["mode"].choices, found["mode"].type) == ((), "integer")
 
 
-def test_a_positional_that_is_called_like_an_option_keeps_a_place_of_its_own() -> None:
+def test_a_positional_with_the_name_of_an_option_has_its_own_key() -> None:
     source = (
         "import argparse\nparser = argparse.ArgumentParser()\n"
         "parser.add_argument('--name')\nparser.add_argument('name')\n"
@@ -261,7 +261,7 @@ def test_a_positional_that_is_called_like_an_option_keeps_a_place_of_its_own() -
     assert found.argv({"name": "option", "name-argument": "place"}) == ["--name", "option", "place"]
 
 
-def test_a_place_that_was_left_out_is_filled_with_its_default() -> None:
+def test_a_missing_positional_is_filled_with_its_default() -> None:
     source = (
         "import argparse\nparser = argparse.ArgumentParser()\n"
         "parser.add_argument('first', nargs='?', default='one')\nparser.add_argument('second', nargs='?')\n"
@@ -270,15 +270,15 @@ def test_a_place_that_was_left_out_is_filled_with_its_default() -> None:
 
 
 @pytest.mark.requirement("B18")
-def test_a_key_that_nobody_knows_becomes_an_option() -> None:
+def test_an_unknown_key_becomes_an_option() -> None:
     source = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('file')\n"
-    words = derived("some.py", source).argv(
+    argv = derived("some.py", source).argv(
         {"file": "a", "depth": 3, "on": True, "off": False, "nothing": None, "many": ["b", 4], "map": {"é": 1}}
     )
-    assert words == ["--depth", "3", "--on", "--many", "b", "--many", "4", "--map", '{"é": 1}', "--", "a"]
+    assert argv == ["--depth", "3", "--on", "--many", "b", "--many", "4", "--map", '{"é": 1}', "--", "a"]
 
 
-def test_numbers_texts_and_counts_are_bounded() -> None:
+def test_the_number_of_options_and_the_size_of_their_texts_are_limited() -> None:
     lines = "".join(f"parser.add_argument('--o{number}', help='{'word ' * 100}')\n" for number in range(80))
     source = f"import argparse\nparser = argparse.ArgumentParser()\n{lines}"
     found = derived("many.py", source)
@@ -297,7 +297,7 @@ def test_numbers_texts_and_counts_are_bounded() -> None:
     json.dumps(odd.to_json(), ensure_ascii=False).encode()
 
 
-def test_odd_escapes_in_a_script_are_no_warning_of_ours() -> None:
+def test_invalid_escapes_in_a_script_cause_no_warning() -> None:
     source = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--re', default='\\d+')\n"
     assert by_name(derived("re.py", source))["re"].default == "\\d+"
 
@@ -331,7 +331,7 @@ printf '%s|' "$OUT" "$LEVEL" "$NAME" "$VERBOSE"
 
 
 @pytest.mark.requirement("B18")
-def test_a_shell_script_reads_from_argv_what_the_input_said(tmp_path: Path) -> None:
+def test_a_shell_script_parses_the_input_from_argv(tmp_path: Path) -> None:
     found = derived("backup.sh", LOOP)
     assert found.schema() == {
         "type": "object",
@@ -344,23 +344,23 @@ def test_a_shell_script_reads_from_argv_what_the_input_said(tmp_path: Path) -> N
     }
     script = tmp_path / "backup.sh"
     script.write_text(LOOP)
-    words = found.argv({"out": "-x", "level": "3", "name": "a b", "verbose": True})
-    done = subprocess.run(["sh", str(script), *words], capture_output=True, text=True, timeout=30)
+    argv = found.argv({"out": "-x", "level": "3", "name": "a b", "verbose": True})
+    done = subprocess.run(["sh", str(script), *argv], capture_output=True, text=True, timeout=30)
     assert done.stdout == "-x|3|a b|1|"
 
 
-def test_an_option_that_was_shifted_away_takes_the_next_word() -> None:
+def test_a_shell_option_that_was_shifted_takes_the_next_argument() -> None:
     source = (
         'while [ $# -gt 0 ]; do\nopt="$1"\nshift\ncase "$opt" in\n-q) Q=1 ;;\n--to) TO="$1"; shift ;;\nesac\ndone\n'
     )
     assert derived("x.sh", source).argv({"q": True, "to": "b"}) == ["-q", "--to", "b"]
 
 
-def test_a_case_outside_of_a_loop_is_not_looked_at() -> None:
+def test_a_case_outside_of_a_loop_is_ignored() -> None:
     assert derive("x.sh", b'for x in 1 2; do\n echo $x\ndone\ncase "$1" in\n--all) ;;\nesac\n') is None
 
 
-def test_one_line_may_hold_a_whole_loop() -> None:
+def test_a_loop_on_one_line_is_read() -> None:
     source = 'for a in "$@"; do case "$a" in --fast) F=1;; --to=*) T="${a#*=}";; esac; done\n'
     assert derived("x.sh", source).argv({"fast": True, "to": "b"}) == ["--fast", "--to=b"]
 
@@ -462,11 +462,11 @@ def test_hostile_shell_is_read_to_its_end(source: str) -> None:
         ("x.sh", b"echo hello"),
     ],
 )
-def test_what_cannot_be_read_gives_nothing(name: str, source: bytes) -> None:
+def test_an_invalid_or_unsupported_script_has_no_derived_arguments(name: str, source: bytes) -> None:
     assert derive(name, source) is None
 
 
-def test_nothing_of_a_script_is_run(tmp_path: Path) -> None:
+def test_deriving_arguments_does_not_run_the_script(tmp_path: Path) -> None:
     witness = tmp_path / "witness"
     source = f"open({str(witness)!r}, 'w')\n{HEAD}1\n"
     assert set(by_name(derived("x.py", source))) == {"x"}

@@ -1,4 +1,4 @@
-"""Skills as tools: made by the factory, kept in step, read about and run by the built-ins."""
+"""Skills as tools: created by the factory, kept in sync, and read and run through the built-ins."""
 
 import asyncio
 import contextlib
@@ -53,13 +53,13 @@ async def install(bridge: Bridge, name: str, files: Mapping[str, str] | None = N
 
 # ------------------------------------------------------------------------------------------------------- the factory
 class Calls:
-    """Takes what the factory's tools ask for."""
+    """Records the calls of the factory's tools."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[str, str | None, dict[str, Any]]] = []
+        self.received: list[tuple[str, str | None, dict[str, Any]]] = []
 
     async def __call__(self, call: SkillCall) -> ExecutionResult | DirectSkillResult:
-        self.asked.append((call.skill, call.mode, dict(call.input)))
+        self.received.append((call.skill, call.mode, dict(call.input)))
         return OUTCOME
 
 
@@ -73,17 +73,17 @@ async def test_a_skill_markdown_becomes_a_sandbox_tool_or_a_direct_one() -> None
     said = await registry.execute("skill:words", {"x": "hello"})
     assert (said.output, said.data["mode"]) == ("Say hello.", "direct")
     assert (await registry.execute("skill:runs", {"a": 1, "name": "runs"})).output == "done"
-    assert calls.asked == [("runs", "sandbox", {"a": 1, "name": "runs"})]
+    assert calls.received == [("runs", "sandbox", {"a": 1, "name": "runs"})]
     with pytest.raises(InvalidSkillStructureError, match="Missing required fields: name, description"):
         factory.from_skill_markdown("---\nversion: 1\n---\n")
 
 
 @pytest.mark.requirement("F3")
-async def test_the_factory_makes_either_kind_of_a_skill() -> None:
+async def test_only_a_tool_that_runs_a_script_is_dangerous() -> None:
     calls = Calls()
     factory = SkillToolFactory(calls)
     metadata = factory.from_skill_markdown(skill_markdown("both", dangerous=True)).metadata
-    assert not metadata.dangerous, "instructions harm nobody"
+    assert not metadata.dangerous, "instructions alone are not dangerous"
     assert factory.from_skill_markdown(skill_markdown("both", dangerous=True), entry="index.js").metadata.dangerous
 
 
@@ -95,14 +95,14 @@ async def test_errors_of_skills_have_one_shape_and_a_result_can_raise_them(bridg
     failed = await bridge.executor.execute("fails")
     with pytest.raises(SkillExecutionError) as execution:
         failed.raise_for_status()
-    told = execution.value.to_json()
-    assert (told["name"], told["message"]) == ("SkillError", "boom")
+    payload = execution.value.to_json()
+    assert (payload["name"], payload["message"]) == ("SkillError", "boom")
     assert {
         "skillName": "fails",
         "mode": "sandbox",
         "cause": "EXIT_NONZERO",
         "duration": failed.duration,
-    }.items() <= told["details"].items()
+    }.items() <= payload["details"].items()
     with pytest.raises(SkillTimeoutError):
         (await bridge.executor.execute("sleeps", timeout=300)).raise_for_status()
     with pytest.raises(SkillNotFoundError) as missing:
@@ -113,7 +113,7 @@ async def test_errors_of_skills_have_one_shape_and_a_result_can_raise_them(bridg
         await bridge.skills.reload_skill("fails")
 
 
-async def test_what_a_script_does_wrong_is_an_answer_and_no_error(bridge: Bridge) -> None:
+async def test_a_failing_script_returns_an_error_result_and_does_not_raise(bridge: Bridge) -> None:
     await install(bridge, "fails", {"scripts/execute.py": "import sys\nsys.stderr.write('why\\n')\nsys.exit(3)"})
     result = await bridge.tools.execute("skill:fails", call_id="c")
     assert result.is_error
@@ -127,13 +127,13 @@ async def test_what_a_script_does_wrong_is_an_answer_and_no_error(bridge: Bridge
 
 # --------------------------------------------------------------------------------------------------------- built-ins
 @pytest.mark.requirement("A1")
-async def test_built_ins_run_in_this_process_and_start_none(bridge: Bridge) -> None:
+async def test_built_ins_run_in_this_process_and_start_no_other(bridge: Bridge) -> None:
     await install(bridge, "words", {"reference.md": "more"}, body="Words.")
     await bridge.tools.execute("file-write", {"path": "a.txt", "content": "x"})
     started: list[str] = []
     listening = True
 
-    def hear(event: str, _: object) -> None:
+    def record_process_start(event: str, _: object) -> None:
         if listening and event in (
             "subprocess.Popen",
             "os.fork",
@@ -144,7 +144,7 @@ async def test_built_ins_run_in_this_process_and_start_none(bridge: Bridge) -> N
         ):
             started.append(event)
 
-    sys.addaudithook(hear)
+    sys.addaudithook(record_process_start)
     try:
         for id, input in {
             "calculate": {"expression": "2^10"},
@@ -177,7 +177,7 @@ async def test_a_script_without_a_derived_schema_takes_args(bridge: Bridge) -> N
 
 
 @pytest.mark.requirement("A4")
-async def test_the_built_in_executor_knows_built_ins_only(bridge: Bridge) -> None:
+async def test_the_built_in_executor_runs_built_ins_only(bridge: Bridge) -> None:
     await install(bridge, "words")
     for name in ("none", "skill:words"):
         with pytest.raises(ToolNotFoundError) as caught:
@@ -188,7 +188,7 @@ async def test_the_built_in_executor_knows_built_ins_only(bridge: Bridge) -> Non
 
 
 @pytest.mark.requirement("F5")
-async def test_reading_a_skill_puts_its_allowed_tools_in_force_until_the_next(bridge: Bridge) -> None:
+async def test_the_allowed_tools_of_a_skill_apply_until_the_next_skill_is_read(bridge: Bridge) -> None:
     await install(bridge, "reader", None, **{"allowed-tools": "Read, WebFetch"})
     await install(bridge, "free")
     conversation = Conversation(id="c")
@@ -203,7 +203,7 @@ async def test_reading_a_skill_puts_its_allowed_tools_in_force_until_the_next(br
 
 
 @pytest.mark.requirement("F5")
-async def test_a_shell_in_allowed_tools_is_this_skills_own_scripts(bridge: Bridge) -> None:
+async def test_a_shell_in_allowed_tools_allows_only_the_skills_own_scripts(bridge: Bridge) -> None:
     await install(bridge, "own", {"scripts/a.py": "print('own')"}, **{"allowed-tools": "Bash(python:*)"})
     await install(bridge, "other", {"scripts/a.py": "print('other')"})
     conversation = Conversation(id="c")
@@ -218,7 +218,7 @@ async def test_a_shell_in_allowed_tools_is_this_skills_own_scripts(bridge: Bridg
 
 @pytest.mark.requirement("F5")
 @pytest.mark.parametrize("allowed", ["run_skill", "run-skill", "skill:echo", "skill__echo", "skill:*"])
-async def test_running_a_skill_is_one_call_whether_by_its_tool_or_by_its_name(bridge: Bridge, allowed: str) -> None:
+async def test_run_skill_is_allowed_by_its_own_name_or_by_the_skills_tool(bridge: Bridge, allowed: str) -> None:
     await install(bridge, "echo", {"scripts/execute.py": ECHO})
     await install(bridge, "guide", None, **{"allowed-tools": [allowed]})
     conversation = Conversation(id="c")
@@ -228,7 +228,7 @@ async def test_running_a_skill_is_one_call_whether_by_its_tool_or_by_its_name(br
 
 
 @pytest.mark.requirement("F11")
-async def test_running_the_same_skill_with_the_same_input_again_and_again_is_noticed(bridge: Bridge) -> None:
+async def test_repeated_runs_of_a_skill_with_the_same_input_add_a_notice(bridge: Bridge) -> None:
     await install(bridge, "echo", {"scripts/execute.py": ECHO})
     conversation, call = Conversation(id="c"), {"name": "echo", "input": {"a": 1}}
     notices = [(await bridge.tools.execute("run-skill", call, conversation=conversation)).notices for _ in range(3)]
@@ -236,15 +236,15 @@ async def test_running_the_same_skill_with_the_same_input_again_and_again_is_not
     assert "run-skill was called 3 times in a row" in notices[2][0]
 
 
-async def test_a_thousand_allowed_tools_hold_nobody_up(bridge: Bridge) -> None:
+async def test_allowed_tools_above_the_limit_are_left_out(bridge: Bridge) -> None:
     await install(bridge, "greedy", None, **{"allowed-tools": [f"tool{number}*x*y" for number in range(2000)]})
     result = await bridge.tools.execute("read-skill", {"name": "greedy"}, conversation=Conversation(id="c"))
     assert len(result.notices) == 11
     assert "2000 names; those after 100 are ignored" in result.notices[0]
 
 
-# ------------------------------------------------------------------------------------------------------ confirmations
-async def approved(bridge: Bridge, id: str, input: dict[str, Any] | None = None) -> str:
+# ---------------------------------------------------------------------------------------------------------- approvals
+async def approve_call(bridge: Bridge, id: str, input: dict[str, Any] | None = None) -> str:
     with pytest.raises(ApexBridgeError) as caught:
         await bridge.tools.execute(id, input or {})
     assert caught.value.code == "CONFIRMATION_REQUIRED"
@@ -254,28 +254,30 @@ async def approved(bridge: Bridge, id: str, input: dict[str, Any] | None = None)
 
 
 @pytest.mark.requirement("B16")
-@pytest.mark.parametrize("way", ["tool", "skill"])
-async def test_what_was_confirmed_is_what_runs(bridge: Bridge, data_dir: Path, way: str) -> None:
+@pytest.mark.parametrize("entry_point", ["tool", "skill"])
+async def test_an_approval_is_invalid_after_the_script_changed(
+    bridge: Bridge, data_dir: Path, entry_point: str
+) -> None:
     await install(bridge, "wipe", {"scripts/execute.py": "print('good')"}, dangerous=True)
-    approval = await approved(bridge, "skill:wipe")
+    approval = await approve_call(bridge, "skill:wipe")
     (data_dir / "skills/wipe/scripts/execute.py").write_text("print('evil')")
     by_tool = bridge.tools.execute("skill:wipe", approval=approval)
     by_skill = bridge.skills.execute_skill("wipe", approval=approval)
-    wanted, other = (by_tool, by_skill) if way == "tool" else (by_skill, by_tool)
-    other.close()
+    call, unused = (by_tool, by_skill) if entry_point == "tool" else (by_skill, by_tool)
+    unused.close()
     with pytest.raises(ApexBridgeError) as caught:
-        await wanted
+        await call
     assert caught.value.code == "APPROVAL_INVALID"
     assert (await bridge.runs.page(RunFilter(), page=1, limit=10)).total == 0
 
 
 @pytest.mark.requirement("B16")
-async def test_what_is_replaced_while_a_confirmed_run_waits_does_not_run(data_dir: Path, embedder: Embedder) -> None:
+async def test_a_queued_approved_run_fails_if_its_skill_is_replaced(data_dir: Path, embedder: Embedder) -> None:
     settings = Settings(data_dir=data_dir, sandbox_max_concurrency=1)
     async with Bridge.open(settings, watch=False, embedder=embedder) as bridge:
         await install(bridge, "busy", {"scripts/execute.py": "import time; time.sleep(60)"})
         await install(bridge, "wipe", {"scripts/execute.py": "print('good')"}, dangerous=True)
-        approval = await approved(bridge, "skill:wipe")
+        approval = await approve_call(bridge, "skill:wipe")
         busy = await bridge.skills.runs.call(SkillCall(skill="busy"))
         waiting = await bridge.skills.runs.call(SkillCall(skill="wipe", approval=approval))
         assert not isinstance(busy, DirectSkillResult)
@@ -291,12 +293,12 @@ async def test_what_is_replaced_while_a_confirmed_run_waits_does_not_run(data_di
 
 
 @pytest.mark.requirement("B16")
-async def test_an_approval_is_not_used_up_by_what_never_began(data_dir: Path, embedder: Embedder) -> None:
+async def test_an_approval_is_not_used_up_by_a_call_that_never_started(data_dir: Path, embedder: Embedder) -> None:
     settings = Settings(data_dir=data_dir, sandbox_max_concurrency=1, sandbox_queue=0)
     async with Bridge.open(settings, watch=False, embedder=embedder) as bridge:
         await install(bridge, "busy", {"scripts/execute.py": "import time; time.sleep(60)"})
         await install(bridge, "wipe", {"scripts/execute.py": "print('done')"}, dangerous=True)
-        approval = await approved(bridge, "skill:wipe")
+        approval = await approve_call(bridge, "skill:wipe")
         busy = await bridge.skills.runs.call(SkillCall(skill="busy"))
         assert not isinstance(busy, DirectSkillResult)
         for refused in (
@@ -314,7 +316,7 @@ async def test_an_approval_is_not_used_up_by_what_never_began(data_dir: Path, em
 
 
 @pytest.mark.requirement("B16")
-async def test_what_became_dangerous_while_a_run_waited_does_not_run(data_dir: Path, embedder: Embedder) -> None:
+async def test_a_queued_run_fails_if_its_skill_became_dangerous(data_dir: Path, embedder: Embedder) -> None:
     settings = Settings(data_dir=data_dir, sandbox_max_concurrency=1)
     async with Bridge.open(settings, watch=False, embedder=embedder) as bridge:
         await install(bridge, "busy", {"scripts/execute.py": "import time; time.sleep(60)"})
@@ -333,10 +335,10 @@ async def test_what_became_dangerous_while_a_run_waited_does_not_run(data_dir: P
 
 
 @pytest.mark.requirement("B16")
-async def test_an_approval_is_not_used_up_by_whoever_was_called_off(bridge: Bridge) -> None:
+async def test_an_approval_is_not_used_up_by_a_cancelled_call(bridge: Bridge) -> None:
     await install(bridge, "wipe", {"scripts/execute.py": "print('done')"}, dangerous=True)
     for number in range(30):
-        approval = await approved(bridge, "skill:wipe", {"number": number})
+        approval = await approve_call(bridge, "skill:wipe", {"number": number})
         task = asyncio.create_task(bridge.tools.execute("skill:wipe", {"number": number}, approval=approval))
         await asyncio.sleep(0.0002 * number)
         task.cancel()
@@ -348,7 +350,7 @@ async def test_an_approval_is_not_used_up_by_whoever_was_called_off(bridge: Brid
 
 
 @pytest.mark.requirement("D5")
-async def test_questions_go_with_the_plugin_whose_skills_they_are_about(bridge: Bridge) -> None:
+async def test_approval_requests_are_deleted_with_the_plugin_of_their_skill(bridge: Bridge) -> None:
     files = {
         "toolbox/skills/wipe/SKILL.md": skill_markdown("wipe", dangerous=True),
         "toolbox/skills/wipe/scripts/execute.py": ECHO,
@@ -363,7 +365,7 @@ async def test_questions_go_with_the_plugin_whose_skills_they_are_about(bridge: 
 
 
 # ------------------------------------------------------------------------------------------------------------- search
-async def test_found_skills_are_told_in_few_words(bridge: Bridge) -> None:
+async def test_search_results_are_short(bridge: Bridge) -> None:
     schema = {"properties": {"text": {"type": "string"}, "kind": {"enum": ["a", "b"]}}, "required": ["text"]}
     long = "Writes commit messages. " * 40
     for number in range(6):
@@ -380,16 +382,16 @@ async def test_found_skills_are_told_in_few_words(bridge: Bridge) -> None:
     assert "run_skill" in empty.output or "No skill fits" in empty.output
 
 
-async def test_a_skill_that_models_must_not_find_is_found_by_name_only(bridge: Bridge) -> None:
+async def test_a_skill_hidden_from_models_is_not_in_their_search_results(bridge: Bridge) -> None:
     await install(bridge, "hidden", {"scripts/execute.py": ECHO}, **{"disable-model-invocation": True})
-    asked = {"query": "hidden"}
-    model = await bridge.tools.execute("vector-search", asked, conversation=Conversation(id="chat"))
+    query = {"query": "hidden"}
+    model = await bridge.tools.execute("vector-search", query, conversation=Conversation(id="chat"))
     assert model.data["results"] == []
-    assert [hit["name"] for hit in (await bridge.tools.execute("vector-search", asked)).data["results"]] == ["hidden"]
+    assert [hit["name"] for hit in (await bridge.tools.execute("vector-search", query)).data["results"]] == ["hidden"]
     assert (await bridge.tools.execute("run-skill", {"name": "hidden"})).output == "{}"
 
 
-async def test_a_run_has_an_id_of_its_own_whatever_its_call_is_called(bridge: Bridge, data_dir: Path) -> None:
+async def test_the_id_of_a_run_does_not_depend_on_the_call_id(bridge: Bridge, data_dir: Path) -> None:
     await install(bridge, "leaves", {"scripts/execute.py": "open('output/a.txt', 'w').write('left')\nprint('done')"})
     for call_id in ("../../escaped", "same", "same"):
         result = await bridge.tools.execute("skill:leaves", {"a": 1}, call_id=call_id)
@@ -413,7 +415,7 @@ def broken() -> list[Tool]:
     raise RuntimeError("broken on purpose")
 
 
-async def test_packages_bring_tools_along_and_a_broken_one_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+async def test_packages_register_tools_and_broken_ones_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
     registry = ToolRegistry()
     names = ("shout", "two_tools", "broken", "missing", "ECHO", "shout")
     points = [EntryPoint(name=name, value=f"{__name__}:{name}", group="apexbridge.tools") for name in names]
