@@ -48,6 +48,7 @@ from apexbridge.skills.manager import SkillManager
 from apexbridge.skills.runs import Runs
 from apexbridge.surfaces.cli.app import app as cli
 from apexbridge.surfaces.cli.app import main as apex
+from apexbridge.surfaces.cli.lazy_commands import LazyCommand
 from apexbridge.surfaces.http.app import create_app
 from apexbridge.tools.builtin.registry import BuiltInExecutor
 from apexbridge.tools.confirmation import Confirmation
@@ -154,6 +155,9 @@ def test_no_page_names_a_setting_that_does_not_exist() -> None:
 
 
 def commands_of(command: Any, path: tuple[str, ...] = ("apex",)) -> Iterator[tuple[tuple[str, ...], Any]]:
+    if isinstance(command, LazyCommand):
+        hidden, command = command.hidden, command.load()
+        command.hidden = hidden
     yield path, command
     for name, child in getattr(command, "commands", {}).items():
         yield from commands_of(child, (*path, name))

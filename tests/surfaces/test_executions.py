@@ -295,8 +295,8 @@ def test_grants_secrets_and_dependencies_on_the_command_line(
     assert "granted" in apex("skills", "grants", "wants").out
     assert apex("skills", "run", "wants").out == "***\n"
     assert "no longer" in apex("skills", "revoke", "wants", "secret:TOKEN").err
-    assert "forgotten" in apex("secrets", "rm", "TOKEN").err
-    assert "No secret is kept." in apex("secrets", "list").err
+    assert "deleted" in apex("secrets", "rm", "TOKEN").err
+    assert "There are no secrets." in apex("secrets", "list").err
     assert "--install" in apex("skills", "deps", "wants").err
     assert apex("skills", "grant", "wants", "net:x:1").code == 1
 

@@ -31,7 +31,7 @@ class SavedFile:
     path: str
     size: int = 0
     problem: str | None = None
-    is_in_the_way: bool = False
+    exists: bool = False
     """Whether the problem is an existing file of the same name."""
 
 
@@ -72,13 +72,13 @@ def _paths(result: dict[str, Any]) -> list[str]:
 
 async def _save_all(api: Api, address: str, paths: Sequence[str], root: int) -> list[SavedFile]:
     saved: list[SavedFile] = []
-    room = MAX_BYTES
+    remaining = MAX_BYTES
     for number, path in enumerate(paths):
         problem = _problem(path) if number < MAX_FILES else f"more than {MAX_FILES:,} files"
         size, exists = 0, False
         if problem is None:
             try:
-                size = await _save(api, address + quote(path), path, root, room)
+                size = await _save(api, address + quote(path), path, root, remaining)
             except FileExistsError:
                 problem, exists = "exists already", True
             except TooLargeError:
@@ -87,8 +87,8 @@ async def _save_all(api: Api, address: str, paths: Sequence[str], root: int) -> 
                 problem = error.strerror or "cannot be written"
             except ApexBridgeError as error:  # for example if the run was deleted meanwhile
                 problem = error.message
-        room -= size
-        saved.append(SavedFile(path=path, size=size, problem=problem, is_in_the_way=exists))
+        remaining -= size
+        saved.append(SavedFile(path=path, size=size, problem=problem, exists=exists))
     return saved
 
 
@@ -104,13 +104,13 @@ def _problem(path: str) -> str | None:
     return None
 
 
-async def _save(api: Api, address: str, path: str, root: int, room: int) -> int:
+async def _save(api: Api, address: str, path: str, root: int, limit: int) -> int:
     *folders, name = path.split("/")
     with _opened(root, folders) as parent:
         descriptor = os.open(name, _CREATE_FILE, 0o666, dir_fd=parent)
         try:
             with os.fdopen(descriptor, "wb") as file:
-                return await api.download(address, file, limit=room)
+                return await api.download(address, file, limit=limit)
         except BaseException:
             os.unlink(name, dir_fd=parent)
             raise

@@ -1,26 +1,29 @@
-"""Options shared by many commands, and how a command runs."""
+"""Options shared by several commands."""
 
+import json
 import sys
-from collections.abc import Awaitable, Callable
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
-from apexbridge.surfaces.cli.printable import printable_json
+from apexbridge.errors import InvalidInputError
 
-if TYPE_CHECKING:
-    from apexbridge.surfaces.cli.client import Api
-
-Json = Annotated[bool, typer.Option("--json", help="Data for programs on stdout.")]
+Json = Annotated[bool, typer.Option("--json", help="Print data for programs on stdout.")]
 DataDir = Annotated[str | None, typer.Option("--data-dir", help="The data directory.", show_default="data")]
-Url = Annotated[str | None, typer.Option("--url", help="Talk to the server at this address.")]
+Url = Annotated[str | None, typer.Option("--url", help="Use the server at this address.")]
 SkillName = Annotated[str, typer.Argument(metavar="NAME", help="The skill's name.")]
+PackagePath = Annotated[Path, typer.Argument(metavar="PATH", help="A .zip, a .skill, or a folder.")]
+Tags = Annotated[list[str] | None, typer.Option("--tag", help="A tag; if repeated, any of them.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Approve a dangerous call without a question.")]
+Approval = Annotated[str | None, typer.Option("--approval", metavar="ID", help="The id of an approval.")]
+InputOption = Annotated[
+    str | None, typer.Option("--input", metavar="JSON|@FILE|-", help="The input: JSON, a file, or stdin.")
+]
 
 
 class ProfileChoice(StrEnum):
-    """How strictly a package is read."""
-
     SEED = "seed"
     LENIENT = "lenient"
     STRICT = "strict"
@@ -29,21 +32,25 @@ class ProfileChoice(StrEnum):
 Profile = Annotated[ProfileChoice | None, typer.Option("--profile", help="How strictly the package is read.")]
 
 
-def call(work: "Callable[[Api], Awaitable[Any]]", *, data_dir: str | None, url: str | None) -> Any:
-    """Run a command against the running server, or without one against the data directory in this process."""
-    from apexbridge.surfaces.cli import interrupts
-    from apexbridge.surfaces.cli.client import connected
+def read_input(argument: str | None) -> dict[str, Any]:
+    """Parse the value of `--input`.
 
-    async def run() -> Any:
-        async with connected(data_dir=data_dir, url=url) as api:
-            return await work(api)
-
-    return interrupts.run(run())
-
-
-def show(data: Any, *, json: bool, people: Callable[[], None]) -> None:
-    """Print data as JSON, or call `people` to print it in readable form."""
-    if json:
-        sys.stdout.write(printable_json(data))
-    else:
-        people()
+    Raises:
+        InvalidInputError: it cannot be read, or is not a JSON object.
+    """
+    if argument is None:
+        return {}
+    try:
+        text = argument
+        if argument == "-":
+            text = sys.stdin.read()
+        elif argument.startswith("@"):
+            text = Path(argument[1:]).read_text("utf-8")
+        value = json.loads(text)
+    except OSError as error:
+        raise InvalidInputError(f"{argument[1:]} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise InvalidInputError(f"--input is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise InvalidInputError('--input must be a JSON object, such as {"text": "hello"}')
+    return value
