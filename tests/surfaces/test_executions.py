@@ -198,7 +198,7 @@ def test_an_operator_grants_keeps_secrets_and_looks_at_dependencies(client: http
         "# /// script\n# dependencies = ['no-such-package-here>=1']\n# ///\nimport os\nprint(os.environ.get('TOKEN'))\n"
     )
     install(client, "wants", script, permissions=["secret:TOKEN"])
-    assert client.put("/api/secrets/TOKEN", json={"value": "very-secret"}).json()["message"] == "Secret kept"
+    assert client.put("/api/secrets/TOKEN", json={"value": "very-secret"}).json()["message"] == "Secret saved"
     assert client.get("/api/secrets").json() == {"names": ["TOKEN"]}
     before = execute(client, "wants").json()
     assert before["stdout"] == "None\n"

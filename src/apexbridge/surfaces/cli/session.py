@@ -1,16 +1,18 @@
-"""What every command needs: a connection to the server, output for people or programs, and approvals."""
+"""What commands share: options, a connection to the server, output for people or programs, and approvals."""
 
 import functools
 import inspect
+import json
 import sys
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from apexbridge.errors import ApexBridgeError
+from apexbridge.errors import ApexBridgeError, InvalidInputError
 from apexbridge.surfaces.cli import interrupts
-from apexbridge.surfaces.cli.options import DataDir, Json, Url
 from apexbridge.surfaces.cli.terminal_text import printable, printable_json
 
 if TYPE_CHECKING:
@@ -19,6 +21,26 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 CommandFunction = Callable[..., None]
+Json = Annotated[bool, typer.Option("--json", help="Print data for programs on stdout.")]
+DataDir = Annotated[str | None, typer.Option("--data-dir", help="The data directory.", show_default="data")]
+Url = Annotated[str | None, typer.Option("--url", help="Use the server at this address.")]
+SkillName = Annotated[str, typer.Argument(metavar="NAME", help="The skill's name.")]
+PackagePath = Annotated[Path, typer.Argument(metavar="PATH", help="A .zip, a .skill, or a folder.")]
+Tags = Annotated[list[str] | None, typer.Option("--tag", help="A tag; if repeated, any of them.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Approve a dangerous call without a question.")]
+Approval = Annotated[str | None, typer.Option("--approval", metavar="ID", help="The id of an approval.")]
+InputOption = Annotated[
+    str | None, typer.Option("--input", metavar="JSON|@FILE|-", help="The input: JSON, a file, or stdin.")
+]
+
+
+class ProfileChoice(StrEnum):
+    SEED = "seed"
+    LENIENT = "lenient"
+    STRICT = "strict"
+
+
+Profile = Annotated[ProfileChoice | None, typer.Option("--profile", help="How strictly the package is read.")]
 
 
 class Session:
@@ -130,3 +152,27 @@ def ask_approval(what: Any, call: Any, id: Any, question: Any) -> bool:
     if not answer:  # end of input does not count as approval
         sys.stderr.write("\n")
     return answer.strip().lower() in ("y", "yes")
+
+
+def read_input(argument: str | None) -> dict[str, Any]:
+    """Parse the value of `--input`.
+
+    Raises:
+        InvalidInputError: it cannot be read, or is not a JSON object.
+    """
+    if argument is None:
+        return {}
+    try:
+        text = argument
+        if argument == "-":
+            text = sys.stdin.read()
+        elif argument.startswith("@"):
+            text = Path(argument[1:]).read_text("utf-8")
+        value = json.loads(text)
+    except OSError as error:
+        raise InvalidInputError(f"{argument[1:]} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise InvalidInputError(f"--input is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise InvalidInputError('--input must be a JSON object, such as {"text": "hello"}')
+    return value

@@ -8,12 +8,12 @@ import resource
 import secrets
 import socket
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
 from types import FrameType
 from typing import Any, cast
 
-import anyio.to_thread
 import uvicorn
 
 from apexbridge.bridge import Bridge
@@ -25,6 +25,8 @@ from apexbridge.surfaces.http.middleware.auth import Access, is_loopback, needs_
 from apexbridge.surfaces.http.transport.protocol import LimitedProtocol
 
 DRAIN_SECONDS = 30
+THREADS = 40
+"""For blocking work. asyncio's default, four more than there are cores, is too few to wait for disks."""
 DESCRIPTORS = 65_536
 GC_ALLOCATIONS = 10_000
 """Allocations between two collections of the youngest generation. Reference counting frees nearly all objects."""
@@ -46,12 +48,12 @@ def check_host(host: str, *, required: KeysRequired = "auto", has_keys: bool = F
         return
     if required == "false":
         raise ServerError(
-            f"{host} can be reached from other machines, and APEX_API_KEYS_REQUIRED=false would let everybody in. "
-            "Leave that setting out, or use --host 127.0.0.1.",
+            f"{host} can be reached from other machines, and APEX_API_KEYS_REQUIRED=false allows every request. "
+            "Remove that setting, or use --host 127.0.0.1.",
             code="FORBIDDEN",
         )
     raise ServerError(
-        f"{host} can be reached from other machines, and there is no API key that counts. Make one first with: "
+        f"{host} can be reached from other machines, and there is no valid API key. Create one first with: "
         "apex keys create --name NAME --scope chat,read,run. Or use --host 127.0.0.1.",
         code="FORBIDDEN",
     )
@@ -60,7 +62,8 @@ def check_host(host: str, *, required: KeysRequired = "auto", has_keys: bool = F
 async def serve(bridge: Bridge, listener: socket.socket, announce: Callable[[str], None]) -> None:
     """Serve until a signal to stop. `announce` is called with the URL when clients can connect."""
     max_connections = _allow_many_connections()
-    await anyio.to_thread.run_sync(bridge.disk.ballast.fill)
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS))
+    await asyncio.to_thread(bridge.disk.ballast.fill)
     host, port = listener.getsockname()[:2]
     owner = secrets.token_urlsafe(32)
     keys_required = needs_keys(bridge.settings.api_keys_required, host)
@@ -116,10 +119,10 @@ def _collect_less_garbage() -> None:
 def _allow_many_connections() -> int:
     """Raise the limit of open files, which is often 1,024, and return how many connections may be open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
-    if soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    return max(soft, wanted) // SHARE_OF_CONNECTIONS
+    target = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
+    if soft < target:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
+    return max(soft, target) // SHARE_OF_CONNECTIONS
 
 
 @contextmanager

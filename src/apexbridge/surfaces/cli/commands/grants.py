@@ -7,8 +7,7 @@ from urllib.parse import quote
 import typer
 
 from apexbridge.surfaces.cli import interrupts
-from apexbridge.surfaces.cli.options import SkillName
-from apexbridge.surfaces.cli.session import Session, command
+from apexbridge.surfaces.cli.session import Session, SkillName, command
 
 Permission = Annotated[
     str, typer.Argument(metavar="PERMISSION", help="net:HOST:PORT, env:NAME, secret:NAME, fs:ro:PATH.")

@@ -8,8 +8,7 @@ import typer
 from apexbridge.sandbox.diagnosis import diagnose
 from apexbridge.settings import Settings, load_settings, origins
 from apexbridge.surfaces.cli import interrupts
-from apexbridge.surfaces.cli.options import DataDir, Json
-from apexbridge.surfaces.cli.session import Session, command
+from apexbridge.surfaces.cli.session import DataDir, Json, Session, command
 
 app = typer.Typer(rich_markup_mode=None)
 config = typer.Typer(no_args_is_help=True, rich_markup_mode=None)

@@ -11,8 +11,7 @@ import typer
 
 from apexbridge.settings import load_settings
 from apexbridge.storage.audit import AUDIT_FILE, exported
-from apexbridge.surfaces.cli.options import DataDir
-from apexbridge.surfaces.cli.session import Session, command
+from apexbridge.surfaces.cli.session import DataDir, Session, command
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 audit = typer.Typer(no_args_is_help=True, rich_markup_mode=None)

@@ -17,8 +17,7 @@ from apexbridge.skills.roots import SkillRoot, discover
 from apexbridge.skills.sources import default_profile_of, is_folder, open_source
 from apexbridge.surfaces.cli.client import Api
 from apexbridge.surfaces.cli.console import Console
-from apexbridge.surfaces.cli.options import PackagePath, Profile, ProfileChoice
-from apexbridge.surfaces.cli.session import Session, command
+from apexbridge.surfaces.cli.session import PackagePath, Profile, ProfileChoice, Session, command
 
 app = typer.Typer(rich_markup_mode=None)
 _ARCHIVE_SUFFIXES = {".zip", ".skill"}

@@ -15,8 +15,7 @@ from apexbridge.errors import ApexBridgeError
 from apexbridge.surfaces.cli.artifacts import SavedFile, save_files
 from apexbridge.surfaces.cli.client import Api
 from apexbridge.surfaces.cli.console import Console, plural
-from apexbridge.surfaces.cli.options import Approval, InputOption, SkillName, Yes, read_input
-from apexbridge.surfaces.cli.session import Session, command
+from apexbridge.surfaces.cli.session import Approval, InputOption, Session, SkillName, Yes, command, read_input
 from apexbridge.surfaces.cli.terminal_text import printable
 
 SHOWN_FILES = 20

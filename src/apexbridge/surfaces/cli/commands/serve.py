@@ -18,8 +18,7 @@ from apexbridge.settings import Settings, load_settings
 from apexbridge.skills.roots import SkillRoot, discover
 from apexbridge.surfaces.cli import interrupts
 from apexbridge.surfaces.cli.console import Console, plural
-from apexbridge.surfaces.cli.options import DataDir, Json
-from apexbridge.surfaces.cli.session import Session
+from apexbridge.surfaces.cli.session import DataDir, Json, Session
 from apexbridge.surfaces.http.middleware.auth import needs_keys
 from apexbridge.surfaces.http.serve import bind, check_host
 from apexbridge.surfaces.http.serve import serve as serve_http

@@ -9,8 +9,7 @@ import typer
 
 from apexbridge.surfaces.cli.commands import grants
 from apexbridge.surfaces.cli.lazy_commands import lazy_group
-from apexbridge.surfaces.cli.options import SkillName, Tags
-from apexbridge.surfaces.cli.session import Session, command
+from apexbridge.surfaces.cli.session import Session, SkillName, Tags, command
 
 if TYPE_CHECKING:
     from apexbridge.surfaces.cli.client import Api

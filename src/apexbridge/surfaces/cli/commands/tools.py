@@ -8,8 +8,7 @@ from urllib.parse import quote
 import typer
 
 from apexbridge.errors import RequestError, ToolNotFoundError
-from apexbridge.surfaces.cli.options import Approval, InputOption, Yes, read_input
-from apexbridge.surfaces.cli.session import Session, command
+from apexbridge.surfaces.cli.session import Approval, InputOption, Session, Yes, command, read_input
 
 if TYPE_CHECKING:
     from apexbridge.surfaces.cli.client import Api
