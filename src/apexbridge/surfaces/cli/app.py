@@ -63,7 +63,6 @@ def _version(is_requested: bool) -> None:
 
 
 def _print_error(error: ApexBridgeError) -> int:
-    """Print an error with a hint and return the exit code."""
     if "--json" in sys.argv:
         sys.stdout.write(printable_json(error.to_json()))
     else:

@@ -36,12 +36,7 @@ class SavedFile:
 
 
 async def save_files(api: Api, result: dict[str, Any], folder: Path) -> list[SavedFile]:
-    """Download a run's files to a folder, which is created if it is missing.
-
-    Raises:
-        InvalidInputError: the folder cannot be used.
-        ServerError: the server sent no list of files, or the download took longer than an hour.
-    """
+    """Download a run's files to a folder, which is created if it is missing."""
     paths = _paths(result)
     if not paths:
         return []
@@ -118,11 +113,7 @@ async def _save(api: Api, address: str, path: str, root: int, limit: int) -> int
 
 @contextmanager
 def _opened(root: int, folders: Sequence[str]) -> Iterator[int]:
-    """Open a folder below the root and create it if it is missing. Links are not followed.
-
-    Raises:
-        OSError: a link or a file is in the way.
-    """
+    """Open a folder below the root and create it if it is missing. A link in the path raises OSError."""
     current = os.dup(root)
     try:
         for name in folders:

@@ -4,10 +4,10 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, NoReturn
 from urllib.parse import quote
 
 import httpx
@@ -31,8 +31,6 @@ MAX_PORT = 65535
 
 
 class AnsweredError(ApexBridgeError):
-    """An error response of the server."""
-
     def __init__(self, answer: Mapping[str, Any]) -> None:
         super().__init__(str(answer.get("message")), code=str(answer.get("code")), **(answer.get("details") or {}))
         self._answer = dict(answer)
@@ -43,7 +41,7 @@ class AnsweredError(ApexBridgeError):
 
 
 class TooLargeError(ServerError):
-    """A response exceeds the size limit."""
+    pass
 
 
 class Api:
@@ -53,17 +51,11 @@ class Api:
         self._client = client
 
     async def ask(self, method: str, path: str, **options: Any) -> Any:
-        """Send a request and return the JSON of the response.
-
-        Raises:
-            AnsweredError: the server refused.
-            ServerError: no server answers, or it is not an apexbridge server.
-        """
+        """Send a request and return the JSON of the response."""
         async with self._stream(method, path, **options) as response:
             return _checked(await _whole(response))
 
     async def ask_skill(self, method: str, name: str, *segments: str, **options: Any) -> Any:
-        """Send a request to a route of a skill and return the JSON of the response."""
         return await self.ask(method, skill_path(name, *segments), **options)
 
     async def upload(self, path: str, file: BinaryIO, **query: Any) -> Any:
@@ -88,8 +80,6 @@ class Api:
     async def events(self, path: str) -> AsyncIterator[tuple[str, Any]]:
         """Yield server-sent events, each with its kind and its data."""
         async with self._stream("GET", path) as response:
-            if response.is_error:
-                _checked(await _whole(response))
             kind = ""
             async for line in _lines(response):
                 field, _, value = line.partition(": ")
@@ -99,25 +89,13 @@ class Api:
                     yield kind, json.loads(value)
 
     async def complete(self, body: dict[str, Any]) -> Any:
-        """Request a chat completion without streaming.
-
-        Raises:
-            ServerError: the server or its upstream refused. The message is theirs.
-        """
-        async with self._stream("POST", CHAT_PATH, json=body) as response:
-            whole = await _whole(response)
-        _check_chat(whole)
-        return whole.json()
+        """Request a chat completion without streaming."""
+        async with self._stream("POST", CHAT_PATH, check=_check_chat, json=body) as response:
+            return (await _whole(response)).json()
 
     async def completion_chunks(self, body: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
-        """Request a chat completion and yield its chunks.
-
-        Raises:
-            ServerError: as in `complete`, or the stream failed after its start.
-        """
-        async with self._stream("POST", CHAT_PATH, json=body) as response:
-            if response.is_error:
-                _check_chat(await _whole(response))
+        """Request a chat completion and yield its chunks."""
+        async with self._stream("POST", CHAT_PATH, check=_check_chat, json=body) as response:
             async for line in _lines(response):
                 field, _, value = line.partition(": ")
                 if field == "data" and value != "[DONE]":
@@ -127,24 +105,22 @@ class Api:
                     yield chunk
 
     async def download(self, path: str, target: BinaryIO, *, limit: int | None = None) -> int:
-        """Download a file and return its size.
-
-        Raises:
-            TooLargeError: the file is larger than `limit` bytes (default: MAX_ANSWER_BYTES).
-        """
+        """Download a file of at most `limit` bytes (default: MAX_ANSWER_BYTES) and return its size."""
         async with self._stream("GET", path) as response:
-            if response.is_error:
-                _checked(await _whole(response))
             return sum([target.write(chunk) async for chunk in _chunks(response, limit)])
 
     async def download_skill(self, name: str, target: BinaryIO) -> int:
-        """Download a skill as a ZIP and return its size."""
         return await self.download(skill_path(name, "export"), target)
 
     @asynccontextmanager
-    async def _stream(self, method: str, path: str, **options: Any) -> AsyncIterator[httpx.Response]:
+    async def _stream(
+        self, method: str, path: str, *, check: Callable[[httpx.Response], Any] | None = None, **options: Any
+    ) -> AsyncIterator[httpx.Response]:
+        """Send a request and yield the response. `check` raises for an error response."""
         try:
             async with self._client.stream(method, path, **options) as response:
+                if response.is_error:
+                    (check or _checked)(await _whole(response))
                 yield response
         except (httpx.TransportError, httpx.InvalidURL, UnicodeError) as error:
             raise ServerError(
@@ -154,12 +130,7 @@ class Api:
 
 
 async def _chunks(response: httpx.Response, limit: int | None = None) -> AsyncIterator[bytes]:
-    """Yield the raw body up to a limit. It is never decompressed, which avoids decompression bombs.
-
-    Raises:
-        TooLargeError: the body is larger.
-        ServerError: the body is compressed, although the request asked for identity.
-    """
+    """Yield the raw body up to a limit. It is never decompressed, which avoids decompression bombs."""
     if response.headers.get("content-encoding", "identity").lower() != "identity":
         raise ServerError("The server compressed its answer, which was not requested. Check --url.", code="NOT_READY")
     max_bytes = MAX_ANSWER_BYTES if limit is None else limit
@@ -172,13 +143,11 @@ async def _chunks(response: httpx.Response, limit: int | None = None) -> AsyncIt
 
 
 async def _whole(response: httpx.Response) -> httpx.Response:
-    """Read the whole body into memory."""
     body = b"".join([chunk async for chunk in _chunks(response)])
     return httpx.Response(response.status_code, content=body, request=response.request)
 
 
 async def _lines(response: httpx.Response) -> AsyncIterator[str]:
-    """Yield the lines of an event stream."""
     begun: list[bytes] = []
     async for chunk in _chunks(response):
         *ends, tail = chunk.split(b"\n")
@@ -188,10 +157,8 @@ async def _lines(response: httpx.Response) -> AsyncIterator[str]:
         begun.append(tail)
 
 
-def _check_chat(response: httpx.Response) -> None:
-    """Raise ServerError for an error response. Below `/v1` these have OpenAI's shape."""
-    if not response.is_error:
-        return
+def _check_chat(response: httpx.Response) -> NoReturn:
+    """Raise the error of a response below `/v1`, which has OpenAI's shape."""
     try:
         message = str(response.json()["error"]["message"])
     except (ValueError, KeyError, TypeError):
@@ -201,12 +168,7 @@ def _check_chat(response: httpx.Response) -> None:
 
 
 def skill_path(name: str, *segments: str) -> str:
-    """The path of a skill's route. The name is always one path component.
-
-    Raises:
-        SkillNotFoundError: the name is reserved for another route, or is not a valid skill name.
-    """
-    if name in RESERVED_NAMES or not NAME_PATTERN.match(name):
+    if name in RESERVED_NAMES or not NAME_PATTERN.match(name):  # it would lead to another route
         raise SkillNotFoundError(name)
     return "/".join(["/api/skills", quote(name, safe=""), *segments])
 

@@ -60,15 +60,12 @@ class Console:
                 self._out.print(Text.assemble((f"{printable(key):<{width}}  ", "bold"), _text(value)), soft_wrap=True)
 
     def line(self, text: str) -> None:
-        """Print text to stdout."""
         self._out.print(Text(printable(text)), soft_wrap=True)
 
     def say(self, message: str, *, style: str = "") -> None:
-        """Print a message to stderr."""
         self._err.print(Text(printable(message), style=style), soft_wrap=True)
 
     def warn(self, warnings: Iterable[str]) -> None:
-        """Print warnings to stderr, one per line."""
         for warning in warnings:
             self.say(f"warning: {warning}", style="yellow")
 

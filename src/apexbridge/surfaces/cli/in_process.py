@@ -39,16 +39,13 @@ async def in_process_client(settings: Settings, *, timeout: httpx.Timeout) -> As
 
 
 class InProcess(httpx.AsyncBaseTransport):
-    """Calls an ASGI application instead of a server."""
-
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Send a request and return when the response starts. Its body is streamed."""
         exchange = _Exchange(self._app, request)
         try:
-            start = await exchange.next_message()
+            start = await exchange.messages.get()
             if start is None:
                 raise httpx.RemoteProtocolError("the request was not answered")
         except BaseException:
@@ -80,16 +77,13 @@ class _Exchange(httpx.AsyncByteStream):
         self._body = aiter(request.stream)
         self._is_sent = False
         self._disconnected = asyncio.Event()
-        self._messages: asyncio.Queue[Message | None] = asyncio.Queue()
-        self._task = asyncio.ensure_future(app(scope, self._receive, self._messages.put))
+        self.messages: asyncio.Queue[Message | None] = asyncio.Queue()
+        """What the application sent; None is the end."""
+        self._task = asyncio.ensure_future(app(scope, self._receive, self.messages.put))
         self._task.add_done_callback(self._end)
 
-    async def next_message(self) -> Message | None:
-        """The application's next message; None if it has ended."""
-        return await self._messages.get()
-
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        while (message := await self.next_message()) is not None:
+        while (message := await self.messages.get()) is not None:
             yield message.get("body", b"")
             if not message.get("more_body", False):
                 return
@@ -120,4 +114,4 @@ class _Exchange(httpx.AsyncByteStream):
         """Mark the end of the response. The application's exception is only retrieved: it is already logged."""
         if not task.cancelled():
             task.exception()
-        self._messages.put_nowait(None)
+        self.messages.put_nowait(None)

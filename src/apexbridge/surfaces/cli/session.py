@@ -4,7 +4,7 @@ import functools
 import inspect
 import json
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -68,11 +68,9 @@ class Session:
         return interrupts.run(run())
 
     def ask(self, method: str, path: str, **options: Any) -> Any:
-        """Send one request and return the JSON of the response."""
         return self.call(lambda api: api.ask(method, path, **options))
 
     def ask_skill(self, method: str, name: str, *segments: str, **options: Any) -> Any:
-        """Send one request to a route of a skill and return the JSON of the response."""
         return self.call(lambda api: api.ask_skill(method, name, *segments, **options))
 
     def call_approved(self, work: "Callable[[Api, str | None], Awaitable[T]]", *, yes: bool, approval: str | None) -> T:
@@ -107,6 +105,16 @@ class Session:
             sys.stdout.write(printable_json(data))
         return self.json
 
+    def report(self, data: Any, message: str) -> None:
+        """Print data as JSON, or a message for people."""
+        if not self.show_json(data):
+            self.console.say(message)
+
+    def table(self, data: Any, columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str) -> None:
+        """Print data as JSON, or a table for people."""
+        if not self.show_json(data):
+            self.console.table(columns, rows, empty=empty)
+
 
 def command(app: typer.Typer, name: str, *aliases: str, connects: bool = True) -> Callable[[CommandFunction], None]:
     """Register a command. Its first parameter is the Session, made from `--json`, `--data-dir` and `--url`.
@@ -137,7 +145,6 @@ def command(app: typer.Typer, name: str, *aliases: str, connects: bool = True) -
 
 
 def can_ask() -> bool:
-    """Whether the user is at a terminal."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
@@ -155,11 +162,7 @@ def ask_approval(what: Any, call: Any, id: Any, question: Any) -> bool:
 
 
 def read_input(argument: str | None) -> dict[str, Any]:
-    """Parse the value of `--input`.
-
-    Raises:
-        InvalidInputError: it cannot be read, or is not a JSON object.
-    """
+    """Parse the value of `--input`, a JSON object."""
     if argument is None:
         return {}
     try:

@@ -39,24 +39,15 @@ RUN_SECONDS = 10
 
 
 def check_host(host: str, *, required: KeysRequired = "auto", has_keys: bool = False) -> None:
-    """Refuse to listen on an address that other machines can reach, unless API keys protect it.
-
-    Raises:
-        ServerError: FORBIDDEN.
-    """
+    """Refuse to listen on an address that other machines can reach, unless API keys protect it."""
     if is_loopback(host) or required == "true" or (required == "auto" and has_keys):
         return
     if required == "false":
-        raise ServerError(
-            f"{host} can be reached from other machines, and APEX_API_KEYS_REQUIRED=false allows every request. "
-            "Remove that setting, or use --host 127.0.0.1.",
-            code="FORBIDDEN",
-        )
-    raise ServerError(
-        f"{host} can be reached from other machines, and there is no valid API key. Create one first with: "
-        "apex keys create --name NAME --scope chat,read,run. Or use --host 127.0.0.1.",
-        code="FORBIDDEN",
-    )
+        reason = "APEX_API_KEYS_REQUIRED=false allows every request. Remove that setting, or use --host 127.0.0.1."
+    else:
+        create = "apex keys create --name NAME --scope chat,read,run"
+        reason = f"there is no valid API key. Create one first with: {create}. Or use --host 127.0.0.1."
+    raise ServerError(f"{host} can be reached from other machines, and {reason}", code="FORBIDDEN")
 
 
 async def serve(bridge: Bridge, listener: socket.socket, announce: Callable[[str], None]) -> None:
@@ -79,18 +70,16 @@ async def serve(bridge: Bridge, listener: socket.socket, announce: Callable[[str
         timeout_graceful_shutdown=DRAIN_SECONDS,
     )
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-    _collect_less_garbage()
+    # Collections block the event loop: exclude the objects that exist at startup, and collect less often.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(GC_ALLOCATIONS, 20, 20)
     with _announced(bridge, url, owner):
         announce(url)
         await _Server(config, bridge.runs.cancel_all).serve(sockets=[listener])
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Open a listening socket.
-
-    Raises:
-        ServerError: ADDRESS_IN_USE.
-    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -107,13 +96,6 @@ def bind(host: str, port: int) -> socket.socket:
             code="ADDRESS_IN_USE",
         ) from error
     return listener
-
-
-def _collect_less_garbage() -> None:
-    """Collections block the event loop: exclude the objects that exist at startup, and collect less often."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(GC_ALLOCATIONS, 20, 20)
 
 
 def _allow_many_connections() -> int:

@@ -43,7 +43,6 @@ def chat(
 
 
 def _questions() -> Iterator[str]:
-    """Yield the lines that the user types, until an empty line or end of file."""
     sys.stderr.write("Ask; an empty line or Ctrl-D ends.\n")
     while line := interrupts.ask("> ").strip():
         yield line

@@ -79,8 +79,7 @@ def show_chat(session: Session, id: ChatId) -> None:
 def delete_chat(session: Session, id: ChatId) -> None:
     """Delete the record of a request."""
     answer = session.ask("DELETE", _path(id))
-    if not session.show_json(answer):
-        session.console.say(f"{answer['id']} is deleted")
+    session.report(answer, f"{answer['id']} is deleted")
 
 
 @command(app, "stats")
@@ -89,24 +88,11 @@ def chat_statistics(
 ) -> None:
     """Show requests, tokens and averages of the last days, by model."""
     totals = session.ask("GET", "/api/chats/stats", params={"days": days})
-    if session.show_json(totals):
-        return
     models = [*totals["models"], {**totals, "model": "all"}] if totals["requests"] else []
-    rows = [
-        (
-            model["requests"],
-            model["failed"],
-            model["cancelled"],
-            model["totalTokens"],
-            model["meanTurns"],
-            model["meanCalls"],
-            f"{model['meanDurationMs']} ms",
-            model["model"],
-        )
-        for model in models
-    ]
+    counts = ("requests", "failed", "cancelled", "totalTokens", "meanTurns", "meanCalls")
+    rows = [(*(model[key] for key in counts), f"{model['meanDurationMs']} ms", model["model"]) for model in models]
     columns = ("REQUESTS", "FAILED", "CANCELLED", "TOKENS", "TURNS", "CALLS", "TOOK", "MODEL")
-    session.console.table(columns, rows, empty=f"No chat request is recorded for the last {days} days.")
+    session.table(totals, columns, rows, empty=f"No chat request is recorded for the last {days} days.")
 
 
 def _path(id: str) -> str:

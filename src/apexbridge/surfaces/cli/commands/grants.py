@@ -21,25 +21,22 @@ secrets = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 def grant(session: Session, name: SkillName, permission: Permission) -> None:
     """Grant a skill a permission that it requests; a change of its content revokes it."""
     view = session.ask_skill("POST", name, "grants", json={"permission": permission})
-    if not session.show_json(view):
-        session.console.say(f"{name} may now: {permission}")
+    session.report(view, f"{name} may now: {permission}")
 
 
 @command(app, "revoke")
 def revoke(session: Session, name: SkillName, permission: Permission) -> None:
     """Revoke a permission."""
     receipt = session.ask_skill("DELETE", name, "grants", params={"permission": permission})
-    if not session.show_json(receipt):
-        session.console.say(f"{name} may no longer: {permission}")
+    session.report(receipt, f"{name} may no longer: {permission}")
 
 
 @command(app, "grants")
 def grants(session: Session, name: SkillName) -> None:
     """Show the permissions that a skill requests and those that are granted."""
     views = session.ask_skill("GET", name, "grants")
-    if not session.show_json(views):
-        rows = [(view["permission"], view["state"], view["grantedAt"]) for view in views]
-        session.console.table(("PERMISSION", "STATE", "SINCE"), rows, empty=f"{name} requests no permissions.")
+    rows = [(view["permission"], view["state"], view["grantedAt"]) for view in views]
+    session.table(views, ("PERMISSION", "STATE", "SINCE"), rows, empty=f"{name} requests no permissions.")
 
 
 @command(app, "deps")
@@ -72,24 +69,20 @@ def set_secret(session: Session, name: SecretName) -> None:
     """Save a secret; its value is asked for, or read from stdin."""
     value = _ask_value(name) if sys.stdin.isatty() else sys.stdin.read().rstrip("\n")
     receipt = _ask_secret(session, "PUT", name, json={"value": value})
-    if not session.show_json(receipt):
-        session.console.say(f"{name} is saved; grant it with: apex skills grant SKILL secret:{name}")
+    session.report(receipt, f"{name} is saved; grant it with: apex skills grant SKILL secret:{name}")
 
 
 @command(secrets, "list", "ls")
 def list_secrets(session: Session) -> None:
     """List the names of the secrets; values are never shown."""
     found = session.ask("GET", "/api/secrets")
-    if not session.show_json(found):
-        session.console.table(("NAME",), [(name,) for name in found["names"]], empty="There are no secrets.")
+    session.table(found, ("NAME",), [(name,) for name in found["names"]], empty="There are no secrets.")
 
 
 @command(secrets, "remove", "rm")
 def remove_secret(session: Session, name: SecretName) -> None:
     """Delete a secret."""
-    receipt = _ask_secret(session, "DELETE", name)
-    if not session.show_json(receipt):
-        session.console.say(f"{name} is deleted")
+    session.report(_ask_secret(session, "DELETE", name), f"{name} is deleted")
 
 
 def _ask_value(name: str) -> str:

@@ -41,34 +41,29 @@ def create_key(
 def list_keys(session: Session) -> None:
     """List the keys, without their secrets."""
     keys = session.ask("GET", "/api/keys")
-    if session.show_json(keys):
-        return
     rows = [
         (key["id"], ",".join(key["scopes"]), key["createdAt"], _end(key), key["lastUsedAt"] or "never", key["name"])
         for key in keys
     ]
     empty = "There is no key. Create one with: apex keys create --name NAME"
-    session.console.table(("ID", "SCOPES", "CREATED", "ENDS", "LAST USED", "NAME"), rows, empty=empty)
+    session.table(keys, ("ID", "SCOPES", "CREATED", "ENDS", "LAST USED", "NAME"), rows, empty=empty)
 
 
 @command(app, "revoke")
 def revoke_key(session: Session, id: Annotated[str, typer.Argument(metavar="ID", help="The key's id.")]) -> None:
     """Revoke a key, permanently and immediately."""
     key = session.ask("DELETE", f"/api/keys/{quote(id, safe='')}")
-    if not session.show_json(key):
-        session.console.say(f"{key['id']} ({key['name']}) is revoked")
+    session.report(key, f"{key['id']} ({key['name']}) is revoked")
 
 
 @command(audit, "verify")
 def verify_audit(session: Session) -> None:
     """Verify the log of administrative acts and name the first row that was changed."""
     verdict = session.ask("GET", "/api/audit/verify")
-    if not session.show_json(verdict):
-        if verdict["intact"]:
-            session.console.say(f"The audit log is intact; rows: {verdict['count']}.")
-        else:
-            session.console.say(f"The audit log is broken: {verdict['problem']}. Compare it with a backup.")
-    if not verdict["intact"]:
+    if verdict["intact"]:
+        session.report(verdict, f"The audit log is intact; rows: {verdict['count']}.")
+    else:
+        session.report(verdict, f"The audit log is broken: {verdict['problem']}. Compare it with a backup.")
         raise typer.Exit(1)
 
 

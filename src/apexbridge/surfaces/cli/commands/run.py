@@ -132,7 +132,6 @@ def _print_answer(console: Console, answer: dict[str, Any], out: Path | None, sa
 
 
 def _print_unsaved(console: Console, unsaved: Sequence[SavedFile], answer: dict[str, Any], out: Path | None) -> None:
-    """List the files that were not written and how to get them."""
     console.say(f"{plural(len(unsaved), 'file')} not written to {out}:", style="yellow")
     for file in unsaved[:SHOWN_FILES]:
         console.say(f"  {_on_one_line(file.path)}: {file.problem}")

@@ -85,9 +85,8 @@ def show_skill(session: Session, name: SkillName) -> None:
 def problems(session: Session) -> None:
     """List folders that are not served, and why."""
     found = session.ask("GET", "/api/skills/problems")
-    if not session.show_json(found):
-        rows = [(problem["sourcePath"], problem["source"], problem["kind"], problem["reason"]) for problem in found]
-        session.console.table(("FILE", "SOURCE", "KIND", "WHY"), rows, empty="No problems.")
+    rows = [(problem["sourcePath"], problem["source"], problem["kind"], problem["reason"]) for problem in found]
+    session.table(found, ("FILE", "SOURCE", "KIND", "WHY"), rows, empty="No problems.")
 
 
 @command(app, "export")
@@ -112,8 +111,7 @@ def export(
 
     session.call(download)
     size = target.stat().st_size
-    if not session.show_json({"name": name, "path": str(target), "size": size}):
-        session.console.say(f"{target} written, {size} bytes")
+    session.report({"name": name, "path": str(target), "size": size}, f"{target} written, {size} bytes")
 
 
 # ---------------------------------------------------------------------------------------------------- edit, remove
@@ -146,8 +144,7 @@ def forget(
     if (name is None) != everything:
         raise typer.BadParameter("name a skill, or use --all")
     receipt = session.ask("POST", "/api/skills/forget", json={"name": name})
-    if not session.show_json(receipt):
-        session.console.say(f"past requests forgotten: {receipt['forgotten']}")
+    session.report(receipt, f"past requests deleted: {receipt['forgotten']}")
 
 
 @command(app, "reload")
@@ -172,16 +169,14 @@ def disable(session: Session, name: SkillName) -> None:
 def uninstall(session: Session, name: SkillName) -> None:
     """Remove a skill with everything except its history."""
     receipt = session.ask_skill("DELETE", name)
-    if not session.show_json(receipt):
-        session.console.say(f"{receipt['message']}: {receipt['name']}")
+    session.report(receipt, f"{receipt['message']}: {receipt['name']}")
 
 
 @command(app, "reindex")
 def reindex(session: Session) -> None:
     """Scan all roots again and index what changed."""
     report = session.ask("POST", "/api/skills/reindex")
-    if not session.show_json(report):
-        session.console.say(f"{report['indexed']} indexed, {report['skipped']} unchanged, {report['removed']} removed")
+    session.report(report, f"{report['indexed']} indexed, {report['skipped']} unchanged, {report['removed']} removed")
 
 
 # ---------------------------------------------------------------------------------------------------------- counts
@@ -222,9 +217,8 @@ def growth(
 ) -> None:
     """Show how many skills were installed for the first time, by day or week."""
     points = session.ask("GET", "/api/skills/growth", params={"by": by})
-    if not session.show_json(points):
-        rows = [(point["date"], point["count"]) for point in points]
-        session.console.table((by.upper(), "NEW"), rows, empty="Nothing was installed yet.")
+    rows = [(point["date"], point["count"]) for point in points]
+    session.table(points, (by.upper(), "NEW"), rows, empty="Nothing was installed yet.")
 
 
 # --------------------------------------------------------------------------------------------------------- plugins
@@ -232,9 +226,8 @@ def growth(
 def list_plugins(session: Session) -> None:
     """List the installed plugins with their skills."""
     found = session.ask("GET", "/api/plugins")
-    if not session.show_json(found):
-        rows = [(plugin["name"], plugin["version"], plugin["skills"]) for plugin in found]
-        session.console.table(("NAME", "VERSION", "SKILLS"), rows, empty="No plugin is installed.")
+    rows = [(plugin["name"], plugin["version"], plugin["skills"]) for plugin in found]
+    session.table(found, ("NAME", "VERSION", "SKILLS"), rows, empty="No plugin is installed.")
 
 
 @command(plugins, "uninstall", "remove", "rm")
@@ -243,8 +236,7 @@ def uninstall_plugin(
 ) -> None:
     """Remove a plugin with all its skills."""
     receipt = session.ask("DELETE", f"/api/plugins/{quote(name, safe='')}")
-    if not session.show_json(receipt):
-        session.console.say(f"{receipt['message']}: {name}")
+    session.report(receipt, f"{receipt['message']}: {name}")
 
 
 # --------------------------------------------------------------------------------------------------------- helpers

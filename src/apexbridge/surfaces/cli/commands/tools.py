@@ -68,9 +68,8 @@ def run_tool(
 def list_approvals(session: Session) -> None:
     """List the calls that need approval."""
     pending = session.ask("GET", "/api/approvals")
-    if not session.show_json(pending):
-        rows = [(item["id"], item["tool"], item["confirm"], item["summary"]) for item in pending]
-        session.console.table(("ID", "TOOL", "QUESTION", "CALL"), rows, empty="Nothing needs approval.")
+    rows = [(item["id"], item["tool"], item["confirm"], item["summary"]) for item in pending]
+    session.table(pending, ("ID", "TOOL", "QUESTION", "CALL"), rows, empty="Nothing needs approval.")
 
 
 @command(approvals, "show")
@@ -96,8 +95,7 @@ def deny(session: Session, id: ApprovalId) -> None:
 
 def _decide(session: Session, id: str, *, approve: bool) -> None:
     answer = session.ask("POST", _approval_path(id), json={"approve": approve})
-    if not session.show_json(answer):
-        session.console.say(f"{answer['tool']} is {answer['state']}: {answer['summary']}")
+    session.report(answer, f"{answer['tool']} is {answer['state']}: {answer['summary']}")
 
 
 def _approval_path(id: str) -> str:
@@ -126,8 +124,8 @@ def _print_result(console: "Console", answer: Any) -> None:
     fields = {key: value for key, value in answer.items() if key != "success"}
     if fields.get("exact") == str(fields.get("result")):
         del fields["exact"]
-    text = next((fields[key] for key in ("content", "stdout", "output") if _is_text(fields.get(key))), None)
-    if text:
+    texts = [fields[key] for key in ("content", "stdout", "output") if isinstance(fields.get(key), str)]
+    if text := next(filter(None, texts), ""):
         console.line(text.rstrip("\n"))
     if "errorCode" in fields:  # a failed run of a skill; --json shows all fields
         console.say(
@@ -144,10 +142,6 @@ def _print_result(console: "Console", answer: Any) -> None:
         console.line(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2))
     elif not lists:
         console.facts(fields)
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and value != ""
 
 
 def _is_list_of_objects(key: str, value: Any) -> bool:

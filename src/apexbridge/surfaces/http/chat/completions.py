@@ -68,7 +68,6 @@ class CompletionStream:
         self._head: Json = {}
 
     def render(self, event: Event) -> bytes:
-        """The bytes to send for an event; may be empty."""
         if isinstance(event, PassedThrough):
             return b"".join(_sse(chunk if "choices" in chunk else {**chunk, "choices": []}) for chunk in event.chunks)
         if isinstance(event, ChatStarted):

@@ -35,7 +35,6 @@ logger = logging.getLogger(__name__)
 
 
 def routes(bridge: Bridge) -> list[BaseRoute]:
-    """The routes below `/v1`."""
     return [
         Route("/v1/chat/completions", ChatEndpoint(bridge), methods=["POST"]),
         Route("/v1/models", ModelsEndpoint(bridge), methods=["GET"]),
@@ -44,8 +43,6 @@ def routes(bridge: Bridge) -> list[BaseRoute]:
 
 
 class Reply:
-    """The response to one chat request."""
-
     def __init__(self, send: Send, request_id: str) -> None:
         self._send = send
         self.request_id = request_id
@@ -129,8 +126,6 @@ class Reply:
 
 
 class ChatEndpoint:
-    """Answers chat requests, as one completion or as a stream."""
-
     def __init__(self, bridge: Bridge) -> None:
         self._bridge = bridge
 
@@ -179,8 +174,6 @@ class ChatEndpoint:
 
 
 class ModelsEndpoint:
-    """Lists models, or shows one by its id."""
-
     def __init__(self, bridge: Bridge) -> None:
         self._bridge = bridge
 
@@ -238,7 +231,6 @@ def _refuse_constant(word: str) -> Any:
 
 
 def _finite(text: str) -> float:
-    """Refuse numbers that are too large for a float."""
     number = float(text)
     if math.isinf(number):
         raise ValueError(text)

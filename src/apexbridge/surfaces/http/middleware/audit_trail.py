@@ -25,18 +25,12 @@ def note(request: Request, *, target: str | None = None, detail: str | None = No
 
 
 class AuditTrail:
-    """Records administrative acts and refused attempts."""
-
     def __init__(self, log: AuditLog, content_hash: ContentHash) -> None:
         self._log = log
         self._content_hash = content_hash
 
     async def follow(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle a request and record its act before the response is sent.
-
-        Raises:
-            ServerError: STORAGE_FULL, if the act cannot be recorded.
-        """
+        """Handle a request and record its act before the response is sent. STORAGE_FULL if it cannot be recorded."""
         try:
             await self._log.ready()
         except ServerError:
@@ -79,9 +73,8 @@ class AuditTrail:
     def refused(self, scope: Scope, outcome: int, *, who: str = "") -> None:
         """Record a refused attempt, without waiting until it is written."""
         what, target = _act(scope)
-        self._log.note_refusal(
-            Act(what=what, who=who, target=target, outcome=outcome, request_id=client_request_id(scope))
-        )
+        act = Act(what=what, who=who, target=target, outcome=outcome, request_id=client_request_id(scope))
+        self._log.note_refusal(act)
 
     def _hash_of(self, what: str, target: str) -> str | None:
         return self._content_hash(target) if target and what.startswith("skills.") else None

@@ -42,13 +42,11 @@ class Access:
 
 
 def needs_keys(required: KeysRequired, host: str) -> bool:
-    """Whether a server on this address requires keys."""
     return required == "true" or (required == "auto" and not is_loopback(host))
 
 
 @lru_cache(REMEMBERED_HOSTS)
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the host."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -79,8 +77,9 @@ class AccessGuard:
             return
         try:
             self._admit(scope, state, needed)
+            is_upload = scope["method"] == "POST" and scope["path"] in UPLOAD_PATHS
             with self._concurrency.request(
-                state["caller"], receive, is_upload=_is_upload(scope), is_export=_is_export(scope)
+                state["caller"], receive, is_upload=is_upload, is_export=_is_export(scope)
             ) as counted:
                 if is_act(scope["method"], needed):
                     await self._trail.follow(self._app, scope, counted, send)
@@ -92,11 +91,7 @@ class AccessGuard:
             await answer_error(error, scope, receive, send)
 
     def _admit(self, scope: Scope, state: dict[str, str], needed: KeyScope) -> None:
-        """Check the key of a request and set `caller`.
-
-        Raises:
-            RequestError: UNAUTHORIZED, FORBIDDEN or RATE_LIMITED.
-        """
+        """Check the key of a request and set `caller`."""
         query = scope["query_string"]
         if query and _KEY_IN_QUERY.search(unquote_plus(query.decode("latin-1"))):
             raise RequestError(
@@ -133,24 +128,16 @@ class AccessGuard:
         self._keys.note_use(key, now)
 
 
-def _is_upload(scope: Scope) -> bool:
-    return scope["method"] == "POST" and scope["path"] in UPLOAD_PATHS
-
-
 def _is_export(scope: Scope) -> bool:
     return _EXPORT_PATH.fullmatch(scope["path"]) is not None
 
 
 def _sent_key(scope: Scope) -> str | None:
-    """The key as it was sent; None without a header, empty if the header contains no key.
-
-    Raises:
-        RequestError: UNAUTHORIZED, a header is repeated. A proxy before this server may have checked the other one.
-    """
+    """The key as it was sent; None without a header, empty if the header contains no key."""
     sent: dict[bytes, bytes] = {}
     for name, value in scope["headers"]:
         if name in (b"authorization", b"x-api-key"):
-            if name in sent:
+            if name in sent:  # a proxy in front of this server may have checked the other one
                 problem = f"The request has the same header for a key twice; send one. {_HOW}"
                 raise RequestError(problem, code="UNAUTHORIZED")
             sent[name] = value

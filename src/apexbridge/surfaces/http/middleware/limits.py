@@ -78,9 +78,6 @@ class ConcurrencyLimit:
         """Count a request until the block ends, and yield a `receive` that counts its body.
 
         Uploads go to disk, so their bodies are not counted. Callers without a key have no limits.
-
-        Raises:
-            RequestError: RATE_LIMITED.
         """
         if not caller:
             yield receive

@@ -48,33 +48,20 @@ from apexbridge.wire import WireInput, WireModel
 
 MAX_PERMISSION_CHARACTERS = 4096
 MAX_FILE_NAME_CHARACTERS = 4_096
+_BINARY = {"type": "string", "format": "binary"}
+_OPTIONS: dict[str, Any] = {
+    "overwrite": {"type": "boolean", "default": False},
+    "profile": {"type": "string", "enum": ["seed", "lenient", "strict"]},
+}
+_FORM = {"type": "object", "required": ["file"], "properties": {"file": _BINARY, **_OPTIONS}}
 _ARCHIVE_BODY: dict[str, Any] = {
     "requestBody": {
         "required": True,
-        "content": {
-            "multipart/form-data": {
-                "schema": {
-                    "type": "object",
-                    "required": ["file"],
-                    "properties": {
-                        "file": {"type": "string", "format": "binary", "description": "The ZIP or .skill archive."},
-                        "overwrite": {"type": "boolean", "default": False},
-                        "profile": {"type": "string", "enum": ["seed", "lenient", "strict"]},
-                    },
-                }
-            },
-            "application/zip": {"schema": {"type": "string", "format": "binary"}},
-        },
+        "content": {"multipart/form-data": {"schema": _FORM}, "application/zip": {"schema": _BINARY}},
     },
     "parameters": [
-        {"name": "overwrite", "in": "query", "schema": {"type": "boolean"}, "description": "With application/zip."},
-        {
-            "name": "profile",
-            "in": "query",
-            "schema": {"type": "string", "enum": ["seed", "lenient", "strict"]},
-            "description": "With application/zip.",
-        },
-        {"name": "filename", "in": "query", "schema": {"type": "string"}, "description": "With application/zip."},
+        {"name": name, "in": "query", "schema": schema, "description": "With application/zip."}
+        for name, schema in {**_OPTIONS, "filename": {"type": "string"}}.items()
     ],
 }
 

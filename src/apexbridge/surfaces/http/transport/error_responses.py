@@ -64,7 +64,6 @@ def error_response(error: ApexBridgeError, path: str, headers: Mapping[str, str]
 
 
 async def answer_error(error: ApexBridgeError, scope: Scope, receive: Receive, send: Send) -> None:
-    """Refuse a request before it reaches the app."""
     await error_response(error, scope["path"])(scope, receive, send)
 
 

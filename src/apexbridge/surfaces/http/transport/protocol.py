@@ -53,7 +53,6 @@ class LimitedProtocol(HttpToolsProtocol):
         self._on_disconnect: set[Callable[[], None]] = set()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start the time limit for the first head. Abort if there are too many connections."""
         self._meter = _Meter(transport, self.loop)
         super().connection_made(cast(asyncio.Transport, self._meter))
         self._set_deadline(HEAD_SECONDS)
@@ -62,7 +61,6 @@ class LimitedProtocol(HttpToolsProtocol):
             transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the timer and report the disconnect."""
         if self._timer is not None:
             self._timer.cancel()
         super().connection_lost(exc)
@@ -70,7 +68,6 @@ class LimitedProtocol(HttpToolsProtocol):
             stop()
 
     def data_received(self, data: bytes) -> None:
-        """Parse received data. Refuse the request if too much of it is not body."""
         if self._deadline is None:
             self._set_deadline(HEAD_SECONDS)
         self._has_received = True
@@ -120,7 +117,6 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse a request that cannot be parsed or exceeds a limit."""
         if self._problem is None:
             super().send_400_response(msg)
         else:
@@ -133,7 +129,6 @@ class LimitedProtocol(HttpToolsProtocol):
         self._timer = self.loop.call_later(seconds, self._check)
 
     def _check(self) -> None:
-        """Check the time limits and schedule the next check."""
         if self._is_answer_stuck():
             # close() would wait for the client to read the rest.
             self.transport.abort()
@@ -220,7 +215,6 @@ class _Meter:
         self._write(data)
 
     def close(self) -> None:
-        """Send a pending head, then close."""
         self._send_head()
         self._transport.close()
 

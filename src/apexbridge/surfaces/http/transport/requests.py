@@ -61,11 +61,7 @@ def on_disconnect(scope: Scope, receive: Receive, stop: Callable[[], None]) -> I
 
 
 async def run_while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine for a client and return its result.
-
-    Raises:
-        ClientDisconnect: the client disconnected first, and the coroutine was cancelled.
-    """
+    """Run a coroutine for a client. If the client disconnects first, cancel it and raise ClientDisconnect."""
     task = asyncio.ensure_future(work)
     disconnect = asyncio.ensure_future(_wait_for_disconnect(request.receive))
     try:

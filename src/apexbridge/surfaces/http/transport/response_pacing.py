@@ -3,7 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -32,11 +32,7 @@ class UnreadAnswers:
 
     @contextmanager
     def claim(self, caller: str, size: int) -> Iterator[None]:
-        """Count a response until the block ends.
-
-        Raises:
-            ServerError: QUEUE_FULL, if the caller or all callers together have too many unread bytes.
-        """
+        """Count a response until the block ends. QUEUE_FULL if the caller or all callers have too many unread bytes."""
         held = self._held[caller]
         own_limit = MAX_HELD_BYTES if caller else MAX_HELD_TOTAL  # callers without a key are counted as one
         if held and (held + size > own_limit or self._total + size > MAX_HELD_TOTAL):
@@ -59,16 +55,9 @@ class UnreadAnswers:
 
 @contextmanager
 def held_by(scope: Scope, size: int) -> Iterator[None]:
-    """Count a response to this request until the block ends.
-
-    Raises:
-        ServerError: QUEUE_FULL.
-    """
+    """Count a response to this request until the block ends."""
     unread: UnreadAnswers | None = scope.get("extensions", {}).get(_EXTENSION)
-    if unread is None or not size:
-        yield
-        return
-    with unread.claim(caller_of(scope), size):
+    with unread.claim(caller_of(scope), size) if unread is not None and size else nullcontext():
         yield
 
 
@@ -91,21 +80,17 @@ class PacedAnswers:
             nonlocal start, is_refused
             if is_refused:
                 return
-            body = message.get("body", b"")
             if message["type"] == "http.response.start" and _content_length(message) > CHUNK_BYTES:
                 start = message  # sent only once the body is known to be within the limits
                 return
             if start is None:
-                if len(body) <= CHUNK_BYTES:  # such as the small events of a stream
-                    await send(message)
-                else:
-                    await _send_in_chunks(send, message, body)
+                await _send_in_chunks(send, message)
                 return
             try:
-                with held_by(scope, len(body)):
+                with held_by(scope, len(message.get("body", b""))):
                     await send(start)
                     start = None
-                    await _send_in_chunks(send, message, body)
+                    await _send_in_chunks(send, message)
             except ServerError as error:
                 is_refused = True
                 await answer_error(error, scope, receive, send)
@@ -113,8 +98,9 @@ class PacedAnswers:
         await self._app(scope, receive, paced)
 
 
-async def _send_in_chunks(send: Send, message: Message, body: bytes) -> None:
-    if len(body) <= CHUNK_BYTES:
+async def _send_in_chunks(send: Send, message: Message) -> None:
+    body = message.get("body", b"")
+    if len(body) <= CHUNK_BYTES:  # such as the small events of a stream
         await send(message)
         return
     view = memoryview(body)

@@ -38,7 +38,6 @@ _RUN_ID = re.compile(r"[0-9a-f]{32}\Z")
 
 
 def long_output(runs: Runs, result: ExecutionResult) -> LongOutput:
-    """The long streams of a result."""
     return runs.long_output(result.id, {name: getattr(result, name) for name in STREAMS})
 
 
@@ -54,7 +53,6 @@ def json_response(answer: WireModel, *, status_code: int = 200, headers: dict[st
 
 
 def result_response(result: ExecutionResult, texts: LongOutput, *, headers: dict[str, str] | None = None) -> Response:
-    """A response with a run's result. `texts` replaces its long streams."""
     if not texts:
         return json_response(result, headers=headers)
     placeholders = Placeholders()
@@ -136,7 +134,6 @@ class Placeholders:
         return f"{self._token}-{len(self._texts) - 1}-"
 
     async def fill(self, document: str) -> AsyncIterator[bytes]:
-        """Yield a JSON document with each placeholder replaced by its text."""
         parts = re.split(f"{self._token}-([0-9]+)-", document)
         for index, part in enumerate(parts):
             if index % 2 == 0:
@@ -183,8 +180,6 @@ def download(file: IO[bytes], filename: str, media_type: str) -> StreamingRespon
 
 
 class _Download(StreamingResponse):
-    """Closes its file even if nothing is sent."""
-
     def __init__(self, file: IO[bytes], chunks: AsyncIterator[bytes], **options: Any) -> None:
         super().__init__(chunks, **options)
         self._file = file

@@ -2,7 +2,7 @@
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from python_multipart.multipart import parse_options_header
 
 from apexbridge._tasks import run_to_completion
 from apexbridge.bridge import Bridge
-from apexbridge.disk import BLOCK_BYTES, Claim
+from apexbridge.disk import BLOCK_BYTES
 from apexbridge.errors import InvalidArchiveError, InvalidInputError, RequestError
 from apexbridge.skills.archive import MAX_ARCHIVE_BYTES, MEGABYTE
 from apexbridge.skills.models import Profile
@@ -39,8 +39,6 @@ _FALSE = ("false", "0", "no", "off", "")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upload:
-    """A received file and the options of its request."""
-
     file: BinaryIO
     filename: str | None
     fields: dict[str, str]
@@ -64,15 +62,8 @@ class Upload:
 async def receive_upload(request: Request, folder: Path, *, any_type: bool = False) -> AsyncIterator[Upload]:
     """Receive a form with a `file`, or a bare archive with its options in the query.
 
-    With `any_type`, receive a file of any kind in a form.
-
-    The received bytes count against the caller's disk limit until the block ends.
-
-    Raises:
-        ServerError: STORAGE_FULL.
-        InvalidArchiveError: ARCHIVE_TOO_LARGE.
-        RequestError: UNSUPPORTED_MEDIA_TYPE; UNAUTHORIZED, if the caller's key was revoked meanwhile.
-        InvalidInputError: the form cannot be read or holds no file.
+    With `any_type`, receive a file of any kind in a form. The received bytes count against the caller's disk limit
+    until the block ends. An upload ends with UNAUTHORIZED if the caller's key is revoked in the meantime.
     """
     content_type, options = parse_options_header(request.headers.get("content-type", ""))
     kind = content_type.decode("latin-1").lower()
@@ -88,8 +79,31 @@ async def receive_upload(request: Request, folder: Path, *, any_type: bool = Fal
         stack.enter_context(storage_faults())
         opening = asyncio.to_thread(lambda: stack.enter_context(tempfile.TemporaryFile(dir=folder)))
         file = cast(BinaryIO, await run_to_completion(opening))
-        form = None if kind in _ARCHIVE_TYPES else _Form(options.get(b"boundary", b""))
-        await _receive(request, form or _Body(), file, claim, lambda: bridge.keys.check(caller))
+        pending = bytearray()
+        form = None if kind in _ARCHIVE_TYPES else _Form(options.get(b"boundary", b""), pending)
+        feed = form.feed if form else pending.extend
+
+        async def write() -> None:
+            claim.take(len(pending))
+            # Not cancelled: the file is closed afterwards, and must not be while a thread writes to it.
+            await run_to_completion(asyncio.to_thread(file.write, bytes(pending)))
+            claim.wrote()
+            pending.clear()
+
+        received = 0
+        async for chunk in request.stream():
+            bridge.keys.check(caller)
+            received += len(chunk)
+            if received > DRAIN_BYTES:
+                break
+            if received <= MAX_ARCHIVE_BYTES + FORM_BYTES:
+                feed(chunk)
+                if len(pending) >= WRITE_BYTES:
+                    await write()
+        if received > MAX_ARCHIVE_BYTES + FORM_BYTES:
+            problem = f"Archive too large: at most {MAX_ARCHIVE_BYTES // MEGABYTE} MB are accepted"
+            raise InvalidArchiveError(problem, code="ARCHIVE_TOO_LARGE")
+        await write()
         file.seek(0)
         fields = dict(request.query_params)
         if form is None:
@@ -99,52 +113,15 @@ async def receive_upload(request: Request, folder: Path, *, any_type: bool = Fal
             yield Upload(file=file, filename=form.filename, fields=fields | form.fields)
 
 
-async def _receive(
-    request: Request, reader: "_Body | _Form", file: BinaryIO, claim: Claim, check_caller: Callable[[], None]
-) -> None:
-    """Write the archive that the reader finds in the body to a file, chunk by chunk."""
-    limit, received = MAX_ARCHIVE_BYTES + FORM_BYTES, 0
-
-    async def write() -> None:
-        claim.take(len(reader.pending))
-        # Not cancelled: the file is closed afterwards, and must not be while a thread writes to it.
-        await run_to_completion(asyncio.to_thread(file.write, bytes(reader.pending)))
-        claim.wrote()
-        reader.pending.clear()
-
-    async for chunk in request.stream():
-        check_caller()
-        received += len(chunk)
-        if received > DRAIN_BYTES:
-            break
-        if received <= limit:
-            reader.feed(chunk)
-            if len(reader.pending) >= WRITE_BYTES:
-                await write()
-    if received > limit:
-        raise InvalidArchiveError(
-            f"Archive too large: at most {MAX_ARCHIVE_BYTES // MEGABYTE} MB are accepted", code="ARCHIVE_TOO_LARGE"
-        )
-    await write()
-
-
-class _Body:
-    """A body that is the archive itself."""
-
-    def __init__(self) -> None:
-        self.pending = bytearray()
-
-    def feed(self, data: bytes) -> None:
-        self.pending += data
-
-
 class _Form:
-    """A form. Its `file` goes to `pending`, its small fields to `fields`."""
+    """A form. Its `file` is appended to `pending`, its small fields go to `fields`."""
 
-    def __init__(self, boundary: bytes) -> None:
+    def __init__(self, boundary: bytes, pending: bytearray) -> None:
         if not boundary:
             raise InvalidInputError("multipart/form-data without a boundary")
-        self.pending = bytearray()
+        if len(boundary) > MAX_BOUNDARY_BYTES:
+            raise InvalidInputError("the boundary of the form is too long")
+        self._pending = pending
         self.fields: dict[str, str] = {}
         self.filename: str | None = None
         self._part_count = 0
@@ -154,8 +131,6 @@ class _Form:
         self._name: str | None = None
         self._is_file = False
         self._value = bytearray()
-        if len(boundary) > MAX_BOUNDARY_BYTES:
-            raise InvalidInputError("the boundary of the form is too long")
         self._parser = MultipartParser(
             boundary,
             {
@@ -176,7 +151,6 @@ class _Form:
             raise InvalidInputError(f"The form cannot be read: {error}") from error
 
     def finish(self) -> None:
-        """Check that the form is complete and has a file."""
         if not self._is_complete:
             raise InvalidInputError("The form is cut off")
         if not self._has_file:
@@ -204,7 +178,7 @@ class _Form:
 
     def _data(self, data: bytes, start: int, end: int) -> None:
         if self._is_file:
-            self.pending += data[start:end]
+            self._pending += data[start:end]
         else:
             self._value += data[start:end]
             if len(self._value) > MAX_FIELD_BYTES:
