@@ -89,12 +89,12 @@ async def _save_all(api: Api, address: str, paths: Sequence[str], root: int) -> 
 
 def _problem(path: str) -> str | None:
     """Why a path must not be written, judged by its text alone; None if it may be."""
-    parts = path.split("/")
-    if not path.isprintable() or any(part in ("", ".", "..") for part in parts):
+    segments = path.split("/")
+    if not path.isprintable() or any(segment in ("", ".", "..") for segment in segments):
         return "not a plain relative path"
-    if any(part.startswith(".") for part in parts):
+    if any(segment.startswith(".") for segment in segments):
         return "hidden files are not written"
-    if parts[-1] == "HEAD":  # with objects/, refs/ and config it makes a bare repository, and git obeys its config
+    if segments[-1] == "HEAD":  # with objects/, refs/ and config it makes a bare repository, and git obeys its config
         return "a file of this name could make a git repository of its folder"
     return None
 

@@ -80,13 +80,8 @@ class Api:
     async def events(self, path: str) -> AsyncIterator[tuple[str, Any]]:
         """Yield server-sent events, each with its kind and its data."""
         async with self._stream("GET", path) as response:
-            kind = ""
-            async for line in _lines(response):
-                field, _, value = line.partition(": ")
-                if field == "event":
-                    kind = value
-                elif field == "data":
-                    yield kind, json.loads(value)
+            async for kind, data in _events(response):
+                yield kind, json.loads(data)
 
     async def complete(self, body: dict[str, Any]) -> Any:
         """Request a chat completion without streaming."""
@@ -96,10 +91,9 @@ class Api:
     async def completion_chunks(self, body: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
         """Request a chat completion and yield its chunks."""
         async with self._stream("POST", CHAT_PATH, check=_check_chat, json=body) as response:
-            async for line in _lines(response):
-                field, _, value = line.partition(": ")
-                if field == "data" and value != "[DONE]":
-                    chunk = json.loads(value)
+            async for _, data in _events(response):
+                if data != "[DONE]":
+                    chunk = json.loads(data)
                     if "error" in chunk:
                         raise ServerError(str(chunk["error"].get("message")), code="NOT_READY")
                     yield chunk
@@ -147,13 +141,20 @@ async def _whole(response: httpx.Response) -> httpx.Response:
     return httpx.Response(response.status_code, content=body, request=response.request)
 
 
-async def _lines(response: httpx.Response) -> AsyncIterator[str]:
+async def _events(response: httpx.Response) -> AsyncIterator[tuple[str, str]]:
+    """Yield the kind and the data of server-sent events. This server writes the data of an event on one line."""
+    kind = ""
     begun: list[bytes] = []
     async for chunk in _chunks(response):
         *ends, tail = chunk.split(b"\n")
         for end in ends:
-            yield b"".join([*begun, end]).rstrip(b"\r").decode("utf-8", "replace")
+            line = b"".join([*begun, end]).rstrip(b"\r").decode("utf-8", "replace")
             begun = []
+            field, _, value = line.partition(": ")
+            if field == "event":
+                kind = value
+            elif field == "data":
+                yield kind, value
         begun.append(tail)
 
 

@@ -140,8 +140,6 @@ class OpenShape(BaseModel):
 
 
 class ChatMessage(OpenShape):
-    """One message of a conversation."""
-
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | list[Any] | None = Field(default=None, description="Text, or content parts.")
     tool_calls: list[dict[str, Any]] | None = Field(default=None, description="Calls of an assistant message.")
@@ -190,24 +188,18 @@ class BridgeReport(WireModel):
 
 
 class ChatChoice(OpenShape):
-    """The answer."""
-
     index: int
     message: ChatMessage
     finish_reason: FinishReason | str | None
 
 
 class CompletionUsage(OpenShape):
-    """Tokens of all turns."""
-
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
 
 
 class ChatCompletion(OpenShape):
-    """A complete answer."""
-
     id: str
     object: Literal["chat.completion"]
     created: int = Field(description="Seconds since 1970.")
@@ -218,8 +210,6 @@ class ChatCompletion(OpenShape):
 
 
 class ChatChunkChoice(OpenShape):
-    """A chunk of the answer."""
-
     index: int
     delta: dict[str, Any] = Field(description="`role` once, then `content`, or `tool_calls` of the client's tools.")
     finish_reason: FinishReason | str | None = Field(default=None, description="Once, in the last chunk with a choice.")
@@ -244,8 +234,6 @@ class ChatCompletionChunk(OpenShape):
 
 
 class ChatModel(OpenShape):
-    """An available model."""
-
     id: str
     object: Literal["model"]
     created: int
@@ -253,15 +241,11 @@ class ChatModel(OpenShape):
 
 
 class ChatModelList(OpenShape):
-    """All available models."""
-
     object: Literal["list"]
     data: list[ChatModel]
 
 
 class OpenAIErrorDetail(OpenShape):
-    """The error."""
-
     message: str
     type: str | None = None
     param: str | None = None

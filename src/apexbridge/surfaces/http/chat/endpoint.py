@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
 from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
@@ -134,7 +134,7 @@ class ChatEndpoint:
         reply = Reply(send, request_id(scope))
         try:
             _check_type(scope)
-            body = _parsed(await _body(receive))
+            body = _parsed(await Request(scope, receive).body())
             request = read_request(body, caller=caller_of(scope), request_id=reply.request_id)
         except BadRequestError as error:
             await reply.refuse(error)
@@ -190,8 +190,8 @@ class ModelsEndpoint:
             await reply.refuse(
                 BadRequestError(message, param="model", openai_code="model_not_found", code="NOT_FOUND", status=404)
             )
-            return
-        await reply.send_json(200, model)
+        else:
+            await reply.send_json(200, model)
 
 
 def _check_type(scope: Scope) -> None:
@@ -205,17 +205,6 @@ def _check_type(scope: Scope) -> None:
             code="UNSUPPORTED_MEDIA_TYPE",
             status=415,
         )
-
-
-async def _body(receive: Receive) -> bytes:
-    chunks: list[bytes] = []
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientDisconnect
-        chunks.append(message.get("body", b""))
-        if not message.get("more_body"):
-            return b"".join(chunks)
 
 
 def _parsed(body: bytes) -> Any:

@@ -20,8 +20,6 @@ Identity = Annotated[str, Path(alias="id", description="The record's id, which i
 
 
 class ChatDeleted(WireModel):
-    """A deleted record."""
-
     success: bool = True
     id: str
 

@@ -8,7 +8,6 @@ from fastapi import APIRouter, Header, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
 from apexbridge.sandbox.models import ExecutionResult
-from apexbridge.skills.longoutput import RecordedText
 from apexbridge.skills.runlog import RunEvent
 from apexbridge.skills.runrecords import RunDetail, RunPage
 from apexbridge.skills.runs import Runs
@@ -109,13 +108,14 @@ async def _stream(runs: Runs, first: RunEvent | None, events: AsyncIterator[RunE
     event = first
     while event is not None:
         head = f"id: {event.number}\nevent: {event.kind}\ndata: "
-        placeholders = Placeholders()
-        if isinstance(event.data, ExecutionResult):
-            document = outlined(event.data, long_output(runs, event.data), placeholders).model_dump_json()
-        elif isinstance(event.data, RecordedText) or len(event.data) > LARGE_CHARACTERS:
-            document = f'"{placeholders.put(event.data)}"'
+        if isinstance(event.data, str) and len(event.data) <= LARGE_CHARACTERS:
+            yield f"{head}{json.dumps(event.data, ensure_ascii=False)}\n\n".encode("utf-8", "replace")
         else:
-            document = json.dumps(event.data, ensure_ascii=False)
-        async for chunk in placeholders.fill(f"{head}{document}\n\n"):
-            yield chunk
+            placeholders = Placeholders()
+            if isinstance(event.data, ExecutionResult):
+                document = outlined(event.data, long_output(runs, event.data), placeholders).model_dump_json()
+            else:
+                document = f'"{placeholders.put(event.data)}"'
+            async for chunk in placeholders.fill(f"{head}{document}\n\n"):
+                yield chunk
         event = await anext(events, None)

@@ -18,8 +18,6 @@ router = APIRouter(tags=["access"])
 
 
 class KeyInput(WireInput):
-    """A key to create."""
-
     name: str = Field(min_length=1, max_length=MAX_NAME_CHARACTERS, description="Who or what uses it.")
     scopes: list[KeyScope] = Field(min_length=1, max_length=10, description="Any of chat, read, run, admin.")
     expires_in: int | None = Field(
@@ -40,8 +38,6 @@ class KeyView(WireModel):
 
 
 class NewKey(KeyView):
-    """A new key."""
-
     key: str = Field(description="The secret to send with each request. It is never shown again.")
 
 

@@ -18,8 +18,6 @@ router = APIRouter(prefix="/api/skills", tags=["search"])
 
 
 class SearchInput(WireInput):
-    """A search."""
-
     query: str = Field(description="The task, in natural language.")
     limit: int | None = Field(default=None, description="Maximum number of results, 1 to 100.")
     threshold: float | None = Field(default=None, description="Minimum confidence, 0 to 1.")
@@ -35,20 +33,14 @@ class RememberInput(WireInput):
 
 
 class ForgetInput(WireInput):
-    """What to delete."""
-
     name: str | None = Field(default=None, description="A skill; default: all skills.")
 
 
 class Remembered(WireModel):
-    """Whether the request was stored."""
-
     remembered: bool
 
 
 class Forgotten(WireModel):
-    """The number of deleted requests."""
-
     forgotten: int
 
 
@@ -61,8 +53,6 @@ class RankChange(WireModel):
 
 
 class EditReceipt(Receipt):
-    """The result of an edit."""
-
     ranks: list[RankChange] | None = Field(default=None, description="For each `request` parameter.")
 
 

@@ -4,9 +4,7 @@ import sqlite3
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Request, Response
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector, CollectorRegistry
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge, generate_latest
 
 import apexbridge
 from apexbridge.errors import ServerError
@@ -19,8 +17,6 @@ router = APIRouter(tags=["service"])
 
 
 class Health(WireModel):
-    """The state of the server."""
-
     status: str
     version: str
     instance: str
@@ -49,18 +45,17 @@ async def readyz(bridge: ServedBridge, skills: Skills) -> Health:
 async def metrics(bridge: ServedBridge, skills: Skills) -> Response:
     """Metrics for Prometheus."""
     statistics = await skills.statistics()
+    queue = bridge.sandbox.queue
+    gauges = {
+        "apex_skills": ("Served skills.", statistics.total),
+        "apex_skill_problems": ("Folders that are not served.", len(await skills.problems())),
+        "apex_skill_calls": ("Calls of installed skills.", statistics.calls),
+        "apex_runs_running": ("Runs in progress.", queue.running),
+        "apex_runs_waiting": ("Queued runs.", queue.waiting),
+    }
     registry = CollectorRegistry()
-    registry.register(
-        _Gauges(
-            {
-                "apex_skills": ("Served skills.", float(statistics.total)),
-                "apex_skill_problems": ("Folders that are not served.", float(len(await skills.problems()))),
-                "apex_skill_calls": ("Calls of installed skills.", float(statistics.calls)),
-                "apex_runs_running": ("Runs in progress.", float(bridge.sandbox.queue.running)),
-                "apex_runs_waiting": ("Queued runs.", float(bridge.sandbox.queue.waiting)),
-            }
-        )
-    )
+    for name, (text, value) in gauges.items():
+        Gauge(name, text, registry=registry).set(value)
     return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
 
@@ -77,13 +72,3 @@ async def change_config(
     """Change settings until the next start. If one value is invalid, nothing is changed."""
     note(request, detail=", ".join(changes))
     return await skills.update_config(changes)
-
-
-class _Gauges(Collector):
-    """Gauges with values that were read before."""
-
-    def __init__(self, values: dict[str, tuple[str, float]]) -> None:
-        self._values = values
-
-    def collect(self) -> list[GaugeMetricFamily]:
-        return [GaugeMetricFamily(name, text, value=value) for name, (text, value) in self._values.items()]

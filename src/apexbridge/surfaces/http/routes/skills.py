@@ -70,8 +70,6 @@ SecretName = Annotated[str, Path(alias="name", description="The secret's name.")
 
 
 class ExecuteInput(WireInput):
-    """A call of a skill."""
-
     input: dict[str, Any] = Field(default_factory=dict)
     args: list[str] = Field(default_factory=list, max_length=MAX_ARGUMENTS)
     script: str | None = None
@@ -96,8 +94,6 @@ class ExecuteInput(WireInput):
 
 
 class GrantInput(WireInput):
-    """One permission."""
-
     permission: str = Field(
         max_length=MAX_PERMISSION_CHARACTERS, description="net:HOST:PORT, env:NAME, secret:NAME or fs:ro:PATH."
     )
@@ -110,8 +106,6 @@ class SecretInput(WireInput):
 
 
 class SecretNames(WireModel):
-    """The names of the secrets."""
-
     names: list[str]
 
 

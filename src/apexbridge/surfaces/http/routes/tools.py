@@ -21,8 +21,6 @@ Id = Annotated[str, Path(description="The tool's id, such as calculate or skill:
 
 
 class ToolView(WireModel):
-    """A tool."""
-
     id: str
     name: str = Field(description="The name for models.")
     description: str
@@ -37,15 +35,11 @@ class ToolView(WireModel):
 
 
 class ToolList(WireModel):
-    """Tools, sorted by id."""
-
     tools: list[ToolView]
     total: int
 
 
 class ToolCounts(WireModel):
-    """Counters of one tool."""
-
     id: str
     tool_name: str = Field(description="The id, or the name of the skill.")
     call_count: int
@@ -55,8 +49,6 @@ class ToolCounts(WireModel):
 
 
 class ToolStatistics(WireModel):
-    """All counters."""
-
     total_tools: int
     disabled_tools: int
     categories: dict[str, int]
@@ -64,8 +56,6 @@ class ToolStatistics(WireModel):
 
 
 class ToolCall(WireInput):
-    """A tool call."""
-
     input: dict[str, Any] = Field(default_factory=dict)
     approval: str | None = Field(
         default=None, pattern=APPROVAL_PATTERN, description="The id of an approval, for dangerous tools."
@@ -76,8 +66,6 @@ class ToolCall(WireInput):
 
 
 class Decision(WireInput):
-    """The decision about an approval."""
-
     approve: bool
 
 

@@ -22,8 +22,6 @@ _OPENAI_CODES = {"UNAUTHORIZED": "invalid_api_key", "RATE_LIMITED": "rate_limit_
 
 
 class ErrorAnswer(WireModel):
-    """An error."""
-
     success: bool = Field(default=False, description="Always false.")
     name: str = Field(description="SkillError, ToolError, RequestError or ServerError.")
     code: str = Field(description="A stable code for programs.")

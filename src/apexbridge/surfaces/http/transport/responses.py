@@ -134,13 +134,13 @@ class Placeholders:
         return f"{self._token}-{len(self._texts) - 1}-"
 
     async def fill(self, document: str) -> AsyncIterator[bytes]:
-        parts = re.split(f"{self._token}-([0-9]+)-", document)
-        for index, part in enumerate(parts):
-            if index % 2 == 0:
-                yield part.encode("utf-8", "replace")
-                continue
-            async for chunk in _encoded(self._texts[int(part)]):
+        """Yield a JSON document with each placeholder replaced by its text."""
+        head, *others = re.split(f"{self._token}-([0-9]+)-", document)
+        yield head.encode("utf-8", "replace")
+        for number, tail in zip(others[::2], others[1::2], strict=True):
+            async for chunk in _encoded(self._texts[int(number)]):
                 yield chunk
+            yield tail.encode("utf-8", "replace")
 
 
 async def _encoded(text: TextSource) -> AsyncIterator[bytes]:
