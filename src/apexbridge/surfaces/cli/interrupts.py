@@ -86,7 +86,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
     After a press KeyboardInterrupt is raised, even if the coroutine returned or raised after it.
     """
-    import asyncio  # takes as long as all of `apex --help`
+    import asyncio  # here, because it would slow down `apex --help`
 
     if not _presses.is_handled:
         return asyncio.run(work)
