@@ -48,6 +48,7 @@ from apexbridge.skills.runs.tracker import RunTracker
 from apexbridge.skills.sandbox_executor import SkillsSandboxExecutor
 from apexbridge.surfaces.cli.app import app as cli
 from apexbridge.surfaces.cli.app import main as apex
+from apexbridge.surfaces.cli.lazy_commands import LazyCommand
 from apexbridge.surfaces.http.app import create_app
 from apexbridge.tools.approvals import Approvals
 from apexbridge.tools.conversation import LOOP_CALLS
@@ -153,6 +154,9 @@ def test_no_page_names_a_setting_that_does_not_exist() -> None:
 
 
 def commands_of(command: Any, path: tuple[str, ...] = ("apex",)) -> Iterator[tuple[tuple[str, ...], Any]]:
+    if isinstance(command, LazyCommand):
+        hidden, command = command.hidden, command.load()
+        command.hidden = hidden
     yield path, command
     for name, child in getattr(command, "commands", {}).items():
         yield from commands_of(child, (*path, name))
