@@ -4,11 +4,10 @@ import asyncio
 import os
 from typing import Literal
 
-from apexbridge.sandbox.backends.selection import ADVICE, candidates, open_session
 from apexbridge.sandbox.config import GUARANTEES, BackendName, Guarantee, SandboxSettings
-from apexbridge.sandbox.launcher_client import LaunchError
+from apexbridge.sandbox.models import LaunchError
 from apexbridge.sandbox.runtimes import RuntimeName, Runtimes
-from apexbridge.sandbox.self_test import CheckResult, run_all_checks, run_canary
+from apexbridge.sandbox.selection import ADVICE, CheckResult, candidates, open_session, run_all_checks, run_canary
 from apexbridge.sandbox.session import SandboxSession
 from apexbridge.wire import WireModel
 

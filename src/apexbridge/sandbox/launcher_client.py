@@ -17,11 +17,11 @@ from typing import Any
 import anyio.to_thread
 
 from apexbridge.errors import ServerError
-from apexbridge.sandbox.backends.backend import Backend
+from apexbridge.sandbox.backends import Backend
 from apexbridge.sandbox.launcher import protocol
-from apexbridge.sandbox.launcher.protocol import LauncherConfig, StartRequest
+from apexbridge.sandbox.launcher.protocol import LauncherConfig, Limits, StartRequest
 from apexbridge.sandbox.launcher.removal import remove_tree
-from apexbridge.sandbox.launcher.rlimits import Limits
+from apexbridge.sandbox.models import LaunchError
 
 SLACK_BYTES = 64 * 1024 * 1024
 """The kernel's memory limit for each process is this much above the limit of the whole tree, which is polled."""
@@ -32,10 +32,6 @@ FIRST_UID = 62_000
 NICENESS = 10
 """Under contention, the server's processes get the CPU before runs."""
 logger = logging.getLogger(__name__)
-
-
-class LaunchError(Exception):
-    """The launcher could not do what it was asked to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

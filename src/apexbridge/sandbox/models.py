@@ -26,6 +26,10 @@ EXIT_TIMEOUT = 124
 EXIT_KILLED = 137
 
 
+class LaunchError(Exception):
+    """The launcher could not do what it was asked to do."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputFile:
     """A file that a run can read."""

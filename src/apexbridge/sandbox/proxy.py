@@ -6,8 +6,8 @@ import logging
 import socket
 from types import TracebackType
 
-from apexbridge.sandbox.launcher_client import CellHandle, LaunchError
-from apexbridge.sandbox.models import Grants
+from apexbridge.sandbox.launcher_client import CellHandle
+from apexbridge.sandbox.models import Grants, LaunchError
 
 CONNECT_SECONDS = 15
 CHUNK_BYTES = 64 * 1024

@@ -16,15 +16,14 @@ import anyio.to_thread
 
 from apexbridge.disk import Disk
 from apexbridge.errors import ServerError, SkillPermissionError
-from apexbridge.sandbox.backends.selection import open_best_session
 from apexbridge.sandbox.config import SandboxSettings
-from apexbridge.sandbox.launcher_client import LaunchError
-from apexbridge.sandbox.models import ExecutionResult, Grants, Job
+from apexbridge.sandbox.models import ExecutionResult, Grants, Job, LaunchError
 from apexbridge.sandbox.outcome import Ending, failure_of
 from apexbridge.sandbox.output import OutputListener
 from apexbridge.sandbox.queue import RunQueue
 from apexbridge.sandbox.run_input import arguments, input_json
 from apexbridge.sandbox.runtimes import RuntimeName, Runtimes
+from apexbridge.sandbox.selection import open_best_session
 from apexbridge.sandbox.session import FinishedJob, OnStart, SandboxSession, WarmCell, WarmPool
 
 logger = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterable
 
 from apexbridge.sandbox import syscall_tables as tables
-from apexbridge.sandbox.launcher_client import LaunchError
+from apexbridge.sandbox.models import LaunchError
 from apexbridge.sandbox.syscall_tables import Table
 
 _AUDIT_ARCH = {"x86_64": 0xC000_003E, "aarch64": 0xC000_00B7}

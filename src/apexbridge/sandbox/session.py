@@ -11,12 +11,12 @@ import anyio.to_thread
 
 from apexbridge.disk import Disk
 from apexbridge.sandbox.artifacts import collect_artifacts
-from apexbridge.sandbox.backends.backend import Backend
+from apexbridge.sandbox.backends import Backend
 from apexbridge.sandbox.config import BackendName, SandboxLimits
 from apexbridge.sandbox.launcher.protocol import StartRequest
-from apexbridge.sandbox.launcher_client import CellHandle, LauncherClient, LaunchError
+from apexbridge.sandbox.launcher_client import CellHandle, LauncherClient
 from apexbridge.sandbox.masking import secret_patterns
-from apexbridge.sandbox.models import Job, RunFile
+from apexbridge.sandbox.models import Job, LaunchError, RunFile
 from apexbridge.sandbox.outcome import Ending
 from apexbridge.sandbox.output import OutputListener, RunOutput
 from apexbridge.sandbox.proxy import GrantedHosts, host_endpoints

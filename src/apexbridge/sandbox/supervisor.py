@@ -6,7 +6,8 @@ import os
 from contextlib import suppress
 from dataclasses import dataclass
 
-from apexbridge.sandbox.launcher_client import CellHandle, LaunchError
+from apexbridge.sandbox.launcher_client import CellHandle
+from apexbridge.sandbox.models import LaunchError
 from apexbridge.sandbox.outcome import Ending
 from apexbridge.sandbox.output import OutputStream, RunOutput
 

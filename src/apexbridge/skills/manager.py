@@ -17,7 +17,7 @@ from apexbridge.errors import (
     SkillParseError,
     SkillReadOnlyError,
 )
-from apexbridge.sandbox.layers.store import LayerStore
+from apexbridge.sandbox.layers import LayerStore
 from apexbridge.skills.catalog import INSTALLED_ROOT, Catalog, Row, derived_tags_of
 from apexbridge.skills.config import SkillManagerConfig, SkillsSettings
 from apexbridge.skills.editing import checked_description, with_description

@@ -9,7 +9,7 @@ from pathlib import Path
 import anyio.to_thread
 
 from apexbridge.errors import InvalidInputError
-from apexbridge.sandbox.layers.store import LayerStore
+from apexbridge.sandbox.layers import LayerStore
 from apexbridge.skills.catalog import Row
 from apexbridge.skills.dependencies import Dependencies, read_dependencies
 from apexbridge.wire import WireModel

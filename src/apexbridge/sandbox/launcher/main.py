@@ -9,14 +9,16 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
-from apexbridge.sandbox.launcher import landlock_cell, process_tree, protocol, syscalls
+from apexbridge.sandbox.launcher import process_tree, protocol, syscalls
 from apexbridge.sandbox.launcher.bubblewrap_cell import BubblewrapCell
 from apexbridge.sandbox.launcher.cell import Cell
 from apexbridge.sandbox.launcher.cgroups import Cgroups
-from apexbridge.sandbox.launcher.child_process import error_text, kill
-from apexbridge.sandbox.launcher.mounts import MountNamespace
+from apexbridge.sandbox.launcher.child_process import close_all, error_text, kill
+from apexbridge.sandbox.launcher.landlock_cell import LandlockCell
+from apexbridge.sandbox.launcher.mounts import MountNamespace, install_loaders
 from apexbridge.sandbox.launcher.prefork import Prefork
 from apexbridge.sandbox.launcher.protocol import LauncherConfig, StartRequest
 from apexbridge.sandbox.launcher.removal import remove_tree
@@ -28,40 +30,46 @@ MAX_UIDS = 2000
 """How many runs on one host can have their own user ID."""
 PREFORK_IDLE_SECONDS = 0.02
 """The next child is forked after this long without an event: starting a run comes first."""
+_SHUTDOWN_SECONDS = 2
 
 
 class Launcher:
     """Creates cells for the server at the other end of the socket."""
 
-    def __init__(self, link: socket.socket) -> None:
+    def __init__(self, link: socket.socket, config: LauncherConfig) -> None:
+        """Raises OSError if this host does not allow the backend."""
         self._link = link
+        self._config = config
         self._cells: dict[str, Cell] = {}
         self._by_pid: dict[int, Cell] = {}
         self._selector = selectors.DefaultSelector()
         self._registered: dict[int, Callable[[], None]] = {}
-        self._config: LauncherConfig | None = None
+        self._uids = UidPool(config.first_uid, MAX_UIDS)
+        self._cgroups = Cgroups()
         self._mounts: MountNamespace | None = None
         self._prefork: Prefork | None = None
-        self._cgroups: Cgroups | None = None
-        self._uids: UidPool | None = None
         self._next_watch = 0.0
+        try:
+            if config.backend == "bubblewrap":
+                self._mounts = MountNamespace(config)
+                self._prefork = Prefork(config.limits, config.niceness, self._cgroups)
+            else:
+                install_loaders(config.loaders, Path(config.base) / "loaders")
+        except BaseException:
+            self._shut_down()
+            raise
 
     def run(self) -> None:
         """Serve until the server disconnects; then kill and remove everything."""
-        syscalls.set_child_subreaper()
-        gc.disable()  # there is little to collect, and a collection in a fork would copy every page it touches
-        gc.freeze()
-        os.umask(0o022)
-        os.chdir("/")
         wakeup, wakeup_writer = os.pipe()
         for descriptor in (wakeup, wakeup_writer):
             os.set_blocking(descriptor, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the server decides
         signal.set_wakeup_fd(wakeup_writer, warn_on_full_buffer=False)
         self._selector.register(self._link, selectors.EVENT_READ)
         self._selector.register(wakeup, selectors.EVENT_READ)
         try:
+            self._send_event({"event": "ready", "controllers": self._cgroups.controllers})
             while self._step(wakeup):
                 pass
         finally:
@@ -71,7 +79,7 @@ class Launcher:
         """Wait for events and handle them; returns False if the server has disconnected."""
         self._register_readers()
         is_watching = any(cell.is_watched for cell in self._cells.values())
-        needs_child = self._prefork is not None and not self._prefork.is_ready
+        needs_child = self._prefork is not None and self._prefork.pid is None
         timeout = PREFORK_IDLE_SECONDS if needs_child else WATCH_SECONDS if is_watching else None
         events = self._selector.select(timeout)
         if not events and self._prefork is not None:
@@ -92,7 +100,9 @@ class Launcher:
             else:
                 key.data()
         if is_watching and (begun := time.monotonic()) >= self._next_watch:
-            self._watch()
+            for cell in list(self._cells.values()):
+                if cell.is_watched:
+                    cell.watch()
             took = time.monotonic() - begun  # a run that is slow to check must not take the time of the others
             self._next_watch = begun + min(max(WATCH_SECONDS, took * 5), MAX_WATCH_SECONDS)
         return True
@@ -111,75 +121,62 @@ class Launcher:
 
     # ------------------------------------------------------------------------------------------------------- commands
     def _handle_command(self, message: dict[str, Any], files: list[int]) -> None:
-        command, identity = message["command"], message.get("id", "")
+        command, identity = message["command"], message["id"]
         try:
-            getattr(self, f"_command_{command}")(identity, message, files)
+            if command == "open":
+                self._open(identity, with_input=message["input"])
+            elif cell := self._cells.get(identity):
+                match command:
+                    case "start":
+                        self._start(cell, StartRequest(**message["request"]), files)
+                    case "attach":
+                        cell.attach(message["skill"], message["layers"], message["folder"])
+                        self._send_event({"event": "attached", "id": identity})
+                    case "kill":
+                        cell.is_killed = True
+                        cell.kill()
+                    case "close":
+                        self._close(cell)
+            elif command in ("start", "attach"):
+                raise LookupError("the cell could not be created")
         except Exception as error:
             self._send_event({"event": "failed", "id": identity, "command": command, "error": error_text(error)})
         finally:
-            for file in files:
-                os.close(file)
+            close_all(files)
 
-    def _command_begin(self, _: str, message: dict[str, Any], __: list[int]) -> None:
-        config = self._config = LauncherConfig.parse(message["config"])
-        self._uids = UidPool(config.first_uid, MAX_UIDS)
-        self._cgroups = Cgroups()
-        if config.backend == "bubblewrap":
-            self._mounts = MountNamespace(config)
-            self._prefork = Prefork(config.limits, config.niceness, self._cgroups)
+    def _open(self, identity: str, *, with_input: bool) -> None:
+        config, uid = self._config, self._uids.acquire()
+        if self._mounts is not None and self._prefork is not None:
+            cell: Cell = BubblewrapCell(
+                identity, self._mounts, self._prefork, limits=config.limits, uid=uid, send_event=self._send_event
+            )
         else:
-            landlock_cell.install_loaders(config)
-        self._send_event({"event": "ready", "controllers": self._cgroups.controllers})
-
-    def _command_open(self, identity: str, message: dict[str, Any], _: list[int]) -> None:
-        cell = self._create_cell(identity)
+            cgroup = self._cgroups.create(config.limits)
+            cell = LandlockCell(identity, config, cgroup, uid=uid, send_event=self._send_event)
         self._cells[identity] = cell
-        opened = cell.open(with_input=bool(message.get("input")))
+        opened = cell.open(with_input=with_input)
         try:
             self._send_event({"event": "opened", "id": identity}, opened)
         finally:
-            for descriptor in opened:
-                os.close(descriptor)
+            close_all(opened)
 
-    def _command_start(self, identity: str, message: dict[str, Any], files: list[int]) -> None:
-        cell = self._cells[identity]
+    def _start(self, cell: Cell, request: StartRequest, files: list[int]) -> None:
         if cell.uid is not None:
             for file in files:  # another user cannot open a pipe of root's as /dev/stdout
                 os.fchown(file, cell.uid, cell.uid)
         if cell.is_killed:
             self._handle_end(cell)
             return
-        cell.start(StartRequest(**message["request"]), files)
+        cell.start(request, files)
         if cell.pid is not None:
             self._by_pid[cell.pid] = cell
 
-    def _command_attach(self, identity: str, message: dict[str, Any], _: list[int]) -> None:
-        self._cells[identity].attach(message["skill"], message["layers"], message["folder"])
-        self._send_event({"event": "attached", "id": identity})
-
-    def _command_kill(self, identity: str, _: dict[str, Any], __: list[int]) -> None:
-        if cell := self._cells.get(identity):
-            cell.is_killed = True
+    def _close(self, cell: Cell) -> None:
+        cell.is_closing = True
+        if cell in self._by_pid.values():
             cell.kill()
-
-    def _command_close(self, identity: str, _: dict[str, Any], __: list[int]) -> None:
-        if cell := self._cells.get(identity):
-            cell.is_closing = True
-            if cell in self._by_pid.values():
-                cell.kill()
-            else:
-                self._remove(cell)
-
-    def _create_cell(self, identity: str) -> Cell:
-        if self._config is None or self._uids is None or self._cgroups is None:
-            raise OSError("the launcher has not been configured")
-        config, uid = self._config, self._uids.acquire()
-        if self._mounts is not None and self._prefork is not None:
-            return BubblewrapCell(
-                identity, self._mounts, self._prefork, limits=config.limits, uid=uid, send_event=self._send_event
-            )
-        cgroup = self._cgroups.create(config.limits)
-        return landlock_cell.LandlockCell(identity, config, cgroup, uid=uid, send_event=self._send_event)
+        else:
+            self._remove(cell)
 
     # ----------------------------------------------------------------------------------------------------------- exits
     def _reap(self) -> None:
@@ -190,7 +187,7 @@ class Launcher:
                 return
             if pid == 0:
                 break
-            if self._prefork is not None and self._prefork.owns(pid):
+            if self._prefork is not None and self._prefork.pid == pid:
                 self._prefork.handle_exit()
             cell = self._by_pid.pop(pid, None)
             if cell is None:
@@ -211,13 +208,12 @@ class Launcher:
     def _kill_orphans(self) -> None:
         """Kill adopted children: they have outlived their run."""
         for pid in process_tree.children(os.getpid()):
-            if pid not in self._by_pid and not (self._prefork is not None and self._prefork.owns(pid)):
+            if pid not in self._by_pid and not (self._prefork is not None and self._prefork.pid == pid):
                 kill(pid)
 
     def _remove(self, cell: Cell) -> None:
-        self._cells.pop(cell.identity, None)
-        if self._uids is not None:
-            self._uids.release(cell.uid)
+        del self._cells[cell.identity]
+        self._uids.release(cell.uid)
         for number in cell.readers:
             with suppress(KeyError, ValueError):
                 self._selector.unregister(number)
@@ -225,15 +221,10 @@ class Launcher:
         cell.close()
         self._send_event({"event": "closed", "id": cell.identity})
 
-    def _watch(self) -> None:
-        for cell in list(self._cells.values()):
-            if cell.is_watched:
-                cell.watch()
-
     def _shut_down(self) -> None:
         for cell in self._cells.values():
             cell.kill()
-        deadline = time.monotonic() + 2
+        deadline = time.monotonic() + _SHUTDOWN_SECONDS
         while self._by_pid and time.monotonic() < deadline:
             self._kill_orphans()
             try:
@@ -248,10 +239,9 @@ class Launcher:
             self._prefork.close()
         if self._mounts is not None:
             self._mounts.close()
-        elif self._config is not None:
+        elif self._config.backend != "bubblewrap":
             remove_tree(self._config.base)
-        if self._cgroups is not None:
-            self._cgroups.close()
+        self._cgroups.close()
 
     def _send_event(self, event: dict[str, Any], files: Sequence[int] = ()) -> None:
         with suppress(OSError):  # the server is gone; the loop will notice
@@ -260,4 +250,20 @@ class Launcher:
 
 def main() -> None:
     """Serve the socket whose descriptor is the last argument of the command line."""
-    Launcher(socket.socket(fileno=int(sys.argv[-1]))).run()
+    syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 1)
+    gc.disable()  # there is little to collect, and a collection in a fork would copy every page it touches
+    gc.freeze()
+    os.umask(0o022)
+    os.chdir("/")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the server decides
+    link = socket.socket(fileno=int(sys.argv[-1]))
+    received = protocol.receive(link)
+    if received is None:
+        return
+    try:
+        launcher = Launcher(link, LauncherConfig.parse(received[0]["config"]))
+    except Exception as error:
+        protocol.send(link, {"event": "failed", "command": "begin", "error": error_text(error)})
+        protocol.receive(link)  # returns when the server disconnects
+        return
+    launcher.run()

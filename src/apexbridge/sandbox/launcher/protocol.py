@@ -7,12 +7,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from apexbridge.sandbox.launcher.rlimits import Limits
-
 MAX_PACKET_BYTES = 64 * 1024
 MAX_FILES = 64
 MAX_INLINE_BYTES = 32 * 1024
 """Larger messages travel in a memfd instead of the packet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What one run may use; sizes in bytes."""
+
+    memory: int
+    """All processes of the run together."""
+    shared: int
+    """The largest anonymous shared mapping that the seccomp filter allows."""
+    processes: int
+    disk: int
+    inodes: int
+    files: int
+    slack: int
+    """Added to `memory` for the limit of each process: interpreters reserve more than they use. The watchdog enforces
+    `memory` for the whole tree."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,23 +78,14 @@ class StartRequest:
 
 
 def send(link: socket.socket, message: dict[str, Any], files: Sequence[int] = ()) -> None:
-    """Send one message; the caller's descriptors stay open.
-
-    Raises:
-        BlockingIOError: the peer is not reading.
-        OSError: the peer is gone.
-    """
+    """Send one message; the caller's descriptors stay open. Raises BlockingIOError if the peer is not reading."""
     body = json.dumps(message, separators=(",", ":")).encode()
     if len(body) <= MAX_INLINE_BYTES:
         socket.send_fds(link, [body], list(files))
         return
-    memory = os.memfd_create("message", os.MFD_CLOEXEC)
-    try:
-        with open(memory, "wb", closefd=False) as file:
-            file.write(body)
-        socket.send_fds(link, [b'{"large":true}'], [memory, *files])
-    finally:
-        os.close(memory)
+    with open(os.memfd_create("message", os.MFD_CLOEXEC), "wb", buffering=0) as memory:
+        memory.write(body)
+        socket.send_fds(link, [b'{"large":true}'], [memory.fileno(), *files])
 
 
 def receive(link: socket.socket) -> tuple[dict[str, Any], list[int]] | None:

@@ -14,10 +14,17 @@ import anyio.to_thread
 from pydantic import ValidationError
 
 from apexbridge.errors import RequestError, ServerError
+from apexbridge.sandbox.installers import (
+    LAYER_FOLDER,
+    Build,
+    Progress,
+    freeze,
+    install_node,
+    install_python,
+    readable,
+    too_large,
+)
 from apexbridge.sandbox.launcher.removal import remove_tree
-from apexbridge.sandbox.layers.build import LAYER_FOLDER, Build, Progress, freeze, readable, too_large
-from apexbridge.sandbox.layers.npm import install_node
-from apexbridge.sandbox.layers.pip import install_python
 from apexbridge.wire import WireModel
 
 Kind = Literal["python", "node"]
