@@ -16,9 +16,9 @@ from typing import Any
 import anyio
 import pytest
 
+from apexbridge.sandbox.backends import FIRST_UID
 from apexbridge.sandbox.config import MB, SandboxLimits, SandboxSettings
 from apexbridge.sandbox.launcher.main import MAX_UIDS
-from apexbridge.sandbox.launcher_client import FIRST_UID
 from apexbridge.sandbox.models import InputFile
 from apexbridge.sandbox.sandbox import Sandbox
 from tests.sandbox.bench import Bench, descendants, quiet, warm_up_with_retry

@@ -1,7 +1,6 @@
 """The sandbox: runs jobs, at most a number at a time, and returns their results."""
 
 import asyncio
-import logging
 import os
 import stat
 import time
@@ -11,9 +10,6 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
-import anyio
-import anyio.to_thread
-
 from apexbridge.disk import Disk
 from apexbridge.errors import ServerError, SkillPermissionError
 from apexbridge.sandbox.config import SandboxSettings
@@ -22,11 +18,9 @@ from apexbridge.sandbox.outcome import Ending, failure_of
 from apexbridge.sandbox.output import OutputListener
 from apexbridge.sandbox.queue import RunQueue
 from apexbridge.sandbox.run_input import arguments, input_json
-from apexbridge.sandbox.runtimes import RuntimeName, Runtimes
+from apexbridge.sandbox.runtimes import Runtimes, runtime_name
 from apexbridge.sandbox.selection import open_best_session
-from apexbridge.sandbox.session import FinishedJob, OnStart, SandboxSession, WarmCell, WarmPool
-
-logger = logging.getLogger(__name__)
+from apexbridge.sandbox.session import FinishedJob, OnStart, SandboxSession, WarmPool
 
 
 class Sandbox:
@@ -40,7 +34,7 @@ class Sandbox:
         self._runtimes = Runtimes(self.settings.path)
         self._session: SandboxSession | None = None
         self._pool: WarmPool | None = None
-        self._opening = anyio.Lock()
+        self._opening = asyncio.Lock()
         self._is_closed = False
 
     @asynccontextmanager
@@ -63,7 +57,7 @@ class Sandbox:
                 raise ServerError("The server is stopping.", code="SANDBOX_UNAVAILABLE")
             if self._session is None or not self._session.launcher.is_alive:
                 await self._stop()
-                await anyio.to_thread.run_sync(self._runtimes.discover)
+                await asyncio.to_thread(self._runtimes.discover)
                 self._session = await open_best_session(self.settings, self._runtimes)
                 self._pool = WarmPool(self._session, self.settings.warm)
             return self._session
@@ -106,14 +100,9 @@ class Sandbox:
         listener: OutputListener | None = None,
         on_start: OnStart | None = None,
     ) -> ExecutionResult:
-        """Wait in the queue and run a job; failures of the script are in the result.
+        """Wait in the queue and run a job; failures of the script are in the result. Raises the errors of `check`.
 
         When the job's turn comes, `grants` is called for its grants and `on_start` with a function that cancels it.
-
-        Raises:
-            ServerError: SANDBOX_UNAVAILABLE, or QUEUE_FULL.
-            SkillPermissionError: the script cannot be read.
-            InvalidInputError: the arguments or the input cannot be passed to the script.
         """
         async with self.queue.turn(caller, is_reserved=is_reserved):
             _check_readable(job)
@@ -127,55 +116,10 @@ class Sandbox:
                 if self._pool is not None:
                     self._pool.fill()
             duration = round((time.monotonic() - begun) * 1000)
-            return self._result(run_id or uuid.uuid4().hex, job, finished, session, duration)
-
-    async def _run(
-        self,
-        session: SandboxSession,
-        job: Job,
-        caller: str,
-        artifacts: Path | None,
-        listener: OutputListener | None,
-        on_start: OnStart | None,
-    ) -> FinishedJob:
-        begun = asyncio.get_running_loop().time()
-        name = self._runtimes.name_for(job.script)
-        runtime = session.runtimes.get(name)
-        if runtime is None:
-            return _not_started(f"there is no {name} on this host")
-        try:
-            session.check_supported(job)
-            return await session.run(
-                job,
-                runtime,
-                begun=begun,
-                warm_cell=self._take_warm_cell(job, name),
-                artifacts=artifacts,
-                disk=self._disk,
-                caller=caller,
-                listener=listener,
-                on_start=on_start,
-            )
-        except LaunchError as error:
-            return _not_started(str(error))
-        except OSError as error:  # the server has no descriptors or memory for pipes: not the job's fault
-            raise ServerError(
-                f"The run could not be started: {error.strerror}. Try again later.", code="SANDBOX_UNAVAILABLE"
-            ) from error
-
-    def _take_warm_cell(self, job: Job, runtime: RuntimeName) -> WarmCell | None:
-        """Jobs with input files, granted hosts or granted paths need them at the start of the cell."""
-        if self._pool is None or job.files or job.grants.hosts or job.grants.paths:
-            return None
-        return self._pool.take(runtime)
-
-    def _result(
-        self, run_id: str, job: Job, finished: FinishedJob, session: SandboxSession, duration: int
-    ) -> ExecutionResult:
         failure = failure_of(finished.ending, finished.stderr, output_limit=self.settings.limits.output_bytes)
         has_started = finished.ending.code is not None or finished.ending.verdict is not None
         return ExecutionResult(
-            id=run_id,
+            id=run_id or uuid.uuid4().hex,
             success=failure is None,
             status="success" if failure is None else "timeout" if failure.code == "TIMEOUT" else "error",
             stdout=finished.stdout,
@@ -190,6 +134,42 @@ class Sandbox:
             enforcement=session.backend.enforcement_for(job.grants) if has_started else {},
             warnings=[*job.warnings, *finished.warnings],
         ).of_skill(job.skill)
+
+    async def _run(
+        self,
+        session: SandboxSession,
+        job: Job,
+        caller: str,
+        artifacts: Path | None,
+        listener: OutputListener | None,
+        on_start: OnStart | None,
+    ) -> FinishedJob:
+        begun = asyncio.get_running_loop().time()
+        name = runtime_name(job.script)
+        try:
+            runtime = session.runtimes.get(name)
+            if runtime is None:
+                raise LaunchError(f"there is no {name} on this host")
+            session.check_supported(job)
+            # Input files, granted hosts and granted paths must be known when a cell starts.
+            needs_own_cell = bool(job.files or job.grants.hosts or job.grants.paths)
+            return await session.run(
+                job,
+                runtime,
+                begun=begun,
+                warm_cell=self._pool.take(name) if self._pool and not needs_own_cell else None,
+                artifacts=artifacts,
+                disk=self._disk,
+                caller=caller,
+                listener=listener,
+                on_start=on_start,
+            )
+        except LaunchError as error:
+            return FinishedJob(ending=Ending(code=None), stderr=str(error))
+        except OSError as error:  # the server has no descriptors or memory for pipes: not the job's fault
+            raise ServerError(
+                f"The run could not be started: {error.strerror}. Try again later.", code="SANDBOX_UNAVAILABLE"
+            ) from error
 
     async def _stop(self) -> None:
         pool, self._pool = self._pool, None
@@ -218,7 +198,3 @@ def _unreadable_reason(path: Path, depth: int) -> str | None:
     # Root can read everything, but the run has another user.
     is_reachable = all(folder.stat().st_mode & stat.S_IXOTH for folder in path.parents[:depth])
     return None if is_reachable and path.stat().st_mode & stat.S_IROTH else "permission denied"
-
-
-def _not_started(reason: str) -> FinishedJob:
-    return FinishedJob(ending=Ending(code=None), stderr=reason)

@@ -1,4 +1,7 @@
-"""The self-test: canary scripts attack the sandbox, and each guarantee is checked by what they could reach."""
+"""Selects the best backend that passes its self-test on this host; none if no backend has the required guarantees.
+
+In the self-test, canary scripts attack the sandbox, and each guarantee is checked by what they could reach.
+"""
 
 import asyncio
 import json
@@ -14,11 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from apexbridge.errors import ServerError
-from apexbridge.sandbox.backends import Backend, bubblewrap_backend, find_bubblewrap, landlock_backend
+from apexbridge.sandbox.backends import create_backend
 from apexbridge.sandbox.config import BackendName, Guarantee, SandboxSettings
+from apexbridge.sandbox.launcher.process_tree import all_processes
 from apexbridge.sandbox.launcher_client import LauncherClient
 from apexbridge.sandbox.models import Job, LaunchError
-from apexbridge.sandbox.runtimes import Runtimes
+from apexbridge.sandbox.outcome import last_line
+from apexbridge.sandbox.runtimes import Runtimes, runtime_name
 from apexbridge.sandbox.seccomp import refused_numbers
 from apexbridge.sandbox.session import FinishedJob, SandboxSession
 
@@ -27,6 +32,13 @@ DAEMON_SECONDS = 2.0
 """How long a daemon may outlive its run."""
 _CANARIES = Path(__file__).parent / "canaries"
 _QUICK_CHECKS: tuple[Guarantee, ...] = ("fs", "net", "env", "fds", "pids", "syscalls")
+ADVICE: dict[BackendName, str] = {
+    "bubblewrap": "allow user namespaces, and install bubblewrap (Debian: apt-get install bubblewrap) or the extra: "
+    "pip install 'apexbridge[sandbox]'",
+    "landlock": "use a kernel of 5.13 or newer with Landlock enabled",
+    "plain": "remove from SANDBOX_REQUIRE the guarantees that you can do without",
+}
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +47,63 @@ class CheckResult:
 
     held: bool
     detail: str
+
+
+async def open_best_session(settings: SandboxSettings, runtimes: Runtimes) -> SandboxSession:
+    """Open a session with the best backend that this host allows.
+
+    Raises:
+        ServerError: SANDBOX_UNAVAILABLE; the message says what is missing and what to do.
+    """
+    rejected: dict[BackendName, str] = {}
+    for name in candidates(settings):
+        try:
+            return replace(await open_session(name, settings, runtimes), rejected=rejected)
+        except LaunchError as error:
+            rejected[name] = str(error)
+            logger.info("sandbox backend %s cannot be used: %s", name, error)
+    reasons = "; ".join(f"{name}: {reason} ({ADVICE[name]})" for name, reason in rejected.items())
+    raise ServerError(
+        f"No sandbox is available, so scripts are not run. {reasons}. Run `apex doctor` for details.",
+        code="SANDBOX_UNAVAILABLE",
+    )
+
+
+def candidates(settings: SandboxSettings) -> list[BackendName]:
+    """The backends to try, best first; `plain` is used only if the operator names it."""
+    return ["bubblewrap", "landlock"] if settings.backend == "auto" else [settings.backend]
+
+
+async def open_session(name: BackendName, settings: SandboxSettings, runtimes: Runtimes) -> SandboxSession:
+    """Start a launcher with one backend and run the self-test.
+
+    Raises:
+        LaunchError: this host does not allow the backend, or a required guarantee does not hold.
+    """
+    if name != "bubblewrap" and os.getuid() == 0:
+        runtimes = runtimes.reachable_by_all()
+    backend = create_backend(name, runtimes, settings.limits, settings.path)
+    if missing := [guarantee for guarantee in settings.require if backend.enforcement[guarantee] is None]:
+        raise LaunchError(f"it does not enforce what is required: {', '.join(missing)}")
+    launcher = LauncherClient(backend.launcher)
+    await launcher.start()
+    session = SandboxSession(
+        launcher=launcher,
+        backend=backend.with_cgroups(launcher.cgroup_controllers),
+        runtimes=runtimes,
+        limits=settings.limits,
+        path=settings.path,
+    )
+    try:
+        results = await run_quick_checks(session)
+        failed = [name for name, result in results.items() if not result.held and name in settings.require]
+        if failed:
+            details = "; ".join(f"{name}: {results[name].detail}" for name in failed)
+            raise LaunchError(f"a required guarantee does not hold: {details}")
+    except BaseException:
+        await launcher.stop()
+        raise
+    return session
 
 
 async def run_all_checks(session: SandboxSession) -> dict[str, CheckResult]:
@@ -47,25 +116,22 @@ async def run_all_checks(session: SandboxSession) -> dict[str, CheckResult]:
 
 
 async def run_quick_checks(session: SandboxSession) -> dict[str, CheckResult]:
-    """The checks that take well under a second; they run before a backend is used.
-
-    Raises:
-        LaunchError: the canary could not be run.
-    """
-    with _bait() as canary_input:
+    """The checks that take well under a second; they run before a backend is used."""
+    with _bait() as bait:
         limits = session.limits
-        canary_input |= {"files": limits.files, "processes": limits.processes, "checks": list(_QUICK_CHECKS)}
-        canary_input["syscalls"] = refused_numbers()
+        checks = {"checks": _QUICK_CHECKS, "syscalls": refused_numbers()}
+        canary_input = {**bait, **checks, "files": limits.files, "processes": limits.processes}
         finished = await run_canary(session, "canary.py", canary_input)
     if finished.ending.code != 0 or finished.ending.verdict is not None:
-        raise LaunchError(_last_line(finished.stderr) or f"the self-test ended with {finished.ending}")
+        reason = last_line(finished.stderr).removeprefix("bwrap: ")
+        raise LaunchError(reason or f"the self-test ended with {finished.ending}")
     results = json.loads(finished.stdout)
     return {name: CheckResult(held=result["held"], detail=result["proof"]) for name, result in results.items()}
 
 
 async def run_canary(session: SandboxSession, script: str, canary_input: dict[str, Any] | None = None) -> FinishedJob:
     """Raise LaunchError if there is no interpreter for the script, or if the cell cannot be created."""
-    name = session.runtimes.name_for(script)
+    name = runtime_name(script)
     runtime = session.runtimes.get(name)
     if runtime is None:
         raise LaunchError(f"the self-test needs {name}, which is not on this host")
@@ -118,14 +184,12 @@ async def _check_tree_kill(session: SandboxSession) -> CheckResult:
 
 
 def _is_running(marker: str) -> bool:
-    for name in os.listdir("/proc"):  # noqa: PTH208
-        if name.isdigit():
-            try:
-                with open(f"/proc/{name}/cmdline", "rb") as file:  # noqa: PTH123
-                    if marker.encode() in file.read() and int(name) != os.getpid():
-                        return True
-            except OSError:
-                continue
+    for pid in all_processes():
+        try:
+            if marker.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+                return True
+        except OSError:
+            continue
     return False
 
 
@@ -134,7 +198,7 @@ def _bait() -> Iterator[dict[str, Any]]:
     """Things of the host that a run must not reach: a readable file, an open port, an abstract socket."""
     with (
         tempfile.TemporaryDirectory(prefix="apexbridge-canary-") as folder,
-        socket.socket() as port,
+        socket.create_server(("127.0.0.1", 0)) as port,
         socket.socket(socket.AF_UNIX) as abstract,
     ):
         path = Path(folder)
@@ -142,94 +206,6 @@ def _bait() -> Iterator[dict[str, Any]]:
         secret = path / "secret"
         secret.write_text("out of reach")
         secret.chmod(0o644)
-        port.bind(("127.0.0.1", 0))
-        port.listen()
-        name = path.name
-        abstract.bind(f"\0{name}")
+        abstract.bind(f"\0{path.name}")
         abstract.listen()
-        yield {"secret": str(secret), "folder": folder, "port": port.getsockname()[1], "abstract": name}
-
-
-def _last_line(text: str) -> str:
-    lines = [line for line in text.splitlines() if line.strip()]
-    return lines[-1].removeprefix("bwrap: ") if lines else ""
-
-
-ADVICE: dict[BackendName, str] = {
-    "bubblewrap": "allow user namespaces, and install bubblewrap (Debian: apt-get install bubblewrap) or the extra: "
-    "pip install 'apexbridge[sandbox]'",
-    "landlock": "use a kernel of 5.13 or newer with Landlock enabled",
-    "plain": "remove from SANDBOX_REQUIRE the guarantees that you can do without",
-}
-logger = logging.getLogger(__name__)
-
-
-async def open_best_session(settings: SandboxSettings, runtimes: Runtimes) -> SandboxSession:
-    """Open a session with the best backend that this host allows.
-
-    Raises:
-        ServerError: SANDBOX_UNAVAILABLE; the message says what is missing and what to do.
-    """
-    rejected: dict[BackendName, str] = {}
-    for name in candidates(settings):
-        try:
-            session = await open_session(name, settings, runtimes)
-            return replace(session, rejected=rejected)
-        except LaunchError as error:
-            rejected[name] = str(error)
-            logger.info("sandbox backend %s cannot be used: %s", name, error)
-    reasons = "; ".join(f"{name}: {reason} ({ADVICE[name]})" for name, reason in rejected.items())
-    raise ServerError(
-        f"No sandbox is available, so scripts are not run. {reasons}. Run `apex doctor` for details.",
-        code="SANDBOX_UNAVAILABLE",
-    )
-
-
-def candidates(settings: SandboxSettings) -> list[BackendName]:
-    """The backends to try, best first; `plain` is used only if the operator names it."""
-    return ["bubblewrap", "landlock"] if settings.backend == "auto" else [settings.backend]
-
-
-async def open_session(name: BackendName, settings: SandboxSettings, runtimes: Runtimes) -> SandboxSession:
-    """Start a launcher with one backend and run the self-test.
-
-    Raises:
-        LaunchError: this host does not allow the backend, or a required guarantee does not hold.
-    """
-    if name != "bubblewrap" and os.getuid() == 0:
-        runtimes = runtimes.reachable_by_all()
-    backend = _create_backend(name, settings, runtimes)
-    missing = [guarantee for guarantee in settings.require if backend.enforcement[guarantee] is None]
-    if missing:
-        raise LaunchError(f"it does not enforce what is required: {', '.join(missing)}")
-    launcher = LauncherClient(backend)
-    await launcher.start()
-    session = SandboxSession(
-        launcher=launcher,
-        backend=backend.with_cgroups(launcher.cgroup_controllers),
-        runtimes=runtimes,
-        limits=settings.limits,
-        path=settings.path,
-    )
-    try:
-        results = await run_quick_checks(session)
-        failed = [
-            f"{guarantee}: {result.detail}"
-            for guarantee, result in results.items()
-            if not result.held and guarantee in settings.require
-        ]
-        if failed:
-            raise LaunchError(f"a required guarantee does not hold: {'; '.join(failed)}")
-    except BaseException:
-        await launcher.stop()
-        raise
-    return session
-
-
-def _create_backend(name: BackendName, settings: SandboxSettings, runtimes: Runtimes) -> Backend:
-    if name != "bubblewrap":
-        return landlock_backend(name, runtimes, settings.limits)
-    program = find_bubblewrap(settings.path)
-    if program is None:
-        raise LaunchError("bubblewrap is not installed")
-    return bubblewrap_backend(program, runtimes, settings.limits)
+        yield {"secret": str(secret), "folder": folder, "port": port.getsockname()[1], "abstract": path.name}

@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import anyio.to_thread
-
+from apexbridge._tasks import run_to_completion
 from apexbridge.disk import Disk
 from apexbridge.sandbox.artifacts import collect_artifacts
 from apexbridge.sandbox.backends import Backend
@@ -50,7 +49,7 @@ class FinishedJob:
     warnings: list[str] = field(default_factory=list)
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WarmCell:
     """A cell with a started interpreter that has no job yet."""
 
@@ -74,7 +73,7 @@ class SandboxSession:
     async def open_warm_cell(self, runtime: Runtime) -> WarmCell:
         """Start an interpreter that waits for a job."""
         cell = await self.launcher.open_cell()
-        pipes = Pipes.create()
+        pipes = Pipes()
         try:
             workspace = self._workspace(cell)
             request = StartRequest(
@@ -104,29 +103,40 @@ class SandboxSession:
         on_start: OnStart | None = None,
     ) -> FinishedJob:
         """Run a job to its end; its timeout counts from `begun`, a time of the event loop's clock."""
-        loop = asyncio.get_running_loop()
-        pipes = warm_cell.pipes if warm_cell else Pipes.create()
+        pipes = warm_cell.pipes if warm_cell else Pipes()
         try:
             cell = warm_cell.handle if warm_cell else await self.launcher.open_cell(with_input=bool(job.files))
         except BaseException:
             pipes.close()
             raise
-        output = RunOutput(self.limits.output_bytes, secrets=secret_patterns(job.grants.secrets), listener=listener)
-        supervisor = Supervisor(cell, pipes, output)
+        secrets = secret_patterns(job.grants.secrets)
+        output = RunOutput(self.limits.output_bytes, secrets=secrets, listener=listener)
+        supervisor = Supervisor(cell, pipes, output, deadline=begun + job.timeout_ms / 1000)
         try:
-            supervisor.start_timeout(begun + job.timeout_ms / 1000 - loop.time())
             if on_start is not None:
                 on_start(lambda: supervisor.kill_for("cancelled"))
             text = input_json(job)
             if warm_cell:
-                packet: bytes | None = await self._attach(job, cell, text)
+                await cell.attach(str(job.folder), _layer_folders(job), job.grants.folder)
+                packet: bytes | None = self._encoded_job(job, cell, text)
             else:
                 packet = await self._start(job, runtime, cell, pipes, text)
             supervisor.begin(stdin=text.encode("utf-8", "surrogatepass"), job=packet)
             async with GrantedHosts(job.grants, cell):
                 ending, peak = await supervisor.wait()
             stdout, stderr = output.finish()
-            files, warnings = await self._collect_artifacts(cell, artifacts, job, disk, caller)
+            files, warnings = list[RunFile](), list[str]()
+            if artifacts is not None and cell.is_open:
+                collecting = asyncio.to_thread(
+                    collect_artifacts,
+                    cell.opened.result()[0],
+                    artifacts,
+                    limit=self.limits.disk_bytes,
+                    disk=disk,
+                    caller=caller,
+                    secrets=secrets,
+                )
+                files, warnings = await run_to_completion(collecting)
             return FinishedJob(
                 ending=ending,
                 stdout=stdout,
@@ -141,27 +151,17 @@ class SandboxSession:
             self.launcher.close_in_background(cell)
 
     def check_supported(self, job: Job) -> None:
-        """Refuse a job with a grant or layer that this backend cannot provide, instead of ignoring it.
-
-        Raises:
-            LaunchError: naming what is not supported.
-        """
+        """Raise LaunchError for a grant or layer that this backend cannot provide, instead of ignoring it."""
         missing = [kind for kind in job.layers if kind not in self.backend.layer_paths]
-        missing += ["granted hosts"] if job.grants.hosts and not self.backend.supports_granted_hosts else []
+        missing += ["granted hosts"] if job.grants.hosts and not self.backend.has_namespaces else []
         if missing:
-            raise LaunchError(f"the {self.backend.name} sandbox cannot provide: {', '.join(missing)}")
-
-    async def _attach(self, job: Job, cell: CellHandle, text: str) -> bytes:
-        """Mount the skill in a warm cell; returns the job for its loader."""
-        layers = {kind: str(path) for kind, path in job.layers.items()}
-        await cell.attach(str(job.folder), layers, job.grants.folder)
-        return self._encoded_job(job, cell, text)
+            raise LaunchError(f"the {self.backend.launcher.backend} sandbox cannot provide: {', '.join(missing)}")
 
     async def _start(self, job: Job, runtime: Runtime, cell: CellHandle, pipes: Pipes, text: str) -> bytes | None:
         """Start a cold cell; returns the job for the loader if the runtime uses one."""
         if job.files:
             _, folder = await asyncio.shield(cell.opened)
-            await anyio.to_thread.run_sync(copy_input_files, folder, job.files)
+            await run_to_completion(asyncio.to_thread(copy_input_files, folder, job.files))
         packet = None
         if runtime.name == "python":
             command, packet = self._loader_command(runtime, cell), self._encoded_job(job, cell, text)
@@ -169,14 +169,14 @@ class SandboxSession:
             script = f"{self._skill_path(cell)}/{job.script}"
             command = runtime.command(script, arguments(job), memory_bytes=self.limits.memory_bytes)
             if runtime.name == "shell":
-                command[0] = await anyio.to_thread.run_sync(shell_for, job.folder / job.script)
+                command[0] = await asyncio.to_thread(shell_for, job.folder / job.script)
         request = StartRequest(
             command=command,
             environment=self._environment(job, cell, text),
             workspace=self._workspace(cell),
             skill=str(job.folder),
             folder=job.grants.folder,
-            layers={kind: str(path) for kind, path in job.layers.items()},
+            layers=_layer_folders(job),
             paths=dict(job.grants.paths),
             hosts=host_endpoints(job.grants),
         )
@@ -189,13 +189,8 @@ class SandboxSession:
         return encode_job(script, layer, arguments(job), self._environment(job, cell, text))
 
     def _environment(self, job: Job, cell: CellHandle, text: str) -> dict[str, str]:
-        return environment(
-            job,
-            workspace=self._workspace(cell),
-            skill_path=self._skill_path(cell),
-            path=self.path,
-            input_text=text,
-        )
+        base = base_environment(self._workspace(cell), self.path)
+        return environment(job, base, skill_path=self._skill_path(cell), input_text=text)
 
     def _loader_command(self, runtime: Runtime, cell: CellHandle) -> list[str]:
         loaders = self._resolve_path(self.backend.loaders, cell)
@@ -210,21 +205,9 @@ class SandboxSession:
     def _resolve_path(self, pattern: str, cell: CellHandle) -> str:
         return pattern.format(base=self.launcher.base, cell=cell.identity)
 
-    async def _collect_artifacts(
-        self, cell: CellHandle, artifacts: Path | None, job: Job, disk: Disk | None, caller: str
-    ) -> tuple[list[RunFile], list[str]]:
-        if artifacts is None or not cell.opened.done() or cell.opened.exception() is not None:
-            return [], []
-        return await anyio.to_thread.run_sync(
-            lambda: collect_artifacts(
-                cell.opened.result()[0],
-                artifacts,
-                limit=self.limits.disk_bytes,
-                disk=disk,
-                caller=caller,
-                secrets=secret_patterns(job.grants.secrets),
-            )
-        )
+
+def _layer_folders(job: Job) -> dict[str, str]:
+    return {kind: str(path) for kind, path in job.layers.items()}
 
 
 class WarmPool:
@@ -232,7 +215,7 @@ class WarmPool:
 
     def __init__(self, session: SandboxSession, size: int) -> None:
         self._session = session
-        self._size = size if session.backend.supports_warm_cells else 0
+        self._size = size if session.backend.has_namespaces else 0
         self._cells: dict[RuntimeName, deque[WarmCell]] = {name: deque() for name in WARM_RUNTIMES}
         self._filling: asyncio.Task[None] | None = None
         self._is_closed = False
@@ -263,11 +246,9 @@ class WarmPool:
         if self._filling is not None:
             self._filling.cancel()
             await asyncio.wait([self._filling])
-        for cells in self._cells.values():
-            while cells:
-                cell = cells.popleft()
-                cell.pipes.close()
-                await cell.handle.close()
+        for cell in [cell for cells in self._cells.values() for cell in cells]:
+            cell.pipes.close()
+            await cell.handle.close()
 
     async def _fill(self) -> None:
         try:

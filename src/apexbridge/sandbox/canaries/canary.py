@@ -183,6 +183,7 @@ CHECKS = {
     "syscalls": syscalls,
 }
 ATTACKS = {
+    "none": lambda: print("Python", sys.version.split()[0]),
     "memory": take_memory,
     "shared_memory": take_shared_memory,
     "disk": fill_disk,

@@ -35,19 +35,19 @@ class LauncherConfig:
     """Sent once, with the command `begin`: how the launcher builds its cells."""
 
     backend: str
-    base: str
+    base: str = ""
     """The launcher's own folder."""
     temporary_folder: str
     """The host's."""
-    bubblewrap: str | None
+    bubblewrap: str | None = None
     """Path of the program."""
     loaders: str
     interpreters: Sequence[str]
     """Folders that interpreters need in addition to the system's."""
-    hidden: Sequence[str]
+    hidden: Sequence[str] = ()
     """Folders below `interpreters` that runs must not see."""
-    filters: Sequence[str]
-    """Seccomp programs in hexadecimal: without and with network."""
+    filters: Sequence[str] = ()
+    """Seccomp programs in hexadecimal: without and, if the backend can grant hosts, with network."""
     niceness: int
     first_uid: int
     limits: Limits
