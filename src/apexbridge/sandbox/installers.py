@@ -1,34 +1,34 @@
-"""Building a layer: the installer's process and its output, the size of the files, and making them read-only."""
+"""Installs packages into a layer with pip and npm, without running their code.
 
+Nothing is downloaded from outside the operator's index.
+"""
+
+import asyncio
 import json
 import os
 import re
 import shutil
 import signal
 import stat
-import subprocess
 import sys
+from asyncio.subprocess import DEVNULL, PIPE, STDOUT
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import anyio
-import anyio.abc
-import anyio.to_thread
-
+from apexbridge._tasks import run_to_completion
+from apexbridge.disk import blocks
 from apexbridge.errors import ServerError
 
 Progress = Callable[[str], None]
-LAYER_FOLDER = "layer"
 MAX_REPORTED_CHARACTERS = 1024 * 1024
 """Of an installer's output; the remainder is read and dropped."""
 LAST_LINES = 8
 SIZE_CHECK_SECONDS = 1.0
+READ_BYTES = 64 * 1024
 MAX_LINE_CHARACTERS = 500
-BLOCK_BYTES = 4096
-"""The disk space of even an empty file or folder."""
 _PASSED_ON = re.compile(
     r"(?:PATH|HOME|LANG|LC_\w+|(?:HTTPS?|ALL|NO)_PROXY|(?:https?|all|no)_proxy|SSL_CERT_FILE|REQUESTS_CA_BUNDLE"
     r"|NODE_EXTRA_CA_CERTS|PIP_\w+|(?:NPM_CONFIG|npm_config)_.+)\Z"
@@ -37,149 +37,6 @@ _PASSED_ON = re.compile(
 _EMPTY_LINE = re.compile(r"npm (?:error|ERR!)(?: \w+| Log files .*)?\Z")
 _PATH = re.compile(r"(?:file:/*|(?<![\w/:.~-]))/(?:[^\s/'\"]+/)+(?P<last>[^\s/'\"]*)")
 """An absolute path of two segments or more, or a `file:` URL. Paths in other URLs follow a host and do not match."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Build:
-    """A layer that is being built."""
-
-    folder: Path
-    max_bytes: int
-    progress: Progress
-
-    @property
-    def work(self) -> Path:
-        """The working folder of the installer."""
-        return self.folder / "work"
-
-    @property
-    def layer(self) -> Path:
-        """The folder that becomes the layer."""
-        return self.folder / "done" / LAYER_FOLDER
-
-    async def run(self, command: Sequence[str]) -> tuple[int, str]:
-        """Run an installer; returns its exit code and the last lines that it printed. No process outlives this call."""
-        process = await anyio.open_process(
-            command,
-            stdin=subprocess.DEVNULL,
-            stderr=subprocess.STDOUT,
-            cwd=self.work,
-            env=_environment(self.folder / "temporary"),
-            start_new_session=True,
-        )
-        try:
-            last_lines = await self._read_output(process)
-            return await process.wait(), last_lines
-        finally:
-            if process.returncode is None:
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-            with anyio.CancelScope(shield=True):
-                await process.aclose()
-
-    async def _read_output(self, process: anyio.abc.Process) -> str:
-        """Report what the installer prints, and check the size of the layer meanwhile."""
-        last: deque[str] = deque(maxlen=LAST_LINES)
-        remaining, tail, checked_at = MAX_REPORTED_CHARACTERS, b"", anyio.current_time()
-        while True:
-            chunk = b""
-            with anyio.move_on_after(SIZE_CHECK_SECONDS):
-                try:
-                    chunk = await process.stdout.receive()  # type: ignore[union-attr]  # a pipe, by default
-                except anyio.EndOfStream:
-                    break
-            if anyio.current_time() - checked_at >= SIZE_CHECK_SECONDS:
-                await self._check_size()
-                checked_at = anyio.current_time()
-            *lines, tail = (tail + chunk).split(b"\n")
-            tail = tail[:MAX_LINE_CHARACTERS]
-            for line in map(without_paths, filter(None, map(readable, lines))):
-                if not _EMPTY_LINE.match(line):
-                    last.append(line)
-                remaining -= len(line)
-                if remaining > 0:
-                    self.progress(line)
-        errors = [index for index, line in enumerate(last) if line.startswith(("ERROR", "npm error", "npm ERR!"))]
-        return "\n".join([*last][errors[0] :] if errors else last)
-
-    async def _check_size(self) -> None:
-        # Until it ends, pip keeps what it downloaded in addition to what it unpacked.
-        if await anyio.to_thread.run_sync(size_of, self.folder) > 2 * self.max_bytes:
-            raise too_large(self.max_bytes)
-
-
-def _environment(temporary: Path) -> dict[str, str]:
-    passed_on = {name: value for name, value in os.environ.items() if _PASSED_ON.match(name)}
-    # Inside the build folder, so that files of a killed installer are removed with it.
-    return {**passed_on, "TMPDIR": str(temporary)}
-
-
-def freeze(folder: Path, *, within: Path) -> int:
-    """Make all files read-only; returns their size on disk.
-
-    Raises:
-        ServerError: there is something other than files, folders and links, or a link leads out of `within`.
-    """
-    size, inside = 0, f"{os.path.realpath(within)}{os.sep}"
-    for path, status in _entries(folder):
-        size += _cost(status)
-        if stat.S_ISLNK(status.st_mode):
-            target = os.readlink(path)  # noqa: PTH115  # thousands of paths: plain strings are faster
-            if os.path.isabs(target) or not os.path.realpath(path).startswith(inside):  # noqa: PTH117
-                raise install_error(
-                    f"A link in the packages leads out of them: {readable(os.path.relpath(path, folder))}"
-                )
-        elif stat.S_ISDIR(status.st_mode):
-            os.chmod(path, 0o555)  # noqa: PTH101, S103  # runs have another user
-        elif stat.S_ISREG(status.st_mode):
-            os.chmod(path, 0o555 if status.st_mode & 0o111 else 0o444)  # noqa: PTH101
-        else:
-            raise install_error("Among the packages is something that is neither a file nor a folder.")
-    return size
-
-
-def size_of(folder: Path) -> int:
-    """The disk space of a folder."""
-    return sum(_cost(status) for _, status in _entries(folder))
-
-
-def _cost(status: os.stat_result) -> int:
-    return max(1, -(-status.st_size // BLOCK_BYTES)) * BLOCK_BYTES
-
-
-def _entries(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """The folder and everything below it; entries that disappear meanwhile are skipped."""
-    yield str(folder), folder.stat()
-    pending = [str(folder)]
-    while pending:
-        with suppress(FileNotFoundError), os.scandir(pending.pop()) as entries:
-            for entry in entries:
-                with suppress(FileNotFoundError):
-                    yield entry.path, entry.stat(follow_symlinks=False)
-                if entry.is_dir(follow_symlinks=False):
-                    pending.append(entry.path)
-
-
-def readable(line: str | bytes) -> str:
-    """One line of untrusted text, truncated and without control characters."""
-    text = line.decode("utf-8", "replace") if isinstance(line, bytes) else line
-    shown = text.strip()[:MAX_LINE_CHARACTERS]
-    return "".join(character if character.isprintable() else " " for character in shown)
-
-
-def without_paths(line: str) -> str:
-    """A line in which absolute paths of the server are reduced to their last segment."""
-    return _PATH.sub(lambda match: f"…/{match['last']}", line)
-
-
-def install_error(message: str) -> ServerError:
-    return ServerError(message.strip(), code="EXECUTION_ERROR")
-
-
-def too_large(limit: int) -> ServerError:
-    return install_error(f"The packages are larger than {limit // (1024 * 1024)} MB and were not installed.")
-
-
 _NO_PIP, _UNKNOWN_PIP = 97, 98
 _GUARDED_PIP = f"""
 import os, runpy, sys
@@ -237,6 +94,94 @@ _PIP_OPTIONS = (
     "--progress-bar=off",
     "--no-color",
 )
+_NPM_OPTIONS = (
+    "--ignore-scripts",
+    "--no-audit",
+    "--no-fund",
+    "--no-update-notifier",
+    "--no-progress",
+    "--omit=dev",
+    "--no-save",
+    "--no-package-lock",
+    "--logs-max=0",
+    # Transitive dependencies may name any URL. npm refuses those before it downloads them. As a second defence there is
+    # no git, and any URL in the list of installed packages is one outside the registry.
+    "--allow-git=none",
+    "--allow-remote=none",
+    "--allow-file=none",
+    "--allow-directory=none",
+    "--git=git-is-not-used-for-skills",
+    "--omit-lockfile-registry-resolved",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Build:
+    """A layer that is being built."""
+
+    folder: Path
+    max_bytes: int
+    progress: Progress
+
+    @property
+    def work(self) -> Path:
+        """The working folder of the installer."""
+        return self.folder / "work"
+
+    @property
+    def layer(self) -> Path:
+        """The folder that becomes the layer."""
+        return self.folder / "done" / "layer"
+
+    async def run(self, command: Sequence[str]) -> tuple[int, str]:
+        """Run an installer; returns its exit code and the last lines that it printed. No process outlives this call."""
+        passed_on = {name: value for name, value in os.environ.items() if _PASSED_ON.match(name)}
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=DEVNULL,
+            stdout=PIPE,
+            stderr=STDOUT,
+            cwd=self.work,
+            # Inside the build folder, so that files of a killed installer are removed with it.
+            env={**passed_on, "TMPDIR": str(self.folder / "temporary")},
+            start_new_session=True,
+        )
+        try:
+            last_lines = await self._read_output(process)
+            return await process.wait(), last_lines
+        finally:
+            if process.returncode is None:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+            await run_to_completion(process.wait())
+
+    async def _read_output(self, process: asyncio.subprocess.Process) -> str:
+        """Report what the installer prints, and check the size of the layer meanwhile."""
+        last: deque[str] = deque(maxlen=LAST_LINES)
+        clock = asyncio.get_running_loop().time
+        remaining, tail, checked_at = MAX_REPORTED_CHARACTERS, b"", clock()
+        while True:
+            chunk = b""
+            with suppress(TimeoutError):
+                async with asyncio.timeout(SIZE_CHECK_SECONDS):
+                    chunk = await process.stdout.read(READ_BYTES)  # type: ignore[union-attr]  # a pipe
+                    if not chunk:
+                        break
+            if clock() - checked_at >= SIZE_CHECK_SECONDS:
+                # Until it ends, pip keeps what it downloaded in addition to what it unpacked.
+                if await asyncio.to_thread(size_of, self.folder) > 2 * self.max_bytes:
+                    raise too_large(self.max_bytes)
+                checked_at = clock()
+            *lines, tail = (tail + chunk).split(b"\n")
+            tail = tail[:MAX_LINE_CHARACTERS]
+            for line in map(without_paths, filter(None, map(readable, lines))):
+                if not _EMPTY_LINE.match(line):
+                    last.append(line)
+                remaining -= len(line)
+                if remaining > 0:
+                    self.progress(line)
+        errors = [index for index, line in enumerate(last) if line.startswith(("ERROR", "npm error", "npm ERR!"))]
+        return "\n".join([*last][errors[0] :] if errors else last)
 
 
 async def install_python(build: Build, requirements: Sequence[str]) -> list[tuple[str, str]]:
@@ -259,38 +204,13 @@ async def install_python(build: Build, requirements: Sequence[str]) -> list[tupl
         )
     if code:
         raise install_error(f"The Python packages could not be installed; only wheels are used. {output}")
-    return await anyio.to_thread.run_sync(_python_packages, build.layer)
-
-
-def _python_packages(layer: Path) -> list[tuple[str, str]]:
     packages = []
-    for folder in sorted(layer.glob("*.dist-info")):
+    for folder in sorted(build.layer.glob("*.dist-info")):
         name, _, version = folder.name.removesuffix(".dist-info").rpartition("-")
         if (folder / "direct_url.json").exists():  # written by pip
             raise install_error(f"The package {readable(name)} comes from a URL that another package named.")
         packages.append((name, version))
     return packages
-
-
-_NPM_OPTIONS = (
-    "--ignore-scripts",
-    "--no-audit",
-    "--no-fund",
-    "--no-update-notifier",
-    "--no-progress",
-    "--omit=dev",
-    "--no-save",
-    "--no-package-lock",
-    "--logs-max=0",
-    # Transitive dependencies may name any URL. npm refuses those before it downloads them. As a second defence there is
-    # no git, and any URL in the list of installed packages is one outside the registry.
-    "--allow-git=none",
-    "--allow-remote=none",
-    "--allow-file=none",
-    "--allow-directory=none",
-    "--git=git-is-not-used-for-skills",
-    "--omit-lockfile-registry-resolved",
-)
 
 
 async def install_node(build: Build, requirements: Sequence[str]) -> list[tuple[str, str]]:
@@ -302,24 +222,6 @@ async def install_node(build: Build, requirements: Sequence[str]) -> list[tuple[
             "and try again.",
             code="NOT_READY",
         )
-    await _check_npm_version(build, npm)
-    dependencies = dict(_name_and_range(requirement) for requirement in requirements)
-    manifest = json.dumps({"private": True, "dependencies": dependencies})
-    await anyio.Path(build.work / "package.json").write_text(manifest, "utf-8")
-    code, output = await build.run([npm, "install", *_NPM_OPTIONS])
-    if code:
-        raise install_error(f"The Node packages could not be installed. {output}")
-    packages = await anyio.to_thread.run_sync(_node_packages, build.work / "node_modules")
-    await anyio.Path(build.work / "node_modules").rename(build.layer / "node_modules")
-    return packages
-
-
-async def _check_npm_version(build: Build, npm: str) -> None:
-    """Fail for an npm without the options above: it would download any URL that a package names.
-
-    Raises:
-        ServerError: NOT_READY.
-    """
     code, known = await replace(build, progress=lambda line: None).run([npm, "config", "get", "allow-remote"])
     if code or not known or "undefined" in known.split():
         raise ServerError(
@@ -327,6 +229,15 @@ async def _check_npm_version(build: Build, npm: str) -> None:
             "and try again.",
             code="NOT_READY",
         )
+    dependencies = dict(requirement.rsplit("@", 1) for requirement in requirements)
+    manifest = json.dumps({"private": True, "dependencies": dependencies})
+    (build.work / "package.json").write_text(manifest, "utf-8")
+    code, output = await build.run([npm, "install", *_NPM_OPTIONS])
+    if code:
+        raise install_error(f"The Node packages could not be installed. {output}")
+    packages = await asyncio.to_thread(_node_packages, build.work / "node_modules")
+    (build.work / "node_modules").rename(build.layer / "node_modules")
+    return packages
 
 
 def _node_packages(folder: Path) -> list[tuple[str, str]]:
@@ -343,6 +254,58 @@ def _node_packages(folder: Path) -> list[tuple[str, str]]:
     return sorted(packages)
 
 
-def _name_and_range(requirement: str) -> tuple[str, str]:
-    name, _, versions = requirement.rpartition("@")
-    return name, versions
+def freeze(folder: Path, *, within: Path) -> int:
+    """Make all files read-only; returns their size on disk. Refuses special files, and links out of `within`."""
+    size, inside = 0, f"{os.path.realpath(within)}{os.sep}"
+    for path, status in _entries(folder):
+        size += blocks(status.st_size)
+        if stat.S_ISLNK(status.st_mode):
+            target = os.readlink(path)  # noqa: PTH115  # thousands of paths: plain strings are faster
+            if os.path.isabs(target) or not os.path.realpath(path).startswith(inside):  # noqa: PTH117
+                raise install_error(
+                    f"A link in the packages leads out of them: {readable(os.path.relpath(path, folder))}"
+                )
+        elif stat.S_ISDIR(status.st_mode):
+            os.chmod(path, 0o555)  # noqa: PTH101, S103  # runs have another user
+        elif stat.S_ISREG(status.st_mode):
+            os.chmod(path, 0o555 if status.st_mode & 0o111 else 0o444)  # noqa: PTH101
+        else:
+            raise install_error("Among the packages is something that is neither a file nor a folder.")
+    return size
+
+
+def size_of(folder: Path) -> int:
+    return sum(blocks(status.st_size) for _, status in _entries(folder))
+
+
+def _entries(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
+    """The folder and everything below it; entries that disappear meanwhile are skipped."""
+    yield str(folder), folder.stat()
+    pending = [str(folder)]
+    while pending:
+        with suppress(FileNotFoundError), os.scandir(pending.pop()) as entries:
+            for entry in entries:
+                with suppress(FileNotFoundError):
+                    yield entry.path, entry.stat(follow_symlinks=False)
+                if entry.is_dir(follow_symlinks=False):
+                    pending.append(entry.path)
+
+
+def readable(line: str | bytes) -> str:
+    """One line of untrusted text, truncated and without control characters."""
+    text = line.decode("utf-8", "replace") if isinstance(line, bytes) else line
+    shown = text.strip()[:MAX_LINE_CHARACTERS]
+    return "".join(character if character.isprintable() else " " for character in shown)
+
+
+def without_paths(line: str) -> str:
+    """A line in which absolute paths of the server are reduced to their last segment."""
+    return _PATH.sub(lambda match: f"…/{match['last']}", line)
+
+
+def install_error(message: str) -> ServerError:
+    return ServerError(message.strip(), code="EXECUTION_ERROR")
+
+
+def too_large(limit: int) -> ServerError:
+    return install_error(f"The packages are larger than {limit // (1024 * 1024)} MB and were not installed.")

@@ -1,5 +1,9 @@
-"""The store of layers: finds them by key, installs them one at a time, lists and removes them."""
+"""Layers: packages that skills declare, installed once when an operator asks for it, then read-only.
 
+A layer is built in a staging folder and appears by one rename, so it is always complete.
+"""
+
+import asyncio
 import fcntl
 import os
 import re
@@ -9,21 +13,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-import anyio
-import anyio.to_thread
 from pydantic import ValidationError
 
+from apexbridge._tasks import run_to_completion
 from apexbridge.errors import RequestError, ServerError
-from apexbridge.sandbox.installers import (
-    LAYER_FOLDER,
-    Build,
-    Progress,
-    freeze,
-    install_node,
-    install_python,
-    readable,
-    too_large,
-)
+from apexbridge.sandbox.installers import Build, Progress, freeze, install_node, install_python, readable, too_large
 from apexbridge.sandbox.launcher.removal import remove_tree
 from apexbridge.wire import WireModel
 
@@ -32,9 +26,6 @@ MAX_LAYER_BYTES = 1024 * 1024 * 1024
 TIMEOUT_SECONDS = 600.0
 LOCK_PAUSE_SECONDS = 0.1
 RECORD_FILE = "layer.json"
-STAGING_FOLDER = "staging"
-LOCK_FILE = ".lock"
-
 _KEY = re.compile(r"[0-9a-f]{8,64}\Z")
 _REQUIREMENTS: Mapping[Kind, re.Pattern[str]] = {
     "python": re.compile(r"[A-Za-z0-9][A-Za-z0-9._,\[\]<>=!~*+-]*\Z"),
@@ -69,7 +60,7 @@ class LayerStore:
 
     def find(self, kind: Kind, key: str) -> Path | None:
         """The layer's folder: for Python an entry of `sys.path`, for Node the parent of `node_modules`."""
-        folder = self._layer_folder(kind, key) / LAYER_FOLDER
+        folder = self._layer_folder(kind, key) / "layer"
         return folder if folder.is_dir() else None
 
     def list(self) -> tuple[Layer, ...]:
@@ -78,13 +69,13 @@ class LayerStore:
         for record in self.root.glob(f"*/*/{RECORD_FILE}"):
             with suppress(OSError, ValidationError):  # removed meanwhile, or not a record
                 layer = Layer.model_validate_json(record.read_bytes())
-                if self.find(layer.kind, layer.key) == record.with_name(LAYER_FOLDER):
+                if self.find(layer.kind, layer.key) == record.with_name("layer"):
                     layers[layer.kind, layer.key] = layer
         return tuple(layers[key] for key in sorted(layers))
 
     def remove(self, kind: Kind, key: str) -> bool:
         """Remove a layer; returns False if there is none. Active runs that use it lose its packages."""
-        trash = self._staging() / _unique(key)
+        trash = self._staged(key)
         try:
             self._layer_folder(kind, key).rename(trash)
         except FileNotFoundError:
@@ -97,51 +88,52 @@ class LayerStore:
     ) -> Path:
         """Install packages as a layer and return its folder; does nothing if the layer exists.
 
-        Installs happen one at a time, across all processes: the second of two finds the layer of the first.
-
-        Args:
-            kind: The installer: pip or npm.
-            key: The layer's name, a hash in hexadecimal digits.
-            requirements: For Python `name>=1`, for Node `name@range`.
-            progress: Called with each line that the installer prints.
+        Installs happen one at a time, across all processes: the second of two finds the layer of the first. The key is
+        a hash in hexadecimal digits. Requirements are `name>=1` for Python, `name@range` for Node. `progress` is called
+        with each line that the installer prints.
 
         Raises:
             RequestError: INVALID_INPUT, a requirement is more than a name and a version.
             ServerError: NOT_READY without an installer, TIMEOUT, or EXECUTION_ERROR with the installer's last lines.
         """
-        _check(kind, requirements)
+        for requirement in requirements:
+            if not _REQUIREMENTS[kind].match(requirement):
+                raise RequestError(
+                    f"{readable(requirement)} is not the name and version of a package", code="INVALID_INPUT"
+                )
+        if not requirements:
+            raise RequestError("There is nothing to install", code="INVALID_INPUT")
         progress = progress or (lambda line: None)
         async with self._lock(progress):
             if found := self.find(kind, key):
                 return found
-            folder = await anyio.to_thread.run_sync(self._prepare, key)
+            folder = await run_to_completion(asyncio.to_thread(self._prepare, key))
             build = Build(folder=folder, max_bytes=self._max_bytes, progress=progress)
             try:
                 install = install_python if kind == "python" else install_node
-                with anyio.fail_after(self._timeout_seconds):
+                async with asyncio.timeout(self._timeout_seconds):
                     packages = await install(build, requirements)
-                await anyio.to_thread.run_sync(self._finish, kind, key, folder, requirements, packages)
+                await run_to_completion(asyncio.to_thread(self._finish, kind, key, build, requirements, packages))
             except TimeoutError as error:
                 raise ServerError(
                     f"The installer took longer than {self._timeout_seconds:g} seconds and was stopped.", code="TIMEOUT"
                 ) from error
             finally:
-                with anyio.CancelScope(shield=True):
-                    await anyio.to_thread.run_sync(remove_tree, str(folder))
-        return self._layer_folder(kind, key) / LAYER_FOLDER
+                await run_to_completion(asyncio.to_thread(remove_tree, str(folder)))
+        return self._layer_folder(kind, key) / "layer"
 
     @asynccontextmanager
     async def _lock(self, progress: Progress) -> AsyncIterator[None]:
         """Lock the store; the kernel releases the lock of a process that dies."""
         self.root.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self.root / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
+        descriptor = os.open(self.root / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             is_reported = False
             while not _try_lock(descriptor):
                 if not is_reported:
                     progress("waiting for another install to end")
                     is_reported = True
-                await anyio.sleep(LOCK_PAUSE_SECONDS)
+                await asyncio.sleep(LOCK_PAUSE_SECONDS)
             yield
         finally:
             os.close(descriptor)
@@ -151,27 +143,27 @@ class LayerStore:
             raise ValueError(f"not the key of a layer: {key!r}")
         return self.root / kind / key
 
-    def _staging(self) -> Path:
-        folder = self.root / STAGING_FOLDER
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder
+    def _staged(self, key: str) -> Path:
+        """A new path in the staging folder."""
+        staging = self.root / "staging"
+        staging.mkdir(parents=True, exist_ok=True)
+        return staging / f"{key}-{os.urandom(4).hex()}"
 
     def _prepare(self, key: str) -> Path:
         """A new folder to build in. Other folders there are from a crash, because this process has the lock."""
-        staging = self._staging()
-        for leftover in staging.iterdir():
+        build = self._staged(key)
+        for leftover in build.parent.iterdir():
             remove_tree(str(leftover))
-        build = staging / _unique(key)
-        for name in ("work", "temporary", f"done/{LAYER_FOLDER}"):
+        for name in ("work", "temporary", "done/layer"):
             (build / name).mkdir(parents=True)
         return build
 
     def _finish(
-        self, kind: Kind, key: str, build: Path, requirements: Sequence[str], packages: Sequence[tuple[str, str]]
+        self, kind: Kind, key: str, build: Build, requirements: Sequence[str], packages: Sequence[tuple[str, str]]
     ) -> None:
         """Make the layer read-only, write its record, and move it to its final path."""
-        done = build / "done"
-        size = freeze(done / LAYER_FOLDER, within=done / LAYER_FOLDER / ("node_modules" if kind == "node" else ""))
+        done = build.layer.parent
+        size = freeze(build.layer, within=build.layer / ("node_modules" if kind == "node" else ""))
         if size > self._max_bytes:
             raise too_large(self._max_bytes)
         layer = Layer(
@@ -190,23 +182,9 @@ class LayerStore:
         done.rename(folder)
 
 
-def _check(kind: Kind, requirements: Sequence[str]) -> None:
-    for requirement in requirements:
-        if not _REQUIREMENTS[kind].match(requirement):
-            raise RequestError(
-                f"{readable(requirement)} is not the name and version of a package", code="INVALID_INPUT"
-            )
-    if not requirements:
-        raise RequestError("There is nothing to install", code="INVALID_INPUT")
-
-
 def _try_lock(descriptor: int) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True
-
-
-def _unique(key: str) -> str:
-    return f"{key}-{os.urandom(4).hex()}"
