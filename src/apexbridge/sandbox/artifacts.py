@@ -18,7 +18,6 @@ MAX_SHOWN_CHARACTERS = 200
 MAX_BYTES = 256 * 1024 * 1024
 """For all artifacts of a run, even if its workspace may be larger."""
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def collect_artifacts(
@@ -33,10 +32,8 @@ def collect_artifacts(
     """Copy regular files from the workspace's `output/`; returns them, sorted, and a warning for each that was skipped.
 
     The files are untrusted: links are not followed, names are checked, and pipes, links and devices are skipped. They
-    no longer change, because no process of the run is alive.
-
-    All files together take at most `limit` bytes. A sparse file counts with its full size, which is the size of its
-    copy. Space is claimed on `disk` for `caller`.
+    no longer change, because no process of the run is alive. A sparse file counts with its full size, which is the
+    size of its copy.
     """
     disk = disk or Disk(target)
     try:
@@ -95,9 +92,8 @@ def _walk(folder: int, prefix: str, depth: int, warnings: list[str]) -> Iterator
 
 
 def _copy(folder: int, name: str, target: Path, max_bytes: int, claim: Claim, secrets: Sequence[str]) -> int | str:
-    """Copy one file; returns its size, or why it was skipped."""
     try:
-        descriptor = os.open(name, _OPEN_FILE, dir_fd=folder)
+        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     except OSError as error:
         return str(error.strerror)
     with os.fdopen(descriptor, "rb") as source:

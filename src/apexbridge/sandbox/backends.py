@@ -35,29 +35,24 @@ _BUBBLEWRAP_ENFORCEMENT: dict[Guarantee, str | None] = {
     "syscalls": "seccomp",
 }
 _PLAIN_ENFORCEMENT: dict[Guarantee, str | None] = {
+    **_BUBBLEWRAP_ENFORCEMENT,
     "fs": None,
     "net": None,
     "tree_kill": "keeper process",
-    "memory": "rlimit and watchdog",
     "pids": "rlimit of the server's user and watchdog",
     "disk": "watchdog",
-    "env": "clean environment",
-    "fds": "rlimit",
     "syscalls": None,
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
-    """One backend with the settings of this server."""
-
     enforcement: Mapping[Guarantee, str | None]
     """The mechanism that enforces each guarantee; None if nothing does."""
     launcher: LauncherConfig
 
     # Paths inside the sandbox. `{base}` and `{cell}` stand for the launcher's folder and the ID of the cell.
     temporary_folder: str
-    """Contains the workspaces."""
     skill_path: str
     loaders: str
     layer_paths: Mapping[str, str | None]

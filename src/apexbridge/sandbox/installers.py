@@ -117,20 +117,16 @@ _NPM_OPTIONS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Build:
-    """A layer that is being built."""
-
     folder: Path
     max_bytes: int
     progress: Progress
 
     @property
     def work(self) -> Path:
-        """The working folder of the installer."""
         return self.folder / "work"
 
     @property
     def layer(self) -> Path:
-        """The folder that becomes the layer."""
         return self.folder / "done" / "layer"
 
     async def run(self, command: Sequence[str]) -> tuple[int, str]:
@@ -156,7 +152,6 @@ class Build:
             await run_to_completion(process.wait())
 
     async def _read_output(self, process: asyncio.subprocess.Process) -> str:
-        """Report what the installer prints, and check the size of the layer meanwhile."""
         last: deque[str] = deque(maxlen=LAST_LINES)
         clock = asyncio.get_running_loop().time
         remaining, tail, checked_at = MAX_REPORTED_CHARACTERS, b"", clock()

@@ -1,6 +1,7 @@
 """The server's side of the launcher: one process with many cells, whose events resolve futures."""
 
 import asyncio
+import fcntl
 import logging
 import os
 import socket
@@ -9,9 +10,10 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from contextlib import suppress
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from apexbridge.errors import ServerError
 from apexbridge.sandbox.launcher import protocol
@@ -19,40 +21,67 @@ from apexbridge.sandbox.launcher.child_process import close_all
 from apexbridge.sandbox.launcher.protocol import LauncherConfig, StartRequest
 from apexbridge.sandbox.launcher.removal import remove_tree
 from apexbridge.sandbox.models import LaunchError
+from apexbridge.sandbox.outcome import Ending
+from apexbridge.sandbox.output import STREAMS
 
 START_SECONDS = 20
 STOP_SECONDS = 5
 RETRY_SECONDS = 0.002
+PIPE_BYTES = 256 * 1024
+PipeName = Literal["stdin", "stdout", "stderr", "job"]
+PIPE_NAMES: tuple[PipeName, ...] = ("stdin", "stdout", "stderr", "job")
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CellExit:
-    """How the processes in a cell ended."""
+class Pipes:
+    """The pipes of a run: the server's non-blocking ends, and the run's ends until the run has them."""
 
-    code: int | None
-    verdict: str | None
-    peak: int
-    """Memory in bytes."""
+    def __init__(self) -> None:
+        self.ours: dict[PipeName, int] = {}
+        self.theirs: list[int] = []
+        try:
+            for name in PIPE_NAMES:
+                reader, writer = os.pipe2(os.O_CLOEXEC)
+                self.ours[name] = reader if name in STREAMS else writer
+                self.theirs.append(writer if name in STREAMS else reader)
+                os.set_blocking(self.ours[name], False)
+        except OSError:
+            self.close()
+            raise
+        for stream in STREAMS:
+            with suppress(OSError):  # above the user's limit for pipes
+                fcntl.fcntl(self.ours[stream], fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+
+    def close_theirs(self) -> None:
+        """Close the server's copies of the run's ends, so that end of file arrives when the run closes its own."""
+        while self.theirs:
+            os.close(self.theirs.pop())
+
+    def close(self) -> None:
+        self.close_theirs()
+        while self.ours:
+            os.close(self.ours.popitem()[1])
 
 
 class CellHandle:
-    """The server's handle of one cell in the launcher."""
-
     def __init__(self, client: "LauncherClient") -> None:
         self.identity = uuid.uuid4().hex
+        self.pipes = Pipes()
         self._client = client
         loop = asyncio.get_running_loop()
         self.opened: asyncio.Future[list[int]] = loop.create_future()
         """Descriptors of the workspace and, if requested, of the folder for input files."""
         self.attached: asyncio.Future[None] = loop.create_future()
-        self.exited: asyncio.Future[CellExit] = loop.create_future()
+        self.exited: asyncio.Future[Ending] = loop.create_future()
         self.closed: asyncio.Future[None] = loop.create_future()
         self.listening: asyncio.Future[list[int]] = loop.create_future()
         """Listening sockets of granted hosts."""
 
-    async def start(self, request: StartRequest, files: Sequence[int]) -> None:
+    async def start(self, request: StartRequest, *, with_job: bool) -> None:
+        """Start the run with its ends of the pipes; `with_job` for a loader, which reads the job pipe."""
+        files = self.pipes.theirs if with_job else self.pipes.theirs[:3]
         await self._client.send({"command": "start", "id": self.identity, "request": asdict(request)}, files)
+        self.pipes.close_theirs()
 
     async def attach(self, skill: str, layers: Mapping[str, str], folder: tuple[int, int] | None = None) -> None:
         """Mount the skill in a warm cell; `folder` is the device and inode that it must have."""
@@ -65,7 +94,7 @@ class CellHandle:
         self._client.send_soon({"command": "kill", "id": self.identity})
 
     async def close(self) -> None:
-        """Kill what is still running, and remove the workspace."""
+        self.pipes.close()
         if not self.closed.done():
             self._client.send_soon({"command": "close", "id": self.identity})
             await asyncio.wait([self.closed], timeout=STOP_SECONDS)
@@ -86,7 +115,8 @@ class CellHandle:
             case "attached":
                 _resolve(self.attached, None)
             case "exited":
-                _resolve(self.exited, CellExit(code=message["code"], verdict=message["verdict"], peak=message["peak"]))
+                ending = Ending(code=message["code"], verdict=message["verdict"], peak_memory=message["peak"])
+                _resolve(self.exited, ending)
             case "closed":
                 _resolve(self.closed, None)
             case "failed":
@@ -99,15 +129,13 @@ class CellHandle:
                 close_all(files)
 
     def handle_disconnect(self, error: LaunchError) -> None:
-        _resolve(self.exited, CellExit(code=None, verdict="lost", peak=0))
+        _resolve(self.exited, Ending(code=None, verdict="lost"))
         _resolve(self.closed, None)
         for future in (self.opened, self.attached, self.listening):
             _reject(future, error)
 
 
 class LauncherClient:
-    """A launcher process and its cells."""
-
     def __init__(self, config: LauncherConfig) -> None:
         self._config = config
         self._process: subprocess.Popen[bytes] | None = None
@@ -163,7 +191,6 @@ class LauncherClient:
             raise
 
     async def stop(self) -> None:
-        """End the process and everything that it started."""
         if self._closing:
             await asyncio.wait(self._closing, timeout=STOP_SECONDS)
         self._handle_disconnect()
@@ -185,7 +212,11 @@ class LauncherClient:
             raise ServerError("The sandbox is not running.", code="SANDBOX_UNAVAILABLE")
         cell = CellHandle(self)
         self._cells[cell.identity] = cell
-        await self.send({"command": "open", "id": cell.identity, "input": with_input})
+        try:
+            await self.send({"command": "open", "id": cell.identity, "input": with_input})
+        except BaseException:
+            cell.pipes.close()
+            raise
         return cell
 
     async def send(self, message: dict[str, Any], files: Sequence[int] = ()) -> None:

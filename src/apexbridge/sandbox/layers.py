@@ -64,7 +64,6 @@ class LayerStore:
         return folder if folder.is_dir() else None
 
     def list(self) -> tuple[Layer, ...]:
-        """All layers, in the order of their kind and key."""
         layers: dict[tuple[str, str], Layer] = {}
         for record in self.root.glob(f"*/*/{RECORD_FILE}"):
             with suppress(OSError, ValidationError):  # removed meanwhile, or not a record
@@ -144,7 +143,6 @@ class LayerStore:
         return self.root / kind / key
 
     def _staged(self, key: str) -> Path:
-        """A new path in the staging folder."""
         staging = self.root / "staging"
         staging.mkdir(parents=True, exist_ok=True)
         return staging / f"{key}-{os.urandom(4).hex()}"
@@ -161,7 +159,6 @@ class LayerStore:
     def _finish(
         self, kind: Kind, key: str, build: Build, requirements: Sequence[str], packages: Sequence[tuple[str, str]]
     ) -> None:
-        """Make the layer read-only, write its record, and move it to its final path."""
         done = build.layer.parent
         size = freeze(build.layer, within=build.layer / ("node_modules" if kind == "node" else ""))
         if size > self._max_bytes:

@@ -41,6 +41,7 @@ class Ending:
     """None if nothing was started."""
     verdict: str | None = None
     """timeout, output, memory, processes, disk, cancelled, or lost; None if it ended on its own."""
+    peak_memory: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

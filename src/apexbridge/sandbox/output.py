@@ -14,8 +14,6 @@ TRUNCATED = "[TRUNCATED]"
 
 
 class RunOutput:
-    """Collects stdout and stderr."""
-
     def __init__(self, limit: int, *, secrets: Sequence[str] = (), listener: OutputListener | None = None) -> None:
         self._remaining = limit
         self._listener = listener
@@ -39,7 +37,6 @@ class RunOutput:
         return not self.is_truncated
 
     def finish(self) -> tuple[str, str]:
-        """All text of stdout and of stderr."""
         if not self.is_truncated:
             self._end()
         return self._texts["stdout"].getvalue(), self._texts["stderr"].getvalue()

@@ -32,8 +32,6 @@ _PROBE = "process.versions.node + ' ' + /VmData:\\s*(\\d+)/.exec(fs.readFileSync
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
-    """An interpreter of this host."""
-
     name: RuntimeName
     program: str
     """Resolved: not a link."""

@@ -69,7 +69,6 @@ class Sandbox:
         return node.version if node else None
 
     async def warm_up(self) -> None:
-        """Open the session and fill the pool of warm cells."""
         await self.ready()
         if self._pool is not None:
             await self._pool.wait_until_full()
@@ -130,7 +129,7 @@ class Sandbox:
             error_code=failure.code if failure else None,
             truncated=finished.is_truncated,
             files=finished.files,
-            peak_memory=finished.peak or None,
+            peak_memory=finished.ending.peak_memory or None,
             enforcement=session.backend.enforcement_for(job.grants) if has_started else {},
             warnings=[*job.warnings, *finished.warnings],
         ).of_skill(job.skill)

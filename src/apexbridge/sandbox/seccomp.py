@@ -104,7 +104,6 @@ def _numbers(table: Table, column: int) -> dict[str, int]:
 
 
 def _load(argument: int, *, upper: bool = False) -> Instruction:
-    """Load one half of an argument."""
     return _LOAD, 0, 0, _ARGUMENTS_OFFSET + argument * _ARGUMENT_SIZE + (_ARGUMENT_SIZE // 2 if upper else 0)
 
 

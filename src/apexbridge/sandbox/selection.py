@@ -141,7 +141,7 @@ async def run_canary(session: SandboxSession, script: str, canary_input: dict[st
 
 async def _check_memory(session: SandboxSession) -> CheckResult:
     finished = await run_canary(session, "canary.py", {"attack": "memory"})
-    detail = f"killed at {finished.peak // 2**20} MB"
+    detail = f"killed at {finished.ending.peak_memory // 2**20} MB"
     if not _was_memory_limited(finished):
         return CheckResult(held=False, detail=detail)
     limits = session.limits

@@ -28,7 +28,7 @@ from apexbridge.sandbox.run_input import (
     input_json,
 )
 from apexbridge.sandbox.runtimes import WARM_RUNTIMES, Runtime, RuntimeName, Runtimes, shell_for
-from apexbridge.sandbox.supervisor import Pipes, Supervisor
+from apexbridge.sandbox.supervisor import Supervisor
 
 Cancel = Callable[[], None]
 OnStart = Callable[[Cancel], None]
@@ -38,29 +38,16 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedJob:
-    """What a job left, before it is interpreted."""
-
     ending: Ending
     stdout: str = ""
     stderr: str = ""
-    peak: int = 0
     is_truncated: bool = False
     files: list[RunFile] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WarmCell:
-    """A cell with a started interpreter that has no job yet."""
-
-    handle: CellHandle
-    pipes: Pipes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxSession:
-    """Runs jobs with one launcher."""
-
     launcher: LauncherClient
     backend: Backend
     runtimes: Runtimes
@@ -70,10 +57,9 @@ class SandboxSession:
     rejected: Mapping[BackendName, str] = field(default_factory=dict)
     """Better backends, and why they cannot be used."""
 
-    async def open_warm_cell(self, runtime: Runtime) -> WarmCell:
-        """Start an interpreter that waits for a job."""
+    async def open_warm_cell(self, runtime: Runtime) -> CellHandle:
+        """A cell with a started interpreter that has no job yet."""
         cell = await self.launcher.open_cell()
-        pipes = Pipes()
         try:
             workspace = self._workspace(cell)
             request = StartRequest(
@@ -81,13 +67,11 @@ class SandboxSession:
                 environment=base_environment(workspace, self.path),
                 workspace=workspace,
             )
-            await cell.start(request, pipes.theirs)
+            await cell.start(request, with_job=True)
         except BaseException:
-            pipes.close()
             await cell.close()
             raise
-        pipes.close_theirs()
-        return WarmCell(handle=cell, pipes=pipes)
+        return cell
 
     async def run(
         self,
@@ -95,7 +79,7 @@ class SandboxSession:
         runtime: Runtime,
         *,
         begun: float,
-        warm_cell: WarmCell | None = None,
+        warm_cell: CellHandle | None = None,
         artifacts: Path | None = None,
         disk: Disk | None = None,
         caller: str = "",
@@ -103,15 +87,10 @@ class SandboxSession:
         on_start: OnStart | None = None,
     ) -> FinishedJob:
         """Run a job to its end; its timeout counts from `begun`, a time of the event loop's clock."""
-        pipes = warm_cell.pipes if warm_cell else Pipes()
-        try:
-            cell = warm_cell.handle if warm_cell else await self.launcher.open_cell(with_input=bool(job.files))
-        except BaseException:
-            pipes.close()
-            raise
+        cell = warm_cell or await self.launcher.open_cell(with_input=bool(job.files))
         secrets = secret_patterns(job.grants.secrets)
         output = RunOutput(self.limits.output_bytes, secrets=secrets, listener=listener)
-        supervisor = Supervisor(cell, pipes, output, deadline=begun + job.timeout_ms / 1000)
+        supervisor = Supervisor(cell, output, deadline=begun + job.timeout_ms / 1000)
         try:
             if on_start is not None:
                 on_start(lambda: supervisor.kill_for("cancelled"))
@@ -120,10 +99,10 @@ class SandboxSession:
                 await cell.attach(str(job.folder), _layer_folders(job), job.grants.folder)
                 packet: bytes | None = self._encoded_job(job, cell, text)
             else:
-                packet = await self._start(job, runtime, cell, pipes, text)
+                packet = await self._start(job, runtime, cell, text)
             supervisor.begin(stdin=text.encode("utf-8", "surrogatepass"), job=packet)
-            async with GrantedHosts(job.grants, cell):
-                ending, peak = await supervisor.wait()
+            async with GrantedHosts(job.grants, cell).reachable():
+                ending = await supervisor.wait()
             stdout, stderr = output.finish()
             files, warnings = list[RunFile](), list[str]()
             if artifacts is not None and cell.is_open:
@@ -141,7 +120,6 @@ class SandboxSession:
                 ending=ending,
                 stdout=stdout,
                 stderr=stderr,
-                peak=peak,
                 is_truncated=output.is_truncated,
                 files=files,
                 warnings=warnings,
@@ -157,7 +135,7 @@ class SandboxSession:
         if missing:
             raise LaunchError(f"the {self.backend.launcher.backend} sandbox cannot provide: {', '.join(missing)}")
 
-    async def _start(self, job: Job, runtime: Runtime, cell: CellHandle, pipes: Pipes, text: str) -> bytes | None:
+    async def _start(self, job: Job, runtime: Runtime, cell: CellHandle, text: str) -> bytes | None:
         """Start a cold cell; returns the job for the loader if the runtime uses one."""
         if job.files:
             _, folder = await asyncio.shield(cell.opened)
@@ -180,7 +158,7 @@ class SandboxSession:
             paths=dict(job.grants.paths),
             hosts=host_endpoints(job.grants),
         )
-        await cell.start(request, pipes.theirs if packet is not None else pipes.theirs[:3])
+        await cell.start(request, with_job=packet is not None)
         return packet
 
     def _encoded_job(self, job: Job, cell: CellHandle, text: str) -> bytes:
@@ -216,23 +194,21 @@ class WarmPool:
     def __init__(self, session: SandboxSession, size: int) -> None:
         self._session = session
         self._size = size if session.backend.has_namespaces else 0
-        self._cells: dict[RuntimeName, deque[WarmCell]] = {name: deque() for name in WARM_RUNTIMES}
+        self._cells: dict[RuntimeName, deque[CellHandle]] = {name: deque() for name in WARM_RUNTIMES}
         self._filling: asyncio.Task[None] | None = None
         self._is_closed = False
 
-    def take(self, runtime: RuntimeName) -> WarmCell | None:
+    def take(self, runtime: RuntimeName) -> CellHandle | None:
         """A warm cell that the caller now owns; None if there is none."""
         cells = self._cells.get(runtime, deque())
         while cells:
             cell = cells.popleft()
-            if not cell.handle.exited.done():
+            if not cell.exited.done():
                 return cell
-            cell.pipes.close()
-            self._session.launcher.close_in_background(cell.handle)
+            self._session.launcher.close_in_background(cell)
         return None
 
     def fill(self) -> None:
-        """Start missing cells in the background."""
         if self._size and not self._is_closed and (self._filling is None or self._filling.done()):
             self._filling = asyncio.get_running_loop().create_task(self._fill())
 
@@ -247,8 +223,7 @@ class WarmPool:
             self._filling.cancel()
             await asyncio.wait([self._filling])
         for cell in [cell for cells in self._cells.values() for cell in cells]:
-            cell.pipes.close()
-            await cell.handle.close()
+            await cell.close()
 
     async def _fill(self) -> None:
         try:

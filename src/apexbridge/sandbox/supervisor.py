@@ -1,12 +1,10 @@
 """Supervises one run from start to end, with any backend: pipes, timeout, output limit, kill."""
 
 import asyncio
-import fcntl
 import os
-from contextlib import suppress
-from typing import Literal
+from dataclasses import replace
 
-from apexbridge.sandbox.launcher_client import CellHandle
+from apexbridge.sandbox.launcher_client import CellHandle, PipeName
 from apexbridge.sandbox.models import LaunchError
 from apexbridge.sandbox.outcome import Ending
 from apexbridge.sandbox.output import STREAMS, OutputStream, RunOutput
@@ -15,48 +13,13 @@ PIPE_GRACE_SECONDS = 0.5
 """How long a pipe may stay open after the run has ended."""
 KILL_SECONDS = 5
 READ_BYTES = 256 * 1024
-PIPE_BYTES = 256 * 1024
-PipeName = Literal["stdin", "stdout", "stderr", "job"]
-PIPE_NAMES: tuple[PipeName, ...] = ("stdin", "stdout", "stderr", "job")
-
-
-class Pipes:
-    """The pipes of a run: the server's non-blocking ends, and the run's ends until the run has them."""
-
-    def __init__(self) -> None:
-        self.ours: dict[PipeName, int] = {}
-        self.theirs: list[int] = []
-        try:
-            for name in PIPE_NAMES:
-                reader, writer = os.pipe2(os.O_CLOEXEC)
-                self.ours[name] = reader if name in STREAMS else writer
-                self.theirs.append(writer if name in STREAMS else reader)
-                os.set_blocking(self.ours[name], False)
-        except OSError:
-            self.close()
-            raise
-        for stream in STREAMS:
-            with suppress(OSError):  # above the user's limit for pipes
-                fcntl.fcntl(self.ours[stream], fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-
-    def close_theirs(self) -> None:
-        """Close the server's copies of the run's ends, so that end of file arrives when the run closes its own."""
-        while self.theirs:
-            os.close(self.theirs.pop())
-
-    def close(self) -> None:
-        self.close_theirs()
-        while self.ours:
-            os.close(self.ours.popitem()[1])
 
 
 class Supervisor:
-    """Supervises one run in a cell."""
-
-    def __init__(self, cell: CellHandle, pipes: Pipes, output: RunOutput, *, deadline: float) -> None:
+    def __init__(self, cell: CellHandle, output: RunOutput, *, deadline: float) -> None:
         """Kills the run at the deadline, a time of the event loop's clock, even if it has not started by then."""
         self._cell = cell
-        self._pipes = pipes
+        self._pipes = cell.pipes
         self._output = output
         self._loop = asyncio.get_running_loop()
         self._verdict: str | None = None
@@ -68,7 +31,6 @@ class Supervisor:
         """Send the input and read the output, once the run has its ends of the pipes."""
         if self._verdict is not None:  # killed while it was being started: kill again, now that there is a process
             self._cell.kill()
-        self._pipes.close_theirs()
         for stream in STREAMS:
             self._loop.add_reader(self._pipes.ours[stream], self._read, stream)
         self._write("stdin", memoryview(stdin))
@@ -80,8 +42,8 @@ class Supervisor:
             self._verdict = self._verdict or verdict
             self._cell.kill()
 
-    async def wait(self) -> tuple[Ending, int]:
-        """Wait for the end; returns how it ended and its peak memory. Cancelling this kills the run first."""
+    async def wait(self) -> Ending:
+        """Wait for the end. Cancelling this kills the run first."""
         try:
             try:
                 ended = await asyncio.shield(self._cell.exited)
@@ -91,15 +53,14 @@ class Supervisor:
                 raise
             await asyncio.wait([self._drained], timeout=PIPE_GRACE_SECONDS)
             # A limit that the launcher noticed takes precedence over a verdict of this class.
-            return Ending(code=ended.code, verdict=ended.verdict or self._verdict), ended.peak
+            return replace(ended, verdict=ended.verdict or self._verdict)
         except LaunchError as error:
             self._output.add("stderr", f"{error}\n".encode())
-            return Ending(code=None), 0
+            return Ending(code=None)
         finally:
             self.stop()
 
     def stop(self) -> None:
-        """Cancel the timeout and close the pipes."""
         self._timeout.cancel()
         for descriptor in self._pipes.ours.values():
             self._loop.remove_reader(descriptor)

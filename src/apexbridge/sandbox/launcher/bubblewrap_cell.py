@@ -7,12 +7,13 @@ attached later appear inside as well. That is how a warm cell gets its skill, an
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from selectors import EVENT_READ, BaseSelector
 from typing import Any
 
 from apexbridge.sandbox.launcher import process_tree, syscalls
-from apexbridge.sandbox.launcher.cell import Cell, SendEvent
+from apexbridge.sandbox.launcher.cell import Cell
 from apexbridge.sandbox.launcher.child_process import close_all, kill, limit_processes
 from apexbridge.sandbox.launcher.granted_paths import check_identity
 from apexbridge.sandbox.launcher.mounts import (
@@ -29,7 +30,7 @@ from apexbridge.sandbox.launcher.mounts import (
     permanent,
 )
 from apexbridge.sandbox.launcher.prefork import Prefork
-from apexbridge.sandbox.launcher.protocol import Limits, StartRequest
+from apexbridge.sandbox.launcher.protocol import StartRequest
 
 _SANDBOX_ID = "1000"
 """User and group of the run, as seen inside."""
@@ -44,24 +45,17 @@ class BubblewrapCell(Cell):
     """A cell with namespaces for users, processes, network, mounts, IPC, host name and cgroups."""
 
     def __init__(
-        self,
-        identity: str,
-        mounts: MountNamespace,
-        prefork: Prefork,
-        *,
-        limits: Limits,
-        uid: int | None,
-        send_event: SendEvent,
+        self, identity: str, uid: int | None, mounts: MountNamespace, prefork: Prefork, selector: BaseSelector
     ) -> None:
-        super().__init__(identity, limits=limits, uid=uid, send_event=send_event)
+        super().__init__(identity, uid, mounts.config.limits)
         self._mounts = mounts
         self._prefork = prefork
+        self._selector = selector
         self._disk = mounts.base / f"{identity}-disk"
         self._input = mounts.base / f"{identity}-input"
         self._rootfs = mounts.base / f"{identity}-rootfs"
         self._workspace = self._disk / "tmp" / f"skill-workspace-{identity}"
         self._init: int | None = None
-        """The first process inside."""
         self._status: int | None = None
         self._status_buffer = b""
         self._gate: int | None = None
@@ -84,7 +78,7 @@ class BubblewrapCell(Cell):
             opened.append(self._input)
         return [os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) for folder in opened]
 
-    def start(self, request: StartRequest, files: Sequence[int]) -> None:
+    def start(self, request: StartRequest, files: Sequence[int]) -> list[int]:
         self._build_rootfs(request)
         if request.skill is not None:
             self.attach(request.skill, request.layers, request.folder)
@@ -109,12 +103,11 @@ class BubblewrapCell(Cell):
             listeners = child.execute(message, [*inside.values(), *files])
         finally:
             close_all([*inside.values()])
-        if listeners:
-            self._send_event({"event": "listening", "id": self.identity}, listeners)
-            close_all(listeners)
         os.set_blocking(status, False)
+        self._selector.register(status, EVENT_READ, self._read_status)
         self._status, self._gate = status, gate
         self.is_watched = request.skill is not None
+        return listeners
 
     def attach(self, skill: str, layers: Mapping[str, str], folder: Sequence[int] | None) -> None:
         mount = syscalls.clone_mount(skill)
@@ -168,10 +161,6 @@ class BubblewrapCell(Cell):
     def count_sockets(self, pids: Sequence[int]) -> int:
         """All sockets of the network namespace, including connections that are not accepted yet."""
         return process_tree.count_namespace_sockets(self.pid) if self.pid is not None else 0
-
-    @property
-    def readers(self) -> dict[int, Callable[[], None]]:
-        return {self._status: self._read_status} if self._status is not None else {}
 
     def _build_rootfs(self, request: StartRequest) -> None:
         """Copy the template's mounts, and mount on top what is this run's own."""
@@ -263,5 +252,6 @@ class BubblewrapCell(Cell):
 
     def _close_status(self) -> None:
         if self._status is not None:
+            self._selector.unregister(self._status)
             os.close(self._status)
             self._status = None

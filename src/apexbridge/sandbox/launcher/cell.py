@@ -1,15 +1,12 @@
 """A cell: the sandbox of one run, from its empty workspace until everything is removed."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from apexbridge.sandbox.launcher import process_tree
 from apexbridge.sandbox.launcher.cgroups import RunCgroup
 from apexbridge.sandbox.launcher.protocol import Limits, StartRequest
 
-SendEvent = Callable[[dict[str, Any], Sequence[int]], None]
-"""Sends an event with file descriptors to the server."""
 _MAPPINGS_INTERVAL = 4
 """Mappings are read on every fourth check only, as that is slow."""
 _MAX_LISTINGS = 3
@@ -21,11 +18,11 @@ _MAX_FILE_LOCKS = 1024
 class Cell(ABC):
     """One run's sandbox, inside the launcher; the launcher's event loop calls its methods."""
 
-    def __init__(self, identity: str, *, limits: Limits, uid: int | None, send_event: SendEvent) -> None:
+    def __init__(self, identity: str, uid: int | None, limits: Limits) -> None:
         self.identity = identity
-        self.limits = limits
         self.uid = uid
         """The run's own user; None if the launcher is not root."""
+        self.limits = limits
         self.pid: int | None = None
         """The launcher's child process in this cell."""
         self.is_watched = False
@@ -38,7 +35,6 @@ class Cell(ABC):
         """Of the run itself; None until it was started and has ended."""
         self.peak_memory = 0
         self._cgroup = RunCgroup()
-        self._send_event = send_event
         self._checks = 0
         self._unreadable: set[int] = set()
         """Processes whose mappings could not be read at the last check."""
@@ -48,8 +44,11 @@ class Cell(ABC):
         """Create the workspace; returns descriptors of it and, with `with_input`, of the folder for input files."""
 
     @abstractmethod
-    def start(self, request: StartRequest, files: Sequence[int]) -> None:
-        """Start the run. `files` become its stdin, stdout, stderr and, if there is a fourth, its job pipe."""
+    def start(self, request: StartRequest, files: Sequence[int]) -> list[int]:
+        """Start the run; returns listening sockets of granted hosts.
+
+        `files` become its stdin, stdout, stderr and, if there is a fourth, its job pipe.
+        """
 
     @abstractmethod
     def attach(self, skill: str, layers: Mapping[str, str], folder: Sequence[int] | None) -> None:
@@ -66,11 +65,6 @@ class Cell(ABC):
     @abstractmethod
     def close(self) -> None:
         """Remove the workspace."""
-
-    @property
-    def readers(self) -> dict[int, Callable[[], None]]:
-        """Descriptors that the event loop must poll for this cell, and their callbacks."""
-        return {}
 
     def processes(self) -> list[int]:
         return process_tree.descendants(self.pid) if self.pid is not None else []

@@ -35,7 +35,6 @@ class RunCgroup:
             (folder / "cgroup.procs").write_text("0")
 
     def oom_kills(self) -> int:
-        """How many processes the OOM killer has killed."""
         for folder in self.folders:
             for name in ("memory.oom_control", "memory.events"):
                 with suppress(OSError, ValueError):
@@ -50,8 +49,6 @@ class RunCgroup:
 
 
 class Cgroups:
-    """Creates groups for runs below a group of this launcher."""
-
     def __init__(
         self,
         *,
@@ -156,7 +153,6 @@ def _is_root_group(folder: Path) -> bool:
 
 
 def _move_server_processes(base: Path) -> None:
-    """Move the server's processes into a group below, so that `base` can delegate controllers."""
     members = {int(word) for word in (base / "cgroup.procs").read_text().split()}
     server = os.getppid()
     if not members <= {os.getpid(), server, *process_tree.descendants(server)}:

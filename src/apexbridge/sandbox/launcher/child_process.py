@@ -82,7 +82,6 @@ def close_all(descriptors: Sequence[int]) -> None:
 
 
 def kill(pid: int | None, number: int = signal.SIGKILL) -> None:
-    """Send the signal if the process still exists."""
     if pid is not None and pid > 1:
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)

@@ -53,7 +53,6 @@ class Mount:
 
 
 def list_mounts() -> list[Mount]:
-    """All mounts in this mount namespace."""
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
         return [_parse_mount(line.split()) for line in file]
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from apexbridge.sandbox.launcher import process_tree, syscalls
-from apexbridge.sandbox.launcher.cell import Cell, SendEvent
+from apexbridge.sandbox.launcher.cell import Cell
 from apexbridge.sandbox.launcher.cgroups import RunCgroup
 from apexbridge.sandbox.launcher.child_process import (
     close_descriptors_except,
@@ -25,7 +25,7 @@ from apexbridge.sandbox.launcher.child_process import (
     reset_process,
 )
 from apexbridge.sandbox.launcher.granted_paths import check_granted_path, check_identity, mounts_below
-from apexbridge.sandbox.launcher.mounts import make_readable
+from apexbridge.sandbox.launcher.mounts import SYSTEM, make_readable
 from apexbridge.sandbox.launcher.protocol import LauncherConfig, StartRequest
 from apexbridge.sandbox.launcher.removal import remove_tree
 
@@ -37,7 +37,6 @@ _BIND_AND_CONNECT = 3
 _SOCKETS_AND_SIGNALS = 3
 _DEVICES = ("null", "full", "random", "urandom")
 """Not /dev/zero: a shared mapping of it is memory whose size the watchdog cannot determine. /dev/full reads alike."""
-_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _ETC = ("alternatives", "ld.so.cache", "localtime", "ssl/openssl.cnf", "ssl/certs", "pki", "mime.types", "fonts")
 _ERROR_FILE = 10
 _SIGNAL_BASE = 128
@@ -46,7 +45,6 @@ _DISK_INTERVAL = 2
 _MAX_MEASURED_FILES = 50_000
 
 Rules = list[tuple[str, int]]
-"""Paths and the Landlock rights to each."""
 
 
 def is_reachable(path: str) -> bool:
@@ -55,12 +53,8 @@ def is_reachable(path: str) -> bool:
 
 
 class LandlockCell(Cell):
-    """A cell in the host's process table and on its disk."""
-
-    def __init__(
-        self, identity: str, config: LauncherConfig, cgroup: RunCgroup, *, uid: int | None, send_event: SendEvent
-    ) -> None:
-        super().__init__(identity, limits=config.limits, uid=uid, send_event=send_event)
+    def __init__(self, identity: str, uid: int | None, config: LauncherConfig, cgroup: RunCgroup) -> None:
+        super().__init__(identity, uid, config.limits)
         self._config = config
         self._cgroup = cgroup
         self._workspace = Path(config.temporary_folder) / f"skill-workspace-{identity}"
@@ -81,7 +75,7 @@ class LandlockCell(Cell):
             opened[-1].mkdir(mode=0o755)
         return [os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) for folder in opened]
 
-    def start(self, request: StartRequest, files: Sequence[int]) -> None:
+    def start(self, request: StartRequest, files: Sequence[int]) -> list[int]:
         """Start a keeper process, which starts the run and outlives it."""
         if request.skill is None:
             raise OSError("a run without namespaces cannot be started before its skill is known")
@@ -104,6 +98,7 @@ class LandlockCell(Cell):
         os.close(status_inside)
         self._status = status
         self.is_watched = True
+        return []
 
     def attach(self, skill: str, layers: Mapping[str, str], folder: Sequence[int] | None) -> None:
         raise OSError("a run without namespaces cannot be given a skill later")
@@ -166,7 +161,7 @@ class LandlockCell(Cell):
 
     def _rules(self, readable: list[str]) -> Rules:
         read = _EXECUTE | _READ_FILE | _READ_FOLDER
-        rules = [(path, read) for path in (*_SYSTEM, *self._config.interpreters, *readable)]
+        rules = [(path, read) for path in (*SYSTEM, *self._config.interpreters, *readable)]
         rules += [(f"/etc/{name}", read) for name in _ETC]
         rules += [(f"/dev/{name}", _READ_FILE | _WRITE_FILE) for name in _DEVICES]
         rules.append((str(self._workspace), _ALL_RIGHTS[5]))
@@ -202,7 +197,6 @@ class LandlockCell(Cell):
         os._exit(0)
 
     def _execute(self, request: StartRequest, files: Sequence[int], failure: int, rules: Rules) -> None:
-        """In a child of the keeper: become the run."""
         self._cgroup.join()
         reset_process(limits=self.limits, niceness=self._config.niceness)
         drop_privileges({**dict(enumerate(files)), _ERROR_FILE: failure}, uid=self.uid)

@@ -7,7 +7,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -34,8 +34,6 @@ _SHUTDOWN_SECONDS = 2
 
 
 class Launcher:
-    """Creates cells for the server at the other end of the socket."""
-
     def __init__(self, link: socket.socket, config: LauncherConfig) -> None:
         """Raises OSError if this host does not allow the backend."""
         self._link = link
@@ -43,7 +41,6 @@ class Launcher:
         self._cells: dict[str, Cell] = {}
         self._by_pid: dict[int, Cell] = {}
         self._selector = selectors.DefaultSelector()
-        self._registered: dict[int, Callable[[], None]] = {}
         self._uids = UidPool(config.first_uid, MAX_UIDS)
         self._cgroups = Cgroups()
         self._mounts: MountNamespace | None = None
@@ -77,7 +74,6 @@ class Launcher:
 
     def _step(self, wakeup: int) -> bool:
         """Wait for events and handle them; returns False if the server has disconnected."""
-        self._register_readers()
         is_watching = any(cell.is_watched for cell in self._cells.values())
         needs_child = self._prefork is not None and self._prefork.pid is None
         timeout = PREFORK_IDLE_SECONDS if needs_child else WATCH_SECONDS if is_watching else None
@@ -107,18 +103,6 @@ class Launcher:
             self._next_watch = begun + min(max(WATCH_SECONDS, took * 5), MAX_WATCH_SECONDS)
         return True
 
-    def _register_readers(self) -> None:
-        """Update the selector. A closed descriptor's number may belong to another cell now; its callback differs."""
-        readers = {number: callback for cell in self._cells.values() for number, callback in cell.readers.items()}
-        for number, callback in self._registered.items():
-            if readers.get(number) != callback:
-                with suppress(KeyError, ValueError, OSError):
-                    self._selector.unregister(number)
-        for number, callback in readers.items():
-            if self._registered.get(number) != callback:
-                self._selector.register(number, selectors.EVENT_READ, callback)
-        self._registered = readers
-
     # ------------------------------------------------------------------------------------------------------- commands
     def _handle_command(self, message: dict[str, Any], files: list[int]) -> None:
         command, identity = message["command"], message["id"]
@@ -145,20 +129,13 @@ class Launcher:
             close_all(files)
 
     def _open(self, identity: str, *, with_input: bool) -> None:
-        config, uid = self._config, self._uids.acquire()
+        uid = self._uids.acquire()
         if self._mounts is not None and self._prefork is not None:
-            cell: Cell = BubblewrapCell(
-                identity, self._mounts, self._prefork, limits=config.limits, uid=uid, send_event=self._send_event
-            )
+            cell: Cell = BubblewrapCell(identity, uid, self._mounts, self._prefork, self._selector)
         else:
-            cgroup = self._cgroups.create(config.limits)
-            cell = LandlockCell(identity, config, cgroup, uid=uid, send_event=self._send_event)
+            cell = LandlockCell(identity, uid, self._config, self._cgroups.create(self._config.limits))
         self._cells[identity] = cell
-        opened = cell.open(with_input=with_input)
-        try:
-            self._send_event({"event": "opened", "id": identity}, opened)
-        finally:
-            close_all(opened)
+        self._send_event({"event": "opened", "id": identity}, cell.open(with_input=with_input))
 
     def _start(self, cell: Cell, request: StartRequest, files: list[int]) -> None:
         if cell.uid is not None:
@@ -167,7 +144,8 @@ class Launcher:
         if cell.is_killed:
             self._handle_end(cell)
             return
-        cell.start(request, files)
+        if listeners := cell.start(request, files):
+            self._send_event({"event": "listening", "id": cell.identity}, listeners)
         if cell.pid is not None:
             self._by_pid[cell.pid] = cell
 
@@ -214,10 +192,6 @@ class Launcher:
     def _remove(self, cell: Cell) -> None:
         del self._cells[cell.identity]
         self._uids.release(cell.uid)
-        for number in cell.readers:
-            with suppress(KeyError, ValueError):
-                self._selector.unregister(number)
-            self._registered.pop(number, None)
         cell.close()
         self._send_event({"event": "closed", "id": cell.identity})
 
@@ -244,8 +218,10 @@ class Launcher:
         self._cgroups.close()
 
     def _send_event(self, event: dict[str, Any], files: Sequence[int] = ()) -> None:
+        """Send the event with the files, and close them."""
         with suppress(OSError):  # the server is gone; the loop will notice
             protocol.send(self._link, event, files)
+        close_all(files)
 
 
 def main() -> None:

@@ -23,7 +23,7 @@ LAYER_PATHS = {"python": "/layers/python", "node_modules": "/node_modules"}
 _EMPTY_FOLDER_PATH, _EMPTY_FILE_PATH = "/layers/nothing", "/layers/empty"
 """Mounted over folders and files that runs must not see."""
 _EMPTY_FOLDERS = ("proc", "tmp", "skill", "layers/python", "layers/nothing", "node_modules", "dev/pts", "dev/shm")
-_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _DEVICES = {"null": "null", "zero": "full", "full": "full", "random": "random", "urandom": "urandom", "tty": "tty"}
 """Name in the sandbox, and on the host. /dev/zero is the host's /dev/full, which also reads as zeros but cannot be
 mapped: a shared mapping of /dev/zero is memory whose size the watchdog cannot determine."""
@@ -61,7 +61,6 @@ class MountNamespace:
     """A mount namespace that only the launcher and its children see, with a template for the rootfs of runs."""
 
     def __init__(self, config: LauncherConfig) -> None:
-        """Move this process into the namespace and build the template."""
         self.base = Path(config.base)
         self.template = self.base / "template"
         self.config = config
@@ -78,7 +77,6 @@ class MountNamespace:
         self.build_rootfs(self.template)
 
     def filter_path(self, *, network: bool) -> Path:
-        """The file with the seccomp program."""
         return self.base / ("filter-network" if network else "filter")
 
     def build_rootfs(self, rootfs: Path, granted: Mapping[str, Sequence[int]] | None = None) -> None:
@@ -91,7 +89,7 @@ class MountNamespace:
         _create_etc(rootfs / "etc")
         install_loaders(self.config.loaders, rootfs / LOADERS_PATH[1:])
         _create_devices(rootfs / "dev")
-        for folder in (*_SYSTEM, *permanent(self.config.interpreters)):
+        for folder in (*SYSTEM, *permanent(self.config.interpreters)):
             if os.path.islink(folder):
                 os.symlink(os.readlink(folder), f"{rootfs}{folder}")
             elif os.path.isdir(folder):
@@ -130,7 +128,6 @@ def copy_rootfs(source: Path, target: Path) -> None:
 
 
 def hide(rootfs: Path, folder: str) -> None:
-    """Mount an empty folder over a folder."""
     syscalls.bind_mount(f"{rootfs}{_EMPTY_FOLDER_PATH}", f"{rootfs}{folder}")
 
 

@@ -40,8 +40,6 @@ _ALIASES = 100_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreforkedChild:
-    """The waiting process, in its parent."""
-
     pid: int
     link: socket.socket
     cgroup: RunCgroup
@@ -55,8 +53,6 @@ class PreforkedChild:
 
 
 class Prefork:
-    """Keeps one preforked child ready."""
-
     def __init__(self, limits: Limits, niceness: int, cgroups: Cgroups) -> None:
         self._limits = limits
         self._niceness = niceness

@@ -30,7 +30,6 @@ class SharedMappings:
     ranges: dict[bytes, list[tuple[int, int]]] = field(default_factory=dict)
     """By device and inode: first and last offset of each mapping."""
     unreadable: set[int] = field(default_factory=set)
-    """Processes whose mappings may not be read."""
     is_complete: bool = True
     """False if there are more mappings than MAPS_BYTES: more than any honest program has."""
 
@@ -54,7 +53,6 @@ def descendants(pid: int) -> list[int]:
 
 
 def children(pid: int) -> Iterator[int]:
-    """The children of all threads of a process."""
     try:
         threads = os.listdir(f"/proc/{pid}/task")
     except OSError:
@@ -151,7 +149,6 @@ def unlinked_file_bytes(pids: Iterable[int], device: int) -> int:
 
 
 def socket_buffer_bytes() -> int:
-    """The kernel's default limit for the send buffer of a socket."""
     return int(_read("/proc/sys/net/core/wmem_default") or 212_992)
 
 
@@ -188,7 +185,6 @@ def _shared_device() -> bytes:
 
 
 def _covered_bytes(ranges: list[tuple[int, int]]) -> int:
-    """The bytes covered by ranges that may overlap."""
     total = covered_until = 0
     for first, last in sorted(ranges):
         total += max(0, last - max(first, covered_until))

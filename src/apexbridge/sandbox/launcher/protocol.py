@@ -40,7 +40,6 @@ class LauncherConfig:
     temporary_folder: str
     """The host's."""
     bubblewrap: str | None = None
-    """Path of the program."""
     loaders: str
     interpreters: Sequence[str]
     """Folders that interpreters need in addition to the system's."""
@@ -70,7 +69,6 @@ class StartRequest:
     folder: Sequence[int] | None = None
     """Device and inode that the skill's folder must have; None if it does not matter."""
     layers: Mapping[str, str] = field(default_factory=dict)
-    """Folders of installed dependencies, by kind."""
     paths: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """Granted host paths, mounted read-only at the same path, and the device and inode that each must have."""
     hosts: Sequence[Sequence[Any]] = ()

@@ -123,7 +123,6 @@ def attach_mount(tree: int, target: str) -> None:
 
 
 def bind_mount(path: str, target: str, *, read_only: bool = True, propagation: int = MS_PRIVATE) -> None:
-    """Mount `path`, including what is mounted below it, at `target`."""
     attach_mount(clone_mount(path, read_only=read_only, propagation=propagation), target)
 
 
@@ -177,7 +176,6 @@ def restrict_with_landlock(
 
 
 def file_system_type(descriptor: int) -> int:
-    """`f_type` of fstatfs."""
     status = _FileSystemStatus()
     _call("fstatfs", descriptor, status)
     return int(status.type) & 0xFFFF_FFFF

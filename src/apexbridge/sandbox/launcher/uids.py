@@ -20,7 +20,6 @@ class UidPool:
         self._uids = range(first, first + count)
         self._folders = folders
         self._locks: dict[int, int] = {}
-        """By user ID: the descriptor that holds its lock."""
         self._folder: int | None = None
 
     def acquire(self) -> int | None:
