@@ -5,7 +5,6 @@ run leaves behind, and the launcher polls the limits that namespaces and a mount
 """
 
 import os
-import select
 import shutil
 import signal
 import stat
@@ -40,6 +39,8 @@ _DEVICES = ("null", "full", "random", "urandom")
 _ETC = ("alternatives", "ld.so.cache", "localtime", "ssl/openssl.cnf", "ssl/certs", "pki", "mime.types", "fonts")
 _ERROR_FILE = 10
 _SIGNAL_BASE = 128
+_KEEPER_SIGNALS = {signal.SIGTERM, signal.SIGCHLD}
+"""A child has ended, or the run must end."""
 _DISK_INTERVAL = 2
 """The workspace is measured on every second check only, as that is slow."""
 _MAX_MEASURED_FILES = 50_000
@@ -86,15 +87,14 @@ class LandlockCell(Cell):
         skill = self._provide_skill(request.skill)
         rules = self._rules([f"{self._config.base}/loaders", skill, *request.layers.values(), *request.paths])
         status, status_inside = os.pipe()
-        # Block SIGTERM until the keeper has its handler: it is the signal to stop.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        signal.pthread_sigmask(signal.SIG_BLOCK, _KEEPER_SIGNALS)  # the keeper waits for them
         self.pid = os.fork()
         if self.pid == 0:
             try:
                 self._keep(request, files, status_inside, rules)
             finally:
                 os._exit(1)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _KEEPER_SIGNALS)
         os.close(status_inside)
         self._status = status
         self.is_watched = True
@@ -170,11 +170,7 @@ class LandlockCell(Cell):
     # ------------------------------------------------------------------------------------------- in the keeper process
     def _keep(self, request: StartRequest, files: Sequence[int], status: int, rules: Rules) -> None:
         """Start the run, adopt its orphans, and kill everything when it ends or when SIGTERM arrives."""
-        stop, stop_writer = os.pipe()
-        os.set_blocking(stop_writer, False)
-        signal.set_wakeup_fd(stop_writer, warn_on_full_buffer=False)
-        signal.signal(signal.SIGTERM, lambda *_: None)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+        signal.set_wakeup_fd(-1)
         syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 1)
         syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGTERM)
         failure, failure_writer = os.pipe()
@@ -188,9 +184,9 @@ class LandlockCell(Cell):
             finally:
                 os._exit(127)
         # Close the launcher's files and the run's pipes: their readers wait for the end of file.
-        close_descriptors_except((stop, stop_writer, failure, status))
+        close_descriptors_except((failure, status))
         is_started = not os.read(failure, 16)
-        code = _wait_for(run, stop)
+        code = _wait_for(run)
         _kill_all(self.uid)
         if is_started:
             os.write(status, str(code).encode())
@@ -236,20 +232,14 @@ def _opened(path: str) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _wait_for(run: int, stop: int) -> int:
+def _wait_for(run: int) -> int:
     """Wait until the run ends or SIGTERM arrives; returns the exit code as a shell reports it."""
-    handle = os.pidfd_open(run)
-    poll = select.poll()
-    for descriptor in (handle, stop):
-        poll.register(descriptor, select.POLLIN)
-    while True:
-        ready = {descriptor for descriptor, _ in poll.poll()}
-        if handle in ready:
-            _, status = os.waitpid(run, 0)
+    while signal.sigwait(_KEEPER_SIGNALS) == signal.SIGCHLD:
+        pid, status = os.waitpid(run, os.WNOHANG)
+        if pid:
             code = os.waitstatus_to_exitcode(status)
             return code if code >= 0 else _SIGNAL_BASE - code
-        if stop in ready and signal.SIGTERM in os.read(stop, 64):
-            return _SIGNAL_BASE + signal.SIGKILL
+    return _SIGNAL_BASE + signal.SIGKILL
 
 
 def _kill_all(uid: int | None) -> None:
