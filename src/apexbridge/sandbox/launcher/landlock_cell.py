@@ -8,8 +8,8 @@ import os
 import shutil
 import signal
 import stat
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from apexbridge.sandbox.launcher import process_tree, syscalls
@@ -80,7 +80,7 @@ class LandlockCell(Cell):
         """Start a keeper process, which starts the run and outlives it."""
         if request.skill is None:
             raise OSError("a run without namespaces cannot be started before its skill is known")
-        with _opened(request.skill) as descriptor:
+        with syscalls.opened(request.skill, os.O_PATH) as descriptor:
             check_identity(descriptor, "the skill", request.folder)
         if self._has_landlock:
             _check_granted_paths(request.paths)
@@ -217,19 +217,10 @@ class LandlockCell(Cell):
 def _check_granted_paths(paths: Mapping[str, Sequence[int]]) -> None:
     """Refuse a path with mounts below it: a Landlock rule would include them."""
     for path, identity in paths.items():
-        with _opened(path) as descriptor:
+        with syscalls.opened(path, os.O_PATH) as descriptor:
             check_granted_path(descriptor, path, identity)
             if below := mounts_below(os.readlink(f"/proc/self/fd/{descriptor}")):
                 raise OSError(f"{path} cannot be granted without namespaces: {below[0]} is mounted below it")
-
-
-@contextmanager
-def _opened(path: str) -> Iterator[int]:
-    descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def _wait_for(run: int) -> int:

@@ -44,12 +44,11 @@ class Launcher:
         self._uids = UidPool(config.first_uid, MAX_UIDS)
         self._cgroups = Cgroups()
         self._mounts: MountNamespace | None = None
-        self._prefork: Prefork | None = None
+        self._prefork = Prefork(config.limits, config.niceness, self._cgroups)
         self._next_watch = 0.0
         try:
             if config.backend == "bubblewrap":
                 self._mounts = MountNamespace(config)
-                self._prefork = Prefork(config.limits, config.niceness, self._cgroups)
             else:
                 install_loaders(config.loaders, Path(config.base) / "loaders")
         except BaseException:
@@ -75,10 +74,10 @@ class Launcher:
     def _step(self, wakeup: int) -> bool:
         """Wait for events and handle them; returns False if the server has disconnected."""
         is_watching = any(cell.is_watched for cell in self._cells.values())
-        needs_child = self._prefork is not None and self._prefork.pid is None
+        needs_child = self._mounts is not None and self._prefork.pid is None
         timeout = PREFORK_IDLE_SECONDS if needs_child else WATCH_SECONDS if is_watching else None
         events = self._selector.select(timeout)
-        if not events and self._prefork is not None:
+        if not events and needs_child:
             self._prefork.prepare()
         for key, _ in events:
             if key.fileobj is self._link:
@@ -130,7 +129,7 @@ class Launcher:
 
     def _open(self, identity: str, *, with_input: bool) -> None:
         uid = self._uids.acquire()
-        if self._mounts is not None and self._prefork is not None:
+        if self._mounts is not None:
             cell: Cell = BubblewrapCell(identity, uid, self._mounts, self._prefork, self._selector)
         else:
             cell = LandlockCell(identity, uid, self._config, self._cgroups.create(self._config.limits))
@@ -165,7 +164,7 @@ class Launcher:
                 return
             if pid == 0:
                 break
-            if self._prefork is not None and self._prefork.pid == pid:
+            if pid == self._prefork.pid:
                 self._prefork.handle_exit()
             cell = self._by_pid.pop(pid, None)
             if cell is None:
@@ -186,7 +185,7 @@ class Launcher:
     def _kill_orphans(self) -> None:
         """Kill adopted children: they have outlived their run."""
         for pid in process_tree.children(os.getpid()):
-            if pid not in self._by_pid and not (self._prefork is not None and self._prefork.pid == pid):
+            if pid not in self._by_pid and pid != self._prefork.pid:
                 kill(pid)
 
     def _remove(self, cell: Cell) -> None:
@@ -209,8 +208,7 @@ class Launcher:
         for cell in self._cells.values():
             with suppress(OSError):
                 cell.close()
-        if self._prefork is not None:
-            self._prefork.close()
+        self._prefork.close()
         if self._mounts is not None:
             self._mounts.close()
         elif self._config.backend != "bubblewrap":

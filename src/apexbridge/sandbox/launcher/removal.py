@@ -6,7 +6,9 @@ import stat
 from collections.abc import Iterator
 from contextlib import suppress
 
-_OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+from apexbridge.sandbox.launcher.syscalls import opened
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
 def remove_tree(path: str) -> None:
@@ -20,34 +22,28 @@ def remove_tree(path: str) -> None:
             os.unlink(path)
             return
         os.chmod(path, 0o700)
-        top = os.open(path, _OPEN_FOLDER)
-        try:
+        with opened(path, _FOLDER) as top:
             numbers = itertools.count()
             pending = ["."]
             while pending:
                 name = pending.pop()
                 with suppress(OSError):
-                    pending += _unlink_files(name, top, numbers)
+                    with opened(name, _FOLDER, top) as folder:
+                        pending += _unlink_files(folder, top, numbers)
                     os.rmdir(name, dir_fd=top)
-        finally:
-            os.close(top)
         os.rmdir(path)
 
 
-def _unlink_files(folder_name: str, top: int, numbers: Iterator[int]) -> list[str]:
+def _unlink_files(folder: int, top: int, numbers: Iterator[int]) -> list[str]:
     """Unlink the files of a folder and move its subfolders to the top; returns their new names."""
     moved: list[str] = []
-    folder = os.open(folder_name, _OPEN_FOLDER, dir_fd=top)
-    try:
-        for name in os.listdir(folder):
-            with suppress(OSError):
-                if stat.S_ISDIR(os.lstat(name, dir_fd=folder).st_mode):
-                    os.chmod(name, 0o700, dir_fd=folder)  # without write permission it can neither be moved nor emptied
-                    target = f".removing-{os.getpid()}-{next(numbers)}"
-                    os.rename(name, target, src_dir_fd=folder, dst_dir_fd=top)
-                    moved.append(target)
-                else:
-                    os.unlink(name, dir_fd=folder)
-    finally:
-        os.close(folder)
+    for name in os.listdir(folder):
+        with suppress(OSError):
+            if stat.S_ISDIR(os.lstat(name, dir_fd=folder).st_mode):
+                os.chmod(name, 0o700, dir_fd=folder)  # without write permission it can be neither moved nor emptied
+                target = f".removing-{os.getpid()}-{next(numbers)}"
+                os.rename(name, target, src_dir_fd=folder, dst_dir_fd=top)
+                moved.append(target)
+            else:
+                os.unlink(name, dir_fd=folder)
     return moved

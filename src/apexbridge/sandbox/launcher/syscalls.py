@@ -3,7 +3,8 @@
 import ctypes
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -72,6 +73,16 @@ class _Filter(ctypes.Structure):
 
 class _FileSystemStatus(ctypes.Structure):
     _fields_ = (("type", ctypes.c_long), ("others", ctypes.c_char * 248))
+
+
+@contextmanager
+def opened(path: str, flags: int, dir_fd: int | None = None) -> Iterator[int]:
+    """A descriptor that is closed at the end of the block."""
+    descriptor = os.open(path, flags | os.O_CLOEXEC, dir_fd=dir_fd)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def unshare(flags: int) -> None:
@@ -156,11 +167,9 @@ def restrict_with_landlock(
     ruleset = _call("landlock_create_ruleset", _Ruleset(files=files, network=network, scopes=scopes), size, 0)
     try:
         for path, allowed in rules:
-            try:
-                parent = os.open(path, os.O_PATH | os.O_CLOEXEC)
-            except OSError:
+            if not os.path.exists(path):
                 continue
-            try:
+            with opened(path, os.O_PATH) as parent:
                 status = os.fstat(parent)
                 identity = [status.st_dev, status.st_ino]
                 if identities and list(identities.get(path, identity)) != identity:
@@ -168,8 +177,6 @@ def restrict_with_landlock(
                 possible = files if stat.S_ISDIR(status.st_mode) else files & _LANDLOCK_FILE_RIGHTS
                 rule = _PathRule(allowed=allowed & possible, parent=parent)
                 _call("landlock_add_rule", ruleset, _LANDLOCK_RULE_PATH_BENEATH, rule, 0)
-            finally:
-                os.close(parent)
         _call("landlock_restrict_self", ruleset, 0)
     finally:
         os.close(ruleset)
