@@ -23,12 +23,12 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 def collect_artifacts(
     workspace: int,
-    target: Path,
+    secrets: Sequence[str] = (),
     *,
+    target: Path,
     limit: int = MAX_BYTES,
     disk: Disk | None = None,
     caller: str = "",
-    secrets: Sequence[str] = (),
 ) -> tuple[list[RunFile], list[str]]:
     """Copy regular files from the workspace's `output/`; returns them, sorted, and a warning for each that was skipped.
 

@@ -102,7 +102,7 @@ async def diagnose(settings: SandboxSettings) -> Diagnosis:
             results = await run_all_checks(session)
             started = [await _test_runtime(session, name) for name in _HELLO]
         finally:
-            await session.launcher.stop()
+            await session.close()
     guarantees = [_finding(guarantee, session, results, settings) for guarantee in GUARANTEES]
     ok = session is not None and all(finding.held for finding in guarantees if finding.required)
     healthy = ok and all(finding.held for finding in guarantees) and all(runtime.works for runtime in started)

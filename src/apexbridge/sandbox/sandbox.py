@@ -8,19 +8,21 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from apexbridge.disk import Disk
 from apexbridge.errors import ServerError, SkillPermissionError
+from apexbridge.sandbox.artifacts import collect_artifacts
 from apexbridge.sandbox.config import SandboxSettings
 from apexbridge.sandbox.models import ExecutionResult, Grants, Job, LaunchError
 from apexbridge.sandbox.outcome import Ending, failure_of
 from apexbridge.sandbox.output import OutputListener
 from apexbridge.sandbox.queue import RunQueue
 from apexbridge.sandbox.run_input import arguments, input_json
-from apexbridge.sandbox.runtimes import Runtimes, runtime_name
+from apexbridge.sandbox.runtimes import Runtimes
 from apexbridge.sandbox.selection import open_best_session
-from apexbridge.sandbox.session import FinishedJob, OnStart, SandboxSession, WarmPool
+from apexbridge.sandbox.session import Collect, FinishedJob, OnStart, SandboxSession
 
 
 class Sandbox:
@@ -33,7 +35,6 @@ class Sandbox:
         self._disk = disk
         self._runtimes = Runtimes(self.settings.path)
         self._session: SandboxSession | None = None
-        self._pool: WarmPool | None = None
         self._opening = asyncio.Lock()
         self._is_closed = False
 
@@ -59,7 +60,6 @@ class Sandbox:
                 await self._stop()
                 await asyncio.to_thread(self._runtimes.discover)
                 self._session = await open_best_session(self.settings, self._runtimes)
-                self._pool = WarmPool(self._session, self.settings.warm)
             return self._session
 
     @property
@@ -69,9 +69,8 @@ class Sandbox:
         return node.version if node else None
 
     async def warm_up(self) -> None:
-        await self.ready()
-        if self._pool is not None:
-            await self._pool.wait_until_full()
+        session = await self.ready()
+        await session.pool.wait_until_full()
 
     async def check(self, job: Job, *, caller: str = "") -> None:
         """Refuse a job that cannot be run, before it is accepted.
@@ -103,6 +102,10 @@ class Sandbox:
 
         When the job's turn comes, `grants` is called for its grants and `on_start` with a function that cancels it.
         """
+        collect: Collect | None = None
+        if artifacts is not None:
+            limit = self.settings.limits.disk_bytes
+            collect = partial(collect_artifacts, target=artifacts, limit=limit, disk=self._disk, caller=caller)
         async with self.queue.turn(caller, is_reserved=is_reserved):
             _check_readable(job)
             if grants is not None:
@@ -110,10 +113,15 @@ class Sandbox:
             session = await self.ready()
             begun = time.monotonic()
             try:
-                finished = await self._run(session, job, caller, artifacts, listener, on_start)
+                finished = await session.run(job, collect=collect, listener=listener, on_start=on_start)
+            except LaunchError as error:
+                finished = FinishedJob(ending=Ending(code=None), stderr=str(error))
+            except OSError as error:  # the server has no descriptors or memory for pipes: not the job's fault
+                raise ServerError(
+                    f"The run could not be started: {error.strerror}. Try again later.", code="SANDBOX_UNAVAILABLE"
+                ) from error
             finally:
-                if self._pool is not None:
-                    self._pool.fill()
+                session.pool.fill()
             duration = round((time.monotonic() - begun) * 1000)
         failure = failure_of(finished.ending, finished.stderr, output_limit=self.settings.limits.output_bytes)
         has_started = finished.ending.code is not None or finished.ending.verdict is not None
@@ -134,49 +142,10 @@ class Sandbox:
             warnings=[*job.warnings, *finished.warnings],
         ).of_skill(job.skill)
 
-    async def _run(
-        self,
-        session: SandboxSession,
-        job: Job,
-        caller: str,
-        artifacts: Path | None,
-        listener: OutputListener | None,
-        on_start: OnStart | None,
-    ) -> FinishedJob:
-        begun = asyncio.get_running_loop().time()
-        name = runtime_name(job.script)
-        try:
-            runtime = session.runtimes.get(name)
-            if runtime is None:
-                raise LaunchError(f"there is no {name} on this host")
-            session.check_supported(job)
-            # Input files, granted hosts and granted paths must be known when a cell starts.
-            needs_own_cell = bool(job.files or job.grants.hosts or job.grants.paths)
-            return await session.run(
-                job,
-                runtime,
-                begun=begun,
-                warm_cell=self._pool.take(name) if self._pool and not needs_own_cell else None,
-                artifacts=artifacts,
-                disk=self._disk,
-                caller=caller,
-                listener=listener,
-                on_start=on_start,
-            )
-        except LaunchError as error:
-            return FinishedJob(ending=Ending(code=None), stderr=str(error))
-        except OSError as error:  # the server has no descriptors or memory for pipes: not the job's fault
-            raise ServerError(
-                f"The run could not be started: {error.strerror}. Try again later.", code="SANDBOX_UNAVAILABLE"
-            ) from error
-
     async def _stop(self) -> None:
-        pool, self._pool = self._pool, None
-        if pool is not None:
-            await pool.close()
         session, self._session = self._session, None
         if session is not None:
-            await session.launcher.stop()
+            await session.close()
 
 
 def _check_readable(job: Job) -> None:

@@ -12,7 +12,7 @@ import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from apexbridge.sandbox.launcher.process_tree import all_processes
 from apexbridge.sandbox.launcher_client import LauncherClient
 from apexbridge.sandbox.models import Job, LaunchError
 from apexbridge.sandbox.outcome import last_line
-from apexbridge.sandbox.runtimes import Runtimes, runtime_name
+from apexbridge.sandbox.runtimes import Runtimes
 from apexbridge.sandbox.seccomp import refused_numbers
 from apexbridge.sandbox.session import FinishedJob, SandboxSession
 
@@ -57,10 +57,13 @@ async def open_best_session(settings: SandboxSettings, runtimes: Runtimes) -> Sa
     rejected: dict[BackendName, str] = {}
     for name in candidates(settings):
         try:
-            return replace(await open_session(name, settings, runtimes), rejected=rejected)
+            session = await open_session(name, settings, runtimes)
         except LaunchError as error:
             rejected[name] = str(error)
             logger.info("sandbox backend %s cannot be used: %s", name, error)
+        else:
+            session.rejected = rejected
+            return session
     reasons = "; ".join(f"{name}: {reason} ({ADVICE[name]})" for name, reason in rejected.items())
     raise ServerError(
         f"No sandbox is available, so scripts are not run. {reasons}. Run `apex doctor` for details.",
@@ -86,13 +89,7 @@ async def open_session(name: BackendName, settings: SandboxSettings, runtimes: R
         raise LaunchError(f"it does not enforce what is required: {', '.join(missing)}")
     launcher = LauncherClient(backend.launcher)
     await launcher.start()
-    session = SandboxSession(
-        launcher=launcher,
-        backend=backend.with_cgroups(launcher.cgroup_controllers),
-        runtimes=runtimes,
-        limits=settings.limits,
-        path=settings.path,
-    )
+    session = SandboxSession(launcher, backend.with_cgroups(launcher.cgroup_controllers), runtimes, settings)
     try:
         results = await run_quick_checks(session)
         failed = [name for name, result in results.items() if not result.held and name in settings.require]
@@ -128,13 +125,8 @@ async def run_quick_checks(session: SandboxSession) -> dict[str, CheckResult]:
 
 
 async def run_canary(session: SandboxSession, script: str, canary_input: dict[str, Any] | None = None) -> FinishedJob:
-    """Raise LaunchError if there is no interpreter for the script, or if the cell cannot be created."""
-    name = runtime_name(script)
-    runtime = session.runtimes.get(name)
-    if runtime is None:
-        raise LaunchError(f"the self-test needs {name}, which is not on this host")
     job = Job(skill="canary", folder=_CANARIES, script=script, input=canary_input or {}, timeout_ms=TIMEOUT_MS)
-    return await session.run(job, runtime, begun=asyncio.get_running_loop().time())
+    return await session.run(job)
 
 
 async def _check_memory(session: SandboxSession) -> CheckResult:

@@ -3,15 +3,13 @@
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from apexbridge._tasks import run_to_completion
-from apexbridge.disk import Disk
-from apexbridge.sandbox.artifacts import collect_artifacts
+from apexbridge.errors import ServerError
 from apexbridge.sandbox.backends import Backend
-from apexbridge.sandbox.config import BackendName, SandboxLimits
+from apexbridge.sandbox.config import BackendName, SandboxSettings
 from apexbridge.sandbox.launcher.protocol import StartRequest
 from apexbridge.sandbox.launcher_client import CellHandle, LauncherClient
 from apexbridge.sandbox.masking import secret_patterns
@@ -27,10 +25,12 @@ from apexbridge.sandbox.run_input import (
     environment,
     input_json,
 )
-from apexbridge.sandbox.runtimes import WARM_RUNTIMES, Runtime, RuntimeName, Runtimes, shell_for
+from apexbridge.sandbox.runtimes import WARM_RUNTIMES, Runtime, RuntimeName, Runtimes, runtime_name, shell_for
 from apexbridge.sandbox.supervisor import Supervisor
 
 Cancel = Callable[[], None]
+Collect = Callable[[int, Sequence[str]], tuple[list[RunFile], list[str]]]
+"""Collects artifacts from an open workspace, except for those that contain a secret."""
 OnStart = Callable[[Cancel], None]
 """Called when a job starts, with a function that cancels it."""
 logger = logging.getLogger(__name__)
@@ -46,16 +46,24 @@ class FinishedJob:
     warnings: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxSession:
-    launcher: LauncherClient
-    backend: Backend
-    runtimes: Runtimes
-    limits: SandboxLimits
-    path: str
-    """PATH of the runs."""
-    rejected: Mapping[BackendName, str] = field(default_factory=dict)
-    """Better backends, and why they cannot be used."""
+    """Runs jobs with one launcher."""
+
+    def __init__(
+        self, launcher: LauncherClient, backend: Backend, runtimes: Runtimes, settings: SandboxSettings
+    ) -> None:
+        self.launcher = launcher
+        self.backend = backend
+        self.runtimes = runtimes
+        self.limits = settings.limits
+        self.pool = WarmPool(self, settings.warm)
+        self.rejected: Mapping[BackendName, str] = {}
+        """Better backends, and why they cannot be used."""
+        self._path = settings.path
+
+    async def close(self) -> None:
+        await self.pool.close()
+        await self.launcher.stop()
 
     async def open_warm_cell(self, runtime: Runtime) -> CellHandle:
         """A cell with a started interpreter that has no job yet."""
@@ -64,7 +72,7 @@ class SandboxSession:
             workspace = self._workspace(cell)
             request = StartRequest(
                 command=self._loader_command(runtime, cell),
-                environment=base_environment(workspace, self.path),
+                environment=base_environment(workspace, self._path),
                 workspace=workspace,
             )
             await cell.start(request, with_job=True)
@@ -76,21 +84,21 @@ class SandboxSession:
     async def run(
         self,
         job: Job,
-        runtime: Runtime,
         *,
-        begun: float,
-        warm_cell: CellHandle | None = None,
-        artifacts: Path | None = None,
-        disk: Disk | None = None,
-        caller: str = "",
+        collect: Collect | None = None,
         listener: OutputListener | None = None,
         on_start: OnStart | None = None,
     ) -> FinishedJob:
-        """Run a job to its end; its timeout counts from `begun`, a time of the event loop's clock."""
+        """Run a job to its end. Raises LaunchError if it cannot be started."""
+        deadline = asyncio.get_running_loop().time() + job.timeout_ms / 1000
+        runtime = self._runtime_for(job)
+        # Input files, granted hosts and granted paths must be known when a cell starts.
+        needs_own_cell = bool(job.files or job.grants.hosts or job.grants.paths)
+        warm_cell = None if needs_own_cell else self.pool.take(runtime.name)
         cell = warm_cell or await self.launcher.open_cell(with_input=bool(job.files))
         secrets = secret_patterns(job.grants.secrets)
         output = RunOutput(self.limits.output_bytes, secrets=secrets, listener=listener)
-        supervisor = Supervisor(cell, output, deadline=begun + job.timeout_ms / 1000)
+        supervisor = Supervisor(cell, output, deadline=deadline)
         try:
             if on_start is not None:
                 on_start(lambda: supervisor.kill_for("cancelled"))
@@ -105,16 +113,8 @@ class SandboxSession:
                 ending = await supervisor.wait()
             stdout, stderr = output.finish()
             files, warnings = list[RunFile](), list[str]()
-            if artifacts is not None and cell.is_open:
-                collecting = asyncio.to_thread(
-                    collect_artifacts,
-                    cell.opened.result()[0],
-                    artifacts,
-                    limit=self.limits.disk_bytes,
-                    disk=disk,
-                    caller=caller,
-                    secrets=secrets,
-                )
+            if collect is not None and cell.is_open:
+                collecting = asyncio.to_thread(collect, cell.opened.result()[0], secrets)
                 files, warnings = await run_to_completion(collecting)
             return FinishedJob(
                 ending=ending,
@@ -128,12 +128,17 @@ class SandboxSession:
             supervisor.stop()
             self.launcher.close_in_background(cell)
 
-    def check_supported(self, job: Job) -> None:
-        """Raise LaunchError for a grant or layer that this backend cannot provide, instead of ignoring it."""
+    def _runtime_for(self, job: Job) -> Runtime:
+        """Raise LaunchError if there is none, or for a grant or layer that this backend cannot provide."""
+        name = runtime_name(job.script)
+        runtime = self.runtimes.get(name)
+        if runtime is None:
+            raise LaunchError(f"there is no {name} on this host")
         missing = [kind for kind in job.layers if kind not in self.backend.layer_paths]
         missing += ["granted hosts"] if job.grants.hosts and not self.backend.has_namespaces else []
         if missing:
             raise LaunchError(f"the {self.backend.launcher.backend} sandbox cannot provide: {', '.join(missing)}")
+        return runtime
 
     async def _start(self, job: Job, runtime: Runtime, cell: CellHandle, text: str) -> bytes | None:
         """Start a cold cell; returns the job for the loader if the runtime uses one."""
@@ -167,7 +172,7 @@ class SandboxSession:
         return encode_job(script, layer, arguments(job), self._environment(job, cell, text))
 
     def _environment(self, job: Job, cell: CellHandle, text: str) -> dict[str, str]:
-        base = base_environment(self._workspace(cell), self.path)
+        base = base_environment(self._workspace(cell), self._path)
         return environment(job, base, skill_path=self._skill_path(cell), input_text=text)
 
     def _loader_command(self, runtime: Runtime, cell: CellHandle) -> list[str]:
@@ -231,5 +236,5 @@ class WarmPool:
                 runtime = self._session.runtimes.get(name)
                 while runtime is not None and len(cells) < self._size:
                     cells.append(await self._session.open_warm_cell(runtime))
-        except (LaunchError, OSError) as error:
+        except (LaunchError, ServerError, OSError) as error:
             logger.warning("no warm sandbox could be started: %s", error)
