@@ -18,9 +18,9 @@ from apexbridge.errors import ServerError
 
 MB = 1024 * 1024
 RESERVE_BYTES = 256 * MB
-"""Free space reserved for the database, the audit log and administration."""
+"""Free space for the database, the audit log and administration."""
 RESERVE_FILES = 4096
-"""Free inodes that are reserved, on file systems with a fixed number of them."""
+"""Free inodes for the same, on file systems with a fixed number of them."""
 BLOCK_BYTES = 4096
 BALLAST_BYTES = 8 * MB
 MEASURE_AGAIN_SECONDS = 60.0
@@ -60,10 +60,9 @@ class Disk:
         """Whether a caller's usage is known, so that no files have to be scanned."""
         if not self._is_counted(caller):
             return True
-        # With open claims, a refused caller is not measured again: a scan would miscount them.
-        if caller not in self._measured or caller not in self._refused or self._open[caller]:
-            return caller in self._measured
-        return time.monotonic() - self._measured[caller] <= MEASURE_AGAIN_SECONDS
+        if caller in self._refused and not self._open[caller]:  # a scan would miscount open claims
+            return time.monotonic() - self._measured[caller] <= MEASURE_AGAIN_SECONDS
+        return caller in self._measured
 
     def used_by(self, caller: str) -> int:
         """Bytes that a key uses on the disk, including claims; 0 without a quota."""
@@ -105,25 +104,6 @@ class Disk:
     def release(self, caller: str, size: int) -> None:
         self.add(caller, -size)
 
-    def _take(self, caller: str, folder: Path, size: int, *, at_least: int, grows_by: int) -> int:
-        """Claim up to `size` bytes; returns the number granted. Raises STORAGE_FULL if that is below `at_least`."""
-        with self._lock:
-            granted = size
-            if grows_by > 0 or size > SMALL_BYTES:
-                granted = min(granted, max(0, _available_bytes(folder) - self._pending))
-                if granted < at_least:
-                    raise ServerError(
-                        f"The server's disk has less than {RESERVE_BYTES // MB} MB free, which it keeps for itself. "
-                        "Nothing was written. Delete runs that are no longer needed, or free some space on the server.",
-                        code="STORAGE_FULL",
-                    )
-            if self._is_counted(caller) and grows_by > 0:
-                granted = min(granted, max(0, self._quota - self._used[caller] + size - grows_by))
-                if granted < at_least:
-                    raise self._over_quota(caller)
-            self._count(caller, pending=granted, used=granted)
-            return granted
-
     def _count(self, caller: str, *, pending: int, used: int) -> None:
         with self._lock:
             self._pending += pending
@@ -163,7 +143,21 @@ class Claim:
         return self._take(size, at_least=0, grows_by=size)
 
     def _take(self, size: int, *, at_least: int, grows_by: int) -> int:
-        granted = self._disk._take(self._caller, self._folder, size, at_least=at_least, grows_by=grows_by)
+        disk, caller, granted = self._disk, self._caller, size
+        with disk._lock:
+            if grows_by > 0 or size > SMALL_BYTES:
+                granted = min(granted, max(0, _available_bytes(self._folder) - disk._pending))
+                if granted < at_least:
+                    raise ServerError(
+                        f"The server's disk has less than {RESERVE_BYTES // MB} MB free, which it keeps for itself. "
+                        "Nothing was written. Delete runs that are no longer needed, or free some space on the server.",
+                        code="STORAGE_FULL",
+                    )
+            if disk._is_counted(caller) and grows_by > 0:
+                granted = min(granted, max(0, disk._quota - disk._used[caller] + size - grows_by))
+                if granted < at_least:
+                    raise disk._over_quota(caller)
+            disk._count(caller, pending=granted, used=granted)
         self._pending += granted
         self._unkept += granted
         return granted

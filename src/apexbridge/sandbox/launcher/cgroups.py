@@ -19,6 +19,8 @@ _SERVER = "apexbridge-server"
 """The group of the server's own processes: in version 2, a group that delegates controllers may not contain any."""
 _KERNEL_BYTES = 64 * 1024 * 1024
 """For kernel memory of a run; its workspace counts too."""
+_OWN_PROCESSES = 8
+"""Of the sandbox, which count too."""
 _SHARES = {"cpu.shares": 512, "cpu.weight": 50}
 """Under contention, all runs together get half the CPU time of one busy process outside."""
 
@@ -79,21 +81,15 @@ class Cgroups:
 
     def create(self, limits: Limits) -> RunCgroup:
         self._count += 1
+        memory, processes = limits.memory + limits.disk + _KERNEL_BYTES, limits.processes + _OWN_PROCESSES
+        values = {"memory.limit_in_bytes": memory, "memory.max": memory, "memory.swap.max": 0, "pids.max": processes}
         group = RunCgroup()
         for parent in dict.fromkeys(self._parents.values()):
             folder = parent / str(self._count)
             with suppress(OSError):
                 folder.mkdir()
                 group.folders.append(folder)
-                _write_values(
-                    folder,
-                    {
-                        "memory.limit_in_bytes": limits.memory + limits.disk + _KERNEL_BYTES,
-                        "memory.max": limits.memory + limits.disk + _KERNEL_BYTES,
-                        "memory.swap.max": 0,
-                        "pids.max": limits.processes + 8,  # the sandbox's own processes count too
-                    },
-                )
+                _write_values(folder, values)
         return group
 
     def close(self) -> None:

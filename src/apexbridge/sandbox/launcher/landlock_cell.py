@@ -101,7 +101,7 @@ class LandlockCell(Cell):
         return []
 
     def attach(self, skill: str, layers: Mapping[str, str], folder: Sequence[int] | None) -> None:
-        raise OSError("a run without namespaces cannot be given a skill later")
+        raise OSError("a run without namespaces cannot get its skill after the start")
 
     def kill(self) -> None:
         """Have the keeper kill everything; the keeper itself exits last."""
