@@ -8,14 +8,7 @@ from apexbridge.sandbox.config import GUARANTEES, Guarantee, SandboxSettings
 from apexbridge.sandbox.models import LaunchError
 from apexbridge.sandbox.outcome import last_line
 from apexbridge.sandbox.runtimes import RuntimeName, Runtimes
-from apexbridge.sandbox.selection import (
-    ADVICE,
-    CheckResult,
-    candidates,
-    open_session,
-    run_all_checks,
-    run_canary,
-)
+from apexbridge.sandbox.selection import ADVICE, CheckResult, candidates, open_session, run_all_checks, run_canary
 from apexbridge.sandbox.session import SandboxSession
 from apexbridge.wire import WireModel
 

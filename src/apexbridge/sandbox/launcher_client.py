@@ -161,11 +161,7 @@ class LauncherClient:
         return self._process.pid if self._process else None
 
     async def start(self) -> None:
-        """Start the process and wait until it is ready to create cells.
-
-        Raises:
-            LaunchError: this host does not allow it; the message says what failed.
-        """
+        """Start the process and wait until it can create cells. Raises LaunchError if this host does not allow it."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         # Stays empty on disk: the launcher mounts a tmpfs over it in its own namespace.

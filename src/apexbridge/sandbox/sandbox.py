@@ -48,11 +48,7 @@ class Sandbox:
             await self._stop()
 
     async def ready(self) -> SandboxSession:
-        """The session, opened and tested; opened again if its launcher has ended.
-
-        Raises:
-            ServerError: SANDBOX_UNAVAILABLE.
-        """
+        """The session, opened and tested; opened again if its launcher has ended. Raises SANDBOX_UNAVAILABLE."""
         async with self._opening:
             if self._is_closed:
                 raise ServerError("The server is stopping.", code="SANDBOX_UNAVAILABLE")
@@ -73,13 +69,7 @@ class Sandbox:
         await session.pool.wait_until_full()
 
     async def check(self, job: Job, *, caller: str = "") -> None:
-        """Refuse a job that cannot be run, before it is accepted.
-
-        Raises:
-            ServerError: SANDBOX_UNAVAILABLE, or QUEUE_FULL.
-            SkillPermissionError: the script cannot be read.
-            InvalidInputError: the arguments or the input cannot be passed to the script.
-        """
+        """Refuse a job that cannot be run: SANDBOX_UNAVAILABLE, QUEUE_FULL, SkillPermissionError, InvalidInputError."""
         self.queue.check_capacity(caller)
         await self.ready()
         _check_readable(job)

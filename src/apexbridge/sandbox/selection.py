@@ -49,11 +49,7 @@ class CheckResult:
 
 
 async def open_best_session(settings: SandboxSettings, runtimes: Runtimes) -> SandboxSession:
-    """Open a session with the best backend that this host allows.
-
-    Raises:
-        ServerError: SANDBOX_UNAVAILABLE; the message says what is missing and what to do.
-    """
+    """Open a session with the best backend that this host allows, or raise SANDBOX_UNAVAILABLE with what to do."""
     rejected: dict[BackendName, str] = {}
     for name in candidates(settings):
         try:
@@ -77,11 +73,7 @@ def candidates(settings: SandboxSettings) -> list[BackendName]:
 
 
 async def open_session(name: BackendName, settings: SandboxSettings, runtimes: Runtimes) -> SandboxSession:
-    """Start a launcher with one backend and run the self-test.
-
-    Raises:
-        LaunchError: this host does not allow the backend, or a required guarantee does not hold.
-    """
+    """Start a launcher with one backend and run the self-test. Raises LaunchError if the backend cannot be used."""
     if name != "bubblewrap" and os.getuid() == 0:
         runtimes = runtimes.reachable_by_all()
     backend = create_backend(name, runtimes, settings.limits, settings.path)

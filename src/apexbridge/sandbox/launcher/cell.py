@@ -45,10 +45,7 @@ class Cell(ABC):
 
     @abstractmethod
     def start(self, request: StartRequest, files: Sequence[int]) -> list[int]:
-        """Start the run; returns listening sockets of granted hosts.
-
-        `files` become its stdin, stdout, stderr and, if there is a fourth, its job pipe.
-        """
+        """Start the run with `files` as its first descriptors; returns listening sockets of granted hosts."""
 
     @abstractmethod
     def attach(self, skill: str, layers: Mapping[str, str], folder: Sequence[int] | None) -> None:
