@@ -35,10 +35,10 @@ from apexbridge.errors import STATUS_OF_CODE
 from apexbridge.llm import client, response
 from apexbridge.retrieval.matches import SearchAnswer
 from apexbridge.sandbox.artifacts import MAX_BYTES, MAX_DEPTH, MAX_FILES
+from apexbridge.sandbox.backends import FIRST_UID, NICENESS, SLACK_BYTES
 from apexbridge.sandbox.config import GUARANTEES, MB
 from apexbridge.sandbox.launcher.main import MAX_UIDS, WATCH_SECONDS
-from apexbridge.sandbox.launcher_client import FIRST_UID, NICENESS, SLACK_BYTES
-from apexbridge.sandbox.layers.store import MAX_LAYER_BYTES
+from apexbridge.sandbox.layers import MAX_LAYER_BYTES
 from apexbridge.sandbox.models import ErrorCode, ExecutionResult
 from apexbridge.sandbox.run_input import MAX_INPUT_BYTES, MAX_INPUT_FILES
 from apexbridge.sandbox.seccomp import refused_numbers

@@ -13,7 +13,7 @@ from apexbridge._tasks import in_thread, run_to_completion
 from apexbridge._time import from_ms
 from apexbridge.disk import Disk
 from apexbridge.errors import InvalidInputError, SkillError, SkillNotFoundError, SkillParseError
-from apexbridge.sandbox.layers.store import LayerStore
+from apexbridge.sandbox.layers import LayerStore
 from apexbridge.sandbox.models import ExecutionResult
 from apexbridge.skills.config import SkillManagerConfig, SkillsSettings
 from apexbridge.skills.files import is_there, open_beneath, replace_file
