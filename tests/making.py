@@ -18,7 +18,7 @@ from apexbridge.skills.store.catalog import Catalog
 from apexbridge.skills.store.indexer import IndexDocument, SkillIndex
 from apexbridge.storage.approvals import SqliteApprovals
 from apexbridge.storage.database import Database
-from apexbridge.tools.approvals import Approvals as Confirmation
+from apexbridge.tools.approvals import Approvals
 from apexbridge.tools.registry import ToolRegistry
 
 MEGABYTE = 1024 * 1024
@@ -196,14 +196,14 @@ class WatchedIndex:
 def skill_manager(data_dir: Path, database: Database, index: SkillIndex, **settings: Any) -> SkillManager:
     """A manager without a sandbox: it installs and renders skills, and runs none."""
     skills = SkillsSettings(**settings)
-    confirmation = Confirmation(SqliteApprovals(database), enabled=skills.confirm_dangerous)
+    approvals = Approvals(SqliteApprovals(database), enabled=skills.confirm_dangerous)
     return SkillManager(
         data_dir=data_dir,
         database=database,
         catalog=Catalog(database, skills.default_mode),
         index=index,
-        tools=ToolRegistry(confirmation=confirmation),
-        confirmation=confirmation,
+        tools=ToolRegistry(approvals=approvals),
+        approvals=approvals,
         tracker=None,
         disk=Disk(data_dir),
         settings=skills,

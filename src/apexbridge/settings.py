@@ -108,7 +108,7 @@ class Settings(BaseSettings):
     enable_direct_mode: bool = Field(default=True, description="Whether direct skills may return their instructions.")
     default_profile: Profile = Field(default="seed", description="How archives are read: seed, lenient or strict.")
     require_entry_script: bool = Field(default=False, description="Refuse packages whose scripts/ has no entry script.")
-    confirm_dangerous: bool = Field(default=True, description="Whether dangerous skills need a confirmation to run.")
+    confirm_dangerous: bool = Field(default=True, description="Whether dangerous skills need approval to run.")
     workspace_root: Path | None = Field(
         default=None, description="Folder that file tools and input files are taken from; `<data-dir>/workspace`."
     )

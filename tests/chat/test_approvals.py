@@ -171,7 +171,7 @@ def test_anything_but_a_yes_is_a_no(server: Live, upstream: Upstream, answer: An
 def test_an_answer_that_comes_when_nobody_knows_the_question_any_more_is_a_no(server: Live, upstream: Upstream) -> None:
     model, before = play(upstream), runs(server)
     first = server.answer(False, model, [USER], x_bridge={"approvals": "tool"})
-    server.do(server.bridge.confirmation.forget("skill:wipe"))
+    server.do(server.bridge.approvals.forget("skill:wipe"))
     second = server.answer(False, model, come_back(first, {"approve": True}), x_bridge={"approvals": "tool"})
     assert "did not agree" in second["content"]
     assert runs(server) == before
@@ -315,4 +315,4 @@ def test_requests_that_wait_are_woken_by_the_decision_and_bounded(
 
 
 def _listeners(server: Live) -> int:
-    return sum(map(len, server.bridge.confirmation._listeners.values()))
+    return sum(map(len, server.bridge.approvals._listeners.values()))

@@ -13,8 +13,8 @@ from starlette.types import Message
 
 from apexbridge.bridge import Bridge
 from apexbridge.errors import RequestError
-from apexbridge.skills.runs.input_files import UploadStore
 from apexbridge.skills.runs import input_files
+from apexbridge.skills.runs.input_files import UploadStore
 from apexbridge.storage.runs import RunFilter
 from apexbridge.surfaces.http.app import create_app
 from apexbridge.surfaces.http.middleware import limits

@@ -56,7 +56,7 @@ from apexbridge.storage.database import Database
 from apexbridge.storage.directory import storage_faults
 from apexbridge.storage.grants import GrantStore
 from apexbridge.storage.statistics import CallStatisticsStore
-from apexbridge.tools.approvals import Approvals as Confirmation
+from apexbridge.tools.approvals import Approvals
 from apexbridge.tools.naming import skill_tool_id
 from apexbridge.tools.registry import ToolRegistry
 from apexbridge.tools.tool import Tool
@@ -76,14 +76,14 @@ class SkillManager:
         catalog: Catalog,
         index: SkillIndex,
         tools: ToolRegistry,
-        confirmation: Confirmation,
+        approvals: Approvals,
         tracker: RunTracker | None,
         disk: Disk,
         settings: SkillsSettings | None = None,
     ) -> None:
         settings = settings or SkillsSettings()
         self.tools = tools
-        self.confirmation = confirmation
+        self.approvals = approvals
         self.grants = SkillGrants(GrantStore(database), SecretStore(data_dir / "secrets.json"), data_dir=data_dir)
         self.layers = SkillLayers(LayerStore(data_dir / "layers"))
         self._settings = settings
@@ -266,7 +266,7 @@ class SkillManager:
     async def _forget(self, name: str) -> None:
         """Delete the grants and approvals of a removed skill."""
         await self.grants.forget(name)
-        await self.confirmation.forget(skill_tool_id(name))
+        await self.approvals.forget(skill_tool_id(name))
 
     # -------------------------------------------------------------------------------------------- edit, reload
     async def update_skill_description(self, name: str, description: str | Mapping[str, Any]) -> Receipt:

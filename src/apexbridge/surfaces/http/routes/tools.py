@@ -138,20 +138,20 @@ async def switch_tool(id: Id, change: Literal["enable", "disable"], bridge: Serv
 @router.get("/api/approvals")
 async def list_approvals(bridge: ServedBridge) -> list[Approval]:
     """List the pending approvals, the oldest first. Approvals of removed tools are omitted."""
-    return [question for question in await bridge.confirmation.waiting() if bridge.tools.find(question.tool)]
+    return [question for question in await bridge.approvals.waiting() if bridge.tools.find(question.tool)]
 
 
 @router.get("/api/approvals/{id}")
 async def show_approval(id: str, bridge: ServedBridge) -> ApprovalDetail:
     """Show one approval, with the whole call while it is pending."""
-    return await bridge.confirmation.detail(id)
+    return await bridge.approvals.detail(id)
 
 
 @router.post("/api/approvals/{id}")
 async def decide_approval(id: str, request: Request, decision: Decision, bridge: ServedBridge) -> Approval:
     """Approve or deny a call. An approval is valid for one call, until it expires."""
     note(request, detail="approve" if decision.approve else "deny")
-    return await bridge.confirmation.decide(id, approve=decision.approve)
+    return await bridge.approvals.decide(id, approve=decision.approve)
 
 
 def _headers(result: ToolResult) -> dict[str, str]:
