@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -9,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Literal, TypeVar
 
+from apexbridge._fs import replace_file
+from apexbridge._safe_open import open_file_beneath
 from apexbridge._tasks import in_thread, run_to_completion
 from apexbridge._time import from_ms
 from apexbridge.disk import Disk
@@ -16,7 +19,6 @@ from apexbridge.errors import InvalidInputError, SkillError, SkillNotFoundError,
 from apexbridge.sandbox.layers import LayerStore
 from apexbridge.sandbox.models import ExecutionResult
 from apexbridge.skills.config import SkillManagerConfig, SkillsSettings
-from apexbridge.skills.files import is_there, open_beneath, replace_file
 from apexbridge.skills.models import (
     NAME_PATTERN,
     CallStatistics,
@@ -247,7 +249,7 @@ class SkillManager:
                 version=record.version,
                 description=record.description,
                 installed_at=from_ms(record.installed_at),
-                skills=[skill for skill in record.skills if is_there(library.skills / skill)],
+                skills=[skill for skill in record.skills if os.path.lexists(library.skills / skill)],
             )
             for record in library.plugins.all()
         ]
@@ -403,7 +405,7 @@ class SkillManager:
         """
         async with self.store.reading(name) as row:
             try:
-                return await in_thread(open_beneath, self.store.folder(row), path)
+                return await in_thread(open_file_beneath, self.store.folder(row), path)
             except (OSError, ValueError) as error:
                 raise SkillError(f"{name} has no file {path}", code="FILE_NOT_FOUND", skill=name) from error
 
