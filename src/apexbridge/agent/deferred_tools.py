@@ -5,8 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from apexbridge.retrieval.glossary import translated
-from apexbridge.retrieval.text import name_words, tokens
+from apexbridge.retrieval.text import name_words, tokens, translated
 
 Json = dict[str, Any]
 MAX_FOUND = 5

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from apexbridge.retrieval.embedders.embedder import RequestVectors
 from apexbridge.retrieval.embedders.model import Floats, Model
-from apexbridge.retrieval.glossary import translated
 from apexbridge.retrieval.index.memory import MemoryIndex
-from apexbridge.retrieval.text import has_cjk, tokens
+from apexbridge.retrieval.text import has_cjk, tokens, translated
 from apexbridge.retrieval.usage import PastUse
 
 DENSE_WEIGHT = 0.7

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
 
-from apexbridge.retrieval.tags import derive_tags
+from apexbridge.retrieval.text import derive_tags
 from apexbridge.skills.arguments import ScriptArguments
 from apexbridge.skills.models import (
     DefaultMode,
