@@ -18,15 +18,13 @@ class Searchable(Protocol):
     """What can be indexed."""
 
     @property
-    def name(self) -> str:
-        """The key in the index."""
+    def name(self) -> str: ...
 
     @property
     def description(self) -> str: ...
 
     @property
-    def tags(self) -> Sequence[str]:
-        """As declared."""
+    def tags(self) -> Sequence[str]: ...
 
     @property
     def derived_tags(self) -> Sequence[str]:
