@@ -239,4 +239,4 @@ def _top(score: Floats, count: int) -> list[int]:
 
 def _rank_in(values: Floats, slot: int) -> int:
     """1 for the largest."""
-    return int((values > values[slot]).sum()) + 1
+    return int(np.count_nonzero(values > values[slot])) + 1

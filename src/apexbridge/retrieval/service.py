@@ -30,7 +30,7 @@ from apexbridge.retrieval.usage import request_vector
 MAX_REQUEST_CHARACTERS = 4_000
 MAX_RAW_CHARACTERS = 2 * MAX_REQUEST_CHARACTERS
 """Before control characters and repeated white space are removed."""
-SPARE_CANDIDATES = 5
+SPARE_CANDIDATES = 2
 """Ranked beyond the limit, in case some are disabled."""
 CACHED_RANKINGS = 1000
 BATCH = 100
@@ -298,7 +298,7 @@ class ToolRetrievalService:
                 allowed=_allowed(memory.documents, tags, for_model),
                 lexical=mode == "hybrid",
             )
-            without_vector = len(memory) - int(memory.has_vector.sum())
+            without_vector = len(memory) - int(np.count_nonzero(memory.has_vector))
             if without_vector and self._index.unavailable is None:
                 warnings.append(f"{without_vector} of {len(memory)} skills are not indexed by meaning yet.")
             ranking = _Ranking(
