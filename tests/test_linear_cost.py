@@ -19,7 +19,7 @@ from apexbridge.agent.request import read_request
 from apexbridge.agent.tool_refusals import is_about_tools
 from apexbridge.llm.conversion import CompletionBuilder, JoinedFields
 from apexbridge.llm.errors import UpstreamError
-from apexbridge.llm.sse import EventLines
+from apexbridge.llm.response import EventLines
 from apexbridge.llm.text_calls import TextGate, extract_calls
 from apexbridge.llm.tool_modes import neutralised, read_answer
 from apexbridge.llm.turn import Turn

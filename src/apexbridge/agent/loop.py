@@ -5,24 +5,24 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import cache
+from importlib import resources
 from typing import Any
 
 from apexbridge.agent.approvals import Approver, question_for
-from apexbridge.agent.budget import Budget, ChatLimits, StopCause
+from apexbridge.agent.budget import Budget, ChatLimits, StopCause, add_usage, tokens_of
 from apexbridge.agent.chat_events import ChatFinished, Event, PassedThrough, Report, ToolActivity
 from apexbridge.agent.model_turn import GRACE_SECONDS, Answer, Model, ModelCaller
-from apexbridge.agent.records.redaction import log_safe
+from apexbridge.agent.records.content import log_safe
 from apexbridge.agent.request import BadRequestError, ChatRequest
 from apexbridge.agent.suspended_turns import Question, SuspendedTurns
-from apexbridge.agent.system_prompt import own_prompt, with_system
-from apexbridge.agent.token_usage import add_usage, tokens_of
 from apexbridge.agent.tool_calls import Outcome, ToolCaller
 from apexbridge.agent.tool_offer import ServerTools, ToolOffer
 from apexbridge.agent.usage_feedback import UsageFeedback
 from apexbridge.llm.config import Upstream
 from apexbridge.llm.conversion import CompletionBuilder, as_chunk, is_completion
 from apexbridge.llm.errors import UpstreamError, is_too_long
-from apexbridge.llm.mode_memory import ModeMemory
+from apexbridge.llm.tool_modes import ModeMemory, with_system
 from apexbridge.llm.turn import Turn
 from apexbridge.tools.conversation import LOOP_CALLS, Conversation
 from apexbridge.tools.registry import ToolRegistry
@@ -32,6 +32,11 @@ SHORT_CHARACTERS = 1_000
 SAME_CALLS = f"\n[Note: the same calls were made {LOOP_CALLS} times in a row; their results will not change.]"
 CUT_MARK = "\n[cut: too long]"
 logger = logging.getLogger(__name__)
+
+
+@cache
+def default_prompt() -> str:
+    return resources.files("apexbridge.agent").joinpath("prompts/system.md").read_text("utf-8").strip()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,9 +138,10 @@ class _Loop:
         )
 
     def _beginning(self, messages: list[Json]) -> list[Json]:
-        if self._deps.system_prompt is not None:
-            return with_system(messages, self._deps.system_prompt)
-        return with_system(messages, own_prompt()) if self._request.uses_our_tools else messages
+        prompt = self._deps.system_prompt
+        if prompt is None and self._request.uses_our_tools:
+            prompt = default_prompt()
+        return with_system(messages, prompt) if prompt else messages
 
     async def run(self) -> AsyncGenerator[Event, None]:
         cause: StopCause | None = None

@@ -21,7 +21,7 @@ from apexbridge.agent.usage_feedback import RecordUsage, UsageFeedback
 from apexbridge.llm.client import UpstreamClient
 from apexbridge.llm.config import LLMSettings, Upstream
 from apexbridge.llm.errors import UpstreamError
-from apexbridge.llm.mode_memory import ModeMemory
+from apexbridge.llm.tool_modes import ModeMemory
 from apexbridge.tools.registry import ToolRegistry
 
 Json = dict[str, Any]

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from apexbridge.agent.deferred_tools import is_deferred
 from apexbridge.errors import RequestError
 
 Json = dict[str, Any]
@@ -21,6 +20,7 @@ MAX_CLIENT_TOOLS = 1_000
 MAX_TOOL_NAME_CHARACTERS = 256
 MAX_MODEL_CHARACTERS = 512
 """Tool modes are remembered by model name."""
+DEFER_MARK = "defer_loading"
 QUOTED_CHARACTERS = 64
 """Of the client's text in an error message."""
 _PROCESS, _NUMBERS = uuid.uuid4().hex, itertools.count()
@@ -227,6 +227,12 @@ def _is_function(call: Json) -> bool:
         return True
     function = call.get("function")
     return isinstance(function, dict) and all(isinstance(function.get(key), str) for key in ("name", "arguments"))
+
+
+def is_deferred(tool: Mapping[str, Any]) -> bool:
+    """Whether the tool or its function has `defer_loading: true`. It is sent to the model once it is found."""
+    function = tool.get("function")
+    return tool.get(DEFER_MARK) is True or (isinstance(function, dict) and function.get(DEFER_MARK) is True)
 
 
 def _check_tools(tools: Any) -> list[str]:

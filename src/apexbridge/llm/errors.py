@@ -36,6 +36,11 @@ class UpstreamError(ServerError):
         """An error that this server detected."""
         return cls(status, json.dumps(openai_error(message, kind="upstream_error", code=code)).encode())
 
+    @classmethod
+    def invalid(cls, message: str) -> "UpstreamError":
+        """The model's server sent something that cannot be used."""
+        return cls.of_ours(502, message, "upstream_invalid")
+
     @property
     def error(self) -> dict[str, Any]:
         """The error object in OpenAI's shape."""

@@ -112,7 +112,7 @@ class Turn:
     def _take_call(self, piece: Json) -> None:
         index = self._index(piece)
         if index not in self._calls and len(self._calls) >= MAX_CALLS:
-            raise UpstreamError.of_ours(502, "The model made too many calls at once.", "upstream_invalid")
+            raise UpstreamError.invalid("The model made too many calls at once.")
         self._after_all = max(self._after_all, index + 1)
         call = self._calls.setdefault(index, {"id": "", "type": "function", "function": {"name": "", "arguments": ""}})
         written = self._arguments.setdefault(index, [])
@@ -129,7 +129,7 @@ class Turn:
                 own = call["function"]["name"]
                 call["function"]["name"] = name if name.startswith(own) else own + name
                 if len(call["function"]["name"]) > MAX_NAME_CHARACTERS:
-                    raise UpstreamError.of_ours(502, "The model called a tool without end.", "upstream_invalid")
+                    raise UpstreamError.invalid("The model called a tool without end.")
             arguments = function.get("arguments")
             if isinstance(arguments, dict | list):
                 arguments = json.dumps(arguments, ensure_ascii=False)
@@ -177,13 +177,13 @@ class Turn:
     def _count(self, text: str) -> None:
         self._characters += len(text)
         if self._characters > MAX_CHARACTERS:
-            raise UpstreamError.of_ours(502, "The model's server sent too much.", "upstream_invalid")
+            raise UpstreamError.invalid("The model's server sent too much.")
 
 
 def _check_extra(fields: Json) -> None:
     """Unknown fields are passed on, up to a limit: each event of a stream could add others."""
     if len(fields) > MAX_EXTRA_FIELDS:
-        raise UpstreamError.of_ours(502, "The model's server sent too many unknown fields.", "upstream_invalid")
+        raise UpstreamError.invalid("The model's server sent too many unknown fields.")
 
 
 def _is_json(arguments: str) -> bool:
