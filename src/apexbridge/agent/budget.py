@@ -27,8 +27,6 @@ MAX_COUNT = 2**53
 
 
 class ChatLimits(BaseModel):
-    """The configured limits."""
-
     model_config = ConfigDict(frozen=True)
 
     turns: int = 12

@@ -99,8 +99,6 @@ async def _pass_through(
 
 
 class _Loop:
-    """The turns of one request."""
-
     def __init__(self, deps: ChatDependencies, model: Model, request: ChatRequest, upstream: Upstream) -> None:
         self._deps = deps
         self._request = request

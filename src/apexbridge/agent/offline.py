@@ -34,8 +34,6 @@ _LIST = re.compile(r"\b(?:list|show)\b.{0,20}?\bfiles\b|列出.{0,4}文件", re.
 
 
 class OfflineModel:
-    """Makes completions without a model."""
-
     async def ask(self, upstream: Upstream, body: Json, seconds: float) -> "OfflineAnswer":
         return OfflineAnswer(body)
 

@@ -29,8 +29,6 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatSettings:
-    """Settings of chat."""
-
     llm: LLMSettings
     limits: ChatLimits
     system_prompt: str | None = None
@@ -39,8 +37,6 @@ class ChatSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatAnswer:
-    """A whole answer."""
-
     content: str
     finish_reason: str
     tool_calls: tuple[Json, ...] = ()
@@ -163,7 +159,6 @@ class ReActStrategy:
         return self._client, upstream
 
     def _serving(self, model: str) -> Upstream | None:
-        """The upstream that serves a model."""
         upstream = self.settings.llm.upstream_for(model)
         return None if upstream is None or (upstream.models and not upstream.serves(model)) else upstream
 

@@ -74,8 +74,6 @@ class Options:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatRequest:
-    """A validated chat request."""
-
     body: Json
     """As the client sent it, without what only we understand."""
     options: Options

@@ -34,8 +34,6 @@ NOT_APPROVED = "Error (APPROVAL_INVALID): the user did not agree, or not in time
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The result of one call."""
-
     call: Json
     text: str
     """For the model."""
@@ -51,7 +49,6 @@ class Outcome:
 
     @property
     def message(self) -> Json:
-        """The tool message for the model."""
         content = "\n".join([self.text, *(f"[Note: {notice}]" for notice in self.notices)])
         return {
             "role": "tool",
@@ -185,7 +182,6 @@ def read_arguments(written: str) -> tuple[Json, str | None]:
 
 
 def _names(data: Any) -> list[str]:
-    """The skills in a search result."""
     return [hit["name"] for hit in data.get("results", [])] if isinstance(data, dict) else []
 
 

@@ -66,7 +66,6 @@ def _hits(outcome: Outcome) -> list[str]:
 
 
 def _done_by(outcome: Outcome) -> str | None:
-    """The skill that ran successfully."""
     if outcome.tool is None or not (isinstance(outcome.data, dict) and outcome.data.get("success") is True):
         return None
     if outcome.tool == "run-skill":

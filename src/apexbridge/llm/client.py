@@ -42,7 +42,6 @@ class UpstreamClient:
         self._ending: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
-        """Close all connections."""
         session, self._session = self._session, None
         if self._ending:
             await asyncio.wait(self._ending)

@@ -43,7 +43,6 @@ class UpstreamError(ServerError):
 
     @property
     def error(self) -> dict[str, Any]:
-        """The error object in OpenAI's shape."""
         error = self._error
         if self.is_shaped and isinstance(error, dict):
             return error
@@ -85,5 +84,4 @@ def is_too_long(error: UpstreamError) -> bool:
 
 
 def openai_error(message: str, *, kind: str, code: str | None, param: str | None = None) -> dict[str, Any]:
-    """An error in OpenAI's shape."""
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}

@@ -92,7 +92,6 @@ class Turn:
 
     @property
     def tool_calls(self) -> list[Json]:
-        """The complete calls, in order."""
         return [_finished(self._calls[index], self._written(index)) for index in sorted(self._calls)]
 
     @property
@@ -100,7 +99,6 @@ class Turn:
         return bool(self._calls)
 
     def message(self, calls: list[Json] | None = None) -> Json:
-        """The assistant message for the model."""
         found = self.tool_calls if calls is None else calls
         message: Json = {"role": "assistant", "content": self.text or (None if found else "")}
         return message | ({"tool_calls": found} if found else {})

@@ -66,7 +66,6 @@ class Document:
 
     @property
     def text(self) -> str:
-        """The text that is embedded."""
         tags = ", ".join(self.informative_tags)[:MAX_EMBEDDED_TAG_CHARACTERS]
         return f"{name_words(self.name)}: {self.description[:MAX_EMBEDDED_CHARACTERS]}{f' ({tags})' if tags else ''}"
 

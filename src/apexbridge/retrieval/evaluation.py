@@ -28,8 +28,6 @@ M = TypeVar("M", bound=BaseModel)
 
 
 class Entry(BaseModel):
-    """A line of a corpus."""
-
     model_config = ConfigDict(coerce_numbers_to_str=True)
 
     id: str | None = None

@@ -39,8 +39,6 @@ HABIT_WEIGHT, HABIT_PAIRS = 0.3, 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A request, analysed for ranking."""
-
     text: str
     vectors: RequestVectors | None
     """None if only words can be compared."""

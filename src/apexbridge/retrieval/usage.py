@@ -97,7 +97,6 @@ class UsageMemory:
         return keys[nearest] if cosines[nearest] >= SAME_COSINE else None
 
     def forget(self, is_forgotten: Callable[[UsagePair], bool]) -> list[UsagePair]:
-        """Drop pairs; returns them."""
         return self._drop([key for key, (pair, _) in self._pairs.items() if is_forgotten(pair)])
 
     def skills(self) -> set[str]:

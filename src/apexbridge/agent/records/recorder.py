@@ -30,8 +30,6 @@ logger = logging.getLogger(__name__)
 
 
 class Recorder(Protocol):
-    """A store of records."""
-
     has_texts: bool
     """Whether messages and answers are recorded."""
 

@@ -73,7 +73,6 @@ class ChatRecords:
         self._behind.schedule()
 
     async def close(self) -> None:
-        """Write pending records."""
         await self._behind.close()
         if self._waiting:
             logger.error("the records of %s chat requests could not be written and are lost", len(self._waiting))
@@ -119,7 +118,6 @@ class ChatRecords:
         page: int = 1,
         limit: int = DEFAULT_LIMIT,
     ) -> ChatPage:
-        """Records, newest first."""
         await self._flush()
         filter = ChatFilter(model=model, caller=caller, stop_cause=stop_cause, outcome=outcome)
         rows, total = await self._store.page(filter, offset=(page - 1) * limit, limit=limit)
@@ -176,7 +174,6 @@ class ChatRecords:
             await self._past_use.forget_expired()
 
     async def keep_tidy(self) -> None:
-        """Sweep once an hour until cancelled."""
         while True:
             await self.sweep()
             await asyncio.sleep(SWEEP_SECONDS)

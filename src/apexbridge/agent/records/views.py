@@ -102,7 +102,6 @@ def detail(row: ChatRow, key_name: str | None) -> ChatDetail:
 
 
 def totals(sums: ChatSums) -> dict[str, Any]:
-    """The fields of `ChatTotals`."""
     count = max(sums.requests, 1)
     return asdict(sums) | {
         "mean_turns": round(sums.turns / count, 2),

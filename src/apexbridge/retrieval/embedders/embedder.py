@@ -20,8 +20,6 @@ CACHED_REQUESTS = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelVectors:
-    """A request, embedded by one model."""
-
     whole: Floats
     clauses: Floats
     """One row per clause; empty if the request asks for one thing."""
@@ -54,7 +52,6 @@ class Embedder:
 
     @property
     def dimensions(self) -> int:
-        """Length of a skill's vector."""
         return sum(self.dimensions_by_model)
 
     def assume_dimensions(self, stored: tuple[str, int] | None) -> None:

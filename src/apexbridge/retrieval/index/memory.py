@@ -69,7 +69,6 @@ class MemoryIndex:
         return [self.documents[slot].name for slot in np.flatnonzero(~self.has_vector)]
 
     def put(self, document: Document, vector: Floats | None) -> None:
-        """Add or replace a skill."""
         slot = self._slots.get(document.name)
         if slot is None:
             slot = self._slots[document.name] = len(self.documents)
@@ -140,7 +139,6 @@ class KeywordIndex:
         self._rarity: Floats = np.zeros(0, np.float32)
 
     def put(self, slot: int, tokens: Iterable[str]) -> None:
-        """Set a slot's tokens; a new slot is the next free one."""
         counted = Counter(tokens)
         terms = [self._vocabulary.setdefault(token, len(self._vocabulary)) for token in counted]
         self._terms[slot : slot + 1] = [np.array(terms, np.int32)]

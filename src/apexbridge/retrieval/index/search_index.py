@@ -63,13 +63,11 @@ class SearchIndex:
             await run_to_completion(writing)
 
     async def load(self) -> None:
-        """Load the index, unless it is loaded."""
         async with self._loading:
             if not self.is_loaded:
                 await run_to_completion(self._load())
 
     async def refresh(self) -> None:
-        """Load the index again if another process changed it on disk."""
         async with self._loading:
             if self.is_loaded and await asyncio.to_thread(self._store.signature) != self._loaded_signature:
                 await run_to_completion(self._load())
@@ -96,16 +94,12 @@ class SearchIndex:
         await self._change(change)
 
     async def remove(self, names: Collection[str]) -> list[str]:
-        """Remove skills with their past use; returns those that were known."""
-
         def change() -> tuple[list[str], Changes]:
             return self.memory.drop(names), self._removal(names)
 
         return await self._change(change)
 
     async def retain(self, names: Collection[str]) -> list[str]:
-        """Remove all other skills with their past use; returns those that were known."""
-
         def change() -> tuple[list[str], Changes]:
             removed = self.memory.retain(names)
             return removed, self._removal({*removed, *self.usage.skills()} - set(names))
