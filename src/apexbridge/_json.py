@@ -26,11 +26,7 @@ class JsonShapeError(ValueError):
 
 
 def loads_untrusted(text: str) -> Any:
-    """Parse JSON of bounded shape.
-
-    Raises:
-        ValueError: the text is not valid JSON, or exceeds a limit.
-    """
+    """Parse JSON of bounded shape. Raises ValueError."""
     check_shape(text.encode("utf-8", "surrogatepass"))
     try:
         return json.loads(text)

@@ -306,11 +306,7 @@ class Settings(BaseSettings):
 
 
 def load_settings(**flags: Any) -> Settings:
-    """Settings from flags (None counts as missing), environment and file.
-
-    Raises:
-        ServerError: INVALID_SETTING, with each invalid setting and where it was set.
-    """
+    """Settings from flags (None counts as missing), environment and file. Raises INVALID_SETTING."""
     flags = {name: value for name, value in flags.items() if value is not None}
     try:
         return Settings(**flags)

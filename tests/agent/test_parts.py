@@ -200,4 +200,4 @@ def test_odd_calls_of_a_client_do_no_harm() -> None:
 )
 def test_only_a_plain_yes_is_one(answer: str, is_agreed: bool) -> None:
     question = Question(asked_as="a", call=OURS, approval="p")
-    assert Asked(question=question, answer=answer, place=0).is_agreed is is_agreed
+    assert Asked(question=question, answer=answer, index=0).is_agreed is is_agreed

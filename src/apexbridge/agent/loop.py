@@ -57,12 +57,7 @@ class ChatDependencies:
 def run_chat(
     deps: ChatDependencies, model: Model, request: ChatRequest, upstream: Upstream
 ) -> AsyncGenerator[Event, None]:
-    """Answer a request and yield its events in order.
-
-    Raises:
-        BadRequestError: the request cannot be answered.
-        UpstreamError: the upstream refused or failed.
-    """
+    """Answer a request and yield its events in order. Raises BadRequestError or UpstreamError."""
     is_native = deps.modes.mode(upstream, request.model) == "native" or not request.client_names
     if not request.uses_our_tools and is_native:
         return _pass_through(model, request, upstream, deps)
@@ -221,8 +216,8 @@ class _Loop:
             self._budget.calls += 1
             self._note(_outcome_dict(outcome))
             self._outcomes.append(outcome)
-            self._messages[asked.place + offset] = outcome.message
-            asked.settle(outcome.message)
+            self._messages[asked.index + offset] = outcome.message
+            asked.results[asked.question.asked_as] = outcome.message
         return list(self._outcomes)
 
     def _hide(
@@ -256,15 +251,12 @@ class _Loop:
             return False
         self._is_shortened = True
         known = {outcome.call["id"] for outcome in self._outcomes}
-        long = [
-            place
-            for place, message in enumerate(self._messages)
-            if message.get("tool_call_id") in known and len(message["content"]) > SHORT_CHARACTERS
-        ]
-        for place in long:
-            message = self._messages[place]
-            self._messages[place] = {**message, "content": message["content"][:SHORT_CHARACTERS] + CUT_MARK}
-        return bool(long)
+        is_shorter = False
+        for index, message in enumerate(self._messages):
+            if message.get("tool_call_id") in known and len(message["content"]) > SHORT_CHARACTERS:
+                self._messages[index] = {**message, "content": message["content"][:SHORT_CHARACTERS] + CUT_MARK}
+                is_shorter = True
+        return is_shorter
 
     def _end_turn(self, turn: Turn, begun: float) -> None:
         self._budget.turns += 1

@@ -77,12 +77,7 @@ class ReActStrategy:
         await self._client.close()
 
     async def run(self, request: ChatRequest) -> AsyncGenerator[Event, None]:
-        """Answer a request and yield its events in order.
-
-        Raises:
-            BadRequestError: the request cannot be answered.
-            UpstreamError: the upstream refused or failed.
-        """
+        """Answer a request and yield its events in order. Raises BadRequestError or UpstreamError."""
         model, upstream = self._chosen(request)
         with ChatRecorder(self._recorder, request, upstream.name) as recording:
             async with aclosing(run_chat(self._deps, model, request, upstream)) as events:

@@ -121,11 +121,7 @@ class ChatRequest:
 
 
 def read_request(body: Any, *, caller: str = "", request_id: str = "") -> ChatRequest:
-    """Validate a request.
-
-    Raises:
-        BadRequestError: the request is invalid.
-    """
+    """Validate a request. Raises BadRequestError."""
     if not isinstance(body, dict):
         raise BadRequestError("The body must be a JSON object.")
     options = _options(body.get("x_bridge"))

@@ -49,11 +49,7 @@ class UpstreamClient:
             await session.close()
 
     async def ask(self, upstream: Upstream, body: Json, seconds: float = ANSWER_SECONDS) -> ModelResponse:
-        """Request a completion. The caller must pass the response to `done` in the end.
-
-        Raises:
-            UpstreamError: the upstream refused or failed.
-        """
+        """Request a completion. The caller must pass the response to `done` in the end. Raises UpstreamError."""
         data = _encoded(body)
         late = asyncio.get_running_loop().time() + seconds
         try:
@@ -73,11 +69,7 @@ class UpstreamClient:
         ending.add_done_callback(self._ending.discard)
 
     async def models(self, upstream: Upstream) -> list[Json]:
-        """The models that an upstream lists.
-
-        Raises:
-            UpstreamError: the list cannot be read.
-        """
+        """The models that an upstream lists. Raises UpstreamError."""
         try:
             async with asyncio.timeout(LIST_SECONDS):
                 response = await self._send(upstream, None, self._streams)

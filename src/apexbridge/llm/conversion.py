@@ -87,5 +87,5 @@ def _as_delta(choice: Json) -> Json:
     delta, calls = dict(message), message.get("tool_calls")
     if isinstance(calls, list):
         made = [call for call in calls if isinstance(call, dict)]
-        delta["tool_calls"] = [{"index": place, **call} for place, call in enumerate(made)]
+        delta["tool_calls"] = [{"index": index, **call} for index, call in enumerate(made)]
     return {**{key: value for key, value in choice.items() if key != "message"}, "delta": delta}

@@ -49,11 +49,7 @@ class ModelResponse:
         self._timer = asyncio.get_running_loop().call_later(seconds, self._be_late)
 
     async def next(self) -> list[Json] | None:
-        """The next events, or the one completion. None at the end.
-
-        Raises:
-            UpstreamError: the response was cut off, timed out, or is not a completion.
-        """
+        """The next events, or the one completion. None at the end. Raises UpstreamError."""
         if self._failure is not None:
             raise self._failure
         if self._is_over:
@@ -165,11 +161,7 @@ class ModelResponse:
 
 
 def _chunk(data: bytes) -> Json:
-    """Parse one event of a stream.
-
-    Raises:
-        UpstreamError: it is not a JSON object, or it is an error.
-    """
+    """Parse one event of a stream. Raises UpstreamError."""
     try:
         if len(data) > MAX_DEPTH:  # shorter ones cannot be nested too deep
             check_shape(data, max_depth=MAX_DEPTH)
@@ -208,11 +200,7 @@ def _finite(digits: str) -> float | None:
 
 
 def parsed(data: bytes) -> Any:
-    """Parse JSON of an upstream.
-
-    Raises:
-        UpstreamError: it is not JSON, or exceeds a limit.
-    """
+    """Parse JSON of an upstream. Raises UpstreamError."""
     try:
         check_shape(data, max_depth=MAX_DEPTH, max_values=MAX_VALUES)
         try:

@@ -54,26 +54,26 @@ class Offer:
 
 def request_body(mode: ActiveMode, body: Mapping[str, Any], messages: Sequence[Json], offer: Offer) -> Json:
     """The request body for the upstream in this tool mode."""
-    rest = {key: value for key, value in body.items() if key not in ("messages", "tools", "tool_choice")}
+    fields = {key: value for key, value in body.items() if key not in ("messages", "tools", "tool_choice")}
     if mode == "native" or not offer.tools:
-        native: Json = {**rest, "messages": list(messages)}
+        native: Json = {**fields, "messages": list(messages)}
         if offer.tools:
             native["tools"] = list(offer.tools)
             if offer.choice is not None:
                 native["tool_choice"] = offer.choice
         return native
-    rest = {key: value for key, value in rest.items() if key != "parallel_tool_calls"}
+    fields = {key: value for key, value in fields.items() if key != "parallel_tool_calls"}
     plain = [_plain(mode, message) for message in messages]
     if offer.choice == "none":
-        if mode == "schema" and "response_format" not in rest:  # without a schema the model would continue in JSON
+        if mode == "schema" and "response_format" not in fields:  # without a schema the model would continue in JSON
             form = _form("answer", _step(ANSWER, None))
-            return {**rest, "messages": with_system(plain, _LAST_SCHEMA_WORDS), "response_format": form}
-        return {**rest, "messages": with_system(plain, "Answer now, in plain words, without calling any tool.")}
+            return {**fields, "messages": with_system(plain, _LAST_SCHEMA_WORDS), "response_format": form}
+        return {**fields, "messages": with_system(plain, "Answer now, in plain words, without calling any tool.")}
     tools = "\n".join(_tool_line(tool) for tool in offer.functions)
     if mode == "schema":
         text = f"{_SCHEMA_WORDS}\n{tools}"
-        return {**rest, "messages": with_system(plain, text), "response_format": _schema(offer)}
-    return {**rest, "messages": with_system(plain, f"{_TEXT_WORDS}\n{tools}{_choice_line(offer)}")}
+        return {**fields, "messages": with_system(plain, text), "response_format": _schema(offer)}
+    return {**fields, "messages": with_system(plain, f"{_TEXT_WORDS}\n{tools}{_choice_line(offer)}")}
 
 
 def read_calls(mode: ActiveMode, text: str, is_known: Callable[[str], bool]) -> ExtractedCalls | None:

@@ -24,7 +24,7 @@ ANSWER_BYTES = 64 * 1024
 MAX_JSON_DEPTH = 100
 """Deeper JSON of a client or an upstream would end in a RecursionError, here or in a reader of the record."""
 MESSAGES_BYTES = 120 * 1024
-"""How much of each part is kept if they are too long together; the rest is for the marks."""
+"""Limits of each if they are too long together; the marks need some bytes too."""
 _WORD = re.compile(r"\w[\w.-]{0,63}", re.ASCII)
 _RUN = re.compile(r"[0-9a-f-]{32,36}")
 _NUMBERS = frozenset({int, float, bool})
@@ -65,31 +65,31 @@ def log_safe(name: str) -> str:
 def _redacted(step: Json) -> Json:
     # Names of unknown tools come from the model.
     has_our_name = step.get("kind") == "model" or step.get("tool") is not None
-    kept: Json = {}
+    fields: Json = {}
     for key, value in step.items():
         if type(value) in _NUMBERS:
-            kept[key] = value
+            fields[key] = value
         elif key in ("kind", "tool") or (key == "name" and has_our_name):
-            kept[key] = str(value)[:MAX_NAME] if value is not None else None
+            fields[key] = str(value)[:MAX_NAME] if value is not None else None
         elif key == "usage" and type(value) is dict:
-            kept[key] = _counts(value)
+            fields[key] = _counts(value)
         elif key == "results" and type(value) is list:
-            kept[key] = [{"name": hit.get("name"), "score": hit.get("score")} for hit in value if type(hit) is dict]
+            fields[key] = [{"name": hit.get("name"), "score": hit.get("score")} for hit in value if type(hit) is dict]
         elif key == "executionId" and _RUN.fullmatch(str(value)):  # any tool can return a field of that name
-            kept[key] = value
-    return kept
+            fields[key] = value
+    return fields
 
 
 def _counts(usage: Json, depth: int = MAX_USAGE_DEPTH) -> Json:
     """Numbers of an upstream's usage under plain names."""
-    kept: Json = {}
+    fields: Json = {}
     for key, value in usage.items():
         if len(key) <= MAX_NAME and _is_word(key):
             if type(value) in _NUMBERS:
-                kept[key] = value
+                fields[key] = value
             elif type(value) is dict and depth > 1:
-                kept[key] = _counts(value, depth - 1)
-    return kept
+                fields[key] = _counts(value, depth - 1)
+    return fields
 
 
 @lru_cache(maxsize=1024)
@@ -128,24 +128,24 @@ def _first(steps: list[Json]) -> list[Json]:
 
 def _last(messages: list[Any]) -> list[Any]:
     """The last messages, as many as fit."""
-    kept: list[Any] = []
+    last: list[Any] = []
     left = MESSAGES_BYTES
     for message in reversed(messages):
         size = _size(_dumped(message)) + 1
-        if size > left and not kept:
+        if size > left and not last:
             role = str(message.get("role"))[:64] if isinstance(message, dict) else None
             content = message.get("content") if isinstance(message, dict) else message
             text = content if isinstance(content, str) else _dumped(content)
             # JSON escapes can take six bytes for one character.
-            kept.append({"role": role, "content": _cut(clean(text), MESSAGES_BYTES // 6)})
+            last.append({"role": role, "content": _cut(clean(text), MESSAGES_BYTES // 6)})
             break
         if size > left:
             break
         left -= size
-        kept.append(message)
-    missing = len(messages) - len(kept)
+        last.append(message)
+    missing = len(messages) - len(last)
     marks = [{"role": "cut", "content": f"[cut: {missing} earlier messages]"}] if missing else []
-    return [*marks, *reversed(kept)]
+    return [*marks, *reversed(last)]
 
 
 def _cut(text: str, limit: int) -> str:

@@ -125,11 +125,7 @@ class ChatRecords:
         return ChatPage(chats=chats, total=total, page=page, limit=limit)
 
     async def get(self, identity: str) -> ChatDetail:
-        """One record with all its steps.
-
-        Raises:
-            RequestError: CHAT_NOT_FOUND.
-        """
+        """One record with all its steps. Raises CHAT_NOT_FOUND."""
         row = await self._find(identity)
         return detail(row, self._key_name(row.caller))
 
@@ -141,11 +137,7 @@ class ChatRecords:
         return ChatStatistics(days=days, models=by_model, **totals(together))
 
     async def delete(self, identity: str) -> None:
-        """Delete a record, and the usage that its chat recorded for the search.
-
-        Raises:
-            RequestError: CHAT_NOT_FOUND.
-        """
+        """Delete a record, and the usage that its chat recorded for the search. Raises CHAT_NOT_FOUND."""
         row = await self._find(identity)
         if self._past_use is not None and row.link:
             await self._past_use.forget_chat(row.link)
