@@ -34,6 +34,14 @@ def loads_untrusted(text: str) -> Any:
         raise ValueError("not valid JSON") from error
 
 
+def loads_or(text: str, default: Any) -> Any:
+    """Parse JSON of bounded shape; returns the default if that is not possible."""
+    try:
+        return loads_untrusted(text)
+    except ValueError:
+        return default
+
+
 def check_shape(body: bytes, *, max_depth: int = MAX_DEPTH, max_values: int = MAX_VALUES) -> None:
     """Refuse JSON that is too deep or has too many values; text in strings does not count.
 

@@ -87,11 +87,11 @@ class ModelCaller:
         finally:
             self._model.done(answer)
         if gate is not None and not is_draft and turn.has_text:
-            rest = turn.text if self._mode == "schema" else gate.held
+            unsent = turn.text if self._mode == "schema" else gate.held
             # Check the whole text, because calls_of() does: text that is not a call must reach the client.
             is_answer = is_last and self._mode == "schema"  # the schema of the last turn allows nothing else
             is_call = not is_answer and read_calls(self._mode, turn.text, self._offer.is_known) is not None
-            if not is_call and (delta := self._delta({"content": read_answer(self._mode, rest)}, {})):
+            if not is_call and (delta := self._delta({"content": read_answer(self._mode, unsent)}, {})):
                 yield TextDelta(deltas=[delta])
 
     def calls_of(self, turn: Turn) -> list[Json]:

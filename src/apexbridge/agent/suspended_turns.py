@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from apexbridge._json import loads_untrusted
+from apexbridge._json import loads_or
 from apexbridge.llm.tool_modes import text_of
 
 Json = dict[str, Any]
@@ -67,10 +67,7 @@ class Asked:
     @property
     def is_agreed(self) -> bool:
         """Whether the answer is a plain yes. Anything else counts as no."""
-        try:
-            answer = loads_untrusted(self.answer)
-        except ValueError:
-            answer = self.answer
+        answer = loads_or(self.answer, self.answer)
         if isinstance(answer, dict):
             answer = next((answer[key] for key in ("approve", "approved") if key in answer), None)
         if isinstance(answer, str):
@@ -174,8 +171,5 @@ def _signature(call: Json) -> tuple[str, str, str]:
     if not isinstance(function, dict):
         return str(call.get("id")), "", ""
     arguments = function.get("arguments")
-    try:
-        parsed = loads_untrusted(arguments) if isinstance(arguments, str) else arguments
-    except ValueError:
-        parsed = arguments
+    parsed = loads_or(arguments, arguments) if isinstance(arguments, str) else arguments
     return str(call.get("id")), str(function.get("name")), json.dumps(parsed, sort_keys=True, default=str)

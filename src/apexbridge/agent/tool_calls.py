@@ -125,7 +125,9 @@ class ToolCaller:
             return refused("Error (TIMEOUT): the time of this request is over, so the call was ended.", id)
         self._conversation.tainted |= id not in _TRUSTED_OUTPUT_TOOLS
         text = _result_text(id, arguments, result)
-        if id == SEARCH and (more := await self._offer.found(str(arguments.get("query", "")), _names(result.data))):
+        if id == SEARCH and (
+            more := await self._offer.found(str(arguments.get("query", "")), found_skills(result.data))
+        ):
             text = f"{text}\n{more}"
         return outcome(
             text,
@@ -142,9 +144,9 @@ class ToolCaller:
         try:
             return await self._registry.execute(id, arguments, conversation=conversation, approval=approval)
         except ApexBridgeError as error:
-            if error.code != "CONFIRMATION_REQUIRED" or (given := await self._approve(error)) is None:
+            if error.code != "CONFIRMATION_REQUIRED" or (approval := await self._approve(error)) is None:
                 raise
-            return await self._registry.execute(id, arguments, conversation=conversation, approval=given)
+            return await self._registry.execute(id, arguments, conversation=conversation, approval=approval)
 
     def _near_skills(self, error: ApexBridgeError, arguments: Json) -> str:
         """Suggestions for a skill that does not exist."""
@@ -181,7 +183,8 @@ def read_arguments(written: str) -> tuple[Json, str | None]:
     return arguments, None
 
 
-def _names(data: Any) -> list[str]:
+def found_skills(data: Any) -> list[str]:
+    """Names of the skills in the result of a search."""
     return [hit["name"] for hit in data.get("results", [])] if isinstance(data, dict) else []
 
 
