@@ -117,7 +117,7 @@ def test_a_suspended_turn_is_compared_once_for_a_request(counted: Any) -> None:
     turns = SuspendedTurns()
     shown = call("client_tool", {"a": "b" * 10_000}, "c")
     turns.keep("key", {"role": "assistant", "tool_calls": [shown]}, [], [shown])
-    counter = counted(suspended_turns, "loads_untrusted")
+    counter = counted(suspended_turns, "loads_or")
     messages: list[Json] = [USER, *([{"role": "assistant", "content": None, "tool_calls": [shown]}] * 1_000)]
     turns.restored("key", messages)
     assert counter.calls <= 2
