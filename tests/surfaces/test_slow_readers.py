@@ -23,7 +23,7 @@ from apexbridge.skills.longoutput import RecordedText, TextSource
 from apexbridge.surfaces.http.transport import json_stream, protocol, response_pacing
 from apexbridge.surfaces.http.transport.json_stream import Placeholders
 from apexbridge.surfaces.http.transport.protocol import LimitedProtocol
-from apexbridge.surfaces.http.transport.response_pacing import PIECE_BYTES, PacedAnswers, UnreadAnswers
+from apexbridge.surfaces.http.transport.response_pacing import CHUNK_BYTES, PacedAnswers, UnreadAnswers
 from tests.making import skill_zip
 from tests.waiting import wait_until
 
@@ -113,11 +113,11 @@ def test_a_client_that_does_not_read_is_cut_off_and_never_held_much(watched: Wat
 def test_an_answer_is_handed_over_at_the_speed_of_its_reader(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocol, "WRITE_SECONDS", PATIENCE)
     with asking(watched.port, "/") as link:
-        wait_until(lambda: watched.taken >= PIECE_BYTES)
+        wait_until(lambda: watched.taken >= CHUNK_BYTES)
         link.settimeout(PATIENCE)
         read = 0
         while read < BODY_BYTES:
-            assert watched.taken - read <= 8 * PIECE_BYTES
+            assert watched.taken - read <= 8 * CHUNK_BYTES
             read += len(link.recv(65536))
 
 
@@ -174,14 +174,14 @@ async def test_a_refused_answer_says_so_in_the_usual_shape(monkeypatch: pytest.M
     unread = UnreadAnswers()
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        body = bytes(2 * PIECE_BYTES)
+        body = bytes(2 * CHUNK_BYTES)
         headers = [(b"content-length", str(len(body)).encode())]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
     transport = httpx.ASGITransport(PacedAnswers(app, unread=unread))
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-        assert len((await client.get("/")).content) == 2 * PIECE_BYTES
+        assert len((await client.get("/")).content) == 2 * CHUNK_BYTES
         with unread.claim("", 1):
             refused = await client.get("/")
     assert (refused.status_code, refused.json()["code"]) == (429, "QUEUE_FULL")

@@ -89,8 +89,8 @@ def tokens_of(usage: Json | None) -> int:
     counts = usage or {}
     if _is_number(total := counts.get("total_tokens")):
         return max(0, int(total))
-    parts = [counts.get("prompt_tokens"), counts.get("completion_tokens")]
-    return int(sum(max(0, part) for part in parts if _is_number(part)))
+    both = [counts.get("prompt_tokens"), counts.get("completion_tokens")]
+    return int(sum(max(0, count) for count in both if _is_number(count)))
 
 
 def _is_number(value: Any) -> TypeGuard[float]:

@@ -121,11 +121,7 @@ class _Loop:
         self._caller = ToolCaller(
             deps.registry,
             self._offer,
-            Conversation(
-                id=request.request_id or "chat",
-                caller=request.caller,
-                tainted=_starts_tainted(request),
-            ),
+            Conversation(id=request.request_id or "chat", caller=request.caller, tainted=_starts_tainted(request)),
             self._budget,
             lambda error: deps.approver.approve(error, request.options.approvals, self._budget.seconds_left),
         )

@@ -174,12 +174,12 @@ def _used_names(request: ChatRequest) -> list[str]:
 def _function(name: str, tool: Tool) -> Json:
     return {
         "type": "function",
-        "function": {"name": name, "description": tool.description, "parameters": _schema(tool.parameters.schema)},
+        "function": {
+            "name": name,
+            "description": tool.description,
+            "parameters": {"type": "object", "properties": {}, **tool.parameters.schema},
+        },
     }
-
-
-def _schema(schema: Mapping[str, Any]) -> Json:
-    return {"type": "object", "properties": {}, **schema}
 
 
 class DeferredTools:

@@ -15,12 +15,12 @@ Json = dict[str, Any]
 MAX_DEPTH = 1_000
 """Nesting of JSON; about what the parser supports."""
 MAX_VALUES = 400_000
-"""Values of a completion in one piece: log probabilities of 2,000 tokens with 20 alternatives each."""
+"""Values of a whole completion: log probabilities of 2,000 tokens with 20 alternatives each."""
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
 MAX_STREAM_BYTES = 16 * MAX_ANSWER_BYTES
 """In a stream each token comes in an event of its own."""
-PIECE_BYTES = 8 * 1024
-"""Processed at once. Decompressed data arrives in pieces of many megabytes, and other tasks must run in between."""
+CHUNK_BYTES = 8 * 1024
+"""Processed at once. Decompressed data arrives in chunks of many megabytes, and other tasks must run in between."""
 MAX_REFUSAL_BYTES = 256 * 1024
 """Of an error response."""
 LAST_BYTES_SECONDS = 2.0
@@ -45,7 +45,7 @@ class ModelResponse:
         self._has_finished = False
         self._is_over = False
         self._is_late = False
-        # One timer for the whole response: a timer for each piece would cost more than the piece.
+        # One timer for the whole response: a timer for each chunk would cost more than the chunk.
         self._timer = asyncio.get_running_loop().call_later(seconds, self._be_late)
 
     async def next(self) -> list[Json] | None:
@@ -125,16 +125,16 @@ class ModelResponse:
                 return None
 
     async def _next_bytes(self) -> bytes:
-        """At most PIECE_BYTES; empty at the end."""
+        """At most CHUNK_BYTES; empty at the end."""
         if self._ahead:
             await asyncio.sleep(0)
         else:
             received = await self._response.content.readany()
-            if len(received) <= PIECE_BYTES:
+            if len(received) <= CHUNK_BYTES:
                 return received
             self._ahead = memoryview(received)
-        data = bytes(self._ahead[:PIECE_BYTES])
-        self._ahead = self._ahead[PIECE_BYTES:]
+        data = bytes(self._ahead[:CHUNK_BYTES])
+        self._ahead = self._ahead[CHUNK_BYTES:]
         return data
 
     def _parse(self, events: list[bytes]) -> list[Json]:

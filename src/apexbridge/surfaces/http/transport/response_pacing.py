@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from apexbridge.errors import ServerError
 from apexbridge.surfaces.http.transport.error_responses import answer_error
 
-PIECE_BYTES = 64 * 1024
+CHUNK_BYTES = 64 * 1024
 """A body is sent in pieces of this size. Each waits until the client has read earlier ones."""
 MAX_HELD_BYTES = 32 * 1024 * 1024
 """Limit for the unread responses of one caller. A single response may be larger."""
@@ -92,11 +92,11 @@ class PacedAnswers:
             if is_refused:
                 return
             body = message.get("body", b"")
-            if message["type"] == "http.response.start" and _content_length(message) > PIECE_BYTES:
+            if message["type"] == "http.response.start" and _content_length(message) > CHUNK_BYTES:
                 start = message  # sent only once the body is known to be within the limits
                 return
             if start is None:
-                if len(body) <= PIECE_BYTES:  # such as the small events of a stream
+                if len(body) <= CHUNK_BYTES:  # such as the small events of a stream
                     await send(message)
                 else:
                     await _send_in_pieces(send, message, body)
@@ -115,12 +115,12 @@ class PacedAnswers:
 
 
 async def _send_in_pieces(send: Send, message: Message, body: bytes) -> None:
-    if len(body) <= PIECE_BYTES:
+    if len(body) <= CHUNK_BYTES:
         await send(message)
         return
     view = memoryview(body)
-    for begin in range(0, len(body), PIECE_BYTES):
-        end = begin + PIECE_BYTES
+    for begin in range(0, len(body), CHUNK_BYTES):
+        end = begin + CHUNK_BYTES
         more = end < len(body) or message.get("more_body", False)
         await send({"type": "http.response.body", "body": bytes(view[begin:end]), "more_body": more})
         await asyncio.sleep(0)  # a fast client must not block the others
