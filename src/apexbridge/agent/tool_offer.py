@@ -192,9 +192,6 @@ class DeferredTools:
         self._tools = {tool["function"]["name"]: _without_mark(tool) for tool in tools}
         self._words: dict[str, set[str]] | None = None
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._tools
-
     def __bool__(self) -> bool:
         return bool(self._tools)
 
