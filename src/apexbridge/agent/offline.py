@@ -62,7 +62,8 @@ def _chunks(body: Json) -> Iterator[Json]:
 
 
 def _chunk(delta: Json, finish: str | None) -> Json:
-    return {"model": OFFLINE_MODEL, "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}
+    choice = {"index": 0, "delta": delta, "finish_reason": finish}
+    return {"id": "offline", "object": "chat.completion.chunk", "model": OFFLINE_MODEL, "choices": [choice]}
 
 
 def _next_step(body: Json) -> tuple[list[Json], str | None]:
