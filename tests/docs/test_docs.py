@@ -26,8 +26,8 @@ from apexbridge.agent import suspended_turns
 from apexbridge.agent.budget import StopCause
 from apexbridge.agent.model_turn import GRACE_SECONDS
 from apexbridge.agent.react import ReActStrategy
+from apexbridge.agent.records.content import MAX_RECORD_BYTES
 from apexbridge.agent.records.store import ChatRecords
-from apexbridge.agent.records.truncation import MAX_RECORD_BYTES
 from apexbridge.agent.request import Options
 from apexbridge.bridge import Bridge
 from apexbridge.disk import RESERVE_BYTES

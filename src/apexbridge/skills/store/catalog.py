@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from apexbridge._time import from_ms
 from apexbridge.retrieval.documents import SkillFacts
-from apexbridge.retrieval.tags import derive_tags
+from apexbridge.retrieval.text import derive_tags
 from apexbridge.skills.models import DefaultMode, GrowthPoint, Problem, SkillStatistics, SkillSummary
 from apexbridge.skills.package.script_arguments import ScriptArguments
 from apexbridge.skills.package.skill import Skill, SkillMetadata, effective_mode
