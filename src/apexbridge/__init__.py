@@ -3,6 +3,7 @@
 The names below are the public API. Heavy modules are imported on first use.
 """
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -28,8 +29,6 @@ def __getattr__(name: str) -> Any:
     """Import a public name on first use, so that `import apexbridge` stays cheap."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    value = getattr(import_module(f"apexbridge.{_HOMES[name]}"), name)
+    value = getattr(importlib.import_module(f"apexbridge.{_HOMES[name]}"), name)
     globals()[name] = value
     return value

@@ -194,6 +194,6 @@ def _stem(word: str) -> str:
 
 @cache
 def _stemmer() -> Any:
-    import snowballstemmer
+    import snowballstemmer  # imports every language
 
     return snowballstemmer.stemmer("english")

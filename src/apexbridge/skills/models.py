@@ -19,8 +19,6 @@ NAME_PATTERN = re.compile(r"[a-z0-9][a-z0-9-]{0,63}\Z")
 MAX_NAME_CHARACTERS = 64
 MAX_DESCRIPTION_CHARACTERS = 1024
 SUMMARY_CHARACTERS = 200
-RESERVED_NAMES = frozenset({"stats", "growth", "problems", "search", "install", "reindex", "validate"})
-"""Names that are routes below `/api/skills`."""
 
 
 class SkillSummary(WireModel):

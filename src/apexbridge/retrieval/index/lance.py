@@ -302,9 +302,15 @@ def _matrix(rows: Sequence[Row], dimensions: int) -> Floats:
     return np.array([vector for _, vector in rows], np.float32).reshape(len(rows), dimensions)
 
 
-def _schema(name: str, dimensions: int) -> Any:
-    import pyarrow as pa
+def _arrow() -> Any:
+    """The library that LanceDB is built on; as slow to import."""
+    import pyarrow
 
+    return pyarrow
+
+
+def _schema(name: str, dimensions: int) -> Any:
+    pa = _arrow()
     text = pa.string()
     columns = {
         SKILLS: {
@@ -321,8 +327,7 @@ def _schema(name: str, dimensions: int) -> Any:
 
 
 def _arrow_table(name: str, embedder: str, rows: Sequence[Row]) -> Any:
-    import pyarrow as pa
-
+    pa = _arrow()
     vectors = _matrix(rows, len(rows[0][1]))
     *columns, _, _ = schema = _schema(name, vectors.shape[1])
     values = [[getattr(row, _ATTRIBUTES.get(column.name, column.name)) for row, _ in rows] for column in columns]

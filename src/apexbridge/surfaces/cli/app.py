@@ -8,6 +8,7 @@ import typer
 
 import apexbridge
 from apexbridge.errors import ApexBridgeError
+from apexbridge.skills import RESERVED_NAMES
 from apexbridge.surfaces.cli import interrupts
 from apexbridge.surfaces.cli.lazy_commands import lazy_group
 from apexbridge.surfaces.cli.terminal_text import printable, printable_json, set_up_logging
@@ -76,8 +77,6 @@ def _hint(error: ApexBridgeError) -> str | None:
     """A command to try next; None if there is none for this error."""
     if error.code != "INVALID_SKILL_STRUCTURE":
         return _HINTS.get(error.code)
-    from apexbridge.skills.models import RESERVED_NAMES
-
     if error.details.get("folders"):
         return "A folder of several skills is installed with: apex skills import DIR"
     if error.details.get("skillName") in RESERVED_NAMES:

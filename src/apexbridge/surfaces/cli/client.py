@@ -14,7 +14,8 @@ import httpx
 
 from apexbridge.errors import ApexBridgeError, InvalidInputError, ServerError, SkillNotFoundError
 from apexbridge.settings import Settings, load_settings
-from apexbridge.skills.models import NAME_PATTERN, RESERVED_NAMES
+from apexbridge.skills import RESERVED_NAMES
+from apexbridge.skills.models import NAME_PATTERN
 from apexbridge.storage.directory import SERVER_FILE, is_owned
 
 WAIT_SECONDS = 20
