@@ -20,7 +20,7 @@ TWICE = {
 }
 
 
-def test_a_plain_answer(bridge_server: Live, upstream: Upstream, is_stream: bool) -> None:
+def test_a_plain_answer_is_returned_with_its_usage(bridge_server: Live, upstream: Upstream, is_stream: bool) -> None:
     model = upstream.play(Step(text="Hello there, 你好."))
     answer = bridge_server.answer(is_stream, model)
     assert (answer["content"], answer["finish_reason"], answer["usage"]) == ("Hello there, 你好.", "stop", USAGE)

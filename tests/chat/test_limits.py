@@ -23,7 +23,7 @@ def sums(first: int, count: int) -> Step:
     return Step(calls=[call("calculate", {"expression": f"{number}+0"}) for number in range(first, first + count)])
 
 
-def test_the_last_turn_is_sent_without_tool_calls_allowed(server: Live, upstream: Upstream, is_stream: bool) -> None:
+def test_tool_calls_are_disabled_in_the_last_turn(server: Live, upstream: Upstream, is_stream: bool) -> None:
     model = upstream.play(*(sums(number, 1) for number in range(4)), Step(text="So far 3."))
     answer = server.answer(is_stream, model)
     assert (answer["content"], answer["finish_reason"]) == ("So far 3.", "stop")

@@ -68,11 +68,11 @@ def test_the_planner_uses_no_tools_if_the_client_forbids_them(server: Live) -> N
 def test_unusual_conversations_are_answered(server: Live) -> None:
     calling = {"role": "assistant", "content": None, "tool_calls": [call("f", {}, "c")]}
     result = {"role": "tool", "tool_call_id": "c", "content": [{"type": "text", "text": "7"}]}
-    parts = {"role": "user", "content": [{"type": "text", "text": "6*7"}, {"type": "image_url"}]}
+    user = {"role": "user", "content": [{"type": "text", "text": "6*7"}, {"type": "image_url"}]}
     tools = [{"type": "function", "function": {"name": "f"}}, {"type": "web_search"}]
-    assert "42" in answer_to(server, [parts])
-    assert "7" in answer_to(server, [parts, calling, result])
-    assert "42" in answer_to(server, [{"role": "system", "content": "x"}, parts], tools=tools)
+    assert "42" in answer_to(server, [user])
+    assert "7" in answer_to(server, [user, calling, result])
+    assert "42" in answer_to(server, [{"role": "system", "content": "x"}, user], tools=tools)
 
 
 @pytest.mark.requirement("G7")

@@ -94,7 +94,7 @@ def client(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.mark.parametrize("scenario", ["whole", "stream"])
-def test_a_plain_answer_with_its_usage(table: Table, client: str, scenario: str) -> None:
+def test_a_plain_answer_arrives_with_its_usage(table: Table, client: str, scenario: str) -> None:
     assert table[client, scenario] == {"text": "Hello, 你好.", "finish": "stop", "tokens": USAGE["total_tokens"]}
 
 
@@ -129,8 +129,8 @@ def test_content_parts_reach_the_model(
     table: Table, client: str, models: dict[str, dict[str, str]], upstream: Upstream
 ) -> None:
     assert table[client, "parts"]["text"] == "A square."
-    [*_, said] = upstream.bodies(models[client]["parts"])[0]["messages"]
-    assert said == {"role": "user", "content": PARTS}
+    [*_, message] = upstream.bodies(models[client]["parts"])[0]["messages"]
+    assert message == {"role": "user", "content": PARTS}
 
 
 def test_the_lock_file_of_the_node_clients_names_no_registry() -> None:

@@ -126,7 +126,9 @@ def test_too_many_calls_in_a_turn_are_a_failure(bridge_server: Live, upstream: U
     assert "too many calls" in answer.text
 
 
-def test_a_failure_in_a_later_turn_is_reported_if_no_text_was_sent(bridge_server: Live, upstream: Upstream) -> None:
+def test_a_failure_in_a_later_turn_keeps_its_status_if_no_text_was_sent(
+    bridge_server: Live, upstream: Upstream
+) -> None:
     steps = Step(calls=[call("datetime")]), refusal(400, "context too long", code="context_length_exceeded")
     response = bridge_server.post(upstream.play(*steps))
     assert (response.status_code, response.json()["error"]["code"]) == (400, "context_length_exceeded")
