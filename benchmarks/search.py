@@ -15,7 +15,7 @@ import numpy as np
 from apexbridge.retrieval.config import RetrievalSettings
 from apexbridge.retrieval.documents import Document
 from apexbridge.retrieval.embedders.embedder import Embedder, choose_embedder
-from apexbridge.retrieval.index.lance import IndexedSkill, LanceStore
+from apexbridge.retrieval.index.lance import SKILLS, LanceStore
 from apexbridge.retrieval.service import ToolRetrievalService
 from benchmarks.measuring import Comparison, compare, within_limit
 
@@ -134,10 +134,10 @@ async def _indexing(embedder: Embedder) -> list[Comparison]:
         vector = embedder.embed_documents(documents[:1])[0]
         writes = []
         for number in range(41):
-            one = IndexedSkill(document=documents[number], vector=vector)
+            document = documents[number]
             begun = time.perf_counter()
-            await service.upsert([one.document], [vector])
-            store.write_skills(embedder.id, [one], [])
+            await service.upsert([document], [vector])
+            store.write(SKILLS, embedder.id, [(document, vector)])
             writes.append((time.perf_counter() - begun) * 1000)
         written = within_limit("one skill written, with a precomputed vector", sorted(writes[1:])[20], 15)
         return [indexed, written, _first_answer(Path(directory) / "library", documents)]

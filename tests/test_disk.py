@@ -11,6 +11,7 @@ from typing import Any
 import anyio
 import httpx
 import pytest
+from starlette.types import Message
 
 from apexbridge import disk as disk_module
 from apexbridge.bridge import Bridge
@@ -21,7 +22,7 @@ from apexbridge.settings import Settings
 from apexbridge.surfaces.http.app import create_app
 from apexbridge.surfaces.http.middleware import auth
 from apexbridge.surfaces.http.middleware.auth import Access
-from apexbridge.surfaces.http.middleware.concurrency import MAX_EXPORTS, UnderWay
+from apexbridge.surfaces.http.middleware.limits import MAX_KEY_EXPORTS, ConcurrencyLimit
 from tests.making import skill_zip
 
 pytestmark = pytest.mark.anyio
@@ -443,16 +444,20 @@ async def test_an_export_counts_toward_its_callers_quota_until_it_is_closed(data
 
 
 def test_a_key_may_have_a_limited_number_of_concurrent_exports() -> None:
-    counts = UnderWay()
+    limit = ConcurrencyLimit()
+
+    async def receive() -> Message:
+        raise AssertionError("no body is read")
+
     with ExitStack() as stack:
-        for _ in range(MAX_EXPORTS):
-            stack.enter_context(counts.request("one", is_upload=False, is_export=True))
+        for _ in range(MAX_KEY_EXPORTS):
+            stack.enter_context(limit.request("one", receive, is_export=True))
         with pytest.raises(RequestError) as refused:
-            stack.enter_context(counts.request("one", is_upload=False, is_export=True))
+            stack.enter_context(limit.request("one", receive, is_export=True))
         assert refused.value.code == "RATE_LIMITED"
-        stack.enter_context(counts.request("one", is_upload=False))
-        stack.enter_context(counts.request("other", is_upload=False, is_export=True))
-    with counts.request("one", is_upload=False, is_export=True):
+        stack.enter_context(limit.request("one", receive))
+        stack.enter_context(limit.request("other", receive, is_export=True))
+    with limit.request("one", receive, is_export=True):
         pass
 
 

@@ -26,16 +26,20 @@ class JsonShapeError(ValueError):
 
 
 def loads_untrusted(text: str) -> Any:
-    """Parse JSON of bounded shape.
-
-    Raises:
-        ValueError: the text is not valid JSON, or exceeds a limit.
-    """
+    """Parse JSON of bounded shape. Raises ValueError."""
     check_shape(text.encode("utf-8", "surrogatepass"))
     try:
         return json.loads(text)
     except RecursionError as error:  # the depth was checked, so the text is malformed
         raise ValueError("not valid JSON") from error
+
+
+def loads_or(text: str, default: Any) -> Any:
+    """Parse JSON of bounded shape; returns the default if that is not possible."""
+    try:
+        return loads_untrusted(text)
+    except ValueError:
+        return default
 
 
 def check_shape(body: bytes, *, max_depth: int = MAX_DEPTH, max_values: int = MAX_VALUES) -> None:

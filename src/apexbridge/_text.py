@@ -3,7 +3,7 @@
 import unicodedata
 from typing import Literal
 
-_PIECE = 500
+_CHUNK = 500
 """Characters that are normalised at a time."""
 CJK_RANGES = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uac00-\ud7af"
 """Chinese, Japanese and Korean characters, for a character class of a regular expression."""
@@ -15,10 +15,10 @@ def normalized(form: Literal["NFC", "NFD", "NFKC", "NFKD"], text: str) -> str:
     Normalisation sorts combining marks, which takes quadratic time for a long run of them. A long text is therefore
     normalised in chunks; only a character that is composed across a chunk border stays decomposed.
     """
-    if len(text) <= _PIECE or text.isascii():
+    if len(text) <= _CHUNK or text.isascii():
         return unicodedata.normalize(form, text)
-    pieces = (text[start : start + _PIECE] for start in range(0, len(text), _PIECE))
-    return "".join(unicodedata.normalize(form, piece) for piece in pieces)
+    chunks = (text[start : start + _CHUNK] for start in range(0, len(text), _CHUNK))
+    return "".join(unicodedata.normalize(form, chunk) for chunk in chunks)
 
 
 def escaped(text: str) -> str:

@@ -1,10 +1,9 @@
 """A fair queue: a limited number of jobs runs at a time; the others wait, and callers take turns."""
 
+import asyncio
 from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-
-import anyio
 
 SHARE = 2
 """While other callers wait, one caller gets at most 1/SHARE of the running jobs."""
@@ -16,7 +15,7 @@ class Turns:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self._running: Counter[str] = Counter()
-        self._waiting: OrderedDict[str, deque[anyio.Event]] = OrderedDict()
+        self._waiting: OrderedDict[str, deque[asyncio.Event]] = OrderedDict()
         """By caller; the first caller is next."""
 
     @property
@@ -47,7 +46,7 @@ class Turns:
         if self.running < self.limit and not self._waiting:
             self._running[caller] += 1
             return
-        ticket = anyio.Event()
+        ticket = asyncio.Event()
         self._waiting.setdefault(caller, deque()).append(ticket)
         try:
             await ticket.wait()
@@ -74,7 +73,7 @@ class Turns:
         share = max(1, self.limit // SHARE)
         return next((caller for caller in self._waiting if self._running[caller] < share), next(iter(self._waiting)))
 
-    def _leave(self, caller: str, ticket: anyio.Event) -> None:
+    def _leave(self, caller: str, ticket: asyncio.Event) -> None:
         self._waiting[caller].remove(ticket)
         if not self._waiting[caller]:
             del self._waiting[caller]

@@ -38,7 +38,7 @@ from apexbridge.storage.directory import keep_private, owned, storage_faults
 from apexbridge.storage.keys import KeyStore
 from apexbridge.storage.runs import RunStore
 from apexbridge.storage.statistics import CallCounts, CallStatisticsStore, CallTally
-from apexbridge.tools.approvals import Approvals as Confirmation
+from apexbridge.tools.approvals import Approvals
 from apexbridge.tools.builtin.calculator import calculate
 from apexbridge.tools.builtin.date_time import datetime_tool
 from apexbridge.tools.builtin.file_tools import file_read, file_write, list_files
@@ -94,14 +94,14 @@ class Bridge:
         self.executor = SkillsSandboxExecutor(skills, sandbox)
         self.tools = skills.tools
         self.builtins = BuiltInExecutor(self.tools)
-        self.confirmation = skills.confirmation
+        self.approvals = skills.approvals
         self.conversations = Conversations()
         self.chats = chats
         recorder = chats if settings.chat_records != "off" else None
         self.chat = ReActStrategy(
             self.tools,
             settings.chat,
-            Approver(self.confirmation),
+            Approver(self.approvals),
             teach=self._teach if recorder else None,  # without records, nothing about a chat is stored
             recorder=recorder,
         )
@@ -153,16 +153,16 @@ class Bridge:
                 workspace = _workspace(settings, store, keys, disk)
                 runs = _runs(settings, database, sandbox, store, workspace, keys, disk)
                 tally = CallTally(CallStatisticsStore(database))
-                approvals = SqliteApprovals(database)
-                confirmation = Confirmation(approvals, enabled=settings.skills.confirm_dangerous)
+                approval_store = SqliteApprovals(database)
+                approvals = Approvals(approval_store, enabled=settings.skills.confirm_dangerous)
                 skills = SkillManager(
                     data_dir=settings.data_dir,
                     database=database,
                     settings=settings.skills,
                     catalog=catalog,
                     index=retrieval,
-                    tools=ToolRegistry(confirmation=confirmation, counter=lambda *call: _count(tally, *call)),
-                    confirmation=confirmation,
+                    tools=ToolRegistry(approvals=approvals, counter=lambda *call: _count(tally, *call)),
+                    approvals=approvals,
                     tracker=runs,
                     disk=disk,
                 )
@@ -195,7 +195,7 @@ class Bridge:
                     await stack.enter_async_context(sandbox.running())
                     stack.push_async_callback(runs.close)
                     await runs.recover()
-                    await approvals.sweep()
+                    await approval_store.sweep()
                     await database.erase()  # a crash may have left deleted text in the WAL file
                     # Vector length still unknown: open the store first, or every skill would look re-embedded.
                     if not embedder.dimensions:
@@ -208,7 +208,7 @@ class Bridge:
                         work += [
                             watch_skills(skills),
                             runs.keep_tidy(),
-                            approvals.keep_tidy(),
+                            approval_store.keep_tidy(),
                             bridge.chats.keep_tidy(),
                         ]
                     await stack.enter_async_context(_background(work))

@@ -18,29 +18,24 @@ from apexbridge.errors import ServerError
 
 MB = 1024 * 1024
 RESERVE_BYTES = 256 * MB
-"""Free space reserved for the database, the audit log and administration."""
+"""Free space for the database, the audit log and administration."""
 RESERVE_FILES = 4096
-"""Free inodes that are reserved, on file systems with a fixed number of them."""
+"""Free inodes for the same, on file systems with a fixed number of them."""
 BLOCK_BYTES = 4096
 BALLAST_BYTES = 8 * MB
-BALLAST_FILE = ".ballast"
 MEASURE_AGAIN_SECONDS = 60.0
 SMALL_BYTES = 64 * 1024
 """A write that frees space may temporarily use this much of the reserve."""
-_UNKNOWN = 1 << 62
-_CREATE = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 T = TypeVar("T")
-Measure = Callable[[str], int]
-"""Returns how many bytes a caller uses on the disk."""
 
 
 class Disk:
     """Counts what callers write. Thread-safe."""
 
-    def __init__(self, folder: Path, *, quota_bytes: int = 0, measure: Measure = lambda _: 0) -> None:
-        """`folder` is the data directory; a quota of 0 means no quota."""
-        self.ballast = Ballast(folder / BALLAST_FILE)
+    def __init__(self, folder: Path, *, quota_bytes: int = 0, measure: Callable[[str], int] = lambda _: 0) -> None:
+        """`folder` is the data directory; 0 is no quota; `measure` returns the bytes that a caller uses on the disk."""
+        self.ballast = Ballast(folder / ".ballast")
         self._folder = folder
         self._quota = quota_bytes
         self._measure = measure
@@ -53,30 +48,38 @@ class Disk:
         """Number of open claims by caller."""
         self._pending = 0
         """Bytes that are claimed and not written yet."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._measuring = threading.Lock()
 
     @property
     def is_short(self) -> bool:
         """Whether only the reserve is left, which is for administration."""
-        return _room(self._folder) <= 0
+        return _available_bytes(self._folder) <= 0
 
     def is_measured(self, caller: str) -> bool:
         """Whether a caller's usage is known, so that no files have to be scanned."""
-        return not self._is_counted(caller) or (caller in self._measured and not self._is_stale(caller))
+        if not self._is_counted(caller):
+            return True
+        if caller in self._refused and not self._open[caller]:  # a scan would miscount open claims
+            return time.monotonic() - self._measured[caller] <= MEASURE_AGAIN_SECONDS
+        return caller in self._measured
 
     def used_by(self, caller: str) -> int:
         """Bytes that a key uses on the disk, including claims; 0 without a quota."""
-        if not self._is_counted(caller):
-            return 0
-        self._measure_once(caller)
+        if not self.is_measured(caller):
+            with self._measuring:
+                if not self.is_measured(caller):
+                    size = self._measure(caller)
+                    with self._lock:
+                        self._used[caller] = size
+                        self._measured[caller] = time.monotonic()
+                        self._refused.discard(caller)
         return self._used[caller]
 
     @contextmanager
     def claim(self, caller: str, folder: Path | None = None) -> Iterator["Claim"]:
         """A claim for writes below `folder`. The end of the block releases it, except for what was kept."""
-        if self._is_counted(caller):
-            self._measure_once(caller)
+        self.used_by(caller)
         claim = Claim(self, caller, folder or self._folder)
         with self._lock:
             self._open[caller] += 1
@@ -86,79 +89,30 @@ class Disk:
             claim.give_back()
             with self._lock:
                 self._open[caller] -= 1
-                if not self._open[caller]:
-                    del self._open[caller]
 
     def check(self, caller: str) -> None:
-        """Refuse a caller whose quota is used up.
-
-        Raises:
-            ServerError: STORAGE_FULL.
-        """
+        """Raise STORAGE_FULL if the caller's quota is used up."""
         if self._is_counted(caller) and self.used_by(caller) >= self._quota:
             raise self._over_quota(caller)
 
     def add(self, caller: str, size: int) -> None:
         """Count bytes that a caller wrote under a claim that has ended."""
-        if self._is_counted(caller):
+        if caller in self._measured:
             with self._lock:
-                if caller in self._measured:
-                    self._used[caller] += size
+                self._used[caller] = max(0, self._used[caller] + size)
 
     def release(self, caller: str, size: int) -> None:
-        """Count bytes of a caller that were removed."""
-        if size and self._is_counted(caller):
-            with self._lock:
-                if caller in self._measured:
-                    self._used[caller] = max(0, self._used[caller] - size)
+        self.add(caller, -size)
 
-    def _take(self, caller: str, folder: Path, size: int, *, at_least: int, grows_by: int) -> int:
-        """Claim up to `size` bytes; returns the number granted.
-
-        Raises:
-            ServerError: STORAGE_FULL, if fewer than `at_least` bytes are available.
-        """
+    def _count(self, caller: str, *, pending: int, used: int) -> None:
         with self._lock:
-            granted = size
-            if grows_by > 0 or size > SMALL_BYTES:
-                granted = min(granted, max(0, _room(folder) - self._pending))
-                if granted < at_least:
-                    raise _short()
-            if self._is_counted(caller) and grows_by > 0:
-                granted = min(granted, max(0, self._quota - self._used[caller] + size - grows_by))
-                if granted < at_least:
-                    raise self._over_quota(caller)
-            self._pending += granted
+            self._pending += pending
             if self._is_counted(caller):
-                self._used[caller] += granted
-            return granted
-
-    def _settle(self, caller: str, *, pending: int, used: int) -> None:
-        with self._lock:
-            self._pending -= pending
-            if self._is_counted(caller):
-                self._used[caller] = max(0, self._used[caller] - used)
+                self._used[caller] = max(0, self._used[caller] + used)
 
     def _is_counted(self, caller: str) -> bool:
         """Callers without a key have no quota: they own the server, or are on its machine and may administer it."""
         return bool(caller and self._quota)
-
-    def _is_stale(self, caller: str) -> bool:
-        """Whether to measure a refused caller again. Not with open claims: a scan would miscount them."""
-        if caller not in self._refused or self._open[caller]:
-            return False
-        return time.monotonic() - self._measured.get(caller, 0.0) > MEASURE_AGAIN_SECONDS
-
-    def _measure_once(self, caller: str) -> None:
-        if self.is_measured(caller):
-            return
-        with self._measuring:
-            if not self.is_measured(caller):
-                size = self._measure(caller)
-                with self._lock:
-                    self._used[caller] = size
-                    self._measured[caller] = time.monotonic()
-                    self._refused.discard(caller)
 
     def _over_quota(self, caller: str) -> ServerError:
         self._refused.add(caller)
@@ -178,39 +132,49 @@ class Claim:
         self._disk = disk
         self._caller = caller
         self._folder = folder
-        self._pending = 0
-        self._unkept = 0
+        self._pending = self._unkept = 0
 
     def take(self, size: int, *, replaces: int = 0) -> None:
-        """Claim `size` bytes, which will replace `replaces` bytes.
-
-        Raises:
-            ServerError: STORAGE_FULL.
-        """
-        self._disk._take(self._caller, self._folder, size, at_least=size, grows_by=size - replaces)
-        self._pending += size
-        self._unkept += size
+        """Claim `size` bytes, which will replace `replaces` bytes. Raises STORAGE_FULL."""
+        self._take(size, at_least=size, grows_by=size - replaces)
 
     def take_up_to(self, size: int) -> int:
-        """Claim up to `size` bytes; returns the number granted."""
-        granted = self._disk._take(self._caller, self._folder, size, at_least=0, grows_by=size)
+        """Returns how many bytes were granted."""
+        return self._take(size, at_least=0, grows_by=size)
+
+    def _take(self, size: int, *, at_least: int, grows_by: int) -> int:
+        disk, caller, granted = self._disk, self._caller, size
+        with disk._lock:
+            if grows_by > 0 or size > SMALL_BYTES:
+                granted = min(granted, max(0, _available_bytes(self._folder) - disk._pending))
+                if granted < at_least:
+                    raise ServerError(
+                        f"The server's disk has less than {RESERVE_BYTES // MB} MB free, which it keeps for itself. "
+                        "Nothing was written. Delete runs that are no longer needed, or free some space on the server.",
+                        code="STORAGE_FULL",
+                    )
+            if disk._is_counted(caller) and grows_by > 0:
+                granted = min(granted, max(0, disk._quota - disk._used[caller] + size - grows_by))
+                if granted < at_least:
+                    raise disk._over_quota(caller)
+            disk._count(caller, pending=granted, used=granted)
         self._pending += granted
         self._unkept += granted
         return granted
 
     def wrote(self) -> None:
         """The claimed bytes are on the disk now: the kernel counts them as used."""
-        self._disk._settle(self._caller, pending=self._pending, used=0)
+        self._disk._count(self._caller, pending=-self._pending, used=0)
         self._pending = 0
 
     def keep(self, size: int, *, replaced: int = 0) -> None:
         """Keep `size` bytes of the claim on the disk; `replaced` bytes were removed for them."""
         self._unkept -= size
-        self._disk._settle(self._caller, pending=0, used=replaced)
+        self._disk._count(self._caller, pending=0, used=-replaced)
 
     def give_back(self) -> None:
         """End the claim and release what was not kept."""
-        self._disk._settle(self._caller, pending=self._pending, used=self._unkept)
+        self._disk._count(self._caller, pending=-self._pending, used=-self._unkept)
         self._pending = self._unkept = 0
 
 
@@ -224,21 +188,15 @@ class Ballast:
 
     def fill(self) -> None:
         """Create the file again, if there is enough free space."""
-        try:
-            if self._path.stat(follow_symlinks=False).st_blocks * 512 >= BALLAST_BYTES:
-                self.is_released = False
-                return
-        except OSError:
-            pass
         with suppress(OSError):
-            if _free_bytes(self._path.parent) < 4 * BALLAST_BYTES:
-                return
-            descriptor = os.open(self._path, _CREATE, 0o600)
-            try:
-                os.posix_fallocate(descriptor, 0, BALLAST_BYTES)
-                self.is_released = False
-            finally:
-                os.close(descriptor)
+            if self._size() < BALLAST_BYTES:
+                status = os.statvfs(self._path.parent)
+                if status.f_bavail * status.f_frsize < 4 * BALLAST_BYTES:
+                    return
+                descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+                with os.fdopen(descriptor, "wb"):
+                    os.posix_fallocate(descriptor, 0, BALLAST_BYTES)
+            self.is_released = False
 
     async def give_way(self, act: Callable[[], Awaitable[T]]) -> T:
         """Run an operation that must work on a full disk too: on an error, delete the ballast and try once more."""
@@ -252,12 +210,17 @@ class Ballast:
     def release(self) -> bool:
         """Delete the file; returns whether that freed space."""
         self.is_released = True
-        try:
-            had_room = self._path.stat(follow_symlinks=False).st_blocks > 0
+        size = self._size()
+        with suppress(OSError):
             self._path.unlink()
+            return size > 0
+        return False
+
+    def _size(self) -> int:
+        try:
+            return self._path.stat(follow_symlinks=False).st_blocks * 512
         except OSError:
-            return False
-        return had_room
+            return 0
 
 
 def blocks(size: int) -> int:
@@ -279,36 +242,14 @@ def size_on_disk(folder: Path) -> int:
     return total
 
 
-def _room(folder: Path) -> int:
-    """Free bytes above the reserve; 0 if too few inodes are free."""
+def _available_bytes(folder: Path) -> int:
+    """Free bytes above the reserve, where the folder is or will be created; 0 if too few inodes are free."""
     try:
-        found = _statvfs(folder)
+        status = os.statvfs(folder)
+    except FileNotFoundError:
+        return _available_bytes(folder.parent)
     except OSError:
-        return _UNKNOWN  # the write itself will fail if the disk is full
-    if found.f_files and found.f_favail < min(RESERVE_FILES, found.f_files // 10):
+        return 1 << 62  # unknown: the write itself will fail if the disk is full
+    if status.f_files and status.f_favail < min(RESERVE_FILES, status.f_files // 10):
         return 0
-    return max(0, found.f_bavail * found.f_frsize - RESERVE_BYTES)
-
-
-def _free_bytes(folder: Path) -> int:
-    found = os.statvfs(folder)
-    return found.f_bavail * found.f_frsize
-
-
-def _statvfs(folder: Path) -> os.statvfs_result:
-    """Status of the file system that a folder is on, or will be on once it exists."""
-    while True:
-        try:
-            return os.statvfs(folder)
-        except FileNotFoundError:
-            if folder == folder.parent:
-                raise
-            folder = folder.parent
-
-
-def _short() -> ServerError:
-    return ServerError(
-        f"The server's disk has less than {RESERVE_BYTES // MB} MB free, which it keeps for itself. Nothing was "
-        "written. Delete runs that are no longer needed, or free some space on the server.",
-        code="STORAGE_FULL",
-    )
+    return max(0, status.f_bavail * status.f_frsize - RESERVE_BYTES)

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -49,12 +49,11 @@ class UpstreamSettings(BaseModel):
     name: str
     base_url: str
     api_key_env: str | None = None
-    """The variable that holds the key; the key itself does not belong into a file."""
+    """The variable that holds the key; keys must not be in files."""
     models: tuple[str, ...] = ()
     tool_mode: ToolMode = "auto"
 
     def upstream(self) -> Upstream:
-        """The upstream that this table describes."""
         return Upstream(
             name=self.name,
             base_url=self.base_url,
@@ -70,11 +69,11 @@ _TRUTH = {"1": "true", "yes": "true", "on": "true", "0": "false", "no": "false",
 
 
 class Settings(BaseSettings):
-    """Everything an operator can set; each room takes its own part."""
+    """Everything an operator can set. Each package gets its own settings from it."""
 
     model_config = SettingsConfigDict(env_prefix="APEX_", toml_file=SETTINGS_FILE, extra="forbid", frozen=True)
 
-    data_dir: Path = Field(default=Path("data"), description="Where skills and everything known of them are kept.")
+    data_dir: Path = Field(default=Path("data"), description="Folder of the skills and of everything known about them.")
     host: str = Field(
         default="127.0.0.1", description="Address the server binds to; others than loopback need an API key."
     )
@@ -108,7 +107,7 @@ class Settings(BaseSettings):
     enable_direct_mode: bool = Field(default=True, description="Whether direct skills may return their instructions.")
     default_profile: Profile = Field(default="seed", description="How archives are read: seed, lenient or strict.")
     require_entry_script: bool = Field(default=False, description="Refuse packages whose scripts/ has no entry script.")
-    confirm_dangerous: bool = Field(default=True, description="Whether dangerous skills need a confirmation to run.")
+    confirm_dangerous: bool = Field(default=True, description="Whether dangerous skills need approval to run.")
     workspace_root: Path | None = Field(
         default=None, description="Folder that file tools and input files are taken from; `<data-dir>/workspace`."
     )
@@ -126,10 +125,10 @@ class Settings(BaseSettings):
         default=1, ge=0, le=64, description="Sandboxes that are started beforehand, for each runtime; 0 is none."
     )
     sandbox_timeout_seconds: int = Field(
-        default=60, gt=0, description="How long a run may take unless the skill says so."
+        default=60, gt=0, description="Time limit of a run, unless the skill sets another."
     )
     sandbox_max_timeout_seconds: int = Field(
-        default=300, gt=0, description="How long a run may take, whatever a skill or a caller says."
+        default=300, gt=0, description="Upper limit of a run's time, also if a skill or a caller asks for more."
     )
     sandbox_memory_mb: int = Field(default=512, ge=32, description="Memory of a run, all its processes together.")
     sandbox_output_mb: int = Field(default=10, ge=1, le=1024, description="Output of a run, both streams together.")
@@ -142,19 +141,17 @@ class Settings(BaseSettings):
     embedding: EmbeddingKind = Field(
         default="bundled", description="Where vectors come from: bundled, or openai for an endpoint of that kind."
     )
-    embedding_base_url: str | None = Field(
-        default=None, description="Address of the endpoint, up to what comes before `/embeddings`."
-    )
+    embedding_base_url: str | None = Field(default=None, description="Address of the endpoint, without `/embeddings`.")
     embedding_model: str | None = Field(default=None, description="Model to ask the endpoint for.")
     embedding_api_key: SecretStr | None = Field(default=None, description="Key for the endpoint.")
     search_limit: int = Field(
-        default=DEFAULT_LIMIT, ge=1, le=MAX_LIMIT, description="How many skills a search gives unless asked otherwise."
+        default=DEFAULT_LIMIT, ge=1, le=MAX_LIMIT, description="Skills that a search returns by default."
     )
     search_threshold: float = Field(
         default=DEFAULT_THRESHOLD, ge=0, le=1, description="Confidence below which a skill is not shown."
     )
     llm_base_url: str | None = Field(
-        default=None, description="Address of the model's server, up to what comes before `/chat/completions`."
+        default=None, description="Address of the model's server, without `/chat/completions`."
     )
     llm_api_key: SecretStr | None = Field(default=None, description="Key for the model's server.")
     llm_model: str | None = Field(default=None, description="Model for requests that name none.")
@@ -164,8 +161,10 @@ class Settings(BaseSettings):
     llm: tuple[UpstreamSettings, ...] = Field(
         default=(), description="Several model servers, as `[[llm]]` tables in apex.toml."
     )
-    system_prompt: str | None = Field(default=None, description="What every model is told, in place of our own words.")
-    system_prompt_file: Path | None = Field(default=None, description="A file with the same.")
+    system_prompt: str | None = Field(
+        default=None, description="System prompt for every model, in place of the built-in one."
+    )
+    system_prompt_file: Path | None = Field(default=None, description="File with the system prompt.")
     chat_max_turns: int = Field(default=12, ge=1, le=1000, description="Turns of a model in one request.")
     chat_max_calls: int = Field(default=40, ge=0, le=10_000, description="Tool calls in one request.")
     chat_max_seconds: int = Field(default=300, ge=1, le=86_400, description="How long a request may take.")
@@ -181,39 +180,32 @@ class Settings(BaseSettings):
         default=False, description="Whether requests of one API key may help requests of another."
     )
 
-    @field_validator("sandbox_require", mode="before")
-    @classmethod
-    def _split_guarantees(cls, value: Any) -> Any:
-        if not isinstance(value, str):
-            return value
-        words = [word.strip() for word in value.split(",") if word.strip()]
-        return GUARANTEES if words == ["all"] else words
-
     @field_validator("api_keys_required", mode="before")
     @classmethod
-    def _any_truth(cls, value: Any) -> Any:
+    def _lower_case(cls, value: Any) -> Any:
         word = str(value).lower()
         return _TRUTH.get(word, word)
 
-    @field_validator("allowed_hosts", "allowed_origins", mode="before")
+    @field_validator("allowed_hosts", "allowed_origins", "sandbox_require", mode="before")
     @classmethod
-    def _split_words(cls, value: Any) -> Any:
-        return [word.strip() for word in value.split(",") if word.strip()] if isinstance(value, str) else value
+    def _split_words(cls, value: Any, field: ValidationInfo) -> Any:
+        words = [word.strip() for word in value.split(",") if word.strip()] if isinstance(value, str) else value
+        return GUARANTEES if field.field_name == "sandbox_require" and words == ["all"] else words
 
     @field_validator("skill_roots", mode="before")
     @classmethod
     def _split_roots(cls, value: Any) -> Any:
-        return [part for part in value.split(":") if part] if isinstance(value, str) else value
+        return [root for root in value.split(":") if root] if isinstance(value, str) else value
 
     @field_validator("skill_roots", mode="after")
     @classmethod
-    def _absolute_roots(cls, value: tuple[Path, ...]) -> tuple[Path, ...]:
-        return tuple(path.expanduser().absolute() for path in value)
+    def _absolute_roots(cls, roots: tuple[Path, ...]) -> tuple[Path, ...]:
+        return tuple(map(_absolute, roots))
 
     @field_validator("data_dir", mode="after")
     @classmethod
     def _absolute_data_dir(cls, value: Path) -> Path:
-        return value.expanduser().absolute()
+        return _absolute(value)
 
     @classmethod
     def settings_customise_sources(
@@ -229,7 +221,6 @@ class Settings(BaseSettings):
 
     @property
     def retrieval(self) -> RetrievalSettings:
-        """The settings of search."""
         return RetrievalSettings(
             embedding=self.embedding,
             base_url=self.embedding_base_url,
@@ -244,7 +235,6 @@ class Settings(BaseSettings):
 
     @property
     def sandbox(self) -> SandboxSettings:
-        """The settings of the sandbox."""
         return SandboxSettings(
             backend=self.sandbox_backend,
             require=self.sandbox_require,
@@ -264,7 +254,6 @@ class Settings(BaseSettings):
 
     @property
     def chat(self) -> ChatSettings:
-        """The settings of chat requests."""
         return ChatSettings(
             llm=LLMSettings(upstreams=self._upstreams, default_model=self.llm_model),
             limits=ChatLimits(
@@ -300,11 +289,10 @@ class Settings(BaseSettings):
     @property
     def workspace(self) -> Path:
         """The folder of the file tools, and of input files."""
-        return (self.workspace_root or self.data_dir / "workspace").expanduser().absolute()
+        return _absolute(self.workspace_root or self.data_dir / "workspace")
 
     @property
     def skills(self) -> SkillsSettings:
-        """The settings of skills."""
         return SkillsSettings(
             roots=self.skill_roots,
             default_mode=self.default_mode,
@@ -318,16 +306,16 @@ class Settings(BaseSettings):
 
 
 def load_settings(**flags: Any) -> Settings:
-    """Settings from flags (None counts as missing), environment and file.
-
-    Raises:
-        ServerError: INVALID_SETTING, with each invalid setting and where it was set.
-    """
-    given = {key: value for key, value in flags.items() if value is not None}
+    """Settings from flags (None counts as missing), environment and file. Raises INVALID_SETTING."""
+    flags = {name: value for name, value in flags.items() if value is not None}
     try:
-        return Settings(**given)
-    except (ValidationError, ValueError) as error:
-        raise ServerError(_explain(error, given), code="INVALID_SETTING") from error
+        return Settings(**flags)
+    except ValidationError as error:
+        sources = origins(**flags)
+        problems = [f"{_source(str(item['loc'][0]), sources)}: {item['msg']}" for item in error.errors()]
+        raise ServerError("; ".join(problems), code="INVALID_SETTING") from error
+    except ValueError as error:
+        raise ServerError(f"{SETTINGS_FILE} cannot be read: {error}", code="INVALID_SETTING") from error
 
 
 def origins(**flags: Any) -> dict[str, Origin]:
@@ -342,15 +330,11 @@ def origins(**flags: Any) -> dict[str, Origin]:
     return {name: origin(name) for name in Settings.model_fields}
 
 
-def _explain(error: ValueError, flags: dict[str, Any]) -> str:
-    if not isinstance(error, ValidationError):
-        return f"{SETTINGS_FILE} cannot be read: {error}"
-    places = origins(**flags)
-    told = []
-    for item in error.errors():
-        name = str(item["loc"][0])
-        place = {"flag": f"--{name.replace('_', '-')}", "environment": f"APEX_{name.upper()}"}.get(
-            places.get(name, "apex.toml"), f"{name} in {SETTINGS_FILE}"
-        )
-        told.append(f"{place}: {item['msg']}")
-    return "; ".join(told)
+def _source(name: str, sources: dict[str, Origin]) -> str:
+    """The flag, variable or line of the file that set a setting."""
+    named: dict[Origin, str] = {"flag": f"--{name.replace('_', '-')}", "environment": f"APEX_{name.upper()}"}
+    return named.get(sources.get(name, "apex.toml"), f"{name} in {SETTINGS_FILE}")
+
+
+def _absolute(path: Path) -> Path:
+    return path.expanduser().absolute()

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from apexbridge.agent import deferred_tools, suspended_turns
-from apexbridge.agent.deferred_tools import MAX_CHARACTERS, MIN_TOOL_CHARACTERS, DeferredTools
+from apexbridge.agent import suspended_turns, tool_offer
 from apexbridge.agent.request import BadRequestError, read_request
 from apexbridge.agent.suspended_turns import MAX_TURNS_OF_A_CALLER, SuspendedTurns
 from apexbridge.agent.tool_calls import suggestion
+from apexbridge.agent.tool_offer import MAX_SEARCHED_CHARACTERS, MIN_TOOL_CHARACTERS, DeferredTools
 from apexbridge.agent.tool_refusals import MAX_COMPARED, is_about_tools
 from apexbridge.llm import text_calls
 from apexbridge.llm.errors import UpstreamError
@@ -63,14 +63,14 @@ def deferred(count: int, *, parameters: int = 50, description: int = 4_000) -> l
     ]
 
 
-def test_words_of_deferred_tools_have_one_budget(counted: Any) -> None:
+def test_words_of_tool_offer_have_one_budget(counted: Any) -> None:
     tools = DeferredTools(deferred(1_000))
-    counter = counted(deferred_tools, "tokens")
+    counter = counted(tool_offer, "tokens")
     assert "tool7" in tools.find("w7")
-    assert counter.characters <= max(MAX_CHARACTERS, 1_000 * MIN_TOOL_CHARACTERS) + 10
+    assert counter.characters <= max(MAX_SEARCHED_CHARACTERS, 1_000 * MIN_TOOL_CHARACTERS) + 10
 
 
-def test_few_deferred_tools_are_found_by_a_parameter_too() -> None:
+def test_few_tool_offer_are_found_by_a_parameter_too() -> None:
     tool = {"type": "function", "function": {"name": "f", "parameters": {"properties": {"invoice_number": {}}}}}
     assert DeferredTools([tool]).find("invoice") == ["f"]
 
@@ -117,7 +117,7 @@ def test_a_suspended_turn_is_compared_once_for_a_request(counted: Any) -> None:
     turns = SuspendedTurns()
     shown = call("client_tool", {"a": "b" * 10_000}, "c")
     turns.keep("key", {"role": "assistant", "tool_calls": [shown]}, [], [shown])
-    counter = counted(suspended_turns, "loads_untrusted")
+    counter = counted(suspended_turns, "loads_or")
     messages: list[Json] = [USER, *([{"role": "assistant", "content": None, "tool_calls": [shown]}] * 1_000)]
     turns.restored("key", messages)
     assert counter.calls <= 2

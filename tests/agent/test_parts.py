@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from apexbridge.agent import suspended_turns as hidden_module
-from apexbridge.agent.budget import Budget, ChatLimits
+from apexbridge.agent.budget import Budget, ChatLimits, add_usage
+from apexbridge.agent.loop import default_prompt
 from apexbridge.agent.suspended_turns import Asked, Question, SuspendedTurns
-from apexbridge.agent.system_prompt import own_prompt, with_system
-from apexbridge.agent.token_usage import add_usage
 from apexbridge.agent.tool_calls import read_arguments
+from apexbridge.llm.tool_modes import with_system
 from tests.chat.upstream import call
 
 Json = dict[str, Any]
@@ -67,8 +67,7 @@ def test_our_words_join_the_first_system_message_after_what_stands_there() -> No
     joined = with_system([{"role": "system", "content": parts}], "ours")
     assert joined == [{"role": "system", "content": [*parts, {"type": "text", "text": "\n\nours"}]}]
     assert parts == [{"type": "text", "text": "theirs"}]
-    assert with_system([user], "") == [user]
-    assert "search_skills" in own_prompt()
+    assert "search_skills" in default_prompt()
 
 
 # ------------------------------------------------------------------------------------------------------------ arguments
@@ -201,4 +200,4 @@ def test_odd_calls_of_a_client_do_no_harm() -> None:
 )
 def test_only_a_plain_yes_is_one(answer: str, is_agreed: bool) -> None:
     question = Question(asked_as="a", call=OURS, approval="p")
-    assert Asked(question=question, answer=answer, place=0).is_agreed is is_agreed
+    assert Asked(question=question, answer=answer, index=0).is_agreed is is_agreed

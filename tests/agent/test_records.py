@@ -6,14 +6,15 @@ from typing import Any
 
 import pytest
 
+from apexbridge.agent.budget import add_usage
 from apexbridge.agent.chat_events import ChatFinished, ChatStarted, Delta, Event, PassedThrough, Report, TextDelta
-from apexbridge.agent.records.recorder import ChatRecord, ChatRecorder
-from apexbridge.agent.records.redaction import redact_steps
+from apexbridge.agent.records.content import redact_steps
+from apexbridge.agent.records.recorder import ChatRecorder
 from apexbridge.agent.request import BadRequestError, ChatRequest, read_request
-from apexbridge.agent.token_usage import add_usage
 from apexbridge.bridge import Bridge
 from apexbridge.errors import ServerError
 from apexbridge.llm.errors import UpstreamError
+from apexbridge.storage.chats import ChatRow
 from tests.chat.upstream import Step, Upstream, refusal
 
 REPORT = Report(turns=1, trajectory=[{"kind": "model", "name": "m", "durationMs": 1, "usage": {"prompt_tokens": 3}}])
@@ -25,9 +26,9 @@ class Shelf:
 
     def __init__(self, *, has_texts: bool = False) -> None:
         self.has_texts = has_texts
-        self.records: list[ChatRecord] = []
+        self.records: list[ChatRow] = []
 
-    def keep(self, record: ChatRecord) -> None:
+    def keep(self, record: ChatRow) -> None:
         self.records.append(record)
 
 
@@ -36,7 +37,7 @@ class Broken:
 
     has_texts = True
 
-    def keep(self, record: ChatRecord) -> None:
+    def keep(self, record: ChatRow) -> None:
         raise RuntimeError("the shelf fell down")
 
 
@@ -45,7 +46,7 @@ def asked(model: str | None = "m", **fields: Any) -> ChatRequest:
     return read_request(body, caller="0a1b2c3d", request_id="mine")
 
 
-def noted(*events: Event, error: BaseException | None = None, has_texts: bool = False, **fields: Any) -> ChatRecord:
+def noted(*events: Event, error: BaseException | None = None, has_texts: bool = False, **fields: Any) -> ChatRow:
     shelf = Shelf(has_texts=has_texts)
     recording = ChatRecorder(shelf, asked(**fields), "local")
     for event in events:
@@ -92,13 +93,11 @@ def test_whoever_stops_listening_once_all_is_said_was_answered() -> None:
 def test_errors_are_told_in_our_words_or_where_texts_are_kept_in_theirs(
     error: Exception, code: str, told: object, whole: str
 ) -> None:
-    ours, theirs = noted(error=error).error, noted(error=error, has_texts=True).error
-    assert ours is not None
-    assert theirs is not None
-    assert ours.code == theirs.code == code
-    assert str(told) in ours.message
-    assert "said" not in ours.message
-    assert whole in theirs.message
+    ours, theirs = noted(error=error), noted(error=error, has_texts=True)
+    assert ours.error_code == theirs.error_code == code
+    assert str(told) in str(ours.error_message)
+    assert "said" not in str(ours.error_message)
+    assert whole in str(theirs.error_message)
 
 
 def test_steps_without_texts_have_names_that_are_ours_and_numbers() -> None:
@@ -145,9 +144,8 @@ def test_steps_without_texts_have_names_that_are_ours_and_numbers() -> None:
     ],
 )
 def test_tokens_are_taken_where_they_are_numbers(usage: dict[str, Any], expected: tuple[Any, ...]) -> None:
-    tokens = noted(PassedThrough(chunks=[{"choices": [], "usage": usage}])).usage
-    assert tokens is not None
-    assert (tokens.prompt, tokens.completion, tokens.total) == expected
+    record = noted(PassedThrough(chunks=[{"choices": [], "usage": usage}]))
+    assert (record.prompt_tokens, record.completion_tokens, record.total_tokens) == expected
 
 
 @pytest.mark.parametrize(

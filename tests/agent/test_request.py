@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from apexbridge.agent.offline import OFFLINE_UPSTREAM, OfflineModel
 from apexbridge.agent.request import BadRequestError, ChatRequest, read_request
-from apexbridge.agent.system_prompt import with_system
-from apexbridge.llm.tool_modes import Offer, request_body
+from apexbridge.llm.tool_modes import Offer, request_body, with_system
 from tests.chat.upstream import call
 
 Json = dict[str, Any]

@@ -167,7 +167,7 @@ def test_any_answer_but_an_explicit_approval_is_a_denial(server: Live, upstream:
 def test_an_answer_to_an_unknown_approval_is_a_denial(server: Live, upstream: Upstream) -> None:
     model, before = play(upstream), runs(server)
     first = server.answer(False, model, [USER], x_bridge={"approvals": "tool"})
-    server.do(server.bridge.confirmation.forget("skill:wipe"))
+    server.do(server.bridge.approvals.forget("skill:wipe"))
     second = server.answer(False, model, with_results(first, {"approve": True}), x_bridge={"approvals": "tool"})
     assert "did not agree" in second["content"]
     assert runs(server) == before
@@ -313,4 +313,4 @@ def test_waiting_requests_are_limited_and_resume_on_the_decision(
 
 
 def _listeners(server: Live) -> int:
-    return sum(map(len, server.bridge.confirmation._listeners.values()))
+    return sum(map(len, server.bridge.approvals._listeners.values()))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from apexbridge.agent.deferred_tools import DeferredTools
+from apexbridge.agent.tool_offer import DeferredTools
 from apexbridge.retrieval.embedders.embedder import Embedder
 from tests.chat.live import Live, live
 from tests.chat.upstream import Step, Upstream, call

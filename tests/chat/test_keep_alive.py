@@ -8,7 +8,7 @@ from starlette.types import Message
 
 from apexbridge.agent.chat_events import Event, PassedThrough
 from apexbridge.agent.request import read_request
-from apexbridge.surfaces.http.chat import reply
+from apexbridge.surfaces.http.chat import endpoint
 from tests.chat.live import Live
 from tests.chat.upstream import Step, Upstream, call
 
@@ -17,7 +17,7 @@ from tests.chat.upstream import Step, Upstream, call
 def test_a_stream_that_waits_sends_keep_alive_comments(
     bridge_server: Live, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reply, "KEEP_ALIVE_SECONDS", 0.05)
+    monkeypatch.setattr(endpoint, "KEEP_ALIVE_SECONDS", 0.05)
     model = upstream.play(Step(calls=[call("datetime")]), Step(text="Now.", delay=0.4))
     streamed = bridge_server.stream(model)
     assert b": keep-alive\n\n" in streamed.data
@@ -31,12 +31,12 @@ async def test_no_keep_alive_comment_follows_the_end() -> None:
     async def send(message: Message) -> None:
         sent.append(message)
 
-    response = reply.Reply(send, "mine")
+    response = endpoint.Reply(send, "mine")
 
     async def events() -> AsyncGenerator[Event, None]:
         yield PassedThrough(chunks=[{"choices": []}])
-        response._last = -reply.KEEP_ALIVE_SECONDS
-        response._look()  # the timer fires just after the last event
+        response._last_sent = -endpoint.KEEP_ALIVE_SECONDS
+        response._check_keep_alive()  # the timer fires just after the last event
 
     request = read_request({"messages": [{"role": "user", "content": "hello"}], "stream": True})
     await response.stream(request, events())

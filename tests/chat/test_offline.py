@@ -28,7 +28,7 @@ def server(embedder: Embedder, tmp_path_factory: pytest.TempPathFactory) -> Iter
 def answer_to(server: Live, text: Any, is_stream: bool = False, **more: Any) -> str:
     answer = server.answer(is_stream, "apex-offline", text, **more)
     assert answer["finish_reason"] == "stop"
-    assert "no language model" in answer["content"]
+    assert "not a language model" in answer["content"]
     return str(answer["content"])
 
 

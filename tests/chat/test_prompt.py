@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from apexbridge.agent.system_prompt import own_prompt
+from apexbridge.agent.loop import default_prompt
 from apexbridge.retrieval.embedders.embedder import Embedder
 from tests.chat.live import Live, live
 from tests.chat.upstream import Step, Upstream
@@ -18,7 +18,7 @@ def test_our_prompt_is_the_first_message_if_the_client_has_no_system_message(
 ) -> None:
     model = upstream.play(Step(text="Hi."))
     bridge_server.answer(is_stream, model, [USER])
-    assert upstream.bodies(model)[0]["messages"] == [{"role": "system", "content": own_prompt()}, USER]
+    assert upstream.bodies(model)[0]["messages"] == [{"role": "system", "content": default_prompt()}, USER]
 
 
 @pytest.mark.parametrize("role", ["system", "developer"])
@@ -27,7 +27,7 @@ def test_our_prompt_is_appended_to_that_of_the_client(bridge_server: Live, upstr
     second = {"role": "system", "content": "Later."}
     bridge_server.ask(model, [{"role": role, "content": "Be kind."}, USER, second])
     first, *others = upstream.bodies(model)[0]["messages"]
-    assert first == {"role": role, "content": f"Be kind.\n\n{own_prompt()}"}
+    assert first == {"role": role, "content": f"Be kind.\n\n{default_prompt()}"}
     assert others == [USER, second]
 
 

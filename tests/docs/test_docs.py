@@ -26,8 +26,8 @@ from apexbridge.agent import suspended_turns
 from apexbridge.agent.budget import StopCause
 from apexbridge.agent.model_turn import GRACE_SECONDS
 from apexbridge.agent.react import ReActStrategy
+from apexbridge.agent.records.content import MAX_RECORD_BYTES
 from apexbridge.agent.records.store import ChatRecords
-from apexbridge.agent.records.truncation import MAX_RECORD_BYTES
 from apexbridge.agent.request import Options
 from apexbridge.bridge import Bridge
 from apexbridge.disk import RESERVE_BYTES
@@ -35,10 +35,10 @@ from apexbridge.errors import STATUS_OF_CODE
 from apexbridge.llm import client, response
 from apexbridge.retrieval.matches import SearchAnswer
 from apexbridge.sandbox.artifacts import MAX_BYTES, MAX_DEPTH, MAX_FILES
+from apexbridge.sandbox.backends import FIRST_UID, NICENESS, SLACK_BYTES
 from apexbridge.sandbox.config import GUARANTEES, MB
 from apexbridge.sandbox.launcher.main import MAX_UIDS, WATCH_SECONDS
-from apexbridge.sandbox.launcher_client import FIRST_UID, NICENESS, SLACK_BYTES
-from apexbridge.sandbox.layers.store import MAX_LAYER_BYTES
+from apexbridge.sandbox.layers import MAX_LAYER_BYTES
 from apexbridge.sandbox.models import ErrorCode, ExecutionResult
 from apexbridge.sandbox.run_input import MAX_INPUT_BYTES, MAX_INPUT_FILES
 from apexbridge.sandbox.seccomp import refused_numbers
@@ -48,6 +48,7 @@ from apexbridge.skills.runs.tracker import RunTracker
 from apexbridge.skills.sandbox_executor import SkillsSandboxExecutor
 from apexbridge.surfaces.cli.app import app as cli
 from apexbridge.surfaces.cli.app import main as apex
+from apexbridge.surfaces.cli.lazy_commands import LazyCommand
 from apexbridge.surfaces.http.app import create_app
 from apexbridge.tools.approvals import Approvals
 from apexbridge.tools.conversation import LOOP_CALLS
@@ -153,6 +154,9 @@ def test_no_page_names_a_setting_that_does_not_exist() -> None:
 
 
 def commands_of(command: Any, path: tuple[str, ...] = ("apex",)) -> Iterator[tuple[tuple[str, ...], Any]]:
+    if isinstance(command, LazyCommand):
+        hidden, command = command.hidden, command.load()
+        command.hidden = hidden
     yield path, command
     for name, child in getattr(command, "commands", {}).items():
         yield from commands_of(child, (*path, name))

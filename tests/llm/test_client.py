@@ -16,7 +16,7 @@ from apexbridge.llm.client import UpstreamClient
 from apexbridge.llm.config import LLMSettings
 from apexbridge.llm.config import Upstream as Address
 from apexbridge.llm.errors import UpstreamError
-from apexbridge.llm.response import PIECE_BYTES
+from apexbridge.llm.response import CHUNK_BYTES
 from tests.chat.upstream import KEY, Step, Upstream, call, refusal
 from tests.waiting import until
 
@@ -405,7 +405,7 @@ async def test_an_answer_that_unfolds_into_a_very_large_one_leaves_others_their_
         group.cancel_scope.cancel()
     await client.close()
     assert count == 500_001
-    assert turns > len(events) // PIECE_BYTES // 2
+    assert turns > len(events) // CHUNK_BYTES // 2
 
 
 def test_a_model_is_served_by_whoever_is_named_for_it() -> None:

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apexbridge.llm import sse
-from apexbridge.llm.sse import EventLines, StreamTooLongError
+from apexbridge.llm import response
+from apexbridge.llm.errors import UpstreamError
+from apexbridge.llm.response import EventLines
 
 
 def all_of(pieces: list[bytes]) -> list[bytes]:
@@ -56,8 +57,8 @@ def test_comments_without_end_are_no_burden() -> None:
 
 
 def test_a_line_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sse, "MAX_LINE_BYTES", 100)
+    monkeypatch.setattr(response, "MAX_LINE_BYTES", 100)
     lines = EventLines()
     lines.feed(b"data: " + b"x" * 90)
-    with pytest.raises(StreamTooLongError):
+    with pytest.raises(UpstreamError):
         lines.feed(b"x" * 20)

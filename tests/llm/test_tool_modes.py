@@ -6,11 +6,11 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from apexbridge.llm import mode_memory
+from apexbridge.llm import tool_modes
 from apexbridge.llm.config import Upstream
-from apexbridge.llm.mode_memory import ModeMemory
 from apexbridge.llm.tool_modes import (
     ActiveMode,
+    ModeMemory,
     Offer,
     neutralised,
     read_answer,
@@ -167,8 +167,8 @@ def test_the_words_of_the_user_are_not_touched(way: ActiveMode) -> None:
 def test_system_words_that_come_in_parts_are_kept(way: ActiveMode) -> None:
     said: list[Json] = [{"role": "developer", "content": [{"type": "text", "text": "Be kind."}]}, ASKED[1]]
     messages = body_in(way, said)["messages"]
-    assert messages[-2:] == said
-    assert messages[0]["role"] == "system"
+    assert messages[0]["content"][:1] == said[0]["content"]
+    assert messages[1:] == said[1:]
 
 
 def test_calls_by_schema_are_read_and_answers_too() -> None:
@@ -203,7 +203,7 @@ def test_of_a_reply_that_was_cut_off_only_the_words_are_told(text: str, told: st
 
 
 def test_of_models_that_clients_make_up_only_the_last_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mode_memory, "REMEMBERED_MODELS", 2)
+    monkeypatch.setattr(tool_modes, "REMEMBERED_MODELS", 2)
     modes = ModeMemory()
 
     def learn(name: str) -> str:
@@ -211,7 +211,7 @@ def test_of_models_that_clients_make_up_only_the_last_are_remembered(monkeypatch
         return modes.mode(AUTO, name)
 
     assert [learn(name) for name in ("a", "b", "c")] == ["native"] * 3
-    needed = mode_memory.TEXT_CALLS_UNTIL_CHANGE
+    needed = tool_modes.TEXT_CALLS_UNTIL_CHANGE
     assert [learn("a") for _ in range(needed)] == ["native"] * (needed - 1) + ["schema"]  # the first time is forgotten
 
 
@@ -273,7 +273,7 @@ def test_a_model_that_writes_its_calls_is_offered_a_schema() -> None:
 
 def test_a_model_that_has_made_a_call_stays_native() -> None:
     modes = ModeMemory()
-    modes.called(AUTO, "m")
+    modes.accepted(AUTO, "m", "native")
     for _ in range(5):
         modes.wrote(AUTO, "m")
     assert modes.mode(AUTO, "m") == "native"
@@ -290,7 +290,7 @@ def test_a_refusal_leads_to_the_next_way_until_there_is_none() -> None:
 
 
 def test_only_so_many_models_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mode_memory, "REMEMBERED_MODELS", 3)
+    monkeypatch.setattr(tool_modes, "REMEMBERED_MODELS", 3)
     modes = ModeMemory()
     for number in range(10):
         modes.accepted(AUTO, f"m{number}", "schema")

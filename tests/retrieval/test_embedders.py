@@ -11,12 +11,15 @@ import pytest
 from apexbridge.errors import ServerError
 from apexbridge.retrieval.config import RetrievalSettings
 from apexbridge.retrieval.documents import Document
+from apexbridge.retrieval.embedders.bundled import (
+    EnglishModel,
+    MultilingualModel,
+    WordPieceTokenizer,
+    find_english_model,
+)
 from apexbridge.retrieval.embedders.embedder import Embedder, choose_embedder
 from apexbridge.retrieval.embedders.endpoint import EndpointModel
-from apexbridge.retrieval.embedders.english import EnglishModel, find_english_model
 from apexbridge.retrieval.embedders.model import EmbeddingError
-from apexbridge.retrieval.embedders.multilingual import MultilingualModel
-from apexbridge.retrieval.embedders.wordpiece import WordPieceTokenizer
 from tests.retrieval.endpoint import Endpoint
 
 VOCABULARY = {
@@ -97,7 +100,7 @@ def test_a_model_that_cannot_be_loaded_raises_an_embedding_error(
 
 
 def test_without_the_extra_the_multilingual_model_serves_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("apexbridge.retrieval.embedders.english.MODEL_PACKAGE", "no_such_package")
+    monkeypatch.setattr("apexbridge.retrieval.embedders.bundled.ENGLISH_MODEL_PACKAGE", "no_such_package")
     embedder = choose_embedder(RetrievalSettings())
     assert (embedder.id, embedder.dimensions) == ("use-multilingual-v3", 512)
 

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from apexbridge.retrieval.documents import Document
-from apexbridge.retrieval.index.keywords import K1, KeywordIndex
-from apexbridge.retrieval.index.memory import MemoryIndex
+from apexbridge.retrieval.index.memory import K1, KeywordIndex, MemoryIndex
 from apexbridge.retrieval.usage import MAX_PER_SKILL, UsageMemory
 
 WORDS = st.lists(st.sampled_from(["alpha", "beta", "gamma", "delta", "epsilon"]), max_size=6)
@@ -98,7 +97,7 @@ def test_usage_memory_is_bounded_and_keeps_the_newest() -> None:
     assert memory.pairs()[0][0].key == keys[10]
     memory.teach("a", vectors[10], caller="", now=999)
     assert (len(memory), memory.pairs()[-1][0].key) == (MAX_PER_SKILL, keys[10])
-    assert len(memory.forget(["a"])) == MAX_PER_SKILL
+    assert len(memory.forget(lambda pair: pair.skill == "a")) == MAX_PER_SKILL
     assert len(memory) == 0
 
 

@@ -12,6 +12,7 @@ import pytest
 from apexbridge._time import MS_PER_DAY, now_ms
 from apexbridge.retrieval.embedders.embedder import Embedder
 from apexbridge.retrieval.embedders.endpoint import EndpointModel
+from apexbridge.retrieval.index.writer import Changes
 from apexbridge.retrieval.service import ToolRetrievalService
 from apexbridge.retrieval.usage import UsagePair
 from tests.retrieval.conftest import LIBRARY, Searching
@@ -99,7 +100,7 @@ async def test_past_use_that_is_not_confirmed_again_expires(searching: Searching
             vector = np.zeros(service.dimensions, np.float32)
             vector[number] = 1
             pair, _ = service._index.usage.teach("weather", vector, caller="", now=now - days * MS_PER_DAY)
-            service._index.writer.put_pair(pair, vector)
+            service._index.writer.queue(Changes(pairs={pair.key: (pair, vector)}))
         old = pairs(service)[0][0].key.encode()
         await written(service)
     assert holding(data_dir, old) != []

@@ -15,9 +15,10 @@ import pytest
 from apexbridge.errors import InvalidInputError, ServerError
 from apexbridge.retrieval.config import RetrievalSettings
 from apexbridge.retrieval.documents import Document, SkillFacts
+from apexbridge.retrieval.embedders.bundled import MultilingualModel
 from apexbridge.retrieval.embedders.embedder import Embedder, choose_embedder
 from apexbridge.retrieval.embedders.model import EmbeddingError, Floats, Scale
-from apexbridge.retrieval.embedders.multilingual import MultilingualModel
+from apexbridge.retrieval.index.lance import LanceStore, StoreError
 from apexbridge.retrieval.service import MODEL_THREADS, ToolRetrievalService
 from tests.retrieval.conftest import LIBRARY, Searching
 from tests.retrieval.endpoint import Endpoint
@@ -502,14 +503,12 @@ async def test_vector_mode_compares_meaning_alone(service: ToolRetrievalService)
 async def test_a_failed_write_is_reported_and_retried(
     searching: Searching, data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from apexbridge.retrieval.index.lance import LanceStore, StoreError
-
     def refuse(*_: object) -> None:
         raise StoreError("No space left on device")
 
     async with searching.open() as service:
         with monkeypatch.context() as full:
-            full.setattr(LanceStore, "write_skills", refuse)
+            full.setattr(LanceStore, "write", refuse)
             await service.index_skills(LIBRARY)
             await until(lambda: service.problem is not None)
             answer = await service.search("rain tomorrow")

@@ -3,16 +3,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from apexbridge.retrieval.documents import MAX_EMBEDDED_CHARACTERS, MAX_EMBEDDED_TAG_CHARACTERS, Document
-from apexbridge.retrieval.glossary import english_gist, translated
-from apexbridge.retrieval.tags import MAX_TAGS, derive_tags
 from apexbridge.retrieval.text import (
     MAX_MARKS,
     MAX_STEMMED_CHARACTERS,
+    MAX_TAGS,
     _stem,
     clauses,
+    derive_tags,
+    english_gist,
     is_mostly_ascii,
     name_words,
     tokens,
+    translated,
     visible,
     word_count,
 )

@@ -30,7 +30,7 @@ def opened(workspace: Path) -> Iterator[int]:
 
 
 def collected(opened: int, target: Path, *secrets: str) -> tuple[dict[str, int], list[str]]:
-    files, warnings = collect_artifacts(opened, target, secrets=secrets)
+    files, warnings = collect_artifacts(opened, secrets, target=target)
     return {file.path: file.size for file in files}, warnings
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from apexbridge.sandbox.launcher.cgroups import Cgroups
-from apexbridge.sandbox.launcher.rlimits import Limits
+from apexbridge.sandbox.launcher.protocol import Limits
 from tests.sandbox.as_user import become
 from tests.sandbox.bench import SECONDS
 

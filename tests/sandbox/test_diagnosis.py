@@ -26,7 +26,7 @@ async def test_missing_guarantees_are_reported_with_a_remedy_for_each() -> None:
 
 
 async def test_without_bubblewrap_the_diagnosis_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("apexbridge.sandbox.backends.bubblewrap.find_bubblewrap", lambda path: None)
+    monkeypatch.setattr("apexbridge.sandbox.backends.find_bubblewrap", lambda path: None)
     found = await diagnose(SandboxSettings(backend="bubblewrap"))
     assert (found.ok, found.status, found.backend) == (False, "unavailable", None)
     assert "install bubblewrap" in (found.backends[0].remedy or "")

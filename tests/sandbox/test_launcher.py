@@ -170,7 +170,7 @@ async def test_without_a_required_guarantee_nothing_runs(tmp_path: Path) -> None
 async def test_without_bubblewrap_landlock_is_used_and_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("apexbridge.sandbox.backends.bubblewrap.find_bubblewrap", lambda path: None)
+    monkeypatch.setattr("apexbridge.sandbox.backends.find_bubblewrap", lambda path: None)
     sandbox = Sandbox(SandboxSettings(warm=0))
     async with sandbox.running():
         result = await Bench(sandbox, tmp_path).run("print('held')")

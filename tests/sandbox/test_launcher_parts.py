@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apexbridge.sandbox.launcher import loopback, process_tree, protocol
+from apexbridge.sandbox.launcher import process_tree, protocol
 from apexbridge.sandbox.launcher.landlock_cell import is_reachable
+from apexbridge.sandbox.launcher.mounts import hosts_file
 from apexbridge.sandbox.launcher.removal import remove_tree
 from tests.making import walk
 from tests.sandbox.properties import unhurried
@@ -255,5 +256,5 @@ def test_a_folder_is_reachable_if_all_users_can_traverse_its_parents(tmp_path: P
 
 def test_granted_hosts_are_named_in_a_file_of_hosts() -> None:
     granted = [["127.83.0.1", 443, "example.com"], ["127.83.0.1", 80, "example.com"], ["192.0.2.1", 80, "192.0.2.1"]]
-    assert loopback.hosts_file(granted) == "127.0.0.1 localhost\n127.83.0.1 example.com\n"
-    assert json.dumps(loopback.hosts_file([])) == '"127.0.0.1 localhost\\n"'
+    assert hosts_file(granted) == "127.0.0.1 localhost\n127.83.0.1 example.com\n"
+    assert json.dumps(hosts_file([])) == '"127.0.0.1 localhost\\n"'

@@ -23,9 +23,8 @@ import anyio.abc
 import pytest
 
 from apexbridge.errors import ApexBridgeError, RequestError, ServerError
-from apexbridge.sandbox.layers import build
-from apexbridge.sandbox.layers.build import without_paths
-from apexbridge.sandbox.layers.store import Kind, LayerStore
+from apexbridge.sandbox import layers
+from apexbridge.sandbox.layers import Kind, LayerStore, without_paths
 from apexbridge.skills.package.dependencies import read_dependencies
 from tests.waiting import until
 
@@ -561,7 +560,7 @@ async def test_a_package_that_is_too_large_is_refused(tmp_path: Path, wheels: Pa
 async def test_what_grows_too_large_is_stopped_while_it_grows(
     tmp_path: Path, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(build, "SIZE_CHECK_SECONDS", 0.02)
+    monkeypatch.setattr(layers, "SIZE_CHECK_SECONDS", 0.02)
     stand_in("head -c 300000 /dev/zero > big; exec sleep 1000")
     error = await refusal(LayerStore(tmp_path / "layers", max_bytes=100_000), "node", "a@1")
     assert "larger" in error.message
@@ -667,7 +666,7 @@ async def test_an_installer_sees_no_secret_of_the_server(
 async def test_what_an_installer_prints_is_bounded_and_fit_for_a_terminal(
     store: LayerStore, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(build, "MAX_REPORTED_CHARACTERS", 10_000)
+    monkeypatch.setattr(layers, "MAX_REPORTED_CHARACTERS", 10_000)
     stand_in(
         r"yes x | head -c 3000000 | tr -d '\n'; echo; yes line | head -n 9000"
         "\n"

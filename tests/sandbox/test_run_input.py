@@ -15,6 +15,7 @@ from apexbridge.sandbox.run_input import (
     MAX_ARGUMENT_BYTES,
     MAX_VARIABLE_BYTES,
     arguments,
+    base_environment,
     encode_job,
     environment,
     input_json,
@@ -34,7 +35,8 @@ def job(**fields: Any) -> Job:
 
 
 def variables_of(made: Job) -> dict[str, str]:
-    return environment(made, workspace="/w", skill_path="/s", path="/bin", input_text=input_json(made))
+    base = base_environment("/w", "/bin")
+    return environment(made, base, skill_path="/s", input_text=input_json(made))
 
 
 def options_of(payload: dict[str, Any]) -> list[str]:

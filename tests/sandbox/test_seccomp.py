@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apexbridge.sandbox.launcher_client import LaunchError
+from apexbridge.sandbox.models import LaunchError
 from apexbridge.sandbox.seccomp import filter_program, refused_numbers
 from tests.sandbox.properties import unhurried
 

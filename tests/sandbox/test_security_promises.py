@@ -20,7 +20,7 @@ import pytest
 from apexbridge.disk import Disk
 from apexbridge.errors import InvalidInputError, ServerError
 from apexbridge.sandbox.config import GUARANTEES, MB, BackendChoice, SandboxSettings
-from apexbridge.sandbox.layers.store import LayerStore
+from apexbridge.sandbox.layers import LayerStore
 from apexbridge.sandbox.models import Grants, InputFile
 from apexbridge.sandbox.sandbox import Sandbox
 from apexbridge.skills.runs.input_files import InputFiles, UploadStore

@@ -16,9 +16,9 @@ from typing import Any
 import anyio
 import pytest
 
+from apexbridge.sandbox.backends import FIRST_UID
 from apexbridge.sandbox.config import MB, SandboxLimits, SandboxSettings
 from apexbridge.sandbox.launcher.main import MAX_UIDS
-from apexbridge.sandbox.launcher_client import FIRST_UID
 from apexbridge.sandbox.models import InputFile
 from apexbridge.sandbox.sandbox import Sandbox
 from tests.sandbox.bench import Bench, descendants, quiet, warm_up_with_retry
@@ -151,7 +151,7 @@ def test_signals_to_the_same_user_are_held_by_what_landlock_has_since_linux_6_12
 import os
 from apexbridge.sandbox.launcher import syscalls
 from apexbridge.sandbox.seccomp import filter_program
-syscalls.set_no_new_privileges()
+syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)
 syscalls.restrict_with_landlock(0x1FFF, 0, {scopes}, [])
 syscalls.install_seccomp_filter(filter_program(unix_sockets=False, metadata=False))
 try: os.kill(os.getppid(), 0); print("signalled")

@@ -57,7 +57,7 @@ async def request_approval(bridge: Bridge, **call: Any) -> str:
 
 async def approve_call(bridge: Bridge, **call: Any) -> str:
     id = await request_approval(bridge, **call)
-    await bridge.confirmation.decide(id, approve=True)
+    await bridge.approvals.decide(id, approve=True)
     return id
 
 
@@ -75,7 +75,7 @@ async def run(bridge: Bridge, **call: Any) -> str:
 
 
 async def state(bridge: Bridge, id: str) -> str:
-    return (await bridge.confirmation.get(id)).state
+    return (await bridge.approvals.get(id)).state
 
 
 # ------------------------------------------------------------------------------------------------- approved content
@@ -108,7 +108,7 @@ async def test_a_file_change_after_hashing_does_not_reach_the_run(
 async def test_an_approval_request_lists_each_file_with_its_digest(bridge: Bridge) -> None:
     await install(bridge, "danger", READS, dangerous=True)
     workspace_file(bridge, "list.txt", "abc")
-    detail = await bridge.confirmation.detail(await request_approval(bridge, files=["list.txt"]))
+    detail = await bridge.approvals.detail(await request_approval(bridge, files=["list.txt"]))
     digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
     assert json.loads(detail.call)["files"] == [{"name": "list.txt", "bytes": 3, "sha256": digest}]
     assert digest in detail.summary
@@ -183,7 +183,7 @@ async def cancelled(bridge: Bridge, id: str) -> None:
 
 async def approvals_disabled(bridge: Bridge, id: str) -> None:
     """A dangerous call that needs no approval, sends one anyway, and fails."""
-    confirmation = bridge.confirmation
+    confirmation = bridge.approvals
     enabled, confirmation._enabled = confirmation._enabled, False
     try:
         await disabled(bridge, id)

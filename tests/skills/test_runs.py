@@ -153,7 +153,7 @@ async def test_a_dangerous_skill_runs_with_an_approval_or_if_approvals_are_off(
             await execute(bridge, "danger")
         assert (caught.value.code, caught.value.details["confirm"]) == ("CONFIRMATION_REQUIRED", "Really?")
         id = caught.value.details["approvalId"]
-        await bridge.confirmation.decide(id, approve=True)
+        await bridge.approvals.decide(id, approve=True)
         result = await bridge.skills.execute_skill("danger", approval=id)
         assert isinstance(result, ExecutionResult)
         assert result.stdout == "done\n"

@@ -249,7 +249,7 @@ async def approve_call(bridge: Bridge, id: str, input: dict[str, Any] | None = N
         await bridge.tools.execute(id, input or {})
     assert caught.value.code == "CONFIRMATION_REQUIRED"
     approval = str(caught.value.details["approvalId"])
-    await bridge.confirmation.decide(approval, approve=True)
+    await bridge.approvals.decide(approval, approve=True)
     return approval
 
 
@@ -345,7 +345,7 @@ async def test_an_approval_is_not_used_up_by_a_cancelled_call(bridge: Bridge) ->
         with contextlib.suppress(asyncio.CancelledError):
             await task
         ran = {run.input_digest for run in (await bridge.runs.page(RunFilter(), page=1, limit=50)).executions}
-        state = (await bridge.confirmation.get(approval)).state
+        state = (await bridge.approvals.get(approval)).state
         assert state == "approved" or ran, number
 
 
@@ -358,9 +358,9 @@ async def test_approval_requests_are_deleted_with_the_plugin_of_their_skill(brid
     await bridge.skills.install_skill(zip_of(files))
     with pytest.raises(ApexBridgeError):
         await bridge.tools.execute("skill:wipe")
-    assert len(await bridge.confirmation.waiting()) == 1
+    assert len(await bridge.approvals.waiting()) == 1
     await bridge.skills.uninstall_plugin("toolbox")
-    assert await bridge.confirmation.waiting() == []
+    assert await bridge.approvals.waiting() == []
     assert bridge.tools.find("skill:wipe") is None
 
 

@@ -12,18 +12,20 @@ import anyio
 import pytest
 
 from apexbridge._time import MS_PER_DAY, now_ms
+from apexbridge.agent.chat_events import PassedThrough
 from apexbridge.agent.records import store
-from apexbridge.agent.records.recorder import ChatRecord, RecordedError, Tokens
+from apexbridge.agent.records.content import MAX_RECORD_BYTES, bounded
+from apexbridge.agent.records.recorder import ChatRecorder
 from apexbridge.agent.records.store import BATCH, ChatRecords
-from apexbridge.agent.records.truncation import MAX_RECORD_BYTES
-from apexbridge.errors import RequestError
-from apexbridge.storage.chats import ChatStore
+from apexbridge.agent.request import read_request
+from apexbridge.errors import RequestError, ServerError
+from apexbridge.storage.chats import ChatRow, ChatStore
 from apexbridge.storage.database import Database
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 NOW = now_ms()
-RECORD = ChatRecord(
+RECORD = ChatRow(
     id="req_1",
     caller="0a1b2c3d",
     model="a-model",
@@ -35,10 +37,12 @@ RECORD = ChatRecord(
     calls=1,
     stop_cause="answered",
     outcome="answered",
-    error=None,
-    usage=Tokens(prompt=20, completion=10, total=30),
-    trajectory=[{"kind": "model", "name": "a-model", "durationMs": 3}],
+    prompt_tokens=20,
+    completion_tokens=10,
+    total_tokens=30,
+    trajectory='[{"kind":"model","name":"a-model","durationMs":3}]',
 )
+NO_TOKENS: dict[str, Any] = {"prompt_tokens": None, "completion_tokens": None, "total_tokens": None}
 
 
 @pytest.fixture
@@ -65,9 +69,15 @@ def allow(connection: sqlite3.Connection) -> None:
 
 async def test_a_record_is_found_unchanged_even_before_it_is_written(records: ChatRecords) -> None:
     failed = replace(
-        RECORD, id="req_2", outcome="failed", stop_cause="error", usage=None, error=RecordedError(code="x", message="y")
+        RECORD,
+        id="req_2",
+        outcome="failed",
+        stop_cause="error",
+        **NO_TOKENS,
+        error_code="x",
+        error_message="y",
     )
-    records.keep(replace(RECORD, messages=[{"role": "user", "content": "hi"}], answer="hello"))
+    records.keep(replace(RECORD, messages='[{"role":"user","content":"hi"}]', answer="hello"))
     records.keep(failed)
     found = await records.get("req_1")
     assert (found.id, found.caller, found.key_name, found.model) == ("req_1", "0a1b2c3d", "laptop", "a-model")
@@ -75,7 +85,7 @@ async def test_a_record_is_found_unchanged_even_before_it_is_written(records: Ch
     assert (found.stop_cause, found.outcome, found.error) == ("answered", "answered", None)
     assert found.usage is not None
     assert found.usage.total_tokens == 30
-    assert found.trajectory == RECORD.trajectory
+    assert found.trajectory == json.loads(RECORD.trajectory)
     assert (found.messages, found.answer) == ([{"role": "user", "content": "hi"}], "hello")
     other = await records.get("req_2")
     assert other.error is not None
@@ -142,7 +152,7 @@ async def test_every_filter_uses_an_index(database: Database) -> None:
 
 async def test_sums_are_reported_in_total_and_by_model(records: ChatRecords) -> None:
     records.keep(RECORD)
-    records.keep(replace(RECORD, turns=5, calls=4, duration_ms=600, usage=None))
+    records.keep(replace(RECORD, turns=5, calls=4, duration_ms=600, **NO_TOKENS))
     records.keep(replace(RECORD, model="other", outcome="failed", stop_cause="error"))
     records.keep(replace(RECORD, model="old", started_at=NOW - 8 * MS_PER_DAY))
     sums = await records.statistics(days=7)
@@ -218,7 +228,8 @@ async def test_records_older_than_the_retention_setting_are_deleted(database: Da
 async def test_a_record_that_is_too_long_is_cut_with_a_notice(
     records: ChatRecords, database: Database, trajectory: Any, messages: Any, answer: str
 ) -> None:
-    records.keep(replace(RECORD, trajectory=trajectory, messages=messages, answer=answer))
+    steps, said, text = bounded(trajectory, messages, answer)
+    records.keep(replace(RECORD, trajectory=steps, messages=said, answer=text))
     found = await records.get("req_1")
     assert "[cut: " in json.dumps([found.trajectory, found.messages, found.answer])
     query = "SELECT length(CAST(trajectory || messages || answer AS BLOB)) FROM chats"
@@ -228,22 +239,20 @@ async def test_a_record_that_is_too_long_is_cut_with_a_notice(
 
 async def test_a_record_that_fits_is_not_cut(records: ChatRecords) -> None:
     answer = "a" * (MAX_RECORD_BYTES - 1000)
-    records.keep(replace(RECORD, answer=answer, messages=[]))
+    steps, said, text = bounded([], [], answer)
+    records.keep(replace(RECORD, trajectory=steps, messages=said, answer=text))
     assert (await records.get("req_1")).answer == answer
 
 
 async def test_values_that_sqlite_refuses_do_not_affect_other_records(records: ChatRecords) -> None:
     surrogate = "\ud800 lone surrogate"
-    records.keep(
-        replace(
-            RECORD,
-            model=surrogate,
-            trajectory=[{"kind": "model", "usage": {"total_tokens": 10**30}, "name": surrogate}],
-            messages=[{"role": "user", "content": surrogate}],
-            answer=surrogate,
-            error=RecordedError(code="x", message=surrogate),
-        )
+    request = read_request(
+        {"model": surrogate, "messages": [{"role": "user", "content": surrogate}]}, request_id="req_1"
     )
+    recording = ChatRecorder(records, request, "default")
+    completion = {"choices": [{"message": {"content": surrogate}}], "usage": {"total_tokens": 10**30}}
+    recording.observe(PassedThrough(chunks=[completion]))
+    recording.end(ServerError(surrogate, code="STORAGE_FULL"))
     records.keep(replace(RECORD, id="req_2"))
     assert (await records.list()).total == 2
     found = await records.get("req_1")

@@ -15,7 +15,7 @@ import httpx
 import pytest
 from pydantic import BaseModel
 
-from apexbridge.agent.records.redaction import log_safe
+from apexbridge.agent.records.content import log_safe
 from apexbridge.retrieval.embedders.embedder import Embedder
 from apexbridge.storage.audit import AUDIT_FILE, exported
 from apexbridge.tools.tool import Tool, ToolContext, ToolResult
@@ -409,7 +409,7 @@ def test_the_command_line_shows_records_step_by_step_without_a_server(apex: Apex
     assert apex("chats", "stats", "--json").json["requests"] == 1
     assert apex("chats", "list", "--outcome", "failed", "--json").json["total"] == 0
     assert apex("chats", "list", "--outcome", "whim").code == 1
-    assert "forgotten" in apex("chats", "delete", chat["id"]).err
+    assert "deleted" in apex("chats", "delete", chat["id"]).err
     for command in ("show", "delete"):
         for id in (chat["id"], "stats", "", "..", "a/b"):
             said = apex("chats", command, id)

@@ -190,7 +190,7 @@ def test_the_doctor_tells_lines_and_repairs(apex: Apex, tmp_path: Path) -> None:
     assert healed.code == 0
     assert "was repaired" in healed.err
     assert (folder / "SKILL.md").read_text() == '---\nname: "ill"\ndescription: "Use when: asked"\n---\n# Body\n'
-    assert "nothing to complain about" in apex("skills", "doctor", folder / "SKILL.md").err
+    assert "no problems found" in apex("skills", "doctor", folder / "SKILL.md").err
     assert apex("skills", "doctor", tmp_path / "none").code == 1
 
 

@@ -198,7 +198,7 @@ def test_an_operator_grants_keeps_secrets_and_looks_at_dependencies(client: http
         "# /// script\n# dependencies = ['no-such-package-here>=1']\n# ///\nimport os\nprint(os.environ.get('TOKEN'))\n"
     )
     install(client, "wants", script, permissions=["secret:TOKEN"])
-    assert client.put("/api/secrets/TOKEN", json={"value": "very-secret"}).json()["message"] == "Secret kept"
+    assert client.put("/api/secrets/TOKEN", json={"value": "very-secret"}).json()["message"] == "Secret saved"
     assert client.get("/api/secrets").json() == {"names": ["TOKEN"]}
     before = execute(client, "wants").json()
     assert before["stdout"] == "None\n"
@@ -295,8 +295,8 @@ def test_grants_secrets_and_dependencies_on_the_command_line(
     assert "granted" in apex("skills", "grants", "wants").out
     assert apex("skills", "run", "wants").out == "***\n"
     assert "no longer" in apex("skills", "revoke", "wants", "secret:TOKEN").err
-    assert "forgotten" in apex("secrets", "rm", "TOKEN").err
-    assert "No secret is kept." in apex("secrets", "list").err
+    assert "deleted" in apex("secrets", "rm", "TOKEN").err
+    assert "There are no secrets." in apex("secrets", "list").err
     assert "--install" in apex("skills", "deps", "wants").err
     assert apex("skills", "grant", "wants", "net:x:1").code == 1
 

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from apexbridge.bridge import Bridge
-from apexbridge.surfaces.http.middleware import body_limit
+from apexbridge.surfaces.http.middleware import limits
 from apexbridge.surfaces.http.transport import uploads
 from tests.making import DESCRIPTION, MEGABYTE, skill_zip, walk, write_skill, zip_of
 
@@ -376,7 +376,7 @@ async def test_a_full_disk_is_507_and_reads_go_on(
 
 
 async def test_a_body_above_the_limit_is_refused(client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(body_limit, "MAX_BODY_BYTES", MEGABYTE)
+    monkeypatch.setattr(limits, "MAX_BODY_BYTES", MEGABYTE)
     response = await client.put("/api/skills/x/description", json={"description": "x" * 2 * MEGABYTE})
     assert shape(response) == (413, "RequestError", "PAYLOAD_TOO_LARGE")
 

@@ -86,7 +86,7 @@ async def test_whoever_leaves_early_is_gone_for_the_application() -> None:
 
 
 async def test_an_application_that_does_not_notice_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("apexbridge.surfaces.cli.in_process.LEAVING_SECONDS", 0.05)
+    monkeypatch.setattr("apexbridge.surfaces.cli.in_process.DISCONNECT_SECONDS", 0.05)
     app = App()
     with anyio.fail_after(60):
         async with client(app) as opened, opened.stream("GET", "/") as response:
@@ -104,7 +104,7 @@ async def test_an_answer_that_is_none_is_an_error(path: str) -> None:
 
 
 async def test_whoever_stops_waiting_ends_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("apexbridge.surfaces.cli.in_process.LEAVING_SECONDS", 0.05)
+    monkeypatch.setattr("apexbridge.surfaces.cli.in_process.DISCONNECT_SECONDS", 0.05)
     app = App()
     with anyio.fail_after(60):
         async with client(app) as opened:
@@ -117,7 +117,7 @@ async def test_whoever_stops_waiting_ends_the_request(monkeypatch: pytest.Monkey
 
 
 async def test_a_cancelled_scope_ends_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("apexbridge.surfaces.cli.in_process.LEAVING_SECONDS", 0.05)
+    monkeypatch.setattr("apexbridge.surfaces.cli.in_process.DISCONNECT_SECONDS", 0.05)
     app = App()
     with anyio.fail_after(60):
         async with client(app) as opened, anyio.create_task_group() as tasks:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from apexbridge.surfaces.cli.logs import FORMAT, SafeFormatter
+from apexbridge.surfaces.cli.terminal_text import LOG_FORMAT, SafeFormatter, set_up_logging
 
 HOSTILE = "name\nERROR apexbridge.storage.audit: FORGED\r\x1b[31m\x7f\x9b2J\u2028\u2029\u202e\u2066\t"
 
@@ -16,7 +16,7 @@ HOSTILE = "name\nERROR apexbridge.storage.audit: FORGED\r\x1b[31m\x7f\x9b2J\u202
 def log() -> Iterator[tuple[logging.Logger, io.StringIO]]:
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(SafeFormatter(FORMAT))
+    handler.setFormatter(SafeFormatter(LOG_FORMAT))
     logger = logging.getLogger("here")
     logger.addHandler(handler)
     logger.propagate = False
@@ -64,8 +64,6 @@ def test_a_traceback_is_indented_so_that_none_of_its_lines_looks_like_a_record(
 
 
 def test_the_command_line_logs_in_this_form(monkeypatch: pytest.MonkeyPatch) -> None:
-    from apexbridge.surfaces.cli.logs import set_up_logging
-
     root = logging.getLogger()
     monkeypatch.setattr(root, "handlers", [])
     stream = io.StringIO()
@@ -77,4 +75,4 @@ def test_the_command_line_logs_in_this_form(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_lone_surrogate_is_escaped() -> None:
     record = logging.makeLogRecord({"name": "here", "levelname": "ERROR", "msg": "a \udc80 b"})
-    assert SafeFormatter(FORMAT).format(record) == r"ERROR here: a \udc80 b"
+    assert SafeFormatter(LOG_FORMAT).format(record) == r"ERROR here: a \udc80 b"

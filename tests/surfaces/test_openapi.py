@@ -14,9 +14,9 @@ from starlette.routing import BaseRoute, Route
 from apexbridge.agent.request import Options
 from apexbridge.bridge import Bridge
 from apexbridge.surfaces.http.app import create_app
-from apexbridge.surfaces.http.chat.schemas import BridgeOptions
 from apexbridge.surfaces.http.middleware.auth import Access
 from apexbridge.surfaces.http.middleware.scopes import OPEN_PATHS, required_scope
+from apexbridge.surfaces.http.openapi import BridgeOptions
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("H2")]
 Json = dict[str, Any]

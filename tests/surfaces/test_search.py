@@ -346,11 +346,15 @@ def test_retrieval_is_measured_on_files(apex: Apex, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("corpus", "queries", "told"),
     [
-        ("{", '{"query": "x", "gold": ["a"]}', "corpus.jsonl line 1 is not JSON"),
-        ("[]", '{"query": "x", "gold": ["a"]}', "not a JSON object"),
+        ("{", '{"query": "x", "gold": ["a"]}', "corpus.jsonl line 1: Invalid JSON"),
+        ("[]", '{"query": "x", "gold": ["a"]}', "should be an object"),
         ('{"name": "a"}', '{"query": "x", "gold": ["a"]}', "description"),
         ('{"name": "a", "description": "b", "tags": 3}', '{"query": "x", "gold": ["a"]}', "tags"),
-        ('{"name": "a", "description": "b"}', '{"query": "x", "gold": []}', "at least one id"),
+        (
+            '{"name": "a", "description": "b"}',
+            '{"query": "x", "gold": []}',
+            "gold: Frozenset should have at least 1 item",
+        ),
         ('{"name": "a", "description": "b"}', '{"query": "x"}', "queries.jsonl line 1"),
         (None, '{"query": "x", "gold": ["a"]}', "cannot be read"),
     ],

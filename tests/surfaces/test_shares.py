@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 import httpx
 import pytest
+from starlette.types import Message
 
 from apexbridge.bridge import Bridge
 from apexbridge.errors import RequestError
@@ -16,7 +17,7 @@ from apexbridge.skills.runs import input_files
 from apexbridge.skills.runs.input_files import UploadStore
 from apexbridge.storage.runs import RunFilter
 from apexbridge.surfaces.http.app import create_app
-from apexbridge.surfaces.http.middleware import concurrency
+from apexbridge.surfaces.http.middleware import limits
 from apexbridge.surfaces.http.middleware.auth import Access
 from apexbridge.tools.builtin.files.workspace import THREADS_OF_A_KEY, Workspace
 from tests.making import skill_zip
@@ -62,7 +63,7 @@ async def test_a_key_may_have_so_many_uploads_under_way_and_others_are_not_conce
     keys = Keys(bridge)
     one, other = await keys.make(), await keys.make()
     archive = skill_zip()
-    bodies = [Body(archive[:10], archive[10:]) for _ in range(concurrency.MAX_UPLOADS)]
+    bodies = [Body(archive[:10], archive[10:]) for _ in range(limits.MAX_KEY_UPLOADS)]
     answers: list[int] = []
 
     async def validate(body: Body) -> None:
@@ -81,14 +82,14 @@ async def test_a_key_may_have_so_many_uploads_under_way_and_others_are_not_conce
             assert calculated.status_code == 200
             for body in bodies:
                 body.may_end.set()
-        assert answers == [200] * concurrency.MAX_UPLOADS
+        assert answers == [200] * limits.MAX_KEY_UPLOADS
         assert (await keys.post("/api/skills/validate", one, content=archive, headers=ZIP)).status_code == 200
 
 
 async def test_a_key_may_have_so_many_bytes_of_requests_under_way(
     bridge: Bridge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(concurrency, "MAX_BODY_BYTES", 1000)
+    monkeypatch.setattr(limits, "MAX_KEY_BYTES", 1000)
     keys = Keys(bridge)
     one, other = await keys.make(), await keys.make()
     path, call = "/api/tools/calculate/execute", b'{"input": {"expression": "1+1"}}'
@@ -112,13 +113,17 @@ async def test_a_key_may_have_so_many_bytes_of_requests_under_way(
 
 
 def test_a_key_may_have_so_many_requests_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(concurrency, "MAX_REQUESTS", 1)
-    counter = concurrency.UnderWay()
-    with counter.request("one", is_upload=False), counter.request("other", is_upload=False):
-        with pytest.raises(RequestError) as caught, counter.request("one", is_upload=False):
+    monkeypatch.setattr(limits, "MAX_KEY_REQUESTS", 1)
+    limit = limits.ConcurrencyLimit()
+
+    async def receive() -> Message:
+        raise AssertionError("no body is read")
+
+    with limit.request("one", receive), limit.request("other", receive):
+        with pytest.raises(RequestError) as caught, limit.request("one", receive):
             pass
         assert caught.value.status == 429
-    with counter.request("one", is_upload=False):
+    with limit.request("one", receive):
         pass
 
 

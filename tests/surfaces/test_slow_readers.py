@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 from apexbridge.bridge import Bridge
 from apexbridge.errors import ServerError
 from apexbridge.skills.runs.views import RecordedText, TextSource
-from apexbridge.surfaces.http.transport import json_stream, protocol, response_pacing
-from apexbridge.surfaces.http.transport.json_stream import Placeholders
+from apexbridge.surfaces.http.transport import protocol, response_pacing, responses
 from apexbridge.surfaces.http.transport.protocol import LimitedProtocol
-from apexbridge.surfaces.http.transport.response_pacing import PIECE_BYTES, PacedAnswers, UnreadAnswers
+from apexbridge.surfaces.http.transport.response_pacing import CHUNK_BYTES, PacedAnswers, UnreadAnswers
+from apexbridge.surfaces.http.transport.responses import Placeholders
 from tests.making import skill_zip
 from tests.waiting import wait_until
 
@@ -113,11 +113,11 @@ def test_a_client_that_does_not_read_is_cut_off_and_never_held_much(watched: Wat
 def test_an_answer_is_handed_over_at_the_speed_of_its_reader(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocol, "WRITE_SECONDS", PATIENCE)
     with asking(watched.port, "/") as link:
-        wait_until(lambda: watched.taken >= PIECE_BYTES)
+        wait_until(lambda: watched.taken >= CHUNK_BYTES)
         link.settimeout(PATIENCE)
         read = 0
         while read < BODY_BYTES:
-            assert watched.taken - read <= 8 * PIECE_BYTES
+            assert watched.taken - read <= 8 * CHUNK_BYTES
             read += len(link.recv(65536))
 
 
@@ -170,18 +170,18 @@ def test_a_caller_may_leave_so_much_unread_and_others_are_not_concerned(monkeypa
 
 
 async def test_a_refused_answer_says_so_in_the_usual_shape(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(response_pacing, "MAX_HELD_IN_ALL", 100)
+    monkeypatch.setattr(response_pacing, "MAX_HELD_TOTAL", 100)
     unread = UnreadAnswers()
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        body = bytes(2 * PIECE_BYTES)
+        body = bytes(2 * CHUNK_BYTES)
         headers = [(b"content-length", str(len(body)).encode())]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
     transport = httpx.ASGITransport(PacedAnswers(app, unread=unread))
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-        assert len((await client.get("/")).content) == 2 * PIECE_BYTES
+        assert len((await client.get("/")).content) == 2 * CHUNK_BYTES
         with unread.claim("", 1):
             refused = await client.get("/")
     assert (refused.status_code, refused.json()["code"]) == (429, "QUEUE_FULL")
@@ -196,10 +196,10 @@ async def joined(pieces: AsyncIterator[bytes]) -> bytes:
 @given(st.text(), st.text(), st.integers(1, 5))
 def test_text_that_is_encoded_in_pieces_is_the_same_json(text: str, other: str, size: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(json_stream, "PIECE_CHARACTERS", size)
+        patch.setattr(responses, "CHUNK_CHARACTERS", size)
         placeholders = Placeholders()
         document = json.dumps({"a": placeholders.put(text), "b": other, "c": placeholders.put(text)})
-        encoded = asyncio.run(joined(placeholders.pieces(document)))
+        encoded = asyncio.run(joined(placeholders.fill(document)))
     assert json.loads(encoded) == {"a": text, "b": other, "c": text}
 
 
@@ -211,12 +211,12 @@ def test_recorded_text_is_read_in_pieces_and_stays_whole(tmp_path: Path, text: s
     placeholders = Placeholders()
 
     async def read() -> bytes:
-        pieces = [piece async for piece in placeholders.pieces(f'"{placeholders.put(recorded)}"')]
+        pieces = [piece async for piece in placeholders.fill(f'"{placeholders.put(recorded)}"')]
         assert max(map(len, pieces)) <= 6 * 32 * 1024
         return b"".join(pieces)
 
     assert json.loads(asyncio.run(read())) == text
-    assert asyncio.run(joined(Placeholders().pieces("{}"))) == b"{}"
+    assert asyncio.run(joined(Placeholders().fill("{}"))) == b"{}"
 
 
 async def test_long_output_is_answered_whole_by_every_route(bridge: Bridge, client: httpx.AsyncClient) -> None:

@@ -435,8 +435,8 @@ def test_the_command_line_confirms_with_yes_and_says_so_without(apex: Apex, tmp_
     assert apex("approvals", "show", "no-such-id").code == 1
     assert apex("approvals", "deny", waiting["id"], "--json").json["state"] == "denied"
     assert apex("approvals", "show", waiting["id"], "--json").json["call"] == ""
-    assert "not kept any more" in apex("approvals", "show", waiting["id"]).out
-    assert "Nothing waits" in apex("approvals", "list").err
+    assert "no longer stored" in apex("approvals", "show", waiting["id"]).out
+    assert "Nothing needs approval" in apex("approvals", "list").err
 
 
 @pytest.mark.requirement("B16")

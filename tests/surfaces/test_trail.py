@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from apexbridge.storage.audit import AUDIT_FILE, exported
-from apexbridge.surfaces.http.middleware.rate_limit import RateLimit
+from apexbridge.surfaces.http.middleware.limits import RateLimit
 from tests.making import skill_zip
 from tests.surfaces.conftest import Apex, Server, StartServer, servers
 from tests.surfaces.gates import PATIENCE, ZIP, Gate, gates, shape

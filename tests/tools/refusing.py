@@ -24,7 +24,7 @@ def refusing(number: int, error: int, work: Callable[[], Given]) -> Given:
     raised: list[BaseException] = []
 
     def run() -> None:
-        syscalls.set_no_new_privileges()
+        syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)
         syscalls.install_seccomp_filter(program)
         try:
             given.append(work())

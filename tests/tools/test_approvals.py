@@ -27,7 +27,7 @@ class Desk:
     def __init__(self, database: Database) -> None:
         self.store = SqliteApprovals(database)
         self.approvals = Approvals(self.store)
-        self.registry = ToolRegistry(confirmation=self.approvals)
+        self.registry = ToolRegistry(approvals=self.approvals)
         self.calls: list[dict[str, Any]] = []
         self.offer()
 
@@ -162,7 +162,7 @@ async def test_an_approval_survives_a_restart_and_goes_with_its_tool(desk: Desk,
 
 
 async def test_an_operator_can_switch_it_off(desk: Desk) -> None:
-    desk.registry = ToolRegistry(confirmation=Approvals(desk.store, enabled=False))
+    desk.registry = ToolRegistry(approvals=Approvals(desk.store, enabled=False))
     desk.offer()
     assert await desk.call({"a": 1}) == "wiped"
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from apexbridge._safe_open import Opener, open_beneath, walk_beneath
 from apexbridge.errors import ApexBridgeError
-from apexbridge.tools.builtin.files.beneath import Opener, open_beneath, walk_beneath
 from apexbridge.tools.builtin.files.paths import read_path
 from apexbridge.tools.builtin.files.roots import Root
 

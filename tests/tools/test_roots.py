@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from apexbridge._safe_open import OPEN_FILE, Opener, open_beneath, walk_beneath
 from apexbridge.errors import (
     ApexBridgeError,
     InvalidInputError,
@@ -19,7 +20,6 @@ from apexbridge.errors import (
     RequestError,
     ServerError,
 )
-from apexbridge.tools.builtin.files.beneath import OPEN_FILE, Opener, open_beneath, walk_beneath
 from apexbridge.tools.builtin.files.listing import Glob, list_entries
 from apexbridge.tools.builtin.files.paths import read_path
 from apexbridge.tools.builtin.files.roots import Root

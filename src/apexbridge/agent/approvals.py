@@ -2,6 +2,7 @@
 
 import json
 import uuid
+from contextlib import suppress
 from typing import Any
 
 from apexbridge.agent.request import ApprovalMode
@@ -27,8 +28,8 @@ class Approver:
             ToolError: APPROVAL_INVALID, the user denied it.
         """
         id = str(refusal.details.get("approvalId"))
-        if given := await self._approvals.given_already(id):
-            return given
+        if earlier := await self._approvals.given_already(id):
+            return earlier
         if mode != "wait":
             return None
         try:
@@ -44,14 +45,10 @@ class Approver:
         try:
             await self._approvals.decide(id, approve=agreed)
         except ApexBridgeError:  # it was decided elsewhere or has expired: the stored state counts
-            agreed = await self._is_approved(id)
+            agreed = False
+            with suppress(ApexBridgeError):  # expired, or its skill was removed
+                agreed = (await self._approvals.get(id)).state == "approved"
         return id if agreed else None
-
-    async def _is_approved(self, id: str) -> bool:
-        try:
-            return (await self._approvals.get(id)).state == "approved"
-        except ApexBridgeError:  # expired, or its skill was removed
-            return False
 
 
 def question_for(refusal: ApexBridgeError) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""Limits of one chat request: turns, calls, time, tokens."""
+"""Limits of one chat request (turns, calls, time, tokens), and the token usage of its turns."""
 
 import time
-from typing import Literal
+from typing import Any, Literal, TypeGuard
 
 from pydantic import BaseModel, ConfigDict
 
@@ -19,9 +19,14 @@ StopCause = Literal[
 ]
 
 
-class ChatLimits(BaseModel):
-    """The configured limits."""
+Json = dict[str, Any]
+MAX_DEPTH = 8
+"""Upstreams nest usage at most two levels deep; deeper data is untrusted."""
+MAX_COUNT = 2**53
+"""Larger numbers and NaN are not token counts."""
 
+
+class ChatLimits(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     turns: int = 12
@@ -61,3 +66,32 @@ class Budget:
 
     def calls_left(self) -> int:
         return max(0, self._limits.calls - self.calls)
+
+
+def add_usage(total: Json | None, more: Json | None, depth: int = MAX_DEPTH) -> Json | None:
+    """Add numbers, also nested ones. Of other values the last one wins."""
+    if more is None or total is None:
+        return more if total is None else total
+    summed = dict(total)
+    for key, value in more.items():
+        before = summed.get(key)
+        if isinstance(value, dict) and isinstance(before, dict) and depth > 1:
+            summed[key] = add_usage(before, value, depth - 1)
+        elif _is_number(value) and _is_number(before):
+            summed[key] = before + value
+        elif value is not None:
+            summed[key] = value
+    return summed
+
+
+def tokens_of(usage: Json | None) -> int:
+    """All tokens of one turn, if the upstream reports them."""
+    counts = usage or {}
+    if _is_number(total := counts.get("total_tokens")):
+        return max(0, int(total))
+    both = [counts.get("prompt_tokens"), counts.get("completion_tokens")]
+    return int(sum(max(0, count) for count in both if _is_number(count)))
+
+
+def _is_number(value: Any) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= MAX_COUNT

@@ -47,8 +47,6 @@ class PassedThrough:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolActivity:
-    """A tool call has finished."""
-
     text: str
     detail: Json = field(default_factory=dict)
 

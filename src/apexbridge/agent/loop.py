@@ -5,24 +5,24 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import cache
+from importlib import resources
 from typing import Any
 
 from apexbridge.agent.approvals import Approver, question_for
-from apexbridge.agent.budget import Budget, ChatLimits, StopCause
+from apexbridge.agent.budget import Budget, ChatLimits, StopCause, add_usage, tokens_of
 from apexbridge.agent.chat_events import ChatFinished, Event, PassedThrough, Report, ToolActivity
 from apexbridge.agent.model_turn import GRACE_SECONDS, Answer, Model, ModelCaller
-from apexbridge.agent.records.redaction import log_safe
+from apexbridge.agent.records.content import log_safe
 from apexbridge.agent.request import BadRequestError, ChatRequest
 from apexbridge.agent.suspended_turns import Question, SuspendedTurns
-from apexbridge.agent.system_prompt import own_prompt, with_system
-from apexbridge.agent.token_usage import add_usage, tokens_of
 from apexbridge.agent.tool_calls import Outcome, ToolCaller
 from apexbridge.agent.tool_offer import ServerTools, ToolOffer
 from apexbridge.agent.usage_feedback import UsageFeedback
 from apexbridge.llm.config import Upstream
 from apexbridge.llm.conversion import CompletionBuilder, as_chunk, is_completion
 from apexbridge.llm.errors import UpstreamError, is_too_long
-from apexbridge.llm.mode_memory import ModeMemory
+from apexbridge.llm.tool_modes import ModeMemory, with_system
 from apexbridge.llm.turn import Turn
 from apexbridge.tools.conversation import LOOP_CALLS, Conversation
 from apexbridge.tools.registry import ToolRegistry
@@ -32,6 +32,11 @@ SHORT_CHARACTERS = 1_000
 SAME_CALLS = f"\n[Note: the same calls were made {LOOP_CALLS} times in a row; their results will not change.]"
 CUT_MARK = "\n[cut: too long]"
 logger = logging.getLogger(__name__)
+
+
+@cache
+def default_prompt() -> str:
+    return resources.files("apexbridge.agent").joinpath("prompts/system.md").read_text("utf-8").strip()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,12 +57,7 @@ class ChatDependencies:
 def run_chat(
     deps: ChatDependencies, model: Model, request: ChatRequest, upstream: Upstream
 ) -> AsyncGenerator[Event, None]:
-    """Answer a request and yield its events in order.
-
-    Raises:
-        BadRequestError: the request cannot be answered.
-        UpstreamError: the upstream refused or failed.
-    """
+    """Answer a request and yield its events in order. Raises BadRequestError or UpstreamError."""
     is_native = deps.modes.mode(upstream, request.model) == "native" or not request.client_names
     if not request.uses_our_tools and is_native:
         return _pass_through(model, request, upstream, deps)
@@ -94,8 +94,6 @@ async def _pass_through(
 
 
 class _Loop:
-    """The turns of one request."""
-
     def __init__(self, deps: ChatDependencies, model: Model, request: ChatRequest, upstream: Upstream) -> None:
         self._deps = deps
         self._request = request
@@ -123,19 +121,16 @@ class _Loop:
         self._caller = ToolCaller(
             deps.registry,
             self._offer,
-            Conversation(
-                id=request.request_id or "chat",
-                caller=request.caller,
-                tainted=_starts_tainted(request),
-            ),
+            Conversation(id=request.request_id or "chat", caller=request.caller, tainted=_starts_tainted(request)),
             self._budget,
             lambda error: deps.approver.approve(error, request.options.approvals, self._budget.seconds_left),
         )
 
     def _beginning(self, messages: list[Json]) -> list[Json]:
-        if self._deps.system_prompt is not None:
-            return with_system(messages, self._deps.system_prompt)
-        return with_system(messages, own_prompt()) if self._request.uses_our_tools else messages
+        prompt = self._deps.system_prompt
+        if prompt is None and self._request.uses_our_tools:
+            prompt = default_prompt()
+        return with_system(messages, prompt) if prompt else messages
 
     async def run(self) -> AsyncGenerator[Event, None]:
         cause: StopCause | None = None
@@ -217,8 +212,8 @@ class _Loop:
             self._budget.calls += 1
             self._note(_outcome_dict(outcome))
             self._outcomes.append(outcome)
-            self._messages[asked.place + offset] = outcome.message
-            asked.settle(outcome.message)
+            self._messages[asked.index + offset] = outcome.message
+            asked.results[asked.question.asked_as] = outcome.message
         return list(self._outcomes)
 
     def _hide(
@@ -252,15 +247,12 @@ class _Loop:
             return False
         self._is_shortened = True
         known = {outcome.call["id"] for outcome in self._outcomes}
-        long = [
-            place
-            for place, message in enumerate(self._messages)
-            if message.get("tool_call_id") in known and len(message["content"]) > SHORT_CHARACTERS
-        ]
-        for place in long:
-            message = self._messages[place]
-            self._messages[place] = {**message, "content": message["content"][:SHORT_CHARACTERS] + CUT_MARK}
-        return bool(long)
+        is_shorter = False
+        for index, message in enumerate(self._messages):
+            if message.get("tool_call_id") in known and len(message["content"]) > SHORT_CHARACTERS:
+                self._messages[index] = {**message, "content": message["content"][:SHORT_CHARACTERS] + CUT_MARK}
+                is_shorter = True
+        return is_shorter
 
     def _end_turn(self, turn: Turn, begun: float) -> None:
         self._budget.turns += 1

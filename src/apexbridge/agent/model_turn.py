@@ -6,15 +6,14 @@ from typing import Any, Protocol
 
 from apexbridge.agent.budget import Budget
 from apexbridge.agent.chat_events import ChatStarted, Delta, Event, Report, TextDelta
-from apexbridge.agent.records.redaction import log_safe
+from apexbridge.agent.records.content import log_safe
 from apexbridge.agent.request import ChatRequest
 from apexbridge.agent.tool_offer import ToolOffer
 from apexbridge.agent.tool_refusals import is_about_tools
 from apexbridge.llm.config import Upstream
 from apexbridge.llm.errors import UpstreamError
-from apexbridge.llm.mode_memory import ModeMemory
 from apexbridge.llm.text_calls import TextGate
-from apexbridge.llm.tool_modes import Offer, read_answer, read_calls, request_body
+from apexbridge.llm.tool_modes import ModeMemory, Offer, read_answer, read_calls, request_body
 from apexbridge.llm.turn import Turn
 
 Json = dict[str, Any]
@@ -88,11 +87,11 @@ class ModelCaller:
         finally:
             self._model.done(answer)
         if gate is not None and not is_draft and turn.has_text:
-            rest = turn.text if self._mode == "schema" else gate.held
+            unsent = turn.text if self._mode == "schema" else gate.held
             # Check the whole text, because calls_of() does: text that is not a call must reach the client.
             is_answer = is_last and self._mode == "schema"  # the schema of the last turn allows nothing else
             is_call = not is_answer and read_calls(self._mode, turn.text, self._offer.is_known) is not None
-            if not is_call and (delta := self._delta({"content": read_answer(self._mode, rest)}, {})):
+            if not is_call and (delta := self._delta({"content": read_answer(self._mode, unsent)}, {})):
                 yield TextDelta(deltas=[delta])
 
     def calls_of(self, turn: Turn) -> list[Json]:
@@ -100,7 +99,7 @@ class ModelCaller:
         model = self._request.model
         if turn.made_calls:
             if self._mode == "native":
-                self._modes.called(self._upstream, model)
+                self._modes.accepted(self._upstream, model, "native")
             return turn.tool_calls
         if not self._offer.tools:
             return []

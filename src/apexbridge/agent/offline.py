@@ -16,7 +16,7 @@ Json = dict[str, Any]
 OFFLINE_MODEL = "apex-offline"
 OFFLINE_UPSTREAM = Upstream(name=OFFLINE_MODEL, base_url="", tool_mode="native")
 NOTICE = (
-    "(apex-offline is no language model, only a planner. Set APEX_LLM_BASE_URL, APEX_LLM_API_KEY and APEX_LLM_MODEL "
+    "(apex-offline is not a language model, only a planner. Set APEX_LLM_BASE_URL, APEX_LLM_API_KEY and APEX_LLM_MODEL "
     "to have a real one answer.)"
 )
 GOOD_SCORE = 0.5
@@ -34,8 +34,6 @@ _LIST = re.compile(r"\b(?:list|show)\b.{0,20}?\bfiles\b|列出.{0,4}文件", re.
 
 
 class OfflineModel:
-    """Makes completions without a model."""
-
     async def ask(self, upstream: Upstream, body: Json, seconds: float) -> "OfflineAnswer":
         return OfflineAnswer(body)
 
@@ -44,36 +42,28 @@ class OfflineModel:
 
 
 class OfflineAnswer:
-    """One step of the plan, as a stream or in one piece."""
+    """One step of the plan, as the chunks of a stream."""
 
     def __init__(self, body: Json) -> None:
-        self._pieces = _pieces(body) if body.get("stream") else iter([_completion(body)])
+        self._chunks = _chunks(body)
 
     async def next(self) -> list[Json] | None:
-        piece = next(self._pieces, None)
-        return None if piece is None else [piece]
+        chunk = next(self._chunks, None)
+        return None if chunk is None else [chunk]
 
 
-def _completion(body: Json) -> Json:
-    calls, text = _next_step(body)
-    message: Json = {"role": "assistant", "content": text}
-    if calls:
-        message["tool_calls"] = calls
-    choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if calls else "stop"}
-    return {"id": "offline", "object": "chat.completion", "model": OFFLINE_MODEL, "choices": [choice]}
-
-
-def _pieces(body: Json) -> Iterator[Json]:
+def _chunks(body: Json) -> Iterator[Json]:
     calls, text = _next_step(body)
     for word in re.findall(r"\S+\s*|\s+", text or ""):
         yield _chunk({"content": word}, None)
     if calls:
-        yield _chunk({"tool_calls": [{"index": place, **call} for place, call in enumerate(calls)]}, None)
+        yield _chunk({"tool_calls": [{"index": index, **call} for index, call in enumerate(calls)]}, None)
     yield _chunk({}, "tool_calls" if calls else "stop")
 
 
 def _chunk(delta: Json, finish: str | None) -> Json:
-    return {"model": OFFLINE_MODEL, "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}
+    choice = {"index": 0, "delta": delta, "finish_reason": finish}
+    return {"id": "offline", "object": "chat.completion.chunk", "model": OFFLINE_MODEL, "choices": [choice]}
 
 
 def _next_step(body: Json) -> tuple[list[Json], str | None]:
@@ -131,13 +121,13 @@ def _use_of_a_skill(asked: str, results: str, offered: set[str]) -> tuple[list[J
         return ([_call("load_skill", {"name": name})], None) if "load_skill" in offered else ([], description)
     filled = _filled(asked, arguments)
     if filled is None:
-        return [], f"The skill {name} fits ({description}) and wants: {arguments}. Give it with run_skill.\n\n{NOTICE}"
+        return [], f"The skill {name} fits ({description}) and needs: {arguments}. Call it with run_skill.\n\n{NOTICE}"
     return [_call("run_skill", {"name": name, "input": filled})], None
 
 
 def _filled(asked: str, arguments: str) -> Json | None:
     """The question as the input of a skill that needs at most one text; None if it needs more."""
-    required = [part.strip() for part in arguments.split(",") if part.strip() and "?:" not in part]
+    required = [argument.strip() for argument in arguments.split(",") if argument.strip() and "?:" not in argument]
     if not required:
         return {"text": asked, "query": asked}
     name, _, kind = required[0].partition(":")

@@ -21,7 +21,7 @@ from apexbridge.agent.usage_feedback import RecordUsage, UsageFeedback
 from apexbridge.llm.client import UpstreamClient
 from apexbridge.llm.config import LLMSettings, Upstream
 from apexbridge.llm.errors import UpstreamError
-from apexbridge.llm.mode_memory import ModeMemory
+from apexbridge.llm.tool_modes import ModeMemory
 from apexbridge.tools.registry import ToolRegistry
 
 Json = dict[str, Any]
@@ -29,8 +29,6 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatSettings:
-    """Settings of chat."""
-
     llm: LLMSettings
     limits: ChatLimits
     system_prompt: str | None = None
@@ -39,8 +37,6 @@ class ChatSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatAnswer:
-    """A whole answer."""
-
     content: str
     finish_reason: str
     tool_calls: tuple[Json, ...] = ()
@@ -81,12 +77,7 @@ class ReActStrategy:
         await self._client.close()
 
     async def run(self, request: ChatRequest) -> AsyncGenerator[Event, None]:
-        """Answer a request and yield its events in order.
-
-        Raises:
-            BadRequestError: the request cannot be answered.
-            UpstreamError: the upstream refused or failed.
-        """
+        """Answer a request and yield its events in order. Raises BadRequestError or UpstreamError."""
         model, upstream = self._chosen(request)
         with ChatRecorder(self._recorder, request, upstream.name) as recording:
             async with aclosing(run_chat(self._deps, model, request, upstream)) as events:
@@ -163,7 +154,6 @@ class ReActStrategy:
         return self._client, upstream
 
     def _serving(self, model: str) -> Upstream | None:
-        """The upstream that serves a model."""
         upstream = self.settings.llm.upstream_for(model)
         return None if upstream is None or (upstream.models and not upstream.serves(model)) else upstream
 

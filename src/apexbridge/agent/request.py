@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from apexbridge.agent.deferred_tools import is_deferred
 from apexbridge.errors import RequestError
 
 Json = dict[str, Any]
@@ -21,11 +20,17 @@ MAX_CLIENT_TOOLS = 1_000
 MAX_TOOL_NAME_CHARACTERS = 256
 MAX_MODEL_CHARACTERS = 512
 """Tool modes are remembered by model name."""
+DEFER_MARK = "defer_loading"
 QUOTED_CHARACTERS = 64
 """Of the client's text in an error message."""
 _PROCESS, _NUMBERS = uuid.uuid4().hex, itertools.count()
 _ROLES = {"system", "developer", "user", "assistant", "tool", "function"}
-_OPTIONS: Mapping[str, type | tuple[type, ...]] = {
+_FIELDS: Mapping[str, tuple[type, str]] = {
+    "model": (str, "a string"),
+    "stream": (bool, "true or false"),
+    "stream_options": (dict, "an object"),
+}
+_OPTIONS: Mapping[str, type] = {
     "skills": list,
     "tools": bool,
     "activity": bool,
@@ -74,8 +79,6 @@ class Options:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatRequest:
-    """A validated chat request."""
-
     body: Json
     """As the client sent it, without what only we understand."""
     options: Options
@@ -118,18 +121,15 @@ class ChatRequest:
 
 
 def read_request(body: Any, *, caller: str = "", request_id: str = "") -> ChatRequest:
-    """Validate a request.
-
-    Raises:
-        BadRequestError: the request is invalid.
-    """
+    """Validate a request. Raises BadRequestError."""
     if not isinstance(body, dict):
         raise BadRequestError("The body must be a JSON object.")
     options = _options(body.get("x_bridge"))
     _check_messages(body.get("messages"))
     names = _check_tools(body.get("tools"))
-    if body.get("model") is not None and not isinstance(body["model"], str):
-        raise BadRequestError("'model' must be a string.", param="model")
+    for name, (kind, expected) in _FIELDS.items():
+        if not isinstance(body.get(name), kind | None):
+            raise BadRequestError(f"'{name}' must be {expected}.", param=name)
     if len(body.get("model") or "") > MAX_MODEL_CHARACTERS:
         raise BadRequestError(
             f"The model '{body['model'][:QUOTED_CHARACTERS]}…' does not exist",
@@ -138,15 +138,14 @@ def read_request(body: Any, *, caller: str = "", request_id: str = "") -> ChatRe
             code="NOT_FOUND",
             status=404,
         )
-    if not isinstance(body.get("stream"), bool | None):
-        raise BadRequestError("'stream' must be true or false.", param="stream")
-    if not isinstance(body.get("stream_options"), dict | None):
-        raise BadRequestError("'stream_options' must be an object.", param="stream_options")
     if body.get("stream_options") is not None and not body.get("stream"):
         raise BadRequestError("'stream_options' is only allowed when 'stream' is true.", param="stream_options")
-    kept = {key: value for key, value in body.items() if key != "x_bridge"}
     request = ChatRequest(
-        body=kept, options=options, caller=caller, request_id=request_id, client_names=frozenset(names)
+        body={key: value for key, value in body.items() if key != "x_bridge"},
+        options=options,
+        caller=caller,
+        request_id=request_id,
+        client_names=frozenset(names),
     )
     count = body.get("n")
     if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 1):
@@ -158,22 +157,22 @@ def read_request(body: Any, *, caller: str = "", request_id: str = "") -> ChatRe
     return request
 
 
-def _options(given: Any) -> Options:
-    if given is None:
+def _options(options: Any) -> Options:
+    if options is None:
         return Options()
-    if not isinstance(given, dict):
+    if not isinstance(options, dict):
         raise BadRequestError("'x_bridge' must be an object.", param="x_bridge")
-    for key, value in given.items():
+    for key, value in options.items():
         if key not in _OPTIONS:
             key = key[:QUOTED_CHARACTERS]
             raise BadRequestError(f"'x_bridge' has no {key}; it has {', '.join(_OPTIONS)}.", param=f"x_bridge.{key}")
         if not isinstance(value, _OPTIONS[key]):
             raise BadRequestError(f"'x_bridge.{key}' does not fit.", param=f"x_bridge.{key}")
-    if given.get("approvals", "deny") not in ("deny", "tool", "wait"):
+    if options.get("approvals", "deny") not in ("deny", "tool", "wait"):
         raise BadRequestError("'x_bridge.approvals' is deny, tool or wait.", param="x_bridge.approvals")
-    if not all(isinstance(name, str) for name in given.get("skills", [])):
+    if not all(isinstance(name, str) for name in options.get("skills", [])):
         raise BadRequestError("'x_bridge.skills' is a list of names.", param="x_bridge.skills")
-    return Options(**{**given, "skills": tuple(given.get("skills", ()))})
+    return Options(**{**options, "skills": tuple(options.get("skills", ()))})
 
 
 def _check_messages(messages: Any) -> None:
@@ -184,8 +183,8 @@ def _check_messages(messages: Any) -> None:
             f"'messages' has {len(messages):,} entries; at most {MAX_MESSAGES:,} are possible.", param="messages"
         )
     waiting: Counter[str] = Counter()
-    for place, message in enumerate(messages):
-        where = f"messages[{place}]"
+    for index, message in enumerate(messages):
+        where = f"messages[{index}]"
         if not isinstance(message, dict):
             raise BadRequestError(f"'{where}' must be an object.", param=where)
         role = message.get("role")
@@ -229,6 +228,12 @@ def _is_function(call: Json) -> bool:
     return isinstance(function, dict) and all(isinstance(function.get(key), str) for key in ("name", "arguments"))
 
 
+def is_deferred(tool: Mapping[str, Any]) -> bool:
+    """Whether the tool or its function has `defer_loading: true`. It is sent to the model once it is found."""
+    function = tool.get("function")
+    return tool.get(DEFER_MARK) is True or (isinstance(function, dict) and function.get(DEFER_MARK) is True)
+
+
 def _check_tools(tools: Any) -> list[str]:
     if tools is None:
         return []
@@ -242,22 +247,20 @@ def _check_tools(tools: Any) -> list[str]:
             param="tools",
         )
     names = []
-    for place, tool in enumerate(tools):
+    for index, tool in enumerate(tools):
+        where = f"tools[{index}]"
         if not isinstance(tool, dict):
-            raise BadRequestError(f"'tools[{place}]' must be an object.", param=f"tools[{place}]")
+            raise BadRequestError(f"'{where}' must be an object.", param=where)
         function = tool.get("function")
         name = function.get("name") if isinstance(function, dict) else None
         if (tool.get("type", "function") == "function" or "function" in tool) and not (isinstance(name, str) and name):
-            raise BadRequestError(f"'tools[{place}].function.name' is missing.", param=f"tools[{place}]")
+            raise BadRequestError(f"'{where}.function.name' is missing.", param=where)
         if isinstance(name, str) and len(name) > MAX_TOOL_NAME_CHARACTERS:
             raise BadRequestError(
-                f"'tools[{place}].function.name' is longer than {MAX_TOOL_NAME_CHARACTERS} characters.",
-                param=f"tools[{place}]",
+                f"'{where}.function.name' is longer than {MAX_TOOL_NAME_CHARACTERS} characters.", param=where
             )
         if isinstance(name, str):
             names.append(name)
         elif is_deferred(tool):
-            raise BadRequestError(
-                f"'tools[{place}]' cannot be looked for: only functions can.", param=f"tools[{place}].defer_loading"
-            )
+            raise BadRequestError(f"'{where}' cannot be searched: only functions can.", param=f"{where}.defer_loading")
     return names

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from apexbridge._json import loads_untrusted
+from apexbridge._json import loads_or
 from apexbridge.llm.tool_modes import text_of
 
 Json = dict[str, Any]
@@ -45,7 +45,7 @@ class SuspendedTurn:
     """Of the calls that the client saw."""
     size: int
     kept_until: float
-    settled: dict[str, Json] = field(default_factory=dict)
+    approved_results: dict[str, Json] = field(default_factory=dict)
     """Results of approved calls, by the id that the client saw: clients send their answers with every request."""
 
     def matches(self, calls: Sequence[Json]) -> bool:
@@ -59,21 +59,15 @@ class Asked:
 
     question: Question
     answer: str
-    place: int
-    """Index of the call's result in the conversation."""
-    settled: dict[str, Json] = field(default_factory=dict)
-
-    def settle(self, result: Json) -> None:
-        """Store the result, so that the same answer does not run the call again."""
-        self.settled[self.question.asked_as] = result
+    index: int
+    """Of the call's result in the conversation."""
+    results: dict[str, Json] = field(default_factory=dict)
+    """Results of approved calls, so that the same answer does not run a call again."""
 
     @property
     def is_agreed(self) -> bool:
         """Whether the answer is a plain yes. Anything else counts as no."""
-        try:
-            answer = loads_untrusted(self.answer)
-        except ValueError:
-            answer = self.answer
+        answer = loads_or(self.answer, self.answer)
         if isinstance(answer, dict):
             answer = next((answer[key] for key in ("approve", "approved") if key in answer), None)
         if isinstance(answer, str):
@@ -143,14 +137,14 @@ class SuspendedTurns:
         restored: list[Json] = []
         asked: list[Asked] = []
         questions: dict[str, Question] = {}
-        settled: dict[str, Json] = {}
+        results: dict[str, Json] = {}
         used: set[str] = set()
         for message in messages:
             if message.get("role") == "tool" and message.get("tool_call_id") in questions:
                 question = questions.pop(message["tool_call_id"])
-                if (known := settled.get(question.asked_as)) is None:
+                if (known := results.get(question.asked_as)) is None:
                     answer = text_of(message.get("content"))
-                    asked.append(Asked(question=question, answer=answer, place=len(restored), settled=settled))
+                    asked.append(Asked(question=question, answer=answer, index=len(restored), results=results))
                     known = {"role": "tool", "tool_call_id": question.call["id"], "content": ""}
                 restored.append(known)
                 continue
@@ -162,7 +156,8 @@ class SuspendedTurns:
                 restored.append(message)
             else:
                 used.add(str(id))
-                questions, settled = {question.asked_as: question for question in turn.questions}, turn.settled
+                questions = {question.asked_as: question for question in turn.questions}
+                results = turn.approved_results
                 restored += [*turn.before, {**message, "tool_calls": turn.message["tool_calls"]}, *turn.results]
         return restored, asked
 
@@ -176,8 +171,5 @@ def _signature(call: Json) -> tuple[str, str, str]:
     if not isinstance(function, dict):
         return str(call.get("id")), "", ""
     arguments = function.get("arguments")
-    try:
-        parsed = loads_untrusted(arguments) if isinstance(arguments, str) else arguments
-    except ValueError:
-        parsed = arguments
+    parsed = loads_or(arguments, arguments) if isinstance(arguments, str) else arguments
     return str(call.get("id")), str(function.get("name")), json.dumps(parsed, sort_keys=True, default=str)

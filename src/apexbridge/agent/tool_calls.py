@@ -34,8 +34,6 @@ NOT_APPROVED = "Error (APPROVAL_INVALID): the user did not agree, or not in time
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The result of one call."""
-
     call: Json
     text: str
     """For the model."""
@@ -51,7 +49,6 @@ class Outcome:
 
     @property
     def message(self) -> Json:
-        """The tool message for the model."""
         content = "\n".join([self.text, *(f"[Note: {notice}]" for notice in self.notices)])
         return {
             "role": "tool",
@@ -128,7 +125,9 @@ class ToolCaller:
             return refused("Error (TIMEOUT): the time of this request is over, so the call was ended.", id)
         self._conversation.tainted |= id not in _TRUSTED_OUTPUT_TOOLS
         text = _result_text(id, arguments, result)
-        if id == SEARCH and (more := await self._offer.found(str(arguments.get("query", "")), _names(result.data))):
+        if id == SEARCH and (
+            more := await self._offer.found(str(arguments.get("query", "")), found_skills(result.data))
+        ):
             text = f"{text}\n{more}"
         return outcome(
             text,
@@ -145,9 +144,9 @@ class ToolCaller:
         try:
             return await self._registry.execute(id, arguments, conversation=conversation, approval=approval)
         except ApexBridgeError as error:
-            if error.code != "CONFIRMATION_REQUIRED" or (given := await self._approve(error)) is None:
+            if error.code != "CONFIRMATION_REQUIRED" or (approval := await self._approve(error)) is None:
                 raise
-            return await self._registry.execute(id, arguments, conversation=conversation, approval=given)
+            return await self._registry.execute(id, arguments, conversation=conversation, approval=approval)
 
     def _near_skills(self, error: ApexBridgeError, arguments: Json) -> str:
         """Suggestions for a skill that does not exist."""
@@ -184,8 +183,8 @@ def read_arguments(written: str) -> tuple[Json, str | None]:
     return arguments, None
 
 
-def _names(data: Any) -> list[str]:
-    """The skills in a search result."""
+def found_skills(data: Any) -> list[str]:
+    """Names of the skills in the result of a search."""
     return [hit["name"] for hit in data.get("results", [])] if isinstance(data, dict) else []
 
 

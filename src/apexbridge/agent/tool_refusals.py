@@ -100,14 +100,14 @@ def _without(words: list[str], quoted: list[str]) -> list[str]:
     """The words without each run that quotes the beginning of a text: all of it, or at least a few words."""
     least = min(len(quoted), LONG_RUN)
     left: list[str] = []
-    place = 0
-    while place < len(words):
+    start = 0
+    while start < len(words):
         run = 0
-        while run < len(quoted) and place + run < len(words) and words[place + run] == quoted[run]:
+        while run < len(quoted) and start + run < len(words) and words[start + run] == quoted[run]:
             run += 1
         if run >= max(least, 1):
-            place += run
+            start += run
         else:
-            left.append(words[place])
-            place += 1
+            left.append(words[start])
+            start += 1
     return left

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from apexbridge.agent.request import ChatRequest
-from apexbridge.agent.tool_calls import Outcome
+from apexbridge.agent.tool_calls import Outcome, found_skills
 from apexbridge.errors import ApexBridgeError
 from apexbridge.llm.tool_modes import text_of
 from apexbridge.tools.naming import SKILL_PREFIX
@@ -34,7 +34,7 @@ class UsageFeedback:
         queries: dict[str, str] = {}
         for outcome in outcomes:
             if outcome.tool == "vector-search" and outcome.succeeded:
-                queries |= dict.fromkeys(_hits(outcome), str(outcome.arguments.get("query", "")))
+                queries |= dict.fromkeys(found_skills(outcome.data), str(outcome.arguments.get("query", "")))
             elif (skill := _done_by(outcome)) and (text := queries.get(skill) or asked):
                 task = asyncio.ensure_future(self._taught(text, skill, request))
                 self._waiting.add(task)
@@ -60,13 +60,7 @@ def _question(request: ChatRequest) -> str:
     return text if len(text) <= MAX_CHARACTERS else ""
 
 
-def _hits(outcome: Outcome) -> list[str]:
-    results = outcome.data.get("results", []) if isinstance(outcome.data, dict) else []
-    return [hit["name"] for hit in results]
-
-
 def _done_by(outcome: Outcome) -> str | None:
-    """The skill that ran successfully."""
     if outcome.tool is None or not (isinstance(outcome.data, dict) and outcome.data.get("success") is True):
         return None
     if outcome.tool == "run-skill":

@@ -12,7 +12,7 @@ import orjson
 
 from apexbridge.llm.config import Upstream
 from apexbridge.llm.errors import UpstreamError
-from apexbridge.llm.response import ModelResponse, parsed
+from apexbridge.llm.response import MAX_REFUSAL_BYTES, ModelResponse, parsed
 
 Json = dict[str, Any]
 ATTEMPTS = 3
@@ -24,11 +24,11 @@ MAX_WAIT_SECONDS = 20.0
 FIRST_WAIT_SECONDS = 0.5
 CONNECT_SECONDS = 10
 SILENCE_SECONDS = 120
-"""Longest pause within a stream. A completion in one piece may take as long as the request."""
+"""Longest pause within a stream. A whole completion may take as long as the request."""
 ANSWER_SECONDS = 600.0
 LIST_SECONDS = 10.0
 LARGE_BYTES = 512 * 1024
-"""Larger requests are sent in pieces, so that other tasks can run in between."""
+"""Larger requests are sent in chunks, so that other tasks can run in between."""
 _WHOLE = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
 
 
@@ -42,7 +42,6 @@ class UpstreamClient:
         self._ending: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
-        """Close all connections."""
         session, self._session = self._session, None
         if self._ending:
             await asyncio.wait(self._ending)
@@ -50,12 +49,8 @@ class UpstreamClient:
             await session.close()
 
     async def ask(self, upstream: Upstream, body: Json, seconds: float = ANSWER_SECONDS) -> ModelResponse:
-        """Request a completion. The caller must pass the response to `done` in the end.
-
-        Raises:
-            UpstreamError: the upstream refused or failed.
-        """
-        data = _written(body)
+        """Request a completion. The caller must pass the response to `done` in the end. Raises UpstreamError."""
+        data = _encoded(body)
         late = asyncio.get_running_loop().time() + seconds
         try:
             async with asyncio.timeout_at(late):
@@ -74,23 +69,17 @@ class UpstreamClient:
         ending.add_done_callback(self._ending.discard)
 
     async def models(self, upstream: Upstream) -> list[Json]:
-        """The models that an upstream lists.
-
-        Raises:
-            UpstreamError: the list cannot be read.
-        """
+        """The models that an upstream lists. Raises UpstreamError."""
         try:
             async with asyncio.timeout(LIST_SECONDS):
                 response = await self._send(upstream, None, self._streams)
                 answer = ModelResponse(response, LIST_SECONDS)
                 try:
-                    data = await answer.rest()
+                    data = await answer.body()
                 finally:
                     answer.close()
         except TimeoutError as error:
-            raise UpstreamError.of_ours(
-                504, "The model's server did not answer in time.", "upstream_timeout"
-            ) from error
+            raise _silent() from error
         if response.status >= 300:
             raise UpstreamError(response.status, data, response.headers)
         listing = parsed(data)
@@ -115,7 +104,7 @@ class UpstreamClient:
                 raise UpstreamError.of_ours(502, _ELSEWHERE, "upstream_redirect")
             answer = ModelResponse(response, self._silence)
             try:
-                failure = UpstreamError(response.status, await answer.refusal(), response.headers)
+                failure = UpstreamError(response.status, await answer.body(MAX_REFUSAL_BYTES), response.headers)
             finally:
                 answer.close()
             pause = _pause(attempt, response.headers)
@@ -135,19 +124,17 @@ class UpstreamClient:
         if upstream.api_key:
             headers["authorization"] = f"Bearer {upstream.api_key}"
         try:
-            if data is None:
-                return await self._open().get(
-                    upstream.models_url, headers=headers, allow_redirects=False, timeout=limits
-                )
-            payload = data if len(data) < LARGE_BYTES else io.BytesIO(data)
             # Do not follow redirects: they would send the conversation to a host the operator did not choose.
-            return await self._open().post(
-                upstream.chat_url, data=payload, headers=headers, allow_redirects=False, timeout=limits
+            return await self._open().request(
+                "POST" if data else "GET",
+                upstream.chat_url if data else upstream.models_url,
+                data=data if not data or len(data) < LARGE_BYTES else io.BytesIO(data),
+                headers=headers,
+                allow_redirects=False,
+                timeout=limits,
             )
         except TimeoutError as error:
-            raise UpstreamError.of_ours(
-                SILENT_STATUS, "The model's server did not answer in time.", "upstream_timeout"
-            ) from error
+            raise _silent() from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise UpstreamError.of_ours(
                 502, f"The model's server cannot be reached ({type(error).__name__}).", "upstream_unreachable"
@@ -164,7 +151,11 @@ class UpstreamClient:
         return self._session
 
 
-def _written(body: Json) -> bytes:
+def _silent() -> UpstreamError:
+    return UpstreamError.of_ours(SILENT_STATUS, "The model's server did not answer in time.", "upstream_timeout")
+
+
+def _encoded(body: Json) -> bytes:
     try:
         return orjson.dumps(body)
     except TypeError:  # a number beyond 64 bits, or a lone surrogate, which only an escape can represent
@@ -173,8 +164,7 @@ def _written(body: Json) -> bytes:
 
 def _pause(attempt: int, headers: Mapping[str, str]) -> float:
     """Seconds before the next attempt: Retry-After, or exponential backoff with jitter."""
-    asked = headers.get("retry-after", "")
     try:
-        return max(0.0, float(asked))
+        return max(0.0, float(headers.get("retry-after", "")))
     except ValueError:
         return FIRST_WAIT_SECONDS * float(2 ** (attempt - 1)) * random.uniform(0.8, 1.2)  # noqa: S311

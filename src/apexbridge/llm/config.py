@@ -21,7 +21,6 @@ class Upstream(BaseModel):
     tool_mode: ToolMode = "auto"
 
     def serves(self, model: str) -> bool:
-        """Whether one of its names or patterns matches the model."""
         return any(fnmatchcase(model, pattern) for pattern in self.models)
 
     @property

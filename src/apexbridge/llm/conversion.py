@@ -31,7 +31,6 @@ class JoinedFields:
         self._texts: dict[str, list[str]] = {}
 
     def add(self, fields: Json) -> None:
-        """Text is appended to earlier text; any other value replaces the earlier one."""
         for key, value in fields.items():
             if not isinstance(value, str):
                 self._texts.pop(key, None)
@@ -43,7 +42,6 @@ class JoinedFields:
                 self._values[key] = None  # keeps the order in which the fields came
 
     def joined(self) -> Json:
-        """All fields so far."""
         return {key: "".join(self._texts[key]) if key in self._texts else value for key, value in self._values.items()}
 
 
@@ -56,7 +54,6 @@ class CompletionBuilder:
         self._messages: dict[int, JoinedFields] = {}
 
     def add(self, chunks: Sequence[Json]) -> None:
-        """Add the next chunks of the stream."""
         for chunk in chunks:
             self._fields |= {key: value for key, value in chunk.items() if value is not None or key not in self._fields}
             for choice in chunk.get("choices") or ():
@@ -64,7 +61,6 @@ class CompletionBuilder:
                     self._add_choice(choice)
 
     def completion(self) -> Json:
-        """The completion of everything that was added."""
         choices = [
             {
                 "index": index,
@@ -91,5 +87,5 @@ def _as_delta(choice: Json) -> Json:
     delta, calls = dict(message), message.get("tool_calls")
     if isinstance(calls, list):
         made = [call for call in calls if isinstance(call, dict)]
-        delta["tool_calls"] = [{"index": place, **call} for place, call in enumerate(made)]
+        delta["tool_calls"] = [{"index": index, **call} for index, call in enumerate(made)]
     return {**{key: value for key, value in choice.items() if key != "message"}, "delta": delta}

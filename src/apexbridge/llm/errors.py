@@ -36,9 +36,13 @@ class UpstreamError(ServerError):
         """An error that this server detected."""
         return cls(status, json.dumps(openai_error(message, kind="upstream_error", code=code)).encode())
 
+    @classmethod
+    def invalid(cls, message: str) -> "UpstreamError":
+        """The model's server sent something that cannot be used."""
+        return cls.of_ours(502, message, "upstream_invalid")
+
     @property
     def error(self) -> dict[str, Any]:
-        """The error object in OpenAI's shape."""
         error = self._error
         if self.is_shaped and isinstance(error, dict):
             return error
@@ -80,5 +84,4 @@ def is_too_long(error: UpstreamError) -> bool:
 
 
 def openai_error(message: str, *, kind: str, code: str | None, param: str | None = None) -> dict[str, Any]:
-    """An error in OpenAI's shape."""
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}

@@ -1,4 +1,4 @@
-"""The response of a model server, as a stream of events or in one piece, within a time limit."""
+"""The response of a model server, as a stream of events or as a whole, within a time limit."""
 
 import asyncio
 import json
@@ -10,22 +10,23 @@ import orjson
 
 from apexbridge._json import JsonShapeError, check_shape
 from apexbridge.llm.errors import UpstreamError
-from apexbridge.llm.sse import EventLines, StreamTooLongError
 
 Json = dict[str, Any]
 MAX_DEPTH = 1_000
 """Nesting of JSON; about what the parser supports."""
 MAX_VALUES = 400_000
-"""Values of a completion in one piece: log probabilities of 2,000 tokens with 20 alternatives each."""
+"""Values of a whole completion: log probabilities of 2,000 tokens with 20 alternatives each."""
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
 MAX_STREAM_BYTES = 16 * MAX_ANSWER_BYTES
 """In a stream each token comes in an event of its own."""
-PIECE_BYTES = 8 * 1024
-"""Processed at once. Decompressed data arrives in pieces of many megabytes, and other tasks must run in between."""
+CHUNK_BYTES = 8 * 1024
+"""Processed at once. Decompressed data arrives in chunks of many megabytes, and other tasks must run in between."""
 MAX_REFUSAL_BYTES = 256 * 1024
 """Of an error response."""
 LAST_BYTES_SECONDS = 2.0
 """Time to end the response after its last event. Only then can the connection be reused."""
+MAX_LINE_BYTES = 8 * 1024 * 1024
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class ModelResponse:
@@ -36,53 +37,53 @@ class ModelResponse:
         self._is_stream = "text/event-stream" in response.headers.get("content-type", "").lower()
         self._lines = EventLines()
         self._size = 0
-        self._ahead = b""
-        self._place = 0
+        self._ahead = memoryview(b"")
+        """Received bytes that are not processed yet."""
         self._failure: UpstreamError | None = None
-        """A failure after valid events of the same piece."""
+        """A failure after valid events of the same bytes."""
         self._has_begun = False
         self._has_finished = False
         self._is_over = False
         self._is_late = False
-        # One timer for the whole response: a timer for each piece would cost more than the piece.
+        # One timer for the whole response: a timer for each chunk would cost more than the chunk.
         self._timer = asyncio.get_running_loop().call_later(seconds, self._be_late)
 
     async def next(self) -> list[Json] | None:
-        """The next events, or the one completion. None at the end.
-
-        Raises:
-            UpstreamError: the response was cut off, timed out, or is not a completion.
-        """
+        """The next events, or the one completion. None at the end. Raises UpstreamError."""
         if self._failure is not None:
             raise self._failure
         if self._is_over:
             return None
-        try:
-            if self._is_stream:
-                return await self._next_events()
+        if not self._is_stream:
             self._is_over = True
-            return [_completion(await self._whole())]
-        except TimeoutError as error:
-            raise UpstreamError.of_ours(504, "The model's server fell silent.", "upstream_timeout") from error
-        except (aiohttp.ClientError, OSError) as error:
-            if self._is_late:
-                raise UpstreamError.of_ours(504, "The model took too long.", "upstream_timeout") from error
-            raise UpstreamError.of_ours(502, "The model's server broke off its answer.", "upstream_cut") from error
-        except StreamTooLongError as error:
-            raise UpstreamError.of_ours(502, "The model's server sent an endless event.", "upstream_invalid") from error
-
-    async def refusal(self) -> bytes:
-        """The body of an error response, truncated if it is long."""
-        return await self.rest(MAX_REFUSAL_BYTES)
-
-    async def rest(self, cut_at: int | None = None) -> bytes:
-        """The rest of the body, up to `cut_at` bytes."""
+            return [_completion(await self.body())]
         try:
-            return await self._whole(cut_at)
-        except TimeoutError as error:
-            raise UpstreamError.of_ours(504, "The model's server fell silent.", "upstream_timeout") from error
+            return await self._next_events()
         except (aiohttp.ClientError, OSError) as error:
-            raise UpstreamError.of_ours(502, "The model's server broke off its answer.", "upstream_cut") from error
+            raise self._read_error(error) from error
+
+    async def body(self, cut_at: int | None = None) -> bytes:
+        """The body, up to `cut_at` bytes."""
+        chunks: list[bytes] = []
+        size = 0
+        try:
+            while chunk := await self._response.content.readany():
+                chunks.append(chunk)
+                size += len(chunk)
+                if cut_at is not None and size >= cut_at:
+                    break
+                if size > MAX_ANSWER_BYTES:
+                    raise UpstreamError.invalid("The model's server sent too much.")
+        except (aiohttp.ClientError, OSError) as error:
+            raise self._read_error(error) from error
+        return b"".join(chunks)[:cut_at]
+
+    def _read_error(self, error: Exception) -> UpstreamError:
+        if isinstance(error, TimeoutError):
+            return UpstreamError.of_ours(504, "The model's server fell silent.", "upstream_timeout")
+        if self._is_late:
+            return UpstreamError.of_ours(504, "The model took too long.", "upstream_timeout")
+        return UpstreamError.of_ours(502, "The model's server broke off its answer.", "upstream_cut")
 
     @property
     def is_unread(self) -> bool:
@@ -106,18 +107,16 @@ class ModelResponse:
 
     async def _next_events(self) -> list[Json] | None:
         while True:
-            piece = await self._piece()
-            self._size += len(piece)
+            data = await self._next_bytes()
+            self._size += len(data)
             if self._size > MAX_STREAM_BYTES:
-                raise UpstreamError.of_ours(502, "The model's server sent too much.", "upstream_invalid")
-            chunks = self._read(self._lines.feed(piece) if piece else self._lines.end())
-            if not piece:
+                raise UpstreamError.invalid("The model's server sent too much.")
+            chunks = self._parse(self._lines.feed(data) if data else self._lines.end())
+            if not data:
                 self._is_over = True
                 if not self._has_finished and self._failure is None:
                     # Many servers never send [DONE]. Without a finish_reason either, the response was cut off.
-                    self._failure = UpstreamError.of_ours(
-                        502, "The model's server broke off its answer.", "upstream_cut"
-                    )
+                    self._failure = self._read_error(EOFError())
             if chunks:
                 return chunks
             if self._failure is not None:
@@ -125,26 +124,26 @@ class ModelResponse:
             if self._is_over:
                 return None
 
-    async def _piece(self) -> bytes:
-        """The next bytes, at most PIECE_BYTES."""
-        if self._place < len(self._ahead):
+    async def _next_bytes(self) -> bytes:
+        """At most CHUNK_BYTES; empty at the end."""
+        if self._ahead:
             await asyncio.sleep(0)
         else:
-            self._ahead, self._place = await self._response.content.readany(), 0
-            if len(self._ahead) <= PIECE_BYTES:
-                self._place = len(self._ahead)
-                return self._ahead
-        piece = self._ahead[self._place : self._place + PIECE_BYTES]
-        self._place += len(piece)
-        return piece
+            received = await self._response.content.readany()
+            if len(received) <= CHUNK_BYTES:
+                return received
+            self._ahead = memoryview(received)
+        data = bytes(self._ahead[:CHUNK_BYTES])
+        self._ahead = self._ahead[CHUNK_BYTES:]
+        return data
 
-    def _read(self, events: list[bytes]) -> list[Json]:
+    def _parse(self, events: list[bytes]) -> list[Json]:
         chunks: list[Json] = []
         for data in events:
             if data == b"[DONE]":
                 self._is_over = True
                 if not self._has_begun:
-                    self._failure = UpstreamError.of_ours(502, "The model's server said nothing.", "upstream_invalid")
+                    self._failure = UpstreamError.invalid("The model's server said nothing.")
                 break
             try:
                 chunk = _chunk(data)
@@ -156,29 +155,13 @@ class ModelResponse:
             chunks.append(chunk)
         return chunks
 
-    async def _whole(self, cut_at: int | None = None) -> bytes:
-        pieces: list[bytes] = []
-        size = 0
-        while piece := await self._response.content.readany():
-            pieces.append(piece)
-            size += len(piece)
-            if cut_at is not None and size >= cut_at:
-                return b"".join(pieces)[:cut_at]
-            if size > MAX_ANSWER_BYTES:
-                raise UpstreamError.of_ours(502, "The model's server sent too much.", "upstream_invalid")
-        return b"".join(pieces)
-
     def _be_late(self) -> None:
         self._is_late = True
         self._response.close()
 
 
 def _chunk(data: bytes) -> Json:
-    """Parse one event of a stream.
-
-    Raises:
-        UpstreamError: it is not a JSON object, or it is an error.
-    """
+    """Parse one event of a stream. Raises UpstreamError."""
     try:
         if len(data) > MAX_DEPTH:  # shorter ones cannot be nested too deep
             check_shape(data, max_depth=MAX_DEPTH)
@@ -186,7 +169,7 @@ def _chunk(data: bytes) -> Json:
     except ValueError:
         chunk = parsed(data)
     if not isinstance(chunk, dict):
-        raise UpstreamError.of_ours(502, "The model's server sent an event that is not an object.", "upstream_invalid")
+        raise UpstreamError.invalid("The model's server sent an event that is not an object.")
     error = chunk.get("error")
     if isinstance(error, dict) or (error is not None and not chunk.get("choices")):
         raise UpstreamError(502, data)
@@ -206,7 +189,7 @@ def _completion(data: bytes) -> Json:
     if not isinstance(completion, dict) or not isinstance(choices, list) or not choices:
         if isinstance(completion, dict) and completion.get("error") is not None:
             raise UpstreamError(502, data)
-        raise UpstreamError.of_ours(502, "The model's server answered with no completion.", "upstream_invalid")
+        raise UpstreamError.invalid("The model's server answered with no completion.")
     return completion
 
 
@@ -217,11 +200,7 @@ def _finite(digits: str) -> float | None:
 
 
 def parsed(data: bytes) -> Any:
-    """Parse JSON of an upstream.
-
-    Raises:
-        UpstreamError: it is not JSON, or exceeds a limit.
-    """
+    """Parse JSON of an upstream. Raises UpstreamError."""
     try:
         check_shape(data, max_depth=MAX_DEPTH, max_values=MAX_VALUES)
         try:
@@ -231,6 +210,49 @@ def parsed(data: bytes) -> Any:
             return json.loads(data, parse_constant=lambda _: None, parse_float=_finite)
     except JsonShapeError as error:
         message = f"The model's server sent JSON that is refused: {error}."
-        raise UpstreamError.of_ours(502, message, "upstream_invalid") from error
+        raise UpstreamError.invalid(message) from error
     except (ValueError, RecursionError) as error:
-        raise UpstreamError.of_ours(502, "The model's server answered with broken JSON.", "upstream_invalid") from error
+        raise UpstreamError.invalid("The model's server answered with broken JSON.") from error
+
+
+class EventLines:
+    """Splits a byte stream into the data of its events.
+
+    Every `data:` line is an event: all known servers write it that way, some without the blank line that should
+    follow. Comments and other fields are ignored; any line ending is accepted.
+    """
+
+    def __init__(self) -> None:
+        self._beginning: list[bytes] = []
+        """The beginning of an incomplete line."""
+        self._size = 0
+        self._has_begun = False
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The events that these bytes complete."""
+        if b"data:" not in data and not self._beginning:  # only comments
+            self._has_begun = self._has_begun or b"\n" in data
+            data = data[max(data.rfind(b"\n"), data.rfind(b"\r")) + 1 :]
+        *lines, last = data.replace(b"\r", b"\n").split(b"\n")
+        if lines:
+            lines[0] = b"".join([*self._beginning, lines[0]])
+            self._beginning, self._size = [], 0
+            if not self._has_begun:
+                self._has_begun = True
+                lines[0] = lines[0].removeprefix(BYTE_ORDER_MARK)
+        if last:
+            self._beginning.append(last)
+            self._size += len(last)
+        if self._size > MAX_LINE_BYTES:
+            raise UpstreamError.invalid("The model's server sent an endless event.")
+        return [event for line in lines if (event := _data(line))]
+
+    def end(self) -> list[bytes]:
+        """The event of a last line without a line ending."""
+        event = _data(b"".join(self._beginning))
+        self._beginning, self._size = [], 0
+        return [event] if event else []
+
+
+def _data(line: bytes) -> bytes:
+    return line[5:].strip() if line.startswith(b"data:") else b""

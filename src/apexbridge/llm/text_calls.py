@@ -10,6 +10,8 @@ from typing import Any
 MAX_TEXT_CHARACTERS = 64 * 1024
 MAX_MARKS = 100
 """Marks that are tried. Each failed attempt costs a pass over the text: the JSON decoder counts lines."""
+HOLD_CHARACTERS = 400
+"""Text that starts like JSON and contains no tool name by then is not a call."""
 FENCE_CHARACTERS = 32
 """The line that opens a fence is shorter."""
 _DECODER = json.JSONDecoder()
@@ -23,8 +25,6 @@ _PART_OF_A_NAME = re.compile(r"[\w-]{0,64}\Z")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtractedCalls:
-    """Calls found in a text."""
-
     before: str
     """Text before the first call."""
     calls: tuple[tuple[str, str], ...]
@@ -42,7 +42,7 @@ def _marked(text: str, is_known: Callable[[str], bool]) -> ExtractedCalls | None
     calls: list[tuple[str, str]] = []
     first: int | None = None
     for mark in islice(_MARKED.finditer(text), MAX_MARKS):
-        value = _value_at(text, mark.end())
+        value, _ = _value_at(text, mark.end())
         found = _calls_of(value, is_known)
         if not found and mark[2] and is_known(mark[2]) and isinstance(value, dict):
             found = [(mark[2], _dumped(value))]
@@ -56,10 +56,10 @@ def _whole(text: str, is_known: Callable[[str], bool]) -> ExtractedCalls | None:
     """A text that is only a call, or ends in a fenced one."""
     fence = text.find("```")
     opened = _FENCE.match(text, fence) if fence >= 0 else None
-    if opened and (found := _calls_of(_value_at(text, opened.end()), is_known)):
+    if opened and (found := _calls_of(_value_at(text, opened.end())[0], is_known)):
         return ExtractedCalls(before=text[:fence].strip(), calls=tuple(found))
     begin = len(text) - len(text.lstrip())
-    value, end = _value_and_end(text, begin)
+    value, end = _value_at(text, begin)
     if value is not None and not text[end:].strip() and (found := _calls_of(value, is_known)):
         return ExtractedCalls(before="", calls=tuple(found))
     return None
@@ -90,17 +90,14 @@ def _call_of(value: Any, is_known: Callable[[str], bool]) -> tuple[str, str] | N
     return name, _dumped(arguments if arguments is not None else {})
 
 
-def _value_at(text: str, place: int) -> Any:
-    return _value_and_end(text, place)[0]
-
-
-def _value_and_end(text: str, place: int) -> tuple[Any, int]:
-    if text[place : place + 1] not in ("{", "["):
-        return None, place
+def _value_at(text: str, index: int) -> tuple[Any, int]:
+    """The JSON object or list that begins there, and its end; None if there is none."""
+    if text[index : index + 1] not in ("{", "["):
+        return None, index
     try:
-        return _DECODER.raw_decode(text, place)
+        return _DECODER.raw_decode(text, index)
     except (ValueError, RecursionError):
-        return None, place
+        return None, index
 
 
 def _dumped(value: Any) -> str:
@@ -110,15 +107,12 @@ def _dumped(value: Any) -> str:
 class TextGate:
     """Streams a model's text, and holds back text that may turn out to be a tool call."""
 
-    HOLD_CHARACTERS = 400
-    """Text that starts like JSON and contains no tool name by then is not a call."""
-
     def __init__(self, is_known: Callable[[str], bool]) -> None:
         self._is_known = is_known
         self._held: list[str] = []
         self._count = 0
-        self._looked = 0
-        """Held characters that contain no mark, so that they are scanned once."""
+        self._scanned = 0
+        """Held characters that contain no mark; they are scanned once."""
         self._start = ""
         """The beginning of the text, until it is clear whether it is a call."""
         self._is_open = False
@@ -137,25 +131,27 @@ class TextGate:
         if self._is_marked:
             return ""
         if not self._is_open:
-            self._start = (self._start + text).lstrip()[: self.HOLD_CHARACTERS + 64]
-            if self._may_begin_a_call():
+            self._start = (self._start + text).lstrip()[: HOLD_CHARACTERS + 64]
+            if not self._start or (self._start[0] in "{[" and _may_name_a_tool(self._start)):
                 return ""
             self._is_open = True
         held = self.held
-        place, self._is_marked = _mark_in(held, self._looked)
-        self._looked = place
-        return self._release(min(place, self._fence_in(held)))
+        mark, self._is_marked = _mark_in(held, self._scanned)
+        self._scanned = mark
+        end = min(mark, self._fence_in(held))
+        is_leading_space = self._count == len(held) and end < len(held) and not held[:end].strip()
+        return self._release(0 if is_leading_space else end)
 
     @property
     def held(self) -> str:
         """Text that has not been shown yet."""
         return "".join(self._held)
 
-    def _release(self, place: int) -> str:
+    def _release(self, end: int) -> str:
         held = self.held
-        self._held = [held[place:]] if place < len(held) else []
-        self._looked = max(0, self._looked - place)
-        return held[:place]
+        self._held = [held[end:]] if end < len(held) else []
+        self._scanned = max(0, self._scanned - end)
+        return held[:end]
 
     def _fence_in(self, text: str) -> int:
         """Index of a fence that may contain a call, or the end of the text."""
@@ -178,28 +174,13 @@ class TextGate:
         inner = block[opened.end() :].lstrip() if opened else ""
         closed = inner.find("```")
         if closed >= 0:
-            return bool(_calls_of(_value_at(inner, 0), self._is_known))
-        return not inner or (inner[0] in "{[" and _may_name_a_tool(inner, self.HOLD_CHARACTERS))
-
-    def _may_begin_a_call(self) -> bool:
-        text = self._start
-        if not text:
-            return True
-        if text[0] not in "{[`":
-            return False
-        if text[0] == "`":
-            if len(text) < 4 or ("\n" not in text and len(text) < FENCE_CHARACTERS):
-                return "```".startswith(text[:3])
-            fence = _FENCE.match(text)
-            text = text[fence.end() :].lstrip() if fence else "x"
-            if text and text[0] not in "{[":
-                return False
-        return _may_name_a_tool(text, self.HOLD_CHARACTERS)
+            return bool(_calls_of(_value_at(inner, 0)[0], self._is_known))
+        return not inner or (inner[0] in "{[" and _may_name_a_tool(inner))
 
 
-def _may_name_a_tool(text: str, limit: int) -> bool:
+def _may_name_a_tool(text: str) -> bool:
     names = ('"name"', '"tool', '"function', '"action"')
-    return len(text) < limit or any(name in text[:limit] for name in names)
+    return len(text) < HOLD_CHARACTERS or any(name in text[:HOLD_CHARACTERS] for name in names)
 
 
 LOOK_AHEAD = 200
@@ -208,11 +189,11 @@ LOOK_AHEAD = 200
 
 def _mark_in(text: str, start: int = 0) -> tuple[int, bool]:
     """Index where a marked call begins or may begin (else the end of the text), and whether it certainly does."""
-    place = start - 1
-    while (place := text.find("<", place + 1)) >= 0:
-        opens = _opens(text[place : place + LOOK_AHEAD])
+    index = start - 1
+    while (index := text.find("<", index + 1)) >= 0:
+        opens = _opens(text[index : index + LOOK_AHEAD])
         if opens is not False:
-            return place, opens is True
+            return index, opens is True
     return len(text), False
 
 

@@ -2,6 +2,7 @@
 
 import json
 import uuid
+from dataclasses import dataclass, field
 from typing import Any
 
 from apexbridge.llm.errors import UpstreamError
@@ -31,18 +32,14 @@ class Turn:
         self.has_text = False
         self.beside: Json = {}
         """Fields next to the choices, such as a fingerprint. The last value of each."""
-        self._calls: dict[int, Json] = {}
-        self._arguments: dict[int, list[str]] = {}
+        self._calls: dict[int, _Call] = {}
         self._characters = 0
         self._checked_characters = 0
         self._last = -1
+        self._next_index = 0
         self._by_id: dict[str, int] = {}
         self._owners: dict[str, int] = {}
         """The first call of each id."""
-        self._whole: dict[int, bool] = {}
-        """Whether a call's arguments are complete JSON. Dropped when more of them arrive."""
-        self._after_all = 0
-        """The index after the highest one taken."""
         self._moved: dict[int, int] = {}
         """New indexes of calls whose index was taken."""
 
@@ -83,8 +80,8 @@ class Turn:
         for call in calls if isinstance(calls, list) else ():
             if isinstance(call, dict):
                 self._take_call(call)
-        kept = {key: value for key, value in delta.items() if key not in ("role", "tool_calls") and value is not None}
-        return kept, beside
+        fields = {key: value for key, value in delta.items() if key not in ("role", "tool_calls") and value is not None}
+        return fields, beside
 
     @property
     def text(self) -> str:
@@ -92,112 +89,107 @@ class Turn:
 
     @property
     def tool_calls(self) -> list[Json]:
-        """The complete calls, in order."""
-        return [_finished(self._calls[index], self._written(index)) for index in sorted(self._calls)]
+        return [self._calls[index].to_dict() for index in sorted(self._calls)]
 
     @property
     def made_calls(self) -> bool:
         return bool(self._calls)
 
     def message(self, calls: list[Json] | None = None) -> Json:
-        """The assistant message for the model."""
         found = self.tool_calls if calls is None else calls
         message: Json = {"role": "assistant", "content": self.text or (None if found else "")}
         return message | ({"tool_calls": found} if found else {})
 
     def add_call(self, name: str, arguments: str) -> None:
         """Add a call that was found in the text."""
-        self._take_call({"index": self._after_all, "function": {"name": name, "arguments": arguments}})
+        self._take_call({"index": self._next_index, "function": {"name": name, "arguments": arguments}})
 
-    def _take_call(self, piece: Json) -> None:
-        index = self._index(piece)
-        if index not in self._calls and len(self._calls) >= MAX_CALLS:
-            raise UpstreamError.of_ours(502, "The model made too many calls at once.", "upstream_invalid")
-        self._after_all = max(self._after_all, index + 1)
-        call = self._calls.setdefault(index, {"id": "", "type": "function", "function": {"name": "", "arguments": ""}})
-        written = self._arguments.setdefault(index, [])
+    def _take_call(self, delta: Json) -> None:
+        function = delta.get("function")
+        if not isinstance(function, dict):
+            function = {}
+        index = self._index(delta.get("index"), delta.get("id"), is_named=bool(function.get("name")))
+        call = self._calls.get(index)
+        if call is None:
+            if len(self._calls) >= MAX_CALLS:
+                raise UpstreamError.invalid("The model made too many calls at once.")
+            call = self._calls[index] = _Call()
         self._last = index
-        if piece.get("id"):
-            id = str(piece["id"])
+        self._next_index = max(self._next_index, index + 1)
+        if delta.get("id"):
+            id = str(delta["id"])
             if self._owners.setdefault(id, index) == index:
-                call["id"] = id  # a duplicate gets a new id: results refer to it
+                call.id = id  # a duplicate gets a new id: results refer to it
             self._by_id[id] = index
-        function = piece.get("function") or {}
-        if isinstance(function, dict):
-            if function.get("name"):
-                name = str(function["name"])
-                own = call["function"]["name"]
-                call["function"]["name"] = name if name.startswith(own) else own + name
-                if len(call["function"]["name"]) > MAX_NAME_CHARACTERS:
-                    raise UpstreamError.of_ours(502, "The model called a tool without end.", "upstream_invalid")
-            arguments = function.get("arguments")
-            if isinstance(arguments, dict | list):
-                arguments = json.dumps(arguments, ensure_ascii=False)
-            if isinstance(arguments, str) and arguments:
-                written.append(arguments)
-                self._whole.pop(index, None)
-                self._count(arguments)
-        if not piece.keys() <= _OWN_CALL_KEYS:
-            call.update({key: value for key, value in piece.items() if key not in _OWN_CALL_KEYS})
-            _check_extra(call)
+        if function.get("name"):
+            name = str(function["name"])
+            call.name = name if name.startswith(call.name) else call.name + name
+            if len(call.name) > MAX_NAME_CHARACTERS:
+                raise UpstreamError.invalid("The model called a tool without end.")
+        arguments = function.get("arguments")
+        if isinstance(arguments, dict | list):
+            arguments = json.dumps(arguments, ensure_ascii=False)
+        if isinstance(arguments, str) and arguments:
+            call.arguments.append(arguments)
+            call.is_complete = None
+            self._count(arguments)
+        if not delta.keys() <= _OWN_CALL_KEYS:
+            call.extra |= {key: value for key, value in delta.items() if key not in _OWN_CALL_KEYS}
+            _check_extra(call.extra)
 
-    def _index(self, piece: Json) -> int:
-        """The call that a piece belongs to: by index, else by id. A name starts a new call, else it is the last one."""
-        index, id = piece.get("index"), piece.get("id")
-        function = piece.get("function")
-        begins = bool(isinstance(function, dict) and function.get("name"))
-        after_all = self._after_all
+    def _index(self, index: Any, id: Any, *, is_named: bool) -> int:
+        """The call that a delta belongs to: by index, else by id. A name starts a new call, else it is the last one."""
         if isinstance(index, int) and not isinstance(index, bool):
-            place = self._moved.get(index, index)
-            taken = self._calls.get(place)
-            if begins and id and taken is not None and taken["id"] not in ("", str(id)):
-                self._moved[index] = place = after_all  # some servers send index 0 for every call
-            return place
+            own = self._moved.get(index, index)
+            taken = self._calls.get(own)
+            if is_named and id and taken is not None and taken.id not in ("", str(id)):
+                self._moved[index] = own = self._next_index  # some servers send index 0 for every call
+            return own
         if id:
-            place = self._by_id.get(str(id), after_all)
+            own = self._by_id.get(str(id), self._next_index)
             # Some servers send the same id for every call. A complete call does not take a second name.
-            return after_all if begins and self._is_whole(place) else place
-        return after_all if begins or self._last < 0 else self._last
+            return self._next_index if is_named and self._is_complete(own) else own
+        return self._next_index if is_named or self._last < 0 else self._last
 
-    def _written(self, index: int) -> str:
-        """The arguments so far. Joined in place, because this is called while more of them arrive."""
-        pieces = self._arguments.get(index, [])
-        if len(pieces) > 1:
-            pieces[:] = ["".join(pieces)]
-        return pieces[0] if pieces else ""
-
-    def _is_whole(self, index: int) -> bool:
-        """Whether the arguments so far are complete JSON. Beyond MAX_CHECKED_CHARACTERS they count as incomplete."""
-        if index not in self._whole and self._checked_characters <= MAX_CHECKED_CHARACTERS:
-            arguments = self._written(index)
+    def _is_complete(self, index: int) -> bool:
+        """Whether the arguments so far are JSON. Beyond MAX_CHECKED_CHARACTERS they count as incomplete."""
+        call = self._calls.get(index)
+        if call is None:
+            return False
+        if call.is_complete is None and self._checked_characters <= MAX_CHECKED_CHARACTERS:
+            arguments = "".join(call.arguments)
             self._checked_characters += len(arguments)
-            self._whole[index] = _is_json(arguments)
-        return self._whole.get(index, False)
+            try:
+                json.loads(arguments)
+                call.is_complete = True
+            except (ValueError, RecursionError):
+                call.is_complete = False
+        return call.is_complete is True
 
     def _count(self, text: str) -> None:
         self._characters += len(text)
         if self._characters > MAX_CHARACTERS:
-            raise UpstreamError.of_ours(502, "The model's server sent too much.", "upstream_invalid")
+            raise UpstreamError.invalid("The model's server sent too much.")
+
+
+@dataclass(slots=True)
+class _Call:
+    """A tool call so far."""
+
+    id: str = ""
+    name: str = ""
+    arguments: list[str] = field(default_factory=list)
+    is_complete: bool | None = None
+    """Whether the arguments are complete JSON; None if they were not checked yet."""
+    extra: Json = field(default_factory=dict)
+
+    def to_dict(self) -> Json:
+        self.id = self.id or f"call_{uuid.uuid4().hex[:24]}"
+        function = {"name": self.name, "arguments": "".join(self.arguments) or "{}"}
+        return {"id": self.id, "type": "function", "function": function, **self.extra}
 
 
 def _check_extra(fields: Json) -> None:
     """Unknown fields are passed on, up to a limit: each event of a stream could add others."""
     if len(fields) > MAX_EXTRA_FIELDS:
-        raise UpstreamError.of_ours(502, "The model's server sent too many unknown fields.", "upstream_invalid")
-
-
-def _is_json(arguments: str) -> bool:
-    if not arguments:
-        return False
-    try:
-        json.loads(arguments)
-    except (ValueError, RecursionError):
-        return False
-    return True
-
-
-def _finished(call: Json, arguments: str) -> Json:
-    """The call with an id and arguments."""
-    if not call["id"]:
-        call["id"] = f"call_{uuid.uuid4().hex[:24]}"
-    return {**call, "function": {**call["function"], "arguments": arguments or "{}"}}
+        raise UpstreamError.invalid("The model's server sent too many unknown fields.")

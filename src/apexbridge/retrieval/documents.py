@@ -18,15 +18,13 @@ class Searchable(Protocol):
     """What can be indexed."""
 
     @property
-    def name(self) -> str:
-        """The key in the index."""
+    def name(self) -> str: ...
 
     @property
     def description(self) -> str: ...
 
     @property
-    def tags(self) -> Sequence[str]:
-        """As declared."""
+    def tags(self) -> Sequence[str]: ...
 
     @property
     def derived_tags(self) -> Sequence[str]:
@@ -68,7 +66,6 @@ class Document:
 
     @property
     def text(self) -> str:
-        """The text that is embedded."""
         tags = ", ".join(self.informative_tags)[:MAX_EMBEDDED_TAG_CHARACTERS]
         return f"{name_words(self.name)}: {self.description[:MAX_EMBEDDED_CHARACTERS]}{f' ({tags})' if tags else ''}"
 

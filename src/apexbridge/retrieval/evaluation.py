@@ -3,12 +3,12 @@
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from apexbridge.errors import InvalidInputError
 from apexbridge.retrieval.documents import Document
@@ -24,15 +24,26 @@ RANKED = 20
 BATCH = 100
 MOST_CONFUSED = 10
 Progress = Callable[[int, int], None]
+M = TypeVar("M", bound=BaseModel)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """A request with the ids of the skills that answer it."""
+class Entry(BaseModel):
+    model_config = ConfigDict(coerce_numbers_to_str=True)
 
-    id: str
-    request: str
-    gold: frozenset[str]
+    id: str | None = None
+    name: str
+    description: str
+    tags: tuple[str, ...] | None = None
+
+
+class Question(BaseModel):
+    """A line of a file of requests: a request with the ids of the skills that answer it."""
+
+    model_config = ConfigDict(coerce_numbers_to_str=True)
+
+    qid: str | None = None
+    query: str
+    gold: frozenset[str] = Field(min_length=1)
 
 
 class Metrics(WireModel):
@@ -71,56 +82,49 @@ class Evaluation(WireModel):
 class _Corpus:
     """An indexed corpus; thresholds are off."""
 
-    def __init__(self, embedder: Embedder) -> None:
+    def __init__(self, embedder: Embedder, entries: Sequence[Entry], progress: Progress | None) -> None:
         self._embedder = embedder
-        self._memory: MemoryIndex | None = None
         self._ids: list[str] = []
+        self._memory = MemoryIndex(embedder.dimensions_by_model)
         self._requests: dict[str, RequestVectors] = {}
-        self._usage = UsageMemory()
-
-    def index(self, entries: Sequence[tuple[str, Document]], progress: Progress | None = None) -> None:
-        """Index documents with their ids. A name that occurs again is replaced by the id."""
-        names: set[str] = set()
+        self.usage = UsageMemory()
         for start in range(0, len(entries), BATCH):
-            batch = entries[start : start + BATCH]
-            vectors = self._embedder.embed_documents([document for _, document in batch])
-            if self._memory is None:
-                self._memory = MemoryIndex(self._embedder.dimensions_by_model)
-            for (key, document), vector in zip(batch, vectors, strict=True):
-                unique = document if document.name not in names else replace(document, name=key)
-                names.add(unique.name)
-                self._memory.put(unique, vector)
-                self._ids.append(key)
+            self._index(entries[start : start + BATCH])
             if progress:
-                progress(min(start + BATCH, len(entries)), len(entries))
+                progress(len(self._ids), len(entries))
 
-    def search(self, request: str) -> list[str]:
+    def _index(self, entries: Sequence[Entry]) -> None:
+        documents = [
+            Document(name=entry.name, description=entry.description, tags=entry.tags or ()) for entry in entries
+        ]
+        vectors = self._embedder.embed_documents(documents)
+        self._memory.reshape(self._embedder.dimensions_by_model)  # known after the first answer of an endpoint
+        for entry, document, vector in zip(entries, documents, vectors, strict=True):
+            id = entry.name if entry.id is None else entry.id
+            is_known = document.name in self._memory  # names of a public corpus may repeat, ids do not
+            self._memory.put(replace(document, name=id) if is_known else document, vector)
+            self._ids.append(id)
+
+    def search(self, question: Question) -> list[str]:
         """The ids of the best skills, best first."""
-        if self._memory is None:
-            return []
-        text, vectors = self._embed(request)
-        past = self._usage.recall(vectors, caller="", shared=True)
+        text, vectors = self._embed(question)
+        past = self.usage.recall(vectors, caller="", shared=True)
         found = rank(self._memory, self._embedder.models, Request.of(text, vectors, past), count=RANKED)
         return [self._ids[candidate.slot] for candidate in found]
 
-    def _embed(self, request: str) -> tuple[str, RequestVectors]:
-        text = visible(request)
-        if text not in self._requests:
-            self._requests[text] = self._embedder.embed_request(text)
-        return text, self._requests[text]
-
-    def clear_past_use(self) -> None:
-        self._usage = UsageMemory()
-
     def teach(self, question: Question) -> None:
         """Learn that the right skills answered this request."""
-        if self._memory is None:
-            return
-        _, vectors = self._embed(question.request)
+        _, vectors = self._embed(question)
         vector = request_vector(vectors, self._embedder.dimensions_by_model)
         for slot, key in enumerate(self._ids):
             if key in question.gold:
-                self._usage.teach(self._memory.documents[slot].name, vector, caller="")
+                self.usage.teach(self._memory.documents[slot].name, vector, caller="")
+
+    def _embed(self, question: Question) -> tuple[str, RequestVectors]:
+        text = visible(question.query)
+        if text not in self._requests:
+            self._requests[text] = self._embedder.embed_request(text)
+        return text, self._requests[text]
 
 
 def evaluate(
@@ -132,31 +136,26 @@ def evaluate(
     usage_memory: bool = False,
     progress: Progress | None = None,
 ) -> Evaluation:
-    """Search a corpus with every question.
-
-    Raises:
-        InvalidInputError: a file cannot be read or has the wrong form.
-    """
-    entries = [entry for path in corpora for entry in read_corpus(path)]
-    asked = read_questions(questions)
-    corpus = _Corpus(embedder)
-    corpus.index(entries, progress)
-    answers = [corpus.search(question.request) for question in asked]
+    """Search a corpus with every question. Raises InvalidInputError for a file that cannot be used."""
+    entries = [entry for path in corpora for entry in _rows(path, Entry)]
+    asked = _rows(questions, Question)
+    corpus = _Corpus(embedder, entries, progress)
+    answers = [corpus.search(question) for question in asked]
     if run_out is not None:
         _write_run(run_out, asked, answers)
     later: list[list[str]] = []
-    halves = (asked[::2], asked[1::2]) if usage_memory else ()
-    for taught, examined in (halves, halves[::-1]) if halves else ():
-        corpus.clear_past_use()
+    first, second = asked[::2], asked[1::2]
+    for taught, examined in ((first, second), (second, first)) if usage_memory else ():
+        corpus.usage = UsageMemory()
         for question in taught:
             corpus.teach(question)
-        later += [corpus.search(question.request) for question in examined]
+        later += [corpus.search(question) for question in examined]
     return Evaluation(
         corpus=len(entries),
         embedder=embedder.id,
         metrics=measure(asked, answers),
         confusions=_confusions(asked, answers),
-        with_usage_memory=measure([*asked[1::2], *asked[::2]], later) if usage_memory else None,
+        with_usage_memory=measure([*second, *first], later) if usage_memory else None,
     )
 
 
@@ -194,63 +193,28 @@ def _confusions(questions: Sequence[Question], answers: Sequence[Sequence[str]])
     ]
 
 
-def read_corpus(path: Path) -> list[tuple[str, Document]]:
-    """Rows of `{"id", "name", "description", "tags"?}`.
-
-    Raises:
-        InvalidInputError: a line has the wrong form; the message names it.
-    """
-    entries = []
-    for line, row in _rows(path):
-        try:
-            name, description = str(row["name"]), str(row["description"])
-        except KeyError as error:
-            raise InvalidInputError(f"{path.name} line {line}: {error} is missing") from error
-        tags = row.get("tags") or []
-        if not isinstance(tags, list):
-            raise InvalidInputError(f"{path.name} line {line}: tags must be a list")
-        entries.append(
-            (str(row.get("id", name)), Document(name=name, description=description, tags=tuple(map(str, tags))))
-        )
-    return entries
-
-
-def read_questions(path: Path) -> list[Question]:
-    """Rows of `{"query", "gold": [ids], "qid"?}`.
-
-    Raises:
-        InvalidInputError: a line has the wrong form; the message names it.
-    """
-    questions = []
-    for line, row in _rows(path):
-        gold = row.get("gold")
-        if not isinstance(row.get("query"), str) or not isinstance(gold, list) or not gold:
-            raise InvalidInputError(f"{path.name} line {line}: needs a query and a list gold with at least one id")
-        questions.append(Question(id=str(row.get("qid", line)), request=row["query"], gold=frozenset(map(str, gold))))
-    return questions
-
-
-def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def _rows(path: Path, row: type[M]) -> list[M]:
     try:
         lines = path.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise InvalidInputError(f"{path.name} cannot be read: {reason}") from error
+    rows = []
     for number, line in enumerate(lines, 1):
         if line.strip():
             try:
-                row = json.loads(line)
-            except ValueError as error:
-                raise InvalidInputError(f"{path.name} line {number} is not JSON") from error
-            if not isinstance(row, dict):
-                raise InvalidInputError(f"{path.name} line {number} is not a JSON object")
-            yield number, row
+                rows.append(row.model_validate_json(line))
+            except ValidationError as error:
+                problem = error.errors(include_url=False)[0]
+                text = ": ".join(map(str, (*problem["loc"], problem["msg"])))
+                raise InvalidInputError(f"{path.name} line {number}: {text}") from error
+    return rows
 
 
 def _write_run(path: Path, questions: Sequence[Question], answers: Sequence[Sequence[str]]) -> None:
     lines = [
-        json.dumps({"qid": question.id, "ranked": list(answer)}, ensure_ascii=False)
-        for question, answer in zip(questions, answers, strict=True)
+        json.dumps({"qid": question.qid or str(number), "ranked": list(answer)}, ensure_ascii=False)
+        for number, (question, answer) in enumerate(zip(questions, answers, strict=True), 1)
     ]
     try:
         path.write_text("\n".join(lines) + "\n", "utf-8")

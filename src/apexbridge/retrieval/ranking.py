@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from apexbridge.retrieval.embedders.embedder import RequestVectors
 from apexbridge.retrieval.embedders.model import Floats, Model
-from apexbridge.retrieval.glossary import translated
 from apexbridge.retrieval.index.memory import MemoryIndex
-from apexbridge.retrieval.text import has_cjk, tokens
+from apexbridge.retrieval.text import has_cjk, tokens, translated
 from apexbridge.retrieval.usage import PastUse
 
 DENSE_WEIGHT = 0.7
@@ -40,8 +39,6 @@ HABIT_WEIGHT, HABIT_PAIRS = 0.3, 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A request, analysed for ranking."""
-
     text: str
     vectors: RequestVectors | None
     """None if only words can be compared."""
@@ -61,8 +58,6 @@ class Candidate:
     """A skill with the evidence for it."""
 
     slot: int
-    score: float
-    """Sorts the candidates of one request; not comparable between requests."""
     likeness: float | None
     """Similarity of meaning: 0 is unrelated, 1 is the same; None if it was not compared."""
     vector_rank: int | None
@@ -90,11 +85,7 @@ def rank(
     score, likeness, words = _scores(memory, models, request, lexical=lexical)
     if allowed is not None:
         score = np.where(allowed, score, -np.inf)
-    return [
-        _candidate(memory, request, int(slot), score, likeness, words)
-        for slot in _top(score, count)
-        if score[slot] > -np.inf
-    ]
+    return [_candidate(memory, request, slot, likeness, words) for slot in _top(score, count) if score[slot] > -np.inf]
 
 
 def rank_of_slot(memory: MemoryIndex, models: Sequence[Model], request: Request, slot: int) -> int:
@@ -194,7 +185,6 @@ def _candidate(
     memory: MemoryIndex,
     request: Request,
     slot: int,
-    score: Floats,
     likeness: Floats | None,
     words: Floats,
 ) -> Candidate:
@@ -203,7 +193,6 @@ def _candidate(
     past = request.past.get(memory.documents[slot].name)
     return Candidate(
         slot=slot,
-        score=float(score[slot]),
         likeness=None if likeness is None or not memory.has_vector[slot] else float(likeness[slot]),
         vector_rank=None if likeness is None or not memory.has_vector[slot] else _rank_in(likeness, slot),
         keyword_rank=_rank_in(words, slot) if words[slot] > 0 else None,
@@ -240,4 +229,4 @@ def _top(score: Floats, count: int) -> list[int]:
 
 def _rank_in(values: Floats, slot: int) -> int:
     """1 for the largest."""
-    return int((values > values[slot]).sum()) + 1
+    return int(np.count_nonzero(values > values[slot])) + 1

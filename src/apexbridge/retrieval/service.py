@@ -30,7 +30,7 @@ from apexbridge.retrieval.usage import request_vector
 MAX_REQUEST_CHARACTERS = 4_000
 MAX_RAW_CHARACTERS = 2 * MAX_REQUEST_CHARACTERS
 """Before control characters and repeated white space are removed."""
-SPARE_CANDIDATES = 5
+SPARE_CANDIDATES = 2
 """Ranked beyond the limit, in case some are disabled."""
 CACHED_RANKINGS = 1000
 BATCH = 100
@@ -133,7 +133,6 @@ class ToolRetrievalService:
 
     async def remove_skill(self, name: str) -> bool:
         """Remove a skill with its past use; False if it was not known."""
-        await self.wake()
         return bool(await self.remove([name]))
 
     async def embed(self, skills: Sequence[Searchable]) -> list[Floats | None]:
@@ -213,11 +212,14 @@ class ToolRetrievalService:
             if is_complete or len(ranking.candidates) < count:
                 break
             count *= 10  # many of the best are disabled
+        warnings = list(ranking.warnings)
+        if self.problem:
+            warnings.append(f"The index on disk cannot be written ({self.problem}); search works from memory.")
         return SearchAnswer(
             results=results,
             took=round((time.monotonic() - started) * 1000, 2),
             degraded="keyword" if ranking.degraded else None,
-            warnings=[*ranking.warnings, *self._store_warnings()],
+            warnings=warnings,
         )
 
     async def _results(self, ranking: _Ranking, limit: int, threshold: float) -> tuple[list[SkillMatch], bool]:
@@ -253,15 +255,16 @@ class ToolRetrievalService:
         """The rank of one skill among all for a request, 1 being the best; None if it is not known."""
         text = _checked(query)
         await self.wake()
-        return await self._in_turn("", lambda: self._rank_of(name, text))
 
-    def _rank_of(self, name: str, text: str) -> int | None:
-        vectors, _ = self._request_vectors(text)
-        with self._index.memory.locked() as memory:
-            slot = memory.slot(name)
-            if slot is None:
-                return None
-            return rank_of_slot(memory, self._embedder.models, Request.of(text, vectors), slot)
+        def rank_of() -> int | None:
+            vectors, _ = self._request_vectors(text)
+            with self._index.memory.locked() as memory:
+                slot = memory.slot(name)
+                if slot is None:
+                    return None
+                return rank_of_slot(memory, self._embedder.models, Request.of(text, vectors), slot)
+
+        return await self._in_turn("", rank_of)
 
     def _rank(
         self, text: str, count: int, tags: frozenset[str], mode: SearchMode, for_model: bool, caller: str
@@ -295,6 +298,9 @@ class ToolRetrievalService:
                 allowed=_allowed(memory.documents, tags, for_model),
                 lexical=mode == "hybrid",
             )
+            without_vector = len(memory) - int(np.count_nonzero(memory.has_vector))
+            if without_vector and self._index.unavailable is None:
+                warnings.append(f"{without_vector} of {len(memory)} skills are not indexed by meaning yet.")
             ranking = _Ranking(
                 candidates=tuple(
                     (memory.documents[candidate.slot], candidate)
@@ -302,7 +308,7 @@ class ToolRetrievalService:
                     if vectors is not None or candidate.matched  # without vectors, a word must match
                 ),
                 degraded=vectors is None,
-                warnings=(*warnings, *self._unembedded_warnings()),
+                warnings=tuple(warnings),
             )
             if vectors is not None:  # a degraded ranking is not cached: the next one may be complete
                 self._rankings[key] = ranking
@@ -329,20 +335,7 @@ class ToolRetrievalService:
             logger.warning("%s Search compares words only.", problem)
         self._model_problem = problem
 
-    def _unembedded_warnings(self) -> list[str]:
-        total = len(self._index.memory)
-        without_vector = total - int(self._index.memory.has_vector.sum())
-        if not without_vector or self._index.unavailable is not None:
-            return []
-        return [f"{without_vector} of {total} skills are not indexed by meaning yet."]
-
-    def _store_warnings(self) -> list[str]:
-        if not self.problem:
-            return []
-        return [f"The index on disk cannot be written ({self.problem}); search works from memory."]
-
     async def _in_turn(self, caller: str, work: Callable[[], T]) -> T:
-        """Run blocking work on a search thread when it is the caller's turn."""
         async with self._turns.turn(caller):
             return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
@@ -367,7 +360,7 @@ class ToolRetrievalService:
     async def forget(self, skill: str | None = None) -> int:
         """Forget the past use of a skill, or of all; returns how many requests were forgotten."""
         await self.wake()
-        return await self._index.forget(lambda usage: usage.retain(()) if skill is None else usage.forget([skill]))
+        return await self._index.forget(lambda pair: skill is None or pair.skill == skill)
 
     async def forget_chat(self, chat: str) -> int:
         """Forget what a chat taught, now and later; returns how many requests were forgotten."""
@@ -375,13 +368,12 @@ class ToolRetrievalService:
         if self._index.is_empty:
             return 0
         await self.wake()
-        return await self._index.forget(lambda usage: usage.forget_chat(chat))
+        return await self._index.forget(lambda pair: pair.chat == chat)
 
     async def forget_expired(self) -> int:
         """Forget past use that was not confirmed for too long; returns how many requests were forgotten."""
-        if not self._index.is_loaded:  # loading does it
-            return 0
-        return await self._index.forget_expired()
+        # Loading does it too.
+        return await self._index.forget(self._index.is_expired) if self._index.is_loaded else 0
 
 
 def _allowed(documents: Sequence[Document], tags: frozenset[str], for_model: bool) -> NDArray[np.bool_] | None:

@@ -1,10 +1,12 @@
-"""Text analysis for search: words of a name, keyword tokens, clauses of a request."""
+"""Text analysis for search: words and tags of a skill, keyword tokens, clauses and translation of a request."""
 
 import re
 import threading
 import unicodedata
+from collections import Counter
 from functools import cache, lru_cache
-from typing import Any
+from importlib.resources import files
+from typing import Any, NamedTuple
 
 from apexbridge._text import CJK_RANGES, normalized
 
@@ -16,12 +18,28 @@ MAX_STEMMED_CHARACTERS = 64
 MIN_CLAUSE_WORDS = 3
 MIN_CLAUSE_CHARACTERS = 4
 """For scripts without spaces."""
+MAX_TAGS = 5
+MIN_TAG_CHARACTERS = 3
+MIN_GIST_WORDS = 2
+"""One word alone is too ambiguous."""
 # fmt: off
 STOP_WORDS = frozenset({
     "a", "an", "and", "are", "as", "at", "be", "by", "can", "could", "do", "does", "for", "from", "help", "how", "i",
     "in", "is", "it", "me", "my", "need", "needs", "of", "on", "or", "please", "that", "the", "these", "this", "those",
     "to", "use", "used", "user", "users", "using", "want", "wants", "we", "what", "when", "which", "with", "would",
     "you", "your",
+})
+GENERIC_WORDS = frozenset({
+    "about", "across", "after", "agent", "all", "also", "and", "any", "app", "ask", "asks", "assistant", "based",
+    "before", "best", "between", "build", "claude", "com", "common", "complete", "comprehensive", "create", "creates",
+    "creating", "custom", "default", "different", "each", "easy", "existing", "expert", "file", "files", "find", "full",
+    "generate", "get", "gives", "good", "guide", "guidelines", "has", "have", "helper", "helps", "http", "https",
+    "include", "includes", "including", "into", "its", "kit", "like", "make", "makes", "making", "manage", "manager",
+    "mentions", "more", "multiple", "new", "not", "one", "only", "other", "over", "own", "practices", "provide",
+    "provides", "pro", "read", "run", "runs", "set", "should", "simple", "skill", "skills", "some", "standard", "such",
+    "support", "supports", "system", "task", "tasks", "than", "their", "them", "then", "they", "tool", "toolkit",
+    "tools", "trigger", "triggers", "two", "util", "utils", "various", "via", "was", "way", "well", "will", "within",
+    "without", "work", "working", "works", "workflow", "write", "writes", "writing", "www",
 })
 # fmt: on
 
@@ -100,6 +118,72 @@ def clauses(text: str) -> list[str]:
         if len(clause.split()) >= MIN_CLAUSE_WORDS or len(_CJK_CHARACTER.findall(clause)) >= MIN_CLAUSE_CHARACTERS
     ]
     return found[:MAX_CLAUSES] if len(found) > 1 else []
+
+
+def derive_tags(name: str, description: str) -> tuple[str, ...]:
+    """Tags for a skill that declares none: specific words of the name, then those that the description repeats."""
+    counts = Counter(_specific_words(description))
+    repeated = [word for word, count in counts.most_common() if count > 1]
+    return tuple(dict.fromkeys([*_specific_words(name), *repeated]))[:MAX_TAGS]
+
+
+def _specific_words(text: str) -> list[str]:
+    return [
+        word
+        for word in plain_words(text)
+        if len(word) >= MIN_TAG_CHARACTERS
+        and not word.isdigit()
+        and not has_cjk(word)  # CJK has no spaces: this is a phrase, not a word
+        and word not in GENERIC_WORDS
+        and word not in STOP_WORDS
+    ]
+
+
+def translated(text: str) -> list[str]:
+    """Keyword tokens of a request in the other language, for the words that the glossary has."""
+    glossary = _glossary()
+    if has_cjk(text):
+        found = (token for match in glossary.terms.finditer(text) for token in glossary.english_of[match.group()])
+    else:
+        found = (token for word in tokens(text) for token in glossary.chinese_of.get(word, ()))
+    return list(dict.fromkeys(found))
+
+
+def english_gist(text: str) -> str | None:
+    """A Chinese request as a few English words; None if the glossary has too few of its words."""
+    glossary = _glossary()
+    found = [glossary.gist_of[match.group()] for match in glossary.terms.finditer(text)]
+    words = found[0][:MIN_GIST_WORDS] if len(found) == 1 else [first for first, *_ in found]
+    return " ".join(words) if len(words) >= MIN_GIST_WORDS else None
+
+
+class _Glossary(NamedTuple):
+    """Chinese and English words for the same thing, so that a request matches skills in the other language too."""
+
+    english_of: dict[str, list[str]]
+    """Tokens by Chinese term."""
+    gist_of: dict[str, list[str]]
+    """English words by Chinese term, best first."""
+    chinese_of: dict[str, list[str]]
+    """Tokens by English stem."""
+    terms: re.Pattern[str]
+    """Any Chinese term, the longest first."""
+
+
+@cache
+def _glossary() -> _Glossary:
+    english_of, gist_of, chinese_of = dict[str, list[str]](), dict[str, list[str]](), dict[str, list[str]]()
+    for line in files("apexbridge.retrieval").joinpath("glossary.txt").read_text("utf-8").splitlines():
+        words = line.split() if not line.startswith("#") else []
+        english = [word for word in words if not has_cjk(word)]
+        stems = tokens(" ".join(english))
+        for term in filter(has_cjk, words):
+            english_of.setdefault(term, []).extend(stems)
+            gist_of.setdefault(term, english)
+            for stem in stems:
+                chinese_of.setdefault(stem, []).extend(tokens(term))
+    terms = re.compile("|".join(sorted(map(re.escape, english_of), key=len, reverse=True)))
+    return _Glossary(english_of, gist_of, chinese_of, terms)
 
 
 @lru_cache(maxsize=50_000)

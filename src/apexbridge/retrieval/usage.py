@@ -5,7 +5,7 @@ Neither the text of a request nor a hash of it is stored. Two requests are the s
 
 import uuid
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -87,7 +87,6 @@ class UsageMemory:
         return self._drop(evicted)
 
     def _same_request(self, skill: str, caller: str, vector: Floats) -> str | None:
-        """The key of the pair with the same request, if there is one."""
         keys = list(self._keys.get((caller, skill), ()))
         if not keys:
             return None
@@ -97,20 +96,8 @@ class UsageMemory:
         nearest = int(cosines.argmax())
         return keys[nearest] if cosines[nearest] >= SAME_COSINE else None
 
-    def forget(self, skills: Iterable[str]) -> list[UsagePair]:
-        removed = set(skills)
-        return self._drop([key for key, (pair, _) in self._pairs.items() if pair.skill in removed])
-
-    def retain(self, skills: Collection[str]) -> list[UsagePair]:
-        """Forget the pairs of all other skills."""
-        return self._drop([key for key, (pair, _) in self._pairs.items() if pair.skill not in skills])
-
-    def forget_chat(self, chat: str) -> list[UsagePair]:
-        return self._drop([key for key, (pair, _) in self._pairs.items() if pair.chat == chat])
-
-    def forget_before(self, time_ms: int) -> list[UsagePair]:
-        """Forget pairs that were last confirmed before this time."""
-        return self._drop([key for key, (pair, _) in self._pairs.items() if pair.taught_at < time_ms])
+    def forget(self, is_forgotten: Callable[[UsagePair], bool]) -> list[UsagePair]:
+        return self._drop([key for key, (pair, _) in self._pairs.items() if is_forgotten(pair)])
 
     def skills(self) -> set[str]:
         return {skill for _, skill in self._keys}
@@ -154,10 +141,7 @@ def request_vector(vectors: RequestVectors, dimensions: Sequence[int]) -> Floats
 
 
 def _cosines(matrix: Floats, vectors: RequestVectors) -> Floats:
-    """Similarity of each past request to this one, or to its nearest clause.
-
-    It is the mean over the models that could read both.
-    """
+    """Similarity of each past request to this one or its nearest clause: the mean over the models that read both."""
     readers = [own for own in vectors if own is not None and not own.is_gist]
     total = np.zeros((len(matrix), 1 + len(readers[0].clauses)), np.float32)
     read = np.zeros((len(matrix), 1), np.float32)

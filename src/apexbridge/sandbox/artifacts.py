@@ -3,12 +3,13 @@
 import os
 import stat
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from apexbridge._fs import PRIVATE_FILE, make_private_folder
 from apexbridge.disk import Claim, Disk, blocks
 from apexbridge.errors import ServerError
+from apexbridge.sandbox.launcher.syscalls import opened
 from apexbridge.sandbox.models import RunFile
 
 MAX_FILES = 1000
@@ -17,53 +18,48 @@ MAX_WARNINGS = 20
 MAX_SHOWN_CHARACTERS = 200
 MAX_BYTES = 256 * 1024 * 1024
 """For all artifacts of a run, even if its workspace may be larger."""
-_OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
 def collect_artifacts(
     workspace: int,
-    target: Path,
+    secrets: Sequence[str] = (),
     *,
+    target: Path,
     limit: int = MAX_BYTES,
     disk: Disk | None = None,
     caller: str = "",
-    secrets: Sequence[str] = (),
 ) -> tuple[list[RunFile], list[str]]:
     """Copy regular files from the workspace's `output/`; returns them, sorted, and a warning for each that was skipped.
 
     The files are untrusted: links are not followed, names are checked, and pipes, links and devices are skipped. They
-    no longer change, because no process of the run is alive.
-
-    All files together take at most `limit` bytes. A sparse file counts with its full size, which is the size of its
-    copy. Space is claimed on `disk` for `caller`.
+    no longer change, because no process of the run is alive. A sparse file counts with its full size, which is the
+    size of its copy.
     """
     disk = disk or Disk(target)
-    try:
-        output = os.open("output", _OPEN_FOLDER, dir_fd=workspace)
-    except OSError:
-        return [], []
     files: list[RunFile] = []
     warnings: list[str] = []
-    try:
-        remaining = min(MAX_BYTES, limit)
-        with disk.claim(caller, target) as claim:  # one claim for all files: separate ones could get the same space
-            for folder, name, path in _walk(output, "", 0, warnings):
-                if any(secret in path for secret in secrets):
-                    warnings.append("a file with a secret in its name was skipped")
-                    continue
-                if len(files) >= MAX_FILES:
-                    warnings.append(f"output/ contains more than {MAX_FILES} files; the others were skipped")
-                    break
-                size = _copy(folder, name, target / path, remaining, claim, secrets)
-                claim.wrote()
-                if isinstance(size, str):
-                    warnings.append(f"output/{path[:MAX_SHOWN_CHARACTERS]} was skipped: {size}")
-                    continue
-                remaining -= size
-                files.append(RunFile(path=path, size=size))
-    finally:
-        os.close(output)
+    remaining = min(MAX_BYTES, limit)
+    with ExitStack() as stack:
+        try:
+            output = stack.enter_context(opened("output", _FOLDER, workspace))
+        except OSError:
+            return [], []
+        claim = stack.enter_context(disk.claim(caller, target))  # separate claims could get the same space
+        for folder, name, path in _walk(output, "", 0, warnings):
+            if any(secret in path for secret in secrets):
+                warnings.append("a file with a secret in its name was skipped")
+                continue
+            if len(files) >= MAX_FILES:
+                warnings.append(f"output/ contains more than {MAX_FILES} files; the others were skipped")
+                break
+            size = _copy(folder, name, target / path, remaining, claim, secrets)
+            claim.wrote()
+            if isinstance(size, str):
+                warnings.append(f"output/{path[:MAX_SHOWN_CHARACTERS]} was skipped: {size}")
+                continue
+            remaining -= size
+            files.append(RunFile(path=path, size=size))
     if len(warnings) > MAX_WARNINGS:
         warnings[MAX_WARNINGS:] = [f"and {len(warnings) - MAX_WARNINGS} more were skipped"]
     return sorted(files, key=lambda file: file.path), warnings
@@ -84,20 +80,15 @@ def _walk(folder: int, prefix: str, depth: int, warnings: list[str]) -> Iterator
             warnings.append("a folder was skipped: too deep")
             continue
         try:
-            below = os.open(name, _OPEN_FOLDER, dir_fd=folder)
+            with opened(name, _FOLDER, folder) as below:
+                yield from _walk(below, f"{path}/", depth + 1, warnings)
         except OSError as error:
             warnings.append(f"a folder was skipped: {error.strerror}")
-            continue
-        try:
-            yield from _walk(below, f"{path}/", depth + 1, warnings)
-        finally:
-            os.close(below)
 
 
 def _copy(folder: int, name: str, target: Path, max_bytes: int, claim: Claim, secrets: Sequence[str]) -> int | str:
-    """Copy one file; returns its size, or why it was skipped."""
     try:
-        descriptor = os.open(name, _OPEN_FILE, dir_fd=folder)
+        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     except OSError as error:
         return str(error.strerror)
     with os.fdopen(descriptor, "rb") as source:

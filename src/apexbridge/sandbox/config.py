@@ -18,8 +18,6 @@ def default_concurrency() -> int:
 
 
 class SandboxLimits(BaseModel):
-    """Limits of one run."""
-
     model_config = ConfigDict(frozen=True)
 
     output_bytes: int = 10 * MB
@@ -49,7 +47,6 @@ class SandboxSettings(BaseModel):
     queue: int = 100
     """How many runs may wait."""
     warm: int = 1
-    """Warm sandboxes for each runtime."""
     limits: SandboxLimits = SandboxLimits()
     path: str = os.defpath
     """The server's PATH: the only variable of its environment that runs get."""

@@ -4,18 +4,19 @@ import asyncio
 import os
 from typing import Literal
 
-from apexbridge.sandbox.backends.selection import ADVICE, candidates, open_session
-from apexbridge.sandbox.config import GUARANTEES, BackendName, Guarantee, SandboxSettings
-from apexbridge.sandbox.launcher_client import LaunchError
+from apexbridge.sandbox.config import GUARANTEES, Guarantee, SandboxSettings
+from apexbridge.sandbox.models import LaunchError
+from apexbridge.sandbox.outcome import last_line
 from apexbridge.sandbox.runtimes import RuntimeName, Runtimes
-from apexbridge.sandbox.self_test import CheckResult, run_all_checks, run_canary
+from apexbridge.sandbox.selection import ADVICE, CheckResult, candidates, open_session, run_all_checks, run_canary
 from apexbridge.sandbox.session import SandboxSession
 from apexbridge.wire import WireModel
 
+_USE_BUBBLEWRAP = "use the bubblewrap backend: it needs user namespaces"
 REMEDIES: dict[Guarantee, str] = {
-    "fs": "use the bubblewrap backend: it needs user namespaces",
-    "net": "use the bubblewrap backend: it needs user namespaces",
-    "tree_kill": "use the bubblewrap backend: it needs user namespaces",
+    "fs": _USE_BUBBLEWRAP,
+    "net": _USE_BUBBLEWRAP,
+    "tree_kill": _USE_BUBBLEWRAP,
     "memory": "let the server read /proc of its own children",
     "pids": "use the bubblewrap backend with a kernel of 5.14 or newer, or run the server as root",
     "disk": "use the bubblewrap backend: its workspace has a size limit",
@@ -25,7 +26,7 @@ REMEDIES: dict[Guarantee, str] = {
 }
 _HELLO: dict[RuntimeName, tuple[str, str]] = {
     "node": ("hello.js", "apt-get install nodejs, or pip install 'apexbridge[sandbox]'"),
-    "python": ("hello.py", "start the server with a Python whose files its user can read"),
+    "python": ("canary.py", "start the server with a Python whose files its user can read"),
     "shell": ("hello.sh", "install a POSIX shell as /bin/sh"),
 }
 
@@ -84,71 +85,52 @@ async def diagnose(settings: SandboxSettings) -> Diagnosis:
             session = await open_session(name, lenient, runtimes)
         except LaunchError as error:
             tried.append(BackendFinding(backend=name, usable=False, reason=str(error), remedy=ADVICE[name]))
-            continue
-        tried.append(BackendFinding(backend=name, usable=True))
-        break
-    if session is None:
-        untested = [_untested(guarantee, settings) for guarantee in GUARANTEES]
-        return _diagnosis(None, tried, untested, [])
-    try:
-        results = await run_all_checks(session)
-        findings = [_finding(guarantee, session, results[guarantee], settings) for guarantee in GUARANTEES]
-        return _diagnosis(session.backend.name, tried, findings, await _test_runtimes(session))
-    finally:
-        await session.launcher.stop()
+        else:
+            tried.append(BackendFinding(backend=name, usable=True))
+            break
+    results: dict[str, CheckResult] = {}
+    started: list[RuntimeFinding] = []
+    if session is not None:
+        try:
+            results = await run_all_checks(session)
+            started = [await _test_runtime(session, name) for name in _HELLO]
+        finally:
+            await session.close()
+    guarantees = [_finding(guarantee, session, results, settings) for guarantee in GUARANTEES]
+    ok = session is not None and all(finding.held for finding in guarantees if finding.required)
+    healthy = ok and all(finding.held for finding in guarantees) and all(runtime.works for runtime in started)
+    return Diagnosis(
+        ok=ok,
+        status="healthy" if healthy else "degraded" if ok else "unavailable",
+        backend=session.backend.launcher.backend if session else None,
+        user="root" if os.getuid() == 0 else "a normal user",
+        backends=tried,
+        guarantees=guarantees,
+        runtimes=started,
+    )
 
 
-async def _test_runtimes(session: SandboxSession) -> list[RuntimeFinding]:
-    findings = []
-    for name, (script, remedy) in _HELLO.items():
-        if session.runtimes.get(name) is None:
-            findings.append(RuntimeFinding(runtime=name, works=False, version="not found", remedy=remedy))
-            continue
-        finished = await run_canary(session, script)
-        works = finished.ending.code == 0
-        version = finished.stdout.strip() if works else finished.stderr.strip().splitlines()[-1:][0]
-        findings.append(RuntimeFinding(runtime=name, works=works, version=version, remedy=None if works else remedy))
-    return findings
+async def _test_runtime(session: SandboxSession, name: RuntimeName) -> RuntimeFinding:
+    script, remedy = _HELLO[name]
+    if session.runtimes.get(name) is None:
+        return RuntimeFinding(runtime=name, works=False, version="not found", remedy=remedy)
+    finished = await run_canary(session, script, {"attack": "none"})
+    if finished.ending.code == 0:
+        return RuntimeFinding(runtime=name, works=True, version=finished.stdout.strip())
+    return RuntimeFinding(runtime=name, works=False, version=last_line(finished.stderr), remedy=remedy)
 
 
-def _finding(guarantee: Guarantee, session: SandboxSession, result: CheckResult, settings: SandboxSettings) -> Finding:
-    mechanism = session.backend.enforcement[guarantee]
-    held = result.held and mechanism is not None
+def _finding(
+    guarantee: Guarantee, session: SandboxSession | None, results: dict[str, CheckResult], settings: SandboxSettings
+) -> Finding:
+    mechanism = session.backend.enforcement[guarantee] if session else None
+    result = results.get(guarantee)
+    held = result is not None and result.held and mechanism is not None
     return Finding(
         guarantee=guarantee,
         required=guarantee in settings.require,
         held=held,
         mechanism=mechanism,
-        proof=result.detail,
+        proof=result.detail if result else "no script could be run",
         remedy=None if held else REMEDIES[guarantee],
-    )
-
-
-def _untested(guarantee: Guarantee, settings: SandboxSettings) -> Finding:
-    return Finding(
-        guarantee=guarantee,
-        required=guarantee in settings.require,
-        held=False,
-        mechanism=None,
-        proof="no script could be run",
-        remedy=REMEDIES[guarantee],
-    )
-
-
-def _diagnosis(
-    backend: BackendName | None,
-    tried: list[BackendFinding],
-    guarantees: list[Finding],
-    runtimes: list[RuntimeFinding],
-) -> Diagnosis:
-    ok = backend is not None and all(finding.held for finding in guarantees if finding.required)
-    healthy = ok and all(finding.held for finding in guarantees) and all(runtime.works for runtime in runtimes)
-    return Diagnosis(
-        ok=ok,
-        status="healthy" if healthy else "degraded" if ok else "unavailable",
-        backend=backend,
-        user="root" if os.getuid() == 0 else "a normal user",
-        backends=tried,
-        guarantees=guarantees,
-        runtimes=runtimes,
     )

@@ -1,6 +1,7 @@
 """The server's side of the launcher: one process with many cells, whose events resolve futures."""
 
 import asyncio
+import fcntl
 import logging
 import os
 import socket
@@ -10,68 +11,80 @@ import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
-
-import anyio.to_thread
+from typing import Any, Literal
 
 from apexbridge.errors import ServerError
-from apexbridge.sandbox.backends.backend import Backend
 from apexbridge.sandbox.launcher import protocol
+from apexbridge.sandbox.launcher.child_process import close_all
 from apexbridge.sandbox.launcher.protocol import LauncherConfig, StartRequest
 from apexbridge.sandbox.launcher.removal import remove_tree
-from apexbridge.sandbox.launcher.rlimits import Limits
+from apexbridge.sandbox.models import LaunchError
+from apexbridge.sandbox.outcome import Ending
+from apexbridge.sandbox.output import STREAMS
 
-SLACK_BYTES = 64 * 1024 * 1024
-"""The kernel's memory limit for each process is this much above the limit of the whole tree, which is polled."""
 START_SECONDS = 20
 STOP_SECONDS = 5
-FIRST_UID = 62_000
-"""If the server is root, the user IDs of runs start here, one for each cell; no user has these IDs."""
-NICENESS = 10
-"""Under contention, the server's processes get the CPU before runs."""
+RETRY_SECONDS = 0.002
+PIPE_BYTES = 256 * 1024
+PipeName = Literal["stdin", "stdout", "stderr", "job"]
+PIPE_NAMES: tuple[PipeName, ...] = ("stdin", "stdout", "stderr", "job")
 logger = logging.getLogger(__name__)
 
 
-class LaunchError(Exception):
-    """The launcher could not do what it was asked to do."""
+class Pipes:
+    """The pipes of a run: the server's non-blocking ends, and the run's ends until the run has them."""
 
+    def __init__(self) -> None:
+        self.ours: dict[PipeName, int] = {}
+        self.theirs: list[int] = []
+        try:
+            for name in PIPE_NAMES:
+                reader, writer = os.pipe2(os.O_CLOEXEC)
+                self.ours[name] = reader if name in STREAMS else writer
+                self.theirs.append(writer if name in STREAMS else reader)
+                os.set_blocking(self.ours[name], False)
+        except OSError:
+            self.close()
+            raise
+        for stream in STREAMS:
+            with suppress(OSError):  # above the user's limit for pipes
+                fcntl.fcntl(self.ours[stream], fcntl.F_SETPIPE_SZ, PIPE_BYTES)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CellExit:
-    """How the processes in a cell ended."""
+    def close_theirs(self) -> None:
+        """Close the server's copies of the run's ends, so that end of file arrives when the run closes its own."""
+        while self.theirs:
+            os.close(self.theirs.pop())
 
-    code: int | None
-    verdict: str | None
-    peak: int
-    """Memory in bytes."""
+    def close(self) -> None:
+        self.close_theirs()
+        while self.ours:
+            os.close(self.ours.popitem()[1])
 
 
 class CellHandle:
-    """The server's handle of one cell in the launcher."""
-
     def __init__(self, client: "LauncherClient") -> None:
         self.identity = uuid.uuid4().hex
+        self.pipes = Pipes()
         self._client = client
         loop = asyncio.get_running_loop()
         self.opened: asyncio.Future[list[int]] = loop.create_future()
         """Descriptors of the workspace and, if requested, of the folder for input files."""
         self.attached: asyncio.Future[None] = loop.create_future()
-        self.exited: asyncio.Future[CellExit] = loop.create_future()
+        self.exited: asyncio.Future[Ending] = loop.create_future()
         self.closed: asyncio.Future[None] = loop.create_future()
         self.listening: asyncio.Future[list[int]] = loop.create_future()
         """Listening sockets of granted hosts."""
 
-    async def start(self, request: StartRequest, files: Sequence[int]) -> None:
+    async def start(self, request: StartRequest, *, with_job: bool) -> None:
+        """Start the run with its ends of the pipes; `with_job` for a loader, which reads the job pipe."""
+        files = self.pipes.theirs if with_job else self.pipes.theirs[:3]
         await self._client.send({"command": "start", "id": self.identity, "request": asdict(request)}, files)
+        self.pipes.close_theirs()
 
     async def attach(self, skill: str, layers: Mapping[str, str], folder: tuple[int, int] | None = None) -> None:
-        """Mount the skill in a warm cell; `folder` is the device and inode that it must have.
-
-        Raises:
-            LaunchError: it cannot be mounted.
-        """
+        """Mount the skill in a warm cell; `folder` is the device and inode that it must have."""
         message = {"command": "attach", "id": self.identity, "skill": skill, "layers": layers, "folder": folder}
         await self._client.send(message)
         await asyncio.shield(self.attached)
@@ -81,33 +94,57 @@ class CellHandle:
         self._client.send_soon({"command": "kill", "id": self.identity})
 
     async def close(self) -> None:
-        """Kill what is still running, and remove the workspace."""
+        self.pipes.close()
         if not self.closed.done():
             self._client.send_soon({"command": "close", "id": self.identity})
             await asyncio.wait([self.closed], timeout=STOP_SECONDS)
-        if self.opened.done() and not self.opened.cancelled() and self.opened.exception() is None:
-            for descriptor in self.opened.result():
-                with suppress(OSError):
-                    os.close(descriptor)
+        if self.is_open:
+            close_all(self.opened.result())
             self.opened.result().clear()
 
     @property
-    def futures(self) -> "list[asyncio.Future[Any]]":
-        return [self.opened, self.attached, self.exited, self.closed, self.listening]
+    def is_open(self) -> bool:
+        return self.opened.done() and not self.opened.cancelled() and self.opened.exception() is None
+
+    def handle_event(self, message: dict[str, Any], files: list[int]) -> None:
+        match message["event"]:
+            case "opened" if not self.opened.done():
+                self.opened.set_result(files)
+            case "listening" if not self.listening.done():
+                self.listening.set_result(files)
+            case "attached":
+                _resolve(self.attached, None)
+            case "exited":
+                ending = Ending(code=message["code"], verdict=message["verdict"], peak_memory=message["peak"])
+                _resolve(self.exited, ending)
+            case "closed":
+                _resolve(self.closed, None)
+            case "failed":
+                error, command = LaunchError(message["error"]), message["command"]
+                if command == "open":
+                    _reject(self.opened, error)
+                # A cell that was not opened cannot start either.
+                _reject(self.attached if command == "attach" else self.exited, error)
+            case _:
+                close_all(files)
+
+    def handle_disconnect(self, error: LaunchError) -> None:
+        _resolve(self.exited, Ending(code=None, verdict="lost"))
+        _resolve(self.closed, None)
+        for future in (self.opened, self.attached, self.listening):
+            _reject(future, error)
 
 
 class LauncherClient:
-    """A launcher process and its cells."""
-
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
+    def __init__(self, config: LauncherConfig) -> None:
+        self._config = config
         self._process: subprocess.Popen[bytes] | None = None
         self._link: socket.socket | None = None
         self._cells: dict[str, CellHandle] = {}
         self._base: tempfile.TemporaryDirectory[str] | None = None
-        self._ready: asyncio.Future[None] | None = None
+        self._ready: asyncio.Future[list[str]] = asyncio.get_running_loop().create_future()
         self._closing: set[asyncio.Task[None]] = set()
-        self.cgroup_controllers: frozenset[str] = frozenset()
+        self.cgroup_controllers: list[str] = []
         """Available in addition to the backend's mechanisms: memory, pids, cpu."""
 
     @property
@@ -124,13 +161,7 @@ class LauncherClient:
         return self._process.pid if self._process else None
 
     async def start(self) -> None:
-        """Start the process and wait until it is ready to create cells.
-
-        Raises:
-            LaunchError: this host does not allow it; the message says what failed.
-        """
-        loop = asyncio.get_running_loop()
-        self._ready = loop.create_future()
+        """Start the process and wait until it can create cells. Raises LaunchError if this host does not allow it."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         # Stays empty on disk: the launcher mounts a tmpfs over it in its own namespace.
@@ -143,11 +174,11 @@ class LauncherClient:
                 ours.close()
                 raise LaunchError(f"the launcher cannot be started: {error.strerror}") from error
         self._link = ours
-        loop.add_reader(ours, self._receive_events)
+        asyncio.get_running_loop().add_reader(ours, self._receive_events)
         try:
-            await self.send({"command": "begin", "config": asdict(self._config())})
+            await self.send({"config": asdict(replace(self._config, base=self.base))})
             async with asyncio.timeout(START_SECONDS):
-                await asyncio.shield(self._ready)
+                self.cgroup_controllers = await asyncio.shield(self._ready)
         except TimeoutError:
             await self.stop()
             raise LaunchError("the launcher does not answer") from None
@@ -156,13 +187,12 @@ class LauncherClient:
             raise
 
     async def stop(self) -> None:
-        """End the process and everything that it started."""
         if self._closing:
             await asyncio.wait(self._closing, timeout=STOP_SECONDS)
         self._handle_disconnect()
         process, self._process = self._process, None
         if process is not None:
-            await anyio.to_thread.run_sync(_wait, process)
+            await asyncio.to_thread(_wait, process)
         if self._base is not None:
             self._base.cleanup()
             self._base = None
@@ -178,66 +208,35 @@ class LauncherClient:
             raise ServerError("The sandbox is not running.", code="SANDBOX_UNAVAILABLE")
         cell = CellHandle(self)
         self._cells[cell.identity] = cell
-        await self.send({"command": "open", "id": cell.identity, "input": with_input})
+        try:
+            await self.send({"command": "open", "id": cell.identity, "input": with_input})
+        except BaseException:
+            cell.pipes.close()
+            raise
         return cell
 
     async def send(self, message: dict[str, Any], files: Sequence[int] = ()) -> None:
-        """Send a command; waits while the socket is full.
-
-        Raises:
-            LaunchError: the launcher has ended.
-        """
-        loop = asyncio.get_running_loop()
-        while self._link is not None:
-            try:
-                protocol.send(self._link, message, files)
-                return
-            except BlockingIOError:
-                writable: asyncio.Future[None] = loop.create_future()
-                loop.add_writer(self._link, _resolve, writable, None)
-                try:
-                    await writable
-                finally:
-                    if self._link is not None:
-                        loop.remove_writer(self._link)
-            except OSError:
-                self._handle_disconnect()
-        raise LaunchError("the launcher has ended")
+        """Send a command; waits while the socket is full. Raises LaunchError if the launcher has ended."""
+        while not self._try_to_send(message, files):  # noqa: ASYNC110  # rare: the launcher reads at once
+            await asyncio.sleep(RETRY_SECONDS)
+        if self._link is None:
+            raise LaunchError("the launcher has ended")
 
     def send_soon(self, message: dict[str, Any]) -> None:
         """Send a command without waiting; does nothing if the launcher has ended."""
-        if self._link is None:
-            return
+        if not self._try_to_send(message):
+            asyncio.get_running_loop().call_later(RETRY_SECONDS, self.send_soon, message)
+
+    def _try_to_send(self, message: dict[str, Any], files: Sequence[int] = ()) -> bool:
+        """Returns False if the socket is full."""
         try:
-            protocol.send(self._link, message)
+            if self._link is not None:
+                protocol.send(self._link, message, files)
         except BlockingIOError:
-            asyncio.get_running_loop().call_later(0.01, self.send_soon, message)
+            return False
         except OSError:
             self._handle_disconnect()
-
-    def _config(self) -> LauncherConfig:
-        backend, limits = self._backend, self._backend.limits
-        return LauncherConfig(
-            backend=backend.name,
-            base=self.base,
-            temporary_folder=tempfile.gettempdir(),
-            bubblewrap=backend.bubblewrap,
-            loaders=str(Path(__file__).parent / "loaders"),
-            interpreters=backend.interpreters,
-            hidden=backend.hidden,
-            filters=[program.hex() for program in backend.filters],
-            niceness=NICENESS,
-            first_uid=FIRST_UID,
-            limits=Limits(
-                memory=limits.memory_bytes,
-                shared=backend.shared_bytes,
-                processes=limits.processes,
-                disk=limits.disk_bytes,
-                inodes=limits.inodes,
-                files=limits.files,
-                slack=backend.reserved_bytes + SLACK_BYTES,
-            ),
-        )
+        return True
 
     def _receive_events(self) -> None:
         while self._link is not None:
@@ -255,37 +254,16 @@ class LauncherClient:
 
     def _handle_event(self, message: dict[str, Any], files: list[int]) -> None:
         event, cell = message["event"], self._cells.get(message.get("id", ""))
-        if event == "ready" and self._ready is not None:
-            self.cgroup_controllers = frozenset(message["controllers"])
-            _resolve(self._ready, None)
+        if cell is not None:
+            cell.handle_event(message, files)
+            if event == "closed":
+                del self._cells[cell.identity]
+        elif event == "ready":
+            _resolve(self._ready, message["controllers"])
         elif event == "failed":
-            self._handle_failure(message, cell)
-        elif cell is None:
-            for file in files:
-                os.close(file)
-        elif event == "opened":
-            _resolve_files(cell.opened, files)
-        elif event == "listening":
-            _resolve_files(cell.listening, files)
-        elif event == "attached":
-            _resolve(cell.attached, None)
-        elif event == "exited":
-            ended = CellExit(code=message["code"], verdict=message["verdict"], peak=message["peak"])
-            _resolve(cell.exited, ended)
-        elif event == "closed":
-            del self._cells[cell.identity]
-            _resolve(cell.closed, None)
-
-    def _handle_failure(self, message: dict[str, Any], cell: CellHandle | None) -> None:
-        error, command = LaunchError(message["error"]), message["command"]
-        if cell is None:
-            if self._ready is not None:
-                _reject(self._ready, error)
-            return
-        futures: dict[str, asyncio.Future[Any]] = {"open": cell.opened, "attach": cell.attached}
-        _reject(futures.get(command, cell.exited), error)
-        if command == "open":  # a cell that was not opened cannot start either
-            _reject(cell.exited, error)
+            _reject(self._ready, LaunchError(message["error"]))
+        else:
+            close_all(files)
 
     def _handle_disconnect(self) -> None:
         """The launcher has ended, and the kernel has killed everything that it started."""
@@ -294,25 +272,19 @@ class LauncherClient:
             return
         loop = asyncio.get_running_loop()
         loop.remove_reader(link)
-        loop.remove_writer(link)
         link.close()
         error = LaunchError("the launcher has ended")
-        if self._ready is not None:
-            _reject(self._ready, error)
-        if self._backend.name != "bubblewrap" and self._cells:  # workspaces on the host's disk are still there
-            workspaces = [f"{tempfile.gettempdir()}/skill-workspace-{identity}" for identity in self._cells]
-            loop.run_in_executor(None, _remove_all, workspaces)
-        for cell in list(self._cells.values()):
-            _resolve(cell.exited, CellExit(code=None, verdict="lost", peak=0))
-            _resolve(cell.closed, None)
-            for future in cell.futures:
-                _reject(future, error)
-        self._cells.clear()
+        _reject(self._ready, error)
+        cells, self._cells = self._cells, {}
+        if self._config.backend != "bubblewrap" and cells:  # workspaces on the host's disk are still there
+            loop.run_in_executor(None, _remove_workspaces, list(cells))
+        for cell in cells.values():
+            cell.handle_disconnect(error)
 
 
-def _remove_all(folders: list[str]) -> None:
-    for folder in folders:
-        remove_tree(folder)
+def _remove_workspaces(cells: list[str]) -> None:
+    for identity in cells:
+        remove_tree(f"{tempfile.gettempdir()}/skill-workspace-{identity}")
 
 
 def _spawn(link: int) -> subprocess.Popen[bytes]:
@@ -341,14 +313,6 @@ def _wait(process: subprocess.Popen[bytes]) -> None:
 def _resolve(future: "asyncio.Future[Any]", value: Any) -> None:
     if not future.done():
         future.set_result(value)
-
-
-def _resolve_files(future: "asyncio.Future[list[int]]", files: list[int]) -> None:
-    if future.done():
-        for file in files:
-            os.close(file)
-    else:
-        future.set_result(files)
 
 
 def _reject(future: "asyncio.Future[Any]", error: Exception) -> None:

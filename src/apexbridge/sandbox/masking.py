@@ -9,6 +9,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from urllib.parse import quote, quote_plus
 
 MASK = "***"
@@ -42,9 +43,9 @@ def _encoded_forms(value: str) -> Iterator[str]:
     yield from (line for line in map(str.strip, value.splitlines()) if _DISTINCTIVE_LINE.search(line))
     yield from _in_json(value)
     yield from (repr(value)[1:-1], repr(f'{value}"')[1:-2], ascii(value)[1:-1])
-    yield from (
-        quoted for each in _in_url(value) for quoted in (each, _PERCENT.sub(lambda code: code[0].lower(), each))
-    )
+    for url_quote in (partial(quote, safe=""), quote, quote_plus):
+        quoted = url_quote(value, errors="surrogateescape")
+        yield from (quoted, _PERCENT.sub(lambda code: code[0].lower(), quoted))
     escaped = html.escape(value)
     yield from (escaped, html.escape(value, quote=False), escaped.replace("&#x27;", "&#39;").replace("&quot;", "&#34;"))
     yield from (shlex.quote(value).strip("'"), value.replace("'", "'\\''"))
@@ -59,11 +60,6 @@ def _in_json(value: str) -> Iterator[str]:
         yield json.dumps(text, ensure_ascii=is_ascii)[1:-1]  # JSON in a JSON string
         yield text.replace("/", "\\/")
         yield "".join(_SCRIPT_ESCAPES.get(character, character) for character in text)
-
-
-def _in_url(value: str) -> Iterator[str]:
-    yield from (quote(value, safe="", errors="surrogateescape"), quote(value, errors="surrogateescape"))
-    yield quote_plus(value, errors="surrogateescape")
 
 
 def _in_base64(raw: bytes) -> Iterator[str]:

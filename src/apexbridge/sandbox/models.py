@@ -26,10 +26,12 @@ EXIT_TIMEOUT = 124
 EXIT_KILLED = 137
 
 
+class LaunchError(Exception):
+    """The launcher could not do what it was asked to do."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputFile:
-    """A file that a run can read."""
-
     name: str
     """Its name in `input/`."""
     file: BinaryIO
@@ -51,8 +53,6 @@ class Grants:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One run of one script."""
-
     skill: str
     folder: Path
     script: str
@@ -116,12 +116,7 @@ class ExecutionResult(WireModel):
         return fields
 
     def raise_for_status(self) -> None:
-        """Raise the failure, for callers who prefer exceptions.
-
-        Raises:
-            SkillTimeoutError: the run took too long.
-            SkillExecutionError: it failed in another way.
-        """
+        """Raise SkillTimeoutError or SkillExecutionError if the run failed."""
         if not self.success:
             kind = SkillTimeoutError if self.status == "timeout" else SkillExecutionError
             raise kind(

@@ -41,6 +41,7 @@ class Ending:
     """None if nothing was started."""
     verdict: str | None = None
     """timeout, output, memory, processes, disk, cancelled, or lost; None if it ended on its own."""
+    peak_memory: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +66,8 @@ def failure_of(ending: Ending, stderr: str, *, output_limit: int) -> Failure | N
         code, message = by_verdict[ending.verdict]
         return Failure(code=code, message=message, exit_code=EXIT_TIMEOUT if code == "TIMEOUT" else EXIT_KILLED)
     if ending.code is None:
-        return Failure(code="SPAWN_FAILED", message=f"Failed to spawn process: {_cause(stderr)}", exit_code=None)
+        cause = last_line(stderr).removeprefix("bwrap: ") or "the sandbox could not be set up"
+        return Failure(code="SPAWN_FAILED", message=f"Failed to spawn process: {cause}", exit_code=None)
     if ending.code == 0:
         return None
     return _explain_exit(ending.code, stderr[-_TAIL_CHARACTERS:])
@@ -87,7 +89,7 @@ def _explain_exit(exit_code: int, stderr: str) -> Failure:
 
 def error_message(stderr: str) -> str:
     """The message of an uncaught error, without its class; else the last line with text."""
-    message = _python_message(stderr) or _node_message(stderr) or _last_line(stderr)
+    message = _python_message(stderr) or _node_message(stderr) or last_line(stderr)
     return message.strip()[:MAX_ERROR_CHARACTERS]
 
 
@@ -113,10 +115,6 @@ def _node_message(stderr: str) -> str:
     return stderr[head.end() : stack.start()] if head else ""
 
 
-def _last_line(stderr: str) -> str:
+def last_line(stderr: str) -> str:
     lines = [line for line in stderr.splitlines() if line.strip() and not _NODE_VERSION.match(line)]
     return lines[-1] if lines else ""
-
-
-def _cause(stderr: str) -> str:
-    return _last_line(stderr).removeprefix("bwrap: ") or "the sandbox could not be set up"

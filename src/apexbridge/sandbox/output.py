@@ -8,20 +8,18 @@ from typing import Literal
 from apexbridge.sandbox.masking import StreamMasker
 
 OutputStream = Literal["stdout", "stderr"]
+STREAMS: tuple[OutputStream, ...] = ("stdout", "stderr")
 OutputListener = Callable[[OutputStream, str], None]
 TRUNCATED = "[TRUNCATED]"
 
 
 class RunOutput:
-    """Collects stdout and stderr."""
-
     def __init__(self, limit: int, *, secrets: Sequence[str] = (), listener: OutputListener | None = None) -> None:
         self._remaining = limit
         self._listener = listener
-        self._streams: dict[OutputStream, _StreamText] = {
-            "stdout": _StreamText(secrets),
-            "stderr": _StreamText(secrets),
-        }
+        self._decoders = {stream: codecs.getincrementaldecoder("utf-8")("replace") for stream in STREAMS}
+        self._maskers = {stream: StreamMasker(secrets) for stream in STREAMS}
+        self._texts = {stream: io.StringIO() for stream in STREAMS}  # not lists: a run can print single characters
         self.is_truncated = False
 
     def add(self, stream: OutputStream, data: bytes) -> bool:
@@ -30,53 +28,26 @@ class RunOutput:
             return False
         allowed = data[: self._remaining]
         self._remaining -= len(allowed)
-        self._report(stream, self._streams[stream].add(allowed))
+        self._append(stream, self._maskers[stream].add(self._decoders[stream].decode(allowed)))
         if len(data) > len(allowed):
             self.is_truncated = True
             self._end()
-            self._mark_truncated(stream)
+            for each in dict.fromkeys(("stdout", stream)):  # always stdout too, for readers of stdout alone
+                self._append(each, TRUNCATED)
         return not self.is_truncated
 
     def finish(self) -> tuple[str, str]:
-        """All text of stdout and of stderr."""
         if not self.is_truncated:
             self._end()
-        return self._streams["stdout"].text, self._streams["stderr"].text
+        return self._texts["stdout"].getvalue(), self._texts["stderr"].getvalue()
 
     def _end(self) -> None:
-        for stream, text in self._streams.items():
-            self._report(stream, text.end(cut=self.is_truncated))
+        for stream, masker in self._maskers.items():
+            # An incomplete character at the cut is dropped: it is not an error of the run.
+            tail = "" if self.is_truncated else self._decoders[stream].decode(b"", final=True)
+            self._append(stream, masker.add(tail) + masker.end(cut=self.is_truncated))
 
-    def _mark_truncated(self, stream: OutputStream) -> None:
-        """Mark this stream and always stdout, for readers of stdout alone."""
-        for each in dict.fromkeys(("stdout", stream)):
-            self._report(each, self._streams[each].append(TRUNCATED))
-
-    def _report(self, stream: OutputStream, text: str) -> None:
+    def _append(self, stream: OutputStream, text: str) -> None:
+        self._texts[stream].write(text)
         if text and self._listener is not None:
             self._listener(stream, text)
-
-
-class _StreamText:
-    """The decoded and masked text of one stream."""
-
-    def __init__(self, secrets: Sequence[str]) -> None:
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._masker = StreamMasker(secrets)
-        self._buffer = io.StringIO()  # not a list: a run can print millions of single characters
-
-    @property
-    def text(self) -> str:
-        return self._buffer.getvalue()
-
-    def add(self, data: bytes) -> str:
-        return self.append(self._masker.add(self._decoder.decode(data)))
-
-    def end(self, *, cut: bool) -> str:
-        # An incomplete character at the cut is dropped: it is not an error of the run.
-        tail = "" if cut else self._decoder.decode(b"", final=True)
-        return self.append(self._masker.add(tail) + self._masker.end(cut=cut))
-
-    def append(self, text: str) -> str:
-        self._buffer.write(text)
-        return text

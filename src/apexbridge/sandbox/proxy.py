@@ -4,10 +4,12 @@ import asyncio
 import ipaddress
 import logging
 import socket
-from types import TracebackType
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
 
-from apexbridge.sandbox.launcher_client import CellHandle, LaunchError
-from apexbridge.sandbox.models import Grants
+from apexbridge.sandbox.launcher_client import CellHandle
+from apexbridge.sandbox.models import Grants, LaunchError
 
 CONNECT_SECONDS = 15
 CHUNK_BYTES = 64 * 1024
@@ -43,34 +45,31 @@ def host_endpoints(grants: Grants) -> list[HostEndpoint]:
 
 
 class GrantedHosts:
-    """Accepts connections of one run while the block lasts."""
-
     def __init__(self, grants: Grants, cell: CellHandle) -> None:
         self._endpoints = host_endpoints(grants)
         self._cell = cell
         self._servers: list[asyncio.Server] = []
         self._connections: set[asyncio.Task[None]] = set()
-        self._opening: asyncio.Task[None] | None = None
         self._is_closing = False
 
-    async def __aenter__(self) -> "GrantedHosts":
-        if self._endpoints:
-            self._opening = asyncio.create_task(self._open())
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._is_closing = True
-        if self._opening is not None:
-            self._opening.cancel()
-            await asyncio.wait([self._opening])
-        for server in self._servers:
-            server.close()
-        for task in self._connections:
-            task.cancel()
-        if self._connections:
-            await asyncio.wait(self._connections)
+    @asynccontextmanager
+    async def reachable(self) -> AsyncIterator[None]:
+        if not self._endpoints:
+            yield
+            return
+        opening = asyncio.create_task(self._open())
+        try:
+            yield
+        finally:
+            self._is_closing = True
+            opening.cancel()
+            await asyncio.wait([opening])
+            for server in self._servers:
+                server.close()
+            for task in self._connections:
+                task.cancel()
+            if self._connections:
+                await asyncio.wait(self._connections)
 
     async def _open(self) -> None:
         try:
@@ -81,15 +80,9 @@ class GrantedHosts:
         for descriptor, (_, port, host) in zip(descriptors, self._endpoints, strict=True):
             listener = socket.socket(fileno=descriptor)
             listener.setblocking(False)
+            self._servers.append(await asyncio.start_server(partial(self._forward, host, port), sock=listener))
 
-            async def forward(
-                reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str = host, port: int = port
-            ) -> None:
-                await self._forward(reader, writer, host, port)
-
-            self._servers.append(await asyncio.start_server(forward, sock=listener))
-
-    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str, port: int) -> None:
+    async def _forward(self, host: str, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         if task is None or len(self._connections) >= MAX_CONNECTIONS:
             writer.close()
@@ -136,16 +129,11 @@ def is_public(text: str) -> bool:
     if isinstance(address, ipaddress.IPv6Address):
         if any(address in network for network in _NEVER_PUBLIC):
             return False
-        embedded = _embedded_ipv4(address)
-        if embedded is not None:
-            address = embedded
+        if address in _NAT64:
+            address = ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF)
+        else:
+            address = address.ipv4_mapped or address.sixtofour or address
     return address.is_global and not address.is_multicast and address not in _CLOUD_SERVICES
-
-
-def _embedded_ipv4(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
-    if address in _NAT64:
-        return ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF)
-    return address.ipv4_mapped or address.sixtofour
 
 
 async def _pump(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:

@@ -1,10 +1,9 @@
 """The run queue: a number of runs at a time; the others wait, and callers take turns."""
 
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-
-import anyio
 
 from apexbridge._turns import SHARE, Turns, decrease
 from apexbridge.errors import ServerError
@@ -32,11 +31,7 @@ class RunQueue:
         return self._turns.waiting
 
     def check_capacity(self, caller: str = "") -> None:
-        """Fail if another run of this caller could not even wait.
-
-        Raises:
-            ServerError: QUEUE_FULL; `details.retryAfter` is the number of seconds to wait.
-        """
+        """Raise QUEUE_FULL if another run of this caller could not even wait, with `details.retryAfter` in seconds."""
         own = self._turns.running_of(caller) + self._turns.waiting_of(caller) + self._reserved[caller]
         capacity = self._turns.limit + self._max_waiting
         if self.running + self.waiting + self._reserved.total() >= capacity:
@@ -50,11 +45,7 @@ class RunQueue:
             )
 
     def reserve(self, caller: str = "") -> None:
-        """Reserve capacity for a `turn` that follows.
-
-        Raises:
-            ServerError: QUEUE_FULL.
-        """
+        """Reserve capacity for a `turn` that follows. Raises QUEUE_FULL."""
         self.check_capacity(caller)
         self._reserved[caller] += 1
 
@@ -66,11 +57,11 @@ class RunQueue:
         else:
             self.check_capacity(caller)
         async with self._turns.turn(caller):
-            begun = anyio.current_time()
+            begun = time.monotonic()
             try:
                 yield
             finally:
-                self._average_seconds += (anyio.current_time() - begun - self._average_seconds) / 8
+                self._average_seconds += (time.monotonic() - begun - self._average_seconds) / 8
 
     def _queue_full_error(self, reason: str, ahead: int) -> ServerError:
         wait = max(1, round(ahead * self._average_seconds / self._turns.limit))

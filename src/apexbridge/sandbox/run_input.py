@@ -21,11 +21,7 @@ _CHUNK_BYTES = 1024 * 1024
 
 
 def input_json(job: Job) -> str:
-    """The input as the script reads it, with the names of input files.
-
-    Raises:
-        InvalidInputError: it contains NaN or an infinity, which JSON does not have.
-    """
+    """The input as the script reads it, with the names of input files. Refuses NaN and infinities."""
     payload = dict(job.input)
     if job.files:
         payload["files"] = [f"input/{file.name}" for file in job.files]
@@ -44,10 +40,10 @@ def base_environment(workspace: str, path: str) -> dict[str, str]:
     return {"PATH": path, "HOME": workspace, "TMPDIR": f"{workspace}/tmp"}  # noqa: S108
 
 
-def environment(job: Job, *, workspace: str, skill_path: str, path: str, input_text: str) -> dict[str, str]:
+def environment(job: Job, base: Mapping[str, str], *, skill_path: str, input_text: str) -> dict[str, str]:
     """All variables of the run. Input that is too large for a variable arrives on stdin only."""
     variables = {
-        **base_environment(workspace, path),
+        **base,
         **job.grants.variables,
         **job.grants.secrets,
         "SKILL_NAME": job.skill,
@@ -60,11 +56,7 @@ def environment(job: Job, *, workspace: str, skill_path: str, path: str, input_t
 
 
 def arguments(job: Job) -> list[str]:
-    """The script's arguments. A helper script that is run by name gets its input as options.
-
-    Raises:
-        InvalidInputError: an argument is not valid text, or they are too many or too long.
-    """
+    """The script's arguments. A helper script that is run by name gets its input as options."""
     words = list(job.args)
     if not job.is_entry and not words:
         words = [word for key, value in job.input.items() for word in _option(key, value)]
@@ -92,31 +84,24 @@ def encode_job(script: str, layer: str, arguments: Sequence[str], variables: Map
 
 
 def check_file_count(count: int) -> None:
-    """Raise InvalidInputError if there are too many input files."""
     if count > MAX_INPUT_FILES:
         raise InvalidInputError(f"{count} input files are too many; at most {MAX_INPUT_FILES}")
 
 
 def check_file_sizes(sizes: Sequence[int]) -> None:
-    """Raise InvalidInputError if the input files together are too large."""
     if sum(sizes) > MAX_INPUT_BYTES:
-        raise _too_large()
+        raise InvalidInputError(f"The input files are larger than {MAX_INPUT_BYTES // 1024 // 1024} MB")
 
 
 def copy_input_files(folder: int, files: Sequence[InputFile]) -> None:
-    """Copy the files to an open folder, which the run can read but not change.
-
-    Raises:
-        InvalidInputError: they have grown and are too large together.
-    """
-    remaining = MAX_INPUT_BYTES
+    """Copy the files to an open folder, which the run can read but not change. They may have grown meanwhile."""
+    copied = 0
     for file in files:
         target = os.open(file.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o444, dir_fd=folder)
         with os.fdopen(target, "wb") as copy:
             while chunk := file.file.read(_CHUNK_BYTES):
-                remaining -= len(chunk)
-                if remaining < 0:
-                    raise _too_large()
+                copied += len(chunk)
+                check_file_sizes([copied])
                 copy.write(chunk)
     os.chmod(folder, 0o555)  # noqa: S103  # readable by the run's user
 
@@ -133,7 +118,3 @@ def _option(key: str, value: Any) -> list[str]:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     # A value that starts with a dash would be parsed as an option.
     return [f"{name}={text}"] if text.startswith("-") else [name, text]
-
-
-def _too_large() -> InvalidInputError:
-    return InvalidInputError(f"The input files are larger than {MAX_INPUT_BYTES // 1024 // 1024} MB")

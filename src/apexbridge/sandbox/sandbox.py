@@ -1,7 +1,6 @@
 """The sandbox: runs jobs, at most a number at a time, and returns their results."""
 
 import asyncio
-import logging
 import os
 import stat
 import time
@@ -9,25 +8,21 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-
-import anyio
-import anyio.to_thread
 
 from apexbridge.disk import Disk
 from apexbridge.errors import ServerError, SkillPermissionError
-from apexbridge.sandbox.backends.selection import open_best_session
+from apexbridge.sandbox.artifacts import collect_artifacts
 from apexbridge.sandbox.config import SandboxSettings
-from apexbridge.sandbox.launcher_client import LaunchError
-from apexbridge.sandbox.models import ExecutionResult, Grants, Job
+from apexbridge.sandbox.models import ExecutionResult, Grants, Job, LaunchError
 from apexbridge.sandbox.outcome import Ending, failure_of
 from apexbridge.sandbox.output import OutputListener
 from apexbridge.sandbox.queue import RunQueue
 from apexbridge.sandbox.run_input import arguments, input_json
-from apexbridge.sandbox.runtimes import RuntimeName, Runtimes
-from apexbridge.sandbox.session import FinishedJob, OnStart, SandboxSession, WarmCell, WarmPool
-
-logger = logging.getLogger(__name__)
+from apexbridge.sandbox.runtimes import Runtimes
+from apexbridge.sandbox.selection import open_best_session
+from apexbridge.sandbox.session import Collect, FinishedJob, OnStart, SandboxSession
 
 
 class Sandbox:
@@ -40,8 +35,7 @@ class Sandbox:
         self._disk = disk
         self._runtimes = Runtimes(self.settings.path)
         self._session: SandboxSession | None = None
-        self._pool: WarmPool | None = None
-        self._opening = anyio.Lock()
+        self._opening = asyncio.Lock()
         self._is_closed = False
 
     @asynccontextmanager
@@ -54,19 +48,14 @@ class Sandbox:
             await self._stop()
 
     async def ready(self) -> SandboxSession:
-        """The session, opened and tested; opened again if its launcher has ended.
-
-        Raises:
-            ServerError: SANDBOX_UNAVAILABLE.
-        """
+        """The session, opened and tested; opened again if its launcher has ended. Raises SANDBOX_UNAVAILABLE."""
         async with self._opening:
             if self._is_closed:
                 raise ServerError("The server is stopping.", code="SANDBOX_UNAVAILABLE")
             if self._session is None or not self._session.launcher.is_alive:
                 await self._stop()
-                await anyio.to_thread.run_sync(self._runtimes.discover)
+                await asyncio.to_thread(self._runtimes.discover)
                 self._session = await open_best_session(self.settings, self._runtimes)
-                self._pool = WarmPool(self._session, self.settings.warm)
             return self._session
 
     @property
@@ -76,19 +65,11 @@ class Sandbox:
         return node.version if node else None
 
     async def warm_up(self) -> None:
-        """Open the session and fill the pool of warm cells."""
-        await self.ready()
-        if self._pool is not None:
-            await self._pool.wait_until_full()
+        session = await self.ready()
+        await session.pool.wait_until_full()
 
     async def check(self, job: Job, *, caller: str = "") -> None:
-        """Refuse a job that cannot be run, before it is accepted.
-
-        Raises:
-            ServerError: SANDBOX_UNAVAILABLE, or QUEUE_FULL.
-            SkillPermissionError: the script cannot be read.
-            InvalidInputError: the arguments or the input cannot be passed to the script.
-        """
+        """Refuse a job that cannot be run: SANDBOX_UNAVAILABLE, QUEUE_FULL, SkillPermissionError, InvalidInputError."""
         self.queue.check_capacity(caller)
         await self.ready()
         _check_readable(job)
@@ -107,15 +88,14 @@ class Sandbox:
         listener: OutputListener | None = None,
         on_start: OnStart | None = None,
     ) -> ExecutionResult:
-        """Wait in the queue and run a job; failures of the script are in the result.
+        """Wait in the queue and run a job; failures of the script are in the result. Raises the errors of `check`.
 
         When the job's turn comes, `grants` is called for its grants and `on_start` with a function that cancels it.
-
-        Raises:
-            ServerError: SANDBOX_UNAVAILABLE, or QUEUE_FULL.
-            SkillPermissionError: the script cannot be read.
-            InvalidInputError: the arguments or the input cannot be passed to the script.
         """
+        collect: Collect | None = None
+        if artifacts is not None:
+            limit = self.settings.limits.disk_bytes
+            collect = partial(collect_artifacts, target=artifacts, limit=limit, disk=self._disk, caller=caller)
         async with self.queue.turn(caller, is_reserved=is_reserved):
             _check_readable(job)
             if grants is not None:
@@ -123,60 +103,20 @@ class Sandbox:
             session = await self.ready()
             begun = time.monotonic()
             try:
-                finished = await self._run(session, job, caller, artifacts, listener, on_start)
+                finished = await session.run(job, collect=collect, listener=listener, on_start=on_start)
+            except LaunchError as error:
+                finished = FinishedJob(ending=Ending(code=None), stderr=str(error))
+            except OSError as error:  # the server has no descriptors or memory for pipes: not the job's fault
+                raise ServerError(
+                    f"The run could not be started: {error.strerror}. Try again later.", code="SANDBOX_UNAVAILABLE"
+                ) from error
             finally:
-                if self._pool is not None:
-                    self._pool.fill()
+                session.pool.fill()
             duration = round((time.monotonic() - begun) * 1000)
-            return self._result(run_id or uuid.uuid4().hex, job, finished, session, duration)
-
-    async def _run(
-        self,
-        session: SandboxSession,
-        job: Job,
-        caller: str,
-        artifacts: Path | None,
-        listener: OutputListener | None,
-        on_start: OnStart | None,
-    ) -> FinishedJob:
-        begun = asyncio.get_running_loop().time()
-        name = self._runtimes.name_for(job.script)
-        runtime = session.runtimes.get(name)
-        if runtime is None:
-            return _not_started(f"there is no {name} on this host")
-        try:
-            session.check_supported(job)
-            return await session.run(
-                job,
-                runtime,
-                begun=begun,
-                warm_cell=self._take_warm_cell(job, name),
-                artifacts=artifacts,
-                disk=self._disk,
-                caller=caller,
-                listener=listener,
-                on_start=on_start,
-            )
-        except LaunchError as error:
-            return _not_started(str(error))
-        except OSError as error:  # the server has no descriptors or memory for pipes: not the job's fault
-            raise ServerError(
-                f"The run could not be started: {error.strerror}. Try again later.", code="SANDBOX_UNAVAILABLE"
-            ) from error
-
-    def _take_warm_cell(self, job: Job, runtime: RuntimeName) -> WarmCell | None:
-        """Jobs with input files, granted hosts or granted paths need them at the start of the cell."""
-        if self._pool is None or job.files or job.grants.hosts or job.grants.paths:
-            return None
-        return self._pool.take(runtime)
-
-    def _result(
-        self, run_id: str, job: Job, finished: FinishedJob, session: SandboxSession, duration: int
-    ) -> ExecutionResult:
         failure = failure_of(finished.ending, finished.stderr, output_limit=self.settings.limits.output_bytes)
         has_started = finished.ending.code is not None or finished.ending.verdict is not None
         return ExecutionResult(
-            id=run_id,
+            id=run_id or uuid.uuid4().hex,
             success=failure is None,
             status="success" if failure is None else "timeout" if failure.code == "TIMEOUT" else "error",
             stdout=finished.stdout,
@@ -187,18 +127,15 @@ class Sandbox:
             error_code=failure.code if failure else None,
             truncated=finished.is_truncated,
             files=finished.files,
-            peak_memory=finished.peak or None,
+            peak_memory=finished.ending.peak_memory or None,
             enforcement=session.backend.enforcement_for(job.grants) if has_started else {},
             warnings=[*job.warnings, *finished.warnings],
         ).of_skill(job.skill)
 
     async def _stop(self) -> None:
-        pool, self._pool = self._pool, None
-        if pool is not None:
-            await pool.close()
         session, self._session = self._session, None
         if session is not None:
-            await session.launcher.stop()
+            await session.close()
 
 
 def _check_readable(job: Job) -> None:
@@ -219,7 +156,3 @@ def _unreadable_reason(path: Path, depth: int) -> str | None:
     # Root can read everything, but the run has another user.
     is_reachable = all(folder.stat().st_mode & stat.S_IXOTH for folder in path.parents[:depth])
     return None if is_reachable and path.stat().st_mode & stat.S_IROTH else "permission denied"
-
-
-def _not_started(reason: str) -> FinishedJob:
-    return FinishedJob(ending=Ending(code=None), stderr=reason)

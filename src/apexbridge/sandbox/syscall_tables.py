@@ -126,7 +126,8 @@ OWNERSHIP: Table = {
     "setxattrat": (463, 463),
 }
 INOTIFY: Table = {"inotify_init": (253, None), "inotify_init1": (294, 26)}
-SENDFILE = (40, 71)
+COPYING: Table = {"sendfile": (40, 71)}
+"""For the same reason as splice. On EINVAL, programs fall back to reading and writing."""
 CLONE = (56, 220)
 FCNTL = (72, 25)
 IOCTL = (16, 29)

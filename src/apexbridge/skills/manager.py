@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -9,14 +10,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Literal, TypeVar
 
+from apexbridge._fs import replace_file
+from apexbridge._safe_open import open_file_beneath
 from apexbridge._tasks import in_thread, run_to_completion
 from apexbridge._time import from_ms
 from apexbridge.disk import Disk
 from apexbridge.errors import InvalidInputError, SkillError, SkillNotFoundError, SkillParseError
-from apexbridge.sandbox.layers.store import LayerStore
+from apexbridge.sandbox.layers import LayerStore
 from apexbridge.sandbox.models import ExecutionResult
 from apexbridge.skills.config import SkillManagerConfig, SkillsSettings
-from apexbridge.skills.files import is_there, open_beneath, replace_file
 from apexbridge.skills.models import (
     NAME_PATTERN,
     CallStatistics,
@@ -56,7 +58,7 @@ from apexbridge.storage.database import Database
 from apexbridge.storage.directory import storage_faults
 from apexbridge.storage.grants import GrantStore
 from apexbridge.storage.statistics import CallStatisticsStore
-from apexbridge.tools.approvals import Approvals as Confirmation
+from apexbridge.tools.approvals import Approvals
 from apexbridge.tools.naming import skill_tool_id
 from apexbridge.tools.registry import ToolRegistry
 from apexbridge.tools.tool import Tool
@@ -76,14 +78,14 @@ class SkillManager:
         catalog: Catalog,
         index: SkillIndex,
         tools: ToolRegistry,
-        confirmation: Confirmation,
+        approvals: Approvals,
         tracker: RunTracker | None,
         disk: Disk,
         settings: SkillsSettings | None = None,
     ) -> None:
         settings = settings or SkillsSettings()
         self.tools = tools
-        self.confirmation = confirmation
+        self.approvals = approvals
         self.grants = SkillGrants(GrantStore(database), SecretStore(data_dir / "secrets.json"), data_dir=data_dir)
         self.layers = SkillLayers(LayerStore(data_dir / "layers"))
         self._settings = settings
@@ -247,7 +249,7 @@ class SkillManager:
                 version=record.version,
                 description=record.description,
                 installed_at=from_ms(record.installed_at),
-                skills=[skill for skill in record.skills if is_there(library.skills / skill)],
+                skills=[skill for skill in record.skills if os.path.lexists(library.skills / skill)],
             )
             for record in library.plugins.all()
         ]
@@ -266,7 +268,7 @@ class SkillManager:
     async def _forget(self, name: str) -> None:
         """Delete the grants and approvals of a removed skill."""
         await self.grants.forget(name)
-        await self.confirmation.forget(skill_tool_id(name))
+        await self.approvals.forget(skill_tool_id(name))
 
     # -------------------------------------------------------------------------------------------- edit, reload
     async def update_skill_description(self, name: str, description: str | Mapping[str, Any]) -> Receipt:
@@ -403,7 +405,7 @@ class SkillManager:
         """
         async with self.store.reading(name) as row:
             try:
-                return await in_thread(open_beneath, self.store.folder(row), path)
+                return await in_thread(open_file_beneath, self.store.folder(row), path)
             except (OSError, ValueError) as error:
                 raise SkillError(f"{name} has no file {path}", code="FILE_NOT_FOUND", skill=name) from error
 

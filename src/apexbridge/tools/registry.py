@@ -37,7 +37,7 @@ class ToolRegistry:
     def __init__(
         self,
         *,
-        confirmation: Approvals | None = None,
+        approvals: Approvals | None = None,
         counter: CallCounter | None = None,
         history: int = REMEMBERED_CALLS,
     ) -> None:
@@ -47,7 +47,7 @@ class ToolRegistry:
         """Increases with each change, so that data derived from the tools can be cached."""
         self.threads = ThreadPoolExecutor(TOOL_THREADS, thread_name_prefix="tool")
         """For tools that block, so that they cannot use up the server's own threads."""
-        self.executor = ToolExecutor(self, CallHistory(history), approvals=confirmation, counter=counter)
+        self.executor = ToolExecutor(self, CallHistory(history), approvals=approvals, counter=counter)
 
     # -------------------------------------------------------------------------------------------------- changing
     def register(self, tool: Tool) -> Tool:

@@ -6,17 +6,15 @@ import re
 import time
 import uuid
 from collections.abc import Iterable
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self
 
 from apexbridge._time import now_ms
-from apexbridge.agent.budget import StopCause
+from apexbridge.agent.budget import StopCause, add_usage
 from apexbridge.agent.chat_events import ChatFinished, ChatStarted, Event, PassedThrough, Report, TextDelta
-from apexbridge.agent.records.redaction import MAX_NAME, error_summary, redact_steps
+from apexbridge.agent.records.content import MAX_NAME, bounded, clean, error_summary, redact_steps
 from apexbridge.agent.request import ChatRequest
-from apexbridge.agent.token_usage import add_usage
-from apexbridge.storage.chats import ChatOutcome
+from apexbridge.storage.chats import ChatOutcome, ChatRow
 
 Json = dict[str, Any]
 Recording = Literal["off", "steps", "full"]
@@ -31,57 +29,11 @@ _RESERVED = frozenset({"stats"})
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tokens:
-    """Token counts, if the upstream reported them."""
-
-    prompt: int | None
-    completion: int | None
-    total: int | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedError:
-    """Why a request failed."""
-
-    code: str
-    message: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChatRecord:
-    """One finished request."""
-
-    id: str
-    """The request id. The store chooses another if it is taken."""
-    link: str = ""
-    """Connects it with the usage that the request recorded for the search."""
-    caller: str
-    model: str
-    upstream: str
-    started_at: int
-    """Milliseconds since 1970."""
-    duration_ms: int
-    is_stream: bool
-    turns: int
-    calls: int
-    stop_cause: RecordedCause
-    outcome: ChatOutcome
-    error: RecordedError | None
-    usage: Tokens | None
-    trajectory: list[Json]
-    messages: list[Json] | None = None
-    """Messages and answer are recorded with `full` only."""
-    answer: str | None = None
-
-
 class Recorder(Protocol):
-    """A store of records."""
-
     has_texts: bool
     """Whether messages and answers are recorded."""
 
-    def keep(self, record: ChatRecord) -> None:
+    def keep(self, record: ChatRow) -> None:
         """Store a record without blocking."""
 
 
@@ -158,17 +110,23 @@ class ChatRecorder:
             message = choice.get("message") or choice.get("delta")
             self._add_text(message.get("content") if isinstance(message, dict) else None)
 
-    def _record(self, error: BaseException | None) -> ChatRecord:
-        request, ended = self._request, self._ended
+    def _record(self, error: BaseException | None) -> ChatRow:
+        request, ended, has_texts = self._request, self._ended, self._has_texts
         duration = round((time.monotonic() - self._begun) * 1000)
         outcome = self._outcome(error)
         steps = self._report.trajectory if self._report is not None else self._passed_steps(duration)
-        usage = ended.usage if ended is not None else _usage_of(steps)
-        return ChatRecord(
+        code, message = error_summary(error, has_texts=has_texts) if outcome == "failed" else (None, None)
+        prompt, completion, total = _tokens(ended.usage if ended is not None else _usage_of(steps))
+        trajectory, messages, answer = bounded(
+            steps if has_texts else redact_steps(steps),
+            request.messages if has_texts else None,
+            "".join(self._said) if has_texts else None,
+        )
+        return ChatRow(
             id=_identity(request.request_id),
             link=request.link,
             caller=request.caller,
-            model=(self._model or self._upstream)[:MAX_NAME],
+            model=clean((self._model or self._upstream)[:MAX_NAME]),
             upstream=self._upstream,
             started_at=self._started_at,
             duration_ms=duration,
@@ -177,11 +135,14 @@ class ChatRecorder:
             calls=ended.report.calls if ended else sum(step.get("kind") != "model" for step in steps),
             stop_cause=self._cause(outcome),
             outcome=outcome,
-            error=self._error(error) if outcome == "failed" else None,
-            usage=_tokens(usage),
-            trajectory=list(steps) if self._has_texts else redact_steps(steps),
-            messages=request.messages if self._has_texts else None,
-            answer="".join(self._said) if self._has_texts else None,
+            error_code=code,
+            error_message=clean(message) if message is not None else None,
+            prompt_tokens=prompt,
+            completion_tokens=completion,
+            total_tokens=total,
+            trajectory=trajectory,
+            messages=messages,
+            answer=answer,
         )
 
     def _outcome(self, error: BaseException | None) -> ChatOutcome:
@@ -201,19 +162,15 @@ class ChatRecorder:
             return "length"
         return "client_tools" if self._finish == "tool_calls" else "answered"
 
-    def _error(self, error: BaseException | None) -> RecordedError:
-        code, message = error_summary(error, has_texts=self._has_texts)
-        return RecordedError(code=code, message=message)
-
     def _passed_steps(self, duration: int) -> list[Json]:
         if not self._passed:
             return []
         return [{"kind": "model", "name": self._model, "durationMs": duration, "usage": self._usage}]
 
 
-def _identity(given: str) -> str:
-    is_usable = _IDENTITY.fullmatch(given) is not None and given not in _RESERVED
-    return given if is_usable else f"req_{uuid.uuid4().hex}"
+def _identity(request_id: str) -> str:
+    is_usable = _IDENTITY.fullmatch(request_id) is not None and request_id not in _RESERVED
+    return request_id if is_usable else f"req_{uuid.uuid4().hex}"
 
 
 def _usage_of(steps: Iterable[Json]) -> Json | None:
@@ -223,14 +180,14 @@ def _usage_of(steps: Iterable[Json]) -> Json | None:
     return total
 
 
-def _tokens(usage: Json | None) -> Tokens | None:
-    if not usage:
-        return None
-    prompt, completion = _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens"))
-    total = _count(usage.get("total_tokens"))
+def _tokens(usage: Json | None) -> tuple[int | None, int | None, int | None]:
+    """Tokens of the prompt, of the completion and in total, if the upstream reported them."""
+    counts = usage or {}
+    prompt, completion = _count(counts.get("prompt_tokens")), _count(counts.get("completion_tokens"))
+    total = _count(counts.get("total_tokens"))
     if total is None and prompt is not None and completion is not None:
         total = prompt + completion
-    return Tokens(prompt=prompt, completion=completion, total=total)
+    return prompt, completion, total
 
 
 def _count(value: Any) -> int | None:

@@ -3,15 +3,11 @@
 import asyncio
 import logging
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol
 
-import anyio
-import anyio.to_thread
-
+from apexbridge._tasks import run_to_completion
 from apexbridge._time import MS_PER_DAY, now_ms
-from apexbridge.agent.records.recorder import ChatRecord
-from apexbridge.agent.records.truncation import bounded, clean
 from apexbridge.agent.records.views import ChatDetail, ChatPage, ChatStatistics, ModelTotals, detail, summary, totals
 from apexbridge.errors import RequestError
 from apexbridge.storage.chats import ChatFilter, ChatRow, ChatStore
@@ -26,8 +22,6 @@ BATCH = 500
 SWEEP_SECONDS = 3600
 DEFAULT_DAYS = 30
 DEFAULT_LIMIT = 50
-Long = tuple[str, str | None, str | None]
-"""The parts of a record that can be long: steps, messages, answer."""
 logger = logging.getLogger(__name__)
 
 
@@ -55,33 +49,30 @@ class ChatRecords:
         past_use: PastUse | None = None,
     ) -> None:
         """Nothing is recorded while the disk is nearly full."""
-        self._is_disk_short = is_disk_short
         self.has_texts = has_texts
-
         self._store = store
+        self._is_disk_short = is_disk_short
         self._retention_days = retention_days
         self._key_name = key_name
         self._past_use = past_use
-        self._waiting: list[tuple[ChatRecord, Long]] = []
+        self._waiting: list[ChatRow] = []
         self._bytes = 0
         self._dropped = 0
         self._is_failing = False
         self._lock = asyncio.Lock()
         self._behind = WriteBehind(self._flush, FLUSH_SECONDS)
 
-    def keep(self, record: ChatRecord) -> None:
+    def keep(self, record: ChatRow) -> None:
         """Queue a record. It is written within about a second, in a batch."""
-        long = bounded(record.trajectory, record.messages, record.answer)
-        size = sum(len(text) for text in long if text)
+        size = _size(record)
         if len(self._waiting) >= MAX_WAITING or self._bytes + size > MAX_WAITING_BYTES:
             self._dropped += 1
         else:
-            self._waiting.append((record, long))
+            self._waiting.append(record)
             self._bytes += size
         self._behind.schedule()
 
     async def close(self) -> None:
-        """Write pending records."""
         await self._behind.close()
         if self._waiting:
             logger.error("the records of %s chat requests could not be written and are lost", len(self._waiting))
@@ -93,24 +84,29 @@ class ChatRecords:
                 self._dropped += len(self._waiting)
                 self._waiting, self._bytes = [], 0
             while self._waiting:
-                batch = self._waiting[:BATCH]
                 try:
-                    with anyio.CancelScope(shield=True):  # cancelling must not leave a batch half written
-                        await self._store.add(await anyio.to_thread.run_sync(_rows, batch))
+                    await run_to_completion(self._write_batch())
                 except sqlite3.Error:
                     if not self._is_failing:
                         logger.warning("chat requests cannot be recorded for now; trying again", exc_info=True)
                     self._is_failing = True
                     break
-                except Exception:
-                    logger.exception("the records of %s chat requests are lost", len(batch))
                 self._is_failing = False
-                del self._waiting[: len(batch)]
-                self._bytes -= sum(len(text) for _, long in batch for text in long if text)
             if self._dropped:
                 logger.warning("the disk is nearly full or too slow: %s chat requests were not recorded", self._dropped)
                 self._dropped = 0
         return bool(self._waiting)
+
+    async def _write_batch(self) -> None:
+        batch = self._waiting[:BATCH]
+        try:
+            await self._store.add(batch)
+        except sqlite3.Error:
+            raise
+        except Exception:
+            logger.exception("the records of %s chat requests are lost", len(batch))
+        del self._waiting[: len(batch)]
+        self._bytes -= sum(map(_size, batch))
 
     async def list(
         self,
@@ -122,19 +118,14 @@ class ChatRecords:
         page: int = 1,
         limit: int = DEFAULT_LIMIT,
     ) -> ChatPage:
-        """Records, newest first."""
         await self._flush()
-        wanted = ChatFilter(model=model, caller=caller, stop_cause=stop_cause, outcome=outcome)
-        rows, total = await self._store.page(wanted, offset=(page - 1) * limit, limit=limit)
+        filter = ChatFilter(model=model, caller=caller, stop_cause=stop_cause, outcome=outcome)
+        rows, total = await self._store.page(filter, offset=(page - 1) * limit, limit=limit)
         chats = [summary(row, self._key_name(row.caller)) for row in rows]
         return ChatPage(chats=chats, total=total, page=page, limit=limit)
 
     async def get(self, identity: str) -> ChatDetail:
-        """One record with all its steps.
-
-        Raises:
-            RequestError: CHAT_NOT_FOUND.
-        """
+        """One record with all its steps. Raises CHAT_NOT_FOUND."""
         row = await self._find(identity)
         return detail(row, self._key_name(row.caller))
 
@@ -146,11 +137,7 @@ class ChatRecords:
         return ChatStatistics(days=days, models=by_model, **totals(together))
 
     async def delete(self, identity: str) -> None:
-        """Delete a record, and the usage that its chat recorded for the search.
-
-        Raises:
-            RequestError: CHAT_NOT_FOUND.
-        """
+        """Delete a record, and the usage that its chat recorded for the search. Raises CHAT_NOT_FOUND."""
         row = await self._find(identity)
         if self._past_use is not None and row.link:
             await self._past_use.forget_chat(row.link)
@@ -179,38 +166,10 @@ class ChatRecords:
             await self._past_use.forget_expired()
 
     async def keep_tidy(self) -> None:
-        """Sweep once an hour until cancelled."""
         while True:
             await self.sweep()
-            await anyio.sleep(SWEEP_SECONDS)
+            await asyncio.sleep(SWEEP_SECONDS)
 
 
-def _rows(batch: Sequence[tuple[ChatRecord, Long]]) -> Sequence[ChatRow]:
-    return [_row(record, long) for record, long in batch]
-
-
-def _row(record: ChatRecord, long: Long) -> ChatRow:
-    steps, messages, answer = long
-    error, usage = record.error, record.usage
-    return ChatRow(
-        id=record.id,
-        link=record.link,
-        caller=record.caller,
-        model=clean(record.model),
-        upstream=record.upstream,
-        started_at=record.started_at,
-        duration_ms=record.duration_ms,
-        is_stream=record.is_stream,
-        turns=record.turns,
-        calls=record.calls,
-        stop_cause=record.stop_cause,
-        outcome=record.outcome,
-        error_code=error.code if error else None,
-        error_message=clean(error.message) if error else None,
-        prompt_tokens=usage.prompt if usage else None,
-        completion_tokens=usage.completion if usage else None,
-        total_tokens=usage.total if usage else None,
-        trajectory=steps,
-        messages=messages,
-        answer=answer,
-    )
+def _size(record: ChatRow) -> int:
+    return len(record.trajectory) + len(record.messages or "") + len(record.answer or "")

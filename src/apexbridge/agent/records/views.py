@@ -1,6 +1,7 @@
 """Records as the API returns them."""
 
 import json
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
@@ -93,24 +94,16 @@ def summary(row: ChatRow, key_name: str | None) -> ChatSummary:
 
 
 def detail(row: ChatRow, key_name: str | None) -> ChatDetail:
-    return ChatDetail(
-        **_fields(row, key_name),
-        trajectory=json.loads(row.trajectory),
-        messages=json.loads(row.messages) if row.messages is not None else None,
-        answer=row.answer,
-    )
+    texts = {
+        "trajectory": json.loads(row.trajectory),
+        "messages": json.loads(row.messages) if row.messages is not None else None,
+    }
+    return ChatDetail(**{**_fields(row, key_name), **texts})
 
 
 def totals(sums: ChatSums) -> dict[str, Any]:
-    """The fields of `ChatTotals`."""
     count = max(sums.requests, 1)
-    return {
-        "requests": sums.requests,
-        "failed": sums.failed,
-        "cancelled": sums.cancelled,
-        "prompt_tokens": sums.prompt_tokens,
-        "completion_tokens": sums.completion_tokens,
-        "total_tokens": sums.total_tokens,
+    return asdict(sums) | {
         "mean_turns": round(sums.turns / count, 2),
         "mean_calls": round(sums.calls / count, 2),
         "mean_duration_ms": round(sums.duration_ms / count),
@@ -118,21 +111,11 @@ def totals(sums: ChatSums) -> dict[str, Any]:
 
 
 def _fields(row: ChatRow, key_name: str | None) -> dict[str, Any]:
-    tokens = (row.prompt_tokens, row.completion_tokens, row.total_tokens)
-    usage = ChatTokens(prompt_tokens=tokens[0], completion_tokens=tokens[1], total_tokens=tokens[2])
-    return {
-        "id": row.id,
-        "caller": row.caller,
+    fields = asdict(row)
+    usage = ChatTokens(**fields)
+    return fields | {
         "key_name": key_name,
-        "model": row.model,
-        "upstream": row.upstream,
         "started_at": datetime.fromtimestamp(row.started_at / 1000, UTC),
-        "duration_ms": row.duration_ms,
-        "is_stream": row.is_stream,
-        "turns": row.turns,
-        "calls": row.calls,
-        "stop_cause": row.stop_cause,
-        "outcome": row.outcome,
         "error": ChatFailure(code=row.error_code, message=row.error_message) if row.error_code else None,
-        "usage": usage if any(count is not None for count in tokens) else None,
+        "usage": usage if any(count is not None for _, count in usage) else None,
     }

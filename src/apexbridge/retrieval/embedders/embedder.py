@@ -10,20 +10,16 @@ import numpy as np
 from apexbridge.errors import ServerError
 from apexbridge.retrieval.config import RetrievalSettings
 from apexbridge.retrieval.documents import Document
+from apexbridge.retrieval.embedders.bundled import MultilingualModel, find_english_model
 from apexbridge.retrieval.embedders.endpoint import EndpointModel
-from apexbridge.retrieval.embedders.english import find_english_model
 from apexbridge.retrieval.embedders.model import Floats, Model, Scale
-from apexbridge.retrieval.embedders.multilingual import MultilingualModel
-from apexbridge.retrieval.glossary import english_gist
-from apexbridge.retrieval.text import clauses, is_mostly_ascii
+from apexbridge.retrieval.text import clauses, english_gist, is_mostly_ascii
 
 CACHED_REQUESTS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelVectors:
-    """A request, embedded by one model."""
-
     whole: Floats
     clauses: Floats
     """One row per clause; empty if the request asks for one thing."""
@@ -37,7 +33,7 @@ RequestVectors = tuple[ModelVectors | None, ...]
 
 
 class Embedder:
-    """Embeds skills and requests. Its calls block; several threads may call at once."""
+    """Embeds skills and requests. Its calls block and raise EmbeddingError; several threads may call at once."""
 
     def __init__(self, models: Sequence[Model]) -> None:
         self.models = tuple(models)
@@ -56,7 +52,6 @@ class Embedder:
 
     @property
     def dimensions(self) -> int:
-        """Length of a skill's vector."""
         return sum(self.dimensions_by_model)
 
     def assume_dimensions(self, stored: tuple[str, int] | None) -> None:
@@ -66,20 +61,12 @@ class Embedder:
                 model.assume(stored[1])
 
     def probe(self) -> None:
-        """Ask a remote model once, to learn the length of its vectors.
-
-        Raises:
-            EmbeddingError: a model cannot be used.
-        """
+        """Ask a remote model once, to learn the length of its vectors."""
         for model in self.models:
             model.scale()
 
     def embed_documents(self, documents: Sequence[Document]) -> list[Floats]:
-        """One vector per skill: its text, and its name if that has weight.
-
-        Raises:
-            EmbeddingError: a model cannot be used.
-        """
+        """One vector per skill: its text, and its name if that has weight."""
         named = [row for row, document in enumerate(documents) if document.name_weight > 0]
         texts = [document.text for document in documents] + [documents[row].title for row in named]
         weights = np.array([documents[row].name_weight for row in named], np.float32)[:, None]
@@ -92,11 +79,7 @@ class Embedder:
         return list(np.concatenate(by_model, axis=1))
 
     def embed_request(self, request: str) -> RequestVectors:
-        """The request and its clauses; recent ones are cached.
-
-        Raises:
-            EmbeddingError: a model cannot be used.
-        """
+        """The request and its clauses; recent ones are cached."""
         with self._lock:
             if request in self._requests:
                 self._requests.move_to_end(request)
@@ -110,29 +93,21 @@ class Embedder:
 
 
 def choose_embedder(settings: RetrievalSettings) -> Embedder:
-    """The embedder for these settings. Models are loaded at first use.
-
-    Raises:
-        ServerError: INVALID_SETTING, an endpoint without address or model.
-    """
+    """The embedder for these settings. An endpoint without address or model is an INVALID_SETTING."""
     if settings.embedding == "openai":
         if not settings.base_url or not settings.model:
             raise ServerError(
                 "APEX_EMBEDDING=openai needs APEX_EMBEDDING_BASE_URL and APEX_EMBEDDING_MODEL.", code="INVALID_SETTING"
             )
         return Embedder([EndpointModel(base_url=settings.base_url, model=settings.model, api_key=settings.api_key)])
-    models: list[Model] = [MultilingualModel()]
-    if english := find_english_model():
-        models.append(english)
-    return Embedder(models)
+    english = find_english_model()
+    return Embedder([MultilingualModel(), english] if english else [MultilingualModel()])
 
 
 def _embed_request(model: Model, request: str) -> ModelVectors | None:
-    if not model.english_only or is_mostly_ascii(request):
-        vectors = model.embed([request, *clauses(request)])
-        return ModelVectors(whole=vectors[0], clauses=vectors[1:], scale=model.scale())
-    gist = english_gist(request)
-    if gist is None:
+    is_gist = model.english_only and not is_mostly_ascii(request)
+    text = english_gist(request) if is_gist else request
+    if text is None:
         return None
-    vectors = model.embed([gist])
-    return ModelVectors(whole=vectors[0], clauses=vectors[1:], scale=model.scale(), is_gist=True)
+    vectors = model.embed([text] if is_gist else [text, *clauses(text)])
+    return ModelVectors(whole=vectors[0], clauses=vectors[1:], scale=model.scale(), is_gist=is_gist)

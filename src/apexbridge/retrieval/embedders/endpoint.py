@@ -126,7 +126,9 @@ class EndpointModel:
         """The response and its body, which is read up to the size that the vectors can have."""
         max_bytes = HEAD_BYTES + len(texts) * MAX_DIMENSIONS * NUMBER_BYTES
         request = {"model": self._model, "input": list(texts)}
-        with self._client.stream("POST", self._url, json=request, timeout=_timeout(len(texts))) as response:
+        seconds = SEARCH_TIMEOUT_SECONDS if len(texts) <= FEW_TEXTS else TIMEOUT_SECONDS
+        timeout = httpx.Timeout(seconds, connect=CONNECT_SECONDS)
+        with self._client.stream("POST", self._url, json=request, timeout=timeout) as response:
             body = bytearray()
             for chunk in response.iter_bytes(CHUNK_BYTES):
                 body += chunk
@@ -141,7 +143,8 @@ class EndpointModel:
             vectors = np.array([item["embedding"] for item in data], np.float32)
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise EmbeddingError("The embedding endpoint's answer is not of the form {data: [{embedding}]}.") from error
-        if vectors.ndim != 2 or len(vectors) != count or not _are_valid(vectors):
+        is_matrix = vectors.ndim == 2 and len(vectors) == count and vectors.shape[1] > 0
+        if not is_matrix or not np.isfinite(vectors).all() or not vectors.any(axis=1).all():
             raise EmbeddingError(f"The embedding endpoint did not answer with {count} proper vectors.")
         if self.dimensions and vectors.shape[1] != self.dimensions and not self._dimensions_assumed:
             raise EmbeddingError(
@@ -159,15 +162,6 @@ class EndpointModel:
 def _retry_after(response: httpx.Response, default: float) -> float:
     seconds = response.headers.get("retry-after", "")
     return float(seconds) if seconds.isascii() and seconds.isdigit() else default
-
-
-def _timeout(texts: int) -> httpx.Timeout:
-    return httpx.Timeout(SEARCH_TIMEOUT_SECONDS if texts <= FEW_TEXTS else TIMEOUT_SECONDS, connect=CONNECT_SECONDS)
-
-
-def _are_valid(vectors: Floats) -> bool:
-    """Whether they are finite, and none of them is zero."""
-    return bool(vectors.shape[1]) and bool(np.isfinite(vectors).all()) and bool(vectors.any(axis=1).all())
 
 
 def _measure_scale(embed: Callable[[Sequence[str]], Floats]) -> Scale:

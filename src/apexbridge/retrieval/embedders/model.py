@@ -35,17 +35,12 @@ class Model(Protocol):
     """Length of its vectors; 0 until a remote model has answered."""
 
     @property
-    def english_only(self) -> bool:
-        """Whether it reads the Latin script only."""
+    def english_only(self) -> bool: ...
 
     def scale(self) -> Scale: ...
 
     def embed(self, texts: Sequence[str]) -> Floats:
-        """One vector of length 1 per text.
-
-        Raises:
-            EmbeddingError: the model cannot be loaded or does not answer.
-        """
+        """One vector of length 1 per text; raises EmbeddingError."""
 
 
 def normalized(vectors: Floats) -> Floats:

@@ -15,14 +15,12 @@ from apexbridge._time import MS_PER_DAY, now_ms
 from apexbridge.retrieval.documents import Document
 from apexbridge.retrieval.embedders.embedder import Embedder
 from apexbridge.retrieval.embedders.model import EmbeddingError, Floats
-from apexbridge.retrieval.index.lance import Contents, IndexedSkill, LanceStore, StoreError
+from apexbridge.retrieval.index.lance import Contents, LanceStore, StoreError
 from apexbridge.retrieval.index.memory import MemoryIndex
-from apexbridge.retrieval.index.snapshot import read_snapshot, remove_snapshot_with_texts
-from apexbridge.retrieval.index.writer import IndexWriter
+from apexbridge.retrieval.index.writer import Changes, IndexWriter
 from apexbridge.retrieval.usage import UsageMemory, UsagePair
 
 STORE = "skills.lance"
-SNAPSHOT = "skills.snapshot"
 IGNORED_CHATS = 1000
 """A chat teaches after its answer was sent, so its record may be deleted first."""
 
@@ -45,13 +43,7 @@ class SearchIndex:
         self._embedder = embedder
         self._usage_days = usage_days
         self._store = LanceStore(data_dir / STORE)
-        self._snapshot = data_dir / SNAPSHOT
-        self.writer = IndexWriter(
-            self._store,
-            self._snapshot,
-            model=lambda: (embedder.id, embedder.dimensions),
-            contents=self._contents,
-        )
+        self.writer = IndexWriter(self._store, embedder, self._contents)
         self._is_owner = False
         self._loaded_signature = ""
         self._loading = asyncio.Lock()
@@ -71,13 +63,11 @@ class SearchIndex:
             await run_to_completion(writing)
 
     async def load(self) -> None:
-        """Load the index, unless it is loaded."""
         async with self._loading:
             if not self.is_loaded:
                 await run_to_completion(self._load())
 
     async def refresh(self) -> None:
-        """Load the index again if another process changed it on disk."""
         async with self._loading:
             if self.is_loaded and await asyncio.to_thread(self._store.signature) != self._loaded_signature:
                 await run_to_completion(self._load())
@@ -91,59 +81,46 @@ class SearchIndex:
         """Add or replace skills. One without a vector is found by its words only, and is not stored."""
         skills = list(zip(documents, vectors, strict=True))
 
-        def put() -> None:
+        def change() -> tuple[None, Changes]:
             self.memory.reshape(self._embedder.dimensions_by_model)
             for document, vector in skills:
                 self.memory.put(document, vector)
-
-        def write(_: None) -> None:
-            self.writer.put_skills(
-                IndexedSkill(document=document, vector=vector) for document, vector in skills if vector is not None
+            return None, Changes(
+                skills={
+                    document.name: (document, vector) if vector is not None else None for document, vector in skills
+                }
             )
-            self.writer.drop_skills(document.name for document, vector in skills if vector is None)
 
-        await self._change(put, write)
+        await self._change(change)
 
     async def remove(self, names: Collection[str]) -> list[str]:
-        """Remove skills with their past use; returns those that were known."""
-        return await self._remove(lambda: self.memory.drop(names), names)
+        def change() -> tuple[list[str], Changes]:
+            return self.memory.drop(names), self._removal(names)
+
+        return await self._change(change)
 
     async def retain(self, names: Collection[str]) -> list[str]:
-        """Remove all other skills with their past use; returns those that were known."""
-        with_past_use = await asyncio.to_thread(lambda: self.usage.skills() - set(names))
-        return await self._remove(lambda: self.memory.retain(names), with_past_use)
+        def change() -> tuple[list[str], Changes]:
+            removed = self.memory.retain(names)
+            return removed, self._removal({*removed, *self.usage.skills()} - set(names))
 
-    async def _remove(self, remove: Callable[[], list[str]], with_past_use: Collection[str]) -> list[str]:
-        def change() -> tuple[list[str], list[UsagePair]]:
-            removed = remove()
-            return removed, self.usage.forget({*removed, *with_past_use})
+        return await self._change(change)
 
-        def write(result: tuple[list[str], list[UsagePair]]) -> None:
-            removed, pairs = result
-            self.writer.drop_skills({*removed, *with_past_use})
-            if pairs:
-                self.writer.erase_pairs()
-
-        return (await self._change(change, write))[0]
+    def _removal(self, names: Collection[str]) -> Changes:
+        skills = dict.fromkeys(names)
+        return Changes(skills=skills, erase_pairs=bool(self.usage.forget(lambda pair: pair.skill in skills)))
 
     async def teach(self, skill: str, vector: Floats, *, caller: str, chat: str) -> bool:
         """Remember that a request was answered by a skill; False if the skill or the chat is gone."""
 
-        def change() -> tuple[UsagePair, list[UsagePair]] | None:
+        def change() -> tuple[bool, Changes]:
             if skill not in self.memory or chat in self._ignored_chats:
-                return None
+                return False, Changes()
             self.memory.version += 1
-            return self.usage.teach(skill, vector, caller=caller, chat=chat)
+            pair, evicted = self.usage.teach(skill, vector, caller=caller, chat=chat)
+            return True, Changes(pairs={pair.key: (pair, vector)} | dict.fromkeys(old.key for old in evicted))
 
-        def write(taught: tuple[UsagePair, list[UsagePair]] | None) -> None:
-            if taught is None:
-                return
-            pair, evicted = taught
-            if pair in self.usage:  # else it was forgotten meanwhile
-                self.writer.put_pair(pair, vector)
-            self.writer.drop_pairs(evicted)
-
-        return await self._change(change, write) is not None
+        return await self._change(change)
 
     def ignore_chat(self, chat: str) -> None:
         """Learn nothing from a chat any more."""
@@ -151,51 +128,48 @@ class SearchIndex:
         if len(self._ignored_chats) > IGNORED_CHATS:
             self._ignored_chats.popitem(last=False)
 
-    async def forget(self, select: Callable[[UsageMemory], list[UsagePair]]) -> int:
+    async def forget(self, is_forgotten: Callable[[UsagePair], bool]) -> int:
         """Drop pairs of past use; on return they are gone from the disk, unless it cannot be written now."""
 
-        def change() -> list[UsagePair]:
+        def change() -> tuple[list[UsagePair], Changes]:
             self.memory.version += 1
-            return select(self.usage)
+            pairs = self.usage.forget(is_forgotten)
+            return pairs, Changes(pairs=dict.fromkeys(pair.key for pair in pairs), erase_pairs=bool(pairs))
 
-        def write(pairs: list[UsagePair]) -> None:
-            if pairs:
-                self.writer.drop_pairs(pairs)
-                self.writer.erase_pairs()
-
-        pairs = await self._change(change, write)
+        pairs = await self._change(change)
         if pairs:
             await self.writer.flush()
         return len(pairs)
 
-    async def forget_expired(self) -> int:
-        return await self.forget(lambda usage: usage.forget_before(self._expiry_ms()))
-
     async def missing(self, versions: Mapping[str, str]) -> list[str]:
         """Names that the index does not have in this version, or not with a vector."""
-        return await asyncio.to_thread(self._missing, versions)
 
-    def _missing(self, versions: Mapping[str, str]) -> list[str]:
-        with self.memory.locked():
-            without_vector = set(self.memory.without_vector()) if self.unavailable is None else set()
-            return [
-                name
-                for name, version in versions.items()
-                if name in without_vector
-                or (slot := self.memory.slot(name)) is None
-                or self.memory.documents[slot].version != version
-            ]
+        def missing() -> list[str]:
+            with self.memory.locked():
+                without_vector = set(self.memory.without_vector()) if self.unavailable is None else set()
+                return [
+                    name
+                    for name, version in versions.items()
+                    if name in without_vector
+                    or (slot := self.memory.slot(name)) is None
+                    or self.memory.documents[slot].version != version
+                ]
 
-    async def _change(self, change: Callable[[], T], write: Callable[[T], None]) -> T:
+        return await asyncio.to_thread(missing)
+
+    async def _change(self, change: Callable[[], tuple[T, Changes]]) -> T:
         """Change the memory on a thread, then queue it for the writer; a cancellation cannot come between the two."""
 
-        def locked() -> T:
+        def locked() -> tuple[T, Changes]:
             with self.memory.locked():
                 return change()
 
         async def work() -> T:
-            result = await asyncio.to_thread(locked)
-            write(result)
+            result, changes = await asyncio.to_thread(locked)
+            # A pair may have been forgotten while this thread ended: it must not be written after its deletion.
+            changes.pairs = {key: row for key, row in changes.pairs.items() if row is None or row[0] in self.usage}
+            if changes:
+                self.writer.queue(changes)
             return result
 
         return await run_to_completion(work())
@@ -204,15 +178,14 @@ class SearchIndex:
         with self.memory.locked():
             return Contents(
                 skills=[
-                    IndexedSkill(document=self.memory.documents[slot], vector=self.memory.vector(int(slot)))
+                    (self.memory.documents[slot], self.memory.vector(int(slot)))
                     for slot in np.flatnonzero(self.memory.has_vector)
                 ],
                 pairs=self.usage.pairs(),
             )
 
-    def _expiry_ms(self) -> int:
-        """Past use that was last confirmed before this time, in milliseconds, has expired."""
-        return now_ms() - self._usage_days * MS_PER_DAY
+    def is_expired(self, pair: UsagePair) -> bool:
+        return pair.taught_at < now_ms() - self._usage_days * MS_PER_DAY
 
     async def _load(self) -> None:
         must_erase = await asyncio.to_thread(self._load_blocking)
@@ -220,7 +193,7 @@ class SearchIndex:
         if self.unavailable is None:
             self.writer.open(self._loaded_signature)
             if must_erase:
-                self.writer.erase_pairs()
+                self.writer.queue(Changes(erase_pairs=True))
 
     def _load_blocking(self) -> bool:
         """Read the store into memory; returns whether past use on disk has expired or belongs to another model."""
@@ -234,18 +207,18 @@ class SearchIndex:
             signature = self._store.signature()
         with self.memory.locked():
             self.memory.reshape(self._embedder.dimensions_by_model)
-            self.memory.retain([skill.document.name for skill in contents.skills])
-            self.usage.retain(())
-            for skill in contents.skills:
-                self.memory.put(skill.document, skill.vector)
+            self.memory.retain([document.name for document, _ in contents.skills])
+            self.usage.forget(lambda _: True)
+            for document, vector in contents.skills:
+                self.memory.put(document, vector)
             for pair, vector in contents.pairs:
                 self.usage.restore(pair, vector)
-            expired = self.usage.forget_before(self._expiry_ms())
+            expired = self.usage.forget(self.is_expired)
         self._loaded_signature = signature
         return bool(expired) or contents.has_pairs_of_other_models
 
     def _read(self, signature: str) -> Contents:
-        """What the store has for the model in use; from the snapshot if that is of the same commit."""
+        """What the store has for the model in use."""
         exists = bool(signature) or self._store.exists()
         if self._embedder.is_remote:
             if exists and not self._embedder.dimensions:
@@ -254,18 +227,15 @@ class SearchIndex:
                 self._embedder.probe()
         if not exists:
             return Contents(skills=[], pairs=[])
-        embedder, dimensions = self._embedder.id, self._embedder.dimensions
-        snapshot = read_snapshot(self._snapshot, signature=signature, embedder=embedder, dimensions=dimensions)
-        return snapshot or self._store.read(embedder, dimensions)
+        return self._store.read(signature, self._embedder.id, self._embedder.dimensions)
 
     def _quarantine(self, error: StoreError) -> str | None:
         """Move a damaged store out of the way; returns the reason if the store stays unusable."""
         if error.is_damage and self._is_owner:
             try:
                 self._store.quarantine()
-                self._snapshot.unlink(missing_ok=True)
-            except (StoreError, OSError) as failure:
-                error = StoreError(str(failure))
+            except StoreError as failure:
+                error = failure
             else:
                 logger.warning("the index on disk was unusable (%s) and is rebuilt", error)
                 return None
@@ -275,8 +245,7 @@ class SearchIndex:
     def _remove_texts(self) -> None:
         """Remove files of earlier versions that contain the text of past requests, with the past use in them."""
         try:
-            remove_snapshot_with_texts(self._snapshot)
             if self._store.remove_texts():
                 logger.warning("removed past use that was stored with the text of requests; it starts again")
-        except (StoreError, OSError) as error:
+        except StoreError as error:
             logger.error("the text of past requests could not be removed from the index: %s", error)

@@ -3,13 +3,14 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from apexbridge._tasks import run_to_completion, wait_up_to
+from apexbridge.retrieval.documents import Document
+from apexbridge.retrieval.embedders.embedder import Embedder
 from apexbridge.retrieval.embedders.model import Floats
-from apexbridge.retrieval.index.lance import Contents, IndexedSkill, LanceStore, StoreError
-from apexbridge.retrieval.index.snapshot import write_snapshot
+from apexbridge.retrieval.index.lance import SKILLS, USAGE, Contents, LanceStore, StoreError
 from apexbridge.retrieval.usage import UsagePair
 
 GROUP_SECONDS = 0.05
@@ -24,32 +25,39 @@ SNAPSHOT_AFTER_SECONDS = 2.0
 logger = logging.getLogger(__name__)
 
 
+@dataclass(slots=True, kw_only=True)
+class Changes:
+    """Changes of the index that are not on disk yet."""
+
+    skills: dict[str, tuple[Document, Floats] | None] = field(default_factory=dict)
+    """By name; None deletes the skill, but not its past use."""
+    pairs: dict[str, tuple[UsagePair, Floats] | None] = field(default_factory=dict)
+    """By key; None deletes the row. LanceDB keeps deleted rows in its files for a while; see `erase_pairs`."""
+    erase_pairs: bool = False
+    """Whether pairs that are not in memory must be removed from every file, old table versions too."""
+    rewrite: bool = False
+    """Whether to write everything again from memory."""
+
+    def __bool__(self) -> bool:
+        return bool(self.skills or self.pairs or self.erase_pairs or self.rewrite)
+
+    def add(self, later: "Changes") -> None:
+        self.skills |= later.skills
+        self.pairs |= later.pairs
+        self.erase_pairs |= later.erase_pairs
+        self.rewrite |= later.rewrite
+
+
 class IndexWriter:
     """A write-behind queue: changes are accepted on the event loop, and written soon and until they succeed."""
 
-    def __init__(
-        self,
-        store: LanceStore,
-        snapshot: Path,
-        *,
-        model: Callable[[], tuple[str, int]],
-        contents: Callable[[], Contents],
-    ) -> None:
+    def __init__(self, store: LanceStore, embedder: Embedder, contents: Callable[[], Contents]) -> None:
         self.problem: str | None = None
         """Why the last write failed."""
         self._store = store
-        self._snapshot = snapshot
-        self._model = model
-        """Id and vector length of the embedding model."""
+        self._embedder = embedder
         self._contents = contents
-        self._skills: dict[str, IndexedSkill | None] = {}
-        """Pending changes by name; None deletes."""
-        self._pairs: dict[str, tuple[UsagePair, Floats] | None] = {}
-        """Pending changes by key; None deletes."""
-        self._erase = False
-        """Whether past requests were forgotten. Their rows must then leave every file, old table versions too."""
-        self._rewrite = False
-        """Whether to write everything again from memory."""
+        self._pending = Changes()
         self._is_writing = False
         self._signature: str | None = None
         """The store as this process last saw it; None before it was opened."""
@@ -59,37 +67,14 @@ class IndexWriter:
         self._stop = asyncio.Event()
         self._lock = asyncio.Lock()
 
-    def put_skills(self, skills: Iterable[IndexedSkill]) -> None:
-        self._skills |= {skill.document.name: skill for skill in skills}
-        self._changed.set()
-
-    def drop_skills(self, names: Iterable[str]) -> None:
-        """Delete skills, but not their past use."""
-        self._skills |= dict.fromkeys(names)
-        self._changed.set()
-
-    def put_pair(self, pair: UsagePair, vector: Floats) -> None:
-        self._pairs[pair.key] = (pair, vector)
-        self._changed.set()
-
-    def drop_pairs(self, pairs: Iterable[UsagePair]) -> None:
-        """Delete rows. LanceDB keeps deleted rows in its files for a while; see `erase_pairs`."""
-        self._pairs |= dict.fromkeys(pair.key for pair in pairs)
-        self._changed.set()
-
-    def erase_pairs(self) -> None:
-        """Keep the pairs that are in memory, and remove every other pair from every file."""
-        self._erase = True
+    def queue(self, changes: Changes) -> None:
+        self._pending.add(changes)
         self._changed.set()
 
     @property
     def is_behind(self) -> bool:
         """Whether a change is pending or being written."""
-        return self._is_writing or self._has_changes
-
-    @property
-    def _has_changes(self) -> bool:
-        return self._rewrite or self._erase or bool(self._skills or self._pairs)
+        return self._is_writing or bool(self._pending)
 
     def open(self, signature: str) -> None:
         """Start writing; the signature is that of the store as it was loaded."""
@@ -124,15 +109,15 @@ class IndexWriter:
         except Exception as error:  # search works from memory, and the next sync tries again
             logger.exception("the index on disk could not be updated")
             self.problem = type(error).__name__
-            self._rewrite = True
+            self._pending.rewrite = True
 
     async def _sync(self) -> None:
         if self._signature is None:
             return
         if await asyncio.to_thread(self._store.signature) != self._signature:
             logger.warning("the index on disk was removed or changed by another process; writing it again")
-            self._rewrite = True
-        if self._has_changes:
+            self._pending.rewrite = True
+        if self._pending:
             self._is_writing = True
             try:
                 await self._write()
@@ -142,23 +127,13 @@ class IndexWriter:
             await self._write_snapshot()
 
     async def _write(self) -> None:
-        rewrite, self._rewrite = self._rewrite, False
-        skills, self._skills = self._skills, {}
-        pairs, self._pairs = self._pairs, {}
-        erase, self._erase = self._erase, False
+        changes, self._pending = self._pending, Changes()
         try:
-            if erase:
-                await asyncio.to_thread(self._snapshot.unlink, missing_ok=True)
-            if rewrite:
-                await asyncio.to_thread(self._write_all)
-            else:
-                await asyncio.to_thread(self._write_changes, skills, pairs)
-            if erase:
-                await asyncio.to_thread(self._rewrite_pairs)
+            await asyncio.to_thread(self._write_blocking, changes)
         except (StoreError, OSError) as error:
-            self._skills, self._pairs = {**skills, **self._skills}, {**pairs, **self._pairs}
-            self._erase = self._erase or erase
-            self._rewrite = rewrite or getattr(error, "is_damage", False)
+            changes.rewrite |= getattr(error, "is_damage", False)
+            changes.add(self._pending)
+            self._pending = changes
             if self.problem != str(error):
                 logger.warning("the index on disk cannot be written (%s); search works from memory", error)
             self.problem = str(error)
@@ -168,29 +143,22 @@ class IndexWriter:
         if self._signature:
             self._snapshot_due = time.monotonic() + SNAPSHOT_AFTER_SECONDS
 
-    def _write_all(self) -> None:
-        # New tables count their commits from one: an old snapshot could match a later commit.
-        self._snapshot.unlink(missing_ok=True)
-        self._store.replace(self._model()[0], self._contents())
-
-    def _write_changes(
-        self, skills: dict[str, IndexedSkill | None], pairs: dict[str, tuple[UsagePair, Floats] | None]
-    ) -> None:
-        embedder, _ = self._model()
-        put_skills = [skill for skill in skills.values() if skill is not None]
-        dropped_skills = [name for name, skill in skills.items() if skill is None]
-        if put_skills or dropped_skills:
-            self._store.write_skills(embedder, put_skills, dropped_skills)
-        put_pairs = [pair for pair in pairs.values() if pair is not None]
-        dropped_pairs = [key for key, pair in pairs.items() if pair is None]
-        if put_pairs or dropped_pairs:
-            self._store.write_pairs(embedder, put_pairs, dropped_pairs)
-        self._commits += 1
-        if self._commits % COMMITS_BEFORE_OPTIMIZE == 0:
-            self._store.optimize()
-
-    def _rewrite_pairs(self) -> None:
-        self._store.rewrite_pairs(self._model()[0], self._contents().pairs)
+    def _write_blocking(self, changes: Changes) -> None:
+        embedder = self._embedder.id
+        if changes.erase_pairs:
+            self._store.snapshot.unlink(missing_ok=True)
+        if changes.rewrite:
+            self._store.replace(embedder, self._contents())
+        else:
+            for table, rows in ((SKILLS, changes.skills), (USAGE, changes.pairs)):
+                if rows:
+                    puts = [row for row in rows.values() if row is not None]
+                    self._store.write(table, embedder, puts, [key for key, row in rows.items() if row is None])
+            self._commits += 1
+            if self._commits % COMMITS_BEFORE_OPTIMIZE == 0:
+                self._store.optimize()
+        if changes.erase_pairs:
+            self._store.rewrite_pairs(embedder, self._contents().pairs)
 
     async def _optimize_and_snapshot(self) -> None:
         try:
@@ -205,12 +173,14 @@ class IndexWriter:
 
     async def _write_snapshot(self) -> None:
         self._snapshot_due = None
-        embedder, dimensions = self._model()
         signature = self._signature or ""
 
         def write() -> None:
-            write_snapshot(
-                self._snapshot, self._contents(), signature=signature, embedder=embedder, dimensions=dimensions
+            self._store.write_snapshot(
+                self._contents(),
+                signature=signature,
+                embedder=self._embedder.id,
+                dimensions=self._embedder.dimensions,
             )
 
         await asyncio.to_thread(write)

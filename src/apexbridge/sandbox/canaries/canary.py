@@ -1,6 +1,6 @@
 """Attacks the sandbox without doing harm, and prints what it could reach. The self-test runs it like a skill.
 
-The input names either quick `checks`, whose results are printed as JSON, or one `attack` that a limit should stop.
+The input may name one `attack`, which a limit should stop. Otherwise, the results of quick checks are printed as JSON.
 """
 
 import ctypes
@@ -13,7 +13,6 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
 
 INPUT = json.loads(os.environ["INPUT_JSON"])
 EXPECTED = {"PATH", "HOME", "TMPDIR", "SKILL_NAME", "SKILL_PATH", "INPUT_JSON", "TIMEOUT", "PWD", "LC_CTYPE"}
@@ -42,21 +41,19 @@ def files() -> tuple[list[str], str]:
 
 def network() -> tuple[list[str], str]:
     reached = []
-    targets = [(socket.AF_INET, ("127.0.0.1", INPUT["port"])), (socket.AF_UNIX, "\0" + INPUT["abstract"])]
-    for family, address in targets:
+    targets = [
+        (socket.AF_INET, socket.SOCK_STREAM, ("127.0.0.1", INPUT["port"])),
+        (socket.AF_UNIX, socket.SOCK_STREAM, "\0" + INPUT["abstract"]),
+        (socket.AF_INET, socket.SOCK_DGRAM, ("192.0.2.1", 80)),  # succeeds if there is a route to the internet
+    ]
+    for family, kind, address in targets:
         try:
-            with socket.socket(family) as link:
+            with socket.socket(family, kind) as link:
                 link.settimeout(1)
                 link.connect(address)
             reached.append(str(address))
         except OSError:
             pass
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as link:
-            link.connect(("192.0.2.1", 80))
-        reached.append("a route to the internet")
-    except OSError:
-        pass
     return reached, "no listener of the host and no route can be reached"
 
 
@@ -108,11 +105,6 @@ def syscalls() -> tuple[list[str], str]:
         if result >= 0 or ctypes.get_errno() not in (errno.EPERM, errno.ENOSYS, errno.EACCES):
             reached.append(name)
     return reached, f"{len(numbers)} dangerous calls are refused"
-
-
-def run_check(check: "Callable[[], tuple[list[str], str]]") -> dict[str, object]:
-    reached, proof = check()
-    return {"held": not reached, "proof": proof if not reached else "; ".join(reached)}
 
 
 def take_memory() -> None:
@@ -174,15 +166,9 @@ def leave_daemon() -> None:
     print("left")
 
 
-CHECKS = {
-    "fs": files,
-    "net": network,
-    "env": variables,
-    "fds": descriptors,
-    "pids": processes,
-    "syscalls": syscalls,
-}
+CHECKS = {"fs": files, "net": network, "env": variables, "fds": descriptors, "pids": processes, "syscalls": syscalls}
 ATTACKS = {
+    "none": lambda: print("Python", sys.version.split()[0]),
     "memory": take_memory,
     "shared_memory": take_shared_memory,
     "disk": fill_disk,
@@ -191,4 +177,8 @@ ATTACKS = {
 if "attack" in INPUT:
     ATTACKS[INPUT["attack"]]()
 else:
-    print(json.dumps({name: run_check(CHECKS[name]) for name in INPUT["checks"]}))
+    report = {}
+    for name, check in CHECKS.items():
+        reached, proof = check()
+        report[name] = {"held": not reached, "proof": "; ".join(reached) or proof}
+    print(json.dumps(report))

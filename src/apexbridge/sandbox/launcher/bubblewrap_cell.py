@@ -7,16 +7,15 @@ attached later appear inside as well. That is how a warm cell gets its skill, an
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
+from selectors import EVENT_READ, BaseSelector
 from typing import Any
 
-from apexbridge.sandbox.launcher import loopback, process_tree, syscalls
-from apexbridge.sandbox.launcher.cell import Cell, SendEvent
-from apexbridge.sandbox.launcher.cgroups import RunCgroup
-from apexbridge.sandbox.launcher.child_process import kill
-from apexbridge.sandbox.launcher.granted_paths import check_skill_folder
+from apexbridge.sandbox.launcher import process_tree, syscalls
+from apexbridge.sandbox.launcher.cell import Cell
+from apexbridge.sandbox.launcher.child_process import close_all, kill, limit_processes
+from apexbridge.sandbox.launcher.granted_paths import check_identity
 from apexbridge.sandbox.launcher.mounts import (
     LAYER_PATHS,
     SKILL_PATH,
@@ -24,20 +23,21 @@ from apexbridge.sandbox.launcher.mounts import (
     copy_rootfs,
     create_mount_point,
     hide,
+    hosts_file,
     is_temporary,
     mount_granted_path,
+    mount_tmpfs,
+    permanent,
 )
 from apexbridge.sandbox.launcher.prefork import Prefork
 from apexbridge.sandbox.launcher.protocol import StartRequest
-from apexbridge.sandbox.launcher.rlimits import Limits, limit_processes
 
 _SANDBOX_ID = "1000"
 """User and group of the run, as seen inside."""
 _STATUS_FILE, _GATE_FILE, _FILTER_FILE, _OPTIONS_FILE = 10, 11, 12, 13
 _BUBBLEWRAP_PROCESSES = 2
 """bubblewrap outside, and as the first process inside."""
-_INPUT_BYTES = 52 * 1024 * 1024
-_INPUT_INODES = 1024
+_INPUT_OPTIONS = f"size={52 * 1024 * 1024},nr_inodes=1024,mode=755"
 _STATUS_BYTES = 4096
 
 
@@ -45,46 +45,40 @@ class BubblewrapCell(Cell):
     """A cell with namespaces for users, processes, network, mounts, IPC, host name and cgroups."""
 
     def __init__(
-        self,
-        identity: str,
-        mounts: MountNamespace,
-        prefork: Prefork,
-        *,
-        limits: Limits,
-        uid: int | None,
-        send_event: SendEvent,
+        self, identity: str, uid: int | None, mounts: MountNamespace, prefork: Prefork, selector: BaseSelector
     ) -> None:
-        super().__init__(identity, limits=limits, uid=uid, send_event=send_event)
+        super().__init__(identity, uid, mounts.config.limits)
         self._mounts = mounts
         self._prefork = prefork
+        self._selector = selector
         self._disk = mounts.base / f"{identity}-disk"
         self._input = mounts.base / f"{identity}-input"
         self._rootfs = mounts.base / f"{identity}-rootfs"
         self._workspace = self._disk / "tmp" / f"skill-workspace-{identity}"
-        self._has_input = False
         self._init: int | None = None
-        """The first process inside."""
         self._status: int | None = None
         self._status_buffer = b""
         self._gate: int | None = None
-        self._cgroup = RunCgroup()
+        self._needs_gate = uid is None
+        """Without a user of its own, processes are counted per user namespace; bubblewrap waits for that limit."""
 
     def open(self, *, with_input: bool) -> list[int]:
-        _mount_tmpfs(self._disk, size=self.limits.disk, inodes=self.limits.inodes)
+        self._disk.mkdir()
+        mount_tmpfs(self._disk, f"size={self.limits.disk},nr_inodes={self.limits.inodes},mode=755")
         (self._disk / "tmp").mkdir()
         workspace = self._workspace
         for folder in (workspace, workspace / "output", workspace / "tmp", self._disk / "shm"):
             folder.mkdir()
             if self.uid is not None:
                 os.chown(folder, self.uid, self.uid)
-        opened = [os.open(workspace, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)]
+        opened = [workspace]
         if with_input:
-            _mount_tmpfs(self._input, size=_INPUT_BYTES, inodes=_INPUT_INODES)
-            self._has_input = True
-            opened.append(os.open(self._input, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
-        return opened
+            self._input.mkdir()
+            mount_tmpfs(self._input, _INPUT_OPTIONS)
+            opened.append(self._input)
+        return [os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) for folder in opened]
 
-    def start(self, request: StartRequest, files: Sequence[int]) -> None:
+    def start(self, request: StartRequest, files: Sequence[int]) -> list[int]:
         self._build_rootfs(request)
         if request.skill is not None:
             self.attach(request.skill, request.layers, request.folder)
@@ -94,33 +88,34 @@ class BubblewrapCell(Cell):
         inside = {_STATUS_FILE: status_inside, _GATE_FILE: gate_inside, _FILTER_FILE: seccomp_filter}
         if not self._needs_gate:  # bubblewrap would leave a descriptor that is not in its options open for the run
             os.close(inside.pop(_GATE_FILE))
-        inside[_OPTIONS_FILE] = _write_options([*self._options(request.workspace), *_variables(request.environment)])
+        inside[_OPTIONS_FILE] = self._write_options(request)
+        child = self._prefork.take()
+        self.pid = child.pid
+        self._cgroup = child.cgroup
         message = {
             "command": [self._mounts.bubblewrap, "--args", str(_OPTIONS_FILE), "--", *request.command],
             "hosts": request.hosts,
             "uid": self.uid,
             "processes": self.limits.processes + _BUBBLEWRAP_PROCESSES,
-            "numbers": list(inside),
+            "numbers": [*inside, *range(len(files))],
         }
-        child = self._prefork.take()
-        self.pid = child.pid
-        self._cgroup = child.cgroup
         try:
             listeners = child.execute(message, [*inside.values(), *files])
         finally:
-            for descriptor in inside.values():
-                os.close(descriptor)
-        if listeners:
-            self._send_event({"event": "listening", "id": self.identity}, listeners)
-            for listener in listeners:
-                os.close(listener)
+            close_all([*inside.values()])
         os.set_blocking(status, False)
+        self._selector.register(status, EVENT_READ, self._read_status)
         self._status, self._gate = status, gate
         self.is_watched = request.skill is not None
+        return listeners
 
     def attach(self, skill: str, layers: Mapping[str, str], folder: Sequence[int] | None) -> None:
         mount = syscalls.clone_mount(skill)
-        check_skill_folder(mount, folder)
+        try:
+            check_identity(mount, "the skill", folder)
+        except OSError:
+            os.close(mount)
+            raise
         syscalls.attach_mount(mount, f"{self._rootfs}{SKILL_PATH}")
         for kind, layer in layers.items():
             syscalls.bind_mount(layer, f"{self._rootfs}{LAYER_PATHS[kind]}")
@@ -139,8 +134,7 @@ class BubblewrapCell(Cell):
         """
         self._read_status()
         is_bubblewrap, self.pid = pid == self.pid, None
-        if self.verdict is None and self.exit_code and self._cgroup.oom_kills():
-            self.verdict = "memory"
+        self.check_oom_kills()
         is_over = self.is_killed or self.verdict is not None or self.exit_code is not None
         if is_bubblewrap and os.WIFSIGNALED(status) and not is_over:
             self.verdict = "lost"  # killed by another process of the host
@@ -168,58 +162,62 @@ class BubblewrapCell(Cell):
         """All sockets of the network namespace, including connections that are not accepted yet."""
         return process_tree.count_namespace_sockets(self.pid) if self.pid is not None else 0
 
-    @property
-    def readers(self) -> dict[int, Callable[[], None]]:
-        return {self._status: self._read_status} if self._status is not None else {}
-
     def _build_rootfs(self, request: StartRequest) -> None:
         """Copy the template's mounts, and mount on top what is this run's own."""
+        rootfs = self._rootfs
         # A granted path outside /tmp needs a mount point in the rootfs, which the read-only template does not have.
-        if granted := {path: identity for path, identity in request.paths.items() if not is_temporary(path)}:
+        if granted := permanent(request.paths):
             own = self._mounts.base / f"{self.identity}-template"
             try:
-                self._mounts.build_rootfs(own, granted)
-                copy_rootfs(own, self._rootfs)
+                self._mounts.build_rootfs(own, {path: request.paths[path] for path in granted})
+                copy_rootfs(own, rootfs)
             finally:
                 with suppress(OSError):
                     syscalls.unmount(str(own))
                     own.rmdir()
         else:
-            copy_rootfs(self._mounts.template, self._rootfs)
-        syscalls.bind_mount(str(self._disk / "tmp"), f"{self._rootfs}/tmp")
-        for path in self._mounts.temporary_interpreters:
+            copy_rootfs(self._mounts.template, rootfs)
+        syscalls.bind_mount(str(self._disk / "tmp"), f"{rootfs}/tmp")
+        # The run's own /tmp covers the host's, so paths in that are mounted again.
+        for path in filter(is_temporary, self._mounts.config.interpreters):
             create_mount_point(self._disk, path)
-            syscalls.bind_mount(path, f"{self._rootfs}{path}")
+            syscalls.bind_mount(path, f"{rootfs}{path}")
         for path in sorted(filter(is_temporary, request.paths)):
             create_mount_point(self._disk, path)
-            mount_granted_path(self._rootfs, path, request.paths[path])
-        for folder in self._mounts.temporary_hidden:
-            hide(self._rootfs, folder)
-        workspace = f"{self._rootfs}{request.workspace}"
+            mount_granted_path(rootfs, path, request.paths[path])
+        for folder in filter(is_temporary, self._mounts.config.hidden):
+            hide(rootfs, folder)
+        workspace = f"{rootfs}{request.workspace}"
         syscalls.bind_mount(str(self._workspace), workspace, read_only=False)
-        syscalls.bind_mount(str(self._disk / "shm"), f"{self._rootfs}/dev/shm", read_only=False)
-        if self._has_input:
+        syscalls.bind_mount(str(self._disk / "shm"), f"{rootfs}/dev/shm", read_only=False)
+        if self._input.exists():
             (self._workspace / "input").mkdir()
             syscalls.bind_mount(str(self._input), f"{workspace}/input")
         if request.hosts:
             hosts = self._disk / "hosts"
-            hosts.write_text(loopback.hosts_file(request.hosts))
-            syscalls.bind_mount(str(hosts), f"{self._rootfs}/etc/hosts")
+            hosts.write_text(hosts_file(request.hosts))
+            syscalls.bind_mount(str(hosts), f"{rootfs}/etc/hosts")
 
-    @property
-    def _needs_gate(self) -> bool:
-        """Without a user of its own, processes are counted per user namespace; bubblewrap waits for that limit."""
-        return self.uid is None
+    def _write_options(self, request: StartRequest) -> int:
+        """A memfd with bubblewrap's options: on the command line, `ps` would show them to all users.
 
-    def _options(self, workspace: str) -> list[str]:
-        """bubblewrap's options. The preforked child has created the namespaces that are not among them."""
+        The preforked child has created the namespaces that are not among them. bubblewrap's own environment is empty,
+        because the run can read that of process 1.
+        """
         options = ["--unshare-user", "--unshare-pid", "--disable-userns", "--uid", _SANDBOX_ID, "--gid", _SANDBOX_ID]
         options += ["--die-with-parent", "--new-session", "--cap-drop", "ALL"]
         # /proc is read-only: otherwise a normal user's run could lower its oom_score_adj to that of the server.
         options += ["--dev-bind", str(self._rootfs), "/", "--proc", "/proc", "--remount-ro", "/proc"]
-        options += ["--chdir", workspace]
+        options += ["--chdir", request.workspace]
         options += ["--seccomp", str(_FILTER_FILE), "--json-status-fd", str(_STATUS_FILE)]
-        return [*options, "--block-fd", str(_GATE_FILE)] if self._needs_gate else options
+        options += ["--block-fd", str(_GATE_FILE)] if self._needs_gate else []
+        for name, value in request.environment.items():
+            options += ["--setenv", name, value]
+        memory = os.memfd_create("options", os.MFD_CLOEXEC)
+        with open(memory, "wb", closefd=False) as file:
+            file.write(b"".join(os.fsencode(word) + b"\0" for word in options))
+        os.lseek(memory, 0, os.SEEK_SET)
+        return memory
 
     def _read_status(self) -> None:
         """Read bubblewrap's status lines: the PID of the first process inside, later the exit code of the run."""
@@ -243,8 +241,7 @@ class BubblewrapCell(Cell):
                 with suppress(ProcessLookupError):
                     limit_processes(status["child-pid"], self.limits.processes + _BUBBLEWRAP_PROCESSES)
             self._open_gate()
-        if "exit-code" in status:
-            self.exit_code = status["exit-code"]
+        self.exit_code = status.get("exit-code", self.exit_code)
 
     def _open_gate(self) -> None:
         if self._gate is not None:
@@ -255,25 +252,6 @@ class BubblewrapCell(Cell):
 
     def _close_status(self) -> None:
         if self._status is not None:
+            self._selector.unregister(self._status)
             os.close(self._status)
             self._status = None
-
-
-def _variables(environment: Mapping[str, str]) -> list[str]:
-    """The run's environment as options. bubblewrap's own is empty, because the run can read that of process 1."""
-    return [word for name, value in environment.items() for word in ("--setenv", name, value)]
-
-
-def _write_options(options: list[str]) -> int:
-    """A memfd with the options: on the command line, `ps` would show them to all users."""
-    memory = os.memfd_create("options", os.MFD_CLOEXEC)
-    with open(memory, "wb", closefd=False) as file:
-        file.write(b"".join(os.fsencode(word) + b"\0" for word in options))
-    os.lseek(memory, 0, os.SEEK_SET)
-    return memory
-
-
-def _mount_tmpfs(folder: Path, *, size: int, inodes: int) -> None:
-    folder.mkdir()
-    options = f"size={size},nr_inodes={inodes},mode=755"
-    syscalls.mount("workspace", str(folder), "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, options)

@@ -1,15 +1,12 @@
 """A cell: the sandbox of one run, from its empty workspace until everything is removed."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from apexbridge.sandbox.launcher import process_tree
-from apexbridge.sandbox.launcher.protocol import StartRequest
-from apexbridge.sandbox.launcher.rlimits import Limits
+from apexbridge.sandbox.launcher.cgroups import RunCgroup
+from apexbridge.sandbox.launcher.protocol import Limits, StartRequest
 
-SendEvent = Callable[[dict[str, Any], Sequence[int]], None]
-"""Sends an event with file descriptors to the server."""
 _MAPPINGS_INTERVAL = 4
 """Mappings are read on every fourth check only, as that is slow."""
 _MAX_LISTINGS = 3
@@ -21,11 +18,11 @@ _MAX_FILE_LOCKS = 1024
 class Cell(ABC):
     """One run's sandbox, inside the launcher; the launcher's event loop calls its methods."""
 
-    def __init__(self, identity: str, *, limits: Limits, uid: int | None, send_event: SendEvent) -> None:
+    def __init__(self, identity: str, uid: int | None, limits: Limits) -> None:
         self.identity = identity
-        self.limits = limits
         self.uid = uid
         """The run's own user; None if the launcher is not root."""
+        self.limits = limits
         self.pid: int | None = None
         """The launcher's child process in this cell."""
         self.is_watched = False
@@ -36,16 +33,19 @@ class Cell(ABC):
         """The limit for which the run was killed."""
         self.exit_code: int | None = None
         """Of the run itself; None until it was started and has ended."""
-        self._send_event = send_event
-        self._memory = _MemoryWatchdog(limits)
+        self.peak_memory = 0
+        self._cgroup = RunCgroup()
+        self._checks = 0
+        self._unreadable: set[int] = set()
+        """Processes whose mappings could not be read at the last check."""
 
     @abstractmethod
     def open(self, *, with_input: bool) -> list[int]:
         """Create the workspace; returns descriptors of it and, with `with_input`, of the folder for input files."""
 
     @abstractmethod
-    def start(self, request: StartRequest, files: Sequence[int]) -> None:
-        """Start the run. `files` become its stdin, stdout, stderr and, if there is a fourth, its job pipe."""
+    def start(self, request: StartRequest, files: Sequence[int]) -> list[int]:
+        """Start the run with `files` as its first descriptors; returns listening sockets of granted hosts."""
 
     @abstractmethod
     def attach(self, skill: str, layers: Mapping[str, str], folder: Sequence[int] | None) -> None:
@@ -63,15 +63,6 @@ class Cell(ABC):
     def close(self) -> None:
         """Remove the workspace."""
 
-    @property
-    def peak_memory(self) -> int:
-        return self._memory.peak
-
-    @property
-    def readers(self) -> dict[int, Callable[[], None]]:
-        """Descriptors that the event loop must poll for this cell, and their callbacks."""
-        return {}
-
     def processes(self) -> list[int]:
         return process_tree.descendants(self.pid) if self.pid is not None else []
 
@@ -84,60 +75,42 @@ class Cell(ABC):
 
     def watch(self) -> None:
         """Kill the run if it exceeds a limit."""
-        if self._memory.is_exceeded(self.processes, self.count_sockets):
-            self._kill_for("memory")
-        elif verdict := self.exceeded_backend_limit():
-            self._kill_for(verdict)
-
-    def _kill_for(self, verdict: str) -> None:
-        if self.verdict is None:
+        self._checks += 1
+        verdict = "memory" if self._is_memory_exceeded() else self.exceeded_backend_limit()
+        if verdict and self.verdict is None:
             self.verdict = verdict
             self.kill()
 
+    def check_oom_kills(self) -> None:
+        if self.verdict is None and self.exit_code and self._cgroup.oom_kills():
+            self.verdict = "memory"
 
-class _MemoryWatchdog:
-    """Checks the memory of a process tree, including memory that no per-process figure shows."""
-
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
-        self._checks = 0
-        self._unreadable: set[int] = set()
-        """Processes whose mappings could not be read at the last check."""
-        self.peak = 0
-
-    def is_exceeded(
-        self, list_processes: Callable[[], list[int]], count_sockets: Callable[[Sequence[int]], int]
-    ) -> bool:
-        pids = _stable_listing(list_processes)
+    def _is_memory_exceeded(self) -> bool:
+        pids: list[int] = []
+        for _ in range(_MAX_LISTINGS):  # list again if a process ended meanwhile: its child may have been missed
+            pids = self.processes()
+            if process_tree.are_alive(pids):
+                break
         used = process_tree.memory_of(pids)
-        if used > self._limits.memory:
+        if used > self.limits.memory:
             used = process_tree.exact_memory_of(pids)
-        self.peak = max(self.peak, used)
-        self._checks += 1
-        if used > self._limits.memory:
+        self.peak_memory = max(self.peak_memory, used)
+        if used > self.limits.memory:
             return True
-        return self._checks % _MAPPINGS_INTERVAL == 0 and self._hides_memory(pids, count_sockets)
+        return self._checks % _MAPPINGS_INTERVAL == 0 and self._hides_memory(pids)
 
-    def _hides_memory(self, pids: Sequence[int], count_sockets: Callable[[Sequence[int]], int]) -> bool:
+    def _hides_memory(self, pids: Sequence[int]) -> bool:
+        """Whether the run uses too much memory that no figure of a process shows."""
         mappings = process_tree.shared_mappings(pids)
         # Only processes that could not be read at the previous check either count.
         unreadable, self._unreadable = mappings.unreadable & self._unreadable, mappings.unreadable
         if not mappings.is_complete or process_tree.count_file_locks(pids) > _MAX_FILE_LOCKS:
             return True
-        if unreadable and self._limits.shared:
+        if unreadable and self.limits.shared:
             return True
-        hidden = process_tree.socket_buffer_bytes() * count_sockets(pids)
+        hidden = process_tree.socket_buffer_bytes() * self.count_sockets(pids)
         if mappings.ranges:
-            hidden += min(mappings.max_bytes(self._limits.shared), process_tree.host_shared_memory())
-        if process_tree.private_memory_of(pids) + hidden <= self._limits.memory:
+            hidden += min(mappings.max_bytes(self.limits.shared), process_tree.host_shared_memory())
+        if process_tree.memory_of(pids, shared=False) + hidden <= self.limits.memory:
             return False
-        return process_tree.exact_memory_of(pids, shared=False) + hidden > self._limits.memory
-
-
-def _stable_listing(list_processes: Callable[[], list[int]]) -> list[int]:
-    """The run's processes, listed again if one ended meanwhile: its child may have been missed."""
-    for _ in range(_MAX_LISTINGS):
-        pids = list_processes()
-        if process_tree.are_alive(pids):
-            break
-    return pids
+        return process_tree.exact_memory_of(pids, shared=False) + hidden > self.limits.memory

@@ -11,17 +11,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from apexbridge.sandbox.launcher import process_tree
-from apexbridge.sandbox.launcher.rlimits import Limits
+from apexbridge.sandbox.launcher.protocol import Limits
 
-_MOUNTED_AT = Path("/sys/fs/cgroup")
-_OWN_GROUPS = Path("/proc/self/cgroup")
 _CONTROLLERS = ("memory", "pids", "cpu")
 _PREFIX = "apexbridge-"
 _SERVER = "apexbridge-server"
 """The group of the server's own processes: in version 2, a group that delegates controllers may not contain any."""
 _KERNEL_BYTES = 64 * 1024 * 1024
 """For kernel memory of a run; its workspace counts too."""
-_SHARES = {"cpu.shares": "512", "cpu.weight": "50"}
+_OWN_PROCESSES = 8
+"""Of the sandbox, which count too."""
+_SHARES = {"cpu.shares": 512, "cpu.weight": 50}
 """Under contention, all runs together get half the CPU time of one busy process outside."""
 
 
@@ -37,7 +37,6 @@ class RunCgroup:
             (folder / "cgroup.procs").write_text("0")
 
     def oom_kills(self) -> int:
-        """How many processes the OOM killer has killed."""
         for folder in self.folders:
             for name in ("memory.oom_control", "memory.events"):
                 with suppress(OSError, ValueError):
@@ -52,27 +51,29 @@ class RunCgroup:
 
 
 class Cgroups:
-    """Creates groups for runs below a group of this launcher."""
-
     def __init__(
         self,
         *,
-        mounted_at: Path = _MOUNTED_AT,
-        own_groups: Path = _OWN_GROUPS,
+        mounted_at: Path = Path("/sys/fs/cgroup"),
+        own_groups: Path = Path("/proc/self/cgroup"),
         controllers: tuple[str, ...] = _CONTROLLERS,
     ) -> None:
         self._parents: dict[str, Path] = {}
         self._count = 0
-        try:
-            own = _own_paths(own_groups.read_text())
-        except OSError:
-            return
+        own: dict[str, str] = {}
+        """The group of this process for each controller; "" is the key of version 2."""
+        with suppress(OSError):
+            for line in own_groups.read_text().splitlines():
+                _, names, path = line.split(":", 2)
+                own |= dict.fromkeys(names.split(","), path.lstrip("/"))
+        # Version 2 is mounted alone, or beside version 1.
+        unified = mounted_at if (mounted_at / "cgroup.controllers").exists() else mounted_at / "unified"
         for controller in controllers:
             with suppress(OSError):
                 if controller in own:
                     self._parents[controller] = _create_parent(mounted_at / controller / own[controller])
                 elif "" in own:
-                    self._parents[controller] = _create_unified_parent(_unified_mount(mounted_at), own[""], controller)
+                    self._parents[controller] = _create_unified_parent(unified, own[""], controller)
 
     @property
     def controllers(self) -> list[str]:
@@ -80,21 +81,15 @@ class Cgroups:
 
     def create(self, limits: Limits) -> RunCgroup:
         self._count += 1
-        values = {
-            "memory.limit_in_bytes": limits.memory + limits.disk + _KERNEL_BYTES,
-            "memory.max": limits.memory + limits.disk + _KERNEL_BYTES,
-            "memory.swap.max": 0,
-            "pids.max": limits.processes + 8,  # the sandbox's own processes count too
-        }
+        memory, processes = limits.memory + limits.disk + _KERNEL_BYTES, limits.processes + _OWN_PROCESSES
+        values = {"memory.limit_in_bytes": memory, "memory.max": memory, "memory.swap.max": 0, "pids.max": processes}
         group = RunCgroup()
         for parent in dict.fromkeys(self._parents.values()):
             folder = parent / str(self._count)
             with suppress(OSError):
                 folder.mkdir()
                 group.folders.append(folder)
-                for name, value in values.items():
-                    if (folder / name).exists():
-                        (folder / name).write_text(str(value))
+                _write_values(folder, values)
         return group
 
     def close(self) -> None:
@@ -102,65 +97,29 @@ class Cgroups:
             _remove(parent)
 
 
-def _own_paths(text: str) -> dict[str, str]:
-    """The group of this process for each controller, from `/proc/self/cgroup`; "" is the key of version 2."""
-    found: dict[str, str] = {}
-    for line in text.splitlines():
-        _, controllers, path = line.split(":", 2)
-        for controller in controllers.split(","):
-            found[controller] = path.lstrip("/")
-    return found
-
-
-def _unified_mount(mounted_at: Path) -> Path:
-    """The mount point of version 2: alone, or beside version 1."""
-    return mounted_at if (mounted_at / "cgroup.controllers").exists() else mounted_at / "unified"
-
-
 def _create_parent(base: Path) -> Path:
-    """Create this launcher's group below `base`.
-
-    Raises:
-        OSError: `base` does not exist, or this process may not create a group there.
-    """
+    """Create this launcher's group below `base`. Raises OSError if that is not possible or permitted."""
     for stale in base.glob(f"{_PREFIX}[0-9]*"):
         if not Path(f"/proc/{stale.name.removeprefix(_PREFIX)}").exists():
             _remove(stale)
     folder = base / f"{_PREFIX}{os.getpid()}"
     folder.mkdir(exist_ok=True)
+    probe = folder / "0"  # a group as for a run
     try:
-        _check_usable(folder)
-    except OSError:
-        _remove(folder)
-        raise
-    for name, value in _SHARES.items():
-        if (folder / name).exists():
-            (folder / name).write_text(value)
-    return folder
-
-
-def _check_usable(folder: Path) -> None:
-    """Create a group as for a run, and remove it.
-
-    Raises:
-        OSError: this process may not create one, or may not write its limits.
-    """
-    probe = folder / "0"
-    probe.mkdir(exist_ok=True)
-    try:
+        probe.mkdir(exist_ok=True)
         for name in ("cgroup.procs", "memory.limit_in_bytes", "memory.max", "pids.max"):
             if (probe / name).exists() and not os.access(probe / name, os.W_OK):
                 raise PermissionError(f"{name} is not writable")
-    finally:
         probe.rmdir()
+    except OSError:
+        _remove(folder)
+        raise
+    _write_values(folder, _SHARES)
+    return folder
 
 
 def _create_unified_parent(mount: Path, own: str, controller: str) -> Path:
-    """This launcher's group with this controller, in version 2: below the group of this process, else below the root.
-
-    Raises:
-        OSError: neither can be used.
-    """
+    """As `_create_parent`, in version 2: below the group of this process, else below the root."""
     base = mount / own
     if base.name == _SERVER:  # an earlier launcher of this server moved us there
         base = base.parent
@@ -190,21 +149,21 @@ def _is_root_group(folder: Path) -> bool:
 
 
 def _move_server_processes(base: Path) -> None:
-    """Move the server's processes into a group below, so that `base` can delegate controllers.
-
-    Raises:
-        OSError: processes that are not the server's are there too; none is moved.
-    """
     members = {int(word) for word in (base / "cgroup.procs").read_text().split()}
     server = os.getppid()
-    ours = {os.getpid(), server, *process_tree.descendants(server)}
-    if not members <= ours:
+    if not members <= {os.getpid(), server, *process_tree.descendants(server)}:
         raise OSError(f"{base} contains processes that are not the server's")
     leaf = base / _SERVER
     leaf.mkdir(exist_ok=True)
     for pid in members:
         with suppress(ProcessLookupError):
             (leaf / "cgroup.procs").write_text(str(pid))
+
+
+def _write_values(folder: Path, values: dict[str, int]) -> None:
+    for name, value in values.items():
+        if (folder / name).exists():
+            (folder / name).write_text(str(value))
 
 
 def _remove(folder: Path) -> None:

@@ -1,11 +1,12 @@
 """Checks on host paths that are granted to a run: their identity, their file system, and mounts below them."""
 
-import ctypes
 import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+
+from apexbridge.sandbox.launcher.syscalls import file_system_type
 
 _KERNEL_FILE_SYSTEMS = {
     "autofs": 0x0187,
@@ -37,7 +38,6 @@ _KERNEL_FILE_SYSTEMS = {
 """File systems that expose the kernel, its devices or its processes, with their `statfs` type. Never granted."""
 _NAME_BY_TYPE = {number: name for name, number in _KERNEL_FILE_SYSTEMS.items() if number is not None}
 _ESCAPED = re.compile(r"\\([0-7]{3})")
-_LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,22 +53,21 @@ class Mount:
 
 
 def list_mounts() -> list[Mount]:
-    """All mounts in this mount namespace."""
-    mounts = []
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
-        for line in file:
-            words = line.split()
-            major, minor = words[2].split(":")
-            mounts.append(
-                Mount(
-                    number=int(words[0]),
-                    device=os.makedev(int(major), int(minor)),
-                    root=PurePosixPath(_unescape(words[3])),
-                    point=PurePosixPath(_unescape(words[4])),
-                    file_system=words[words.index("-") + 1],
-                )
-            )
-    return mounts
+        return [_parse_mount(line.split()) for line in file]
+
+
+def _parse_mount(words: list[str]) -> Mount:
+    major, minor = words[2].split(":")
+    # Spaces and the like are written as octal escapes.
+    root, point = (_ESCAPED.sub(lambda match: chr(int(match[1], 8)), word) for word in words[3:5])
+    return Mount(
+        number=int(words[0]),
+        device=os.makedev(int(major), int(minor)),
+        root=PurePosixPath(root),
+        point=PurePosixPath(point),
+        file_system=words[words.index("-") + 1],
+    )
 
 
 def mounts_below(path: str) -> list[PurePosixPath]:
@@ -79,8 +78,7 @@ def mounts_below(path: str) -> list[PurePosixPath]:
 
 def kernel_file_system(descriptor: int) -> str | None:
     """The file system of an open file if it is one of the kernel's; None if the file may be granted."""
-    name = _NAME_BY_TYPE.get(_file_system_type(descriptor))
-    if name is not None:
+    if name := _NAME_BY_TYPE.get(file_system_type(descriptor)):
         return name
     device = os.fstat(descriptor).st_dev
     names = [mount.file_system for mount in list_mounts() if mount.device == device]
@@ -99,42 +97,14 @@ def origin(descriptor: int) -> tuple[int, PurePosixPath] | None:
 
 
 def check_granted_path(descriptor: int, path: str, identity: Sequence[int]) -> None:
-    """Fail if an open file does not have the granted device and inode, or is on a file system of the kernel.
-
-    Raises:
-        OSError: naming the path.
-    """
-    if not _has_identity(descriptor, identity):
-        raise OSError(f"{path} was replaced a moment ago; run it again")
+    """Raise OSError if an open file was replaced since it was granted, or is on a file system of the kernel."""
+    check_identity(descriptor, path, identity)
     if name := kernel_file_system(descriptor):
         raise OSError(f"{path} is on a kernel file system ({name}), which is never mounted for a run")
 
 
-def check_skill_folder(descriptor: int, identity: Sequence[int] | None) -> None:
-    """Fail if an open folder does not have this device and inode: the skill was replaced meanwhile.
-
-    Raises:
-        OSError: `descriptor` is closed.
-    """
-    if identity is not None and not _has_identity(descriptor, identity):
-        os.close(descriptor)
-        raise OSError("the skill was replaced a moment ago; run it again")
-
-
-def _has_identity(descriptor: int, identity: Sequence[int]) -> bool:
+def check_identity(descriptor: int, name: str, identity: Sequence[int] | None) -> None:
+    """Raise OSError if an open file does not have this device and inode; None accepts any."""
     status = os.fstat(descriptor)
-    return [status.st_dev, status.st_ino] == list(identity)
-
-
-def _file_system_type(descriptor: int) -> int:
-    """`f_type` of fstatfs, which Python does not expose."""
-    buffer = ctypes.create_string_buffer(256)
-    if _LIBC.fstatfs(ctypes.c_int(descriptor), buffer) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"fstatfs: {os.strerror(number)}")
-    return ctypes.c_long.from_buffer(buffer).value & 0xFFFF_FFFF
-
-
-def _unescape(text: str) -> str:
-    """mountinfo writes spaces and the like as octal escapes."""
-    return _ESCAPED.sub(lambda match: chr(int(match[1], 8)), text)
+    if identity is not None and [status.st_dev, status.st_ino] != list(identity):
+        raise OSError(f"{name} was replaced a moment ago; run it again")

@@ -5,7 +5,6 @@ run leaves behind, and the launcher polls the limits that namespaces and a mount
 """
 
 import os
-import select
 import shutil
 import signal
 import stat
@@ -14,20 +13,20 @@ from contextlib import suppress
 from pathlib import Path
 
 from apexbridge.sandbox.launcher import process_tree, syscalls
-from apexbridge.sandbox.launcher.cell import Cell, SendEvent
+from apexbridge.sandbox.launcher.cell import Cell
 from apexbridge.sandbox.launcher.cgroups import RunCgroup
 from apexbridge.sandbox.launcher.child_process import (
     close_descriptors_except,
     drop_privileges,
     error_text,
     kill,
+    limit_processes,
     reset_process,
 )
-from apexbridge.sandbox.launcher.granted_paths import check_granted_path, check_skill_folder, mounts_below
-from apexbridge.sandbox.launcher.mounts import make_readable
+from apexbridge.sandbox.launcher.granted_paths import check_granted_path, check_identity, mounts_below
+from apexbridge.sandbox.launcher.mounts import SYSTEM, make_readable
 from apexbridge.sandbox.launcher.protocol import LauncherConfig, StartRequest
 from apexbridge.sandbox.launcher.removal import remove_tree
-from apexbridge.sandbox.launcher.rlimits import limit_processes
 
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_FOLDER = 1, 2, 4, 8
 _ALL_RIGHTS = {1: 0x1FFF, 2: 0x3FFF, 3: 0x7FFF, 4: 0x7FFF, 5: 0xFFFF}
@@ -37,23 +36,16 @@ _BIND_AND_CONNECT = 3
 _SOCKETS_AND_SIGNALS = 3
 _DEVICES = ("null", "full", "random", "urandom")
 """Not /dev/zero: a shared mapping of it is memory whose size the watchdog cannot determine. /dev/full reads alike."""
-_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _ETC = ("alternatives", "ld.so.cache", "localtime", "ssl/openssl.cnf", "ssl/certs", "pki", "mime.types", "fonts")
 _ERROR_FILE = 10
 _SIGNAL_BASE = 128
+_KEEPER_SIGNALS = {signal.SIGTERM, signal.SIGCHLD}
+"""A child has ended, or the run must end."""
 _DISK_INTERVAL = 2
 """The workspace is measured on every second check only, as that is slow."""
 _MAX_MEASURED_FILES = 50_000
 
 Rules = list[tuple[str, int]]
-"""Paths and the Landlock rights to each."""
-
-
-def install_loaders(config: LauncherConfig) -> None:
-    """Copy the loaders to a folder that all users can read."""
-    target = Path(config.base) / "loaders"
-    shutil.copytree(config.loaders, target, ignore=shutil.ignore_patterns("__pycache__"))
-    make_readable(target)
 
 
 def is_reachable(path: str) -> bool:
@@ -62,71 +54,58 @@ def is_reachable(path: str) -> bool:
 
 
 class LandlockCell(Cell):
-    """A cell in the host's process table and on its disk."""
-
-    def __init__(
-        self, identity: str, config: LauncherConfig, cgroup: RunCgroup, *, uid: int | None, send_event: SendEvent
-    ) -> None:
-        super().__init__(identity, limits=config.limits, uid=uid, send_event=send_event)
+    def __init__(self, identity: str, uid: int | None, config: LauncherConfig, cgroup: RunCgroup) -> None:
+        super().__init__(identity, uid, config.limits)
         self._config = config
         self._cgroup = cgroup
         self._workspace = Path(config.temporary_folder) / f"skill-workspace-{identity}"
         self._folder = Path(config.base) / identity
-        self._readable = [f"{config.base}/loaders"]
+        self._has_landlock = config.backend == "landlock"
         self._status: int | None = None
         self._device = 0
-        self._checks = 0
-
-    @property
-    def _has_landlock(self) -> bool:
-        return self._config.backend == "landlock"
 
     def open(self, *, with_input: bool) -> list[int]:
         for folder in (self._workspace, self._workspace / "output", self._workspace / "tmp"):
             folder.mkdir(mode=0o700)
             if self.uid is not None:
                 os.chown(folder, self.uid, self.uid)
-        opened = [os.open(self._workspace, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)]
-        self._device = os.fstat(opened[0]).st_dev
+        self._device = self._workspace.stat().st_dev
+        opened = [self._workspace]
         if with_input:
-            (self._workspace / "input").mkdir(mode=0o755)
-            opened.append(os.open(self._workspace / "input", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
-        return opened
+            opened.append(self._workspace / "input")
+            opened[-1].mkdir(mode=0o755)
+        return [os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) for folder in opened]
 
-    def start(self, request: StartRequest, files: Sequence[int]) -> None:
+    def start(self, request: StartRequest, files: Sequence[int]) -> list[int]:
         """Start a keeper process, which starts the run and outlives it."""
         if request.skill is None:
             raise OSError("a run without namespaces cannot be started before its skill is known")
-        descriptor = os.open(request.skill, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        check_skill_folder(descriptor, request.folder)
-        os.close(descriptor)
-        self._provide_skill(request.skill)
+        with syscalls.opened(request.skill, os.O_PATH) as descriptor:
+            check_identity(descriptor, "the skill", request.folder)
         if self._has_landlock:
             _check_granted_paths(request.paths)
-        rules = self._rules([*self._readable, *request.layers.values(), *request.paths])
+        skill = self._provide_skill(request.skill)
+        rules = self._rules([f"{self._config.base}/loaders", skill, *request.layers.values(), *request.paths])
         status, status_inside = os.pipe()
-        # Block SIGTERM until the keeper has its handler: it is the signal to stop.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        signal.pthread_sigmask(signal.SIG_BLOCK, _KEEPER_SIGNALS)  # the keeper waits for them
         self.pid = os.fork()
         if self.pid == 0:
             try:
                 self._keep(request, files, status_inside, rules)
             finally:
                 os._exit(1)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _KEEPER_SIGNALS)
         os.close(status_inside)
         self._status = status
         self.is_watched = True
+        return []
 
     def attach(self, skill: str, layers: Mapping[str, str], folder: Sequence[int] | None) -> None:
-        """Not supported: without namespaces, a run cannot get its skill after the start."""
-        raise OSError("a run without namespaces cannot be given a skill later")
+        raise OSError("a run without namespaces cannot get its skill after the start")
 
     def kill(self) -> None:
         """Have the keeper kill everything; the keeper itself exits last."""
-        if self.pid is not None:
-            with suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGTERM)
+        kill(self.pid, signal.SIGTERM)
 
     def handle_exit(self, pid: int, status: int) -> int | None:
         """The keeper has exited, so nothing of the run is left; it has written the exit code of the run."""
@@ -134,8 +113,7 @@ class LandlockCell(Cell):
         if self._status is not None:
             code = os.read(self._status, 64)
             self.exit_code = int(code) if code else None
-        if self.verdict is None and self.exit_code and self._cgroup.oom_kills():
-            self.verdict = "memory"
+        self.check_oom_kills()
         return None
 
     def close(self) -> None:
@@ -148,7 +126,6 @@ class LandlockCell(Cell):
 
     def exceeded_backend_limit(self) -> str | None:
         """Processes and disk, which the kernel limits per user here and not per run."""
-        self._checks += 1
         if process_tree.count_tasks(self.processes()) > self.limits.processes:
             return "processes"
         return "disk" if self._checks % _DISK_INTERVAL == 0 and self._is_disk_exceeded() else None
@@ -171,21 +148,20 @@ class LandlockCell(Cell):
         size += process_tree.unlinked_file_bytes(self.processes(), self._device)
         return size > self.limits.disk or count > self.limits.inodes
 
-    def _provide_skill(self, skill: str) -> None:
+    def _provide_skill(self, skill: str) -> str:
         """Put the skill at the path where the run expects it: as a link, or as a copy if its user cannot reach it."""
         self._folder.mkdir(mode=0o755)
         target = self._folder / "skill"
         if self.uid is None or is_reachable(skill):
             target.symlink_to(skill)
-            self._readable.append(skill)
-        else:
-            shutil.copytree(skill, target, symlinks=True)
-            make_readable(target)
-            self._readable.append(str(target))
+            return skill
+        shutil.copytree(skill, target, symlinks=True)
+        make_readable(target)
+        return str(target)
 
     def _rules(self, readable: list[str]) -> Rules:
         read = _EXECUTE | _READ_FILE | _READ_FOLDER
-        rules = [(path, read) for path in (*_SYSTEM, *self._config.interpreters, *readable)]
+        rules = [(path, read) for path in (*SYSTEM, *self._config.interpreters, *readable)]
         rules += [(f"/etc/{name}", read) for name in _ETC]
         rules += [(f"/dev/{name}", _READ_FILE | _WRITE_FILE) for name in _DEVICES]
         rules.append((str(self._workspace), _ALL_RIGHTS[5]))
@@ -194,13 +170,9 @@ class LandlockCell(Cell):
     # ------------------------------------------------------------------------------------------- in the keeper process
     def _keep(self, request: StartRequest, files: Sequence[int], status: int, rules: Rules) -> None:
         """Start the run, adopt its orphans, and kill everything when it ends or when SIGTERM arrives."""
-        stop, stop_writer = os.pipe()
-        os.set_blocking(stop_writer, False)
-        signal.set_wakeup_fd(stop_writer, warn_on_full_buffer=False)
-        signal.signal(signal.SIGTERM, lambda *_: None)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-        syscalls.set_child_subreaper()
-        syscalls.set_parent_death_signal(signal.SIGTERM)
+        signal.set_wakeup_fd(-1)
+        syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 1)
+        syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGTERM)
         failure, failure_writer = os.pipe()
         run = os.fork()
         if run == 0:
@@ -212,28 +184,22 @@ class LandlockCell(Cell):
             finally:
                 os._exit(127)
         # Close the launcher's files and the run's pipes: their readers wait for the end of file.
-        close_descriptors_except((stop, stop_writer, failure, status))
+        close_descriptors_except((failure, status))
         is_started = not os.read(failure, 16)
-        code = _wait_for(run, stop)
+        code = _wait_for(run)
         _kill_all(self.uid)
         if is_started:
             os.write(status, str(code).encode())
         os._exit(0)
 
     def _execute(self, request: StartRequest, files: Sequence[int], failure: int, rules: Rules) -> None:
-        """In a child of the keeper: become the run."""
         self._cgroup.join()
         reset_process(limits=self.limits, niceness=self._config.niceness)
-        drop_privileges(files, {_ERROR_FILE: failure}, uid=self.uid)
+        drop_privileges({**dict(enumerate(files)), _ERROR_FILE: failure}, uid=self.uid)
         os.set_inheritable(_ERROR_FILE, False)  # closed by a successful start
-        self._restrict(rules, request.paths)
-        os.chdir(request.workspace)
-        os.execve(request.command[0], list(request.command), request.environment)
-
-    def _restrict(self, rules: Rules, granted: Mapping[str, Sequence[int]]) -> None:
         # If the user is shared, its other processes count too. The watchdog corrects for later changes of their number.
-        others = 0 if self.uid is not None else process_tree.count_tasks_of_user(os.getuid()) - 1
-        limit_processes(0, others + self.limits.processes)
+        own = process_tree.count_tasks(process_tree.all_processes(), uid=os.getuid()) if self.uid is None else 1
+        limit_processes(0, own - 1 + self.limits.processes)
         if self._has_landlock:
             version = syscalls.landlock_version()
             syscalls.restrict_with_landlock(
@@ -241,41 +207,30 @@ class LandlockCell(Cell):
                 _BIND_AND_CONNECT if version >= _FIRST_WITH_NETWORK else 0,
                 _SOCKETS_AND_SIGNALS if version >= _FIRST_WITH_SCOPES else 0,
                 rules,
-                granted,
+                request.paths,
             )
             syscalls.install_seccomp_filter(bytes.fromhex(self._config.filters[0]))
+        os.chdir(request.workspace)
+        os.execve(request.command[0], list(request.command), request.environment)
 
 
 def _check_granted_paths(paths: Mapping[str, Sequence[int]]) -> None:
-    """Refuse a path with mounts below it: a Landlock rule would include them.
-
-    Raises:
-        OSError: naming the path.
-    """
+    """Refuse a path with mounts below it: a Landlock rule would include them."""
     for path, identity in paths.items():
-        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
-        try:
+        with syscalls.opened(path, os.O_PATH) as descriptor:
             check_granted_path(descriptor, path, identity)
             if below := mounts_below(os.readlink(f"/proc/self/fd/{descriptor}")):
                 raise OSError(f"{path} cannot be granted without namespaces: {below[0]} is mounted below it")
-        finally:
-            os.close(descriptor)
 
 
-def _wait_for(run: int, stop: int) -> int:
+def _wait_for(run: int) -> int:
     """Wait until the run ends or SIGTERM arrives; returns the exit code as a shell reports it."""
-    handle = os.pidfd_open(run)
-    poll = select.poll()
-    for descriptor in (handle, stop):
-        poll.register(descriptor, select.POLLIN)
-    while True:
-        ready = {descriptor for descriptor, _ in poll.poll()}
-        if handle in ready:
-            _, status = os.waitpid(run, 0)
+    while signal.sigwait(_KEEPER_SIGNALS) == signal.SIGCHLD:
+        pid, status = os.waitpid(run, os.WNOHANG)
+        if pid:
             code = os.waitstatus_to_exitcode(status)
             return code if code >= 0 else _SIGNAL_BASE - code
-        if stop in ready and signal.SIGTERM in os.read(stop, 64):
-            return _SIGNAL_BASE + signal.SIGKILL
+    return _SIGNAL_BASE + signal.SIGKILL
 
 
 def _kill_all(uid: int | None) -> None:
@@ -291,11 +246,9 @@ def _kill_all(uid: int | None) -> None:
                 os._exit(0)
         os.waitpid(killer, 0)
     while pids := process_tree.descendants(os.getpid()):
-        for pid in pids:  # stop all before killing: a stopped process cannot fork
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGSTOP)
-        for pid in pids:
-            kill(pid)
+        for number in (signal.SIGSTOP, signal.SIGKILL):  # stop all before killing: a stopped process cannot fork
+            for pid in pids:
+                kill(pid, number)
         with suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass

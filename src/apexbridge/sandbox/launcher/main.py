@@ -7,16 +7,18 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
-from apexbridge.sandbox.launcher import landlock_cell, process_tree, protocol, syscalls
+from apexbridge.sandbox.launcher import process_tree, protocol, syscalls
 from apexbridge.sandbox.launcher.bubblewrap_cell import BubblewrapCell
 from apexbridge.sandbox.launcher.cell import Cell
 from apexbridge.sandbox.launcher.cgroups import Cgroups
-from apexbridge.sandbox.launcher.child_process import error_text, kill
-from apexbridge.sandbox.launcher.mounts import MountNamespace
+from apexbridge.sandbox.launcher.child_process import close_all, error_text, kill
+from apexbridge.sandbox.launcher.landlock_cell import LandlockCell
+from apexbridge.sandbox.launcher.mounts import MountNamespace, install_loaders
 from apexbridge.sandbox.launcher.prefork import Prefork
 from apexbridge.sandbox.launcher.protocol import LauncherConfig, StartRequest
 from apexbridge.sandbox.launcher.removal import remove_tree
@@ -28,40 +30,42 @@ MAX_UIDS = 2000
 """How many runs on one host can have their own user ID."""
 PREFORK_IDLE_SECONDS = 0.02
 """The next child is forked after this long without an event: starting a run comes first."""
+_SHUTDOWN_SECONDS = 2
 
 
 class Launcher:
-    """Creates cells for the server at the other end of the socket."""
-
-    def __init__(self, link: socket.socket) -> None:
+    def __init__(self, link: socket.socket, config: LauncherConfig) -> None:
+        """Raises OSError if this host does not allow the backend."""
         self._link = link
+        self._config = config
         self._cells: dict[str, Cell] = {}
         self._by_pid: dict[int, Cell] = {}
         self._selector = selectors.DefaultSelector()
-        self._registered: dict[int, Callable[[], None]] = {}
-        self._config: LauncherConfig | None = None
+        self._uids = UidPool(config.first_uid, MAX_UIDS)
+        self._cgroups = Cgroups()
         self._mounts: MountNamespace | None = None
-        self._prefork: Prefork | None = None
-        self._cgroups: Cgroups | None = None
-        self._uids: UidPool | None = None
+        self._prefork = Prefork(config.limits, config.niceness, self._cgroups)
         self._next_watch = 0.0
+        try:
+            if config.backend == "bubblewrap":
+                self._mounts = MountNamespace(config)
+            else:
+                install_loaders(config.loaders, Path(config.base) / "loaders")
+        except BaseException:
+            self._shut_down()
+            raise
 
     def run(self) -> None:
         """Serve until the server disconnects; then kill and remove everything."""
-        syscalls.set_child_subreaper()
-        gc.disable()  # there is little to collect, and a collection in a fork would copy every page it touches
-        gc.freeze()
-        os.umask(0o022)
-        os.chdir("/")
         wakeup, wakeup_writer = os.pipe()
         for descriptor in (wakeup, wakeup_writer):
             os.set_blocking(descriptor, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the server decides
         signal.set_wakeup_fd(wakeup_writer, warn_on_full_buffer=False)
         self._selector.register(self._link, selectors.EVENT_READ)
         self._selector.register(wakeup, selectors.EVENT_READ)
         try:
+            self._send_event({"event": "ready", "controllers": self._cgroups.controllers})
             while self._step(wakeup):
                 pass
         finally:
@@ -69,12 +73,11 @@ class Launcher:
 
     def _step(self, wakeup: int) -> bool:
         """Wait for events and handle them; returns False if the server has disconnected."""
-        self._register_readers()
         is_watching = any(cell.is_watched for cell in self._cells.values())
-        needs_child = self._prefork is not None and not self._prefork.is_ready
+        needs_child = self._mounts is not None and self._prefork.pid is None
         timeout = PREFORK_IDLE_SECONDS if needs_child else WATCH_SECONDS if is_watching else None
         events = self._selector.select(timeout)
-        if not events and self._prefork is not None:
+        if not events and needs_child:
             self._prefork.prepare()
         for key, _ in events:
             if key.fileobj is self._link:
@@ -92,94 +95,65 @@ class Launcher:
             else:
                 key.data()
         if is_watching and (begun := time.monotonic()) >= self._next_watch:
-            self._watch()
+            for cell in list(self._cells.values()):
+                if cell.is_watched:
+                    cell.watch()
             took = time.monotonic() - begun  # a run that is slow to check must not take the time of the others
             self._next_watch = begun + min(max(WATCH_SECONDS, took * 5), MAX_WATCH_SECONDS)
         return True
 
-    def _register_readers(self) -> None:
-        """Update the selector. A closed descriptor's number may belong to another cell now; its callback differs."""
-        readers = {number: callback for cell in self._cells.values() for number, callback in cell.readers.items()}
-        for number, callback in self._registered.items():
-            if readers.get(number) != callback:
-                with suppress(KeyError, ValueError, OSError):
-                    self._selector.unregister(number)
-        for number, callback in readers.items():
-            if self._registered.get(number) != callback:
-                self._selector.register(number, selectors.EVENT_READ, callback)
-        self._registered = readers
-
     # ------------------------------------------------------------------------------------------------------- commands
     def _handle_command(self, message: dict[str, Any], files: list[int]) -> None:
-        command, identity = message["command"], message.get("id", "")
+        command, identity = message["command"], message["id"]
         try:
-            getattr(self, f"_command_{command}")(identity, message, files)
+            if command == "open":
+                self._open(identity, with_input=message["input"])
+            elif cell := self._cells.get(identity):
+                match command:
+                    case "start":
+                        self._start(cell, StartRequest(**message["request"]), files)
+                    case "attach":
+                        cell.attach(message["skill"], message["layers"], message["folder"])
+                        self._send_event({"event": "attached", "id": identity})
+                    case "kill":
+                        cell.is_killed = True
+                        cell.kill()
+                    case "close":
+                        self._close(cell)
+            elif command in ("start", "attach"):
+                raise LookupError("the cell could not be created")
         except Exception as error:
             self._send_event({"event": "failed", "id": identity, "command": command, "error": error_text(error)})
         finally:
-            for file in files:
-                os.close(file)
+            close_all(files)
 
-    def _command_begin(self, _: str, message: dict[str, Any], __: list[int]) -> None:
-        config = self._config = LauncherConfig.parse(message["config"])
-        self._uids = UidPool(config.first_uid, MAX_UIDS)
-        self._cgroups = Cgroups()
-        if config.backend == "bubblewrap":
-            self._mounts = MountNamespace(config)
-            self._prefork = Prefork(config.limits, config.niceness, self._cgroups)
+    def _open(self, identity: str, *, with_input: bool) -> None:
+        uid = self._uids.acquire()
+        if self._mounts is not None:
+            cell: Cell = BubblewrapCell(identity, uid, self._mounts, self._prefork, self._selector)
         else:
-            landlock_cell.install_loaders(config)
-        self._send_event({"event": "ready", "controllers": self._cgroups.controllers})
-
-    def _command_open(self, identity: str, message: dict[str, Any], _: list[int]) -> None:
-        cell = self._create_cell(identity)
+            cell = LandlockCell(identity, uid, self._config, self._cgroups.create(self._config.limits))
         self._cells[identity] = cell
-        opened = cell.open(with_input=bool(message.get("input")))
-        try:
-            self._send_event({"event": "opened", "id": identity}, opened)
-        finally:
-            for descriptor in opened:
-                os.close(descriptor)
+        self._send_event({"event": "opened", "id": identity}, cell.open(with_input=with_input))
 
-    def _command_start(self, identity: str, message: dict[str, Any], files: list[int]) -> None:
-        cell = self._cells[identity]
+    def _start(self, cell: Cell, request: StartRequest, files: list[int]) -> None:
         if cell.uid is not None:
             for file in files:  # another user cannot open a pipe of root's as /dev/stdout
                 os.fchown(file, cell.uid, cell.uid)
         if cell.is_killed:
             self._handle_end(cell)
             return
-        cell.start(StartRequest(**message["request"]), files)
+        if listeners := cell.start(request, files):
+            self._send_event({"event": "listening", "id": cell.identity}, listeners)
         if cell.pid is not None:
             self._by_pid[cell.pid] = cell
 
-    def _command_attach(self, identity: str, message: dict[str, Any], _: list[int]) -> None:
-        self._cells[identity].attach(message["skill"], message["layers"], message["folder"])
-        self._send_event({"event": "attached", "id": identity})
-
-    def _command_kill(self, identity: str, _: dict[str, Any], __: list[int]) -> None:
-        if cell := self._cells.get(identity):
-            cell.is_killed = True
+    def _close(self, cell: Cell) -> None:
+        cell.is_closing = True
+        if cell in self._by_pid.values():
             cell.kill()
-
-    def _command_close(self, identity: str, _: dict[str, Any], __: list[int]) -> None:
-        if cell := self._cells.get(identity):
-            cell.is_closing = True
-            if cell in self._by_pid.values():
-                cell.kill()
-            else:
-                self._remove(cell)
-
-    def _create_cell(self, identity: str) -> Cell:
-        if self._config is None or self._uids is None or self._cgroups is None:
-            raise OSError("the launcher has not been configured")
-        config, uid = self._config, self._uids.acquire()
-        if self._mounts is not None and self._prefork is not None:
-            return BubblewrapCell(
-                identity, self._mounts, self._prefork, limits=config.limits, uid=uid, send_event=self._send_event
-            )
-        cgroup = self._cgroups.create(config.limits)
-        return landlock_cell.LandlockCell(identity, config, cgroup, uid=uid, send_event=self._send_event)
+        else:
+            self._remove(cell)
 
     # ----------------------------------------------------------------------------------------------------------- exits
     def _reap(self) -> None:
@@ -190,7 +164,7 @@ class Launcher:
                 return
             if pid == 0:
                 break
-            if self._prefork is not None and self._prefork.owns(pid):
+            if pid == self._prefork.pid:
                 self._prefork.handle_exit()
             cell = self._by_pid.pop(pid, None)
             if cell is None:
@@ -211,29 +185,19 @@ class Launcher:
     def _kill_orphans(self) -> None:
         """Kill adopted children: they have outlived their run."""
         for pid in process_tree.children(os.getpid()):
-            if pid not in self._by_pid and not (self._prefork is not None and self._prefork.owns(pid)):
+            if pid not in self._by_pid and pid != self._prefork.pid:
                 kill(pid)
 
     def _remove(self, cell: Cell) -> None:
-        self._cells.pop(cell.identity, None)
-        if self._uids is not None:
-            self._uids.release(cell.uid)
-        for number in cell.readers:
-            with suppress(KeyError, ValueError):
-                self._selector.unregister(number)
-            self._registered.pop(number, None)
+        del self._cells[cell.identity]
+        self._uids.release(cell.uid)
         cell.close()
         self._send_event({"event": "closed", "id": cell.identity})
-
-    def _watch(self) -> None:
-        for cell in list(self._cells.values()):
-            if cell.is_watched:
-                cell.watch()
 
     def _shut_down(self) -> None:
         for cell in self._cells.values():
             cell.kill()
-        deadline = time.monotonic() + 2
+        deadline = time.monotonic() + _SHUTDOWN_SECONDS
         while self._by_pid and time.monotonic() < deadline:
             self._kill_orphans()
             try:
@@ -244,20 +208,36 @@ class Launcher:
         for cell in self._cells.values():
             with suppress(OSError):
                 cell.close()
-        if self._prefork is not None:
-            self._prefork.close()
+        self._prefork.close()
         if self._mounts is not None:
             self._mounts.close()
-        elif self._config is not None:
+        elif self._config.backend != "bubblewrap":
             remove_tree(self._config.base)
-        if self._cgroups is not None:
-            self._cgroups.close()
+        self._cgroups.close()
 
     def _send_event(self, event: dict[str, Any], files: Sequence[int] = ()) -> None:
+        """Send the event with the files, and close them."""
         with suppress(OSError):  # the server is gone; the loop will notice
             protocol.send(self._link, event, files)
+        close_all(files)
 
 
 def main() -> None:
     """Serve the socket whose descriptor is the last argument of the command line."""
-    Launcher(socket.socket(fileno=int(sys.argv[-1]))).run()
+    syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 1)
+    gc.disable()  # there is little to collect, and a collection in a fork would copy every page it touches
+    gc.freeze()
+    os.umask(0o022)
+    os.chdir("/")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the server decides
+    link = socket.socket(fileno=int(sys.argv[-1]))
+    received = protocol.receive(link)
+    if received is None:
+        return
+    try:
+        launcher = Launcher(link, LauncherConfig.parse(received[0]["config"]))
+    except Exception as error:
+        protocol.send(link, {"event": "failed", "command": "begin", "error": error_text(error)})
+        protocol.receive(link)  # returns when the server disconnects
+        return
+    launcher.run()

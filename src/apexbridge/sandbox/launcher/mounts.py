@@ -8,9 +8,10 @@ import errno
 import os
 import shutil
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from apexbridge.sandbox.launcher import syscalls
 from apexbridge.sandbox.launcher.granted_paths import check_granted_path, mounts_below
@@ -19,12 +20,10 @@ from apexbridge.sandbox.launcher.protocol import LauncherConfig
 SKILL_PATH = "/skill"
 LOADERS_PATH = "/loaders"
 LAYER_PATHS = {"python": "/layers/python", "node_modules": "/node_modules"}
-_EMPTY_FOLDER_PATH = "/layers/nothing"
-"""Mounted over folders that runs must not see."""
-_EMPTY_FILE_PATH = "/layers/empty"
-"""The same for files."""
-_EMPTY_FOLDERS = ("proc", "tmp", "skill", "layers/python", "node_modules", "dev/pts", "dev/shm")
-_SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+_EMPTY_FOLDER_PATH, _EMPTY_FILE_PATH = "/layers/nothing", "/layers/empty"
+"""Mounted over folders and files that runs must not see."""
+_EMPTY_FOLDERS = ("proc", "tmp", "skill", "layers/python", "layers/nothing", "node_modules", "dev/pts", "dev/shm")
+SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _DEVICES = {"null": "null", "zero": "full", "full": "full", "random": "random", "urandom": "urandom", "tty": "tty"}
 """Name in the sandbox, and on the host. /dev/zero is the host's /dev/full, which also reads as zeros but cannot be
 mapped: a shared mapping of /dev/zero is memory whose size the watchdog cannot determine."""
@@ -47,14 +46,14 @@ _ETC = (
     "pki/tls/certs/ca-bundle.crt",
     "fonts",
 )
+_HOSTS = "127.0.0.1 localhost\n"
 _ETC_FILES = {
     "passwd": "root:x:0:0:root:/:/usr/sbin/nologin\nskill:x:1000:1000:skill:/:/bin/sh\n",
     "group": "root:x:0:\nskill:x:1000:\n",
-    "hosts": "127.0.0.1 localhost\n",
+    "hosts": _HOSTS,
     "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
 }
 _MAX_ETC_BYTES = 4 * 1024 * 1024
-_ROOTFS_OPTIONS = "size=16m,mode=755"
 _LIMITS_PER_USER = ("/proc/sys/user/max_inotify_instances", "/proc/sys/user/max_inotify_watches")
 
 
@@ -62,70 +61,45 @@ class MountNamespace:
     """A mount namespace that only the launcher and its children see, with a template for the rootfs of runs."""
 
     def __init__(self, config: LauncherConfig) -> None:
-        """Move this process into the namespace and build the template.
-
-        Raises:
-            OSError: this host does not allow it.
-        """
         self.base = Path(config.base)
         self.template = self.base / "template"
-        self._config = config
+        self.config = config
         if os.getuid() == 0:
             syscalls.unshare(syscalls.CLONE_NEWNS)
         else:
             _unshare_as_user()
         syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_SLAVE)
-        options = "size=32m,mode=711"
-        syscalls.mount("apexbridge", str(self.base), "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, options)
+        mount_tmpfs(self.base, "size=32m,mode=711")
         syscalls.mount(None, str(self.base), None, syscalls.MS_PRIVATE)
         self.bubblewrap = _executable_for_all(str(config.bubblewrap), self.base)
         for has_network in (False, True):
             self.filter_path(network=has_network).write_bytes(bytes.fromhex(config.filters[has_network]))
         self.build_rootfs(self.template)
 
-    @property
-    def temporary_interpreters(self) -> list[str]:
-        """Interpreters in the host's /tmp, which each run's own /tmp hides."""
-        return [path for path in self._config.interpreters if is_temporary(path)]
-
-    @property
-    def temporary_hidden(self) -> list[str]:
-        return [path for path in self._config.hidden if is_temporary(path)]
-
     def filter_path(self, *, network: bool) -> Path:
-        """The file with the seccomp program."""
         return self.base / ("filter-network" if network else "filter")
 
     def build_rootfs(self, rootfs: Path, granted: Mapping[str, Sequence[int]] | None = None) -> None:
         """Mount the host's programs, an /etc without secrets and a few devices, all read-only."""
         rootfs.mkdir()
-        syscalls.mount("rootfs", str(rootfs), "tmpfs", syscalls.MS_NOSUID, _ROOTFS_OPTIONS)
-        syscalls.mount(None, str(rootfs), None, syscalls.MS_PRIVATE)
+        syscalls.mount("rootfs", str(rootfs), "tmpfs", syscalls.MS_NOSUID, "size=16m,mode=755")
         for name in _EMPTY_FOLDERS:
             (rootfs / name).mkdir(parents=True)
-        _create_etc(rootfs / "etc")
-        loaders = rootfs / LOADERS_PATH[1:]
-        shutil.copytree(self._config.loaders, loaders, ignore=shutil.ignore_patterns("__pycache__"))
-        make_readable(loaders)
-        _mount_host_path(rootfs, "/usr")
-        for name in _SYSTEM:
-            path = Path("/") / name
-            if path.is_symlink():
-                (rootfs / name).symlink_to(os.readlink(path))
-            elif path.is_dir():
-                _mount_host_path(rootfs, str(path))
-        _create_devices(rootfs / "dev")
-        (rootfs / _EMPTY_FOLDER_PATH[1:]).mkdir()
         (rootfs / _EMPTY_FILE_PATH[1:]).touch()
-        for path_of_interpreter in self._config.interpreters:
-            if not is_temporary(path_of_interpreter):
-                _mount_host_path(rootfs, path_of_interpreter)
-        for granted_path, identity in sorted((granted or {}).items()):
-            create_mount_point(rootfs, granted_path)
-            mount_granted_path(rootfs, granted_path, identity)
-        for folder in self._config.hidden:
-            if not is_temporary(folder):
-                hide(rootfs, folder)
+        _create_etc(rootfs / "etc")
+        install_loaders(self.config.loaders, rootfs / LOADERS_PATH[1:])
+        _create_devices(rootfs / "dev")
+        for folder in (*SYSTEM, *permanent(self.config.interpreters)):
+            if os.path.islink(folder):
+                os.symlink(os.readlink(folder), f"{rootfs}{folder}")
+            elif os.path.isdir(folder):
+                create_mount_point(rootfs, folder)
+                syscalls.bind_mount(folder, f"{rootfs}{folder}")
+        for path, identity in sorted((granted or {}).items()):
+            create_mount_point(rootfs, path)
+            mount_granted_path(rootfs, path, identity)
+        for folder in permanent(self.config.hidden):
+            hide(rootfs, folder)
         syscalls.make_read_only(str(rootfs))
 
     def close(self) -> None:
@@ -139,6 +113,14 @@ def is_temporary(path: str) -> bool:
     return path.startswith("/tmp/")
 
 
+def permanent(paths: Iterable[str]) -> list[str]:
+    return [path for path in paths if not is_temporary(path)]
+
+
+def mount_tmpfs(folder: Path, options: str) -> None:
+    syscalls.mount("apexbridge", str(folder), "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, options)
+
+
 def copy_rootfs(source: Path, target: Path) -> None:
     """Mount the same mounts at another path, shared: what is mounted there later appears in bubblewrap's copy too."""
     target.mkdir()
@@ -146,16 +128,17 @@ def copy_rootfs(source: Path, target: Path) -> None:
 
 
 def hide(rootfs: Path, folder: str) -> None:
-    """Mount an empty folder over a folder."""
     syscalls.bind_mount(f"{rootfs}{_EMPTY_FOLDER_PATH}", f"{rootfs}{folder}")
 
 
-def mount_granted_path(rootfs: Path, path: str, identity: Sequence[int]) -> None:
-    """Mount a granted host path read-only, without what is mounted below it.
+def hosts_file(granted: Sequence[Sequence[Any]]) -> str:
+    """The content of /etc/hosts inside the sandbox: granted names have loopback addresses."""
+    names = [f"{address} {name}\n" for address, _, name in granted if name != address]
+    return _HOSTS + "".join(dict.fromkeys(names))
 
-    Raises:
-        OSError: the path does not have the granted identity, or is on a file system of the kernel.
-    """
+
+def mount_granted_path(rootfs: Path, path: str, identity: Sequence[int]) -> None:
+    """Mount a granted host path read-only, without what is mounted below it."""
     target = f"{rootfs}{path}"
     try:
         mount = syscalls.clone_mount(path, recursive=False)
@@ -185,6 +168,11 @@ def create_mount_point(rootfs: Path, path: str) -> None:
         target.mkdir() if os.path.isdir(path) else target.touch()
 
 
+def install_loaders(source: str, target: Path) -> None:
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+    make_readable(target)
+
+
 def make_readable(folder: Path) -> None:
     """Make a folder with everything in it readable by all users; executable files stay executable."""
     for parent, _, files in os.walk(folder):
@@ -193,11 +181,6 @@ def make_readable(folder: Path) -> None:
             path = Path(parent) / name
             if not path.is_symlink():
                 path.chmod(0o755 if path.stat().st_mode & 0o100 else 0o644)
-
-
-def _mount_host_path(rootfs: Path, path: str) -> None:
-    create_mount_point(rootfs, path)
-    syscalls.bind_mount(path, f"{rootfs}{path}")
 
 
 def _create_devices(folder: Path) -> None:

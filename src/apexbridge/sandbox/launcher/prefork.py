@@ -2,35 +2,44 @@
 
 A fork of the launcher and new namespaces for network, IPC, host name and cgroups take longer than everything else in a
 start, and they are the same for every run. So one child is always ready; it is used once.
+
+Its network namespace has a loopback device only. For a granted host, the child listens on a loopback address, or on the
+granted IP address, added to the loopback device. The listening socket belongs to the namespace, its descriptor goes to
+the server, and the server forwards each connection to the real host.
 """
 
+import fcntl
 import os
 import signal
 import socket
+import struct
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from apexbridge.sandbox.launcher import loopback, protocol, syscalls
+from apexbridge.sandbox.launcher import protocol, syscalls
 from apexbridge.sandbox.launcher.cgroups import Cgroups, RunCgroup
 from apexbridge.sandbox.launcher.child_process import (
     close_descriptors_except,
     drop_privileges,
     error_text,
     kill,
+    limit_processes,
     reset_process,
 )
-from apexbridge.sandbox.launcher.rlimits import Limits, limit_processes
+from apexbridge.sandbox.launcher.protocol import Limits
 
 HOST_NAME = "sandbox"
 _NAMESPACES = syscalls.CLONE_NEWNET | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWUTS | syscalls.CLONE_NEWCGROUP
+_SIOCSIFADDR, _SIOCSIFFLAGS, _UP = 0x8916, 0x8914, 0x1
+_BACKLOG = 64
+_ALIASES = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreforkedChild:
-    """The waiting process, in its parent."""
-
     pid: int
     link: socket.socket
     cgroup: RunCgroup
@@ -39,15 +48,11 @@ class PreforkedChild:
         """Send what to execute; returns the listening sockets of granted hosts."""
         with self.link:
             protocol.send(self.link, request, files)
-            if not request["hosts"]:
-                return []
-            reply = protocol.receive(self.link)
+            reply = protocol.receive(self.link) if request["hosts"] else None
         return reply[1] if reply else []
 
 
 class Prefork:
-    """Keeps one preforked child ready."""
-
     def __init__(self, limits: Limits, niceness: int, cgroups: Cgroups) -> None:
         self._limits = limits
         self._niceness = niceness
@@ -55,19 +60,15 @@ class Prefork:
         self._child: PreforkedChild | None = None
 
     @property
-    def is_ready(self) -> bool:
-        return self._child is not None
-
-    def owns(self, pid: int) -> bool:
-        return self._child is not None and self._child.pid == pid
+    def pid(self) -> int | None:
+        return self._child.pid if self._child else None
 
     def prepare(self) -> None:
         if self._child is None:
-            self._child = _fork(self._limits, self._niceness, self._cgroups.create(self._limits))
+            self._child = self._fork()
 
     def take(self) -> PreforkedChild:
-        child = self._child or _fork(self._limits, self._niceness, self._cgroups.create(self._limits))
-        self._child = None
+        child, self._child = self._child or self._fork(), None
         return child
 
     def handle_exit(self) -> None:
@@ -82,48 +83,71 @@ class Prefork:
             kill(self._child.pid)
             with suppress(ChildProcessError):
                 os.waitpid(self._child.pid, 0)
-            self._child.cgroup.remove()
+            self.handle_exit()
 
-
-def _fork(limits: Limits, niceness: int, cgroup: RunCgroup) -> PreforkedChild:
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    pid = os.fork()
-    if pid == 0:
-        try:
-            _create_namespaces(theirs, cgroup)
-            reset_process(limits=limits, niceness=niceness)
-            received = protocol.receive(theirs)
-            if received is not None:
-                _execute(theirs, *received)
-        finally:
-            os._exit(1)  # on any error: this copy of the launcher must not return to its event loop
-    theirs.close()
-    return PreforkedChild(pid=pid, link=ours, cgroup=cgroup)
+    def _fork(self) -> PreforkedChild:
+        cgroup = self._cgroups.create(self._limits)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        pid = os.fork()
+        if pid == 0:
+            try:
+                _create_namespaces(theirs, cgroup)
+                reset_process(limits=self._limits, niceness=self._niceness)
+                received = protocol.receive(theirs)
+                if received is not None:
+                    _execute(theirs, *received)
+            finally:
+                os._exit(1)  # on any error: this copy of the launcher must not return to its event loop
+        theirs.close()
+        return PreforkedChild(pid=pid, link=ours, cgroup=cgroup)
 
 
 def _create_namespaces(link: socket.socket, cgroup: RunCgroup) -> None:
     close_descriptors_except({0, 1, 2, link.fileno()})
-    syscalls.set_parent_death_signal(signal.SIGKILL)
+    syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
     cgroup.join()  # first: the kernel may be slow here, and the cgroup namespace is rooted at the current group
     syscalls.unshare(_NAMESPACES)
     socket.sethostname(HOST_NAME)
-    loopback.bring_up()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sh22x", b"lo", _UP))
 
 
 def _execute(link: socket.socket, request: dict[str, Any], files: list[int]) -> None:
-    """`files` are the descriptors for `request["numbers"]`, then stdin, stdout, stderr and perhaps the job pipe."""
-    numbers, uid = request["numbers"], request["uid"]
-    extra_files, standard_files = dict(zip(numbers, files, strict=False)), files[len(numbers) :]
-    stderr = standard_files[2]
+    """`files` are the descriptors for `request["numbers"]`."""
+    descriptors, uid = dict(zip(request["numbers"], files, strict=True)), request["uid"]
+    stderr = descriptors[2]
     try:
         if request["hosts"]:
-            loopback.limit_buffers()
-            listeners = [loopback.listener(str(address), int(port)) for address, port, _ in request["hosts"]]
+            _limit_buffers()
+            listeners = [_open_listener(str(address), int(port)) for address, port, _ in request["hosts"]]
             protocol.send(link, {}, [listener.fileno() for listener in listeners])
-        drop_privileges(standard_files, extra_files, uid=uid)
+        drop_privileges(descriptors, uid=uid)
         stderr = 2
         if uid is not None:  # the user is this run's alone, so only its own processes count
             limit_processes(0, request["processes"])
         os.execve(request["command"][0], request["command"], {})
     except Exception as error:
         os.write(stderr, f"bwrap: {error_text(error)}\n".encode())  # in the form of bubblewrap's own errors
+
+
+def _limit_buffers() -> None:
+    """Limit TCP buffers in this namespace to the size of other sockets' buffers.
+
+    The watchdog counts every socket as if a buffer of that size were full, and the kernel would let TCP's grow.
+    """
+    size = Path("/proc/sys/net/core/wmem_default").read_text().strip()
+    for name in ("tcp_rmem", "tcp_wmem"):
+        with suppress(OSError):  # read-only in some containers
+            Path(f"/proc/sys/net/ipv4/{name}").write_text(f"4096 {size} {size}")
+
+
+def _open_listener(address: str, port: int) -> socket.socket:
+    server = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    if not address.startswith("127."):
+        # The alias is numbered by the address, so that two addresses do not replace each other.
+        packed = socket.inet_aton(address)
+        alias = f"lo:{int.from_bytes(packed, 'big') % _ALIASES}".encode()
+        fcntl.ioctl(server, _SIOCSIFADDR, struct.pack("16sHH4s16x", alias, socket.AF_INET, 0, packed))
+    server.bind((address, port))
+    server.listen(_BACKLOG)
+    return server

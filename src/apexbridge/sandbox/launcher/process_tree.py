@@ -30,7 +30,6 @@ class SharedMappings:
     ranges: dict[bytes, list[tuple[int, int]]] = field(default_factory=dict)
     """By device and inode: first and last offset of each mapping."""
     unreadable: set[int] = field(default_factory=set)
-    """Processes whose mappings may not be read."""
     is_complete: bool = True
     """False if there are more mappings than MAPS_BYTES: more than any honest program has."""
 
@@ -44,7 +43,6 @@ class SharedMappings:
 
 
 def descendants(pid: int) -> list[int]:
-    """Every process below this one."""
     pids: list[int] = []
     pending = [pid]
     while pending:
@@ -55,7 +53,6 @@ def descendants(pid: int) -> list[int]:
 
 
 def children(pid: int) -> Iterator[int]:
-    """The children of all threads of a process."""
     try:
         threads = os.listdir(f"/proc/{pid}/task")
     except OSError:
@@ -69,14 +66,9 @@ def are_alive(pids: Iterable[int]) -> bool:
     return all(os.path.exists(f"/proc/{pid}") for pid in pids)
 
 
-def memory_of(pids: Iterable[int]) -> int:
+def memory_of(pids: Iterable[int], *, shared: bool = True) -> int:
     """Bytes in use, with shared pages counted once for each process: fast, and never too low."""
-    return sum(_sum(_status(pid), _COUNTED) for pid in pids)
-
-
-def private_memory_of(pids: Iterable[int]) -> int:
-    """As `memory_of`, without shared memory."""
-    return sum(_sum(_status(pid), _PRIVATE) for pid in pids)
+    return sum(_sum(_status(pid), _COUNTED if shared else _PRIVATE) for pid in pids)
 
 
 def exact_memory_of(pids: Iterable[int], *, shared: bool = True) -> int:
@@ -85,9 +77,9 @@ def exact_memory_of(pids: Iterable[int], *, shared: bool = True) -> int:
     for pid in pids:
         rollup = _read(f"/proc/{_live_thread(pid)}/smaps_rollup")
         if not rollup:  # the process is gone or may not be read: use the fast sum
-            total += memory_of([pid]) if shared else private_memory_of([pid])
-            continue
-        total += _sum(rollup, _EXACT if shared else _EXACT_PRIVATE) + _sum(_status(pid), _OUTSIDE_OF_ROLLUP)
+            total += memory_of([pid], shared=shared)
+        else:
+            total += _sum(rollup, _EXACT if shared else _EXACT_PRIVATE) + _sum(_status(pid), _OUTSIDE_OF_ROLLUP)
     return total
 
 
@@ -102,7 +94,7 @@ def shared_mappings(pids: Iterable[int]) -> SharedMappings:
     device = b" %b " % _shared_device()
     for pid in pids:
         try:
-            text = _read_permitted(f"/proc/{_live_thread(pid)}/maps", remaining + 1)
+            text = _read(f"/proc/{_live_thread(pid)}/maps", remaining + 1, must_be_permitted=True)
         except PermissionError:
             mappings.unreadable.add(pid)
             continue
@@ -157,32 +149,21 @@ def unlinked_file_bytes(pids: Iterable[int], device: int) -> int:
 
 
 def socket_buffer_bytes() -> int:
-    """The kernel's default limit for the send buffer of a socket."""
     return int(_read("/proc/sys/net/core/wmem_default") or 212_992)
 
 
-def count_tasks(pids: list[int]) -> int:
-    """Processes and threads together."""
+def count_tasks(pids: Iterable[int], *, uid: int | None = None) -> int:
+    """Processes and threads together; with `uid`, those of this user only."""
     total = 0
     for pid in pids:
-        try:
-            total += len(os.listdir(f"/proc/{pid}/task"))
-        except OSError:
-            continue
+        with suppress(OSError):
+            if uid is None or os.stat(f"/proc/{pid}").st_uid == uid:
+                total += len(os.listdir(f"/proc/{pid}/task"))
     return total
 
 
-def count_tasks_of_user(uid: int) -> int:
-    """Processes and threads of a user on the whole host."""
-    pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
-    return count_tasks([pid for pid in pids if _owner(pid) == uid])
-
-
-def _owner(pid: int) -> int | None:
-    try:
-        return os.stat(f"/proc/{pid}").st_uid
-    except OSError:
-        return None
+def all_processes() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
 def _open_files(pids: Iterable[int]) -> Iterator[os.stat_result]:
@@ -204,7 +185,6 @@ def _shared_device() -> bytes:
 
 
 def _covered_bytes(ranges: list[tuple[int, int]]) -> int:
-    """The bytes covered by ranges that may overlap."""
     total = covered_until = 0
     for first, last in sorted(ranges):
         total += max(0, last - max(first, covered_until))
@@ -235,35 +215,18 @@ def _sum(text: bytes, names: tuple[bytes, ...]) -> int:
     return sum(int(line.split()[1]) * _KB for line in text.splitlines() if line.startswith(names))
 
 
-def _read(path: str, size: int = 1 << 16) -> bytes:
-    """Up to `size` bytes of a file; nothing if it cannot be read."""
-    try:
-        return _read_permitted(path, size)
-    except PermissionError:
-        return b""
-
-
-def _read_permitted(path: str, size: int) -> bytes:
-    """As `_read`.
-
-    Raises:
-        PermissionError: the file exists and may not be read.
-    """
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except PermissionError:
-        raise
-    except OSError:
-        return b""
+def _read(path: str, size: int = 1 << 16, *, must_be_permitted: bool = False) -> bytes:
+    """Up to `size` bytes of a file; nothing if it does not exist."""
     chunks = []
     try:
-        while size > 0 and (chunk := os.read(descriptor, size)):
-            chunks.append(chunk)
-            size -= len(chunk)
-    except PermissionError:
-        raise
-    except OSError:
-        pass
-    finally:
-        os.close(descriptor)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            while size > 0 and (chunk := os.read(descriptor, size)):
+                chunks.append(chunk)
+                size -= len(chunk)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        if must_be_permitted and isinstance(error, PermissionError):
+            raise
     return b"".join(chunks)

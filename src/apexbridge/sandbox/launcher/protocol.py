@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from apexbridge.sandbox.launcher.rlimits import Limits
-
 MAX_PACKET_BYTES = 64 * 1024
 MAX_FILES = 64
 MAX_INLINE_BYTES = 32 * 1024
@@ -16,23 +14,39 @@ MAX_INLINE_BYTES = 32 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What one run may use; sizes in bytes."""
+
+    memory: int
+    """All processes of the run together."""
+    shared: int
+    """The largest anonymous shared mapping that the seccomp filter allows."""
+    processes: int
+    disk: int
+    inodes: int
+    files: int
+    slack: int
+    """Added to `memory` for the limit of each process: interpreters reserve more than they use. The watchdog enforces
+    `memory` for the whole tree."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LauncherConfig:
     """Sent once, with the command `begin`: how the launcher builds its cells."""
 
     backend: str
-    base: str
+    base: str = ""
     """The launcher's own folder."""
     temporary_folder: str
     """The host's."""
-    bubblewrap: str | None
-    """Path of the program."""
+    bubblewrap: str | None = None
     loaders: str
     interpreters: Sequence[str]
     """Folders that interpreters need in addition to the system's."""
-    hidden: Sequence[str]
+    hidden: Sequence[str] = ()
     """Folders below `interpreters` that runs must not see."""
-    filters: Sequence[str]
-    """Seccomp programs in hexadecimal: without and with network."""
+    filters: Sequence[str] = ()
+    """Seccomp programs in hexadecimal: without and, if the backend can grant hosts, with network."""
     niceness: int
     first_uid: int
     limits: Limits
@@ -55,7 +69,6 @@ class StartRequest:
     folder: Sequence[int] | None = None
     """Device and inode that the skill's folder must have; None if it does not matter."""
     layers: Mapping[str, str] = field(default_factory=dict)
-    """Folders of installed dependencies, by kind."""
     paths: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """Granted host paths, mounted read-only at the same path, and the device and inode that each must have."""
     hosts: Sequence[Sequence[Any]] = ()
@@ -63,23 +76,14 @@ class StartRequest:
 
 
 def send(link: socket.socket, message: dict[str, Any], files: Sequence[int] = ()) -> None:
-    """Send one message; the caller's descriptors stay open.
-
-    Raises:
-        BlockingIOError: the peer is not reading.
-        OSError: the peer is gone.
-    """
+    """Send one message; the caller's descriptors stay open. Raises BlockingIOError if the peer is not reading."""
     body = json.dumps(message, separators=(",", ":")).encode()
     if len(body) <= MAX_INLINE_BYTES:
         socket.send_fds(link, [body], list(files))
         return
-    memory = os.memfd_create("message", os.MFD_CLOEXEC)
-    try:
-        with open(memory, "wb", closefd=False) as file:
-            file.write(body)
-        socket.send_fds(link, [b'{"large":true}'], [memory, *files])
-    finally:
-        os.close(memory)
+    with open(os.memfd_create("message", os.MFD_CLOEXEC), "wb", buffering=0) as memory:
+        memory.write(body)
+        socket.send_fds(link, [b'{"large":true}'], [memory.fileno(), *files])
 
 
 def receive(link: socket.socket) -> tuple[dict[str, Any], list[int]] | None:

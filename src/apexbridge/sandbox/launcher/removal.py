@@ -1,10 +1,14 @@
 """Removing a folder that untrusted code has filled: unreadable folders, odd names, any depth."""
 
+import itertools
 import os
 import stat
+from collections.abc import Iterator
 from contextlib import suppress
 
-_OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+from apexbridge.sandbox.launcher.syscalls import opened
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
 def remove_tree(path: str) -> None:
@@ -18,38 +22,26 @@ def remove_tree(path: str) -> None:
             os.unlink(path)
             return
         os.chmod(path, 0o700)
-        top = os.open(path, _OPEN_FOLDER)
-        try:
-            _empty(top)
-        finally:
-            os.close(top)
+        with opened(path, _FOLDER) as top:
+            numbers = itertools.count()
+            pending = ["."]
+            while pending:
+                name = pending.pop()
+                with suppress(OSError):
+                    with opened(name, _FOLDER, top) as folder:
+                        pending += _unlink_files(folder, top, numbers)
+                    os.rmdir(name, dir_fd=top)
         os.rmdir(path)
 
 
-def _empty(top: int) -> None:
-    pending = _unlink_files(top, top, 0)
-    number = len(pending)
-    while pending:
-        name = pending.pop()
-        with suppress(OSError):
-            folder = os.open(name, _OPEN_FOLDER, dir_fd=top)
-            try:
-                moved = _unlink_files(folder, top, number)
-            finally:
-                os.close(folder)
-            number += len(moved)
-            pending += moved
-            os.rmdir(name, dir_fd=top)
-
-
-def _unlink_files(folder: int, top: int, number: int) -> list[str]:
+def _unlink_files(folder: int, top: int, numbers: Iterator[int]) -> list[str]:
     """Unlink the files of a folder and move its subfolders to the top; returns their new names."""
     moved: list[str] = []
     for name in os.listdir(folder):
         with suppress(OSError):
             if stat.S_ISDIR(os.lstat(name, dir_fd=folder).st_mode):
                 os.chmod(name, 0o700, dir_fd=folder)  # without write permission it can be neither moved nor emptied
-                target = f".removing-{os.getpid()}-{number + len(moved)}"
+                target = f".removing-{os.getpid()}-{next(numbers)}"
                 os.rename(name, target, src_dir_fd=folder, dst_dir_fd=top)
                 moved.append(target)
             else:

@@ -8,8 +8,6 @@ from contextlib import suppress
 
 FOLDERS = ("/run", "/var/lib")
 """The lock folder is created in the first of these that root can write to, so all servers use the same one."""
-_OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_OPEN_LOCK = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class UidPool:
@@ -22,15 +20,10 @@ class UidPool:
         self._uids = range(first, first + count)
         self._folders = folders
         self._locks: dict[int, int] = {}
-        """By user ID: the descriptor that holds its lock."""
         self._folder: int | None = None
 
     def acquire(self) -> int | None:
-        """A free user ID; None if this process is not root.
-
-        Raises:
-            OSError: all user IDs are in use, or no safe folder for the locks exists.
-        """
+        """A free user ID; None if this process is not root."""
         if os.getuid() != 0:
             return None
         if self._folder is None:
@@ -38,7 +31,7 @@ class UidPool:
         for uid in self._uids:
             if uid in self._locks:
                 continue
-            lock = os.open(str(uid), _OPEN_LOCK, 0o600, dir_fd=self._folder)
+            lock = os.open(str(uid), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=self._folder)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
@@ -55,39 +48,30 @@ class UidPool:
 
 def _open_lock_folder(folders: Sequence[str]) -> int:
     """The folder `apexbridge/users`, which only root can write to or list."""
-    first_error: OSError | None = None
+    errors: list[OSError] = []
     for folder in folders:
+        opened: list[int] = []
         try:
-            parent = os.open(folder, _OPEN_FOLDER)
-            try:
-                _check_owned_by_root(parent, folder)
-                own = _open_or_create(parent, "apexbridge")
-            finally:
-                os.close(parent)
-            try:
-                return _open_or_create(own, "users")
-            finally:
-                os.close(own)
+            opened.append(_open_owned_by_root(folder))
+            for name in ("apexbridge", "users"):
+                with suppress(FileExistsError):
+                    os.mkdir(name, 0o700, dir_fd=opened[-1])
+                opened.append(_open_owned_by_root(name, opened[-1]))
+                os.fchmod(opened[-1], 0o700)
+            return opened.pop()
         except OSError as error:
-            first_error = first_error or error
-    raise OSError(f"cannot create a lock folder for user IDs below {' or '.join(folders)}: {first_error}")
+            errors.append(error)
+        finally:
+            for descriptor in opened:
+                os.close(descriptor)
+    raise OSError(f"cannot create a lock folder for user IDs below {' or '.join(folders)}: {errors[0]}")
 
 
-def _open_or_create(parent: int, name: str) -> int:
-    with suppress(FileExistsError):
-        os.mkdir(name, 0o700, dir_fd=parent)
-    folder = os.open(name, _OPEN_FOLDER, dir_fd=parent)
-    try:
-        _check_owned_by_root(folder, name)
-        os.fchmod(folder, 0o700)
-    except OSError:
-        os.close(folder)
-        raise
-    return folder
-
-
-def _check_owned_by_root(folder: int, name: str) -> None:
-    """Fail if another user owns the folder or can write to it."""
+def _open_owned_by_root(name: str, parent: int | None = None) -> int:
+    """Open a folder; raises PermissionError if another user owns it or can write to it."""
+    folder = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
     status = os.fstat(folder)
     if status.st_uid != 0 or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        os.close(folder)
         raise PermissionError(f"{name} is not owned by root, or others can write to it")
+    return folder

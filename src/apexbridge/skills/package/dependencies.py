@@ -19,7 +19,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from apexbridge.skills.files import open_beneath
+from apexbridge._safe_open import open_file_beneath
 from apexbridge.skills.package.fingerprint import FolderTooLargeError, scan_folder
 
 MAX_REQUIREMENTS = 200
@@ -163,7 +163,7 @@ class _Reader:
     def text_of(self, path: str) -> str | None:
         """The text of a file; None if it is a script without a block, or cannot be read."""
         try:
-            with open_beneath(self.folder, path) as file:
+            with open_file_beneath(self.folder, path) as file:
                 data = file.read(MAX_FILE_BYTES + 1)
         except OSError as error:
             self.complain(path, None, f"cannot be read: {error.strerror}")

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from apexbridge._fs import replace_file
 from apexbridge.errors import RequestError
-from apexbridge.skills.files import replace_file
 from apexbridge.skills.models import SKILL_FILE
 from apexbridge.skills.package.frontmatter import (
     Document,

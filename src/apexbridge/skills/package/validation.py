@@ -9,8 +9,8 @@ from pathlib import Path, PurePath
 from typing import BinaryIO
 from urllib.parse import unquote
 
+from apexbridge._safe_open import open_file_beneath
 from apexbridge.errors import InvalidArchiveError, InvalidSkillStructureError, SkillError
-from apexbridge.skills.files import open_beneath
 from apexbridge.skills.models import SKILL_FILE, SUMMARY_CHARACTERS, Profile, ValidationReport
 from apexbridge.skills.package.archive import Entry, inspect, read_entry
 from apexbridge.skills.package.entry_names import is_odd, is_text
@@ -213,7 +213,7 @@ def _arguments(folder: Path, entry: str | None, paths: list[str]) -> dict[str, S
     scripts = dict.fromkeys([*([entry] if entry else []), *runnable_scripts(paths)])
     found: dict[str, ScriptArguments] = {}
     for script in list(scripts)[:MAX_SCRIPTS]:
-        with suppress(OSError, ValueError), open_beneath(folder, script) as file:
+        with suppress(OSError, ValueError), open_file_beneath(folder, script) as file:
             if arguments := derive(script, file.read(MAX_SOURCE_BYTES + 1)):
                 found[script] = arguments
     return found

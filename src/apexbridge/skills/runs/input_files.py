@@ -18,9 +18,9 @@ from apexbridge._fs import make_private_folder
 from apexbridge._tasks import in_thread
 from apexbridge.disk import Disk, blocks, size_on_disk
 from apexbridge.errors import ApexBridgeError, InvalidInputError, RequestError
+from apexbridge.sandbox.launcher.removal import remove_tree
 from apexbridge.sandbox.models import InputFile
 from apexbridge.sandbox.run_input import MAX_INPUT_BYTES, check_file_count, check_file_sizes
-from apexbridge.skills.files import remove_tree
 from apexbridge.storage.directory import storage_faults
 from apexbridge.tools.builtin.files.workspace import Workspace
 from apexbridge.wire import WireModel
@@ -100,7 +100,7 @@ class UploadStore:
                 while chunk := file.read(1024 * 1024):
                     size += copy.write(chunk)
         except BaseException:
-            remove_tree(upload_folder)
+            remove_tree(str(upload_folder))
             raise
         return Upload(id=identity, name=name, size=size), upload_folder
 
@@ -129,7 +129,7 @@ class UploadStore:
         for upload_folder in self._folder.iterdir():
             if upload_folder.lstat().st_mtime < oldest:
                 size = size_on_disk(upload_folder)
-                remove_tree(upload_folder)
+                remove_tree(str(upload_folder))
                 self._disk.release(_owner(upload_folder), size)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from apexbridge._tasks import in_thread
 from apexbridge.errors import InvalidInputError
-from apexbridge.sandbox.layers.store import LayerStore
+from apexbridge.sandbox.layers import LayerStore
 from apexbridge.skills.package.dependencies import Dependencies, read_dependencies
 from apexbridge.skills.store.catalog import Row
 from apexbridge.wire import WireModel

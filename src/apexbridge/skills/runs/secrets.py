@@ -4,8 +4,8 @@ import json
 import threading
 from pathlib import Path
 
+from apexbridge._fs import replace_file
 from apexbridge.errors import InvalidInputError, RequestError
-from apexbridge.skills.files import replace_file
 from apexbridge.skills.package.permissions import parse
 
 MAX_BYTES = 32 * 1024

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from apexbridge._fs import make_private_folder, write_private
+from apexbridge._safe_open import open_file_beneath
 from apexbridge._tasks import in_thread, run_to_completion
 from apexbridge._time import MS_PER_DAY, now_ms
 from apexbridge.disk import Disk, blocks, size_on_disk
 from apexbridge.errors import ApexBridgeError, RequestError, ServerError
+from apexbridge.sandbox.launcher.removal import remove_tree
 from apexbridge.sandbox.models import ExecutionResult, Grants, Job
 from apexbridge.sandbox.sandbox import Sandbox
-from apexbridge.skills.files import open_beneath, remove_tree
 from apexbridge.skills.runs.events import RunEvent, RunLog
 from apexbridge.skills.runs.input_files import InputFiles, UploadStore
 from apexbridge.skills.runs.views import (
@@ -354,7 +355,7 @@ class RunTracker:
         """Open an artifact of a run. Raises RequestError: EXECUTION_NOT_FOUND, or FILE_NOT_FOUND."""
         await self._row_of(identity, owner)
         try:
-            return await in_thread(open_beneath, self._folder / identity / "files", path)
+            return await in_thread(open_file_beneath, self._folder / identity / "files", path)
         except (OSError, ValueError) as error:
             raise RequestError(f"The run left no file {path}", code="FILE_NOT_FOUND") from error
 
@@ -414,7 +415,7 @@ class RunTracker:
     def _remove_files(self, identity: str) -> int:
         folder = self._folder / identity
         size = size_on_disk(folder)
-        remove_tree(folder)
+        remove_tree(str(folder))
         return size
 
     async def recover(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from apexbridge._time import from_ms
 from apexbridge.retrieval.documents import SkillFacts
-from apexbridge.retrieval.tags import derive_tags
+from apexbridge.retrieval.text import derive_tags
 from apexbridge.skills.models import DefaultMode, GrowthPoint, Problem, SkillStatistics, SkillSummary
 from apexbridge.skills.package.script_arguments import ScriptArguments
 from apexbridge.skills.package.skill import Skill, SkillMetadata, effective_mode
@@ -150,6 +150,9 @@ def derived_tags_of(metadata: SkillMetadata) -> tuple[str, ...]:
 
 _COLUMNS = tuple(column.name for column in fields(Row))
 _SELECT = f"SELECT {', '.join(_COLUMNS)} FROM skills"  # noqa: S608  # the column names are constants
+_IN_FOLDERS = (
+    """WHERE (root, folder) IN (SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(?))"""
+)
 _TAG_FILTER = (
     "EXISTS (SELECT 1 FROM skill_tags t WHERE t.root = skills.root AND t.folder = skills.folder AND t.tag IN ({}))"
 )
@@ -168,83 +171,70 @@ class Catalog:
         self, *, name_part: str | None, tags: Collection[str], offset: int, limit: int | None
     ) -> tuple[list[Row], int]:
         """Live skills, sorted by name, and their total number."""
-        where, values = _filters(name_part, tags)
+        where, values = ["state = 'live'"], []
+        if name_part:
+            where.append("instr(name, ?) > 0")
+            values.append(name_part.lower())
+        if tags:
+            where.append(_TAG_FILTER.format(", ".join("?" * len(tags))))
+            values.extend(tag.casefold() for tag in tags)
+        condition = " AND ".join(where)
 
         def job(connection: sqlite3.Connection) -> tuple[list[Row], int]:
             rows = connection.execute(
-                f"{_SELECT} WHERE {where} ORDER BY name LIMIT ? OFFSET ?",
+                f"{_SELECT} WHERE {condition} ORDER BY name LIMIT ? OFFSET ?",
                 (*values, -1 if limit is None else limit, offset),
             ).fetchall()
-            (total,) = connection.execute(f"SELECT COUNT(*) FROM skills WHERE {where}", values).fetchone()  # noqa: S608
+            count = f"SELECT COUNT(*) FROM skills WHERE {condition}"  # noqa: S608
+            (total,) = connection.execute(count, values).fetchone()
             return [_row(values) for values in rows], total
 
         return await self._database.read(job)
 
     async def live(self, name: str) -> Row | None:
         """The live skill with this name; None if missing."""
-        rows = await self._select("WHERE name = ? AND state = 'live'", (name,))
+        rows = await self._select("WHERE name = ? AND state = 'live'", name)
         return rows[0] if rows else None
 
     async def at(self, keys: Collection[FolderKey]) -> dict[FolderKey, Row]:
         """The rows of these folders. Unknown folders are omitted."""
-
-        def job(connection: sqlite3.Connection) -> dict[FolderKey, Row]:
-            query = f"{_SELECT} WHERE root = ? AND folder = ?"
-            found = (connection.execute(query, key).fetchone() for key in keys)
-            return {row.key: row for values in found if values and (row := _row(values))}
-
-        return await self._database.read(job)
+        rows = await self._select(_IN_FOLDERS, json.dumps(list(keys)))
+        return {row.key: row for row in rows}
 
     async def named(self, names: Collection[str]) -> list[Row]:
         """All folders with a skill of one of these names, including shadowed and broken ones."""
-
-        def job(connection: sqlite3.Connection) -> list[Row]:
-            return [_row(found) for name in names for found in connection.execute(f"{_SELECT} WHERE name = ?", (name,))]
-
-        return await self._database.read(job)
-
-    async def not_live(self) -> list[Row]:
-        """Broken and shadowed folders."""
-        return await self._select("WHERE state <> 'live' ORDER BY name, root, folder", ())
+        return await self._select("WHERE name IN (SELECT value FROM json_each(?))", json.dumps(list(names)))
 
     async def all_live(self) -> list[Row]:
-        return await self._select("WHERE state = 'live' ORDER BY name", ())
+        return await self._select("WHERE state = 'live' ORDER BY name")
 
     async def live_names(self) -> set[str]:
-        def job(connection: sqlite3.Connection) -> set[str]:
-            return {name for (name,) in connection.execute("SELECT name FROM skills WHERE state = 'live'")}
-
-        return await self._database.read(job)
+        return {name for (name,) in await self._database.rows("SELECT name FROM skills WHERE state = 'live'")}
 
     async def facts(self, names: Collection[str]) -> dict[str, SkillFacts]:
         """Mode and enabled state of these skills, for search results."""
-
-        def job(connection: sqlite3.Connection) -> dict[str, SkillFacts]:
-            query = "SELECT declared_mode, entry, enabled FROM skills WHERE name = ? AND state = 'live'"
-            found = ((name, connection.execute(query, (name,)).fetchone()) for name in names)
-            return {
-                name: SkillFacts(mode=effective_mode(row[0], row[1], self.default_mode), enabled=bool(row[2]))
-                for name, row in found
-                if row
-            }
-
-        return await self._database.read(job)
+        rows = await self._database.rows(
+            "SELECT name, declared_mode, entry, enabled FROM skills "
+            "WHERE state = 'live' AND name IN (SELECT value FROM json_each(?))",
+            json.dumps(list(names)),
+        )
+        return {
+            name: SkillFacts(mode=effective_mode(declared, entry, self.default_mode), enabled=bool(enabled))
+            for name, declared, entry, enabled in rows
+        }
 
     async def states(self) -> dict[FolderKey, FolderState]:
         """The columns of every folder that are needed to detect changes."""
+        rows = await self._database.rows(
+            "SELECT root, folder, name, state, signature, marker, embedder, content_hash FROM skills"
+        )
+        return {(row[0], row[1]): FolderState(*row[2:]) for row in rows}
 
-        def job(connection: sqlite3.Connection) -> dict[FolderKey, FolderState]:
-            rows = connection.execute(
-                "SELECT root, folder, name, state, signature, marker, embedder, content_hash FROM skills"
-            )
-            return {(row[0], row[1]): FolderState(*row[2:]) for row in rows}
+    async def _select(self, clause: str, *values: object) -> list[Row]:
+        def job(connection: sqlite3.Connection) -> list[Row]:  # parses JSON, so not in the event loop
+            return [_row(found) for found in connection.execute(f"{_SELECT} {clause}", values)]
 
         return await self._database.read(job)
-
-    async def _select(self, clause: str, values: Sequence[Any]) -> list[Row]:
-        return await self._database.read(
-            lambda connection: [_row(found) for found in connection.execute(f"{_SELECT} {clause}", values)]
-        )
 
     # ------------------------------------------------------------------------------------------------- writing
     async def save(self, rows: Iterable[Row], *, forget: Iterable[FolderKey] = ()) -> None:
@@ -272,18 +262,13 @@ class Catalog:
 
     async def set_enabled(self, name: str, enabled: bool) -> None:
         """Enable or disable a live skill."""
-        await self._database.write(
-            lambda connection: connection.execute(
-                "UPDATE skills SET enabled = ? WHERE name = ? AND state = 'live'", (int(enabled), name)
-            )
+        await self._database.execute(
+            "UPDATE skills SET enabled = ? WHERE name = ? AND state = 'live'", int(enabled), name
         )
 
     # ------------------------------------------------------------------------------------------------ counting
     async def statistics(self) -> SkillStatistics:
-        def job(connection: sqlite3.Connection) -> SkillStatistics:
-            return _statistics(connection, self.default_mode)
-
-        return await self._database.read(job)
+        return await self._database.read(lambda connection: _statistics(connection, self.default_mode))
 
     async def growth(self, by: Literal["day", "week"]) -> list[GrowthPoint]:
         """First installs per day or week, in UTC. A week has the date of its Monday."""
@@ -292,10 +277,7 @@ class Catalog:
         shown = day if by == "day" else f"date({day}, 'weekday 0', '-6 days')"
         query = f"SELECT {shown} AS shown, COUNT(*) FROM first_installs GROUP BY shown ORDER BY shown"  # noqa: S608
 
-        def job(connection: sqlite3.Connection) -> list[GrowthPoint]:
-            return [GrowthPoint(date=date, count=count) for date, count in connection.execute(query)]
-
-        return await self._database.read(job)
+        return [GrowthPoint(date=date, count=count) for date, count in await self._database.rows(query)]
 
     async def problems(self, labels: dict[str, str]) -> list[Problem]:
         """Broken and shadowed folders, with the reason."""
@@ -307,19 +289,8 @@ class Catalog:
                 kind="shadowed" if row.state == "shadowed" else "broken",
                 reason=row.reason or "",
             )
-            for row in await self.not_live()
+            for row in await self._select("WHERE state <> 'live' ORDER BY name, root, folder")
         ]
-
-
-def _filters(name_part: str | None, tags: Collection[str]) -> tuple[str, tuple[Any, ...]]:
-    where, values = ["state = 'live'"], []
-    if name_part:
-        where.append("instr(name, ?) > 0")
-        values.append(name_part.lower())
-    if tags:
-        where.append(_TAG_FILTER.format(", ".join("?" * len(tags))))
-        values.extend(tag.casefold() for tag in tags)
-    return " AND ".join(where), tuple(values)
 
 
 def _row(values: Sequence[Any]) -> Row:

@@ -13,10 +13,9 @@ from typing import Any, Protocol
 
 from pydantic import Field, ValidationError
 
-from apexbridge._fs import make_private_folder
+from apexbridge._fs import make_private_folder, replace_file
 from apexbridge._tasks import in_thread, wait_up_to
 from apexbridge._time import MAX_MS, now_ms
-from apexbridge.skills.files import replace_file
 from apexbridge.skills.models import MARKER_FILE
 from apexbridge.skills.package.fingerprint import sign
 from apexbridge.skills.package.skill import Skill, SkillMetadata

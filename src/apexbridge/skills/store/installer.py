@@ -1,5 +1,6 @@
 """Installs checked packages: stage, embed, commit, settle."""
 
+import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -8,7 +9,6 @@ from typing import BinaryIO
 from apexbridge._tasks import in_thread
 from apexbridge._time import now_ms
 from apexbridge.errors import RequestError, SkillAlreadyExistsError, SkillNotFoundError
-from apexbridge.skills.files import is_there
 from apexbridge.skills.models import InstallReceipt
 from apexbridge.skills.package.validation import Package, PluginManifest
 from apexbridge.skills.store.catalog import INSTALLED_ROOT, Catalog, derived_tags_of
@@ -72,7 +72,7 @@ class Installer:
                     await self._refuse_existing(names, package.plugin)
                 superseded = [name for name in members if name not in names]
                 elsewhere = await self._elsewhere(names)
-                replaced = bool(elsewhere) or any(is_there(self._path(name)) for name in names)
+                replaced = bool(elsewhere) or any(self._exists(name) for name in names)
                 await self._catalog.prove_writable()
                 async with self._commits.hold(*names, *superseded):
                     await in_thread(self._commit, stage, staged, package.plugin, superseded)
@@ -139,6 +139,10 @@ class Installer:
     def _path(self, name: str) -> Path:
         return self._library.skills / name
 
+    def _exists(self, name: str) -> bool:
+        """Whether the folder exists; a dangling link counts."""
+        return os.path.lexists(self._path(name))
+
     async def _refuse_existing(self, names: Sequence[str], plugin: PluginManifest | None) -> None:
         """Fail if a name is taken: by its folder, or by a manually added folder of another name with that skill.
 
@@ -149,7 +153,7 @@ class Installer:
             raise SkillAlreadyExistsError(plugin.name, kind="Plugin")
         known = {row.name for row in await self._catalog.named(names) if row.root == INSTALLED_ROOT}
         for name in names:
-            if name in known or is_there(self._path(name)):
+            if name in known or self._exists(name):
                 raise SkillAlreadyExistsError(name)
 
     def _stage(self, file: BinaryIO, package: Package, stage: Path) -> list[StagedSkill]:
@@ -162,7 +166,7 @@ class Installer:
 
     def _clear(self, folders: Sequence[str]) -> None:
         for folder in folders:
-            if is_there(self._path(folder)):
+            if self._exists(folder):
                 self._library.discard(self._library.remove(self._path(folder), self._library.skills))
 
     def _commit(

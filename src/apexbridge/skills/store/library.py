@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from apexbridge.skills.files import exchange, is_there, remove_tree, sync_folder
+from apexbridge._fs import exchange, sync_folder
+from apexbridge.sandbox.launcher.removal import remove_tree
 from apexbridge.skills.package.archive import Entry, read_entry
 from apexbridge.skills.package.fingerprint import FolderTooLargeError, content_hash, hash_folder, scan_folder
 from apexbridge.skills.package.skill import PackageFile, Skill
@@ -61,7 +62,7 @@ class Library:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for aside in sorted(self.skills.glob(f"{_ASIDE}*")):  # a crash interrupted a three-step swap
             target = self.skills / aside.name.removeprefix(_ASIDE)
-            aside.rename(self.trash / uuid.uuid4().hex if is_there(target) else target)
+            aside.rename(self.trash / uuid.uuid4().hex if os.path.lexists(target) else target)
         for stage in sorted(self.staging.iterdir()):
             if plan := Plan.read(stage):
                 try:
@@ -70,7 +71,7 @@ class Library:
                     logger.exception("a change of several skills could not be finished; the next start tries again")
         for leftover in (*self.staging.iterdir(), *self.trash.iterdir()):
             if not Plan.read(leftover):
-                remove_tree(leftover)
+                remove_tree(str(leftover))
 
     # ------------------------------------------------------------------------------------------------- staging
     def new_stage(self) -> Path:
@@ -99,12 +100,12 @@ class Library:
 
     def discard(self, folder: Path) -> None:
         """Delete a folder that is no longer reachable."""
-        remove_tree(folder)
+        remove_tree(str(folder))
 
     def discard_stage(self, stage: Path) -> None:
         """Delete a stage, unless it contains an unfinished plan: the next start applies that."""
-        if not is_there(stage / PLAN_FILE):
-            remove_tree(stage)
+        if not os.path.lexists(stage / PLAN_FILE):
+            remove_tree(str(stage))
 
     # -------------------------------------------------------------------------------------------------- commit
     def put(self, staged: StagedSkill, target: Path) -> None:
@@ -118,7 +119,7 @@ class Library:
 
     def _put_in_place(self, staged: Path, target: Path) -> None:
         """Move the staged folder to the target. The old target, if any, is then at the staged path."""
-        if not is_there(target):
+        if not os.path.lexists(target):
             staged.rename(target)
             return
         try:
@@ -127,7 +128,7 @@ class Library:
             if error.errno not in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
                 raise
             aside = target.with_name(f"{_ASIDE}{target.name}")  # `prepare` handles it after a crash
-            if is_there(aside):
+            if os.path.lexists(aside):
                 aside.rename(self.trash / uuid.uuid4().hex)
             target.rename(aside)
             try:
@@ -171,14 +172,14 @@ class Library:
     def clear_trash_of(self, folder: Path) -> None:
         """Delete what a crash left of uninstalls in another root."""
         for left in (*folder.glob(f"{_TRASH}*"), *folder.glob(f"*/{_TRASH}*")):
-            remove_tree(left)
+            remove_tree(str(left))
 
     def _apply(self, stage: Path, plan: Plan) -> None:
         """Apply a plan. Idempotent: after a crash, only the missing steps are done."""
         for name, expected in plan.skills.items():
             self._swap_in(stage / name, expected, self.skills / name)
         for name in plan.superseded:
-            if is_there(self.skills / name):
+            if os.path.lexists(self.skills / name):
                 (self.skills / name).rename(stage / f"{_GONE}{name}")
         self.plugins.write(plan.plugin)
         sync_folder(self.skills)

@@ -8,8 +8,8 @@ from typing import Annotated
 
 from pydantic import Field, ValidationError
 
+from apexbridge._fs import replace_file
 from apexbridge._time import MAX_MS
-from apexbridge.skills.files import replace_file
 from apexbridge.skills.models import NAME_PATTERN
 from apexbridge.wire import WireModel
 

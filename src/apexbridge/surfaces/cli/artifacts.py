@@ -31,17 +31,12 @@ class SavedFile:
     path: str
     size: int = 0
     problem: str | None = None
-    is_in_the_way: bool = False
+    exists: bool = False
     """Whether the problem is an existing file of the same name."""
 
 
 async def save_files(api: Api, result: dict[str, Any], folder: Path) -> list[SavedFile]:
-    """Download a run's files to a folder, which is created if it is missing.
-
-    Raises:
-        InvalidInputError: the folder cannot be used.
-        ServerError: the server sent no list of files, or the download took longer than an hour.
-    """
+    """Download a run's files to a folder, which is created if it is missing."""
     paths = _paths(result)
     if not paths:
         return []
@@ -72,13 +67,13 @@ def _paths(result: dict[str, Any]) -> list[str]:
 
 async def _save_all(api: Api, address: str, paths: Sequence[str], root: int) -> list[SavedFile]:
     saved: list[SavedFile] = []
-    room = MAX_BYTES
+    remaining = MAX_BYTES
     for number, path in enumerate(paths):
         problem = _problem(path) if number < MAX_FILES else f"more than {MAX_FILES:,} files"
         size, exists = 0, False
         if problem is None:
             try:
-                size = await _save(api, address + quote(path), path, root, room)
+                size = await _save(api, address + quote(path), path, root, remaining)
             except FileExistsError:
                 problem, exists = "exists already", True
             except TooLargeError:
@@ -87,30 +82,30 @@ async def _save_all(api: Api, address: str, paths: Sequence[str], root: int) -> 
                 problem = error.strerror or "cannot be written"
             except ApexBridgeError as error:  # for example if the run was deleted meanwhile
                 problem = error.message
-        room -= size
-        saved.append(SavedFile(path=path, size=size, problem=problem, is_in_the_way=exists))
+        remaining -= size
+        saved.append(SavedFile(path=path, size=size, problem=problem, exists=exists))
     return saved
 
 
 def _problem(path: str) -> str | None:
     """Why a path must not be written, judged by its text alone; None if it may be."""
-    parts = path.split("/")
-    if not path.isprintable() or any(part in ("", ".", "..") for part in parts):
+    segments = path.split("/")
+    if not path.isprintable() or any(segment in ("", ".", "..") for segment in segments):
         return "not a plain relative path"
-    if any(part.startswith(".") for part in parts):
+    if any(segment.startswith(".") for segment in segments):
         return "hidden files are not written"
-    if parts[-1] == "HEAD":  # with objects/, refs/ and config it makes a bare repository, and git obeys its config
+    if segments[-1] == "HEAD":  # with objects/, refs/ and config it makes a bare repository, and git obeys its config
         return "a file of this name could make a git repository of its folder"
     return None
 
 
-async def _save(api: Api, address: str, path: str, root: int, room: int) -> int:
+async def _save(api: Api, address: str, path: str, root: int, limit: int) -> int:
     *folders, name = path.split("/")
     with _opened(root, folders) as parent:
         descriptor = os.open(name, _CREATE_FILE, 0o666, dir_fd=parent)
         try:
             with os.fdopen(descriptor, "wb") as file:
-                return await api.download(address, file, limit=room)
+                return await api.download(address, file, limit=limit)
         except BaseException:
             os.unlink(name, dir_fd=parent)
             raise
@@ -118,11 +113,7 @@ async def _save(api: Api, address: str, path: str, root: int, room: int) -> int:
 
 @contextmanager
 def _opened(root: int, folders: Sequence[str]) -> Iterator[int]:
-    """Open a folder below the root and create it if it is missing. Links are not followed.
-
-    Raises:
-        OSError: a link or a file is in the way.
-    """
+    """Open a folder below the root and create it if it is missing. A link in the path raises OSError."""
     current = os.dup(root)
     try:
         for name in folders:

@@ -1,15 +1,15 @@
 """Client of the HTTP API, for a running server or for the same application in this process."""
 
+import asyncio
 import json
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, NoReturn
 from urllib.parse import quote
 
-import anyio
 import httpx
 
 from apexbridge.errors import ApexBridgeError, InvalidInputError, ServerError, SkillNotFoundError
@@ -31,8 +31,6 @@ MAX_PORT = 65535
 
 
 class AnsweredError(ApexBridgeError):
-    """An error response of the server."""
-
     def __init__(self, answer: Mapping[str, Any]) -> None:
         super().__init__(str(answer.get("message")), code=str(answer.get("code")), **(answer.get("details") or {}))
         self._answer = dict(answer)
@@ -43,7 +41,7 @@ class AnsweredError(ApexBridgeError):
 
 
 class TooLargeError(ServerError):
-    """A response exceeds the size limit."""
+    pass
 
 
 class Api:
@@ -53,99 +51,71 @@ class Api:
         self._client = client
 
     async def ask(self, method: str, path: str, **options: Any) -> Any:
-        """Send a request and return the JSON of the response.
+        """Send a request and return the JSON of the response."""
+        async with self._stream(method, path, **options) as response:
+            return _checked(await _whole(response))
 
-        Raises:
-            AnsweredError: the server refused.
-            ServerError: no server answers, or it is not an apexbridge server.
-        """
-        return _checked(await self._send(method, path, **options))
+    async def ask_skill(self, method: str, name: str, *segments: str, **options: Any) -> Any:
+        return await self.ask(method, skill_path(name, *segments), **options)
 
     async def upload(self, path: str, file: BinaryIO, **query: Any) -> Any:
         """Upload an archive. `query` values that are None are omitted."""
 
-        async def pieces() -> AsyncIterator[bytes]:
-            while piece := await anyio.to_thread.run_sync(file.read, SEND_BYTES):
-                yield piece
+        async def chunks() -> AsyncIterator[bytes]:
+            while chunk := await asyncio.to_thread(file.read, SEND_BYTES):
+                yield chunk
 
-        given = {key: value for key, value in query.items() if value is not None}
+        params = {key: value for key, value in query.items() if value is not None}
         headers = {"content-type": "application/zip"}
-        return _checked(await self._send("POST", path, content=pieces(), params=given, headers=headers))
+        return await self.ask("POST", path, content=chunks(), params=params, headers=headers)
 
     async def send_file(self, path: str, source: Path) -> Any:
         """Upload a file of any kind as multipart/form-data."""
         try:
             with source.open("rb") as file:
-                return _checked(await self._send("POST", path, files={"file": (source.name, file)}))
+                return await self.ask("POST", path, files={"file": (source.name, file)})
         except OSError as error:
             raise InvalidInputError(f"{source} cannot be read: {error.strerror}") from error
 
     async def events(self, path: str) -> AsyncIterator[tuple[str, Any]]:
         """Yield server-sent events, each with its kind and its data."""
-        with self._reachable():
-            async with self._client.stream("GET", path) as response:
-                if response.is_error:
-                    _checked(await _whole(response))
-                kind = ""
-                async for line in _lines(response):
-                    field, _, value = line.partition(": ")
-                    if field == "event":
-                        kind = value
-                    elif field == "data":
-                        yield kind, json.loads(value)
+        async with self._stream("GET", path) as response:
+            async for kind, data in _events(response):
+                yield kind, json.loads(data)
 
     async def complete(self, body: dict[str, Any]) -> Any:
-        """Request a chat completion without streaming.
-
-        Raises:
-            ServerError: the server or its upstream refused. The message is theirs.
-        """
-        response = await self._send("POST", CHAT_PATH, json=body)
-        _check_chat(response)
-        return response.json()
+        """Request a chat completion without streaming."""
+        async with self._stream("POST", CHAT_PATH, check=_check_chat, json=body) as response:
+            return (await _whole(response)).json()
 
     async def completion_chunks(self, body: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
-        """Request a chat completion and yield its chunks.
-
-        Raises:
-            ServerError: as in `complete`, or the stream failed after its start.
-        """
-        with self._reachable():
-            async with self._client.stream("POST", CHAT_PATH, json=body) as response:
-                if response.is_error:
-                    _check_chat(await _whole(response))
-                async for line in _lines(response):
-                    field, _, value = line.partition(": ")
-                    if field == "data" and value != "[DONE]":
-                        chunk = json.loads(value)
-                        if "error" in chunk:
-                            raise ServerError(str(chunk["error"].get("message")), code="NOT_READY")
-                        yield chunk
+        """Request a chat completion and yield its chunks."""
+        async with self._stream("POST", CHAT_PATH, check=_check_chat, json=body) as response:
+            async for _, data in _events(response):
+                if data != "[DONE]":
+                    chunk = json.loads(data)
+                    if "error" in chunk:
+                        raise ServerError(str(chunk["error"].get("message")), code="NOT_READY")
+                    yield chunk
 
     async def download(self, path: str, target: BinaryIO, *, limit: int | None = None) -> int:
-        """Download a file and return its size.
+        """Download a file of at most `limit` bytes (default: MAX_ANSWER_BYTES) and return its size."""
+        async with self._stream("GET", path) as response:
+            return sum([target.write(chunk) async for chunk in _chunks(response, limit)])
 
-        Raises:
-            TooLargeError: the file is larger than `limit` bytes (default: MAX_ANSWER_BYTES).
-        """
-        size = 0
-        with self._reachable():
-            async with self._client.stream("GET", path) as response:
-                if response.is_error:
-                    _checked(await _whole(response))
-                async for piece in _pieces(response, limit):
-                    size += target.write(piece)
-        return size
+    async def download_skill(self, name: str, target: BinaryIO) -> int:
+        return await self.download(skill_path(name, "export"), target)
 
-    async def _send(self, method: str, path: str, **options: Any) -> httpx.Response:
-        with self._reachable():
-            async with self._client.stream(method, path, **options) as response:
-                return await _whole(response)
-
-    @contextmanager
-    def _reachable(self) -> Iterator[None]:
+    @asynccontextmanager
+    async def _stream(
+        self, method: str, path: str, *, check: Callable[[httpx.Response], Any] | None = None, **options: Any
+    ) -> AsyncIterator[httpx.Response]:
+        """Send a request and yield the response. `check` raises for an error response."""
         try:
-            yield
+            async with self._client.stream(method, path, **options) as response:
+                if response.is_error:
+                    (check or _checked)(await _whole(response))
+                yield response
         except (httpx.TransportError, httpx.InvalidURL, UnicodeError) as error:
             raise ServerError(
                 f"No answer from {self._client.base_url}: {error}. Is the server running? Start it with: apex serve",
@@ -153,44 +123,43 @@ class Api:
             ) from error
 
 
-async def _pieces(response: httpx.Response, limit: int | None = None) -> AsyncIterator[bytes]:
-    """Yield the raw body up to a limit. It is never decompressed, which avoids decompression bombs.
-
-    Raises:
-        TooLargeError: the body is larger.
-        ServerError: the body is compressed, although the request asked for identity.
-    """
+async def _chunks(response: httpx.Response, limit: int | None = None) -> AsyncIterator[bytes]:
+    """Yield the raw body up to a limit. It is never decompressed, which avoids decompression bombs."""
     if response.headers.get("content-encoding", "identity").lower() != "identity":
-        raise ServerError("The server compressed its answer, which was not asked for. Check --url.", code="NOT_READY")
-    room = most = MAX_ANSWER_BYTES if limit is None else limit
-    async for piece in response.aiter_raw():
-        room -= len(piece)
-        if room < 0:
-            raise TooLargeError(f"The answer is larger than {most:,} bytes.", code="NOT_READY")
-        yield piece
+        raise ServerError("The server compressed its answer, which was not requested. Check --url.", code="NOT_READY")
+    max_bytes = MAX_ANSWER_BYTES if limit is None else limit
+    received = 0
+    async for chunk in response.aiter_raw():
+        received += len(chunk)
+        if received > max_bytes:
+            raise TooLargeError(f"The answer is larger than {max_bytes:,} bytes.", code="NOT_READY")
+        yield chunk
 
 
 async def _whole(response: httpx.Response) -> httpx.Response:
-    """Read the whole body into memory."""
-    body = b"".join([piece async for piece in _pieces(response)])
+    body = b"".join([chunk async for chunk in _chunks(response)])
     return httpx.Response(response.status_code, content=body, request=response.request)
 
 
-async def _lines(response: httpx.Response) -> AsyncIterator[str]:
-    """Yield the lines of an event stream."""
+async def _events(response: httpx.Response) -> AsyncIterator[tuple[str, str]]:
+    """Yield the kind and the data of server-sent events. This server writes the data of an event on one line."""
+    kind = ""
     begun: list[bytes] = []
-    async for piece in _pieces(response):
-        *ends, rest = piece.split(b"\n")
+    async for chunk in _chunks(response):
+        *ends, tail = chunk.split(b"\n")
         for end in ends:
-            yield b"".join([*begun, end]).rstrip(b"\r").decode("utf-8", "replace")
+            line = b"".join([*begun, end]).rstrip(b"\r").decode("utf-8", "replace")
             begun = []
-        begun.append(rest)
+            field, _, value = line.partition(": ")
+            if field == "event":
+                kind = value
+            elif field == "data":
+                yield kind, value
+        begun.append(tail)
 
 
-def _check_chat(response: httpx.Response) -> None:
-    """Raise ServerError for an error response. Below `/v1` these have OpenAI's shape."""
-    if not response.is_error:
-        return
+def _check_chat(response: httpx.Response) -> NoReturn:
+    """Raise the error of a response below `/v1`, which has OpenAI's shape."""
     try:
         message = str(response.json()["error"]["message"])
     except (ValueError, KeyError, TypeError):
@@ -199,15 +168,10 @@ def _check_chat(response: httpx.Response) -> None:
     raise ServerError(message, code=code)
 
 
-def skill_path(name: str, *rest: str) -> str:
-    """The path of a skill's route. The name is always one path component.
-
-    Raises:
-        SkillNotFoundError: the name is reserved for another route, or is not a valid skill name.
-    """
-    if name in RESERVED_NAMES or not NAME_PATTERN.match(name):
+def skill_path(name: str, *segments: str) -> str:
+    if name in RESERVED_NAMES or not NAME_PATTERN.match(name):  # it would lead to another route
         raise SkillNotFoundError(name)
-    return "/".join(["/api/skills", quote(name, safe=""), *rest])
+    return "/".join(["/api/skills", quote(name, safe=""), *segments])
 
 
 @asynccontextmanager
@@ -217,21 +181,22 @@ async def connected(*, data_dir: str | None, url: str | None) -> AsyncIterator[A
     # --data-dir takes precedence over a URL from the environment or apex.toml.
     remote = settings.url if url is not None or data_dir is None else None
     async with AsyncExitStack() as stack:
-        yield await _enter(settings, remote, stack)
+        yield Api(await _enter(settings, remote, stack))
 
 
-async def _enter(settings: Settings, remote: str | None, stack: AsyncExitStack) -> Api:
-    own = settings.api_key.get_secret_value() if settings.api_key else None
+async def _enter(settings: Settings, remote: str | None, stack: AsyncExitStack) -> httpx.AsyncClient:
+    key = settings.api_key.get_secret_value() if settings.api_key else None
     if remote is not None:
-        return Api(await stack.enter_async_context(_client(remote, own, trust_env=True)))
+        return await stack.enter_async_context(_client(remote, key, trust_env=True))
     deadline = time.monotonic() + WAIT_SECONDS
     while True:
         server = await _running_server(settings.data_dir, deadline)
         if server is not None:
-            client = _client(server.address, own or server.key, trust_env=False)
-            return Api(await stack.enter_async_context(client))
+            return await stack.enter_async_context(_client(server.address, key or server.key, trust_env=False))
+        from apexbridge.surfaces.cli.in_process import in_process_client  # the bridge and the whole HTTP application
+
         try:
-            return await stack.enter_async_context(_in_process(settings))
+            return await stack.enter_async_context(in_process_client(settings, timeout=TIMEOUT))
         except ServerError as error:  # another command opened the directory first: wait for it
             if error.code != "DATA_DIR_IN_USE" or time.monotonic() > deadline:
                 raise
@@ -241,39 +206,13 @@ def _client(address: str, key: str | None, *, trust_env: bool) -> httpx.AsyncCli
     """Create the HTTP client. `trust_env` is false for local servers, which must not be reached through a proxy."""
     try:
         url = httpx.URL(address)
-        sound = url.scheme in ("http", "https") and bool(url.host) and (url.port or 0) <= MAX_PORT
+        is_valid = url.scheme in ("http", "https") and bool(url.host) and (url.port or 0) <= MAX_PORT
     except (httpx.InvalidURL, ValueError):
-        sound = False
-    if not sound:
-        raise ServerError(f"{address} is no address of a server. Check --url and APEX_URL.", code="NOT_READY")
+        is_valid = False
+    if not is_valid:
+        raise ServerError(f"{address} is not the address of a server. Check --url and APEX_URL.", code="NOT_READY")
     headers = {"accept-encoding": "identity"} | ({"authorization": f"Bearer {key}"} if key else {})
     return httpx.AsyncClient(base_url=url, timeout=TIMEOUT, trust_env=trust_env, headers=headers)
-
-
-@asynccontextmanager
-async def _in_process(settings: Settings) -> AsyncIterator[Api]:
-    from apexbridge.bridge import Bridge
-    from apexbridge.surfaces.cli.in_process import InProcess
-    from apexbridge.surfaces.cli.progress import progress_bar
-    from apexbridge.surfaces.http.app import create_app
-
-    async with AsyncExitStack() as stack:
-        with progress_bar("reading skills") as progress:
-            bridge = await stack.enter_async_context(
-                Bridge.open(
-                    settings.model_copy(
-                        update={"sandbox_warm": 0}
-                    ),  # this process ends before a next run could use them
-                    watch=False,
-                    indexing="on-demand",
-                    progress=progress,
-                    index_progress=stack.enter_context(progress_bar("indexing skills")),
-                )
-            )
-        async with httpx.AsyncClient(
-            transport=InProcess(create_app(bridge)), base_url="http://in-process", timeout=TIMEOUT
-        ) as client:
-            yield Api(client)
 
 
 class _Server(NamedTuple):
@@ -287,7 +226,7 @@ class _Server(NamedTuple):
 
 async def _running_server(data_dir: Path, deadline: float) -> _Server | None:
     """The server that owns the data directory; None if it has no owner. Waits while another command owns it."""
-    told = False
+    has_warned = False
     while is_owned(data_dir):
         server = _announced(data_dir)
         if server is not None and await _answers(server):
@@ -297,18 +236,18 @@ async def _running_server(data_dir: Path, deadline: float) -> _Server | None:
                 "The data directory is in use and its server does not answer. Stop that process, then try again.",
                 code="DATA_DIR_IN_USE",
             )
-        if not told:
-            told = True
+        if not has_warned:
+            has_warned = True
             sys.stderr.write("waiting for another command that is using the data directory\n")
-        await anyio.sleep(0.1)
+        await asyncio.sleep(0.1)
     return None
 
 
 def _announced(data_dir: Path) -> _Server | None:
     """Read `server.json`; None if it is missing or invalid."""
     try:
-        told = json.loads((data_dir / SERVER_FILE).read_bytes())
-        return _Server(str(told["url"]), str(told["instance"]), told.get("key"))
+        announced = json.loads((data_dir / SERVER_FILE).read_bytes())
+        return _Server(str(announced["url"]), str(announced["instance"]), announced.get("key"))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -333,6 +272,6 @@ def _checked(response: httpx.Response) -> Any:
     if isinstance(answer, dict) and "code" in answer:
         raise AnsweredError(answer)
     raise ServerError(
-        f"{response.request.url} answered {response.status_code}; that is no apexbridge server. Check --url.",
+        f"{response.request.url} answered {response.status_code}; that is not an apexbridge server. Check --url.",
         code="NOT_READY",
     )

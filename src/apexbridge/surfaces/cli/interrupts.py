@@ -43,9 +43,6 @@ def interruptible() -> Iterator[None]:
 
     A command in the foreground of a terminal handles SIGINT even if it was started with SIGINT ignored, as children of
     a shell's background job are: Ctrl-C at that terminal is meant for this command.
-
-    Raises:
-        KeyboardInterrupt: SIGINT arrived.
     """
     before = signal.getsignal(signal.SIGINT)
     is_ours = before is signal.default_int_handler or (before is signal.SIG_IGN and _is_in_foreground())
@@ -66,7 +63,6 @@ def interruptible() -> Iterator[None]:
 
 
 def _is_in_foreground() -> bool:
-    """Whether this process is in the foreground of the terminal on stdin."""
     try:
         return os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
     except (AttributeError, OSError, ValueError):
@@ -80,11 +76,7 @@ def leave_to_python() -> None:
 
 
 def check() -> None:
-    """Raise if a press has not been handled yet.
-
-    Raises:
-        KeyboardInterrupt: SIGINT arrived.
-    """
+    """Raise KeyboardInterrupt if a press has not been handled yet."""
     if _presses.is_handled and _presses.count:
         raise KeyboardInterrupt
 
@@ -92,10 +84,9 @@ def check() -> None:
 def run(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine in a new event loop. The first press cancels it, the second ends the loop immediately.
 
-    Raises:
-        KeyboardInterrupt: SIGINT arrived, even if the coroutine returned or raised after that.
+    After a press KeyboardInterrupt is raised, even if the coroutine returned or raised after it.
     """
-    import asyncio
+    import asyncio  # here, because it would slow down `apex --help`
 
     if not _presses.is_handled:
         return asyncio.run(work)
@@ -118,7 +109,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
     # KeyboardInterrupt is not raised inside the event loop: a callback that the loop has dequeued would be lost,
     # and with it the step of a task that the loop waits for when it closes.
-    with _cancelling(_no_cancel), _wakeups() as wakeup:
+    with _cancelling(lambda: None), _wakeups() as wakeup:
         try:
             return asyncio.run(cancellable(wakeup))
         finally:
@@ -126,11 +117,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 def ask(question: str, *, echo: bool = True) -> str:
-    """Write a question to stderr and read a line from stdin; empty at end of file. `echo=False` hides the input.
-
-    Raises:
-        KeyboardInterrupt: SIGINT arrived.
-    """
+    """Write a question to stderr and read a line from stdin; empty at end of file. `echo=False` hides the input."""
     with _hidden(not echo):
         sys.stderr.write(question)
         sys.stderr.flush()
@@ -140,7 +127,7 @@ def ask(question: str, *, echo: bool = True) -> str:
             source = sys.stdin.fileno()
         except (AttributeError, OSError, ValueError):
             return sys.stdin.readline()
-        with _cancelling(_no_cancel), _wakeups() as wakeup:
+        with _cancelling(lambda: None), _wakeups() as wakeup:  # `check` raises for the press
             return _line(source, wakeup)
 
 
@@ -151,22 +138,16 @@ def _line(source: int, wakeup: int) -> str:
         ready, _, _ = select.select([source, wakeup], [], [])
         if wakeup in ready:
             _drain(wakeup)
-        elif piece := _read(source):
-            unread += piece
-        else:
-            break
+            continue
+        with suppress(OSError):  # the terminal hung up
+            if data := os.read(source, READ_BYTES):
+                unread += data
+                continue
+        break
     check()
     line, end, tail = unread.partition(b"\n")
     _presses.unread = tail
     return (line + end).decode("utf-8", "replace")
-
-
-def _read(source: int) -> bytes:
-    """Read available input; empty if the terminal hung up."""
-    try:
-        return os.read(source, READ_BYTES)
-    except OSError:
-        return b""
 
 
 def _on_press(number: int, frame: FrameType | None) -> None:
@@ -174,10 +155,6 @@ def _on_press(number: int, frame: FrameType | None) -> None:
     if _presses.cancel is None or _presses.count > 1:
         raise KeyboardInterrupt
     _presses.cancel()
-
-
-def _no_cancel() -> None:
-    """Do nothing: the next `check` raises for the press."""
 
 
 @contextmanager
@@ -212,7 +189,6 @@ def _drain(wakeup: int) -> None:
 
 @contextmanager
 def _hidden(is_hidden: bool) -> Iterator[None]:
-    """Turn off the echo of the terminal within the block."""
     if not is_hidden or not sys.stdin.isatty():
         yield
         return

@@ -10,22 +10,20 @@ from apexbridge.bridge import Bridge
 from apexbridge.surfaces.http.chat import endpoint
 from apexbridge.surfaces.http.middleware.audit_trail import AuditTrail
 from apexbridge.surfaces.http.middleware.auth import Access, AccessGuard
-from apexbridge.surfaces.http.middleware.body_limit import BodyLimit
-from apexbridge.surfaces.http.middleware.origin import OriginGuard
-from apexbridge.surfaces.http.middleware.rate_limit import RateLimit
-from apexbridge.surfaces.http.middleware.security_headers import SecurityHeaders
+from apexbridge.surfaces.http.middleware.browser_protection import OriginGuard, SecurityHeaders
+from apexbridge.surfaces.http.middleware.limits import BodyLimit, RateLimit
 from apexbridge.surfaces.http.openapi import complete_document
-from apexbridge.surfaces.http.routes import chats, executions, grants, keys, plugins, search, service, skills, tools
+from apexbridge.surfaces.http.routes import chats, executions, keys, search, service, skills, tools
 from apexbridge.surfaces.http.transport.error_responses import CatchAll, ErrorAnswer, add_error_handlers
 from apexbridge.surfaces.http.transport.response_pacing import PacedAnswers, UnreadAnswers
 
 _ERRORS: dict[int | str, dict[str, Any]] = {
-    "4XX": {"model": ErrorAnswer, "description": "Refused; `code` says why."},
-    "5XX": {"model": ErrorAnswer, "description": "The server could not."},
+    "4XX": {"model": ErrorAnswer, "description": "The request was refused; see `code`."},
+    "5XX": {"model": ErrorAnswer, "description": "The server failed."},
 }
 _ROUTES = APIRouter(responses=_ERRORS)
-for _part in (search, grants, skills, executions, tools, plugins, keys, chats, service):
-    _ROUTES.include_router(_part.router)
+for _module in (search, skills, executions, tools, keys, chats, service):
+    _ROUTES.include_router(_module.router)
 
 
 def create_app(bridge: Bridge, access: Access | None = None) -> FastAPI:
@@ -38,18 +36,19 @@ def create_app(bridge: Bridge, access: Access | None = None) -> FastAPI:
     app = FastAPIOffline(
         title="apexbridge",
         version=apexbridge.__version__,
-        description="Skills and tools: install, find, list, show, edit, run, confirm, count, uninstall.",
+        description="Skills and tools: install, find, list, show, edit, run, approve, count, uninstall.",
         redoc_url=None,
         static_url="/docs/static",
         telemetry={"tracing": False, "metrics": False, "logs": False},  # otherwise looked up for every request
     )
     app.state.bridge = bridge
-    # All applications of a process share the routes: `app.include_router` would build them again for each one.
-    app.router.routes.extend([*_ROUTES.routes, *endpoint.routes(bridge)])
+    # Chat comes first, so that its requests are not matched against all other routes. All applications of a process
+    # share these: `app.include_router` would build them again for each one.
+    app.router.routes[:0] = endpoint.routes(bridge)
+    app.router.routes.extend(_ROUTES.routes)
     complete_document(app, access)
     add_error_handlers(app)
     trail = AuditTrail(bridge.audit, bridge.content_hash)
-    app.add_middleware(endpoint.ChatDoor, bridge=bridge)
     app.add_middleware(BodyLimit)
     app.add_middleware(AccessGuard, access=access, keys=bridge.keys, rates=RateLimit(settings.rate_limit), trail=trail)
     app.add_middleware(

@@ -8,12 +8,12 @@ import resource
 import secrets
 import socket
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
 from types import FrameType
 from typing import Any, cast
 
-import anyio.to_thread
 import uvicorn
 
 from apexbridge.bridge import Bridge
@@ -25,6 +25,8 @@ from apexbridge.surfaces.http.middleware.auth import Access, is_loopback, needs_
 from apexbridge.surfaces.http.transport.protocol import LimitedProtocol
 
 DRAIN_SECONDS = 30
+THREADS = 40
+"""For blocking work. asyncio's default, four more than there are cores, is too few to wait for disks."""
 DESCRIPTORS = 65_536
 GC_ALLOCATIONS = 10_000
 """Allocations between two collections of the youngest generation. Reference counting frees nearly all objects."""
@@ -37,30 +39,22 @@ RUN_SECONDS = 10
 
 
 def check_host(host: str, *, required: KeysRequired = "auto", has_keys: bool = False) -> None:
-    """Refuse to listen on an address that other machines can reach, unless API keys protect it.
-
-    Raises:
-        ServerError: FORBIDDEN.
-    """
+    """Refuse to listen on an address that other machines can reach, unless API keys protect it."""
     if is_loopback(host) or required == "true" or (required == "auto" and has_keys):
         return
     if required == "false":
-        raise ServerError(
-            f"{host} can be reached from other machines, and APEX_API_KEYS_REQUIRED=false would let everybody in. "
-            "Leave that setting out, or use --host 127.0.0.1.",
-            code="FORBIDDEN",
-        )
-    raise ServerError(
-        f"{host} can be reached from other machines, and there is no API key that counts. Make one first with: "
-        "apex keys create --name NAME --scope chat,read,run. Or use --host 127.0.0.1.",
-        code="FORBIDDEN",
-    )
+        reason = "APEX_API_KEYS_REQUIRED=false allows every request. Remove that setting, or use --host 127.0.0.1."
+    else:
+        create = "apex keys create --name NAME --scope chat,read,run"
+        reason = f"there is no valid API key. Create one first with: {create}. Or use --host 127.0.0.1."
+    raise ServerError(f"{host} can be reached from other machines, and {reason}", code="FORBIDDEN")
 
 
 async def serve(bridge: Bridge, listener: socket.socket, announce: Callable[[str], None]) -> None:
     """Serve until a signal to stop. `announce` is called with the URL when clients can connect."""
     max_connections = _allow_many_connections()
-    await anyio.to_thread.run_sync(bridge.disk.ballast.fill)
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS))
+    await asyncio.to_thread(bridge.disk.ballast.fill)
     host, port = listener.getsockname()[:2]
     owner = secrets.token_urlsafe(32)
     keys_required = needs_keys(bridge.settings.api_keys_required, host)
@@ -76,18 +70,16 @@ async def serve(bridge: Bridge, listener: socket.socket, announce: Callable[[str
         timeout_graceful_shutdown=DRAIN_SECONDS,
     )
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-    _collect_less_garbage()
+    # Collections block the event loop: exclude the objects that exist at startup, and collect less often.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(GC_ALLOCATIONS, 20, 20)
     with _announced(bridge, url, owner):
         announce(url)
         await _Server(config, bridge.runs.cancel_all).serve(sockets=[listener])
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Open a listening socket.
-
-    Raises:
-        ServerError: ADDRESS_IN_USE.
-    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -106,20 +98,13 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _collect_less_garbage() -> None:
-    """Collections block the event loop: exclude the objects that exist at startup, and collect less often."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(GC_ALLOCATIONS, 20, 20)
-
-
 def _allow_many_connections() -> int:
     """Raise the limit of open files, which is often 1,024, and return how many connections may be open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
-    if soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    return max(soft, wanted) // SHARE_OF_CONNECTIONS
+    target = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
+    if soft < target:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
+    return max(soft, target) // SHARE_OF_CONNECTIONS
 
 
 @contextmanager

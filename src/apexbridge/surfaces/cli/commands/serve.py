@@ -1,26 +1,36 @@
 """`apex serve`."""
 
+import asyncio
 import logging
 import os
 import shutil
 import sys
+from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+import uvloop
 
+from apexbridge.bridge import DATABASE_FILE, Bridge
+from apexbridge.errors import ApexBridgeError
+from apexbridge.settings import Settings, load_settings
+from apexbridge.skills.store.roots import SkillRoot, discover
 from apexbridge.surfaces.cli import interrupts
-from apexbridge.surfaces.cli.options import DataDir, Json, show
+from apexbridge.surfaces.cli.console import Console, plural
+from apexbridge.surfaces.cli.session import DataDir, Json, Session
+from apexbridge.surfaces.http.middleware.auth import needs_keys
+from apexbridge.surfaces.http.serve import bind, check_host
+from apexbridge.surfaces.http.serve import serve as serve_http
 
-if TYPE_CHECKING:
-    from apexbridge.bridge import Bridge
-    from apexbridge.settings import Settings
+app = typer.Typer(rich_markup_mode=None)
 
 
+@app.command("serve")
 def serve(
     host: Annotated[
         str | None,
-        typer.Option(help="Address to bind; others than loopback need an API key.", show_default="127.0.0.1"),
+        typer.Option(help="Address to bind; other than loopback needs an API key.", show_default="127.0.0.1"),
     ] = None,
     port: Annotated[int | None, typer.Option(help="Port to bind; 0 takes a free one.", show_default="8420")] = None,
     data_dir: DataDir = None,
@@ -28,80 +38,57 @@ def serve(
     json: Json = False,
 ) -> None:
     """Start the HTTP API."""
-    import asyncio
-
-    import uvloop
-
-    from apexbridge.bridge import DATABASE_FILE
-    from apexbridge.settings import load_settings
-    from apexbridge.surfaces.http.serve import check_host
-
-    logging.getLogger().setLevel(logging.WARNING)
-    logging.getLogger("apexbridge.agent").setLevel(logging.INFO)  # the steps of chat requests
-    _log_no_more_than_is_printed()
+    _configure_logging()
     settings = load_settings(host=host, port=port, data_dir=data_dir)
     may_have_keys = (settings.data_dir / DATABASE_FILE).exists()
     check_host(settings.host, required=settings.api_keys_required, has_keys=may_have_keys)
     interrupts.leave_to_python()  # the runner, and then the server, handle SIGINT
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(settings, examples, json))
+        runner.run(_serve(Session(json=json), settings, examples))
 
 
-def _log_no_more_than_is_printed() -> None:
-    """Skip the lookup of thread, process and source location for each record: the log format does not use them."""
+def _configure_logging() -> None:
+    logging.getLogger().setLevel(logging.WARNING)
+    logging.getLogger("apexbridge.agent").setLevel(logging.INFO)  # the steps of chat requests
+    # Skip the lookup of thread, process and source location for each record: the log format does not use them.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     logging._srcfile = None
 
 
-async def _serve(settings: "Settings", examples: Path | None, json: bool) -> None:
-    from contextlib import AsyncExitStack
-
-    import anyio
-
-    from apexbridge.bridge import DATABASE_FILE, Bridge
-    from apexbridge.surfaces.cli.progress import progress_bar
-    from apexbridge.surfaces.http.serve import bind, check_host, serve
-
+async def _serve(session: Session, settings: Settings, examples: Path | None) -> None:
+    console = session.console
     is_first_start = not (settings.data_dir / DATABASE_FILE).exists()
     async with AsyncExitStack() as stack:
-        with progress_bar("reading skills") as progress:
+        index_progress = stack.enter_context(console.progress_bar("indexing skills"))
+        with console.progress_bar("reading skills") as progress:
             bridge = await stack.enter_async_context(
-                Bridge.open(
-                    settings,
-                    indexing="background",
-                    progress=progress,
-                    index_progress=stack.enter_context(progress_bar("indexing skills")),
-                )
+                Bridge.open(settings, indexing="background", progress=progress, index_progress=index_progress)
             )
         check_host(settings.host, required=settings.api_keys_required, has_keys=bridge.keys.has_usable)
         if examples and is_first_start:
-            await _install_examples(bridge, examples)
+            await _install_examples(bridge, console, examples)
         listener = stack.enter_context(bind(settings.host, settings.port))
         total = (await bridge.skills.list_skills(limit=1)).total
         broken = len(await bridge.skills.problems())
 
         def announce(url: str) -> None:
-            data = {"url": url, "pid": os.getpid(), "skills": total, "problems": broken}
-            show(data, json=json, people=lambda: _greet(url, settings, total, broken))
+            if not session.show_json({"url": url, "pid": os.getpid(), "skills": total, "problems": broken}):
+                _greet(console, url, settings, total, broken)
             sys.stdout.flush()
 
-        async with anyio.create_task_group() as background:
-            background.start_soon(bridge.prepare_sandbox)
-            await serve(bridge, listener, announce)
-            background.cancel_scope.cancel()
+        async with asyncio.TaskGroup() as background:
+            preparing = background.create_task(bridge.prepare_sandbox())
+            await serve_http(bridge, listener, announce)
+            preparing.cancel()
 
 
-async def _install_examples(bridge: "Bridge", folder: Path) -> None:
-    from apexbridge.errors import ApexBridgeError
-    from apexbridge.skills.store.roots import SkillRoot, discover
-    from apexbridge.surfaces.cli.console import say
-
+async def _install_examples(bridge: Bridge, console: Console, folder: Path) -> None:
     for found in discover(SkillRoot(id="examples", path=folder), [folder]):
         try:
             receipt = await bridge.skills.install_skill(found.path)
-            say(f"installed the example {receipt.name}")
+            console.say(f"installed the example {receipt.name}")
         except ApexBridgeError as error:
-            say(f"the example {found.folder} was not installed: {error.message}", style="yellow")
+            console.say(f"the example {found.folder} was not installed: {error.message}", style="yellow")
 
 
 def _this_command() -> str:
@@ -113,18 +100,15 @@ def _this_command() -> str:
     return str(own.relative_to(Path.cwd()) if own.is_relative_to(Path.cwd()) else own)
 
 
-def _greet(url: str, settings: "Settings", total: int, broken: int) -> None:
-    from apexbridge.surfaces.cli.console import say
-    from apexbridge.surfaces.http.middleware.auth import needs_keys
-
-    say(f"apexbridge serves {total} skill{'' if total == 1 else 's'} at {url}", style="bold")
+def _greet(console: Console, url: str, settings: Settings, total: int, broken: int) -> None:
+    console.say(f"apexbridge serves {plural(total, 'skill')} at {url}", style="bold")
     if broken:
-        say(f"{broken} folder{'' if broken == 1 else 's'} could not be served: apex skills problems", style="yellow")
+        console.say(f"{plural(broken, 'folder')} could not be served: apex skills problems", style="yellow")
     if needs_keys(settings.api_keys_required, settings.host):
-        say("Clients need an API key: apex keys create", style="yellow")
-    say(f"  API and its documentation   {url}/docs")
-    say(f"  list the skills             curl {url}/api/skills")
-    elsewhere = "" if settings.data_dir == Path("data").absolute() else f" --data-dir {settings.data_dir}"
-    say(f"  or in another terminal      {_this_command()} skills list{elsewhere}")
-    say(f'  find one for a task         {_this_command()} skills search "what you want done"{elsewhere}')
-    say("Stop with Ctrl-C.")
+        console.say("Clients need an API key: apex keys create", style="yellow")
+    data_dir = "" if settings.data_dir == Path("data").absolute() else f" --data-dir {settings.data_dir}"
+    console.say(f"  API and its documentation   {url}/docs")
+    console.say(f"  list the skills             curl {url}/api/skills")
+    console.say(f"  or in another terminal      {_this_command()} skills list{data_dir}")
+    console.say(f'  find one for a task         {_this_command()} skills search "what you want done"{data_dir}')
+    console.say("Stop with Ctrl-C.")

@@ -1,165 +1,113 @@
 """`apex tools …` and `apex approvals …`."""
 
+import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
 
 import typer
 
-from apexbridge.surfaces.cli.input import InputOption, read_input
-from apexbridge.surfaces.cli.options import DataDir, Json, Url, call, show
-from apexbridge.surfaces.cli.prompt import Approval, Yes, call_confirmed
+from apexbridge.errors import RequestError, ToolNotFoundError
+from apexbridge.surfaces.cli.session import Approval, InputOption, Session, Yes, command, read_input
 
 if TYPE_CHECKING:
     from apexbridge.surfaces.cli.client import Api
+    from apexbridge.surfaces.cli.console import Console
 
-app = typer.Typer(help="Built-in tools, skills as tools, and your own.", no_args_is_help=True, rich_markup_mode=None)
-approvals = typer.Typer(help="Confirmations that wait.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+approvals = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 ToolId = Annotated[str, typer.Argument(metavar="ID", help="Such as calculate or skill:git-commit.")]
-ApprovalId = Annotated[str, typer.Argument(metavar="ID", help="The confirmation's id.")]
+ApprovalId = Annotated[str, typer.Argument(metavar="ID", help="The approval's id.")]
 LONG_CHARACTERS = 40
 
 
-@app.command("list")
-@app.command("ls", hidden=True)
+@command(app, "list", "ls")
 def list_tools(
+    session: Session,
     category: Annotated[str | None, typer.Option("--category", help="Only this one: builtin, skill, …")] = None,
     tag: Annotated[str | None, typer.Option("--tag", help="Only with this tag.")] = None,
-    query: Annotated[str | None, typer.Option("--query", help="Words that must be in it.")] = None,
-    json: Json = False,
-    data_dir: DataDir = None,
-    url: Url = None,
+    query: Annotated[str | None, typer.Option("--query", help="Words that must occur in it.")] = None,
 ) -> None:
     """List the tools."""
-    given = {"category": category, "tag": tag, "query": query}
-    params = {key: value for key, value in given.items() if value is not None}
-    answer = call(lambda api: api.ask("GET", "/api/tools", params=params), data_dir=data_dir, url=url)
-
-    def people() -> None:
-        from apexbridge.surfaces.cli.console import table
-
+    filters = {"category": category, "tag": tag, "query": query}
+    params = {key: value for key, value in filters.items() if value is not None}
+    answer = session.ask("GET", "/api/tools", params=params)
+    if not session.show_json(answer):
         rows = [(tool["id"], tool["category"], _state(tool), tool["description"]) for tool in answer["tools"]]
-        table(("ID", "CATEGORY", "STATE", "DESCRIPTION"), rows, empty="No tool fits.", one_line=True)
-
-    show(answer, json=json, people=people)
-
-
-@app.command("show")
-def show_tool(id: ToolId, json: Json = False, data_dir: DataDir = None, url: Url = None) -> None:
-    """Show a tool and what its input looks like."""
-    tool = call(lambda api: api.ask("GET", _path(id)), data_dir=data_dir, url=url)
-
-    def people() -> None:
-        import json as jsonlib
-
-        from apexbridge.surfaces.cli.console import facts, line
-
-        facts({key: value for key, value in tool.items() if key != "parameters"})
-        line(jsonlib.dumps(tool["parameters"], ensure_ascii=False, indent=2))
-
-    show(tool, json=json, people=people)
+        columns = ("ID", "CATEGORY", "STATE", "DESCRIPTION")
+        session.console.table(columns, rows, empty="No tool fits.", one_line=True)
 
 
-@app.command("run")
+@command(app, "show")
+def show_tool(session: Session, id: ToolId) -> None:
+    """Show a tool and the schema of its input."""
+    tool = session.ask("GET", _tool_path(id))
+    if not session.show_json(tool):
+        session.console.facts({key: value for key, value in tool.items() if key != "parameters"})
+        session.console.line(json.dumps(tool["parameters"], ensure_ascii=False, indent=2))
+
+
+@command(app, "run")
 def run_tool(
-    id: ToolId,
-    input: InputOption = None,
-    yes: Yes = False,
-    approval: Approval = None,
-    json: Json = False,
-    data_dir: DataDir = None,
-    url: Url = None,
+    session: Session, id: ToolId, input: InputOption = None, yes: Yes = False, approval: Approval = None
 ) -> None:
     """Call a tool; its result is printed."""
     body = {"input": read_input(input)}
 
-    async def work(api: "Api", given: str | None) -> Any:
-        return await api.ask("POST", _path(id, "execute"), json={**body, "approval": given})
+    async def work(api: "Api", approval_id: str | None) -> Any:
+        return await api.ask("POST", _tool_path(id, "execute"), json={**body, "approval": approval_id})
 
-    answer = call_confirmed(work, yes=yes, ask=not json, approval=approval, data_dir=data_dir, url=url)
-    show(answer, json=json, people=lambda: _tell(answer))
+    answer = session.call_approved(work, yes=yes, approval=approval)
+    if not session.show_json(answer):
+        _print_result(session.console, answer)
     if isinstance(answer, dict) and answer.get("success") is False:
         raise typer.Exit(1)
 
 
-@approvals.command("list")
-@approvals.command("ls", hidden=True)
-def list_approvals(json: Json = False, data_dir: DataDir = None, url: Url = None) -> None:
-    """List what waits for a confirmation."""
-    waiting = call(lambda api: api.ask("GET", "/api/approvals"), data_dir=data_dir, url=url)
-
-    def people() -> None:
-        from apexbridge.surfaces.cli.console import table
-
-        rows = [(item["id"], item["tool"], item["confirm"], item["summary"]) for item in waiting]
-        table(("ID", "TOOL", "QUESTION", "CALL"), rows, empty="Nothing waits for a confirmation.")
-
-    show(waiting, json=json, people=people)
+@command(approvals, "list", "ls")
+def list_approvals(session: Session) -> None:
+    """List the calls that need approval."""
+    pending = session.ask("GET", "/api/approvals")
+    rows = [(item["id"], item["tool"], item["confirm"], item["summary"]) for item in pending]
+    session.table(pending, ("ID", "TOOL", "QUESTION", "CALL"), rows, empty="Nothing needs approval.")
 
 
-@approvals.command("show")
-def show_approval(id: ApprovalId, json: Json = False, data_dir: DataDir = None, url: Url = None) -> None:
-    """Show a confirmation with the whole call."""
-    found = call(lambda api: api.ask("GET", _approval_path(id)), data_dir=data_dir, url=url)
-
-    def people() -> None:
-        from apexbridge.surfaces.cli.console import facts, line
-
-        facts({key: found[key] for key in ("id", "tool", "confirm", "caller", "state", "digest")})
-        line(found["call"] or "The call is not kept any more.")
-
-    show(found, json=json, people=people)
+@command(approvals, "show")
+def show_approval(session: Session, id: ApprovalId) -> None:
+    """Show an approval with the whole call."""
+    found = session.ask("GET", _approval_path(id))
+    if not session.show_json(found):
+        session.console.facts({key: found[key] for key in ("id", "tool", "confirm", "caller", "state", "digest")})
+        session.console.line(found["call"] or "The call is no longer stored.")
 
 
-@approvals.command("approve")
-def approve(id: ApprovalId, json: Json = False, data_dir: DataDir = None, url: Url = None) -> None:
-    """Let one call through."""
-    _decide(id, True, json=json, data_dir=data_dir, url=url)
+@command(approvals, "approve")
+def approve(session: Session, id: ApprovalId) -> None:
+    """Approve one call."""
+    _decide(session, id, approve=True)
 
 
-@approvals.command("deny")
-def deny(id: ApprovalId, json: Json = False, data_dir: DataDir = None, url: Url = None) -> None:
-    """Refuse it."""
-    _decide(id, False, json=json, data_dir=data_dir, url=url)
+@command(approvals, "deny")
+def deny(session: Session, id: ApprovalId) -> None:
+    """Deny one call."""
+    _decide(session, id, approve=False)
 
 
-def _decide(id: str, approved: bool, *, json: bool, data_dir: str | None, url: str | None) -> None:
-    answer = call(
-        lambda api: api.ask("POST", _approval_path(id), json={"approve": approved}), data_dir=data_dir, url=url
-    )
-
-    def people() -> None:
-        from apexbridge.surfaces.cli.console import say
-
-        say(f"{answer['tool']} is {answer['state']}: {answer['summary']}")
-
-    show(answer, json=json, people=people)
+def _decide(session: Session, id: str, *, approve: bool) -> None:
+    answer = session.ask("POST", _approval_path(id), json={"approve": approve})
+    session.report(answer, f"{answer['tool']} is {answer['state']}: {answer['summary']}")
 
 
 def _approval_path(id: str) -> str:
-    """The path of an approval's route.
-
-    Raises:
-        RequestError: the id is empty, or would lead to another route.
-    """
-    from apexbridge.errors import RequestError
-
-    if id in ("", ".", ".."):
+    if id in ("", ".", ".."):  # these would lead to another route
         raise RequestError(f"There is no approval {id}", code="APPROVAL_NOT_FOUND")
     return f"/api/approvals/{quote(id, safe='')}"
 
 
-def _path(id: str, *rest: str) -> str:
-    """The path of a tool's route.
-
-    Raises:
-        ToolNotFoundError: the id is empty, or is the name of another route.
-    """
-    from apexbridge.errors import ToolNotFoundError
-
-    if id in ("", "stats"):
+def _tool_path(id: str, *segments: str) -> str:
+    if id in ("", "stats"):  # these would lead to another route
         raise ToolNotFoundError(f"BuiltIn tool not found: {id}", tool=id)
-    return "/".join(["/api/tools", quote(id, safe=""), *rest])
+    return "/".join(["/api/tools", quote(id, safe=""), *segments])
 
 
 def _state(tool: Mapping[str, Any]) -> str:
@@ -168,51 +116,42 @@ def _state(tool: Mapping[str, Any]) -> str:
     return "asks" if tool["dangerous"] else "on"
 
 
-def _tell(answer: Any) -> None:
+def _print_result(console: "Console", answer: Any) -> None:
     """Print a result in readable form: its text if it has one, else its lists as tables, else its fields."""
-    import json as jsonlib
-
-    from apexbridge.surfaces.cli.console import facts, line, say
-
     if not isinstance(answer, dict):
-        line(answer if isinstance(answer, str) else jsonlib.dumps(answer, ensure_ascii=False))
+        console.line(answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False))
         return
-    shown = {key: value for key, value in answer.items() if key != "success"}
-    if shown.get("exact") == str(shown.get("result")):
-        del shown["exact"]
-    for key in ("content", "stdout", "output"):
-        if isinstance(shown.get(key), str) and shown[key]:
-            line(shown[key].rstrip("\n"))
-            if "errorCode" not in shown:
-                return
-            break
-    if "errorCode" in shown:  # a failed run of a skill; --json shows all fields
-        say(
-            f"{shown['error']} ({shown['errorCode']}, exit code {shown['exitCode']}, {shown['duration']} ms)",
+    fields = {key: value for key, value in answer.items() if key != "success"}
+    if fields.get("exact") == str(fields.get("result")):
+        del fields["exact"]
+    texts = [fields[key] for key in ("content", "stdout", "output") if isinstance(fields.get(key), str)]
+    if text := next(filter(None, texts), ""):
+        console.line(text.rstrip("\n"))
+    if "errorCode" in fields:  # a failed run of a skill; --json shows all fields
+        console.say(
+            f"{fields['error']} ({fields['errorCode']}, exit code {fields['exitCode']}, {fields['duration']} ms)",
             style="red",
         )
+    if text or "errorCode" in fields:
         return
-    listed = {key: value for key, value in shown.items() if _is_listing(key, value)}
-    for key, value in listed.items():
-        _tell_list(key, value)
-    rest = {key: value for key, value in shown.items() if key not in listed}
-    if len(rest) == 1 and not listed:
-        (value,) = rest.values()
-        line(value if isinstance(value, str) else jsonlib.dumps(value, ensure_ascii=False, indent=2))
-    elif not listed:
-        facts(rest)
+    lists = {key: value for key, value in fields.items() if _is_list_of_objects(key, value)}
+    for key, value in lists.items():
+        _print_list(console, key, value)
+    if not lists and len(fields) == 1:
+        (value,) = fields.values()
+        console.line(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2))
+    elif not lists:
+        console.facts(fields)
 
 
-def _is_listing(key: str, value: Any) -> bool:
+def _is_list_of_objects(key: str, value: Any) -> bool:
     is_of_objects = isinstance(value, list) and all(isinstance(item, dict) for item in value)
     return is_of_objects and (bool(value) or key in ("results", "files"))
 
 
-def _tell_list(name: str, items: list[dict[str, Any]]) -> None:
+def _print_list(console: "Console", name: str, items: list[dict[str, Any]]) -> None:
     """Print a list of objects as a table, without nested values. Long columns come last."""
-    from apexbridge.surfaces.cli.console import table
-
     keys = [key for key, value in (items[0] if items else {}).items() if not isinstance(value, dict | list)]
     keys.sort(key=lambda key: max(len(str(item.get(key))) for item in items) > LONG_CHARACTERS)
     rows = [[item.get(key) for key in keys] for item in items]
-    table([key.upper() for key in keys], rows, empty=f"No {name}.", one_line=True)
+    console.table([key.upper() for key in keys], rows, empty=f"No {name}.", one_line=True)

@@ -6,10 +6,10 @@ from typing import Any
 
 import orjson
 
-from apexbridge.agent.chat_events import ChatFinished, ChatStarted, Delta, Event, PassedThrough, TextDelta, ToolActivity
+from apexbridge.agent.chat_events import ChatFinished, ChatStarted, Event, PassedThrough, TextDelta, ToolActivity
 from apexbridge.agent.request import ChatRequest
 from apexbridge.llm.conversion import JoinedFields
-from apexbridge.surfaces.http.transport.request_id import fresh
+from apexbridge.surfaces.http.transport.requests import fresh_id
 
 Json = dict[str, Any]
 
@@ -21,55 +21,42 @@ class Completion:
         self._request = request
         self._model = request.model
         self._fields = JoinedFields()
-        self._beside: Json = {}
-        self._passed: Json | None = None
-        self._ended: ChatFinished | None = None
+        self._choice_fields: Json = {}
+        self._passed_through: Json | None = None
+        self._finished: ChatFinished | None = None
 
-    def take(self, event: Event) -> None:
+    def add(self, event: Event) -> None:
         if isinstance(event, PassedThrough):
-            self._passed = event.chunks[0]
+            self._passed_through = event.chunks[0]
         elif isinstance(event, ChatStarted):
             self._model = event.model
         elif isinstance(event, TextDelta):
             for delta in event.deltas:
-                self._take(delta)
+                self._choice_fields |= delta.beside
+                self._fields.add(delta.fields)
         elif isinstance(event, ChatFinished):
-            self._ended = event
+            self._finished = event
 
-    def _take(self, delta: Delta) -> None:
-        self._beside |= delta.beside
-        self._fields.add(delta.fields)
-
-    def told(self) -> bytes:
-        """The completion as JSON."""
-        if self._passed is not None:
-            return _dumped(self._passed)
-        if self._ended is None:
+    def to_json(self) -> bytes:
+        if self._passed_through is not None:
+            return _dumped(self._passed_through)
+        finished = self._finished
+        if finished is None:
             raise AssertionError("an answer has an end")
-        ended = self._ended
         message: Json = {"role": "assistant", "content": None, **self._fields.joined()}
-        if ended.calls:
-            message["tool_calls"] = list(ended.calls)
+        if finished.calls:
+            message["tool_calls"] = list(finished.calls)
         elif message["content"] is None:
             message["content"] = ""
-        choice = {
-            "index": 0,
-            "message": message,
-            "logprobs": None,
-            **self._beside,
-            "finish_reason": ended.finish_reason,
-        }
+        choice = {"index": 0, "message": message, "logprobs": None, **self._choice_fields}
         completion: Json = {
-            "id": fresh("chatcmpl-"),
-            "object": "chat.completion",
-            "created": int(time.time()),
-            "model": self._model,
-            "choices": [choice],
-            **ended.beside,
+            **_head("chat.completion", self._model),
+            "choices": [{**choice, "finish_reason": finished.finish_reason}],
+            **finished.beside,
         }
-        if ended.usage is not None:
-            completion["usage"] = ended.usage
-        completion["x_bridge"] = ended.report.to_dict(debug=self._request.options.debug)
+        if finished.usage is not None:
+            completion["usage"] = finished.usage
+        completion["x_bridge"] = finished.report.to_dict(debug=self._request.options.debug)
         return _dumped(completion)
 
 
@@ -78,85 +65,46 @@ class CompletionStream:
 
     def __init__(self, request: ChatRequest) -> None:
         self._request = request
-        self._head = b""
+        self._head: Json = {}
 
     def render(self, event: Event) -> bytes:
-        """The bytes to send for an event; may be empty."""
         if isinstance(event, PassedThrough):
-            return b"".join(_passed(chunk) for chunk in event.chunks)
+            return b"".join(_sse(chunk if "choices" in chunk else {**chunk, "choices": []}) for chunk in event.chunks)
         if isinstance(event, ChatStarted):
-            self._begin(event.model)
-            return self._chunk(b'{"role":"assistant","content":""}')
+            self._head = _head("chat.completion.chunk", event.model)
+            return self._chunk({"role": "assistant", "content": ""})
         if isinstance(event, TextDelta):
-            return b"".join(self._chunk(_dumped(delta.fields), beside=delta.beside) for delta in event.deltas)
+            return b"".join(self._chunk(delta.fields, choice_fields=delta.beside) for delta in event.deltas)
         if isinstance(event, ToolActivity):
-            return self._activity(event) if self._request.options.activity else b""
+            if not self._request.options.activity:
+                return b""
+            return self._chunk({"reasoning_content": f"[{event.text}]\n"}, x_bridge={"activity": event.detail})
         return self._end(event)
 
-    def _begin(self, model: str) -> None:
-        head = {
-            "id": fresh("chatcmpl-"),
-            "object": "chat.completion.chunk",
-            "created": int(time.time()),
-            "model": model,
-        }
-        self._head = b"data: " + _dumped(head)[:-1]
-
     def _chunk(
-        self, delta: bytes, *, finish: str | None = None, beside: Json | None = None, more: Json | None = None
+        self, delta: Json, *, finish_reason: str | None = None, choice_fields: Json | None = None, **fields: Any
     ) -> bytes:
-        reason = b"null" if finish is None else _dumped(finish)
-        logprobs = b"" if beside else b',"logprobs":null'
-        extra = b"," + _dumped(beside)[1:-1] if beside else b""
-        whole = b"," + _dumped(more)[1:-1] if more else b""
-        return b"".join(
-            (
-                self._head,
-                b',"choices":[{"index":0,"delta":',
-                delta,
-                logprobs,
-                extra,
-                b',"finish_reason":',
-                reason,
-                b"}]",
-                whole,
-                b"}\n\n",
-            )
-        )
-
-    def _activity(self, event: ToolActivity) -> bytes:
-        delta = _dumped({"reasoning_content": f"[{event.text}]\n"})
-        return self._chunk(delta, more={"x_bridge": {"activity": event.detail}})
+        choice = {"index": 0, "delta": delta, **(choice_fields or {"logprobs": None}), "finish_reason": finish_reason}
+        return _sse({**self._head, "choices": [choice], **fields})
 
     def _end(self, event: ChatFinished) -> bytes:
-        pieces = [
-            self._chunk(
-                _dumped(
-                    {
-                        "tool_calls": [
-                            {"index": place, "id": call["id"], "type": "function", **_rest(call)}
-                            for place, call in enumerate(event.calls)
-                        ]
-                    }
-                )
-            )
-            if event.calls
-            else b""
-        ]
-        fields = {**event.beside, "x_bridge": event.report.to_dict(debug=self._request.options.debug)}
-        pieces.append(self._chunk(b"{}", finish=event.finish_reason, more=fields))
+        chunks = []
+        if event.calls:
+            calls = [{**call, "index": index, "type": "function"} for index, call in enumerate(event.calls)]
+            chunks.append(self._chunk({"tool_calls": calls}))
+        report = event.report.to_dict(debug=self._request.options.debug)
+        chunks.append(self._chunk({}, finish_reason=event.finish_reason, **event.beside, x_bridge=report))
         if self._request.wants_usage:
-            usage = _dumped(event.usage)
-            pieces.append(self._head + b',"choices":[],"usage":' + usage + b"}\n\n")
-        return b"".join(pieces)
+            chunks.append(_sse({**self._head, "choices": [], "usage": event.usage}))
+        return b"".join(chunks)
 
 
-def _passed(chunk: Json) -> bytes:
-    return b"data: " + _dumped(chunk if "choices" in chunk else {**chunk, "choices": []}) + b"\n\n"
+def _head(kind: str, model: str | None) -> Json:
+    return {"id": fresh_id("chatcmpl-"), "object": kind, "created": int(time.time()), "model": model}
 
 
-def _rest(call: Json) -> Json:
-    return {key: value for key, value in call.items() if key not in ("index", "id", "type")}
+def _sse(chunk: Json) -> bytes:
+    return b"data: " + _dumped(chunk) + b"\n\n"
 
 
 def _dumped(value: Any) -> bytes:

@@ -18,8 +18,7 @@ from apexbridge.errors import ApexBridgeError, RequestError
 from apexbridge.settings import KeysRequired
 from apexbridge.storage.keys import PREFIX, KeyScope, KeyStore
 from apexbridge.surfaces.http.middleware.audit_trail import AuditTrail
-from apexbridge.surfaces.http.middleware.concurrency import TooMuchError, UnderWay
-from apexbridge.surfaces.http.middleware.rate_limit import RateLimit
+from apexbridge.surfaces.http.middleware.limits import ConcurrencyLimit, RateLimit
 from apexbridge.surfaces.http.middleware.scopes import UPLOAD_PATHS, is_act, required_scope
 from apexbridge.surfaces.http.transport.error_responses import answer_error
 
@@ -28,8 +27,7 @@ _KEY_IN_QUERY = re.compile(
 )
 REMEMBERED_HOSTS = 256
 _EXPORT_PATH = re.compile(r"/api/skills/[^/]+/export/?")
-_REALM = 'Bearer realm="apexbridge"'
-_HOW = "Send it as `Authorization: Bearer …` or `x-api-key: …`; make one with: apex keys create"
+_HOW = "Send it as `Authorization: Bearer …` or `x-api-key: …`; create one with: apex keys create"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,13 +42,11 @@ class Access:
 
 
 def needs_keys(required: KeysRequired, host: str) -> bool:
-    """Whether a server on this address requires keys."""
     return required == "true" or (required == "auto" and not is_loopback(host))
 
 
 @lru_cache(REMEMBERED_HOSTS)
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the host."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -58,7 +54,7 @@ def is_loopback(host: str) -> bool:
 
 
 class AccessGuard:
-    """Authenticates, authorizes and limits requests."""
+    """Authenticates, authorizes and limits requests. Administrative acts are recorded in the audit log."""
 
     def __init__(self, app: ASGIApp, *, access: Access, keys: KeyStore, rates: RateLimit, trail: AuditTrail) -> None:
         self._app = app
@@ -67,77 +63,56 @@ class AccessGuard:
         self._keys = keys
         self._rates = rates
         self._trail = trail
-        self._under_way = UnderWay()
+        self._concurrency = ConcurrencyLimit()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on allowed requests. Administrative acts are recorded in the audit log."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         state = scope.setdefault("state", {})
         state["caller"] = ""
         needed = required_scope(scope["method"], scope["path"])
-        if needed is not None:
-            try:
-                self._admit(scope, state, needed)
-            except RequestError as error:
-                if error.code != "RATE_LIMITED":
-                    self._trail.refused(scope, error.status, who=state["caller"])
-                await answer_error(error, scope, receive, send, headers=_headers(error))
-                return
-            caller = state["caller"]
-            if not caller:
-                await self._pass(scope, receive, send, needed)
-                return
-            try:
-                with self._under_way.request(
-                    caller, is_upload=_is_upload(scope), is_export=_is_export(scope)
-                ) as counted:
-                    await self._pass(scope, counted.receive(receive), send, needed)
-            except RequestError as error:  # raised by the counter only: the app handles its own errors
-                await answer_error(error, scope, receive, send, headers=_headers(error))
-            except TooMuchError as refused:
-                await answer_error(refused.error, scope, receive, send, headers=_headers(refused.error))
-            return
-        await self._app(scope, receive, send)
-
-    async def _pass(self, scope: Scope, receive: Receive, send: Send, needed: KeyScope) -> None:
-        if not is_act(scope["method"], needed):
+        if needed is None:
             await self._app(scope, receive, send)
             return
         try:
-            await self._trail.follow(self._app, scope, receive, send)
-        except ApexBridgeError as error:  # raised by the trail only: the app handles its own errors
+            self._admit(scope, state, needed)
+            is_upload = scope["method"] == "POST" and scope["path"] in UPLOAD_PATHS
+            with self._concurrency.request(
+                state["caller"], receive, is_upload=is_upload, is_export=_is_export(scope)
+            ) as counted:
+                if is_act(scope["method"], needed):
+                    await self._trail.follow(self._app, scope, counted, send)
+                else:
+                    await self._app(scope, counted, send)
+        except ApexBridgeError as error:  # raised by the checks and the trail only: the app handles its own errors
+            if error.code in ("UNAUTHORIZED", "FORBIDDEN"):
+                self._trail.refused(scope, error.status, who=state["caller"])
             await answer_error(error, scope, receive, send)
 
     def _admit(self, scope: Scope, state: dict[str, str], needed: KeyScope) -> None:
-        """Check the key of a request and set `caller`.
-
-        Raises:
-            RequestError: UNAUTHORIZED, FORBIDDEN or RATE_LIMITED.
-        """
+        """Check the key of a request and set `caller`."""
         query = scope["query_string"]
         if query and _KEY_IN_QUERY.search(unquote_plus(query.decode("latin-1"))):
             raise RequestError(
-                f"A key does not belong into an address, where it ends up in logs; take it for known and revoke it. "
-                f"{_HOW}",
+                f"API keys must not be sent in the URL: URLs are logged. Treat it as leaked and revoke it. {_HOW}",
                 code="UNAUTHORIZED",
             )
-        given = _given_key(scope)
-        if given is None or not (self._access.keys_required or given.startswith(PREFIX)):
+        sent = _sent_key(scope)
+        if sent is None or not (self._access.keys_required or sent.startswith(PREFIX)):
             # OpenAI SDKs always send a key. If this server requires none, ignore foreign keys.
             if self._access.keys_required:
-                raise RequestError(f"This server asks for an API key. {_HOW}", code="UNAUTHORIZED")
+                raise RequestError(f"This server requires an API key. {_HOW}", code="UNAUTHORIZED")
             return
-        if self._owner is not None and hmac.compare_digest(given.encode(), self._owner):
+        if self._owner is not None and hmac.compare_digest(sent.encode(), self._owner):
             return
-        key = self._keys.find(given)
+        key = self._keys.find(sent)
         if key is None:
-            raise RequestError(f"This is no API key of this server. {_HOW}", code="UNAUTHORIZED", given=True)
+            raise RequestError(f"This is not an API key of this server. {_HOW}", code="UNAUTHORIZED", invalidKey=True)
         state["caller"] = key.id
         now = now_ms()
         if problem := key.problem(now):
-            raise RequestError(f"The API key {key.id} {problem}. {_HOW}", code="UNAUTHORIZED", given=True)
+            raise RequestError(f"The API key {key.id} {problem}. {_HOW}", code="UNAUTHORIZED", invalidKey=True)
         if wait := self._rates.take(key.id):
             raise RequestError(
                 f"The API key {key.id} has made too many requests; try again in {wait} s.",
@@ -153,42 +128,20 @@ class AccessGuard:
         self._keys.note_use(key, now)
 
 
-def _is_upload(scope: Scope) -> bool:
-    return scope["method"] == "POST" and scope["path"] in UPLOAD_PATHS
-
-
 def _is_export(scope: Scope) -> bool:
     return _EXPORT_PATH.fullmatch(scope["path"]) is not None
 
 
-def _given_key(scope: Scope) -> str | None:
-    """The key as it was sent; None without a header, empty if the header contains no key.
-
-    Raises:
-        RequestError: UNAUTHORIZED, a header is repeated. A proxy before this server may have checked the other one.
-    """
-    first: bytes | None = None
-    other: bytes | None = None
+def _sent_key(scope: Scope) -> str | None:
+    """The key as it was sent; None without a header, empty if the header contains no key."""
+    sent: dict[bytes, bytes] = {}
     for name, value in scope["headers"]:
-        if name == b"authorization":
-            if first is not None:
-                raise _twice()
-            first = value
-        elif name == b"x-api-key":
-            if other is not None:
-                raise _twice()
-            other = value
-    if first is not None:
-        kind, _, text = first.partition(b" ")
+        if name in (b"authorization", b"x-api-key"):
+            if name in sent:  # a proxy in front of this server may have checked the other one
+                problem = f"The request has the same header for a key twice; send one. {_HOW}"
+                raise RequestError(problem, code="UNAUTHORIZED")
+            sent[name] = value
+    if b"authorization" in sent:
+        kind, _, text = sent[b"authorization"].partition(b" ")
         return text.strip().decode("latin-1") if kind.lower() == b"bearer" else ""
-    return other.strip().decode("latin-1") if other is not None else None
-
-
-def _twice() -> RequestError:
-    return RequestError(f"The request has the same header for a key twice; send one. {_HOW}", code="UNAUTHORIZED")
-
-
-def _headers(error: RequestError) -> dict[str, str]:
-    if error.code == "UNAUTHORIZED":
-        return {"WWW-Authenticate": f'{_REALM}, error="invalid_token"' if error.details.pop("given", False) else _REALM}
-    return {"Retry-After": str(error.details["retryAfter"])} if error.code == "RATE_LIMITED" else {}
+    return sent[b"x-api-key"].strip().decode("latin-1") if b"x-api-key" in sent else None

@@ -8,21 +8,18 @@ from apexbridge.agent.records.recorder import RecordedCause
 from apexbridge.agent.records.store import DEFAULT_DAYS, DEFAULT_LIMIT
 from apexbridge.agent.records.views import ChatDetail, ChatPage, ChatStatistics
 from apexbridge.storage.chats import ChatOutcome
-from apexbridge.surfaces.http.deps import ServedBridge
+from apexbridge.surfaces.http.deps import PageLimit, PageNumber, ServedBridge
 from apexbridge.surfaces.http.middleware.audit_trail import note
-from apexbridge.surfaces.http.transport.json_response import json_response
+from apexbridge.surfaces.http.transport.responses import json_response
 from apexbridge.wire import WireModel
 
-MAX_LIMIT = 500
 MAX_DAYS = 3650
-MAX_WORD = 300
+MAX_FILTER_CHARACTERS = 300
 router = APIRouter(tags=["chats"])
-Identity = Annotated[str, Path(alias="id", description="The record's id, which is the request's.")]
+Identity = Annotated[str, Path(alias="id", description="The record's id, which is the request's id.")]
 
 
 class ChatDeleted(WireModel):
-    """A record that is gone."""
-
     success: bool = True
     id: str
 
@@ -30,14 +27,18 @@ class ChatDeleted(WireModel):
 @router.get("/api/chats")
 async def list_chats(
     bridge: ServedBridge,
-    model: Annotated[str | None, Query(max_length=MAX_WORD, description="Only requests to this model.")] = None,
-    caller: Annotated[str | None, Query(max_length=MAX_WORD, description="Only those with this API key's id.")] = None,
+    model: Annotated[
+        str | None, Query(max_length=MAX_FILTER_CHARACTERS, description="Only requests to this model.")
+    ] = None,
+    caller: Annotated[
+        str | None, Query(max_length=MAX_FILTER_CHARACTERS, description="Only requests with this API key's id.")
+    ] = None,
     stop_cause: Annotated[RecordedCause | None, Query(alias="stopCause", description="Only with this end.")] = None,
     outcome: Annotated[ChatOutcome | None, Query(description="answered, failed or cancelled.")] = None,
-    page: Annotated[int, Query(ge=1, le=1_000_000)] = 1,
-    limit: Annotated[int, Query(ge=1, le=MAX_LIMIT)] = DEFAULT_LIMIT,
+    page: PageNumber = 1,
+    limit: PageLimit = DEFAULT_LIMIT,
 ) -> ChatPage:
-    """Chat requests that were recorded, the newest first."""
+    """List the recorded chat requests, the newest first."""
     return await bridge.chats.list(
         model=model, caller=caller, stop_cause=stop_cause, outcome=outcome, page=page, limit=limit
     )
@@ -45,21 +46,22 @@ async def list_chats(
 
 @router.get("/api/chats/stats")
 async def chat_statistics(
-    bridge: ServedBridge, days: Annotated[int, Query(ge=1, le=MAX_DAYS, description="How far back.")] = DEFAULT_DAYS
+    bridge: ServedBridge,
+    days: Annotated[int, Query(ge=1, le=MAX_DAYS, description="The number of days to count.")] = DEFAULT_DAYS,
 ) -> ChatStatistics:
-    """The requests of the last days together, and those of each model."""
+    """Count the requests of the last days, in total and by model."""
     return await bridge.chats.statistics(days=days)
 
 
 @router.get("/api/chats/{id}", response_model=None, responses={200: {"model": ChatDetail}})
 async def show_chat(identity: Identity, bridge: ServedBridge) -> Response:
-    """Everything that was recorded of one request."""
+    """Show the record of one request."""
     return json_response(await bridge.chats.get(identity))
 
 
 @router.delete("/api/chats/{id}")
 async def delete_chat(identity: Identity, request: Request, bridge: ServedBridge) -> ChatDeleted:
-    """Forget a request."""
+    """Delete the record of a request."""
     found = await bridge.chats.get(identity)
     note(request, detail=f"of {found.caller or 'no key'}, {found.started_at:%Y-%m-%dT%H:%M:%SZ}")
     await bridge.chats.delete(identity)

@@ -18,12 +18,10 @@ router = APIRouter(tags=["access"])
 
 
 class KeyInput(WireInput):
-    """A key to be made."""
-
-    name: str = Field(min_length=1, max_length=MAX_NAME_CHARACTERS, description="Who or what it is for.")
-    scopes: list[KeyScope] = Field(min_length=1, max_length=10, description="chat, read, run, admin.")
+    name: str = Field(min_length=1, max_length=MAX_NAME_CHARACTERS, description="Who or what uses it.")
+    scopes: list[KeyScope] = Field(min_length=1, max_length=10, description="Any of chat, read, run, admin.")
     expires_in: int | None = Field(
-        default=None, ge=1, le=MAX_LIFE_SECONDS, description="Seconds until it expires; without it, it does not."
+        default=None, ge=1, le=MAX_LIFE_SECONDS, description="Seconds until it expires; default: never."
     )
 
 
@@ -36,65 +34,56 @@ class KeyView(WireModel):
     created_at: datetime
     expires_at: datetime | None
     revoked_at: datetime | None
-    last_used_at: datetime | None = Field(description="Written down a little later than it happens.")
+    last_used_at: datetime | None = Field(description="Updated with a short delay.")
 
 
 class NewKey(KeyView):
-    """A key that was made now."""
-
-    key: str = Field(description="What is sent with each request. It is shown here and never again.")
+    key: str = Field(description="The secret to send with each request. It is never shown again.")
 
 
 class AuditVerdict(WireModel):
-    """Whether the audit log is as it was written."""
+    """The result of a verification of the audit log."""
 
     intact: bool
-    count: int = Field(description="Sound rows, up to the first that is not.")
-    row: int | None = Field(description="The number of the first row that is broken or missing.")
-    problem: str | None = Field(description="What is wrong there.")
+    count: int = Field(description="Intact rows, up to the first damaged one.")
+    row: int | None = Field(description="The number of the first damaged or missing row.")
+    problem: str | None = Field(description="What is wrong with it.")
 
 
 @router.get("/api/keys")
 async def list_keys(bridge: ServedBridge) -> list[KeyView]:
-    """Every key there ever was, the oldest first."""
-    return [KeyView(**_told(key)) for key in bridge.keys.list()]
+    """List all keys, including revoked ones, the oldest first."""
+    return [KeyView(**_fields(key)) for key in bridge.keys.list()]
 
 
 @router.post("/api/keys", status_code=201)
-async def create_key(bridge: ServedBridge, request: Request, wanted: KeyInput) -> NewKey:
-    """Make a key; its text is in this answer and nowhere else."""
-    expires_at = now_ms() + wanted.expires_in * 1000 if wanted.expires_in else None
-    key, text = await bridge.keys.create(wanted.name, wanted.scopes, expires_at=expires_at)
+async def create_key(bridge: ServedBridge, request: Request, body: KeyInput) -> NewKey:
+    """Create a key. Its secret is only in this response."""
+    expires_at = now_ms() + body.expires_in * 1000 if body.expires_in else None
+    key, text = await bridge.keys.create(body.name, body.scopes, expires_at=expires_at)
     note(request, target=key.id, detail=f"{key.name}: {', '.join(sorted(key.scopes))}")
-    return NewKey(**_told(key), key=text)
+    return NewKey(**_fields(key), key=text)
 
 
 @router.delete("/api/keys/{id}")
 async def revoke_key(
     bridge: ServedBridge, identity: Annotated[str, Path(alias="id", description="The key's id.")]
 ) -> KeyView:
-    """Take a key back, for good and at once."""
-    return KeyView(**_told(await bridge.keys.revoke(identity)))
+    """Revoke a key, permanently and immediately."""
+    return KeyView(**_fields(await bridge.keys.revoke(identity)))
 
 
 @router.get("/api/audit/verify")
 async def verify_audit(bridge: ServedBridge) -> AuditVerdict:
-    """Verify the whole audit log and name the first row that is not as it was written."""
-    report = await bridge.audit.verify()
-    return AuditVerdict(**asdict(report))
+    """Verify the whole audit log and return the first row that was changed."""
+    return AuditVerdict(**asdict(await bridge.audit.verify()))
 
 
-def _told(key: ApiKey) -> dict[str, Any]:
-    return {
-        "id": key.id,
-        "name": key.name,
-        "scopes": sorted(key.scopes),
-        "created_at": _moment(key.created_at),
-        "expires_at": _moment(key.expires_at),
-        "revoked_at": _moment(key.revoked_at),
-        "last_used_at": _moment(key.last_used_at),
-    }
+def _fields(key: ApiKey) -> dict[str, Any]:
+    times = ("created_at", "expires_at", "revoked_at", "last_used_at")
+    fields = {name: _moment(getattr(key, name)) for name in times}
+    return {"id": key.id, "name": key.name, "scopes": sorted(key.scopes), **fields}
 
 
-def _moment(value: int | None) -> datetime | None:
-    return datetime.fromtimestamp(value / 1000, UTC) if value is not None else None
+def _moment(milliseconds: int | None) -> datetime | None:
+    return None if milliseconds is None else datetime.fromtimestamp(milliseconds / 1000, UTC)

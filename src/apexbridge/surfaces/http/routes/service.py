@@ -4,9 +4,7 @@ import sqlite3
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Request, Response
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector, CollectorRegistry
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge, generate_latest
 
 import apexbridge
 from apexbridge.errors import ServerError
@@ -19,23 +17,21 @@ router = APIRouter(tags=["service"])
 
 
 class Health(WireModel):
-    """A sign of life."""
-
     status: str
     version: str
     instance: str
-    """As in the `server.json` of the data directory that is served."""
+    """The same as in `server.json` of the data directory."""
 
 
 @router.get("/healthz")
 async def healthz(bridge: ServedBridge) -> Health:
-    """Whether the process answers."""
+    """Check that the process responds."""
     return Health(status="ok", version=apexbridge.__version__, instance=bridge.instance)
 
 
 @router.get("/readyz")
 async def readyz(bridge: ServedBridge, skills: Skills) -> Health:
-    """Whether the catalog can be read and the skills that were there at the start are indexed."""
+    """Check that the catalog is readable and the skills present at startup are indexed."""
     try:
         await skills.list_skills(limit=1)
     except sqlite3.Error as error:
@@ -47,26 +43,25 @@ async def readyz(bridge: ServedBridge, skills: Skills) -> Health:
 
 @router.get("/metrics", response_class=Response)
 async def metrics(bridge: ServedBridge, skills: Skills) -> Response:
-    """Counters for Prometheus."""
+    """Metrics for Prometheus."""
     statistics = await skills.statistics()
+    queue = bridge.sandbox.queue
+    gauges = {
+        "apex_skills": ("Served skills.", statistics.total),
+        "apex_skill_problems": ("Folders that are not served.", len(await skills.problems())),
+        "apex_skill_calls": ("Calls of installed skills.", statistics.calls),
+        "apex_runs_running": ("Runs in progress.", queue.running),
+        "apex_runs_waiting": ("Queued runs.", queue.waiting),
+    }
     registry = CollectorRegistry()
-    registry.register(
-        _Gauges(
-            {
-                "apex_skills": ("Skills that are served.", float(statistics.total)),
-                "apex_skill_problems": ("Folders that are not served.", float(len(await skills.problems()))),
-                "apex_skill_calls": ("Calls of installed skills.", float(statistics.calls)),
-                "apex_runs_running": ("Runs that have their turn.", float(bridge.sandbox.queue.running)),
-                "apex_runs_waiting": ("Runs that wait for theirs.", float(bridge.sandbox.queue.waiting)),
-            }
-        )
-    )
+    for name, (text, value) in gauges.items():
+        Gauge(name, text, registry=registry).set(value)
     return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
 
 @router.get("/api/config")
 async def show_config(skills: Skills) -> SkillManagerConfig:
-    """What can be changed while running."""
+    """Show the settings that can be changed at runtime."""
     return skills.get_config()
 
 
@@ -74,16 +69,6 @@ async def show_config(skills: Skills) -> SkillManagerConfig:
 async def change_config(
     request: Request, skills: Skills, changes: Annotated[dict[str, Any], Body()]
 ) -> SkillManagerConfig:
-    """Change some of it until the next start; a bad value is refused whole."""
+    """Change settings until the next start. If one value is invalid, nothing is changed."""
     note(request, detail=", ".join(changes))
     return await skills.update_config(changes)
-
-
-class _Gauges(Collector):
-    """Gauges with values that were read before."""
-
-    def __init__(self, values: dict[str, tuple[str, float]]) -> None:
-        self._values = values
-
-    def collect(self) -> list[GaugeMetricFamily]:
-        return [GaugeMetricFamily(name, text, value=value) for name, (text, value) in self._values.items()]

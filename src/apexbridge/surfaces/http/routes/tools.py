@@ -5,10 +5,10 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import Field
 
-from apexbridge.surfaces.http.deps import Caller, ServedBridge
+from apexbridge.surfaces.http.deps import APPROVAL_PATTERN, Caller, ServedBridge
 from apexbridge.surfaces.http.middleware.audit_trail import note
-from apexbridge.surfaces.http.transport.disconnect import unless_left
-from apexbridge.surfaces.http.transport.json_response import data_response, long_output_of
+from apexbridge.surfaces.http.transport.requests import run_while_connected
+from apexbridge.surfaces.http.transport.responses import data_response, long_output_of
 from apexbridge.tools.approvals import Approval, ApprovalDetail
 from apexbridge.tools.naming import SKILL_PREFIX, WireNames, wire_name
 from apexbridge.tools.registry import ToolRegistry
@@ -16,17 +16,13 @@ from apexbridge.tools.tool import Tool, ToolResult
 from apexbridge.wire import WireInput, WireModel
 
 MAX_NOTICE_CHARACTERS = 1024
-APPROVAL_PATTERN = r"^[A-Za-z0-9_-]{1,64}$"
-
 router = APIRouter(tags=["tools"])
 Id = Annotated[str, Path(description="The tool's id, such as calculate or skill:git-commit.")]
 
 
 class ToolView(WireModel):
-    """A tool, as it is told."""
-
     id: str
-    name: str = Field(description="The name that models see.")
+    name: str = Field(description="The name for models.")
     description: str
     parameters: dict[str, Any] = Field(description="JSON Schema of the input.")
     category: str
@@ -39,17 +35,13 @@ class ToolView(WireModel):
 
 
 class ToolList(WireModel):
-    """Tools, sorted by id."""
-
     tools: list[ToolView]
     total: int
 
 
 class ToolCounts(WireModel):
-    """How often one tool was called and how it went."""
-
     id: str
-    tool_name: str = Field(description="As the id; a skill's name where it is a skill.")
+    tool_name: str = Field(description="The id, or the name of the skill.")
     call_count: int
     success_count: int
     average_duration: int
@@ -57,8 +49,6 @@ class ToolCounts(WireModel):
 
 
 class ToolStatistics(WireModel):
-    """All counters."""
-
     total_tools: int
     disabled_tools: int
     categories: dict[str, int]
@@ -66,20 +56,16 @@ class ToolStatistics(WireModel):
 
 
 class ToolCall(WireInput):
-    """A call."""
-
     input: dict[str, Any] = Field(default_factory=dict)
     approval: str | None = Field(
-        default=None, pattern=APPROVAL_PATTERN, description="The id of a confirmation, for dangerous tools."
+        default=None, pattern=APPROVAL_PATTERN, description="The id of an approval, for dangerous tools."
     )
     conversation: str | None = Field(
-        default=None, max_length=128, description="Calls under one id are watched for going round in circles."
+        default=None, max_length=128, description="Repeated calls with the same id are detected as loops."
     )
 
 
 class Decision(WireInput):
-    """A person's answer."""
-
     approve: bool
 
 
@@ -88,9 +74,9 @@ async def list_tools(
     bridge: ServedBridge,
     category: Annotated[str | None, Query(description="Only this category: builtin, skill, …")] = None,
     tag: Annotated[str | None, Query(description="Only with this tag.")] = None,
-    query: Annotated[str | None, Query(description="Words that id, description or tags must hold.")] = None,
+    query: Annotated[str | None, Query(description="Words in the id, the description or the tags.")] = None,
 ) -> ToolList:
-    """Every tool with its schema."""
+    """List the tools with their schemas."""
     tools = bridge.tools.search(query) if query else bridge.tools.list()
     if tag is not None:
         tagged = {tool.id for tool in bridge.tools.find_by_tag(tag)}
@@ -102,8 +88,8 @@ async def list_tools(
 
 @router.get("/api/tools/stats")
 async def tool_statistics(bridge: ServedBridge) -> ToolStatistics:
-    """All counters, of every tool that was called."""
-    known = bridge.tools.statistics()
+    """Show the counters of all tools that were called."""
+    totals = bridge.tools.statistics()
     counts = [
         ToolCounts(
             id=id,
@@ -116,24 +102,26 @@ async def tool_statistics(bridge: ServedBridge) -> ToolStatistics:
         for id, own in sorted((await bridge.tool_counts()).items())
     ]
     return ToolStatistics(
-        total_tools=known.total_tools, disabled_tools=known.disabled_tools, categories=known.categories, tools=counts
+        total_tools=totals.total_tools, disabled_tools=totals.disabled_tools, categories=totals.categories, tools=counts
     )
 
 
 @router.get("/api/tools/{id}")
 async def show_tool(id: Id, bridge: ServedBridge) -> ToolView:
-    """One tool."""
+    """Show one tool."""
     return _view(bridge.tools, bridge.tools.get(id))
 
 
-@router.post("/api/tools/{id}/execute", response_model=None, responses={200: {"description": "The tool's own result."}})
+@router.post(
+    "/api/tools/{id}/execute", response_model=None, responses={200: {"description": "The tool's result object."}}
+)
 async def execute_tool(
     id: Id, request: Request, bridge: ServedBridge, caller: Caller, call: ToolCall | None = None
 ) -> Response:
-    """Call a tool; the answer is its own result object."""
+    """Call a tool and return its result object."""
     call = call or ToolCall()
     conversation = bridge.conversations.get(call.conversation, caller=caller)
-    result = await unless_left(
+    result = await run_while_connected(
         request, bridge.tools.execute(id, call.input, conversation=conversation, approval=call.approval)
     )
     return await data_response(result.data, long_output_of(bridge.runs, result.data), headers=_headers(result))
@@ -141,7 +129,7 @@ async def execute_tool(
 
 @router.post("/api/tools/{id}/{change}")
 async def switch_tool(id: Id, change: Literal["enable", "disable"], bridge: ServedBridge) -> ToolView:
-    """Switch a tool on or off, a skill's with the skill."""
+    """Enable or disable a tool. For the tool of a skill, this also applies to the skill."""
     await bridge.switch_tool(id, enabled=change == "enable")
     return _view(bridge.tools, bridge.tools.get(id))
 
@@ -149,21 +137,21 @@ async def switch_tool(id: Id, change: Literal["enable", "disable"], bridge: Serv
 # ------------------------------------------------------------------------------------------------------ approvals
 @router.get("/api/approvals")
 async def list_approvals(bridge: ServedBridge) -> list[Approval]:
-    """Confirmations that somebody is waiting for, the oldest first; those of tools that are gone wait for nothing."""
-    return [question for question in await bridge.confirmation.waiting() if bridge.tools.find(question.tool)]
+    """List the pending approvals, the oldest first. Approvals of removed tools are omitted."""
+    return [question for question in await bridge.approvals.waiting() if bridge.tools.find(question.tool)]
 
 
 @router.get("/api/approvals/{id}")
 async def show_approval(id: str, bridge: ServedBridge) -> ApprovalDetail:
-    """One confirmation with the whole call, as long as it waits."""
-    return await bridge.confirmation.detail(id)
+    """Show one approval, with the whole call while it is pending."""
+    return await bridge.approvals.detail(id)
 
 
 @router.post("/api/approvals/{id}")
 async def decide_approval(id: str, request: Request, decision: Decision, bridge: ServedBridge) -> Approval:
-    """Approve or deny; an approved one is good for one call, within its time."""
+    """Approve or deny a call. An approval is valid for one call, until it expires."""
     note(request, detail="approve" if decision.approve else "deny")
-    return await bridge.confirmation.decide(id, approve=decision.approve)
+    return await bridge.approvals.decide(id, approve=decision.approve)
 
 
 def _headers(result: ToolResult) -> dict[str, str]:
@@ -178,17 +166,17 @@ def _headers(result: ToolResult) -> dict[str, str]:
 
 
 def _view(registry: ToolRegistry, tool: Tool, names: WireNames | None = None) -> ToolView:
-    known = tool.metadata
+    metadata = tool.metadata
     return ToolView.model_construct(
         id=tool.id,
         name=names.name(tool.id) if names else wire_name(tool.id),
         description=tool.description,
         parameters=dict(tool.parameters.schema),
-        category=known.category,
-        tags=list(known.tags),
-        permissions=list(known.permissions),
-        timeout=known.timeout,
-        dangerous=known.dangerous,
-        confirm=known.confirm,
+        category=metadata.category,
+        tags=list(metadata.tags),
+        permissions=list(metadata.permissions),
+        timeout=metadata.timeout,
+        dangerous=metadata.dangerous,
+        confirm=metadata.confirm,
         enabled=registry.is_enabled(tool.id),
     )

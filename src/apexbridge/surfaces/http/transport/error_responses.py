@@ -2,6 +2,7 @@
 
 import json
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -21,21 +22,18 @@ _OPENAI_CODES = {"UNAUTHORIZED": "invalid_api_key", "RATE_LIMITED": "rate_limit_
 
 
 class ErrorAnswer(WireModel):
-    """What every refusal looks like."""
-
     success: bool = Field(default=False, description="Always false.")
     name: str = Field(description="SkillError, ToolError, RequestError or ServerError.")
-    code: str = Field(description="For programs.")
-    message: str = Field(description="For people: what is wrong and what to do.")
+    code: str = Field(description="A stable code for programs.")
+    message: str = Field(description="What is wrong and what to do, for people.")
     details: dict[str, Any] = Field(default_factory=dict)
 
 
 def add_error_handlers(app: FastAPI) -> None:
-    """Make an app render all errors in the one shape."""
     app.add_exception_handler(ApexBridgeError, _known)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _framework)
-    app.add_exception_handler(ClientDisconnect, _client_left)
+    app.add_exception_handler(ClientDisconnect, _disconnected)
 
 
 def error_body(error: ApexBridgeError, path: str) -> bytes:
@@ -43,34 +41,35 @@ def error_body(error: ApexBridgeError, path: str) -> bytes:
 
     Lone surrogates, which can come from the client, are replaced.
     """
-    told = _told_as_openai(error) if path.startswith("/v1/") else error.to_json()
-    return json.dumps(told, ensure_ascii=False, default=str).encode("utf-8", "replace")
+    data = error.to_json()
+    if path.startswith("/v1/"):
+        server_side = "server_error" if error.status >= 500 else "invalid_request_error"
+        kind = "requests" if error.status == 429 else server_side
+        data = openai_error(error.message, kind=kind, code=_OPENAI_CODES.get(error.code, error.code.lower()))
+    return json.dumps(data, ensure_ascii=False, default=str).encode("utf-8", "replace")
 
 
-def error_response(error: ApexBridgeError, path: str, headers: dict[str, str] | None = None) -> Response:
+def error_response(error: ApexBridgeError, path: str, headers: Mapping[str, str] | None = None) -> Response:
     """The response for an error. Below `/v1` a 422 becomes 400, because OpenAI does not use 422."""
     status = 400 if error.status == 422 and path.startswith("/v1/") else error.status
+    headers = dict(headers or {})
+    if "retryAfter" in error.details:
+        headers["Retry-After"] = str(error.details["retryAfter"])
+    if error.code == "UNAUTHORIZED":
+        is_invalid = error.details.pop("invalidKey", False)
+        headers["WWW-Authenticate"] = 'Bearer realm="apexbridge"' + (', error="invalid_token"' if is_invalid else "")
     return Response(error_body(error, path), status_code=status, media_type="application/json", headers=headers)
 
 
-async def answer_error(
-    error: ApexBridgeError, scope: Scope, receive: Receive, send: Send, *, headers: dict[str, str] | None = None
-) -> None:
-    """Refuse a request before it reaches the app."""
-    await error_response(error, scope["path"], headers)(scope, receive, send)
-
-
-def _told_as_openai(error: ApexBridgeError) -> dict[str, Any]:
-    kind = "server_error" if error.status >= 500 else "requests" if error.status == 429 else "invalid_request_error"
-    return openai_error(error.message, kind=kind, code=_OPENAI_CODES.get(error.code, error.code.lower()))
+async def answer_error(error: ApexBridgeError, scope: Scope, receive: Receive, send: Send) -> None:
+    await error_response(error, scope["path"])(scope, receive, send)
 
 
 async def _known(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApexBridgeError)  # noqa: S101  # starlette passes only the registered type
     if error.status >= 500:
         logger.warning("%s %s: %s", request.method, request.url.path, error.message)
-    wait = error.details.get("retryAfter")
-    return error_response(error, request.scope["path"], {"Retry-After": str(wait)} if wait is not None else None)
+    return error_response(error, request.scope["path"])
 
 
 async def _invalid(request: Request, error: Exception) -> Response:
@@ -96,17 +95,16 @@ async def _framework(request: Request, error: Exception) -> Response:
     code = _CODE_OF_STATUS.get(error.status_code)
     if code is None:
         return error_response(ServerError(str(error.detail)), request.scope["path"])
-    headers = dict(error.headers or {})
-    what = f"{request.method} {request.url.path}"
+    route = f"{request.method} {request.url.path}"
     message = {
-        "NOT_FOUND": f"There is no {what}; /docs lists what there is",
-        "METHOD_NOT_ALLOWED": f"{what} is not possible; /docs lists what is",
+        "NOT_FOUND": f"No route {route}. See /docs.",
+        "METHOD_NOT_ALLOWED": f"The method of {route} is not allowed. See /docs.",
     }.get(code, str(error.detail))
-    return error_response(RequestError(message, code=code), request.scope["path"], headers)
+    return error_response(RequestError(message, code=code), request.scope["path"], error.headers)
 
 
-async def _client_left(request: Request, error: Exception) -> Response:
-    logger.info("%s %s: the client went away before its request was complete", request.method, request.url.path)
+async def _disconnected(request: Request, error: Exception) -> Response:
+    logger.info("%s %s: the client disconnected", request.method, request.url.path)
     return error_response(RequestError("The request was cut off", code="INVALID_INPUT"), request.scope["path"])
 
 
@@ -130,5 +128,5 @@ class CatchAll:
             if begun or scope["type"] != "http":
                 raise
             logger.exception("%s %s failed", scope["method"], scope["path"])
-            error = ServerError("Something went wrong here; the server's log has the details.")
+            error = ServerError("Internal error; the server's log has the details.")
             await answer_error(error, scope, receive, send)

@@ -8,8 +8,8 @@ from typing import Any, cast
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from apexbridge.errors import RequestError
-from apexbridge.surfaces.http.transport.disconnect import LEAVING
 from apexbridge.surfaces.http.transport.error_responses import error_body
+from apexbridge.surfaces.http.transport.requests import DISCONNECT_EXTENSION
 
 MAX_HEADERS = 100
 MAX_HEAD_BYTES = 64 * 1024
@@ -40,7 +40,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._deadline: float | None = None
         """When data must have arrived. One timer checks it: a timer for each part of each request would be slow."""
         self._is_in_body = False
-        self._has_spoken = False
+        self._has_received = False
         self._received = 0
         self._head_bytes = 0
         self._head_count = 0
@@ -50,30 +50,27 @@ class LimitedProtocol(HttpToolsProtocol):
         self._meter: _Meter
         self._write_deadline: float | None = None
         self._sent_before = 0
-        self._leaving: set[Callable[[], None]] = set()
+        self._on_disconnect: set[Callable[[], None]] = set()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start the time limit for the first head. Abort if there are too many connections."""
-        self._meter = _Meter(transport, self.loop)
+        self._meter = _Meter(transport)
         super().connection_made(cast(asyncio.Transport, self._meter))
-        self._expect_within(HEAD_SECONDS)
-        self._look_later(min(HEAD_SECONDS, WRITE_SECONDS))
+        self._set_deadline(HEAD_SECONDS)
+        self._schedule_check(min(HEAD_SECONDS, WRITE_SECONDS))
         if self._max_connections is not None and len(self.connections) > self._max_connections:
             transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the timer and report the disconnect."""
         if self._timer is not None:
             self._timer.cancel()
         super().connection_lost(exc)
-        for stop in tuple(self._leaving):
+        for stop in tuple(self._on_disconnect):
             stop()
 
     def data_received(self, data: bytes) -> None:
-        """Parse received data. Refuse the request if too much of it is not body."""
         if self._deadline is None:
-            self._expect_within(HEAD_SECONDS)
-        self._has_spoken = True
+            self._set_deadline(HEAD_SECONDS)
+        self._has_received = True
         self._received += len(data)
         super().data_received(data)
         if self._received - self._body_bytes > MAX_HEAD_BYTES + FRAME_BYTES * self._body_bytes:
@@ -83,7 +80,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._received = self._head_bytes = self._head_count = self._body_bytes = self._body_bytes_before = 0
         self._is_in_body = False
         super().on_message_begin()
-        self.scope.setdefault("extensions", {})[LEAVING] = {"stop": self._leaving}
+        self.scope.setdefault("extensions", {})[DISCONNECT_EXTENSION] = {"callbacks": self._on_disconnect}
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Handle a header, or a trailer after a chunked body.
@@ -100,7 +97,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._is_in_body = True
-        self._expect_within(BODY_SECONDS)
+        self._set_deadline(BODY_SECONDS)
         if len(self.pipeline) >= MAX_PIPELINED:
             self._problem = RequestError(
                 f"More than {MAX_PIPELINED} requests on this connection wait for an earlier answer.",
@@ -120,32 +117,32 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse a request that cannot be parsed or exceeds a limit."""
         if self._problem is None:
             super().send_400_response(msg)
         else:
             self._refuse(self._problem)
 
-    def _expect_within(self, seconds: float) -> None:
+    def _set_deadline(self, seconds: float) -> None:
         self._deadline = self.loop.time() + seconds
 
-    def _look_later(self, seconds: float) -> None:
-        self._timer = self.loop.call_later(seconds, self._look)
+    def _schedule_check(self, seconds: float) -> None:
+        self._timer = self.loop.call_later(seconds, self._check)
 
-    def _look(self) -> None:
-        """Check the time limits and schedule the next check."""
+    def _check(self) -> None:
         if self._is_answer_stuck():
             # close() would wait for the client to read the rest.
             self.transport.abort()
             return
         if self.transport.is_closing():
-            self._look_later(min(HEAD_SECONDS, WRITE_SECONDS))  # until connection_lost: the rest must be sent in time
+            self._schedule_check(
+                min(HEAD_SECONDS, WRITE_SECONDS)
+            )  # until connection_lost: the rest must be sent in time
             return
         left = self._deadline - self.loop.time() if self._deadline is not None else HEAD_SECONDS
         if left <= 0:
-            self._be_late()
+            self._handle_late_request()
             left = HEAD_SECONDS
-        self._look_later(min(left, HEAD_SECONDS, WRITE_SECONDS))
+        self._schedule_check(min(left, HEAD_SECONDS, WRITE_SECONDS))
 
     def _is_answer_stuck(self) -> bool:
         """Whether the client has read too little of the response within WRITE_SECONDS."""
@@ -162,26 +159,26 @@ class LimitedProtocol(HttpToolsProtocol):
         self._write_deadline, self._sent_before = now + WRITE_SECONDS, sent
         return False
 
-    def _be_late(self) -> None:
+    def _handle_late_request(self) -> None:
         """Refuse a late request, unless enough of its body arrived or the client did not cause the delay."""
         is_answering = self.cycle is not None and not self.cycle.response_complete
         if self._is_in_body:
             is_waiting = self.flow.read_paused or (is_answering and self.cycle.waiting_for_100_continue)
             if is_waiting or self._body_bytes - self._body_bytes_before >= BODY_BYTES:
                 self._body_bytes_before = self._body_bytes
-                self._expect_within(BODY_SECONDS)
+                self._set_deadline(BODY_SECONDS)
                 return
         elif is_answering:  # a pipelined request has started; that must not cut off this response
-            self._expect_within(HEAD_SECONDS)
+            self._set_deadline(HEAD_SECONDS)
             return
-        self._refuse(RequestError("The request did not come in time; send it again.", code="REQUEST_TIMEOUT"))
+        self._refuse(RequestError("The request did not arrive in time; send it again.", code="REQUEST_TIMEOUT"))
 
     def _refuse(self, error: RequestError) -> None:
         """Send the error, unless a response has started, and close the connection."""
         if self.transport.is_closing():
             return
         has_begun = self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete
-        if not has_begun and self._has_spoken:
+        if not has_begun and self._has_received:
             body = error_body(error, getattr(self, "url", b"").decode("latin-1"))
             head = f"content-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
             self.transport.write(STATUS_LINE[error.status] + head.encode() + body)
@@ -192,40 +189,18 @@ class LimitedProtocol(HttpToolsProtocol):
 
 
 class _Meter:
-    """A transport that counts written bytes: the size of the buffer alone does not show progress.
+    """A transport that counts written bytes: the size of the buffer alone does not show progress."""
 
-    It also sends the head of a response together with the start of its body, if that follows in the same step of the
-    event loop. This saves a system call for most responses.
-    """
+    __slots__ = ("_transport", "_write", "written")
 
-    __slots__ = ("_head", "_loop", "_transport", "_write", "written")
-
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
         self._write = transport.write
-        self._loop = loop
-        self._head = b""
         self.written = 0
 
     def write(self, data: bytes) -> None:
         self.written += len(data)
-        if self._head:
-            data, self._head = self._head + data, b""
-        elif data.startswith(b"HTTP/1."):
-            self._head = data
-            self._loop.call_soon(self._send_head)
-            return
         self._write(data)
-
-    def close(self) -> None:
-        """Send a pending head, then close."""
-        self._send_head()
-        self._transport.close()
-
-    def _send_head(self) -> None:
-        if self._head and not self._transport.is_closing():
-            self._write(self._head)
-        self._head = b""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)

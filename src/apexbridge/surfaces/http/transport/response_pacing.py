@@ -1,20 +1,21 @@
-"""Back-pressure: large bodies are sent in pieces, and the unread bytes in memory are limited for each caller."""
+"""Back-pressure: large bodies are sent in chunks, and the unread bytes in memory are limited for each caller."""
 
 import asyncio
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from apexbridge.errors import ServerError
 from apexbridge.surfaces.http.transport.error_responses import answer_error
+from apexbridge.surfaces.http.transport.requests import caller_of
 
-PIECE_BYTES = 64 * 1024
-"""A body is sent in pieces of this size. Each waits until the client has read earlier ones."""
+CHUNK_BYTES = 64 * 1024
+"""A body is sent in chunks of this size. Each waits until the client has read earlier ones."""
 MAX_HELD_BYTES = 32 * 1024 * 1024
 """Limit for the unread responses of one caller. A single response may be larger."""
-MAX_HELD_IN_ALL = 256 * 1024 * 1024
+MAX_HELD_TOTAL = 256 * 1024 * 1024
 RETRY_SECONDS = 5
 _EXTENSION = "apexbridge.unread"
 
@@ -24,34 +25,29 @@ class UnreadAnswers:
 
     def __init__(self) -> None:
         self._held: Counter[str] = Counter()
-        self._in_all = 0
+        self._total = 0
 
     def bytes_of(self, caller: str) -> int:
-        """Unread bytes of one caller."""
         return self._held[caller]
 
     @contextmanager
     def claim(self, caller: str, size: int) -> Iterator[None]:
-        """Count a response until the block ends.
-
-        Raises:
-            ServerError: QUEUE_FULL, if the caller or all callers together have too many unread bytes.
-        """
+        """Count a response until the block ends. QUEUE_FULL if the caller or all callers have too many unread bytes."""
         held = self._held[caller]
-        own_limit = MAX_HELD_BYTES if caller else MAX_HELD_IN_ALL  # callers without a key are counted as one
-        if held and (held + size > own_limit or self._in_all + size > MAX_HELD_IN_ALL):
+        own_limit = MAX_HELD_BYTES if caller else MAX_HELD_TOTAL  # callers without a key are counted as one
+        if held and (held + size > own_limit or self._total + size > MAX_HELD_TOTAL):
             raise ServerError(
-                f"The request was carried out, but its answer is not sent: {held // 1024} KB of earlier answers wait "
-                "to be read. Read those first. Results of runs are kept: GET /api/executions lists them.",
+                f"The request was handled, but its answer is not sent: {held // 1024} KB of earlier answers are "
+                "unread. Read those first. Results of runs are stored: see GET /api/executions.",
                 code="QUEUE_FULL",
                 retryAfter=RETRY_SECONDS,
             )
         self._held[caller] += size
-        self._in_all += size
+        self._total += size
         try:
             yield
         finally:
-            self._in_all -= size
+            self._total -= size
             self._held[caller] -= size
             if not self._held[caller]:
                 del self._held[caller]
@@ -59,21 +55,14 @@ class UnreadAnswers:
 
 @contextmanager
 def held_by(scope: Scope, size: int) -> Iterator[None]:
-    """Count a response to this request until the block ends.
-
-    Raises:
-        ServerError: QUEUE_FULL.
-    """
+    """Count a response to this request until the block ends."""
     unread: UnreadAnswers | None = scope.get("extensions", {}).get(_EXTENSION)
-    if unread is None or not size:
-        yield
-        return
-    with unread.claim(_caller(scope), size):
+    with unread.claim(caller_of(scope), size) if unread is not None and size else nullcontext():
         yield
 
 
 class PacedAnswers:
-    """Splits large bodies into pieces, so that a client that does not read uses little memory."""
+    """Splits large bodies into chunks, so that a client that does not read uses little memory."""
 
     def __init__(self, app: ASGIApp, *, unread: UnreadAnswers) -> None:
         self._app = app
@@ -91,36 +80,32 @@ class PacedAnswers:
             nonlocal start, is_refused
             if is_refused:
                 return
-            body = message.get("body", b"")
-            if message["type"] == "http.response.start" and _content_length(message) > PIECE_BYTES:
+            if message["type"] == "http.response.start" and _content_length(message) > CHUNK_BYTES:
                 start = message  # sent only once the body is known to be within the limits
                 return
             if start is None:
-                if len(body) <= PIECE_BYTES:  # such as the small events of a stream
-                    await send(message)
-                else:
-                    await _send_in_pieces(send, message, body)
+                await _send_in_chunks(send, message)
                 return
             try:
-                with held_by(scope, len(body)):
+                with held_by(scope, len(message.get("body", b""))):
                     await send(start)
                     start = None
-                    await _send_in_pieces(send, message, body)
+                    await _send_in_chunks(send, message)
             except ServerError as error:
                 is_refused = True
-                headers = {"Retry-After": str(error.details["retryAfter"])}
-                await answer_error(error, scope, receive, send, headers=headers)
+                await answer_error(error, scope, receive, send)
 
         await self._app(scope, receive, paced)
 
 
-async def _send_in_pieces(send: Send, message: Message, body: bytes) -> None:
-    if len(body) <= PIECE_BYTES:
+async def _send_in_chunks(send: Send, message: Message) -> None:
+    body = message.get("body", b"")
+    if len(body) <= CHUNK_BYTES:  # such as the small events of a stream
         await send(message)
         return
     view = memoryview(body)
-    for begin in range(0, len(body), PIECE_BYTES):
-        end = begin + PIECE_BYTES
+    for begin in range(0, len(body), CHUNK_BYTES):
+        end = begin + CHUNK_BYTES
         more = end < len(body) or message.get("more_body", False)
         await send({"type": "http.response.body", "body": bytes(view[begin:end]), "more_body": more})
         await asyncio.sleep(0)  # a fast client must not block the others
@@ -128,7 +113,3 @@ async def _send_in_pieces(send: Send, message: Message, body: bytes) -> None:
 
 def _content_length(message: Message) -> int:
     return next((int(value) for name, value in message.get("headers", ()) if name == b"content-length"), 0)
-
-
-def _caller(scope: Scope) -> str:
-    return str(scope.get("state", {}).get("caller", ""))

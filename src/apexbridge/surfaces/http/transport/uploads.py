@@ -1,24 +1,26 @@
 """Streams uploads to an unnamed temporary file on the disk of the skills: never whole in memory, always cleaned up."""
 
+import asyncio
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, cast, get_args
 
-import anyio.to_thread
 from fastapi import Request
 from python_multipart import MultipartParser
 from python_multipart.exceptions import MultipartParseError
 from python_multipart.multipart import parse_options_header
 
+from apexbridge._tasks import run_to_completion
 from apexbridge.bridge import Bridge
-from apexbridge.disk import BLOCK_BYTES, Claim
+from apexbridge.disk import BLOCK_BYTES
 from apexbridge.errors import InvalidArchiveError, InvalidInputError, RequestError
 from apexbridge.skills.models import Profile
 from apexbridge.skills.package.archive import MAX_ARCHIVE_BYTES, MEGABYTE
 from apexbridge.storage.directory import storage_faults
+from apexbridge.surfaces.http.transport.requests import caller_of
 
 WRITE_BYTES = MEGABYTE
 """Written to disk at a time, in a thread."""
@@ -31,38 +33,25 @@ MAX_BOUNDARY_BYTES = 70
 DRAIN_BYTES = 2 * MAX_ARCHIVE_BYTES
 """How much of a too large upload is read and discarded, so that the client can read the error response."""
 _ARCHIVE_TYPES = {"application/zip", "application/x-zip-compressed", "application/octet-stream"}
-_TRUTH = {
-    "true": True,
-    "1": True,
-    "yes": True,
-    "on": True,
-    "false": False,
-    "0": False,
-    "no": False,
-    "off": False,
-    "": False,
-}
+_TRUE = ("true", "1", "yes", "on")
+_FALSE = ("false", "0", "no", "off", "")
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Upload:
-    """A received file and the options of its request."""
-
     file: BinaryIO
-    filename: str | None = None
-    fields: dict[str, str] = field(default_factory=dict)
+    filename: str | None
+    fields: dict[str, str]
 
     @property
     def overwrite(self) -> bool:
-        """Whether an installed skill of the same name may be replaced."""
         value = self.fields.get("overwrite", "").lower()
-        if value not in _TRUTH:
+        if value not in _TRUE + _FALSE:
             raise InvalidInputError("overwrite must be true or false")
-        return _TRUTH[value]
+        return value in _TRUE
 
     @property
     def profile(self) -> Profile | None:
-        """The requested profile; None if missing."""
         value = self.fields.get("profile") or None
         if value is not None and value not in get_args(Profile):
             raise InvalidInputError(f"profile must be one of {', '.join(get_args(Profile))}")
@@ -73,110 +62,75 @@ class Upload:
 async def receive_upload(request: Request, folder: Path, *, any_type: bool = False) -> AsyncIterator[Upload]:
     """Receive a form with a `file`, or a bare archive with its options in the query.
 
-    With `any_type`, receive a file of any kind in a form.
-
-    The received bytes count against the caller's disk limit until the block ends.
-
-    Raises:
-        ServerError: STORAGE_FULL.
-        InvalidArchiveError: ARCHIVE_TOO_LARGE.
-        RequestError: UNSUPPORTED_MEDIA_TYPE; UNAUTHORIZED, if the caller's key was revoked meanwhile.
-        InvalidInputError: the form cannot be read or holds no file.
+    With `any_type`, receive a file of any kind in a form. The received bytes count against the caller's disk limit
+    until the block ends. An upload ends with UNAUTHORIZED if the caller's key is revoked in the meantime.
     """
     content_type, options = parse_options_header(request.headers.get("content-type", ""))
     kind = content_type.decode("latin-1").lower()
     if kind != "multipart/form-data" and (any_type or kind not in _ARCHIVE_TYPES):
-        way = "the file as" if any_type else "the archive as application/zip, or as"
-        raise RequestError(f"Send {way} the field `file` of multipart/form-data", code="UNSUPPORTED_MEDIA_TYPE")
+        subject = "the file as" if any_type else "the archive as application/zip, or as"
+        raise RequestError(f"Send {subject} the field `file` of multipart/form-data", code="UNSUPPORTED_MEDIA_TYPE")
     bridge: Bridge = request.app.state.bridge
-    caller: str = request.scope["state"]["caller"]
+    caller = caller_of(request.scope)
     with ExitStack() as stack:
-        claim = await anyio.to_thread.run_sync(stack.enter_context, bridge.disk.claim(caller, folder))
+        claiming = asyncio.to_thread(stack.enter_context, bridge.disk.claim(caller, folder))
+        claim = await run_to_completion(claiming)
         claim.take(BLOCK_BYTES)
         stack.enter_context(storage_faults())
-        target = stack.enter_context(await anyio.to_thread.run_sync(_unnamed_file, folder))
-        arriving = _Arriving(target, claim, lambda: bridge.keys.check(caller))
-        upload = Upload(file=target)
-        if kind in _ARCHIVE_TYPES:
-            upload.fields = dict(request.query_params)
-            upload.filename = upload.fields.get("filename")
-            await _receive(request, _Body(), arriving)
+        opening = asyncio.to_thread(lambda: stack.enter_context(tempfile.TemporaryFile(dir=folder)))
+        file = cast(BinaryIO, await run_to_completion(opening))
+        pending = bytearray()
+        form = None if kind in _ARCHIVE_TYPES else _Form(options.get(b"boundary", b""), pending)
+        feed = form.feed if form else pending.extend
+
+        async def write() -> None:
+            claim.take(len(pending))
+            # Not cancelled: the file is closed afterwards, and must not be while a thread writes to it.
+            await run_to_completion(asyncio.to_thread(file.write, bytes(pending)))
+            claim.wrote()
+            pending.clear()
+
+        received = 0
+        async for chunk in request.stream():
+            bridge.keys.check(caller)
+            received += len(chunk)
+            if received > DRAIN_BYTES:
+                break
+            if received <= MAX_ARCHIVE_BYTES + FORM_BYTES:
+                feed(chunk)
+                if len(pending) >= WRITE_BYTES:
+                    await write()
+        if received > MAX_ARCHIVE_BYTES + FORM_BYTES:
+            problem = f"Archive too large: at most {MAX_ARCHIVE_BYTES // MEGABYTE} MB are accepted"
+            raise InvalidArchiveError(problem, code="ARCHIVE_TOO_LARGE")
+        await write()
+        file.seek(0)
+        fields = dict(request.query_params)
+        if form is None:
+            yield Upload(file=file, filename=fields.get("filename"), fields=fields)
         else:
-            form = _Form(options.get(b"boundary", b""))
-            await _receive(request, form, arriving)
             form.finish()
-            upload.fields, upload.filename = {**request.query_params, **form.fields}, form.filename
-        target.seek(0)
-        yield upload
-
-
-def _unnamed_file(folder: Path) -> BinaryIO:
-    return cast(BinaryIO, tempfile.TemporaryFile(dir=folder))  # the caller closes it
-
-
-@dataclass(frozen=True, slots=True)
-class _Arriving:
-    """The file that a body is written to."""
-
-    file: BinaryIO
-    claim: Claim
-    check_caller: Callable[[], None]
-
-    async def write(self, data: bytes) -> None:
-        self.claim.take(len(data))
-        await anyio.to_thread.run_sync(self.file.write, data)
-        self.claim.wrote()
-
-
-async def _receive(request: Request, reader: "_Body | _Form", target: _Arriving) -> None:
-    """Write the archive that the reader finds in the body, piece by piece."""
-    limit, received = MAX_ARCHIVE_BYTES + FORM_BYTES, 0
-    async for piece in request.stream():
-        target.check_caller()
-        received += len(piece)
-        if received > DRAIN_BYTES:
-            break
-        if received <= limit:
-            reader.feed(piece)
-            if len(reader.pending) >= WRITE_BYTES:
-                await target.write(bytes(reader.pending))
-                reader.pending.clear()
-    if received > limit:
-        raise InvalidArchiveError(
-            f"Archive too large: at most {MAX_ARCHIVE_BYTES // MEGABYTE} MB are accepted", code="ARCHIVE_TOO_LARGE"
-        )
-    await target.write(bytes(reader.pending))
-    reader.pending.clear()
-
-
-class _Body:
-    """A body that is the archive itself."""
-
-    def __init__(self) -> None:
-        self.pending = bytearray()
-
-    def feed(self, data: bytes) -> None:
-        self.pending += data
+            yield Upload(file=file, filename=form.filename, fields=fields | form.fields)
 
 
 class _Form:
-    """A form. Its `file` goes to `pending`, its small fields to `fields`."""
+    """A form. Its `file` is appended to `pending`, its small fields go to `fields`."""
 
-    def __init__(self, boundary: bytes) -> None:
+    def __init__(self, boundary: bytes, pending: bytearray) -> None:
         if not boundary:
             raise InvalidInputError("multipart/form-data without a boundary")
-        self.pending = bytearray()
+        if len(boundary) > MAX_BOUNDARY_BYTES:
+            raise InvalidInputError("the boundary of the form is too long")
+        self._pending = pending
         self.fields: dict[str, str] = {}
         self.filename: str | None = None
-        self._parts = 0
+        self._part_count = 0
         self._has_file = False
-        self._complete = False
+        self._is_complete = False
         self._header_name, self._header_value = bytearray(), bytearray()
         self._name: str | None = None
         self._is_file = False
         self._value = bytearray()
-        if len(boundary) > MAX_BOUNDARY_BYTES:
-            raise InvalidInputError("the boundary of the form is too long")
         self._parser = MultipartParser(
             boundary,
             {
@@ -186,7 +140,7 @@ class _Form:
                 "on_header_end": self._end_header,
                 "on_part_data": self._data,
                 "on_part_end": self._end,
-                "on_end": self._finished,
+                "on_end": self._complete,
             },
         )
 
@@ -197,15 +151,14 @@ class _Form:
             raise InvalidInputError(f"The form cannot be read: {error}") from error
 
     def finish(self) -> None:
-        """Check that the form is complete and has a file."""
-        if not self._complete:
+        if not self._is_complete:
             raise InvalidInputError("The form is cut off")
         if not self._has_file:
             raise InvalidInputError("The form has no field `file` with the archive")
 
     def _begin(self) -> None:
-        self._parts += 1
-        if self._parts > MAX_FIELDS + 1:
+        self._part_count += 1
+        if self._part_count > MAX_FIELDS + 1:
             raise InvalidInputError("The form has too many fields")
         self._name, self._is_file = None, False
         self._value.clear()
@@ -225,7 +178,7 @@ class _Form:
 
     def _data(self, data: bytes, start: int, end: int) -> None:
         if self._is_file:
-            self.pending += data[start:end]
+            self._pending += data[start:end]
         else:
             self._value += data[start:end]
             if len(self._value) > MAX_FIELD_BYTES:
@@ -237,5 +190,5 @@ class _Form:
             if len(self.fields) > MAX_FIELDS:
                 raise InvalidInputError("The form has too many fields")
 
-    def _finished(self) -> None:
-        self._complete = True
+    def _complete(self) -> None:
+        self._is_complete = True

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from operator import attrgetter
 from typing import Literal
 
-from apexbridge.tools.builtin.files.beneath import OPEN_FOLDER, Opener, opened
+from apexbridge._safe_open import OPEN_FOLDER, Opener, opened
 
 MAX_ENTRIES = 10_000
 _LAST_SECOND = 253_402_300_799  # of the year 9999, the last one that datetime supports

@@ -11,9 +11,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from apexbridge._safe_open import OPEN_FILE, OPEN_FOLDER, Opener, open_beneath, opened, walk_beneath
 from apexbridge.disk import BLOCK_BYTES, Claim, Disk, blocks
 from apexbridge.errors import InvalidInputError, PermissionDeniedError
-from apexbridge.tools.builtin.files.beneath import OPEN_FILE, OPEN_FOLDER, Opener, open_beneath, opened, walk_beneath
 from apexbridge.tools.builtin.files.listing import Entry, Glob, list_entries
 from apexbridge.tools.builtin.files.paths import RelativePath, caller_errors, check_regular
 

@@ -7,7 +7,8 @@ import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from pathlib import Path
+from typing import BinaryIO, Protocol
 
 ATTEMPTS = 32
 """The kernel returns EAGAIN if something was renamed while it resolved `..` in a symlink."""
@@ -95,3 +96,23 @@ def _open_entry(folder: int, name: str, flags: int) -> int:
         if stat.S_ISLNK(os.lstat(name, dir_fd=folder).st_mode):
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP)) from None
         raise
+
+
+def open_file_beneath(folder: Path, path: str) -> BinaryIO:
+    """Open a regular file below a folder. Links are not followed.
+
+    Raises:
+        ValueError: the path is not a plain relative path.
+        OSError: there is no such regular file.
+    """
+    if not path or "\0" in path or any(component in ("", ".", "..") for component in path.split("/")):
+        raise ValueError("not a plain relative path")
+    folder_descriptor = os.open(folder, OPEN_FOLDER)
+    try:
+        descriptor = open_beneath(folder_descriptor, path, OPEN_FILE, links=False)
+    finally:
+        os.close(folder_descriptor)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise FileNotFoundError(errno.ENOENT, "not a regular file", path)
+    return os.fdopen(descriptor, "rb")

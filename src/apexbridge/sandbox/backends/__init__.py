@@ -1,1 +1,0 @@
-"""Sandbox backends: what each needs, and which guarantees it enforces by which mechanism."""

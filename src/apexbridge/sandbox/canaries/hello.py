@@ -1,3 +1,0 @@
-import sys
-
-print("Python", sys.version.split()[0])
