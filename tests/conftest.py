@@ -1,4 +1,4 @@
-"""Fixtures that open the real parts and close them again."""
+"""Fixtures with real databases, managers, bridges and HTTP clients."""
 
 import atexit
 import os
@@ -26,23 +26,22 @@ from apexbridge.tools.registry import ToolRegistry
 from tests.loop_watchdog import pytest_runtest_call as pytest_runtest_call  # pytest finds the hook here
 from tests.making import WatchedIndex, skill_manager
 
-hypothesis.settings.register_profile(
-    "unhurried", deadline=None
-)  # machines are slow at times, and no test is about that
-hypothesis.settings.load_profile("unhurried")
+# A loaded machine is slow at times, so examples have no deadline.
+hypothesis.settings.register_profile("no-deadline", deadline=None)
+hypothesis.settings.load_profile("no-deadline")
 
 
 def pytest_configure() -> None:
     _use_own_temporary_folder()
-    # A process started in the background ignores Ctrl-C, and so would all commands that tests start.
+    # A background process ignores SIGINT, and the commands that tests start would inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _use_own_temporary_folder() -> None:
-    """Tests look at what runs leave in the temporary folder, so each worker has its own."""
+    """Tests check which files runs leave in the temporary folder, so each worker has its own."""
     folder = tempfile.mkdtemp(prefix="apex-tests-")
-    Path(folder).chmod(0o1777)  # some tests are run by other users
+    Path(folder).chmod(0o1777)  # some tests run commands as other users
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     os.environ["TMPDIR"] = tempfile.tempdir = folder
 
@@ -53,7 +52,7 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture(autouse=True)
-def _no_settings_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def _without_settings_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in [name for name in os.environ if name.startswith("APEX_")]:
         monkeypatch.delenv(name)
     (tmp_path / "cwd").mkdir()
@@ -75,13 +74,13 @@ class Workshop:
 
     @property
     def tool_names(self) -> list[str]:
-        """The skills that can be called as tools."""
+        """The skills that are enabled as tools."""
         ids = [tool.id for tool in self.tools.list() if self.tools.is_enabled(tool.id)]
         return [id.removeprefix(SKILL_PREFIX) for id in ids]
 
     @asynccontextmanager
     async def open(self, **settings: Any) -> AsyncIterator[SkillManager]:
-        """A manager that has read the disk, as at a start."""
+        """Open a manager that has read the disk, as at a server start."""
         self.data_dir.mkdir(exist_ok=True)
         database = Database(self.data_dir / DATABASE_FILE)
         try:
@@ -112,7 +111,7 @@ def embedder() -> Embedder:
 
 @pytest.fixture(scope="session", autouse=True)
 def _models_loaded_once(embedder: Embedder) -> Iterator[None]:
-    """Also for bridges that open by themselves, as the command line does: the models are the same each time."""
+    """Bridges that tests do not open themselves, such as those of the command line, use the loaded models too."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             "apexbridge.bridge.choose_embedder",

@@ -1,4 +1,4 @@
-"""Makes what the tests need: skills, archives (good ones and lying ones), an index that can be watched."""
+"""Builders for tests: skills, valid and invalid archives, an index that records its calls, a skill manager."""
 
 import hashlib
 import io
@@ -28,14 +28,13 @@ DESCRIPTION = "Writes commit messages out of a diff. 自动生成提交信息"
 def skill_markdown(
     name: str = "git-commit", description: str = DESCRIPTION, body: str = "# How\n", **fields: Any
 ) -> str:
-    """A SKILL.md; further keywords become frontmatter, underscores as hyphens."""
+    """Return a SKILL.md. Other keywords become frontmatter fields, with hyphens for underscores."""
     lines = [f"name: {name}", f"description: {json.dumps(description, ensure_ascii=False)}"]
     lines += [f"{key.replace('_', '-')}: {json.dumps(value, ensure_ascii=False)}" for key, value in fields.items()]
     return "---\n" + "\n".join(lines) + "\n---\n" + body
 
 
 def zip_of(files: Mapping[str, str | bytes], *, executable: Collection[str] = ()) -> bytes:
-    """An ordinary archive."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for path, content in files.items():
@@ -49,7 +48,7 @@ def zip_of(files: Mapping[str, str | bytes], *, executable: Collection[str] = ()
 def skill_zip(
     name: str = "git-commit", files: Mapping[str, str | bytes] | None = None, markdown: str | None = None, **fields: Any
 ) -> bytes:
-    """An archive of one skill; `files` stand beside its SKILL.md."""
+    """Return an archive of one skill. Paths in `files` are relative to the skill folder."""
     content: dict[str, str | bytes] = {f"{name}/SKILL.md": markdown or skill_markdown(name, **fields)}
     content |= {f"{name}/{path}": data for path, data in (files or {}).items()}
     return zip_of(content)
@@ -58,7 +57,6 @@ def skill_zip(
 def write_skill(
     root: Path, name: str, files: Mapping[str, str] | None = None, markdown: str | None = None, **fields: Any
 ) -> Path:
-    """A skill folder on disk."""
     folder = root / name
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "SKILL.md").write_text(skill_markdown(name, **fields) if markdown is None else markdown, "utf-8")
@@ -69,7 +67,7 @@ def write_skill(
 
 
 def walk(folder: Path) -> dict[str, str]:
-    """Everything below a folder with its content, links not followed; SQLite's files and the audit log by name."""
+    """Map each path below a folder to its mode and content hash; links are not followed, databases are not read."""
     found = {}
     for path in sorted(folder.rglob("*")):
         relative = path.relative_to(folder).as_posix()
@@ -83,15 +81,15 @@ def walk(folder: Path) -> dict[str, str]:
     return found
 
 
-# ------------------------------------------------------------------------------------------- archives that may lie
+# ------------------------------------------------------------------------------------------- archives, field by field
 def deflated(data: bytes) -> bytes:
     packer = zlib.compressobj(9, zlib.DEFLATED, -15)
     return packer.compress(data) + packer.flush()
 
 
-def entry(name: str | bytes, data: bytes = b"", **lies: Any) -> dict[str, Any]:
-    """An entry for `raw_zip`; every field of its records can be set to something else."""
-    return {"name": name.encode() if isinstance(name, str) else name, "data": data, **lies}
+def entry(name: str | bytes, data: bytes = b"", **overrides: Any) -> dict[str, Any]:
+    """Return an entry for `raw_zip`. Every field of its records can be overridden."""
+    return {"name": name.encode() if isinstance(name, str) else name, "data": data, **overrides}
 
 
 def good_entries() -> list[dict[str, Any]]:
@@ -108,9 +106,9 @@ def raw_zip(
     prefix: bytes = b"",
     suffix: bytes = b"",
     gap: bytes = b"",
-    **lies: Any,
+    **overrides: Any,
 ) -> bytes:
-    """A ZIP written field by field."""
+    """Return a ZIP in which every field can be overridden, to build invalid ones."""
     body, directory = bytearray(prefix), bytearray()
     for item in entries:
         data, method, flags = item["data"], item.get("method", 8), item.get("flags", 0x800)
@@ -134,31 +132,31 @@ def raw_zip(
             struct.pack("<HHLL", item.get("disk", 0), 0, item.get("mode", 0o100644) << 16, offset) + name + extra
         )
     body += gap
-    count = lies.get("count", len(entries)) & 0xFFFF
+    count = overrides.get("count", len(entries)) & 0xFFFF
     end = struct.pack(
         "<4sHHHHLLH",
         b"PK\5\6",
-        lies.get("disk", 0),
-        lies.get("disk", 0),
-        lies.get("count_here", count),
+        overrides.get("disk", 0),
+        overrides.get("disk", 0),
+        overrides.get("count_here", count),
         count,
-        lies.get("directory_size", len(directory)),
-        lies.get("directory_offset", len(body)),
-        lies.get("comment_size", len(comment)),
+        overrides.get("directory_size", len(directory)),
+        overrides.get("directory_offset", len(body)),
+        overrides.get("comment_size", len(comment)),
     )
     return bytes(body + directory + end + comment + suffix)
 
 
-# --------------------------------------------------------------------------------------------- the other rooms' side
+# ---------------------------------------------------------------------------------------------- index and manager
 class WatchedIndex:
-    """A small real index: vectors are hashes of the text, kept by name, and every call can be looked at."""
+    """An index in memory whose vectors are hashes of the text. Records what was embedded, and can fail on demand."""
 
     def __init__(self, embedder: str = "hash", dimensions: int = 4) -> None:
         self.embedder = embedder
         self.dimensions = dimensions
         self.vectors: dict[str, list[float] | None] = {}
         self.held: dict[str, str] = {}
-        """Which version of each skill the vectors are of."""
+        """The version of each skill that its vector was made from."""
         self.embedded: list[str] = []
         self.fault: Exception | None = None
 
@@ -187,14 +185,14 @@ class WatchedIndex:
         }
 
     async def retain(self, names: Collection[str]) -> int:
-        gone = self.vectors.keys() - set(names)
-        for name in gone:
+        removed = self.vectors.keys() - set(names)
+        for name in removed:
             del self.vectors[name]
-        return len(gone)
+        return len(removed)
 
 
 def skill_manager(data_dir: Path, database: Database, index: SkillIndex, **settings: Any) -> SkillManager:
-    """A manager without a sandbox: it installs and renders skills, and runs none."""
+    """Return a manager without a sandbox: it installs and renders skills but cannot run them."""
     skills = SkillsSettings(**settings)
     approvals = Approvals(SqliteApprovals(database), enabled=skills.confirm_dangerous)
     return SkillManager(

@@ -28,13 +28,13 @@ async def test_the_public_names_work_together(data_dir: Path) -> None:
         apexbridge.Nothing  # noqa: B018
 
 
-async def test_an_error_of_the_block_is_not_wrapped(data_dir: Path) -> None:
+async def test_an_error_raised_inside_the_block_is_not_wrapped(data_dir: Path) -> None:
     with pytest.raises(SkillNotFoundError):
         async with Bridge.open(Settings(data_dir=data_dir)) as bridge:
             await bridge.skills.get_skill("none")
 
 
-async def test_a_directory_is_opened_by_one(data_dir: Path) -> None:
+async def test_a_data_directory_can_be_opened_only_once(data_dir: Path) -> None:
     async with Bridge.open(Settings(data_dir=data_dir)):
         with pytest.raises(ApexBridgeError) as caught:
             async with Bridge.open(Settings(data_dir=data_dir)):
@@ -42,7 +42,7 @@ async def test_a_directory_is_opened_by_one(data_dir: Path) -> None:
     assert caught.value.code == "DATA_DIR_IN_USE"
 
 
-async def test_a_start_tells_its_progress(data_dir: Path) -> None:
+async def test_a_start_reports_its_progress(data_dir: Path) -> None:
     from tests.making import write_skill
 
     for number in range(3):
@@ -58,14 +58,14 @@ async def test_a_start_tells_its_progress(data_dir: Path) -> None:
     assert (read, indexed) == ([(3, 3)], [(3, 3)])
 
 
-def test_flags_win_then_the_environment_then_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flags_override_the_environment_and_the_environment_overrides_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
     Path("apex.toml").write_text('port = 1\nhost = "localhost"\ndefault_profile = "strict"\n')
     monkeypatch.setenv("APEX_PORT", "2")
     monkeypatch.setenv("APEX_HOST", "127.0.0.2")
     settings = load_settings(port=3, host=None)
     assert (settings.port, settings.host, settings.default_profile) == (3, "127.0.0.2", "strict")
-    places = origins(port=3)
-    assert [places[name] for name in ("port", "host", "default_profile", "url")] == [
+    sources = origins(port=3)
+    assert [sources[name] for name in ("port", "host", "default_profile", "url")] == [
         "flag",
         "environment",
         "apex.toml",
@@ -82,7 +82,7 @@ def test_roots_are_separated_by_colons_and_absolute(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(
-    ("file", "environment", "flags", "place"),
+    ("file", "environment", "flags", "source"),
     [
         ("", {"APEX_PORT": "many"}, {}, "APEX_PORT"),
         ("port = 'x'", {}, {}, "port in apex.toml"),
@@ -91,13 +91,13 @@ def test_roots_are_separated_by_colons_and_absolute(monkeypatch: pytest.MonkeyPa
         ("", {}, {"port": 70000}, "--port"),
     ],
 )
-def test_a_setting_that_does_not_fit_is_named_with_its_place(
-    monkeypatch: pytest.MonkeyPatch, file: str, environment: dict[str, str], flags: dict[str, int], place: str
+def test_the_error_about_an_invalid_setting_names_its_source(
+    monkeypatch: pytest.MonkeyPatch, file: str, environment: dict[str, str], flags: dict[str, int], source: str
 ) -> None:
     Path("apex.toml").write_text(file)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(ServerError) as caught:
         load_settings(**flags)
-    assert place in caught.value.message
+    assert source in caught.value.message
     assert caught.value.code == "INVALID_SETTING"

@@ -1,4 +1,4 @@
-"""A disk that fills up: what callers may take of it, and that the server can be administered on a full one."""
+"""Quotas and the reserve on disk, and administration of the server on a full disk."""
 
 import os
 import subprocess
@@ -26,17 +26,17 @@ from apexbridge.surfaces.http.middleware.limits import MAX_KEY_EXPORTS, Concurre
 from tests.making import skill_zip
 
 pytestmark = pytest.mark.anyio
-PATIENCE = 60
+TIMEOUT_SECONDS = 60
 OWNER = "owner-of-the-data-directory"
 ZIP = {"content-type": "application/zip"}
 FORM = {"content-type": "multipart/form-data; boundary=b"}
-TALKS = "import sys\nsys.stdout.write('x' * 3_000_000)"
-LEAVES = "open('output/small', 'w').write('x')\nf = open('output/sparse', 'wb')\nf.truncate(3_000_000)"
+PRINTS_MUCH = "import sys\nsys.stdout.write('x' * 3_000_000)"
+WRITES_FILES = "open('output/small', 'w').write('x')\nf = open('output/sparse', 'wb')\nf.truncate(3_000_000)"
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A file system of 48 MB of which the server keeps 1 MB for itself."""
+    """A file system of 48 MB, with a reserve of 1 MB."""
     monkeypatch.setattr(disk_module, "RESERVE_BYTES", MB)
     folder = tmp_path / "small"
     folder.mkdir()
@@ -49,18 +49,20 @@ def small_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
 
 @asynccontextmanager
 async def served(data_dir: Path, embedder: Embedder, **settings: Any) -> AsyncIterator["Gate"]:
-    """The application with keys, over an opened data directory."""
+    """Serve the application, with API keys required."""
     async with Bridge.open(
         Settings(data_dir=data_dir, rate_limit=0, **settings), watch=False, embedder=embedder
     ) as opened:
         app = create_app(opened, Access(keys_required=True, owner=OWNER))
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=PATIENCE) as client:
+        async with httpx.AsyncClient(
+            transport=transport, base_url="http://localhost", timeout=TIMEOUT_SECONDS
+        ) as client:
             yield Gate(opened, client)
 
 
 class Gate:
-    """Requests with and without keys."""
+    """Sends requests with API keys, by default with the owner's."""
 
     def __init__(self, bridge: Bridge, client: httpx.AsyncClient) -> None:
         self.bridge = bridge
@@ -68,12 +70,12 @@ class Gate:
 
     async def ask(self, method: str, path: str, key: str = OWNER, **options: Any) -> httpx.Response:
         headers = {"authorization": f"Bearer {key}", **options.pop("headers", {})}
-        with anyio.fail_after(PATIENCE):
+        with anyio.fail_after(TIMEOUT_SECONDS):
             return await self._client.request(method, path, headers=headers, **options)
 
     async def key(self, *scopes: str) -> str:
-        made = await self.ask("POST", "/api/keys", json={"name": "made", "scopes": scopes})
-        return str(made.raise_for_status().json()["key"])
+        response = await self.ask("POST", "/api/keys", json={"name": "made", "scopes": scopes})
+        return str(response.raise_for_status().json()["key"])
 
     async def install(self, name: str, script: str) -> None:
         archive = skill_zip(name, {"scripts/execute.py": script})
@@ -93,12 +95,12 @@ def code(answer: httpx.Response) -> tuple[int, str]:
 
 
 def free_bytes(folder: Path) -> int:
-    found = os.statvfs(folder)
-    return found.f_bavail * found.f_frsize
+    stats = os.statvfs(folder)
+    return stats.f_bavail * stats.f_frsize
 
 
-def fill_up(folder: Path) -> None:
-    """Take every last byte."""
+def fill_disk(folder: Path) -> None:
+    """Leave no free block."""
     descriptor = os.open(folder / "filler", os.O_WRONLY | os.O_CREAT)
     size = 0
     for step in (MB, BLOCK_BYTES):
@@ -113,11 +115,11 @@ def fill_up(folder: Path) -> None:
 
 
 # -------------------------------------------------------------------------------------------------------------- claims
-def test_the_reserve_is_the_one_that_was_promised() -> None:
+def test_the_reserve_is_256_mb() -> None:
     assert RESERVE_BYTES == 256 * MB
 
 
-def test_a_quota_counts_what_is_there_and_what_is_claimed(tmp_path: Path) -> None:
+def test_a_quota_counts_used_and_claimed_bytes(tmp_path: Path) -> None:
     disk = Disk(tmp_path, quota_bytes=10 * BLOCK_BYTES, measure=lambda _: 4 * BLOCK_BYTES)
     with disk.claim("one") as claim:
         claim.take(5 * BLOCK_BYTES)
@@ -132,7 +134,7 @@ def test_a_quota_counts_what_is_there_and_what_is_claimed(tmp_path: Path) -> Non
         claim.keep(10 * BLOCK_BYTES)
     with pytest.raises(ServerError):
         disk.check("one")
-    with disk.claim("one") as claim:  # what frees room is never refused
+    with disk.claim("one") as claim:  # a claim that frees space is never refused
         claim.take(BLOCK_BYTES, replaces=5 * BLOCK_BYTES)
         claim.keep(BLOCK_BYTES, replaced=5 * BLOCK_BYTES)
     assert disk.used_by("one") == 6 * BLOCK_BYTES
@@ -140,18 +142,18 @@ def test_a_quota_counts_what_is_there_and_what_is_claimed(tmp_path: Path) -> Non
         claim.take(100 * BLOCK_BYTES)
 
 
-def test_two_writers_cannot_both_take_the_last_room(small_disk: Path) -> None:
+def test_concurrent_writers_cannot_claim_the_same_free_space(small_disk: Path) -> None:
     disk, granted, barrier = Disk(small_disk), [], threading.Barrier(8)
-    room = free_bytes(small_disk) - MB
+    free = free_bytes(small_disk) - MB
 
     def write() -> None:
         with disk.claim("") as claim:
             try:
-                claim.take(room // 2 + 1)
+                claim.take(free // 2 + 1)
                 granted.append(1)
             except ServerError:
                 pass
-            barrier.wait(PATIENCE)
+            barrier.wait(TIMEOUT_SECONDS)
 
     threads = [threading.Thread(target=write) for _ in range(8)]
     for thread in threads:
@@ -161,7 +163,7 @@ def test_two_writers_cannot_both_take_the_last_room(small_disk: Path) -> None:
     assert len(granted) == 1
 
 
-def test_a_tree_is_measured_by_what_it_takes_on_the_disk(tmp_path: Path) -> None:
+def test_a_tree_is_measured_in_blocks_on_disk(tmp_path: Path) -> None:
     folder = tmp_path / "tree"
     (folder / "inner").mkdir(parents=True)
     (folder / "empty").touch()
@@ -172,16 +174,16 @@ def test_a_tree_is_measured_by_what_it_takes_on_the_disk(tmp_path: Path) -> None
     assert [blocks(size) for size in (0, 1, 4096, 4097)] == [4096, 4096, 4096, 8192]
 
 
-def test_the_ballast_gives_way_once_and_is_taken_back_when_there_is_room(small_disk: Path) -> None:
+def test_the_ballast_is_released_once_and_filled_again_when_space_is_free(small_disk: Path) -> None:
     ballast = Ballast(small_disk / ".ballast")
     ballast.fill()
     assert (small_disk / ".ballast").stat().st_mode & 0o777 == 0o600
     assert free_bytes(small_disk) <= 48 * MB - BALLAST_BYTES
-    fill_up(small_disk)
+    fill_disk(small_disk)
     assert (ballast.release(), ballast.release()) == (True, False)
     assert free_bytes(small_disk) == BALLAST_BYTES
     ballast.fill()
-    assert free_bytes(small_disk) == BALLAST_BYTES, "there is not enough room for it"
+    assert free_bytes(small_disk) == BALLAST_BYTES, "there is not enough space to fill it again"
     (small_disk / "filler").unlink()
     ballast.fill()
     assert not ballast.is_released
@@ -189,11 +191,11 @@ def test_the_ballast_gives_way_once_and_is_taken_back_when_there_is_room(small_d
 
 # --------------------------------------------------------------------------------------------------------- a small disk
 @pytest.mark.computes_in_loop
-async def test_callers_leave_the_reserve_alone(small_disk: Path, embedder: Embedder) -> None:
+async def test_callers_cannot_use_the_reserve(small_disk: Path, embedder: Embedder) -> None:
     async with served(small_disk / "data", embedder) as gate:
         key = await gate.key("run", "read")
-        await gate.install("talks", TALKS)
-        await gate.install("leaves", LEAVES)
+        await gate.install("talks", PRINTS_MUCH)
+        await gate.install("leaves", WRITES_FILES)
         while (answer := await gate.write(key, "a.txt", 4_000_000, append=True, backup=True)).status_code == 200:
             pass
         assert code(answer) == (507, "STORAGE_FULL") or "backups" in answer.json()["message"]
@@ -222,12 +224,12 @@ async def test_callers_leave_the_reserve_alone(small_disk: Path, embedder: Embed
 @pytest.mark.computes_in_loop
 async def test_a_full_disk_can_be_administered(small_disk: Path, embedder: Embedder) -> None:
     async with served(small_disk / "data", embedder) as gate:
-        await gate.install("talks", TALKS)
+        await gate.install("talks", PRINTS_MUCH)
         await gate.install("other", "print(1)")
         keys = [await gate.key("run") for _ in range(21)]
         runs = [(await gate.ask("POST", "/api/skills/other/execute", keys[0], json={})).json()["id"] for _ in range(3)]
         gate.bridge.disk.ballast.fill()
-        fill_up(small_disk)
+        fill_disk(small_disk)
         for key in keys[1:]:
             assert (await gate.ask("DELETE", f"/api/keys/{identity_of(key)}")).status_code == 200
             assert code(await gate.ask("GET", "/api/tools", key)) == (401, "UNAUTHORIZED")
@@ -246,13 +248,13 @@ async def test_a_full_disk_can_be_administered(small_disk: Path, embedder: Embed
 
 
 @pytest.mark.computes_in_loop
-async def test_a_key_is_revoked_even_if_the_disk_takes_nothing(small_disk: Path, embedder: Embedder) -> None:
+async def test_a_key_is_revoked_even_if_nothing_can_be_written(small_disk: Path, embedder: Embedder) -> None:
     async with served(small_disk / "data", embedder) as gate:
         key = await gate.key("run")
-        fill_up(small_disk)  # and there is no ballast
+        fill_disk(small_disk)  # the ballast has not been filled
         wal = small_disk / "data/apex.sqlite3-wal"
         answer = await gate.ask("DELETE", f"/api/keys/{identity_of(key)}")
-        assert code(answer)[0] in (200, 507), "the log of changes may still have had room"
+        assert code(answer)[0] in (200, 507), "the WAL may still have had space"
         assert code(await gate.ask("GET", "/api/tools", key)) == (401, "UNAUTHORIZED")
         assert wal.exists()
         (small_disk / "filler").unlink()
@@ -262,10 +264,10 @@ async def test_a_key_is_revoked_even_if_the_disk_takes_nothing(small_disk: Path,
 
 
 # --------------------------------------------------------------------------------------------------------------- quotas
-async def test_a_key_has_a_quota_for_all_that_it_writes(data_dir: Path, embedder: Embedder) -> None:
+async def test_the_quota_of_a_key_covers_files_and_runs(data_dir: Path, embedder: Embedder) -> None:
     async with served(data_dir, embedder, key_quota_mb=10) as gate:
         one, other = await gate.key("run", "read"), await gate.key("run")
-        await gate.install("talks", TALKS)
+        await gate.install("talks", PRINTS_MUCH)
         assert (await gate.write(one, "a.txt", 4_000_000)).status_code == 200
         run = (await gate.ask("POST", "/api/skills/talks/execute", one, json={})).json()["id"]
         assert (await gate.write(one, "a.txt", 2_000_000, append=True)).status_code == 200
@@ -273,8 +275,8 @@ async def test_a_key_has_a_quota_for_all_that_it_writes(data_dir: Path, embedder
         assert code(refused) == (507, "STORAGE_FULL")
         assert "/api/executions" in refused.json()["message"]
         assert code(await gate.write(one, "a.txt", 1, append=True, backup=True)) == (507, "STORAGE_FULL")
-        assert (await gate.write(other, "b.txt", 2_000_000)).status_code == 200, "the quota of another key"
-        assert (await gate.write(one, "a.txt", 4_000_000)).status_code == 200, "a smaller file in its place"
+        assert (await gate.write(other, "b.txt", 2_000_000)).status_code == 200, "another key has its own quota"
+        assert (await gate.write(one, "a.txt", 4_000_000)).status_code == 200, "a smaller file replaces it"
         assert (await gate.ask("DELETE", f"/api/executions/{run}", one)).status_code == 200
         assert (await gate.write(one, "b.txt", 4_000_000)).status_code == 200
         used = gate.bridge.disk.used_by(identity_of(one))
@@ -285,10 +287,10 @@ async def test_a_key_has_a_quota_for_all_that_it_writes(data_dir: Path, embedder
         assert (await gate.write(one, "c.txt", 3_000_000)).status_code == 200
 
 
-async def test_a_run_that_is_deleted_many_times_at_once_is_given_back_once(data_dir: Path, embedder: Embedder) -> None:
+async def test_concurrent_deletions_of_a_run_release_its_bytes_once(data_dir: Path, embedder: Embedder) -> None:
     async with served(data_dir, embedder, key_quota_mb=20) as gate:
         key = await gate.key("run", "read")
-        await gate.install("talks", TALKS)
+        await gate.install("talks", PRINTS_MUCH)
         for name in ("a.txt", "b.txt", "c.txt"):
             assert (await gate.write(key, name, 4_000_000)).status_code == 200
         before = gate.bridge.disk.used_by(identity_of(key))
@@ -307,16 +309,18 @@ async def test_a_run_that_is_deleted_many_times_at_once_is_given_back_once(data_
         assert gate.bridge.disk.used_by(identity_of(key)) == before
 
 
-async def test_bodies_under_way_count_and_end_with_their_key(data_dir: Path, embedder: Embedder) -> None:
+async def test_request_bodies_in_progress_count_and_are_refused_when_their_key_is_revoked(
+    data_dir: Path, embedder: Embedder
+) -> None:
     async with served(data_dir, embedder, key_quota_mb=4) as gate:
         key = await gate.key("run")
-        arrived, go_on = anyio.Event(), anyio.Event()
+        arrived, resume = anyio.Event(), anyio.Event()
 
         async def body() -> AsyncIterator[bytes]:
             yield bytes(3 * MB)
             yield b"x"
             arrived.set()
-            await go_on.wait()
+            await resume.wait()
             yield b"x"
 
         answers: list[httpx.Response] = []
@@ -324,20 +328,22 @@ async def test_bodies_under_way_count_and_end_with_their_key(data_dir: Path, emb
         async def send() -> None:
             answers.append(await gate.ask("POST", "/api/skills/validate", key, content=body(), headers=ZIP))
 
-        with anyio.fail_after(PATIENCE):
+        with anyio.fail_after(TIMEOUT_SECONDS):
             async with anyio.create_task_group() as group:
                 group.start_soon(send)
                 await arrived.wait()
                 assert gate.bridge.disk.used_by(identity_of(key)) >= 3 * MB
                 assert code(await gate.write(key, "a.txt", 2_000_000)) == (507, "STORAGE_FULL")
                 await gate.ask("DELETE", f"/api/keys/{identity_of(key)}")
-                go_on.set()
+                resume.set()
         assert code(answers[0]) == (401, "UNAUTHORIZED")
-        assert gate.bridge.disk.used_by(identity_of(key)) <= 2 * BLOCK_BYTES, "the folders of its workspace"
+        assert gate.bridge.disk.used_by(identity_of(key)) <= 2 * BLOCK_BYTES, (
+            "only the folders of its workspace are left"
+        )
         assert gate.bridge.disk._pending == 0
 
 
-async def test_folders_and_empty_files_count_too(data_dir: Path, embedder: Embedder) -> None:
+async def test_folders_and_empty_files_count(data_dir: Path, embedder: Embedder) -> None:
     async with served(data_dir, embedder, key_quota_mb=1) as gate:
         key = await gate.key("run")
         written = 0
@@ -347,21 +353,21 @@ async def test_folders_and_empty_files_count_too(data_dir: Path, embedder: Embed
         assert written == MB // (4 * BLOCK_BYTES) - 1 or written == MB // (4 * BLOCK_BYTES)
 
 
-async def test_a_run_of_a_key_without_room_is_refused(data_dir: Path, embedder: Embedder) -> None:
+async def test_a_run_is_refused_if_its_key_has_reached_its_quota(data_dir: Path, embedder: Embedder) -> None:
     async with served(data_dir, embedder, key_quota_mb=1) as gate:
         key = await gate.key("run")
         await gate.install("one", "print('x' * 7000)")
         while (answer := await gate.ask("POST", "/api/skills/one/execute", key, json={})).status_code == 200:
             identity = answer.json()["id"]
             disk = gate.bridge.disk
-            disk.add(identity_of(key), MB // 4)  # as many more runs would
+            disk.add(identity_of(key), MB // 4)  # as many more runs would do
         assert code(answer) == (507, "STORAGE_FULL")
         disk.release(identity_of(key), MB)
         assert (await gate.ask("DELETE", f"/api/executions/{identity}", key)).status_code == 200
         assert (await gate.ask("POST", "/api/skills/one/execute", key, json={})).status_code == 200
 
 
-def test_a_caller_that_was_refused_is_measured_again_after_a_while(
+def test_usage_of_a_refused_caller_is_measured_again_after_some_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Files that the operator removed by hand no longer count."""
@@ -378,7 +384,7 @@ def test_a_caller_that_was_refused_is_measured_again_after_a_while(
     assert sizes == []
 
 
-async def test_artifacts_of_one_run_stay_within_the_quota_together(data_dir: Path, embedder: Embedder) -> None:
+async def test_the_artifacts_of_a_run_together_stay_within_the_quota(data_dir: Path, embedder: Embedder) -> None:
     async with served(data_dir, embedder, key_quota_mb=2) as gate:
         key = await gate.key("run")
         await gate.install("many", "for n in range(20): open(f'output/{n}', 'wb').write(b'x' * 1_000_000)")
@@ -387,7 +393,7 @@ async def test_artifacts_of_one_run_stay_within_the_quota_together(data_dir: Pat
         assert size_on_disk(data_dir / "runs") < 3 * MB
 
 
-async def test_inputs_are_not_recorded_while_the_disk_is_short(
+async def test_inputs_are_not_recorded_while_disk_space_is_short(
     data_dir: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with served(data_dir, embedder, record_input=True) as gate:
@@ -400,7 +406,7 @@ async def test_inputs_are_not_recorded_while_the_disk_is_short(
         assert inputs == [{"a": 1}, None]
 
 
-async def test_copies_of_approved_files_count_as_the_callers(data_dir: Path, embedder: Embedder) -> None:
+async def test_copies_of_approved_files_count_toward_the_callers_quota(data_dir: Path, embedder: Embedder) -> None:
     async with served(data_dir, embedder, key_quota_mb=4) as gate:
         key = await gate.key("run")
         (await gate.write(key, "large.txt", 3_000_000)).raise_for_status()
@@ -416,7 +422,7 @@ async def test_copies_of_approved_files_count_as_the_callers(data_dir: Path, emb
 
 
 # -------------------------------------------------------------------------------------------------------------- exports
-async def test_an_export_counts_as_its_callers_until_it_is_closed(data_dir: Path, embedder: Embedder) -> None:
+async def test_an_export_counts_toward_its_callers_quota_until_it_is_closed(data_dir: Path, embedder: Embedder) -> None:
     async with served(data_dir, embedder, key_quota_mb=2) as gate:
         noise: dict[str, str | bytes] = {"scripts/execute.py": "print(1)", "noise.bin": os.urandom(3 * MB // 2)}
         archive = skill_zip("large", noise)
@@ -437,7 +443,7 @@ async def test_an_export_counts_as_its_callers_until_it_is_closed(data_dir: Path
         assert disk._pending == 0
 
 
-def test_a_key_may_have_so_many_exports_under_way() -> None:
+def test_a_key_may_have_a_limited_number_of_concurrent_exports() -> None:
     limit = ConcurrencyLimit()
 
     async def receive() -> Message:
@@ -459,5 +465,5 @@ def test_a_key_may_have_so_many_exports_under_way() -> None:
     ("path", "is_export"),
     [("/api/skills/a/export", True), ("/api/skills/a", False), ("/api/skills/a/files/export", False)],
 )
-def test_exports_are_known_by_their_path(path: str, is_export: bool) -> None:
+def test_exports_are_recognized_by_their_path(path: str, is_export: bool) -> None:
     assert auth._is_export({"path": path}) is is_export

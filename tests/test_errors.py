@@ -24,19 +24,19 @@ def exceptions() -> set[type[BaseException]]:
     return found
 
 
-def test_errors_that_reach_callers_are_in_the_tree() -> None:
+def test_errors_that_callers_see_are_in_the_tree() -> None:
     assert issubclass(BadRequestError, RequestError)
     assert issubclass(UpstreamError, ApexBridgeError)
     assert issubclass(InvalidSchemaError, InvalidInputError)
 
 
-def test_the_tree_is_drawn_in_full() -> None:
+def test_the_docstring_shows_the_whole_tree() -> None:
     from apexbridge import errors
 
-    drawn = errors.__doc__ or ""
+    docstring = errors.__doc__ or ""
     in_tree = {error for error in exceptions() if issubclass(error, ApexBridgeError)}
-    own = {error for error in in_tree if not error.__module__.startswith("apexbridge.surfaces.cli")}
-    assert [error.__name__ for error in own if error.__name__ not in drawn] == []
+    expected = {error for error in in_tree if not error.__module__.startswith("apexbridge.surfaces.cli")}
+    assert [error.__name__ for error in expected if error.__name__ not in docstring] == []
 
 
 def test_every_code_has_a_status() -> None:
@@ -44,7 +44,7 @@ def test_every_code_has_a_status() -> None:
     assert {error.default_code for error in in_tree} <= set(STATUS_OF_CODE)
 
 
-def test_an_error_in_openais_shape_has_a_code_of_ours_too() -> None:
+def test_an_error_in_openais_format_also_has_a_code_of_ours() -> None:
     error = BadRequestError("no", param="model", openai_code="model_not_found", code="NOT_FOUND", status=404)
     assert (error.status, error.code, error.openai_code) == (404, "NOT_FOUND", "model_not_found")
     assert error.to_json()["details"] == {"param": "model"}

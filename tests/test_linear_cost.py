@@ -1,8 +1,8 @@
-"""Untrusted text costs at most linear time, whatever it holds.
+"""Reading untrusted text costs at most linear time.
 
-Each function below reads text of a skill, a client, a model or a script. It is fed with many kinds of repetition, since
-superlinear cost always shows in one: in a regular expression that begins anew at each position, in text that is copied
-with each piece, in an error that counts lines.
+Each function below reads text from a skill, a client, a model or a script. It is run on many kinds of repeated text,
+which expose superlinear cost: a regular expression that restarts at each position, text that is copied with each chunk,
+an error message that counts lines.
 """
 
 import json
@@ -58,52 +58,52 @@ def read_lenient(text: str) -> object:
     return read_skill_markdown(as_bytes(text), folder="a", profile="lenient")
 
 
-def in_pieces(feed: Callable[[str], object], text: str, size: int = 40) -> None:
+def in_chunks(feed: Callable[[str], object], text: str, size: int = 40) -> None:
     for start in range(0, len(text), size):
         feed(text[start : start + size])
 
 
 def feed_gate(text: str) -> None:
-    in_pieces(TextGate(lambda name: name == "x").feed, text, 3)
+    in_chunks(TextGate(lambda name: name == "x").feed, text, 3)
 
 
 def feed_events(text: str) -> None:
     lines = EventLines()
-    in_pieces(lambda piece: lines.feed(as_bytes(piece)), text)
+    in_chunks(lambda chunk: lines.feed(as_bytes(chunk)), text)
 
 
-def feed_thoughts(text: str) -> None:
-    """A stream of thoughts in small pieces, for a client that wants one completion."""
+def feed_reasoning(text: str) -> None:
+    """Reasoning that arrives in small chunks, for a client that requested a whole completion."""
     builder = CompletionBuilder()
-    in_pieces(lambda piece: builder.add([{"choices": [{"delta": {"reasoning_content": piece}}]}]), text, 5)
+    in_chunks(lambda chunk: builder.add([{"choices": [{"delta": {"reasoning_content": chunk}}]}]), text, 5)
     builder.completion()
 
 
 def feed_fields(text: str) -> None:
     fields = JoinedFields()
-    in_pieces(lambda piece: fields.add({"content": piece}), text, 5)
+    in_chunks(lambda chunk: fields.add({"content": chunk}), text, 5)
     fields.joined()
 
 
 def feed_arguments(text: str) -> None:
-    """Arguments in pieces that all name the call."""
+    """Arguments in chunks that each repeat the name of the call."""
     turn = Turn()
 
-    def take(piece: str) -> None:
-        call = {"id": "c1", "function": {"name": "calculate", "arguments": piece}}
+    def take(chunk: str) -> None:
+        call = {"id": "c1", "function": {"name": "calculate", "arguments": chunk}}
         turn.take_chunk({"choices": [{"delta": {"tool_calls": [call]}}]})
 
-    in_pieces(take, '"' + text, 5)
+    in_chunks(take, '"' + text, 5)
     assert turn.tool_calls
 
 
 def feed_names(text: str) -> None:
     turn = Turn()
 
-    def take(piece: str) -> None:
-        turn.take_chunk({"choices": [{"delta": {"tool_calls": [{"index": 0, "function": {"name": piece}}]}}]})
+    def take(chunk: str) -> None:
+        turn.take_chunk({"choices": [{"delta": {"tool_calls": [{"index": 0, "function": {"name": chunk}}]}}]})
 
-    in_pieces(take, text, 5)
+    in_chunks(take, text, 5)
 
 
 def read_package(text: str) -> None:
@@ -158,12 +158,12 @@ READERS: dict[str, Work] = {
     ),
     "text with calls": lambda text: extract_calls(text, lambda name: name == "x"),
     "a marked call": lambda text: extract_calls(f"<tool_call>{text}", lambda name: name == "x"),
-    "text in pieces": feed_gate,
-    "events in pieces": feed_events,
-    "thoughts in pieces": feed_thoughts,
-    "fields in pieces": feed_fields,
-    "arguments in pieces": feed_arguments,
-    "a name in pieces": feed_names,
+    "text in chunks": feed_gate,
+    "events in chunks": feed_events,
+    "reasoning in chunks": feed_reasoning,
+    "fields in chunks": feed_fields,
+    "arguments in chunks": feed_arguments,
+    "a name in chunks": feed_names,
     "a tool's output": neutralised,
     "a cut answer": lambda text: read_answer("schema", f'{{"action":"answer","text":"{text}'),
     "output for a model": bounded,
@@ -177,7 +177,7 @@ READERS: dict[str, Work] = {
     ),
     "a call to approve": lambda text: (summary_of({"input": {"a": text}}), whole_of({"input": {"a": text}})),
     "a line of the log": escaped,
-    "output with secrets": lambda text: in_pieces(StreamMasker([" " * 50, "a0-_:" * 20, "\n" * 9]).add, text, 7),
+    "output with secrets": lambda text: in_chunks(StreamMasker([" " * 50, "a0-_:" * 20, "\n" * 9]).add, text, 7),
     "a chat": lambda text: read_request({"messages": [{"role": "user", "content": text}]}),
 }
 UNITS = [
@@ -256,11 +256,11 @@ def test_the_cost_grows_at_most_linearly(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["a name", "text to compare", "words", "a skill's name"])
-def test_marks_that_have_to_be_sorted_cost_linear_time(name: str) -> None:
+def test_combining_marks_that_must_be_sorted_cost_linear_time(name: str) -> None:
     assert growth(READERS[name], lambda size: "\u0301" * (size // 2) + "\u0316" * (size // 2)) <= MOST_GROWTH
 
 
-def test_a_schema_costs_at_most_its_size_times_that_of_the_input() -> None:
+def test_the_cost_of_a_schema_grows_linearly_with_the_input() -> None:
     schema = SchemaParameters({"properties": {"a": {"items": {"anyOf": [{"minimum": n} for n in range(100)]}}}})
 
     def read(text: str) -> None:
@@ -269,9 +269,9 @@ def test_a_schema_costs_at_most_its_size_times_that_of_the_input() -> None:
     assert growth(read, lambda size: "x" * size, base=500) <= MOST_GROWTH
 
 
-def test_quadratic_cost_is_noticed() -> None:
-    def read_each_beginning(text: str) -> None:
+def test_quadratic_cost_is_detected() -> None:
+    def read_each_prefix(text: str) -> None:
         for end in range(0, len(text), 64):
             sum(1 for _ in text[:end])
 
-    assert growth(read_each_beginning, lambda size: "x" * size) > MOST_GROWTH
+    assert growth(read_each_prefix, lambda size: "x" * size) > MOST_GROWTH

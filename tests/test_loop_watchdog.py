@@ -39,17 +39,17 @@ def test_a_step_that_takes_too_much_cpu_fails_its_test(watched: pytest.Pytester)
     assert outcomes(watched, "async def test_blocks():\n    compute(0.6)\n")["failed"] == 1
 
 
-def test_a_failure_that_does_not_happen_again_is_the_machines(watched: pytest.Pytester) -> None:
+def test_a_test_that_passes_on_its_rerun_passes(watched: pytest.Pytester) -> None:
     tests = "runs = []\nasync def test_once():\n    runs.append(1)\n    compute(0.6 if len(runs) == 1 else 0)\n"
     counts = outcomes(watched, tests)
     assert (counts["passed"], counts["rerun"], counts.get("failed")) == (1, 1, None)
 
 
-def test_other_failures_are_not_tried_again(watched: pytest.Pytester) -> None:
+def test_other_failures_are_not_rerun(watched: pytest.Pytester) -> None:
     counts = outcomes(watched, "async def test_wrong():\n    assert False\n")
     assert (counts["failed"], counts.get("rerun")) == (1, None)
 
 
-def test_steps_of_a_start_may_take_their_time(watched: pytest.Pytester) -> None:
+def test_steps_that_build_an_application_may_be_slow(watched: pytest.Pytester) -> None:
     tests = "from fastapi import FastAPI\nasync def test_start():\n    FastAPI()\n    compute(0.6)\n"
     assert outcomes(watched, tests)["passed"] == 1

@@ -1,4 +1,4 @@
-"""The list of promises and the tests that show them agree."""
+"""The list of requirements and the tests marked with them agree."""
 
 import ast
 import re
@@ -31,18 +31,18 @@ def test_no_test_names_an_unknown_requirement() -> None:
     assert _ids_in_tests() - set(REQUIREMENTS) == set()
 
 
-def test_each_requirement_is_one_line_and_open_or_shown() -> None:
+def test_each_requirement_is_one_line_with_a_known_state() -> None:
     assert all("\n" not in entry["text"] and entry["state"] in ("open", "shown") for entry in REQUIREMENTS.values())
 
 
 def commands_of_make(target: str) -> list[str]:
-    """What `make` would run, if everything were installed or nothing."""
+    """The commands that `make` would run."""
     printed = subprocess.run(["make", "--dry-run", target], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     return printed.splitlines()
 
 
 @pytest.mark.requirement("H1")
-def test_types_are_strict_and_coverage_has_a_floor_of_ninety() -> None:
+def test_mypy_is_strict_and_coverage_is_at_least_90_percent() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]
     assert project["mypy"]["strict"] is True
     assert "src" in project["mypy"]["files"]
@@ -58,7 +58,9 @@ def test_types_are_strict_and_coverage_has_a_floor_of_ninety() -> None:
 def test_one_command_runs_everything_and_nothing_is_skipped() -> None:
     assert "exec make test" in (ROOT / ".ci/run").read_text("utf-8")
     tests = [shlex.split(command) for command in commands_of_make("test") if "/pytest " in command]
-    assert [words[words.index("-m") + 1] for words in tests] == ["not slow", "slow"], "each test is in one of two parts"
+    assert [words[words.index("-m") + 1] for words in tests] == ["not slow", "slow"], (
+        "every test is either slow or not slow"
+    )
     assert not any({"-k", "--deselect", "--ignore"} & set(words) for words in tests)
     skipping = re.compile(r"mark\.(skip|xfail)|pytest\.(skip|importorskip)\(")
     marked = [path.name for path in (ROOT / "tests").rglob("*.py") if skipping.search(path.read_text("utf-8"))]

@@ -1,4 +1,4 @@
-"""Waiting for what happens in another process, in a thread or in the background."""
+"""Wait for a condition that another process, thread or task makes true."""
 
 import inspect
 import time
@@ -8,20 +8,20 @@ from typing import Any, TypeVar
 import anyio
 
 PATIENCE_SECONDS = 60
-"""Only guards against hanging: on a loaded machine a wait may take a good part of it."""
+"""Guards against hanging. Generous, because waits are slow on a loaded machine."""
 POLL_SECONDS = 0.01
 T = TypeVar("T")
 
 
 async def until(condition: Callable[[], Any]) -> None:
-    """Wait until a function, which may be asynchronous, returns something true."""
+    """Wait until a function, which may be asynchronous, returns a true value."""
     with anyio.fail_after(PATIENCE_SECONDS):
         while not (await found if inspect.isawaitable(found := condition()) else found):
             await anyio.sleep(POLL_SECONDS)
 
 
 def wait_until(condition: Callable[[], T]) -> T:
-    """The same for tests without an event loop; returns what was true in the end."""
+    """Like `until`, for tests without an event loop. Returns the true value."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not (found := condition()):
         assert time.monotonic() < deadline, f"waited for {PATIENCE_SECONDS} seconds"

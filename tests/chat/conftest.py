@@ -1,4 +1,4 @@
-"""A model's server, and a bridge in front of it."""
+"""A scripted model server, and a bridge in front of it."""
 
 import os
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from tests.chat.upstream import KEY, Upstream, upstreams
 
 @pytest.fixture(scope="package", autouse=True)
 def _no_settings_for_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Servers outlive single tests, so what keeps this machine's settings from a test comes too late for them."""
+    """Servers outlive single tests, so the function-scoped fixture for this runs too late for them."""
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith(("APEX_", "OPENAI_", "LANGSMITH_", "LANGCHAIN_"))]:
             patch.delenv(name)
@@ -23,19 +23,19 @@ def _no_settings_for_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @pytest.fixture(scope="package")
 def upstream() -> Iterator[Upstream]:
-    """A model that says what a test wrote for it."""
+    """A model server that plays the steps a test scripted."""
     with upstreams() as opened:
         yield opened
 
 
 @pytest.fixture(scope="module")
 def bridge_server(upstream: Upstream, embedder: Embedder, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    """One server for all tests of a module; scripts of different tests have models of their own."""
+    """One server for all tests of a module. Each scripted conversation has its own model name."""
     with live(tmp_path_factory.mktemp("served") / "data", upstream, embedder) as opened:
         yield opened
 
 
 @pytest.fixture(params=[False, True], ids=["whole", "stream"])
 def is_stream(request: pytest.FixtureRequest) -> bool:
-    """Everything that holds for an answer in one piece holds for a stream."""
+    """Run the test with a whole response and with a stream."""
     return bool(request.param)

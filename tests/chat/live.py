@@ -1,4 +1,4 @@
-"""A bridge that is served for real, on a loopback socket, in a thread of the tests' own process."""
+"""A bridge served over HTTP on a loopback socket, in a thread of the test process."""
 
 import asyncio
 import json
@@ -25,66 +25,64 @@ from tests.making import skill_zip
 Json = dict[str, Any]
 T = TypeVar("T")
 UPSTREAM_KEY_VARIABLE = "TESTS_UPSTREAM_KEY"
-PATIENCE = 60
-"""Seconds after which a test gives up; none of them waits that long."""
+TIMEOUT_SECONDS = 60
+"""Guards against hanging; no test waits this long."""
 
 
 class Live:
-    """A server to talk to."""
+    """A running server and an HTTP client for it."""
 
     def __init__(self, bridge: Bridge, url: str, loop: asyncio.AbstractEventLoop) -> None:
         self.bridge = bridge
         self.url = url
         self._loop = loop
-        self.http = httpx.Client(base_url=url, timeout=PATIENCE, trust_env=False)
+        self.http = httpx.Client(base_url=url, timeout=TIMEOUT_SECONDS, trust_env=False)
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do something with the bridge, where it lives."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE)
+        """Run a coroutine in the event loop of the server."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(TIMEOUT_SECONDS)
 
     def install(self, name: str, files: dict[str, str] | None = None, **fields: Any) -> None:
-        """Have a skill."""
         self.do(self.bridge.skills.install_skill(skill_zip(name, files=files or {}, **fields), overwrite=True))
 
     def post(self, model: str, messages: Any = "hello", **fields: Any) -> httpx.Response:
-        """Ask in one piece; a text is a user's message."""
+        """Send a chat request. A string as `messages` becomes one user message."""
         return self.http.post("/v1/chat/completions", json=request_of(model, messages, **fields))
 
     def ask(self, model: str, messages: Any = "hello", **fields: Any) -> Json:
-        """The same, where all goes well."""
+        """Send a chat request that must succeed, and return its JSON."""
         answer: Json = self.post(model, messages, **fields).raise_for_status().json()
         return answer
 
     def stream(self, model: str, messages: Any = "hello", **fields: Any) -> "Streamed":
-        """Ask for a stream, and take it down to its end."""
+        """Request a stream, and read it to its end."""
         body = request_of(model, messages, stream=True, **fields)
         with self.http.stream("POST", "/v1/chat/completions", json=body) as response:
             return Streamed(response.status_code, response.headers, response.read())
 
     def answer(self, is_stream: bool, model: str, messages: Any = "hello", **fields: Any) -> Json:
-        """The choice that either way comes to, with usage and `x_bridge`; a stream is checked on the way."""
+        """Return the only choice, with usage and `x_bridge`, of a whole response or of a checked stream."""
         if is_stream:
             return self.stream(model, messages, stream_options={"include_usage": True}, **fields).whole()
-        told = self.ask(model, messages, **fields)
-        assert len(told["choices"]) == 1
-        choice = told["choices"][0]
+        response = self.ask(model, messages, **fields)
+        assert len(response["choices"]) == 1
+        choice = response["choices"][0]
         return {
             "content": choice["message"]["content"] or "",
             "tool_calls": choice["message"].get("tool_calls", []),
             "finish_reason": choice["finish_reason"],
-            "usage": told.get("usage"),
-            "x_bridge": told.get("x_bridge"),
+            "usage": response.get("usage"),
+            "x_bridge": response.get("x_bridge"),
         }
 
 
 def request_of(model: str, messages: Any = "hello", **fields: Any) -> Json:
-    """A request's body."""
-    said = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
-    return {"model": model, "messages": said, **fields}
+    conversation = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
+    return {"model": model, "messages": conversation, **fields}
 
 
 class Streamed:
-    """A stream that has ended."""
+    """A stream, read to its end."""
 
     def __init__(self, status: int, headers: httpx.Headers, data: bytes) -> None:
         self.status = status
@@ -93,14 +91,14 @@ class Streamed:
 
     @property
     def events(self) -> list[str]:
-        """The data of each event; comments are none."""
+        """The data of each event, without comments."""
         blocks = [block for block in self.data.decode().split("\n\n") if block and not block.startswith(":")]
         assert all(block.startswith("data: ") and "\n" not in block for block in blocks), self.data
         return [block.removeprefix("data: ") for block in blocks]
 
     @property
     def chunks(self) -> list[Json]:
-        """Without the end mark."""
+        """The parsed events, without `[DONE]`."""
         return [json.loads(event) for event in self.events if event != "[DONE]"]
 
     @property
@@ -108,7 +106,7 @@ class Streamed:
         return [chunk["choices"][0]["delta"] for chunk in self.chunks if chunk.get("choices")]
 
     def whole(self) -> Json:
-        """Put together as a client does, after a look at everything that clients rely on."""
+        """Check everything that clients rely on, and join the chunks as a client does."""
         assert self.status == 200, self.data
         assert self.headers["content-type"].startswith("text/event-stream")
         assert (self.headers["cache-control"], self.headers["x-accel-buffering"]) == ("no-cache", "no")
@@ -134,19 +132,19 @@ class Streamed:
 
 def _calls(deltas: list[Json]) -> list[Json]:
     calls: list[Json] = []
-    for piece in [piece for delta in deltas for piece in delta.get("tool_calls", ())]:
-        if piece["index"] == len(calls):
-            assert {"id", "type", "function"} <= set(piece)
-            assert piece["function"]["name"]
-            calls.append({"id": piece["id"], "type": piece["type"], "function": {**piece["function"]}})
+    for chunk in [chunk for delta in deltas for chunk in delta.get("tool_calls", ())]:
+        if chunk["index"] == len(calls):
+            assert {"id", "type", "function"} <= set(chunk)
+            assert chunk["function"]["name"]
+            calls.append({"id": chunk["id"], "type": chunk["type"], "function": {**chunk["function"]}})
         else:
-            calls[piece["index"]]["function"]["arguments"] += piece["function"]["arguments"]
+            calls[chunk["index"]]["function"]["arguments"] += chunk["function"]["arguments"]
     return calls
 
 
 @dataclass
 class _Box:
-    """What the server's thread hands over."""
+    """Results of the server thread."""
 
     live: Live | None = None
     server: uvicorn.Server | None = None
@@ -162,15 +160,15 @@ def live(
     indexing: Indexing = "wait",
     **settings: Any,
 ) -> Iterator[Live]:
-    """A server until the block ends; models named `native-…`, `schema-…`, `text-…` and `auto-…` are spoken to so."""
+    """Run a server until the block ends. The prefix of a model name is its tool mode: native, schema, text, auto."""
     is_ready, box, loop = threading.Event(), _Box(), asyncio.new_event_loop()
     if upstream is not None:
         settings = {"llm": _tables(upstream), **settings}
 
     async def serve() -> None:
         try:
-            wanted = Settings(data_dir=data_dir, **settings)
-            async with Bridge.open(wanted, watch=False, embedder=embedder, indexing=indexing) as bridge:
+            configured = Settings(data_dir=data_dir, **settings)
+            async with Bridge.open(configured, watch=False, embedder=embedder, indexing=indexing) as bridge:
                 listener = bind("127.0.0.1", 0)
                 config = uvicorn.Config(
                     create_app(bridge), loop="none", http=LimitedProtocol, log_config=None, access_log=False
@@ -187,7 +185,7 @@ def live(
     thread = threading.Thread(target=lambda: loop.run_until_complete(serve()), daemon=True)
     thread.start()
     try:
-        assert is_ready.wait(PATIENCE)
+        assert is_ready.wait(TIMEOUT_SECONDS)
         if box.error is not None:
             raise box.error
         assert box.live is not None
@@ -196,7 +194,7 @@ def live(
         if box.live is not None and box.server is not None:
             box.live.http.close()
             box.server.should_exit = True
-        thread.join(PATIENCE)
+        thread.join(TIMEOUT_SECONDS)
         loop.close()
 
 

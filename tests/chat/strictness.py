@@ -1,4 +1,4 @@
-"""What OpenAI's own servers refuse: a request that passes here passes there."""
+"""Rejects the requests that OpenAI's servers reject."""
 
 import re
 from typing import Any
@@ -9,7 +9,7 @@ _ROLES = {"system", "developer", "user", "assistant", "tool"}
 
 
 def problem_of(body: Json) -> tuple[str, str] | None:
-    """The field and the reason of a refusal; None where there is none."""
+    """Return the field and the reason of the rejection, or None if the request is valid."""
     return _of_fields(body) or _of_messages(body.get("messages")) or _of_tools(body)
 
 
@@ -27,8 +27,8 @@ def _of_messages(messages: Any) -> tuple[str, str] | None:
     if not isinstance(messages, list) or not messages:
         return "messages", "[] is too short - 'messages'"
     open_calls: list[str] = []
-    for place, message in enumerate(messages):
-        where, role = f"messages[{place}]", message.get("role")
+    for index, message in enumerate(messages):
+        where, role = f"messages[{index}]", message.get("role")
         if role not in _ROLES:
             return where, f"Invalid value: '{role}'"
         if role == "tool":

@@ -1,4 +1,4 @@
-"""Bad requests are refused in OpenAI's shape, and harm nobody else."""
+"""Bad requests are refused in OpenAI's format, and do not affect other requests."""
 
 import asyncio
 import json
@@ -44,7 +44,7 @@ def is_openai_error(response: httpx.Response) -> bool:
 
 
 @pytest.mark.parametrize("kind", BAD)
-def test_a_bad_request_is_refused_in_the_one_shape(bridge_server: Live, kind: str, is_stream: bool) -> None:
+def test_a_bad_request_is_refused_in_openais_format(bridge_server: Live, kind: str, is_stream: bool) -> None:
     body = BAD[kind]
     if isinstance(body, dict):
         body = json.dumps({**body, "stream": is_stream}).encode()
@@ -54,13 +54,13 @@ def test_a_bad_request_is_refused_in_the_one_shape(bridge_server: Live, kind: st
     assert "Traceback" not in response.text
 
 
-def test_a_model_that_nobody_serves(bridge_server: Live) -> None:
+def test_an_unknown_model_is_refused(bridge_server: Live) -> None:
     response = bridge_server.post("gpt-9")
     assert (response.status_code, response.json()["error"]["code"]) == (404, "model_not_found")
     assert is_openai_error(response)
 
 
-def test_a_body_of_nine_megabytes(bridge_server: Live, upstream: Upstream) -> None:
+def test_a_body_of_nine_megabytes_is_refused(bridge_server: Live, upstream: Upstream) -> None:
     model = upstream.play(Step(text="Hi."))
     response = bridge_server.post(model, "x" * 9 * 1024 * 1024)
     assert response.status_code == 413
@@ -71,7 +71,7 @@ def test_a_body_of_nine_megabytes(bridge_server: Live, upstream: Upstream) -> No
 @pytest.mark.parametrize(
     ("method", "path", "status"), [("GET", "/v1/chat/completions", 405), ("POST", "/v1/none", 404)]
 )
-def test_what_is_not_there_below_v1_is_told_in_the_one_shape(
+def test_unknown_routes_below_v1_are_refused_in_openais_format(
     bridge_server: Live, method: str, path: str, status: int
 ) -> None:
     response = bridge_server.http.request(method, path, json={})
@@ -80,8 +80,10 @@ def test_what_is_not_there_below_v1_is_told_in_the_one_shape(
 
 
 @pytest.mark.slow
-def test_bad_requests_and_broken_upstreams_harm_no_other_request(bridge_server: Live, upstream: Upstream) -> None:
-    """A hundred at once, most of them bad in some way; the good ones get their own answers."""
+def test_bad_requests_and_broken_upstreams_do_not_affect_other_requests(
+    bridge_server: Live, upstream: Upstream
+) -> None:
+    """Send a hundred requests concurrently, most of them bad; each good one gets its own answer."""
 
     async def good(client: httpx.AsyncClient, number: int) -> None:
         model = upstream.play(
@@ -91,11 +93,11 @@ def test_bad_requests_and_broken_upstreams_harm_no_other_request(bridge_server: 
         body = request_of(model, stream=bool(number % 2))
         text = (await client.post("/v1/chat/completions", json=body)).text
         if number % 2:
-            pieces = [json.loads(line[6:]) for line in text.split("\n\n") if line.startswith("data: {")]
-            said = "".join(piece["choices"][0]["delta"].get("content", "") for piece in pieces)
+            chunks = [json.loads(line[6:]) for line in text.split("\n\n") if line.startswith("data: {")]
+            content = "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks)
         else:
-            said = json.loads(text)["choices"][0]["message"]["content"]
-        assert said == f"It is {number}."
+            content = json.loads(text)["choices"][0]["message"]["content"]
+        assert content == f"It is {number}."
 
     async def bad(client: httpx.AsyncClient, number: int) -> None:
         kind = list(BAD)[number % len(BAD)]
@@ -107,23 +109,23 @@ def test_bad_requests_and_broken_upstreams_harm_no_other_request(bridge_server: 
         text = (await client.post("/v1/chat/completions", json=request_of(model, stream=True))).text
         assert "upstream_cut" in text
 
-    async def leaving(client: httpx.AsyncClient, number: int) -> None:
+    async def disconnect(client: httpx.AsyncClient, number: int) -> None:
         model = upstream.play(Step(text="never", hang_after=2))
         async with client.stream("POST", "/v1/chat/completions", json=request_of(model, stream=True)) as response:
             assert response.status_code == 200
 
-    async def all_at_once() -> None:
+    async def send_all() -> None:
         limits = httpx.Limits(max_connections=100)
         async with httpx.AsyncClient(base_url=bridge_server.url, timeout=30, trust_env=False, limits=limits) as client:
-            work = [(kind, number) for number in range(25) for kind in (good, bad, broken, leaving)]
+            work = [(kind, number) for number in range(25) for kind in (good, bad, broken, disconnect)]
             random.Random(7).shuffle(work)
             await asyncio.gather(*(kind(client, number) for kind, number in work))
 
-    asyncio.run(all_at_once())
+    asyncio.run(send_all())
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"])
-def test_a_body_that_calls_itself_something_else_than_json_is_refused(
+def test_a_body_with_another_content_type_than_json_is_refused(
     bridge_server: Live, upstream: Upstream, kind: str
 ) -> None:
     body = json.dumps(request_of(upstream.play(Step(text="Hi."))))
@@ -134,6 +136,6 @@ def test_a_body_that_calls_itself_something_else_than_json_is_refused(
         assert bridge_server.http.post(path, content=body, headers=good).status_code == 200
 
 
-def test_a_number_that_is_too_large_for_one_is_refused(bridge_server: Live, upstream: Upstream) -> None:
+def test_a_number_too_large_for_a_float_is_refused(bridge_server: Live, upstream: Upstream) -> None:
     body = json.dumps(request_of(upstream.play(Step(text="Hi.")), temperature=1)).replace("1}", "1e400}")
     assert bridge_server.http.post("/v1/chat/completions", content=body).status_code == 400

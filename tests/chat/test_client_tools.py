@@ -1,4 +1,4 @@
-"""A client's own tools come back to it as calls, beside ours or alone."""
+"""Calls of a client's own tools are returned to the client, with and without calls of our tools."""
 
 import json
 from typing import Any
@@ -18,18 +18,18 @@ def tool(name: str, **more: Any) -> Json:
     return {"type": "function", "function": {"name": name, "parameters": schema, **more}}
 
 
-def answers(calls: list[Json]) -> list[Json]:
+def results(calls: list[Json]) -> list[Json]:
     return [{"role": "tool", "tool_call_id": one["id"], "content": f"sunny {one['id']}"} for one in calls]
 
 
-def said_by(answer: Json) -> Json:
+def message_of(answer: Json) -> Json:
     return {"role": "assistant", "content": answer["content"] or None, "tool_calls": answer["tool_calls"]}
 
 
 USER = {"role": "user", "content": "How is the weather?"}
 
 
-def test_a_call_of_the_client_comes_back_with_its_id_and_its_bytes(
+def test_a_call_of_a_client_tool_is_returned_with_its_id_and_unchanged_arguments(
     bridge_server: Live, upstream: Upstream, is_stream: bool
 ) -> None:
     made = [call("get_weather", WRITTEN, "call_w"), call("get_weather", WRITTEN, "call_v")]
@@ -38,12 +38,12 @@ def test_a_call_of_the_client_comes_back_with_its_id_and_its_bytes(
     assert (answer["content"], answer["finish_reason"], answer["tool_calls"]) == ("Looking.", "tool_calls", made)
     assert answer["x_bridge"]["stopCause"] == "client_tools"
     assert tool("get_weather", strict=True) == upstream.bodies(model)[0]["tools"][-1]
-    again = [USER, said_by(answer), *answers(made)]
+    again = [USER, message_of(answer), *results(made)]
     assert bridge_server.answer(is_stream, model, again, tools=[tool("get_weather")])["content"] == "Sunny."
     assert upstream.bodies(model)[1]["messages"][1:] == again
 
 
-def test_a_turn_with_calls_for_both_is_whole_again_when_the_client_comes_back(
+def test_a_turn_with_our_calls_and_the_clients_is_restored_when_the_client_sends_its_results(
     bridge_server: Live, upstream: Upstream, is_stream: bool
 ) -> None:
     sum_, weather, time_ = call("calculate", {"expression": "6*7"}), call("get_weather", WRITTEN), call("datetime")
@@ -53,7 +53,7 @@ def test_a_turn_with_calls_for_both_is_whole_again_when_the_client_comes_back(
     )
     first = bridge_server.answer(is_stream, model, [USER], tools=[tool("get_weather")])
     assert (first["finish_reason"], first["tool_calls"], first["x_bridge"]["calls"]) == ("tool_calls", [weather], 2)
-    again = [USER, said_by(first), *answers([weather])]
+    again = [USER, message_of(first), *results([weather])]
     second = bridge_server.answer(is_stream, model, again, tools=[tool("get_weather")])
     assert second["content"].startswith("42 / ")
     assert second["content"].endswith(f"sunny {weather['id']}")
@@ -64,7 +64,7 @@ def test_a_turn_with_calls_for_both_is_whole_again_when_the_client_comes_back(
     assert upstream.bodies(model)[2]["messages"][2:6] == sent[2:6]
 
 
-def test_our_tools_before_and_after_those_of_the_client(
+def test_our_tools_can_be_called_before_and_after_those_of_the_client(
     bridge_server: Live, upstream: Upstream, is_stream: bool
 ) -> None:
     weather = call("get_weather", WRITTEN)
@@ -72,12 +72,12 @@ def test_our_tools_before_and_after_those_of_the_client(
     model = upstream.play(sum_, Step(calls=[weather]), sum_, Step(text="Done."))
     first = bridge_server.answer(is_stream, model, [USER], tools=[tool("get_weather")])
     assert (first["tool_calls"], first["x_bridge"]["turns"]) == ([weather], 2)
-    again = [USER, said_by(first), *answers([weather])]
+    again = [USER, message_of(first), *results([weather])]
     assert bridge_server.answer(is_stream, model, again, tools=[tool("get_weather")])["content"] == "Done."
 
 
-def test_two_clients_with_the_same_call_ids_do_not_meet(bridge_server: Live, upstream: Upstream) -> None:
-    """Some servers count their calls from 0 in every conversation."""
+def test_two_clients_with_the_same_call_ids_are_separated(bridge_server: Live, upstream: Upstream) -> None:
+    """Some model servers number calls from 0 in every conversation."""
 
     def ask(secret: str, *, mixed: bool) -> tuple[str, Json]:
         ours = [call("calculate", {"expression": secret}, "call_0")] if mixed else []
@@ -87,12 +87,12 @@ def test_two_clients_with_the_same_call_ids_do_not_meet(bridge_server: Live, ups
 
     _, _ = ask("123456789", mixed=True)
     model, answer = ask("2", mixed=False)
-    again = [USER, said_by(answer), *answers(answer["tool_calls"])]
+    again = [USER, message_of(answer), *results(answer["tool_calls"])]
     bridge_server.answer(False, model, again, tools=[tool("get_weather")])
     assert "123456789" not in json.dumps(upstream.bodies(model))
 
 
-def test_a_client_wins_its_tools_names(bridge_server: Live, upstream: Upstream, is_stream: bool) -> None:
+def test_a_client_tool_replaces_ours_of_the_same_name(bridge_server: Live, upstream: Upstream, is_stream: bool) -> None:
     made = call("calculate", {"city": "x"})
     model = upstream.play(Step(calls=[made]))
     answer = bridge_server.answer(is_stream, model, [USER], tools=[tool("calculate")])
@@ -103,13 +103,13 @@ def test_a_client_wins_its_tools_names(bridge_server: Live, upstream: Upstream, 
 
 
 @pytest.mark.parametrize("choice", ["auto", "required", {"type": "function", "function": {"name": "get_weather"}}])
-def test_a_choice_of_the_client_reaches_the_model(bridge_server: Live, upstream: Upstream, choice: Any) -> None:
+def test_the_tool_choice_of_the_client_reaches_the_model(bridge_server: Live, upstream: Upstream, choice: Any) -> None:
     model = upstream.play(Step(calls=[call("get_weather", WRITTEN)]))
     bridge_server.ask(model, [USER], tools=[tool("get_weather")], tool_choice=choice)
     assert upstream.bodies(model)[0]["tool_choice"] == choice
 
 
-def test_no_tools_are_offered_where_the_client_wants_none(
+def test_our_tools_are_not_offered_if_the_tool_choice_is_none(
     bridge_server: Live, upstream: Upstream, is_stream: bool
 ) -> None:
     model = upstream.play(Step(text="Hi."))
@@ -121,7 +121,7 @@ def test_no_tools_are_offered_where_the_client_wants_none(
 
 
 @pytest.mark.parametrize("kind", ["schema", "text"])
-def test_a_client_gets_proper_calls_from_a_model_that_knows_none(
+def test_a_client_gets_tool_calls_from_a_model_without_native_tool_calls(
     bridge_server: Live, upstream: Upstream, is_stream: bool, kind: str
 ) -> None:
     name = "action" if kind == "schema" else "name"
@@ -134,11 +134,11 @@ def test_a_client_gets_proper_calls_from_a_model_that_knows_none(
     assert (answer["content"], answer["finish_reason"]) == ("", "tool_calls")
     [made] = answer["tool_calls"]
     assert (made["function"]["name"], json.loads(made["function"]["arguments"])) == ("get_weather", {"city": "上海"})
-    again = [USER, said_by(answer), *answers([made])]
+    again = [USER, message_of(answer), *results([made])]
     assert bridge_server.answer(is_stream, model, again, tools=[tool("get_weather")])["content"] == "Sunny."
 
 
-def test_tools_beyond_what_upstreams_take_are_refused(bridge_server: Live, upstream: Upstream) -> None:
+def test_more_tools_than_upstreams_accept_are_refused(bridge_server: Live, upstream: Upstream) -> None:
     model = upstream.play(Step(text="Hi."))
     for count in (121, 10_000):
         refused = bridge_server.post(model, tools=[tool(f"f{number}") for number in range(count)])
@@ -148,7 +148,7 @@ def test_tools_beyond_what_upstreams_take_are_refused(bridge_server: Live, upstr
 
 
 @pytest.mark.requirement("G5")
-def test_turns_of_ours_before_the_clients_are_not_forgotten(
+def test_turns_with_our_calls_before_a_client_call_are_restored(
     bridge_server: Live, upstream: Upstream, is_stream: bool
 ) -> None:
     tool = {"type": "function", "function": {"name": "zeta", "parameters": {"type": "object"}}}
@@ -160,9 +160,9 @@ def test_turns_of_ours_before_the_clients_are_not_forgotten(
     user = {"role": "user", "content": "go"}
     first = bridge_server.answer(is_stream, model, [user], tools=[tool])
     assert [one["function"]["name"] for one in first["tool_calls"]] == ["zeta"]
-    said = {"role": "assistant", "content": None, "tool_calls": first["tool_calls"]}
+    message = {"role": "assistant", "content": None, "tool_calls": first["tool_calls"]}
     result = {"role": "tool", "tool_call_id": first["tool_calls"][0]["id"], "content": "zeta says hi"}
-    bridge_server.answer(is_stream, model, [user, said, result], tools=[tool])
+    bridge_server.answer(is_stream, model, [user, message, result], tools=[tool])
     before, after = (body["messages"] for body in upstream.bodies(model)[1:])
     assert after[: len(before)] == before
-    assert [message["role"] for message in after[len(before) :]] == ["assistant", "tool"]
+    assert [one["role"] for one in after[len(before) :]] == ["assistant", "tool"]

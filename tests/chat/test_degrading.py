@@ -1,4 +1,4 @@
-"""When a part is down the others go on, and the model hears a clear word."""
+"""If one component is down, the others continue to work, and the model gets a clear error."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ def results(upstream: Upstream, model: str) -> list[str]:
     return [str(message["content"]) for message in upstream.bodies(model)[-1]["messages"] if message["role"] == "tool"]
 
 
-def test_without_walls_built_ins_and_direct_skills_go_on(
+def test_built_in_tools_and_direct_skills_work_without_a_sandbox(
     upstream: Upstream, embedder: Embedder, tmp_path: Path
 ) -> None:
     with live(tmp_path / "data", upstream, embedder, sandbox_backend="plain") as server:
@@ -37,7 +37,7 @@ def test_without_walls_built_ins_and_direct_skills_go_on(
     assert "# The instructions" in read
 
 
-def test_without_vectors_keywords_are_searched_and_named_skills_go_on(upstream: Upstream, tmp_path: Path) -> None:
+def test_keyword_search_and_named_skills_work_without_embeddings(upstream: Upstream, tmp_path: Path) -> None:
     settings = {"embedding": "openai", "embedding_base_url": "http://127.0.0.1:9/v1", "embedding_model": "none"}
     with live(tmp_path / "data", upstream, None, indexing="background", **settings) as server:
         server.install("runner", ECHO, description="Runs around the block.")

@@ -1,4 +1,4 @@
-"""What is found on the way: deferred tools, skills as functions, and what a good run teaches the search."""
+"""Deferred tools, found skills as functions, and search results learned from successful runs."""
 
 import json
 from collections.abc import Iterator
@@ -45,7 +45,7 @@ def names(body: Json) -> list[str]:
 
 # ------------------------------------------------------------------------------------------------------ deferred tools
 @pytest.mark.requirement("G5")
-def test_deferred_tools_are_sent_when_they_are_found(server: Live, upstream: Upstream, is_stream: bool) -> None:
+def test_deferred_tools_are_sent_once_they_are_found(server: Live, upstream: Upstream, is_stream: bool) -> None:
     model = upstream.play(
         Step(calls=[SEARCH]), Step(calls=[call("get_weather", {"place": "Bern"}, "w1")]), Step(text="Sunny.")
     )
@@ -53,14 +53,12 @@ def test_deferred_tools_are_sent_when_they_are_found(server: Live, upstream: Ups
     assert [one["function"]["name"] for one in answer["tool_calls"]] == ["get_weather"]
     first, second = upstream.bodies(model)
     assert not {"get_weather", "book_room"} & set(names(first))
-    assert second["tools"] == [*first["tools"], WEATHER]  # nothing moved, and no mark that an upstream does not know
+    assert second["tools"] == [*first["tools"], WEATHER]  # the order is unchanged, and defer_loading is removed
     assert "get_weather" in second["messages"][-1]["content"]
 
 
 @pytest.mark.requirement("G5")
-def test_a_deferred_tool_that_was_called_stays_with_the_conversation(
-    server: Live, upstream: Upstream, is_stream: bool
-) -> None:
+def test_a_deferred_tool_that_was_called_or_chosen_is_sent(server: Live, upstream: Upstream, is_stream: bool) -> None:
     model = upstream.play(Step(text="Sunny."))
     made = call("get_weather", {"place": "Bern"}, "w2")
     messages = [
@@ -74,16 +72,16 @@ def test_a_deferred_tool_that_was_called_stays_with_the_conversation(
     assert names(upstream.bodies(model)[1])[-1] == "book_room"
 
 
-def test_deferred_tools_are_all_sent_where_nobody_could_look_for_them(server: Live, upstream: Upstream) -> None:
+def test_all_deferred_tools_are_sent_if_the_model_cannot_search_for_them(server: Live, upstream: Upstream) -> None:
     model = upstream.play(Step(text="Hi."))
     own = tool("search_skills", "The client's own search.")
     server.ask(model, tools=[own, *DEFERRED])
     assert names(upstream.bodies(model)[0])[-3:] == ["search_skills", "get_weather", "book_room"]
     server.ask(model, tools=DEFERRED, x_bridge={"tools": False})
-    assert upstream.bodies(model)[1]["tools"] == DEFERRED  # as they came: nothing here is ours
+    assert upstream.bodies(model)[1]["tools"] == DEFERRED  # unchanged, since our tools are off
 
 
-def test_there_may_be_many_deferred_tools_and_not_any_number(server: Live, upstream: Upstream) -> None:
+def test_the_number_of_deferred_tools_is_limited(server: Live, upstream: Upstream) -> None:
     model = upstream.play(Step(calls=[SEARCH]), Step(text="Hi."))
     many = [tool(f"t{number}", f"Weather of kind {number}.") | {"defer_loading": True} for number in range(900)]
     server.ask(model, tools=many)
@@ -107,11 +105,11 @@ def test_there_may_be_many_deferred_tools_and_not_any_number(server: Live, upstr
         ("place", ["book_room", "get_weather"]),
     ],
 )
-def test_deferred_tools_are_found_by_their_words_in_either_language(query: str, found: list[str]) -> None:
+def test_deferred_tools_are_found_by_words_in_english_and_chinese(query: str, found: list[str]) -> None:
     assert sorted(DeferredTools(DEFERRED).find(query)) == found
 
 
-def test_odd_tools_are_looked_for_as_well() -> None:
+def test_tools_with_unusual_definitions_can_be_searched() -> None:
     parameters: list[Any] = [None, [], {}]
     for one in [{"type": "function", "function": {"name": "x", "parameters": own}} for own in parameters]:
         assert DeferredTools([one | {"defer_loading": True}]).find("x") in (["x"], [])
@@ -121,9 +119,7 @@ def test_odd_tools_are_looked_for_as_well() -> None:
 
 # -------------------------------------------------------------------------------------------------- skills as functions
 @pytest.mark.requirement("G5")
-def test_found_skills_become_functions_where_the_client_wants_it(
-    server: Live, upstream: Upstream, is_stream: bool
-) -> None:
+def test_found_skills_become_functions_on_request(server: Live, upstream: Upstream, is_stream: bool) -> None:
     model = upstream.play(
         Step(calls=[call("search_skills", {"query": "tell me the tides"})]),
         Step(calls=[call("skill__tides", {"place": "Brest"})]),
@@ -143,20 +139,20 @@ def test_found_skills_become_functions_where_the_client_wants_it(
     assert second == third == fourth
 
 
-def test_a_functions_flag_that_is_none_is_refused(server: Live, upstream: Upstream) -> None:
+def test_an_invalid_functions_flag_is_refused(server: Live, upstream: Upstream) -> None:
     response = server.post(upstream.play(Step(text="Hi.")), x_bridge={"functions": "yes"})
     assert (response.status_code, response.json()["error"]["param"]) == (400, "x_bridge.functions")
 
 
 # -------------------------------------------------------------------------------------------------------------- lessons
-def known_by(server: Live, query: str) -> list[str]:
-    """The skills that a request finds because of what was done before."""
+def found_by_past_use(server: Live, query: str) -> list[str]:
+    """The skills that a query finds because of past use."""
     found = server.do(server.bridge.retrieval.find_relevant_skills(query, limit=5))
     return [hit.name for hit in found if hit.why.past_use > 0]
 
 
 @pytest.mark.requirement("E11")
-def test_a_run_that_did_its_work_is_found_the_next_time_by_the_same_words(
+def test_a_skill_that_ran_successfully_is_found_by_the_same_words_next_time(
     server: Live, upstream: Upstream, is_stream: bool
 ) -> None:
     words = "刷一下那个玩意儿" if is_stream else "frobnicate my quux"
@@ -166,11 +162,11 @@ def test_a_run_that_did_its_work_is_found_the_next_time_by_the_same_words(
         Step(text="Done."),
     )
     server.answer(is_stream, model, words)
-    wait_until(lambda: "git-commit" in known_by(server, words))
+    wait_until(lambda: "git-commit" in found_by_past_use(server, words))
 
 
 @pytest.mark.requirement("E11")
-def test_a_run_that_failed_teaches_nothing(server: Live, upstream: Upstream) -> None:
+def test_a_failed_run_does_not_affect_the_search(server: Live, upstream: Upstream) -> None:
     words = "defenestrate the gizmo"
     model = upstream.play(
         Step(calls=[call("run_skill", {"name": "boom"})]),
@@ -179,4 +175,4 @@ def test_a_run_that_failed_teaches_nothing(server: Live, upstream: Upstream) -> 
     )
     server.ask(model, words)
     server.do(server.bridge.chat._deps.lessons.close())
-    assert known_by(server, words) == []
+    assert found_by_past_use(server, words) == []

@@ -1,4 +1,4 @@
-"""While nothing is said for a while, the stream says that it is not dead."""
+"""A silent stream sends keep-alive comments."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -14,7 +14,7 @@ from tests.chat.upstream import Step, Upstream, call
 
 
 @pytest.mark.requirement("G1")
-def test_a_stream_that_waits_is_kept_alive_by_comments(
+def test_a_stream_that_waits_sends_keep_alive_comments(
     bridge_server: Live, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(endpoint, "KEEP_ALIVE_SECONDS", 0.05)
@@ -25,20 +25,20 @@ def test_a_stream_that_waits_is_kept_alive_by_comments(
 
 
 @pytest.mark.anyio
-async def test_no_sign_of_life_follows_the_end() -> None:
+async def test_no_keep_alive_comment_follows_the_end() -> None:
     sent: list[Message] = []
 
     async def send(message: Message) -> None:
         sent.append(message)
 
-    told = endpoint.Reply(send, "mine")
+    response = endpoint.Reply(send, "mine")
 
     async def events() -> AsyncGenerator[Event, None]:
         yield PassedThrough(chunks=[{"choices": []}])
-        told._last_sent = -endpoint.KEEP_ALIVE_SECONDS
-        told._check_keep_alive()  # the clock strikes just when all is said
+        response._last_sent = -endpoint.KEEP_ALIVE_SECONDS
+        response._check_keep_alive()  # the timer fires just after the last event
 
     request = read_request({"messages": [{"role": "user", "content": "hello"}], "stream": True})
-    await told.stream(request, events())
+    await response.stream(request, events())
     await asyncio.sleep(0)
     assert sent[-1]["body"] == b"data: [DONE]\n\n"

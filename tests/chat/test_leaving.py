@@ -1,4 +1,4 @@
-"""A client that goes away takes everything with it: the upstream's answer and the skill that runs."""
+"""When a client disconnects, the request to the upstream and the running skill are cancelled."""
 
 import contextlib
 import json
@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from apexbridge.retrieval.embedders.embedder import Embedder
-from tests.chat.live import PATIENCE, Live, live, request_of
+from tests.chat.live import TIMEOUT_SECONDS, Live, live, request_of
 from tests.chat.upstream import Step, Upstream, call
 from tests.waiting import wait_until
 
@@ -31,18 +31,18 @@ def server(upstream: Upstream, embedder: Embedder, tmp_path_factory: pytest.Temp
 
 
 @contextlib.contextmanager
-def asking(server: Live, model: str, **fields: object) -> Iterator[None]:
-    """A request whose client waits for an answer until the block ends, and is gone then."""
+def request_until_disconnect(server: Live, model: str, **fields: object) -> Iterator[None]:
+    """Send a request whose client disconnects at the end of the block."""
     address = urlsplit(server.url)
     body = json.dumps(request_of(model, **fields)).encode()
     head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: {address.netloc}\r\ncontent-type: application/json\r\n"
-    with socket.create_connection((address.hostname or "", address.port or 0), PATIENCE) as connection:
+    with socket.create_connection((address.hostname or "", address.port or 0), TIMEOUT_SECONDS) as connection:
         connection.sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
         yield
 
 
 def sleepers() -> list[str]:
-    """Processes of this machine that the skill has become."""
+    """The ids of the skill's processes."""
     found = []
     for folder in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
@@ -57,19 +57,19 @@ def running(server: Live) -> bool:
 
 
 @pytest.mark.parametrize("more", [{}, {"x_bridge": {"tools": False}}], ids=["loop", "plain"])
-def test_the_upstreams_answer_ends_with_the_client(
+def test_a_disconnect_cancels_the_request_to_the_upstream(
     server: Live, upstream: Upstream, is_stream: bool, more: dict[str, object]
 ) -> None:
     model = upstream.play(Step(text="a text that never ends", hang_after=3 if is_stream else -1))
-    with asking(server, model, stream=is_stream, **more):
+    with request_until_disconnect(server, model, stream=is_stream, **more):
         wait_until(lambda: bool(upstream.seen(model)))
     wait_until(lambda: upstream.seen(model)[0].is_over)
-    assert upstream.seen(model)[0].was_left
+    assert upstream.seen(model)[0].was_disconnected
 
 
-def test_a_skill_that_runs_ends_with_the_client(server: Live, upstream: Upstream, is_stream: bool) -> None:
+def test_a_disconnect_cancels_a_running_skill(server: Live, upstream: Upstream, is_stream: bool) -> None:
     model = upstream.play(Step(text="Wait.", calls=[call("run_skill", {"name": NAME})]), Step(text="Never."))
-    with asking(server, model, stream=is_stream):
+    with request_until_disconnect(server, model, stream=is_stream):
         wait_until(lambda: running(server))
         wait_until(lambda: bool(sleepers()))
     wait_until(lambda: not running(server))
@@ -78,19 +78,19 @@ def test_a_skill_that_runs_ends_with_the_client(server: Live, upstream: Upstream
     assert server.ask(upstream.play(Step(text="Still here.")))["choices"][0]["message"]["content"] == "Still here."
 
 
-def test_a_client_that_leaves_between_two_attempts_ends_them(server: Live, upstream: Upstream) -> None:
+def test_a_disconnect_between_two_attempts_prevents_the_second(server: Live, upstream: Upstream) -> None:
     model = upstream.play(Step(status=429, body={"error": {}}, headers={"retry-after": "15"}), Step(text="Never."))
-    with asking(server, model):
+    with request_until_disconnect(server, model):
         wait_until(lambda: bool(upstream.seen(model)))
     assert server.ask(upstream.play(Step(text="Still here.")))["choices"][0]["message"]["content"] == "Still here."
     assert len(upstream.seen(model)) == 1
 
 
-def test_nothing_is_left_of_those_who_went(server: Live, upstream: Upstream) -> None:
+def test_many_disconnects_cancel_all_requests_to_the_upstream(server: Live, upstream: Upstream) -> None:
     models = [upstream.play(Step(text="a text", hang_after=2)) for _ in range(50)]
     with contextlib.ExitStack() as stack:
         for model in models:
-            stack.enter_context(asking(server, model, stream=True))
+            stack.enter_context(request_until_disconnect(server, model, stream=True))
         wait_until(lambda: all(upstream.seen(model) for model in models))
     wait_until(lambda: all(upstream.seen(model)[0].is_over for model in models))
-    assert all(upstream.seen(model)[0].was_left for model in models)
+    assert all(upstream.seen(model)[0].was_disconnected for model in models)

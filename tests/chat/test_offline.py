@@ -1,4 +1,4 @@
-"""Without an upstream there is still an answer, over the same loop and the same tools."""
+"""The offline planner answers without an upstream, with the same loop and tools."""
 
 import logging
 from collections.abc import Iterator
@@ -48,40 +48,42 @@ def answer_to(server: Live, text: Any, is_stream: bool = False, **more: Any) -> 
         ("", "nothing"),
     ],
 )
-def test_it_does_what_it_can_and_says_what_it_is(server: Live, text: str, words: str, is_stream: bool) -> None:
+def test_the_planner_uses_tools_and_says_that_it_is_not_a_language_model(
+    server: Live, text: str, words: str, is_stream: bool
+) -> None:
     assert words in answer_to(server, text, is_stream)
 
 
-def test_any_model_is_answered_by_it_where_there_is_no_upstream(server: Live) -> None:
+def test_any_model_name_is_answered_by_the_planner_if_there_is_no_upstream(server: Live) -> None:
     assert "42" in server.ask("gpt-5", "6*7")["choices"][0]["message"]["content"]
     assert [model["id"] for model in server.http.get("/v1/models").json()["data"]] == ["apex-offline"]
 
 
-def test_it_stays_within_what_the_client_allows(server: Live) -> None:
+def test_the_planner_uses_no_tools_if_the_client_forbids_them(server: Live) -> None:
     for more in ({"x_bridge": {"tools": False}}, {"tool_choice": "none"}):
-        told = server.post("apex-offline", "6*7", **more).raise_for_status().json()
-        assert "42" not in told["choices"][0]["message"]["content"]
+        completion = server.post("apex-offline", "6*7", **more).raise_for_status().json()
+        assert "42" not in completion["choices"][0]["message"]["content"]
 
 
-def test_odd_conversations_are_answered_too(server: Live) -> None:
-    said = {"role": "assistant", "content": None, "tool_calls": [call("f", {}, "c")]}
-    done = {"role": "tool", "tool_call_id": "c", "content": [{"type": "text", "text": "7"}]}
-    parts = {"role": "user", "content": [{"type": "text", "text": "6*7"}, {"type": "image_url"}]}
+def test_unusual_conversations_are_answered(server: Live) -> None:
+    calling = {"role": "assistant", "content": None, "tool_calls": [call("f", {}, "c")]}
+    result = {"role": "tool", "tool_call_id": "c", "content": [{"type": "text", "text": "7"}]}
+    user = {"role": "user", "content": [{"type": "text", "text": "6*7"}, {"type": "image_url"}]}
     tools = [{"type": "function", "function": {"name": "f"}}, {"type": "web_search"}]
-    assert "42" in answer_to(server, [parts])
-    assert "7" in answer_to(server, [parts, said, done])
-    assert "42" in answer_to(server, [{"role": "system", "content": "x"}, parts], tools=tools)
+    assert "42" in answer_to(server, [user])
+    assert "7" in answer_to(server, [user, calling, result])
+    assert "42" in answer_to(server, [{"role": "system", "content": "x"}, user], tools=tools)
 
 
 @pytest.mark.requirement("G7")
-def test_each_step_is_in_the_log_under_the_id_of_the_request(server: Live, caplog: pytest.LogCaptureFixture) -> None:
+def test_each_step_is_logged_with_the_id_of_the_request(server: Live, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="apexbridge.agent.loop"):
         answer_to(server, "turn this text into capital letters")
-    told = [record.getMessage() for record in caplog.records if record.name == "apexbridge.agent.loop"]
-    ids = {line.split(":")[0] for line in told}
+    lines = [record.getMessage() for record in caplog.records if record.name == "apexbridge.agent.loop"]
+    ids = {line.split(":")[0] for line in lines}
     assert len(ids) == 1
     assert ids.pop().startswith("chat req_")
-    assert [line.split(": ")[1].split(",")[0] for line in told] == [
+    assert [line.split(": ")[1].split(",")[0] for line in lines] == [
         "model apex-offline",
         "search search_skills",
         "model apex-offline",

@@ -1,4 +1,4 @@
-"""What every model is told: the operator's words and the user's own, side by side."""
+"""The system prompt: ours or the operator's, joined with that of the client."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.requirement("G8")
 USER = {"role": "user", "content": "hello"}
 
 
-def test_our_own_words_come_first_where_the_client_says_nothing_to_the_system(
+def test_our_prompt_is_the_first_message_if_the_client_has_no_system_message(
     bridge_server: Live, upstream: Upstream, is_stream: bool
 ) -> None:
     model = upstream.play(Step(text="Hi."))
@@ -22,18 +22,18 @@ def test_our_own_words_come_first_where_the_client_says_nothing_to_the_system(
 
 
 @pytest.mark.parametrize("role", ["system", "developer"])
-def test_our_words_join_those_of_the_client(bridge_server: Live, upstream: Upstream, role: str) -> None:
+def test_our_prompt_is_appended_to_that_of_the_client(bridge_server: Live, upstream: Upstream, role: str) -> None:
     model = upstream.play(Step(text="Hi."))
     second = {"role": "system", "content": "Later."}
     bridge_server.ask(model, [{"role": role, "content": "Be kind."}, USER, second])
-    first, *rest = upstream.bodies(model)[0]["messages"]
+    first, *others = upstream.bodies(model)[0]["messages"]
     assert first == {"role": role, "content": f"Be kind.\n\n{default_prompt()}"}
-    assert rest == [USER, second]
+    assert others == [USER, second]
 
 
 @pytest.mark.parametrize("more", [{}, {"x_bridge": {"tools": False}}], ids=["with our tools", "without"])
 @pytest.mark.parametrize("kind", ["text", "file"])
-def test_an_operators_words_reach_every_model(
+def test_the_prompt_of_the_operator_reaches_every_model(
     upstream: Upstream, embedder: Embedder, tmp_path: Path, kind: str, more: dict[str, object]
 ) -> None:
     (tmp_path / "prompt.md").write_text("Answer in rhymes. 押韵")
@@ -51,7 +51,7 @@ def test_an_operators_words_reach_every_model(
     assert second == [{"role": "system", "content": "Answer in rhymes. 押韵"}, USER]
 
 
-def test_an_operators_words_leave_an_answer_that_passes_as_it_is(
+def test_the_prompt_of_the_operator_does_not_change_a_passed_through_answer(
     upstream: Upstream, embedder: Embedder, tmp_path: Path
 ) -> None:
     with live(tmp_path / "data", upstream, embedder, system_prompt="Answer in rhymes.") as server:
@@ -59,7 +59,9 @@ def test_an_operators_words_leave_an_answer_that_passes_as_it_is(
         assert len(server.ask(model, [USER], n=2, x_bridge={"tools": False})["choices"]) == 2
 
 
-def test_an_operator_can_have_nothing_said(upstream: Upstream, embedder: Embedder, tmp_path: Path) -> None:
+def test_an_empty_prompt_of_the_operator_adds_no_message(
+    upstream: Upstream, embedder: Embedder, tmp_path: Path
+) -> None:
     with live(tmp_path / "data", upstream, embedder, system_prompt="") as server:
         model = upstream.play(Step(text="Hi."))
         server.ask(model, [USER])

@@ -1,4 +1,4 @@
-"""Skills in a conversation: found, read, run; what they do and what goes wrong comes back to the model."""
+"""Skills in a conversation: the model finds, reads and runs them, and gets results and errors."""
 
 import json
 from collections.abc import Iterator
@@ -47,7 +47,7 @@ def server(upstream: Upstream, embedder: Embedder, tmp_path_factory: pytest.Temp
 
 
 def result_of(server: Live, upstream: Upstream, name: str, arguments: Any, is_stream: bool = False, **more: Any) -> str:
-    """What the model is told after a call."""
+    """Return the tool message that the model gets after a call."""
     model = upstream.play(Step(calls=[call(name, arguments)]), Step(text="Done."))
     assert server.answer(is_stream, model, **more)["content"] == "Done."
     message = upstream.bodies(model)[1]["messages"][-1]
@@ -56,9 +56,7 @@ def result_of(server: Live, upstream: Upstream, name: str, arguments: Any, is_st
 
 
 @pytest.mark.requirement("G2")
-def test_a_skill_is_searched_read_and_run_and_then_there_is_an_answer(
-    server: Live, upstream: Upstream, is_stream: bool
-) -> None:
+def test_a_skill_is_searched_read_and_run_before_the_answer(server: Live, upstream: Upstream, is_stream: bool) -> None:
     model = upstream.play(
         Step(calls=[call("search_skills", {"query": "commit my work"})]),
         Step(calls=[call("load_skill", {"name": "git-commit"})]),
@@ -78,16 +76,16 @@ def test_a_skill_is_searched_read_and_run_and_then_there_is_an_answer(
 
 @pytest.mark.requirement("G2")
 @pytest.mark.parametrize("name", ["skill__git-commit", "git-commit"])
-def test_a_skill_that_was_found_can_also_be_called_by_its_own_name(server: Live, upstream: Upstream, name: str) -> None:
+def test_a_skill_can_be_called_by_its_name(server: Live, upstream: Upstream, name: str) -> None:
     assert "echo" in result_of(server, upstream, name, {"message": "x"})
 
 
 @pytest.mark.requirement("G4")
-def test_files_of_a_skill_come_one_by_one_and_on_demand(server: Live, upstream: Upstream) -> None:
-    told = result_of(server, upstream, "load_skill", {"name": "git-commit"})
-    assert "The reference." not in told
-    told = result_of(server, upstream, "load_skill", {"name": "git-commit", "path": "reference.md"})
-    assert "The reference." in told
+def test_files_of_a_skill_are_loaded_one_at_a_time_on_demand(server: Live, upstream: Upstream) -> None:
+    content = result_of(server, upstream, "load_skill", {"name": "git-commit"})
+    assert "The reference." not in content
+    content = result_of(server, upstream, "load_skill", {"name": "git-commit", "path": "reference.md"})
+    assert "The reference." in content
     assert "FILE_NOT_FOUND" in result_of(server, upstream, "load_skill", {"name": "git-commit", "path": "../x"})
 
 
@@ -110,40 +108,42 @@ def test_files_of_a_skill_come_one_by_one_and_on_demand(server: Live, upstream: 
         ("file_read", {"path": "../../etc/passwd"}, ["Error"]),
     ],
 )
-def test_what_goes_wrong_is_told_to_the_model_as_a_failure(
+def test_errors_of_a_call_are_reported_to_the_model(
     server: Live, upstream: Upstream, name: str, arguments: Any, words: list[str]
 ) -> None:
-    told = result_of(server, upstream, name, arguments)
-    assert [word for word in words if word.lower() not in told.lower()] == [], told
-    assert str(server.bridge.settings.data_dir) not in told
+    content = result_of(server, upstream, name, arguments)
+    assert [word for word in words if word.lower() not in content.lower()] == [], content
+    assert str(server.bridge.settings.data_dir) not in content
 
 
 @pytest.mark.requirement("G3")
-def test_a_failure_is_a_failure_for_the_client_too(server: Live, upstream: Upstream) -> None:
+def test_failed_calls_are_marked_in_the_trajectory(server: Live, upstream: Upstream) -> None:
     calls = [call("run_skill", {"name": name}) for name in ("boom", "slow", "git-commit")]
     model = upstream.play(Step(calls=calls), Step(text="Done."))
-    told = server.answer(False, model, x_bridge={"debug": True})["x_bridge"]["trajectory"]
-    assert [step["success"] for step in told if step["kind"] == "tool"] == [False, False, True]
-    assert all(len(step["executionId"]) == 32 for step in told if step["kind"] == "tool")
+    trajectory = server.answer(False, model, x_bridge={"debug": True})["x_bridge"]["trajectory"]
+    assert [step["success"] for step in trajectory if step["kind"] == "tool"] == [False, False, True]
+    assert all(len(step["executionId"]) == 32 for step in trajectory if step["kind"] == "tool")
 
 
 @pytest.mark.requirement("G3")
-def test_long_output_is_cut_in_the_middle_and_says_so(server: Live, upstream: Upstream, is_stream: bool) -> None:
-    told = result_of(server, upstream, "run_skill", {"name": "loud"}, is_stream)
-    assert "truncated" in told
-    assert "begin" in told
-    assert told.rstrip().endswith("end")
-    assert len(told.encode()) < 34 * 1024
+def test_long_output_is_truncated_in_the_middle_with_a_notice(
+    server: Live, upstream: Upstream, is_stream: bool
+) -> None:
+    content = result_of(server, upstream, "run_skill", {"name": "loud"}, is_stream)
+    assert "truncated" in content
+    assert "begin" in content
+    assert content.rstrip().endswith("end")
+    assert len(content.encode()) < 34 * 1024
 
 
 @pytest.mark.requirement("G2")
-def test_skills_that_are_not_for_models_are_not_found_by_them(server: Live, upstream: Upstream) -> None:
+def test_skills_with_model_invocation_disabled_are_not_found(server: Live, upstream: Upstream) -> None:
     assert "hidden" not in result_of(server, upstream, "search_skills", {"query": "find pearls"})
     assert "echo" in result_of(server, upstream, "run_skill", {"name": "hidden"})
 
 
 @pytest.mark.requirement("G2")
-def test_skills_that_the_client_named_are_tools_from_the_beginning(
+def test_skills_named_by_the_client_are_tools_from_the_first_turn(
     server: Live, upstream: Upstream, is_stream: bool
 ) -> None:
     model = upstream.play(Step(calls=[call("skill__picky", {"count": 3})]), Step(text="Done."))
@@ -156,21 +156,23 @@ def test_skills_that_the_client_named_are_tools_from_the_beginning(
 
 
 @pytest.mark.requirement("G7")
-def test_scores_and_reasons_are_shown_to_who_asks(server: Live, upstream: Upstream, is_stream: bool) -> None:
+def test_the_trajectory_with_scores_and_reasons_is_shown_on_request(
+    server: Live, upstream: Upstream, is_stream: bool
+) -> None:
     model = upstream.play(Step(calls=[call("search_skills", {"query": "分析Excel文件"})]), Step(text="Done."))
     assert "trajectory" not in server.answer(is_stream, model)["x_bridge"]
     model = upstream.play(Step(calls=[call("search_skills", {"query": "分析Excel文件"})]), Step(text="Done."))
-    told = server.answer(is_stream, model, x_bridge={"debug": True})["x_bridge"]["trajectory"]
-    assert [step["kind"] for step in told] == ["model", "search", "model"]
-    best = told[1]["results"][0]
+    trajectory = server.answer(is_stream, model, x_bridge={"debug": True})["x_bridge"]["trajectory"]
+    assert [step["kind"] for step in trajectory] == ["model", "search", "model"]
+    best = trajectory[1]["results"][0]
     assert best["name"] == "excel-analysis"
     assert best["score"] >= 0.6
     assert best["why"]
-    assert all(isinstance(step["durationMs"], int) for step in told)
+    assert all(isinstance(step["durationMs"], int) for step in trajectory)
 
 
 @pytest.mark.requirement("G7")
-def test_what_is_done_can_be_watched(server: Live, upstream: Upstream) -> None:
+def test_activity_is_streamed_on_request(server: Live, upstream: Upstream) -> None:
     model = upstream.play(Step(calls=[call("calculate", {"expression": "6*7"}), call("nothing")]), Step(text="Done."))
     streamed = server.stream(model, x_bridge={"activity": True})
     assert streamed.whole()["content"] == "Done."
@@ -183,29 +185,29 @@ def test_what_is_done_can_be_watched(server: Live, upstream: Upstream) -> None:
 
 
 @pytest.mark.requirement("G9")
-def test_hits_cost_little_however_long_their_descriptions_are(server: Live, upstream: Upstream) -> None:
+def test_search_hits_are_short_even_if_their_descriptions_are_long(server: Live, upstream: Upstream) -> None:
     names = [f"pearl-{number}" for number in range(6)]
     many = {f"option_{number}": {"type": "string", "description": "Long. " * 20} for number in range(60)}
-    for place, name in enumerate(names):
-        words = ("寻找珍珠并且打磨它们，" if place % 2 else "Polishes pearls of every kind and size. ") * 40
+    for index, name in enumerate(names):
+        words = ("寻找珍珠并且打磨它们，" if index % 2 else "Polishes pearls of every kind and size. ") * 40
         schema = {"type": "object", "properties": many}
         server.install(name, {"scripts/execute.py": ECHO}, description=words[:1000], parameters=schema)
     try:
-        told = result_of(server, upstream, "search_skills", {"query": "polish pearls 打磨珍珠", "limit": 5})
+        content = result_of(server, upstream, "search_skills", {"query": "polish pearls 打磨珍珠", "limit": 5})
     finally:
         for name in names:
             server.do(server.bridge.skills.uninstall_skill(name))
-    hits = [hit for hit in told.split("\n") if hit[:1].isdigit() or hit.startswith("   ")]
-    starts = [place for place, hit in enumerate(hits) if hit[:1].isdigit()]
-    costs = [tokens("\n".join(hits[a:b])) for a, b in zip(starts, [*starts[1:], len(hits)], strict=True)]
+    lines = [line for line in content.split("\n") if line[:1].isdigit() or line.startswith("   ")]
+    starts = [index for index, line in enumerate(lines) if line[:1].isdigit()]
+    costs = [tokens("\n".join(lines[a:b])) for a, b in zip(starts, [*starts[1:], len(lines)], strict=True)]
     assert len(costs) == 5
     assert max(costs) <= 150
     assert sum(costs) <= 800
-    assert told.count("…") >= 5
+    assert content.count("…") >= 5
 
 
 @pytest.mark.requirement("G2")
-def test_with_a_thousand_skills_the_first_request_is_as_small_as_with_none(
+def test_the_first_request_does_not_grow_with_a_thousand_skills(
     upstream: Upstream, embedder: Embedder, tmp_path: Path
 ) -> None:
     root = tmp_path / "root"
@@ -215,13 +217,13 @@ def test_with_a_thousand_skills_the_first_request_is_as_small_as_with_none(
         model = upstream.play(Step(text="Hi."))
         server.ask(model)
         assert len(server.bridge.tools.list()) >= 1_000
-    told = json.dumps(upstream.bodies(model)[0]["tools"], ensure_ascii=False, separators=(",", ":"))
-    assert tokens(told) <= 1_500
+    sent_tools = json.dumps(upstream.bodies(model)[0]["tools"], ensure_ascii=False, separators=(",", ":"))
+    assert tokens(sent_tools) <= 1_500
     assert "skill-0" not in json.dumps(upstream.bodies(model)[0])
 
 
 @pytest.mark.requirement("G3")
-def test_what_a_skill_allows_holds_while_it_is_followed(server: Live, upstream: Upstream) -> None:
+def test_the_allowed_tools_of_a_skill_apply_within_the_request(server: Live, upstream: Upstream) -> None:
     server.install("strict", allowed_tools=["calculate"], body="# Only sums\n")
     model = upstream.play(
         Step(calls=[call("load_skill", {"name": "strict"})]),
@@ -232,11 +234,11 @@ def test_what_a_skill_allows_holds_while_it_is_followed(server: Live, upstream: 
     refused, done = upstream.bodies(model)[2]["messages"][-2:]
     assert "PERMISSION_DENIED" in refused["content"]
     assert done["content"] == "42"
-    assert "20" in result_of(server, upstream, "datetime", {}), "another request is not bound by it"
+    assert "20" in result_of(server, upstream, "datetime", {}), "other requests are not restricted"
 
 
 @pytest.mark.requirement("G3")
-def test_a_skill_that_is_not_there_is_told_with_what_may_have_been_meant(server: Live, upstream: Upstream) -> None:
+def test_the_error_about_an_unknown_skill_suggests_similar_names(server: Live, upstream: Upstream) -> None:
     assert "Did you mean git-commit?" in result_of(server, upstream, "run_skill", {"name": "git-comit"})
     assert "Did you mean git-commit?" in result_of(server, upstream, "load_skill", {"name": "gitcommit"})
     assert "search_skills finds" in result_of(server, upstream, "run_skill", {"name": "good morning"})

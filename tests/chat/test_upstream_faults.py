@@ -1,4 +1,4 @@
-"""An upstream that fails is a failure that clients can see, never an answer that is cut or empty."""
+"""Failures of an upstream reach the client as errors, never as a truncated or empty answer."""
 
 import json
 import socket
@@ -17,13 +17,13 @@ OURS_OFF = {"x_bridge": {"tools": False}}
 
 
 @pytest.fixture(autouse=True)
-def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_retry_delay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "FIRST_WAIT_SECONDS", 0.001)
 
 
 @pytest.mark.parametrize("more", [{}, OURS_OFF], ids=["loop", "plain"])
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 413, 422, 429])
-def test_a_refusal_keeps_its_status_its_body_and_its_headers(
+def test_a_refusal_is_passed_on_with_its_status_body_and_rate_limit_headers(
     bridge_server: Live, upstream: Upstream, is_stream: bool, status: int, more: Any
 ) -> None:
     headers = {"retry_after": "99", "x_ratelimit_remaining_tokens": "5", "x_internal": "secret", "set_cookie": "a=b"}
@@ -39,7 +39,7 @@ def test_a_refusal_keeps_its_status_its_body_and_its_headers(
     assert len(upstream.seen(model)) == 1
 
 
-def test_a_passing_failure_is_not_seen(bridge_server: Live, upstream: Upstream, is_stream: bool) -> None:
+def test_a_temporary_failure_is_retried(bridge_server: Live, upstream: Upstream, is_stream: bool) -> None:
     model = upstream.play(refusal(429, "slow", retry_after="0"), refusal(500, "oops"), Step(text="Here."))
     assert bridge_server.answer(is_stream, model)["content"] == "Here."
 
@@ -83,7 +83,7 @@ def test_a_passing_failure_is_not_seen(bridge_server: Live, upstream: Upstream, 
         "empty choices",
     ],
 )
-def test_any_failure_has_the_one_shape(
+def test_every_failure_is_reported_in_openais_format(
     bridge_server: Live, upstream: Upstream, is_stream: bool, step: Step, status: int, code: str
 ) -> None:
     response = bridge_server.post(upstream.play(step), stream=is_stream)
@@ -94,9 +94,7 @@ def test_any_failure_has_the_one_shape(
 
 
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
-def test_what_users_say_is_not_sent_where_a_server_points(
-    bridge_server: Live, upstream: Upstream, is_stream: bool, status: int
-) -> None:
+def test_redirects_are_not_followed(bridge_server: Live, upstream: Upstream, is_stream: bool, status: int) -> None:
     elsewhere = f"{upstream.url}/chat/completions?elsewhere"
     model = upstream.play(Step(status=status, headers={"location": elsewhere}, body=b""), Step(text="stolen"))
     response = bridge_server.post(model, stream=is_stream)
@@ -105,30 +103,30 @@ def test_what_users_say_is_not_sent_where_a_server_points(
 
 
 @pytest.mark.parametrize("total", ["NaN", "1e999", "-5", "9" * 400, '"many"'])
-def test_a_count_that_is_none_does_no_harm(bridge_server: Live, upstream: Upstream, total: str) -> None:
+def test_an_invalid_token_count_is_ignored(bridge_server: Live, upstream: Upstream, total: str) -> None:
     whole = '{"choices": [{"message": {"content": "Here."}, "finish_reason": "stop"}], "usage": {"total_tokens": %s}}'
     answer = bridge_server.ask(upstream.play(Step(body=(whole % total).encode())))
     assert answer["choices"][0]["message"]["content"] == "Here."
 
 
 @pytest.mark.parametrize("more", [{}, OURS_OFF], ids=["loop", "plain"])
-@pytest.mark.parametrize("words", ['"\\ud800"', "NaN", "[1]"])
-def test_an_error_in_a_stream_is_told_whatever_it_says(
-    bridge_server: Live, upstream: Upstream, words: str, more: Any
+@pytest.mark.parametrize("message", ['"\\ud800"', "NaN", "[1]"])
+def test_an_error_in_a_stream_is_reported_even_if_its_message_is_invalid(
+    bridge_server: Live, upstream: Upstream, message: str, more: Any
 ) -> None:
-    said = b'data: {"choices": [{"delta": {"content": "a"}}]}\n\n'
-    model = upstream.play(Step(events=[said, b'data: {"error": {"message": %s}}\n\n' % words.encode()]))
-    told = json.loads(bridge_server.stream(model, **more).events[-1])
-    assert isinstance(told["error"]["message"], str)
+    first = b'data: {"choices": [{"delta": {"content": "a"}}]}\n\n'
+    model = upstream.play(Step(events=[first, b'data: {"error": {"message": %s}}\n\n' % message.encode()]))
+    event = json.loads(bridge_server.stream(model, **more).events[-1])
+    assert isinstance(event["error"]["message"], str)
 
 
-def test_more_calls_than_anybody_makes_are_a_failure(bridge_server: Live, upstream: Upstream, is_stream: bool) -> None:
+def test_too_many_calls_in_a_turn_are_a_failure(bridge_server: Live, upstream: Upstream, is_stream: bool) -> None:
     calls = [call("nothing", {}) for _ in range(1_001)]
     answer = bridge_server.post(upstream.play(Step(calls=calls)), stream=is_stream)
     assert "too many calls" in answer.text
 
 
-def test_a_failure_in_a_later_turn_keeps_its_status_where_nothing_was_said(
+def test_a_failure_in_a_later_turn_keeps_its_status_if_no_text_was_sent(
     bridge_server: Live, upstream: Upstream
 ) -> None:
     steps = Step(calls=[call("datetime")]), refusal(400, "context too long", code="context_length_exceeded")
@@ -164,17 +162,19 @@ def test_a_stream_that_breaks_ends_in_an_error(
     assert len(upstream.seen(model)) == 1
 
 
-def test_a_stream_with_nothing_in_it_is_a_failure(bridge_server: Live, upstream: Upstream) -> None:
+def test_an_empty_stream_is_a_failure(bridge_server: Live, upstream: Upstream) -> None:
     response = bridge_server.post(upstream.play(Step(events=[b"data: [DONE]\n\n"])), stream=True)
     assert (response.status_code, response.json()["error"]["code"]) == (502, "upstream_invalid")
 
 
-def test_a_whole_answer_that_is_cut_is_a_failure(bridge_server: Live, upstream: Upstream) -> None:
+def test_a_truncated_whole_answer_is_a_failure(bridge_server: Live, upstream: Upstream) -> None:
     response = bridge_server.post(upstream.play(Step(text="long " * 100, cut_after=0)))
     assert (response.status_code, response.json()["error"]["code"]) == (502, "upstream_cut")
 
 
-def test_an_upstream_that_is_not_there(upstream: Upstream, embedder: Embedder, tmp_path: Path, is_stream: bool) -> None:
+def test_an_unreachable_upstream_is_reported(
+    upstream: Upstream, embedder: Embedder, tmp_path: Path, is_stream: bool
+) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
@@ -188,7 +188,7 @@ def test_an_upstream_that_is_not_there(upstream: Upstream, embedder: Embedder, t
         assert "42" in unreachable.json()["choices"][0]["message"]["content"]
 
 
-def test_a_wrong_key_for_the_upstream_is_told_and_the_key_is_not(
+def test_a_wrong_key_for_the_upstream_is_reported_without_the_key(
     upstream: Upstream, embedder: Embedder, tmp_path: Path
 ) -> None:
     with live(tmp_path / "data", None, embedder, llm_base_url=upstream.url, llm_api_key="wrong-key") as server:

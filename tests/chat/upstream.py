@@ -1,4 +1,4 @@
-"""A model's server for tests: plays steps that a test wrote, is as strict as OpenAI's, and misbehaves when told to."""
+"""A scripted model server: plays the steps of a test, is as strict as OpenAI's, and misbehaves on request."""
 
 import asyncio
 import itertools
@@ -23,25 +23,25 @@ _ids = itertools.count(1)
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One answer, or one way to fail."""
+    """One response or failure of the server."""
 
     text: str = ""
     calls: Sequence[Json] = ()
     finish: str | None = None
     usage: Json | None = field(default_factory=lambda: dict(USAGE))
     fields: Json = field(default_factory=dict)
-    """More fields of the message or of a delta."""
+    """Additional fields of the message or of the first delta."""
     status: int = 200
     body: Any = None
-    """In place of a completion: an object, or bytes as they are."""
+    """Replaces the completion: an object, or raw bytes."""
     headers: Json = field(default_factory=dict)
     events: Sequence[bytes] | None = None
-    """In place of the stream's own events."""
+    """Replaces the events of the stream."""
     delay: float = 0.0
     cut_after: int | None = None
-    """Events after which the connection is torn."""
+    """Number of events after which the connection is aborted."""
     hang_after: int | None = None
-    """Events after which nothing comes any more; -1 hangs before the status."""
+    """Number of events after which the stream hangs; -1 hangs before the status line."""
     quirks: frozenset[str] = frozenset()
     """crlf, comments, no_done, no_space, role_always, empty_first, no_index, no_id, whole_calls, object_arguments,
     interleaved, no_usage, usage_always, plain_json, one_byte."""
@@ -51,7 +51,7 @@ Play = Step | Callable[[Json], Step]
 
 
 def call(name: str, arguments: Any = None, id: str | None = None) -> Json:
-    """A call as a model makes it; arguments that are a text stay as they are."""
+    """Return a tool call of a model. Arguments that are a string are not encoded again."""
     written = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
     id = id or f"call_{next(_ids):08x}"
     return {"id": id, "type": "function", "function": {"name": name, "arguments": written}}
@@ -59,20 +59,20 @@ def call(name: str, arguments: Any = None, id: str | None = None) -> Json:
 
 @dataclass
 class Seen:
-    """A request that came in."""
+    """A received request."""
 
     body: Json
     headers: Json
     raw: bytes
     peer: Any = None
-    """The other end of the connection it came on."""
+    """The peer address of the connection."""
     is_over: bool = False
-    was_left: bool = False
-    """The other side went away before the end."""
+    was_disconnected: bool = False
+    """The client disconnected before the end of the response."""
 
 
 class Upstream:
-    """What the server is told to do, and what it saw; each script has a model name of its own."""
+    """Scripts of the server and the requests it received. Each script has its own model name."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -82,17 +82,15 @@ class Upstream:
         self._numbers = itertools.count(1)
 
     def play(self, *steps: Play, kind: str = "native") -> str:
-        """Have steps answered one after the other, the last one again and again; gives the model's name."""
+        """Script the responses to successive requests; the last step repeats. Returns the model name."""
         model = f"{kind}-{next(self._numbers)}"
         self._plays[model] = list(steps)
         return model
 
     def seen(self, model: str) -> list[Seen]:
-        """The requests for a model."""
         return self._seen[model]
 
     def bodies(self, model: str) -> list[Json]:
-        """What they asked."""
         return [seen.body for seen in self._seen[model]]
 
     # ---------------------------------------------------------------------------------------------------- serving
@@ -113,7 +111,7 @@ class Upstream:
         try:
             return await self._answer(request, body, self._step(model, body))
         except (asyncio.CancelledError, ConnectionError):
-            seen.was_left = True
+            seen.was_disconnected = True
             raise
         finally:
             seen.is_over = True
@@ -134,36 +132,36 @@ class Upstream:
         if step.hang_after == -1:
             await asyncio.sleep(3600)
         if step.status != 200 or step.body is not None or (not body.get("stream") and step.events is None):
-            return await self._in_one_piece(request, body, step)
+            return await self._send_whole(request, body, step)
         if "plain_json" in step.quirks:
             return web.json_response(completion(body, step), headers=step.headers)
-        return await self._in_pieces(request, body, step)
+        return await self._send_stream(request, body, step)
 
-    async def _in_one_piece(self, request: web.Request, body: Json, step: Step) -> web.StreamResponse:
-        told = completion(body, step) if step.body is None else step.body
-        data = told if isinstance(told, bytes) else json.dumps(told, ensure_ascii=False).encode()
+    async def _send_whole(self, request: web.Request, body: Json, step: Step) -> web.StreamResponse:
+        content = completion(body, step) if step.body is None else step.body
+        data = content if isinstance(content, bytes) else json.dumps(content, ensure_ascii=False).encode()
         headers = {"content-type": "application/json", **step.headers}
         if step.cut_after is None:
             return web.Response(status=step.status, body=data, headers=headers)
         response = web.StreamResponse(status=step.status, headers={**headers, "content-length": str(len(data))})
         await response.prepare(request)
         await response.write(data[: len(data) // 2])
-        _tear(request)
+        _abort(request)
         return response
 
-    async def _in_pieces(self, request: web.Request, body: Json, step: Step) -> web.StreamResponse:
+    async def _send_stream(self, request: web.Request, body: Json, step: Step) -> web.StreamResponse:
         headers = {"content-type": "text/event-stream; charset=utf-8", **step.headers}
         response = web.StreamResponse(headers=headers)
         await response.prepare(request)
         events = list(step.events) if step.events is not None else written(body, step)
-        for place, event in enumerate(events):
-            if place == step.cut_after:
-                _tear(request)
+        for index, event in enumerate(events):
+            if index == step.cut_after:
+                _abort(request)
                 return response
-            if place == step.hang_after:
+            if index == step.hang_after:
                 await asyncio.sleep(3600)
-            for piece in [event[i : i + 1] for i in range(len(event))] if "one_byte" in step.quirks else [event]:
-                await response.write(piece)
+            for data in [event[i : i + 1] for i in range(len(event))] if "one_byte" in step.quirks else [event]:
+                await response.write(data)
         return response
 
 
@@ -172,7 +170,7 @@ def _listed(id: str) -> Json:
 
 
 def refusal(status: int, message: str, *, param: str | None = None, code: str | None = None, **headers: str) -> Step:
-    """An error as OpenAI words it."""
+    """Return an error in OpenAI's format."""
     kind = "invalid_request_error" if status < 500 else "server_error"
     error = {"message": message, "type": kind, "param": param, "code": code}
     return Step(status=status, body={"error": error}, headers={k.replace("_", "-"): v for k, v in headers.items()})
@@ -180,38 +178,38 @@ def refusal(status: int, message: str, *, param: str | None = None, code: str | 
 
 # -------------------------------------------------------------------------------------------------------- rendering
 def completion(body: Json, step: Step) -> Json:
-    """A whole answer; as many choices as were asked for."""
+    """Return a whole completion, with `n` choices."""
     message: Json = {"role": "assistant", "content": step.text or (None if step.calls else ""), **step.fields}
     if step.calls:
         message["tool_calls"] = [_quirky(one, step, None) for one in step.calls]
     choices = [
-        {"index": place, "message": message, "logprobs": None, "finish_reason": _finish(step)}
-        for place in range(body.get("n") or 1)
+        {"index": index, "message": message, "logprobs": None, "finish_reason": _finish(step)}
+        for index in range(body.get("n") or 1)
     ]
-    told = {"id": "up-1", "object": "chat.completion", "created": 1, "model": f"{body.get('model')}-2026"}
-    return {**told, "choices": choices, **({"usage": step.usage} if step.usage else {})}
+    head = {"id": "up-1", "object": "chat.completion", "created": 1, "model": f"{body.get('model')}-2026"}
+    return {**head, "choices": choices, **({"usage": step.usage} if step.usage else {})}
 
 
 def chunks(body: Json, step: Step) -> list[Json]:
-    """The same in pieces."""
+    """Return the completion as chunks of a stream."""
     head = {"id": "up-1", "object": "chat.completion.chunk", "created": 1, "model": f"{body.get('model')}-2026"}
     deltas: list[Json] = [{"role": "assistant", "content": "", **step.fields}]
-    deltas += [{"content": piece} for piece in _words(step.text)]
-    deltas += [{"tool_calls": [piece]} for piece in _call_pieces(step)]
+    deltas += [{"content": text} for text in _words(step.text)]
+    deltas += [{"tool_calls": [chunk]} for chunk in _call_chunks(step)]
     if "role_always" in step.quirks:
         deltas = [{"role": "assistant", **delta} for delta in deltas]
-    told = [{**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
-    told.append({**head, "choices": [{"index": 0, "delta": {}, "finish_reason": _finish(step)}]})
+    result = [{**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
+    result.append({**head, "choices": [{"index": 0, "delta": {}, "finish_reason": _finish(step)}]})
     wants_usage = (body.get("stream_options") or {}).get("include_usage")
     if "usage_always" in step.quirks:
-        told = [{**chunk, "usage": step.usage} for chunk in told]
+        result = [{**chunk, "usage": step.usage} for chunk in result]
     elif wants_usage and step.usage and "no_usage" not in step.quirks:
-        told.append({**head, "choices": [], "usage": step.usage})
-    return [{"choices": [], "prompt_filter_results": []}, *told] if "empty_first" in step.quirks else told
+        result.append({**head, "choices": [], "usage": step.usage})
+    return [{"choices": [], "prompt_filter_results": []}, *result] if "empty_first" in step.quirks else result
 
 
 def written(body: Json, step: Step) -> list[bytes]:
-    """The events of a stream as they go over the wire."""
+    """Return the encoded events of a stream."""
     end = b"\r\n" if "crlf" in step.quirks else b"\n"
     prefix = b"data:" if "no_space" in step.quirks else b"data: "
     events = [prefix + json.dumps(chunk, ensure_ascii=False).encode() + end + end for chunk in chunks(body, step)]
@@ -226,38 +224,38 @@ def _finish(step: Step) -> str:
 
 
 def _words(text: str) -> list[str]:
-    return [text[place : place + 5] for place in range(0, len(text), 5)]
+    return [text[start : start + 5] for start in range(0, len(text), 5)]
 
 
-def _call_pieces(step: Step) -> list[Json]:
-    pieces = [list(_pieces_of(one, step, place)) for place, one in enumerate(step.calls)]
+def _call_chunks(step: Step) -> list[Json]:
+    calls = [list(_chunks_of(one, step, index)) for index, one in enumerate(step.calls)]
     if "interleaved" in step.quirks:
-        return [piece for row in itertools.zip_longest(*pieces) for piece in row if piece is not None]
-    return [piece for own in pieces for piece in own]
+        return [chunk for row in itertools.zip_longest(*calls) for chunk in row if chunk is not None]
+    return [chunk for call_chunks in calls for chunk in call_chunks]
 
 
-def _pieces_of(one: Json, step: Step, place: int) -> Iterator[Json]:
-    whole = _quirky(one, step, place)
+def _chunks_of(one: Json, step: Step, index: int) -> Iterator[Json]:
+    whole = _quirky(one, step, index)
     arguments = whole["function"]["arguments"]
     if "whole_calls" in step.quirks or not isinstance(arguments, str):
         yield whole
         return
     yield {**whole, "function": {"name": one["function"]["name"], "arguments": ""}}
     for start in range(0, len(arguments), 7):
-        piece: Json = {"function": {"arguments": arguments[start : start + 7]}}
-        yield piece if "no_index" in step.quirks else {"index": place, **piece}
+        chunk: Json = {"function": {"arguments": arguments[start : start + 7]}}
+        yield chunk if "no_index" in step.quirks else {"index": index, **chunk}
 
 
-def _quirky(one: Json, step: Step, place: int | None) -> Json:
-    told = {**one} if place is None or "no_index" in step.quirks else {"index": place, **one}
+def _quirky(one: Json, step: Step, index: int | None) -> Json:
+    result = {**one} if index is None or "no_index" in step.quirks else {"index": index, **one}
     if "no_id" in step.quirks:
-        told = {key: value for key, value in told.items() if key != "id"}
+        result = {key: value for key, value in result.items() if key != "id"}
     if "object_arguments" in step.quirks:
-        told["function"] = {**one["function"], "arguments": json.loads(one["function"]["arguments"])}
-    return told
+        result["function"] = {**one["function"], "arguments": json.loads(one["function"]["arguments"])}
+    return result
 
 
-def _tear(request: web.Request) -> None:
+def _abort(request: web.Request) -> None:
     if request.transport is not None:
         request.transport.abort()
 
@@ -265,23 +263,23 @@ def _tear(request: web.Request) -> None:
 # ---------------------------------------------------------------------------------------------------------- running
 @contextmanager
 def upstreams() -> Iterator[Upstream]:
-    """A server on a free port of loopback, in a thread of its own, until the block ends."""
+    """Run a server on a free loopback port, in its own thread, until the block ends."""
     upstream, is_ready, loop = Upstream(), threading.Event(), asyncio.new_event_loop()
-    leave = asyncio.Event()
+    stop = asyncio.Event()
 
     async def serve() -> None:
         app = web.Application(client_max_size=64 * 1024 * 1024)
         app.router.add_post("/v1/chat/completions", upstream.complete)
         app.router.add_get("/v1/models", upstream.list_models)
         quiet = logging.getLogger("tests.upstream")
-        quiet.disabled = True  # it tears connections on purpose
+        quiet.disabled = True  # it aborts connections on purpose
         runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1, access_log=None, logger=quiet)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()
         upstream.url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
         is_ready.set()
-        await leave.wait()
+        await stop.wait()
         await runner.cleanup()
 
     thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
@@ -290,6 +288,6 @@ def upstreams() -> Iterator[Upstream]:
         assert is_ready.wait(60)
         yield upstream
     finally:
-        loop.call_soon_threadsafe(leave.set)
+        loop.call_soon_threadsafe(stop.set)
         thread.join(20)
         loop.close()

@@ -1,4 +1,4 @@
-"""The documentation against the code: complete, and every example runs and answers what the page shows."""
+"""The documentation is complete, and its examples run and print what the pages show."""
 
 import contextlib
 import io
@@ -64,7 +64,7 @@ FIELDS_WITHOUT_SCHEMA = {
     + list(model.model_computed_fields)
     for model in (ExecutionResult, SearchAnswer)
 }
-"""Models that serialize themselves: their OpenAPI schema is an object with no word on its fields."""
+"""Models with a custom serializer: their OpenAPI schema does not list their fields."""
 INHERITED = {
     "SkillDetail": "SkillSummary",
     "RunDetail": "RunSummary",
@@ -73,7 +73,7 @@ INHERITED = {
     "ChatStatistics": "ModelTotals",
     "ApprovalDetail": "Approval",
 }
-"""Shapes whose section tells only what they add."""
+"""Models whose section describes only the fields they add."""
 OF_INSTANCES: dict[type, set[str]] = {
     SkillsSandboxExecutor: set(),
     RunTracker: {"inputs", "uploads"},
@@ -83,7 +83,7 @@ OF_INSTANCES: dict[type, set[str]] = {
     ReActStrategy: {"settings"},
     ChatRecords: {"has_texts"},
 }
-"""Public attributes that only an instance has."""
+"""Public attributes that exist only on instances."""
 
 
 def name_of(page: Path) -> str:
@@ -95,21 +95,21 @@ def text_of(name: str) -> str:
 
 
 def sections_of(text: str) -> dict[str, str]:
-    """Each heading without its marks, with everything up to the next heading."""
-    parts = re.split(r"^#{1,6} (.+)\n", prose_of(text, keep_code_spans=True), flags=re.MULTILINE)
-    return {title.replace("`", "").strip(): body for title, body in zip(parts[1::2], parts[2::2], strict=True)}
+    """Map each heading, without markup, to the text up to the next heading."""
+    split = re.split(r"^#{1,6} (.+)\n", prose_of(text, keep_code_spans=True), flags=re.MULTILINE)
+    return {title.replace("`", "").strip(): body for title, body in zip(split[1::2], split[2::2], strict=True)}
 
 
 # ------------------------------------------------------------------------------------------------- pages and blocks
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A fenced block of a page."""
+    """A fenced code block of a page."""
 
     language: str
     text: str
     line: int
     follows: str
-    """What stands between the block before and this one; empty for its output."""
+    """The text between the previous block and this one; empty if this block is the output of the previous one."""
 
 
 def blocks_of(text: str) -> Iterator[Block]:
@@ -132,18 +132,18 @@ def anchors_of(page: Path) -> set[str]:
 # ------------------------------------------------------------------------------------------------- completeness
 @pytest.mark.requirement("H2")
 @pytest.mark.parametrize("name", list(Settings.model_fields))
-def test_every_setting_stands_in_the_reference_with_its_default(name: str) -> None:
+def test_every_setting_is_in_the_reference_with_its_default(name: str) -> None:
     (row,) = re.findall(rf"^\| `APEX_{name.upper()}` \|.*$", text_of("settings.md"), re.MULTILINE)
-    field, told = Settings.model_fields[name], row.split("|")[2].strip()
-    if field.default_factory is not None:  # it depends on the machine, so words say it, and no value
-        assert told
-        assert "`" not in told
-    elif isinstance(field.default, tuple) and field.default:  # written as it is set
-        assert getattr(Settings(**{name: told.strip("`")}), name) == field.default
+    field, documented = Settings.model_fields[name], row.split("|")[2].strip()
+    if field.default_factory is not None:  # depends on the machine, so the page describes it in words
+        assert documented
+        assert "`" not in documented
+    elif isinstance(field.default, tuple) and field.default:  # written as in the environment variable
+        assert getattr(Settings(**{name: documented.strip("`")}), name) == field.default
     elif isinstance(field.default, bool):
-        assert told.strip("`") == str(field.default).lower()
+        assert documented.strip("`") == str(field.default).lower()
     else:
-        assert told.strip("`") == {None: "none", (): "none"}.get(field.default, str(field.default))
+        assert documented.strip("`") == {None: "none", (): "none"}.get(field.default, str(field.default))
 
 
 @pytest.mark.requirement("H2")
@@ -178,15 +178,15 @@ def options_of(path: tuple[str, ...]) -> set[str]:
 @pytest.mark.parametrize("path", FINAL_COMMANDS)
 def test_every_command_has_a_section_with_exactly_its_options(path: tuple[str, ...]) -> None:
     section = sections_of(text_of("cli.md"))[" ".join(path)]
-    told = [cell for row in re.findall(r"^\| (`-.*?) \|", section, re.MULTILINE) for cell in row.split(",")]
-    assert {re.split(r"[ `]", cell.strip().strip("`"))[0] for cell in told} == options_of(path)
+    documented = [cell for row in re.findall(r"^\| (`-.*?) \|", section, re.MULTILINE) for cell in row.split(",")]
+    assert {re.split(r"[ `]", cell.strip().strip("`"))[0] for cell in documented} == options_of(path)
     for parameter in COMMANDS[path].params:
         if parameter.param_type_name == "argument":
             assert f"`{(parameter.metavar or parameter.name.upper()).strip('[]')}`" in section
 
 
 @pytest.mark.requirement("H2")
-def test_every_alias_group_and_general_option_is_told() -> None:
+def test_every_alias_group_and_general_option_is_documented() -> None:
     text = text_of("cli.md")
     for path, command in COMMANDS.items():
         if command.hidden or hasattr(command, "commands"):
@@ -206,8 +206,8 @@ async def test_every_route_has_a_section_with_its_parameters(bridge: Bridge) -> 
         for path, operations in api["paths"].items()
         for method, operation in operations.items()
     }
-    told = {title for title in sections if re.match(r"(GET|POST|PUT|PATCH|DELETE) ", title)}
-    assert told == routes.keys()
+    documented = {title for title in sections if re.match(r"(GET|POST|PUT|PATCH|DELETE) ", title)}
+    assert documented == routes.keys()
     for title, operation in routes.items():
         for parameter in operation.get("parameters", []):
             if parameter["in"] == "query":
@@ -217,7 +217,7 @@ async def test_every_route_has_a_section_with_its_parameters(bridge: Bridge) -> 
 @pytest.mark.anyio
 @pytest.mark.requirement("H2")
 @pytest.mark.computes_in_loop
-async def test_every_field_that_travels_over_http_is_told(bridge: Bridge) -> None:
+async def test_every_field_of_the_http_api_is_documented(bridge: Bridge) -> None:
     sections = sections_of(text_of("http.md"))
     for name, schema in create_app(bridge).openapi()["components"]["schemas"].items():
         inherited = sections.get(INHERITED.get(name, ""), "")
@@ -226,7 +226,7 @@ async def test_every_field_that_travels_over_http_is_told(bridge: Bridge) -> Non
 
 
 @pytest.mark.requirement("H2")
-def test_every_option_of_a_chat_request_and_every_end_of_its_answer_is_told() -> None:
+def test_every_option_and_every_stop_cause_of_a_chat_request_is_documented() -> None:
     sections = sections_of(text_of("http.md"))
     for option in fields(Options):
         assert re.search(rf"^\| `{option.name}` \|", sections["x_bridge of a request"], re.MULTILINE), option.name
@@ -235,27 +235,27 @@ def test_every_option_of_a_chat_request_and_every_end_of_its_answer_is_told() ->
 
 
 @pytest.mark.requirement("H2")
-def test_every_error_code_is_told_with_its_status_and_no_other() -> None:
+def test_exactly_the_existing_error_codes_are_documented_with_their_status() -> None:
     rows = re.findall(r"^\| `([A-Z_]+)` \| (\d{3}) \| \S.* \| \S.* \|$", text_of("errors.md"), re.MULTILINE)
     assert {code: int(status) for code, status in rows} == STATUS_OF_CODE
     assert len(rows) == len(STATUS_OF_CODE)
 
 
 @pytest.mark.requirement("H2")
-def test_every_way_a_run_can_fail_is_told_and_no_other() -> None:
+def test_exactly_the_existing_run_errors_are_documented() -> None:
     section = sections_of(text_of("errors.md"))["A run that failed"]
     assert re.findall(r"^\| `([A-Z_]+)` \| \S.* \| \S.* \|$", section, re.MULTILINE) == list(get_args(ErrorCode))
 
 
 @pytest.mark.requirement("H2")
-def test_the_security_page_tells_every_guarantee_for_every_backend() -> None:
+def test_the_security_page_lists_every_guarantee_for_every_backend() -> None:
     section = sections_of((ROOT / "docs/security.md").read_text("utf-8"))["What each backend holds"]
     rows = re.findall(r"^\| `(\w+)` \| \S.* \| \S.* \| \S.* \|$", section, re.MULTILINE)
     assert tuple(rows) == GUARANTEES
 
 
 @pytest.mark.requirement("H2")
-def test_the_numbers_of_the_security_page_are_those_of_the_code() -> None:
+def test_the_numbers_of_the_security_page_match_the_code() -> None:
     sections = sections_of((ROOT / "docs/security.md").read_text("utf-8"))
     defaults = {name: field.default for name, field in Settings.model_fields.items() if name.startswith("sandbox_")}
     limits = {name: value for name, value in defaults.items() if isinstance(value, int) and name != "sandbox_warm"}
@@ -266,7 +266,7 @@ def test_the_numbers_of_the_security_page_are_those_of_the_code() -> None:
     calls = f"{len(refused_numbers('x86_64'))} system calls ({len(refused_numbers('aarch64'))} on arm64)"
     assert calls in sections["What a run cannot do"]
     assert f"a number from {FIRST_UID} to {FIRST_UID + MAX_UIDS - 1}" in sections["Root and normal users"]
-    words = {
+    expected = {
         "What a run cannot do": (
             f"looks every {WATCH_SECONDS * 1000:g} ms",
             f"the limit, {SLACK_BYTES // MB} MB, and what the host's Node reserves",
@@ -280,15 +280,15 @@ def test_the_numbers_of_the_security_page_are_those_of_the_code() -> None:
             f"kept for {Settings.model_fields['run_retention_days'].default} days",
         ),
     }
-    for title, told in words.items():
+    for title, texts in expected.items():
         section = " ".join(sections[title].split())
-        assert [text for text in told if text not in section] == [], title
+        assert [text for text in texts if text not in section] == [], title
 
 
 @pytest.mark.requirement("H2")
-def test_the_numbers_of_the_chat_page_are_those_of_the_code() -> None:
+def test_the_numbers_of_the_chat_page_match_the_code() -> None:
     sections = sections_of((ROOT / "docs/concepts/chat.md").read_text("utf-8"))
-    words = {
+    expected = {
         "Limits": (
             f"| turns of the model | {Settings.model_fields['chat_max_turns'].default} |",
             f"| tool calls | {Settings.model_fields['chat_max_calls'].default} |",
@@ -305,16 +305,16 @@ def test_the_numbers_of_the_chat_page_are_those_of_the_code() -> None:
             f"for more than {client.MAX_WAIT_SECONDS:g} seconds",
         ),
     }
-    for title, told in words.items():
+    for title, texts in expected.items():
         section = " ".join(sections[title].split())
-        assert [text for text in told if text not in section] == [], title
+        assert [text for text in texts if text not in section] == [], title
 
 
 @pytest.mark.requirement("H2")
-def test_the_numbers_about_records_of_chats_are_those_of_the_code() -> None:
+def test_the_numbers_about_chat_records_match_the_code() -> None:
     size = f"{MAX_RECORD_BYTES // 1024} KiB"
     days = Settings.model_fields["chat_retention_days"].default
-    words = {
+    expected = {
         "docs/guides/chat.md": (
             "See what was asked",
             f"beyond {size}",
@@ -323,20 +323,22 @@ def test_the_numbers_about_records_of_chats_are_those_of_the_code() -> None:
         "docs/reference/http.md": ("ChatDetail", f"{size} together"),
         "docs/security.md": ("Remaining risks", f"steps and tokens: for {days} days"),
     }
-    for page, (title, *told) in words.items():
+    for page, (title, *texts) in expected.items():
         section = " ".join(sections_of((ROOT / page).read_text("utf-8"))[title].split())
-        assert [text for text in told if text not in section] == [], page
+        assert [text for text in texts if text not in section] == [], page
 
 
 @pytest.mark.requirement("H2")
 @pytest.mark.parametrize("owner", OF_INSTANCES, ids=lambda owner: owner.__name__)
-def test_the_python_reference_tells_every_method(owner: type) -> None:
-    told = re.findall(r"^\| `(\w+)(?:\(.*\))?` \|", sections_of(text_of("python.md"))[owner.__name__], re.MULTILINE)
-    assert set(told) == {name for name in dir(owner) if not name.startswith("_")} | OF_INSTANCES[owner]
+def test_the_python_reference_lists_every_method(owner: type) -> None:
+    documented = re.findall(
+        r"^\| `(\w+)(?:\(.*\))?` \|", sections_of(text_of("python.md"))[owner.__name__], re.MULTILINE
+    )
+    assert set(documented) == {name for name in dir(owner) if not name.startswith("_")} | OF_INSTANCES[owner]
 
 
 @pytest.mark.requirement("H2")
-def test_the_python_reference_names_what_is_public_and_nothing_else() -> None:
+def test_the_python_reference_lists_exactly_the_public_names() -> None:
     text = text_of("python.md")
     for name in apexbridge.__all__:
         assert f"`{name}`" in text
@@ -344,39 +346,39 @@ def test_the_python_reference_names_what_is_public_and_nothing_else() -> None:
         if isinstance(value, type) and issubclass(value, Exception):
             assert f"`{name}`" in text, name
     public = {name for name in dir(SkillManager) if not name.startswith("_")}
-    told = re.findall(r"^\| `(\w+)(?:\(.*\))?` \|", sections_of(text)["SkillManager"], re.MULTILINE)
-    assert set(told) == public
+    documented = re.findall(r"^\| `(\w+)(?:\(.*\))?` \|", sections_of(text)["SkillManager"], re.MULTILINE)
+    assert set(documented) == public
 
 
-def test_the_architecture_page_names_every_package_and_shows_the_import_direction_that_is_checked() -> None:
+def test_the_architecture_page_lists_every_package_and_shows_the_checked_import_direction() -> None:
     page = (ROOT / "docs/architecture.md").read_text("utf-8")
     contract = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]["contracts"][0]
     layers = [layer.replace("apexbridge.", "").split(" | ") for layer in contract["layers"]]
     public = [names for layer in layers if (names := [name for name in layer if not name.startswith("_")])]
-    home = ROOT / "src/apexbridge"
+    package = ROOT / "src/apexbridge"
     for name in (name for layer in public for name in layer):
         assert re.search(rf"^\| `{name}(?:/\w*|\.py)?` \|", page, re.MULTILINE), name
     picture = next(block.text for block in blocks_of(page) if block.language == "text")
     ends = {True: "/", False: ".py"}
-    places = [[picture.index(name + ends[(home / name).is_dir()]) for name in layer] for layer in public]
-    assert all(max(above) < min(below) for above, below in itertools.pairwise(places))
+    positions = [[picture.index(name + ends[(package / name).is_dir()]) for name in layer] for layer in public]
+    assert all(max(above) < min(below) for above, below in itertools.pairwise(positions))
 
 
 # ------------------------------------------------------------------------------------------------- words and links
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_relative_links_lead_somewhere(page: Path) -> None:
+def test_relative_links_have_a_target(page: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", prose_of(page.read_text("utf-8"))):
         if re.match(r"[a-z]+:", target):
             continue
         path, _, anchor = target.partition("#")
-        place = (page.parent / path).resolve() if path else page
-        assert place.exists(), target
-        assert place.is_relative_to(ROOT), target
-        assert not anchor or anchor in anchors_of(place), target
+        linked = (page.parent / path).resolve() if path else page
+        assert linked.exists(), target
+        assert linked.is_relative_to(ROOT), target
+        assert not anchor or anchor in anchors_of(linked), target
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_commands_named_in_passing_exist(page: Path) -> None:
+def test_commands_mentioned_in_text_exist(page: Path) -> None:
     text = page.read_text("utf-8")
     lines = [line for block in blocks_of(text) if block.language == "sh" for line in block.text.splitlines()]
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
@@ -392,14 +394,14 @@ def test_commands_named_in_passing_exist(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_nothing_is_said_to_be_easy(page: Path) -> None:
+def test_pages_do_not_use_simply_just_or_obviously(page: Path) -> None:
     assert re.findall(r"\b(?:simply|just|obviously)\b", prose_of(page.read_text("utf-8")), re.IGNORECASE) == []
 
 
 # ------------------------------------------------------------------------------------------------- examples run
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A line after a prompt, with whatever it reads, and what the page says it prints."""
+    """A command after a prompt, with its here-document, and the output that the page shows."""
 
     line: str
     expected: str
@@ -423,7 +425,7 @@ def commands_in(block: Block) -> Iterator[Command]:
 
 
 class Terminal:
-    """Runs the lines of one page in order: `apex` here, `curl` through httpx, everything else by a shell."""
+    """Runs the commands of one page in order: `apex` in this process, `curl` with httpx, others in a shell."""
 
     def __init__(self, environment: pytest.MonkeyPatch, server: Callable[[], str]) -> None:
         self._environment = environment
@@ -453,14 +455,14 @@ class Terminal:
         return output
 
     def _curl(self, line: str) -> tuple[int, str]:
-        request, *pipe = [part.strip() for part in line.replace("\\\n", " ").split(" | ")]
+        request, *pipe = [stage.strip() for stage in line.replace("\\\n", " ").split(" | ")]
         address = self._server()
         output = piped(curl(request.replace("http://127.0.0.1:8420", address)), pipe)
         return 0, output.replace(address, "http://127.0.0.1:8420")
 
 
 def apex_piped(line: str) -> tuple[int, str]:
-    command, *pipe = [part.strip() for part in line.split(" | jq ")]
+    command, *pipe = [stage.strip() for stage in line.split(" | jq ")]
     code, output = run_apex(command)
     return code, piped(output, [f"jq {stage}" for stage in pipe])
 
@@ -487,7 +489,7 @@ def run_apex(line: str, typed: str = "") -> tuple[int, str]:
     ):
         patch.setattr(sys, "argv", shlex.split(line))
         patch.setattr(sys, "stdin", io.StringIO(typed))
-        patch.setattr(root, "handlers", [])  # the command sets up its own, as in a process of its own
+        patch.setattr(root, "handlers", [])  # the command installs its own handlers, as in a new process
         try:
             apex()
         except SystemExit as error:
@@ -502,7 +504,7 @@ def run_shell(line: str) -> tuple[int, str]:
 
 
 def curl(line: str) -> str:
-    """The few options of curl that the pages use."""
+    """Emulate the options of curl that the pages use."""
     words = iter(shlex.split(line)[1:])
     method, url, headers, content = "", "", {}, None
     fields: dict[str, str] = {}
@@ -514,8 +516,8 @@ def curl(line: str) -> str:
             key, _, value = next(words).partition(": ")
             headers[key] = value
         elif word in ("-d", "--data-binary"):
-            given = next(words)
-            content = Path(given[1:]).read_bytes() if given.startswith("@") else given.encode()
+            body = next(words)
+            content = Path(body[1:]).read_bytes() if body.startswith("@") else body.encode()
         elif word == "-F":
             key, _, value = next(words).partition("=")
             if value.startswith("@"):
@@ -540,14 +542,14 @@ def jq(text: str, query: str) -> str:
     return json.dumps(value, ensure_ascii=False, indent=2)
 
 
-def agrees(expected: str, printed: str) -> bool:
-    """Whether the page tells what was printed; `…` stands for anything, and how lines are wrapped does not count."""
+def matches(expected: str, printed: str) -> bool:
+    """Whether the output matches the page: `…` matches any text, and line breaks do not matter."""
     pattern = re.escape(plain(expected)).replace("…", ".*")
     return re.fullmatch(pattern, plain(printed)) is not None
 
 
 def plain(text: str) -> str:
-    """Without what differs from run to run and from terminal to terminal."""
+    """Replace values that differ between runs or terminals."""
     text = re.sub(r"\b[0-9a-f]{64}\b", "HASH", text)
     text = re.sub(r"\b[0-9a-f]{32}\b", "ID", text)
     text = re.sub(r"\b\d{4}-\d\d-\d\dT[\d:.]+Z", "MOMENT", text)
@@ -561,7 +563,7 @@ def plain(text: str) -> str:
 
 @pytest.fixture
 def server() -> Iterator[Callable[[], str]]:
-    """Starts a server over `data`, when it is first asked for, and gives its address."""
+    """Return a function that starts a server on its first call and returns its address."""
     running: list[tuple[subprocess.Popen[str], str]] = []
 
     def start() -> str:
@@ -597,9 +599,9 @@ def test_console_examples_print_what_the_page_shows(
         commands = list(commands_in(block))
         for command, after in zip(commands, [*commands[1:], None], strict=True):
             printed = terminal.run(command.line)
-            asked = after is not None and after.line == "echo $?"
-            assert terminal.code == 0 or asked or command.line == "echo $?", f"{command.line}\n{printed}"
-            assert agrees(command.expected, printed), f"{command.line}\n{printed}"
+            checks_code = after is not None and after.line == "echo $?"
+            assert terminal.code == 0 or checks_code or command.line == "echo $?", f"{command.line}\n{printed}"
+            assert matches(command.expected, printed), f"{command.line}\n{printed}"
 
 
 @pytest.mark.requirement("H2")
@@ -621,11 +623,11 @@ def test_python_examples_run_and_print_what_the_page_shows(page: Path, number: i
     after = blocks[number + 1] if number + 1 < len(blocks) else None
     shows_output = after is not None and after.language == "text" and not after.follows
     if after is not None and shows_output:
-        assert agrees(after.text, printed.getvalue()), printed.getvalue()
+        assert matches(after.text, printed.getvalue()), printed.getvalue()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_every_other_block_is_what_it_says(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_other_block_is_valid_in_its_language(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for block in blocks_of(page.read_text("utf-8")):
         assert block.language in LANGUAGES, f"line {block.line}"
         if block.language == "json":

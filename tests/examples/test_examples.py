@@ -1,4 +1,4 @@
-"""The example skills, run by the interpreters that a sandbox would run them by."""
+"""The example skills, run with the interpreters of the sandbox."""
 
 import gzip
 import hashlib
@@ -35,7 +35,7 @@ INTERPRETERS = {
     ".sh": ["/bin/sh"],
 }
 MAX_VARIABLE_BYTES = 100_000
-"""Linux takes at most 128 KB for one variable; what is larger comes by stdin only."""
+"""Linux allows at most 128 KB for one variable; larger input is passed by stdin only."""
 TIMEOUT_SECONDS = 60
 Result = subprocess.CompletedProcess[str]
 
@@ -50,7 +50,7 @@ def run(
     args: Sequence[str] = (),
     files: Mapping[str, bytes] | None = None,
 ) -> Result:
-    """Run a skill's script in a workspace, with the environment that the sandbox gives and nothing else."""
+    """Run a skill's script in a workspace, with the environment of the sandbox only."""
     folder = SKILLS / skill
     path = folder / (script or ENTRIES[skill])
     for name, content in (files or {}).items():
@@ -79,20 +79,20 @@ def run(
     return Result(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
-def call(skill: str, workspace: Path, input: Mapping[str, Any], **how: Any) -> Result:
-    """Run a skill with an input object, by stdin and, where it fits, by the variable too."""
+def call(skill: str, workspace: Path, input: Mapping[str, Any], **options: Any) -> Result:
+    """Run a skill with an input object on stdin and, if it fits, in the variable."""
     data = json.dumps(input, ensure_ascii=False).encode()
-    return run(skill, workspace, stdin=data, variable=data if len(data) <= MAX_VARIABLE_BYTES else None, **how)
+    return run(skill, workspace, stdin=data, variable=data if len(data) <= MAX_VARIABLE_BYTES else None, **options)
 
 
 def answer(result: Result) -> Any:
-    """What a good run printed, as JSON."""
+    """Return the JSON output of a successful run."""
     assert (result.returncode, result.stderr) == (0, "")
     return json.loads(result.stdout)
 
 
-def complaint(result: Result) -> str:
-    """The one line that a bad input ends with."""
+def error_line(result: Result) -> str:
+    """Return the only line on stderr of a failed run."""
     assert (result.returncode, result.stdout) == (1, "")
     (line,) = result.stderr.splitlines()
     return line
@@ -109,7 +109,7 @@ def files_of(skill: str) -> list[str]:
 
 
 # ------------------------------------------------------------------------------------------------------- packages
-def test_these_are_all_the_examples() -> None:
+def test_all_examples_are_tested() -> None:
     assert sorted(path.name for path in SKILLS.iterdir()) == NAMES
 
 
@@ -122,7 +122,7 @@ def test_an_example_is_valid_without_a_warning(skill: str, profile: Profile) -> 
 
 
 @pytest.mark.parametrize("skill", NAMES)
-def test_an_example_says_what_it_is(skill: str) -> None:
+def test_an_example_has_complete_metadata(skill: str) -> None:
     metadata = metadata_of(skill)
     assert 60 <= len(metadata.description) <= 300
     assert "Use it " in metadata.description
@@ -132,17 +132,17 @@ def test_an_example_says_what_it_is(skill: str) -> None:
 
 
 @pytest.mark.parametrize("skill", NAMES)
-def test_an_example_has_the_entry_it_is_to_show(skill: str) -> None:
+def test_an_example_has_the_expected_entry_script(skill: str) -> None:
     assert find_entry(files_of(skill)) == ENTRIES.get(skill)
     if skill in ENTRIES:
         assert metadata_of(skill).parameters is not None
 
 
 @pytest.mark.parametrize("skill", ENTRIES)
-def test_the_example_call_of_an_example_gives_its_output(skill: str, tmp_path: Path) -> None:
+def test_the_documented_call_of_an_example_prints_the_documented_output(skill: str, tmp_path: Path) -> None:
     section = (SKILLS / skill / "SKILL.md").read_text(encoding="utf-8").partition("\n## Example\n")[2]
-    given, expected = re.findall(r"```(?:json|text)\n(.*?)```", section, re.DOTALL)[:2]
-    result = call(skill, tmp_path, json.loads(given))
+    example_input, expected = re.findall(r"```(?:json|text)\n(.*?)```", section, re.DOTALL)[:2]
+    result = call(skill, tmp_path, json.loads(example_input))
     assert (result.returncode, result.stdout, result.stderr) == (0, expected, "")
 
 
@@ -152,8 +152,8 @@ def test_the_example_call_of_an_example_gives_its_output(skill: str, tmp_path: P
 @pytest.mark.parametrize(
     "data", [b"{", b"[1]", b"5", b'"text"', b"nonsense", b'{"text": "a', b'{"csv": "\\q", "log": "\\q", "text": "\\q"}']
 )
-def test_input_that_is_no_json_object_is_refused(skill: str, data: bytes, by_variable: bool, tmp_path: Path) -> None:
-    line = complaint(run(skill, tmp_path, stdin=data, variable=data if by_variable else None))
+def test_input_that_is_not_a_json_object_is_refused(skill: str, data: bytes, by_variable: bool, tmp_path: Path) -> None:
+    line = error_line(run(skill, tmp_path, stdin=data, variable=data if by_variable else None))
     assert line in {"The input is not valid JSON.", "The input must be a JSON object."}
 
 
@@ -166,8 +166,8 @@ def test_input_that_is_no_json_object_is_refused(skill: str, data: bytes, by_var
         ("log-digest", 'There is no log: give its text as "log", or attach files.'),
     ],
 )
-def test_without_input_a_skill_says_what_it_needs(skill: str, line: str, data: bytes, tmp_path: Path) -> None:
-    assert complaint(run(skill, tmp_path, stdin=data)) == line
+def test_a_skill_without_input_reports_what_it_needs(skill: str, line: str, data: bytes, tmp_path: Path) -> None:
+    assert error_line(run(skill, tmp_path, stdin=data)) == line
 
 
 @pytest.mark.parametrize(
@@ -194,8 +194,10 @@ def test_without_input_a_skill_says_what_it_needs(skill: str, line: str, data: b
         ),
     ],
 )
-def test_a_wrong_field_is_named(skill: str, input: dict[str, Any], line: str, tmp_path: Path) -> None:
-    assert complaint(call(skill, tmp_path, input)) == line
+def test_the_error_about_an_invalid_field_names_it(
+    skill: str, input: dict[str, Any], line: str, tmp_path: Path
+) -> None:
+    assert error_line(call(skill, tmp_path, input)) == line
 
 
 # ----------------------------------------------------------------------------------------------------- csv-insights
@@ -244,7 +246,7 @@ def test_csv_insights_reads_quotes_line_breaks_and_other_delimiters(tmp_path: Pa
     }
 
 
-def test_csv_insights_points_at_odd_cells_ragged_and_duplicate_rows(tmp_path: Path) -> None:
+def test_csv_insights_reports_odd_values_and_ragged_and_duplicate_rows(tmp_path: Path) -> None:
     rows = [*(f"{number},x" for number in range(10)), "twelve,x", "3,x", "4", '"5","y\nz",6']
     result = call("csv-insights", tmp_path, {"csv": "\n".join(["n,t", *rows])})
     report = answer(result)
@@ -259,7 +261,7 @@ def test_csv_insights_points_at_odd_cells_ragged_and_duplicate_rows(tmp_path: Pa
     ]
 
 
-def test_csv_insights_takes_codes_for_text_and_only_real_days_for_dates(tmp_path: Path) -> None:
+def test_csv_insights_treats_codes_as_text_and_only_valid_days_as_dates(tmp_path: Path) -> None:
     table = "zip,day,ok,never\n00501,2024-02-29,yes,\n10115,2024/02/28,no,\n20095,2024-02-28T23:59:59Z,yes,\n"
     result = call("csv-insights", tmp_path, {"csv": table, "top": 1})
     assert column(result, "zip") == {"name": "zip", "type": "text", "missing": 0, "distinct": 3}
@@ -270,7 +272,7 @@ def test_csv_insights_takes_codes_for_text_and_only_real_days_for_dates(tmp_path
     assert column(call("csv-insights", tmp_path, {"csv": "day\n2023-02-29\n"}), "day")["type"] == "text"
 
 
-def test_csv_insights_names_columns_that_have_no_name_of_their_own(tmp_path: Path) -> None:
+def test_csv_insights_names_columns_without_a_unique_name(tmp_path: Path) -> None:
     def names(input: dict[str, Any]) -> list[str]:
         return [column["name"] for column in answer(call("csv-insights", tmp_path, input))["columns"]]
 
@@ -279,15 +281,15 @@ def test_csv_insights_names_columns_that_have_no_name_of_their_own(tmp_path: Pat
     assert answer(call("csv-insights", tmp_path, {"csv": "1\n3\n", "header": False}))["rows"] == 2
 
 
-def test_csv_insights_reads_a_chinese_spreadsheets_file(tmp_path: Path) -> None:
+def test_csv_insights_reads_a_file_in_a_chinese_encoding(tmp_path: Path) -> None:
     files = {"销售.csv": "城市,金额\n北京,10\n上海,20\n北京,30\n".encode("gb18030")}
-    refused = complaint(call("csv-insights", tmp_path, {}, files=files))
+    refused = error_line(call("csv-insights", tmp_path, {}, files=files))
     assert refused == '销售.csv is not utf-8 text; name its "encoding", such as gb18030 or windows-1252.'
     result = call("csv-insights", tmp_path, {"encoding": "gb18030"})
     assert column(result, "城市")["top"][0] == {"value": "北京", "count": 2}
     assert column(result, "金额")["mean"] == 20
-    assert complaint(call("csv-insights", tmp_path, {"encoding": "klingon"})) == 'The encoding "klingon" is not known.'
-    two = complaint(call("csv-insights", tmp_path, {}, files={"b.csv": b"a\n1\n"}))
+    assert error_line(call("csv-insights", tmp_path, {"encoding": "klingon"})) == 'The encoding "klingon" is not known.'
+    two = error_line(call("csv-insights", tmp_path, {}, files={"b.csv": b"a\n1\n"}))
     assert two == "One table at a time, please; there are 2 files."
 
 
@@ -305,7 +307,7 @@ def groups(result: Result) -> list[tuple[str, int, str]]:
     return [(group["level"], group["count"], group["pattern"]) for group in answer(result)["groups"]]
 
 
-def test_log_digest_groups_what_differs_only_in_details(tmp_path: Path) -> None:
+def test_log_digest_groups_messages_that_differ_only_in_details(tmp_path: Path) -> None:
     log = """\
 2026-01-02 10:00:00 INFO ready
 2026-01-02 10:00:01 ERROR can't reach 10.0.0.1:8080 after 31 ms
@@ -365,7 +367,7 @@ Caused by: java.io.IOException: disk full
     assert groups(call("log-digest", tmp_path, {"log": docker})) == [("error", 1, "TypeError: no")]
 
 
-def test_log_digest_reads_web_servers_and_structured_logs(tmp_path: Path) -> None:
+def test_log_digest_reads_web_server_and_structured_logs(tmp_path: Path) -> None:
     log = """\
 192.0.2.7 - - [10/Oct/2026:13:55:36 +0000] "GET /orders/12?page=1 HTTP/1.1" 502 12 "-" "curl"
 192.0.2.8 - - [10/Oct/2026:13:55:37 +0000] "GET /orders/13 HTTP/1.1" 502 12 "-" "curl"
@@ -396,7 +398,7 @@ def test_log_digest_understands_chinese_messages(tmp_path: Path) -> None:
     ]
 
 
-def test_log_digest_reads_files_and_compressed_ones(tmp_path: Path) -> None:
+def test_log_digest_reads_plain_and_compressed_files(tmp_path: Path) -> None:
     files = {
         "app.log": b"ERROR one\r\n\xff\xfe\r\n",
         "old/app.log.gz": gzip.compress(b"INFO ok\nERROR one\nERROR two\n"),
@@ -406,7 +408,7 @@ def test_log_digest_reads_files_and_compressed_ones(tmp_path: Path) -> None:
     assert groups(result) == [("error", 2, "ERROR one")]
     assert (report["groups"][0]["where"], report["groupsLeftOut"]) == ("app.log:1", 1)
     assert report["levels"] == {"error": 3, "info": 1, "unknown": 1}
-    damaged = complaint(call("log-digest", tmp_path, {}, files={"bad.gz": b"no archive"}))
+    damaged = error_line(call("log-digest", tmp_path, {}, files={"bad.gz": b"no archive"}))
     assert damaged.startswith("bad.gz cannot be read: ")
 
 
@@ -435,7 +437,7 @@ def sha256(content: bytes) -> str:
     ],
 )
 @pytest.mark.parametrize("ascii_only", [True, False])
-def test_checksums_takes_every_character_of_a_text_as_it_is(text: str, ascii_only: bool, tmp_path: Path) -> None:
+def test_checksums_does_not_change_any_character_of_a_text(text: str, ascii_only: bool, tmp_path: Path) -> None:
     data = json.dumps({"other": {"text": "no"}, "text": text, "list": ["text", None]}, ensure_ascii=ascii_only).encode()
     before = sorted(tmp_path.iterdir())
     for variable in (data, None):
@@ -445,19 +447,19 @@ def test_checksums_takes_every_character_of_a_text_as_it_is(text: str, ascii_onl
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_checksums_refuses_half_a_character(tmp_path: Path) -> None:
-    line = complaint(run("checksums", tmp_path, stdin=b'{"text": "a\\ud83d"}'))
+def test_checksums_refuses_a_lone_surrogate(tmp_path: Path) -> None:
+    line = error_line(run("checksums", tmp_path, stdin=b'{"text": "a\\ud83d"}'))
     assert line == "The text holds half a character (a lone surrogate)."
 
 
 @pytest.mark.parametrize("written", ["md5", "sha1", "SHA-256", "sha512"])
-def test_checksums_knows_the_usual_algorithms(written: str, tmp_path: Path) -> None:
+def test_checksums_supports_the_usual_algorithms(written: str, tmp_path: Path) -> None:
     algorithm = written.lower().replace("-", "")
     result = call("checksums", tmp_path, {"text": "你好", "algorithm": written})
     assert result.stdout == f"algorithm: {algorithm}\n{hashlib.new(algorithm, '你好'.encode()).hexdigest()}  (text)\n"
 
 
-def test_checksums_lists_files_and_keeps_the_list(tmp_path: Path) -> None:
+def test_checksums_lists_files_and_writes_the_list(tmp_path: Path) -> None:
     files = {"b c.txt": b"same", "a.bin": bytes(range(256)), "sub/報告.txt": b"same", "-n": b"dash"}
     result = call("checksums", tmp_path, {"text": "same"}, files=files)
     listed = [f"{sha256(files[name])}  {name}\n" for name in ("-n", "a.bin", "b c.txt", "sub/報告.txt")]
@@ -475,10 +477,10 @@ def test_checksums_reads_only_the_files_that_arguments_name(tmp_path: Path) -> N
     files = {"a.txt": b"a", "b.txt": b"b", "c.txt": b"c"}
     result = call("checksums", tmp_path, {}, files=files, args=["c.txt", "input/a.txt"])
     assert result.stdout == f"algorithm: sha256\n{sha256(b'c')}  c.txt\n{sha256(b'a')}  a.txt\n"
-    assert complaint(call("checksums", tmp_path, {}, args=["d.txt"])) == "There is no file d.txt in input/."
+    assert error_line(call("checksums", tmp_path, {}, args=["d.txt"])) == "There is no file d.txt in input/."
 
 
-def test_checksums_compares_with_what_was_expected(tmp_path: Path) -> None:
+def test_checksums_compares_with_expected_values(tmp_path: Path) -> None:
     files = {"a.txt": b"a", "b.txt": b"b"}
     expected = (
         f"{sha256(b'a').upper()} *./a.txt\r\n\r\n{sha256(b'x')}  b.txt\r\n{sha256(b'c')}  c.txt\r\n{sha256(b'b')}\n"
@@ -523,13 +525,13 @@ def test_commit_message_fills_in_the_change_and_the_hint() -> None:
     assert result.warnings == []
 
 
-def test_commit_message_can_do_without_a_hint() -> None:
+def test_commit_message_works_without_a_hint() -> None:
     result = render(name="commit-message", body=body_of("commit-message"), source_path="", input={"diff": "+a"})
     assert result.warnings == ["no input for {{input.hint}}"]
     assert "(if braces stand here, nothing): {{input.hint}}" in result.content
 
 
-def test_commit_message_asks_for_no_input_that_it_does_not_declare() -> None:
+def test_commit_message_uses_exactly_its_declared_parameters() -> None:
     parameters = metadata_of("commit-message").parameters
     assert parameters is not None
     assert set(re.findall(r"\{\{input\.(\w+)\}\}", body_of("commit-message"))) == set(parameters["properties"])
@@ -586,7 +588,7 @@ def test_markdown_toolkit_offers_two_scripts_and_no_entry() -> None:
     ]
 
 
-def test_check_links_finds_what_leads_nowhere(tmp_path: Path) -> None:
+def test_check_links_finds_broken_links(tmp_path: Path) -> None:
     result = toolkit("check_links", tmp_path, "--root", "input", files=DOCUMENTS)
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout.splitlines() == [
@@ -612,7 +614,7 @@ def test_check_links_answers_in_json_and_fails_when_strict(tmp_path: Path) -> No
     }
 
 
-def test_check_links_survives_a_name_that_no_file_can_have(tmp_path: Path) -> None:
+def test_check_links_handles_impossible_file_names(tmp_path: Path) -> None:
     result = toolkit("check_links", tmp_path, files={"a.md": f"[a]({'x' * 300})\n[b](%00)\n".encode()})
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout.splitlines()[-1] == "2 problems in 2 links of 1 file; 0 external links not visited"
@@ -639,7 +641,7 @@ def test_table_of_contents_lists_headings_with_their_anchors(tmp_path: Path) -> 
     )
 
 
-def test_table_of_contents_follows_the_rules_that_its_reference_gives(tmp_path: Path) -> None:
+def test_table_of_contents_follows_the_rules_of_its_reference(tmp_path: Path) -> None:
     rules = (SKILLS / "markdown-toolkit" / "references" / "anchors.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `+ ?(## .*?) ?`+(?:, a second time)? \| `(#\S+)` \|$", rules, re.MULTILINE)
     assert len(rows) == 6
@@ -647,7 +649,7 @@ def test_table_of_contents_follows_the_rules_that_its_reference_gives(tmp_path: 
     assert re.findall(r"\]\((#.*)\)$", result.stdout, re.MULTILINE) == [anchor for _, anchor in rows]
 
 
-def test_table_of_contents_writes_a_copy_between_the_marks(tmp_path: Path) -> None:
+def test_table_of_contents_writes_a_copy_with_the_table_between_the_markers(tmp_path: Path) -> None:
     document = "# T\r\n<!-- toc -->\r\nold\r\n<!-- /toc -->\r\n## Ä [x](y)\r\n#### Deep\r\n"
     args = ("--write", "--max-level", "4")
     result = toolkit("table_of_contents", tmp_path, *args, files={"t.md": document.encode()})
@@ -684,13 +686,11 @@ def test_table_of_contents_reads_a_megabyte(tmp_path: Path) -> None:
         ("table_of_contents", ["a.md", "--text", "b"], "Give a file or --text, not both."),
     ],
 )
-def test_a_helper_script_says_what_is_wrong_with_its_arguments(
-    script: str, args: list[str], line: str, tmp_path: Path
-) -> None:
-    assert complaint(toolkit(script, tmp_path, *args)) == line
+def test_a_helper_script_reports_invalid_arguments(script: str, args: list[str], line: str, tmp_path: Path) -> None:
+    assert error_line(toolkit(script, tmp_path, *args)) == line
 
 
-def test_a_helper_script_refuses_a_file_that_is_no_text(tmp_path: Path) -> None:
+def test_a_helper_script_refuses_a_file_that_is_not_text(tmp_path: Path) -> None:
     files = {"a.md": b"\xff\xfe\x00"}
-    assert complaint(toolkit("check_links", tmp_path, files=files)) == "input/a.md is not UTF-8 text."
-    assert complaint(toolkit("table_of_contents", tmp_path)) == "input/a.md is not UTF-8 text."
+    assert error_line(toolkit("check_links", tmp_path, files=files)) == "input/a.md is not UTF-8 text."
+    assert error_line(toolkit("table_of_contents", tmp_path)) == "input/a.md is not UTF-8 text."

@@ -315,7 +315,7 @@ async def test_whoever_leaves_ends_the_request(address: Address, upstream: Upstr
             await until(lambda: upstream.seen(model))
             group.cancel_scope.cancel()
         await until(lambda: upstream.seen(model)[0].is_over)
-    assert upstream.seen(model)[0].was_left
+    assert upstream.seen(model)[0].was_disconnected
     await patient.close()
 
 

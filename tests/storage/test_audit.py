@@ -89,7 +89,7 @@ def rows(folder: Path) -> list[dict[str, Any]]:
 
 
 def execute(file: Path, *statements: str) -> None:
-    """Change a database as somebody with the sqlite3 command can."""
+    """Change a database from outside, as with the sqlite3 command."""
     with closing(sqlite3.connect(file, isolation_level=None)) as connection:
         for statement in statements:
             connection.execute(statement)
@@ -97,7 +97,7 @@ def execute(file: Path, *statements: str) -> None:
 
 # ----------------------------------------------------------------------------------------------------------- content
 @pytest.mark.requirement("G7")
-async def test_a_row_says_who_did_what_to_what_and_how_it_went(tmp_path: Path) -> None:
+async def test_a_row_records_the_caller_the_act_the_target_and_the_outcome(tmp_path: Path) -> None:
     async with opened(tmp_path) as log:
         act = Act(what="skills.grant", who="0123abcd", target="git-commit", detail="net:example.org:443", outcome=200)
         await log.append(act)
@@ -125,7 +125,7 @@ async def test_an_empty_log_is_intact(tmp_path: Path) -> None:
     assert await verified(tmp_path) == AuditReport(intact=True, count=0)
 
 
-async def test_no_key_is_in_the_log_and_no_value_is_too_long(tmp_path: Path) -> None:
+async def test_keys_are_masked_and_long_values_are_cut(tmp_path: Path) -> None:
     key = f"apex_0123abcd_{'s' * 43}"
     async with opened(tmp_path) as log:
         await log.append(Act(what="x", target=f"a{key}b", detail=key, request_id=key, outcome=404))
@@ -157,7 +157,7 @@ async def test_a_flood_of_refused_attempts_is_counted_and_does_not_fill_the_disk
 
 
 @pytest.mark.requirement("G7")
-async def test_a_thousand_acts_at_once_are_one_chain(tmp_path: Path) -> None:
+async def test_a_thousand_concurrent_acts_are_one_chain(tmp_path: Path) -> None:
     async with opened(tmp_path) as log, anyio.create_task_group() as tasks:
         for number in range(1000):
             tasks.start_soon(log.append, Act(what="skills.install", target=str(number), outcome=201))
@@ -196,7 +196,7 @@ async def test_two_servers_never_write_to_one_log(tmp_path: Path, embedder: Embe
 
 # ------------------------------------------------------------------------------------------------------------ forgery
 class Forger:
-    """Somebody who can write to the log, knows how hashes are made, and cannot write to the main database."""
+    """An attacker who can write to the log and compute hashes, but cannot write to the main database."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -204,7 +204,7 @@ class Forger:
             self.rows: list[list[Any]] = [list(row) for row in connection.execute("SELECT * FROM audit")]
 
     def chain(self, start: int = 0) -> None:
-        """Number the rows from an index on and compute their hashes again."""
+        """Renumber the rows from an index on, and recompute their hashes."""
         for index in range(start, len(self.rows)):
             row = self.rows[index]
             row[0] = index + 1
@@ -216,7 +216,7 @@ class Forger:
         row[3] = hashlib.sha256(f"{seq}\n{prev}\n{act}".encode()).hexdigest()
 
     def add(self, count: int) -> None:
-        """Add rows that follow from the last one as they should."""
+        """Append rows that continue the chain correctly."""
         start = len(self.rows)
         self.rows += [[0, '{"what":"forged"}', "", ""] for _ in range(count)]
         self.chain(start)
@@ -245,14 +245,14 @@ def swap(forger: Forger) -> None:
 
 
 def insert(forger: Forger) -> None:
-    """Put a row in, with numbers that fit."""
+    """Insert a row, and renumber all rows."""
     forger.rows.insert(3, [4, '{"what":"forged"}', forger.rows[2][3], "f" * 64])
     for number, row in enumerate(forger.rows, 1):
         row[0] = number
 
 
 def rewrite(forger: Forger) -> None:
-    """Write the whole chain again without one act."""
+    """Rewrite the whole chain without one act."""
     del forger.rows[2]
     forger.chain()
 
@@ -301,7 +301,7 @@ async def test_every_forgery_is_found_and_later_acts_do_not_hide_it(
         await log.append(Act(what="skills.install", target="later", outcome=201))
         assert (await log.verify()).row == row
     notes = [entry for entry in rows(tmp_path) if entry.get("what") == "audit.damaged"]
-    assert len(notes) == ("apex audit verify" in caplog.text) <= 1, "the end is compared at every start"
+    assert len(notes) == ("apex audit verify" in caplog.text) <= 1, "the last row is compared at every start"
     assert rows(tmp_path)[-1]["target"] == "later"
 
 
@@ -324,7 +324,7 @@ async def test_every_forgery_beside_a_running_server_is_found(tmp_path: Path, na
     assert not (await verified(tmp_path)).intact
 
 
-async def test_rows_that_somebody_added_are_named(tmp_path: Path) -> None:
+async def test_forged_rows_are_named_in_the_report(tmp_path: Path) -> None:
     await fill(tmp_path)
     forger = Forger(tmp_path / AUDIT_FILE)
     forger.add(2)
@@ -360,20 +360,20 @@ async def test_an_older_copy_of_the_file_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.requirement("G7")
-@pytest.mark.parametrize("is_in_journal", [False, True])
-async def test_an_older_copy_beside_a_running_server_is_found(tmp_path: Path, is_in_journal: bool) -> None:
+@pytest.mark.parametrize("is_in_wal", [False, True])
+async def test_an_older_copy_beside_a_running_server_is_found(tmp_path: Path, is_in_wal: bool) -> None:
     await fill(tmp_path, 3)
     shutil.copy(tmp_path / AUDIT_FILE, tmp_path / "older")
     async with opened(tmp_path) as log:
         await log.append(Act(what="skills.install", target="fourth", outcome=201))
-        if not is_in_journal:
+        if not is_in_wal:
             execute(tmp_path / AUDIT_FILE, "PRAGMA wal_checkpoint(TRUNCATE)")
         (tmp_path / "older").replace(tmp_path / AUDIT_FILE)
         assert "not the file that this server wrote" in str((await log.verify()).problem)
         await log.append(Act(what="skills.install", target="later", outcome=201))
         report = await log.verify()
     targets = [row.get("target") for row in rows(tmp_path)[3:]]
-    if is_in_journal:  # SQLite adds what its journal holds, so nothing is missing
+    if is_in_wal:  # SQLite replays the WAL, so no row is missing
         assert (report.intact, targets) == (True, ["fourth", "later"])
     else:
         assert (report.row, targets) == (4, [None, "later"])
@@ -381,13 +381,13 @@ async def test_an_older_copy_beside_a_running_server_is_found(tmp_path: Path, is
 
 @pytest.mark.slow
 @pytest.mark.requirement("G7")
-@pytest.mark.parametrize("way", ["removed", "emptied", "cut", "overwritten", "another text file"])
-async def test_a_file_that_was_removed_or_damaged_is_found(tmp_path: Path, way: str) -> None:
+@pytest.mark.parametrize("damage", ["removed", "emptied", "cut", "overwritten", "another text file"])
+async def test_a_file_that_was_removed_or_damaged_is_found(tmp_path: Path, damage: str) -> None:
     await fill(tmp_path, 200)
     file = tmp_path / AUDIT_FILE
     content = file.read_bytes()
     assert len(content) > 10 * 4096
-    match way:
+    match damage:
         case "removed":
             file.unlink()
         case "emptied":
@@ -405,14 +405,14 @@ async def test_a_file_that_was_removed_or_damaged_is_found(tmp_path: Path, way: 
         assert (report.intact, report.count < 200, report.row is not None) == (False, True, True), report
 
 
-@pytest.mark.parametrize("way", ["removed", "emptied"])
-async def test_a_file_that_is_taken_from_a_running_server_is_found_and_the_log_goes_on(
-    tmp_path: Path, way: str
+@pytest.mark.parametrize("damage", ["removed", "emptied"])
+async def test_a_file_that_is_removed_from_a_running_server_is_found_and_the_log_continues(
+    tmp_path: Path, damage: str
 ) -> None:
     file = tmp_path / AUDIT_FILE
     await fill(tmp_path, 3)
     async with opened(tmp_path) as log:
-        if way == "removed":
+        if damage == "removed":
             file.unlink()
         else:
             os.truncate(file, 0)
@@ -422,12 +422,12 @@ async def test_a_file_that_is_taken_from_a_running_server_is_found_and_the_log_g
         await log.append(Act(what="skills.install", target="later", outcome=201))
         assert not (await log.verify()).intact
     assert file.stat().st_mode & 0o777 == 0o600
-    assert rows(tmp_path)[-1]["target"] == "later", "the log goes on at its path, not in a file without a name"
+    assert rows(tmp_path)[-1]["target"] == "later", "the log continues at its path, not in an unlinked file"
     assert not (await verified(tmp_path)).intact
 
 
 def replace_by(path: Path, kind: str) -> None:
-    """Put something else in the place of the log."""
+    """Replace the log with something that is not a regular file."""
     path.unlink(missing_ok=True)
     match kind:
         case "a pipe":
@@ -495,7 +495,7 @@ async def test_a_main_database_that_disagrees_with_the_log_is_found(tmp_path: Pa
         assert (report.intact, report.row) == (False, row), report
 
 
-async def test_a_log_whose_main_database_was_lost_is_accepted_and_says_so(tmp_path: Path) -> None:
+async def test_a_log_whose_main_database_was_lost_is_accepted_with_a_note(tmp_path: Path) -> None:
     await fill(tmp_path)
     for path in tmp_path.glob(f"{MAIN_FILE}*"):
         path.unlink()
@@ -513,7 +513,7 @@ async def test_rows_in_a_log_that_was_empty_are_found(tmp_path: Path) -> None:
 
 # ------------------------------------------------------------------------------------------------------------ crashes
 def killed(folder: Path, moment: str) -> None:
-    """Write two acts in another process, which is killed at this moment."""
+    """Write two acts in another process, which is killed at the given point."""
     ended = subprocess.run([sys.executable, "-c", WRITER, str(folder), moment], check=False)
     assert ended.returncode == -signal.SIGKILL
 
@@ -534,28 +534,26 @@ async def test_a_kill_between_the_two_databases_loses_no_act_and_is_not_a_forger
 
 @pytest.mark.requirement("G7")
 @pytest.mark.parametrize("tail", ["cut", "zeros", "gone"])
-async def test_a_power_loss_in_the_midst_of_a_commit_loses_no_act_and_is_not_a_forgery(
-    tmp_path: Path, tail: str
-) -> None:
-    """The rows were announced, and their journal did not reach the disk as a whole."""
+async def test_a_power_loss_during_a_commit_loses_no_act_and_is_not_a_forgery(tmp_path: Path, tail: str) -> None:
+    """The rows were announced in the main database, but the WAL was not completely written."""
     await fill(tmp_path)
     killed(tmp_path, "after the rows")
-    journal = tmp_path / f"{AUDIT_FILE}-wal"
-    size = journal.stat().st_size
+    wal = tmp_path / f"{AUDIT_FILE}-wal"
+    size = wal.stat().st_size
     match tail:
         case "cut":
-            os.truncate(journal, size - 100)
+            os.truncate(wal, size - 100)
         case "zeros":
-            os.truncate(journal, size - 100)
-            os.truncate(journal, size)
+            os.truncate(wal, size - 100)
+            os.truncate(wal, size)
         case _:
-            journal.unlink()
+            wal.unlink()
     assert await verified(tmp_path) == AuditReport(intact=True, count=8)
     assert [row["target"] for row in rows(tmp_path)[6:]] == ["last-1", "last-2"]
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-async def test_a_crash_does_not_cover_up_rows_that_somebody_added(tmp_path: Path, moment: str) -> None:
+async def test_a_crash_does_not_hide_forged_rows(tmp_path: Path, moment: str) -> None:
     await fill(tmp_path)
     killed(tmp_path, moment)
     forger = Forger(tmp_path / AUDIT_FILE)
@@ -570,7 +568,7 @@ async def test_a_crash_does_not_cover_up_rows_that_somebody_added(tmp_path: Path
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-async def test_a_crash_does_not_cover_up_rows_that_were_removed(tmp_path: Path, moment: str) -> None:
+async def test_a_crash_does_not_hide_removed_rows(tmp_path: Path, moment: str) -> None:
     await fill(tmp_path)
     killed(tmp_path, moment)
     forger = Forger(tmp_path / AUDIT_FILE)
@@ -601,7 +599,7 @@ async def test_a_kill_at_any_moment_loses_no_answered_act(tmp_path: Path) -> Non
 
 # --------------------------------------------------------------------------------------------------------- a full disk
 @pytest.mark.parametrize("failure", ["full", "read-only"])
-async def test_a_log_that_cannot_be_written_refuses_acts_and_keeps_the_row_of_one_that_was_done(
+async def test_a_log_that_cannot_be_written_refuses_new_acts_and_writes_rows_of_completed_ones_later(
     tmp_path: Path, failure: str
 ) -> None:
     async with opened(tmp_path) as log:
@@ -622,7 +620,7 @@ async def test_a_log_that_cannot_be_written_refuses_acts_and_keeps_the_row_of_on
         with pytest.raises(ServerError) as caught:
             await log.ready()
         assert caught.value.code == "STORAGE_FULL"
-        assert await log.verify() == AuditReport(intact=True, count=1), "no row is written in part"
+        assert await log.verify() == AuditReport(intact=True, count=1), "no row is written partially"
         log._connection.execute(end)
         await log.ready()
         await log.append(Act(what="skills.install", target="after", outcome=201))
@@ -646,8 +644,8 @@ async def test_an_act_is_refused_before_it_begins_if_its_row_would_not_fit(
 ) -> None:
     async with opened(tmp_path) as log:
         await log.ready()
-        room = os.statvfs(tmp_path)
-        full = os.statvfs_result([*room[:3], 1, 1, *room[5:]])
+        stats = os.statvfs(tmp_path)
+        full = os.statvfs_result([*stats[:3], 1, 1, *stats[5:]])
         monkeypatch.setattr(os, "statvfs", lambda _: full)
         with pytest.raises(ServerError) as caught:
             await log.ready()
@@ -658,7 +656,7 @@ async def test_an_act_is_refused_before_it_begins_if_its_row_would_not_fit(
         await log.ready()
 
 
-async def test_a_full_main_database_keeps_the_row_of_an_act_that_was_done(tmp_path: Path) -> None:
+async def test_rows_of_completed_acts_are_written_once_the_main_database_is_no_longer_full(tmp_path: Path) -> None:
     database = Database(tmp_path / MAIN_FILE)
     log = AuditLog(tmp_path / AUDIT_FILE, database)
     await log.open()
@@ -679,7 +677,7 @@ async def test_a_full_main_database_keeps_the_row_of_an_act_that_was_done(tmp_pa
     database.close()
 
 
-async def test_a_file_that_is_put_back_is_used_again(tmp_path: Path) -> None:
+async def test_a_restored_file_is_used_again(tmp_path: Path) -> None:
     path = tmp_path / AUDIT_FILE
     async with opened(tmp_path) as log:
         await log.append(Act(what="skills.install", outcome=201))
@@ -695,7 +693,7 @@ async def test_a_file_that_is_put_back_is_used_again(tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------- earlier versions
-async def test_logs_of_an_earlier_version_are_left_alone_and_their_hashes_are_the_first_rows(tmp_path: Path) -> None:
+async def test_logs_of_an_earlier_version_are_not_changed_and_their_hashes_are_the_first_rows(tmp_path: Path) -> None:
     earlier = {"audit.1.jsonl": b'{"seq":1}\n', "audit.jsonl": b'{"seq":2}\n'}
     for name, content in earlier.items():
         (tmp_path / name).write_bytes(content)

@@ -1,4 +1,4 @@
-"""Records of chat requests: written in batches, found again, bounded, and deleted completely."""
+"""Records of chat requests: written in batches, listed, bounded, and deleted completely."""
 
 import json
 import logging
@@ -96,13 +96,13 @@ async def test_a_record_is_written_automatically(records: ChatRecords, database:
     records.keep(RECORD)
     query = "SELECT count(*) FROM chats"
 
-    async def is_kept() -> bool:
+    async def is_written() -> bool:
         return bool(await database.read(lambda connection: connection.execute(query).fetchone() != (0,)))
 
-    await until(is_kept)
+    await until(is_written)
 
 
-async def test_an_id_that_was_used_before_is_made_another(records: ChatRecords) -> None:
+async def test_a_duplicate_id_is_replaced_by_a_unique_one(records: ChatRecords) -> None:
     for model in ("one", "two"):
         records.keep(replace(RECORD, model=model))
     await records.list()
@@ -113,7 +113,7 @@ async def test_an_id_that_was_used_before_is_made_another(records: ChatRecords) 
     assert all(chat.id.startswith("req_1") for chat in found)
 
 
-async def test_lists_are_filtered_and_paged_newest_first_also_among_thousands(records: ChatRecords) -> None:
+async def test_lists_of_thousands_are_filtered_and_paged_newest_first(records: ChatRecords) -> None:
     for number in range(3000):
         records.keep(
             replace(
@@ -138,7 +138,7 @@ async def test_lists_are_filtered_and_paged_newest_first_also_among_thousands(re
     assert (await records.list(model="' OR 1 --")).total == 0
 
 
-async def test_every_filter_has_its_index(database: Database) -> None:
+async def test_every_filter_uses_an_index(database: Database) -> None:
     def plans(connection: sqlite3.Connection) -> list[str]:
         wheres = ["TRUE", *(f"{name} = 'x'" for name in ("model", "caller", "stop_cause", "outcome"))]
         query = "EXPLAIN QUERY PLAN SELECT id FROM chats WHERE {} ORDER BY started_at DESC, id LIMIT 50"
@@ -165,12 +165,12 @@ async def test_sums_are_reported_in_total_and_by_model(records: ChatRecords) -> 
     assert (await records.statistics(days=30)).requests == 4
 
 
-async def test_sums_of_nothing_are_zeros(records: ChatRecords) -> None:
+async def test_sums_without_records_are_zero(records: ChatRecords) -> None:
     sums = await records.statistics()
     assert (sums.requests, sums.total_tokens, sums.mean_turns, sums.models) == (0, 0, 0.0, [])
 
 
-async def test_what_is_deleted_is_gone_from_the_file_as_well(tmp_path: Path) -> None:
+async def test_a_deleted_record_is_erased_from_the_file(tmp_path: Path) -> None:
     database = Database(tmp_path / "y.sqlite3")
     records = ChatRecords(ChatStore(database), has_texts=True)
     records.keep(replace(RECORD, answer="a very private answer"))
@@ -180,14 +180,14 @@ async def test_what_is_deleted_is_gone_from_the_file_as_well(tmp_path: Path) -> 
         await records.delete("req_1")
     assert refused.value.code == "CHAT_NOT_FOUND"
     files = [path.read_bytes() for path in tmp_path.glob("y.sqlite3*")]
-    assert len(files) == 3, "the server goes on"
+    assert len(files) == 3, "the database is still open"
     assert not any(b"very private" in data for data in files)
     await records.close()
     database.close()
     assert b"very private" not in (tmp_path / "y.sqlite3").read_bytes()
 
 
-async def test_tidying_starts_immediately_and_leaves_nothing_in_any_file(tmp_path: Path) -> None:
+async def test_cleanup_starts_immediately_and_erases_expired_records_from_all_files(tmp_path: Path) -> None:
     database = Database(tmp_path / "y.sqlite3")
     records = ChatRecords(ChatStore(database), has_texts=True, retention_days=7)
     for number in range(2 * BATCH):
@@ -201,7 +201,7 @@ async def test_tidying_starts_immediately_and_leaves_nothing_in_any_file(tmp_pat
     database.close()
 
 
-async def test_records_older_than_the_setting_go_and_others_stay(database: Database) -> None:
+async def test_records_older_than_the_retention_setting_are_deleted(database: Database) -> None:
     records = ChatRecords(ChatStore(database), retention_days=7)
     for days in range(14):
         for number in range(100):
@@ -225,7 +225,7 @@ async def test_records_older_than_the_setting_go_and_others_stay(database: Datab
     ],
     ids=["steps", "messages", "message", "answer", "all"],
 )
-async def test_a_record_that_is_too_long_is_cut_with_a_mark(
+async def test_a_record_that_is_too_long_is_cut_with_a_notice(
     records: ChatRecords, database: Database, trajectory: Any, messages: Any, answer: str
 ) -> None:
     steps, said, text = bounded(trajectory, messages, answer)
@@ -272,7 +272,7 @@ async def test_records_are_written_later_if_the_disk_refuses(
     assert (await records.list()).total == 5
 
 
-async def test_memory_is_bounded_and_what_is_dropped_is_counted(
+async def test_memory_is_bounded_and_dropped_records_are_counted(
     records: ChatRecords, database: Database, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "MAX_WAITING", 20)
@@ -288,7 +288,7 @@ async def test_memory_is_bounded_and_what_is_dropped_is_counted(
     assert (await records.list()).total == 20
 
 
-async def test_records_lost_at_the_end_are_logged(database: Database, caplog: pytest.LogCaptureFixture) -> None:
+async def test_records_lost_at_shutdown_are_logged(database: Database, caplog: pytest.LogCaptureFixture) -> None:
     records = ChatRecords(ChatStore(database))
     await database.write(refuse)
     records.keep(RECORD)

@@ -34,7 +34,7 @@ async def count(database: Database) -> int:
     return await database.read(job)
 
 
-async def test_writes_that_wait_share_a_commit_and_each_gets_its_own_answer(database: Database) -> None:
+async def test_concurrent_writes_share_a_commit_and_each_gets_its_own_result(database: Database) -> None:
     failures: list[str] = []
 
     async def write(name: str) -> None:
@@ -50,33 +50,33 @@ async def test_writes_that_wait_share_a_commit_and_each_gets_its_own_answer(data
     assert len(failures) == 50
 
 
-async def test_a_failed_job_takes_back_only_its_own_changes(database: Database) -> None:
-    def half(connection: sqlite3.Connection) -> None:
+async def test_a_failed_job_rolls_back_only_its_own_changes(database: Database) -> None:
+    def insert_and_fail(connection: sqlite3.Connection) -> None:
         connection.execute("INSERT INTO first_installs VALUES ('half', 1)")
         raise ValueError("stop")
 
     await database.write(insert("before"))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="stop"):
-        await database.write(half)
+        await database.write(insert_and_fail)
     await database.write(insert("after"))  # type: ignore[arg-type]
     assert await count(database) == 2
 
 
-async def test_no_error_ends_the_writer(database: Database) -> None:
-    def rude(connection: sqlite3.Connection) -> None:
+async def test_the_writer_continues_after_any_error(database: Database) -> None:
+    def roll_back_and_fail(connection: sqlite3.Connection) -> None:
         connection.execute("ROLLBACK")
         raise KeyError("unexpected")
 
     with pytest.raises(KeyError):
-        await database.write(rude)
+        await database.write(roll_back_and_fail)
     with anyio.fail_after(60):
         await database.write(insert("next"))  # type: ignore[arg-type]
     assert await count(database) == 1
 
 
-async def test_only_the_owner_can_read_it(tmp_path: Path) -> None:
+async def test_only_the_owner_can_read_the_files(tmp_path: Path) -> None:
     for path in (tmp_path / "x.sqlite3", tmp_path / "x.sqlite3-wal"):
-        path.touch(0o644)  # as older versions left them
+        path.touch(0o644)  # as older versions created them
     database = Database(tmp_path / "x.sqlite3")
     await database.write(lambda connection: connection.execute("PRAGMA user_version"))
     modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.glob("x.sqlite3*")}
@@ -84,7 +84,7 @@ async def test_only_the_owner_can_read_it(tmp_path: Path) -> None:
     assert modes == dict.fromkeys(("x.sqlite3", "x.sqlite3-wal", "x.sqlite3-shm"), 0o600)
 
 
-async def test_a_database_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
+async def test_a_database_of_a_newer_version_is_refused_and_not_changed(tmp_path: Path) -> None:
     path = tmp_path / "x.sqlite3"
     Database(path).close()
     with closing(sqlite3.connect(path)) as connection:
@@ -114,7 +114,7 @@ async def test_a_cancelled_caller_does_not_affect_others(database: Database) -> 
     assert await count(database) in (1, 2)
 
 
-async def test_migrations_run_once_and_data_stays(tmp_path: Path) -> None:
+async def test_migrations_run_once_and_preserve_data(tmp_path: Path) -> None:
     first = Database(tmp_path / "x.sqlite3")
     await first.write(insert("old"))  # type: ignore[arg-type]
     first.close()
@@ -124,12 +124,12 @@ async def test_migrations_run_once_and_data_stays(tmp_path: Path) -> None:
     second.close()
 
 
-async def test_a_migration_that_came_after_a_higher_number_is_not_left_out(tmp_path: Path) -> None:
+async def test_a_missing_migration_with_a_lower_number_is_applied(tmp_path: Path) -> None:
     path = tmp_path / "x.sqlite3"
     first = Database(path)
     await first.write(insert("old"))  # type: ignore[arg-type]
     first.close()
-    with closing(sqlite3.connect(path)) as connection:  # as if 6 had not been there yet
+    with closing(sqlite3.connect(path)) as connection:  # as if migration 6 had not existed yet
         connection.executescript("DROP TABLE chats; DELETE FROM migrations WHERE number = 6;")
     second = Database(path)
     assert await second.read(lambda c: c.execute("SELECT count(*) FROM chats").fetchone()[0]) == 0
@@ -138,7 +138,7 @@ async def test_a_migration_that_came_after_a_higher_number_is_not_left_out(tmp_p
     assert not list(tmp_path.glob("*.broken-*"))
 
 
-async def test_a_database_from_before_migrations_were_noted_goes_on_from_its_version(tmp_path: Path) -> None:
+async def test_a_database_without_a_migrations_table_is_migrated_from_its_user_version(tmp_path: Path) -> None:
     path = tmp_path / "x.sqlite3"
     with closing(sqlite3.connect(path)) as connection:
         for _, statements in _migrations()[:5]:
@@ -167,7 +167,7 @@ def test_damage_beyond_the_first_page_is_detected_and_the_file_renamed(tmp_path:
     assert list(tmp_path.glob("x.sqlite3.broken-*"))
 
 
-async def test_calls_are_counted_and_survive(tmp_path: Path) -> None:
+async def test_calls_are_counted_across_restarts(tmp_path: Path) -> None:
     database = Database(tmp_path / "x.sqlite3")
     store = CallStatisticsStore(database)
     for success, duration in ((True, 150), (True, 151), (False, 2000)):

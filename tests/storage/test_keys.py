@@ -42,7 +42,7 @@ async def store(tmp_path: Path) -> AsyncIterator[KeyStore]:
         yield made
 
 
-async def test_a_key_is_256_bits_with_its_id_in_front_and_only_the_digest_is_stored(tmp_path: Path) -> None:
+async def test_a_key_is_its_id_and_a_256_bit_secret_of_which_only_the_digest_is_stored(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
         key, text = await store.create("laptop", ["chat", "run"])
         form = re.fullmatch(r"apex_([0-9a-f]{8})_([A-Za-z0-9_-]{43})", text)
@@ -53,7 +53,7 @@ async def test_a_key_is_256_bits_with_its_id_in_front_and_only_the_digest_is_sto
     assert all(form[2].encode() not in path.read_bytes() for path in tmp_path.glob("apex.sqlite3*"))
 
 
-async def test_a_key_is_known_again_after_a_restart(tmp_path: Path) -> None:
+async def test_keys_survive_a_restart(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
         key, text = await store.create("laptop", ["chat"], expires_at=now_ms() + 60_000)
         gone, gone_text = await store.create("phone", ["admin"])
@@ -105,7 +105,7 @@ async def test_secrets_are_compared_in_constant_time_even_if_the_id_is_unknown(
     assert compared == [(32, 32)] * 3
 
 
-async def test_a_key_counts_until_it_expires_or_is_revoked(store: KeyStore) -> None:
+async def test_a_key_is_usable_until_it_expires_or_is_revoked(store: KeyStore) -> None:
     assert not store.has_usable
     now = now_ms()
     key, _ = await store.create("x", ["chat"], expires_at=now + 1000)
@@ -128,14 +128,16 @@ async def test_only_admin_keys_have_all_scopes(store: KeyStore) -> None:
     ("name", "scopes"),
     [("", ["chat"]), ("  ", ["chat"]), ("x" * 101, ["chat"]), ("a\nb", ["chat"]), ("x", []), ("x", ["chat", "root"])],
 )
-async def test_a_key_without_a_proper_name_or_scope_is_not_made(store: KeyStore, name: str, scopes: list[str]) -> None:
+async def test_a_key_without_a_valid_name_or_scope_is_not_created(
+    store: KeyStore, name: str, scopes: list[str]
+) -> None:
     with pytest.raises(ApexBridgeError) as caught:
         await store.create(name, scopes)
     assert caught.value.code == "INVALID_INPUT"
     assert store.list() == []
 
 
-async def test_revoking_an_unknown_key_is_not_found(store: KeyStore) -> None:
+async def test_revoking_an_unknown_key_raises_not_found(store: KeyStore) -> None:
     with pytest.raises(ApexBridgeError) as caught:
         await store.revoke("00000000")
     assert caught.value.code == "NOT_FOUND"
@@ -168,6 +170,6 @@ async def _written(folder: Path) -> list[int | None]:
         return [key.last_used_at for key in store.list()]
 
 
-def test_a_key_does_not_show_its_digest_as_text() -> None:
+def test_the_repr_of_a_key_does_not_contain_its_digest() -> None:
     key = ApiKey(id="a" * 8, name="x", digest=b"secret", scopes=frozenset({"chat"}), created_at=0)
     assert "secret" not in repr(key)

@@ -19,7 +19,7 @@ from apexbridge.agent.records.content import log_safe
 from apexbridge.retrieval.embedders.embedder import Embedder
 from apexbridge.storage.audit import AUDIT_FILE, exported
 from apexbridge.tools.tool import Tool, ToolContext, ToolResult
-from tests.chat.live import PATIENCE, UPSTREAM_KEY_VARIABLE, Json, Live, live, request_of
+from tests.chat.live import TIMEOUT_SECONDS, UPSTREAM_KEY_VARIABLE, Json, Live, live, request_of
 from tests.chat.upstream import KEY, Step, Upstream, call, refusal, upstreams
 from tests.surfaces.conftest import Apex
 from tests.surfaces.gates import shape
@@ -99,7 +99,7 @@ def asking(server: Live, model: str, **fields: object) -> Iterator[None]:
     address = urlsplit(server.url)
     body = json.dumps(request_of(model, **fields)).encode()
     head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: {address.netloc}\r\ncontent-type: application/json\r\n"
-    with socket.create_connection((address.hostname or "", address.port or 0), PATIENCE) as connection:
+    with socket.create_connection((address.hostname or "", address.port or 0), TIMEOUT_SECONDS) as connection:
         connection.sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
         yield
 

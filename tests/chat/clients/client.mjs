@@ -1,5 +1,5 @@
-// Plays scenarios with one client: node client.mjs BASE_URL CLIENT '{"scenario": "model", …}'
-// Prints what the client made of each, as one JSON object.
+// Runs scenarios with one client: node client.mjs BASE_URL CLIENT '{"scenario": "model", …}'
+// Prints the results as one JSON object.
 import OpenAI from "openai";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { generateText, jsonSchema, stepCountIs, streamText, tool } from "ai";
@@ -18,9 +18,9 @@ const openai = {
   tools: [{ type: "function", function: { name: "get_weather", parameters: schema } }],
 
   async whole(more = {}) {
-    const told = await this.client.chat.completions.create({ model, messages: this.user, ...more });
-    const [choice] = told.choices;
-    return { text: choice.message.content, finish: choice.finish_reason, tokens: told.usage?.total_tokens };
+    const completion = await this.client.chat.completions.create({ model, messages: this.user, ...more });
+    const [choice] = completion.choices;
+    return { text: choice.message.content, finish: choice.finish_reason, tokens: completion.usage?.total_tokens };
   },
   async stream(more = {}) {
     const chunks = await this.client.chat.completions.create({
@@ -58,19 +58,19 @@ const ai = {
   get model() {
     return createOpenAICompatible({ name: "bridge", baseURL, apiKey: "any", includeUsage: true }).chatModel(model);
   },
-  given: { prompt: "hello", maxRetries: 0 },
+  options: { prompt: "hello", maxRetries: 0 },
 
   async whole(more = {}) {
-    const told = await generateText({ model: this.model, ...this.given, ...more });
-    return { text: told.text, finish: told.finishReason, tokens: told.usage.totalTokens };
+    const result = await generateText({ model: this.model, ...this.options, ...more });
+    return { text: result.text, finish: result.finishReason, tokens: result.usage.totalTokens };
   },
   async stream(more = {}) {
     let failure;
-    const told = streamText({ model: this.model, ...this.given, onError: ({ error }) => { failure = error; }, ...more });
+    const result = streamText({ model: this.model, ...this.options, onError: ({ error }) => { failure = error; }, ...more });
     let text = "";
-    for await (const piece of told.textStream) text += piece;
+    for await (const chunk of result.textStream) text += chunk;
     if (failure) throw failure;
-    return { text, finish: await told.finishReason, tokens: (await told.totalUsage).totalTokens };
+    return { text, finish: await result.finishReason, tokens: (await result.totalUsage).totalTokens };
   },
   async tool() {
     const get_weather = tool({
@@ -85,19 +85,19 @@ const ai = {
     return this.whole({ prompt: undefined, messages: [{ role: "user", content }] });
   },
   error(error) {
-    const told = error?.data?.error ?? error?.error ?? {};
-    return { status: error.statusCode ?? null, code: told.code ?? null, message: String(error.message ?? error) };
+    const details = error?.data?.error ?? error?.error ?? {};
+    return { status: error.statusCode ?? null, code: details.code ?? null, message: String(error.message ?? error) };
   },
 };
 
 const chosen = { openai, ai }[client];
-const ways = { whole: "whole", whole_tool: "whole", whole_error: "whole", parts: "parts", client_tool: "tool",
+const methods = { whole: "whole", whole_tool: "whole", whole_error: "whole", parts: "parts", client_tool: "tool",
   stream: "stream", stream_tool: "stream", stream_error: "stream", stream_broken: "stream" };
 const results = {};
 for (const [scenario, its_model] of Object.entries(JSON.parse(jobs))) {
   model = its_model;
   try {
-    const { text, finish = null, tokens = null } = await chosen[ways[scenario]]();
+    const { text, finish = null, tokens = null } = await chosen[methods[scenario]]();
     results[scenario] = { text, finish, tokens };
   } catch (error) {
     results[scenario] = { error: chosen.error(error) };

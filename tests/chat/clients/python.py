@@ -1,4 +1,4 @@
-"""The scenarios with Python's clients; what each made of them comes back in one shape."""
+"""Runs the scenarios with the Python clients. All return results of the same form."""
 
 import json
 from typing import Any
@@ -18,7 +18,7 @@ USER: Json = {"role": "user", "content": "hello"}
 
 
 class OpenAIClient:
-    """OpenAI's own package."""
+    """The `openai` package."""
 
     def __init__(self, url: str, http: openai.DefaultHttpxClient, model: str) -> None:
         client = openai.OpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0, http_client=http)
@@ -26,9 +26,9 @@ class OpenAIClient:
         self._model = model
 
     def whole(self, content: Any = "hello") -> Json:
-        told = self._create(model=self._model, messages=[{"role": "user", "content": content}])
-        choice = told.choices[0]
-        return {"text": choice.message.content, "finish": choice.finish_reason, "tokens": told.usage.total_tokens}
+        completion = self._create(model=self._model, messages=[{"role": "user", "content": content}])
+        choice = completion.choices[0]
+        return {"text": choice.message.content, "finish": choice.finish_reason, "tokens": completion.usage.total_tokens}
 
     def stream(self) -> Json:
         options = {"include_usage": True}
@@ -56,20 +56,20 @@ class OpenAIClient:
 
 
 class LangChainClient:
-    """LangChain's model for servers of this kind."""
+    """LangChain's `ChatOpenAI`."""
 
     def __init__(self, url: str, http: openai.DefaultHttpxClient, model: str) -> None:
-        given: Json = {"api_key": "any", "max_retries": 0, "stream_usage": True, "http_client": http}
-        self._chat: Any = ChatOpenAI(base_url=f"{url}/v1", model=model, **given)
+        options: Json = {"api_key": "any", "max_retries": 0, "stream_usage": True, "http_client": http}
+        self._chat: Any = ChatOpenAI(base_url=f"{url}/v1", model=model, **options)
 
     def whole(self, content: Any = "hello") -> Json:
-        return _said(self._chat.invoke([HumanMessage(content)]))
+        return _result(self._chat.invoke([HumanMessage(content)]))
 
     def stream(self) -> Json:
         whole = None
         for chunk in self._chat.stream([HumanMessage("hello")]):
             whole = chunk if whole is None else whole + chunk
-        return _said(whole)
+        return _result(whole)
 
     def parts(self) -> Json:
         return self.whole(PARTS)
@@ -78,24 +78,24 @@ class LangChainClient:
         bound = self._chat.bind_tools([TOOL])
         messages: list[Any] = [HumanMessage("hello")]
         while True:
-            said: AIMessage = bound.invoke(messages)
-            if not said.tool_calls:
-                return {"text": said.content}
-            calls = said.tool_calls
+            message: AIMessage = bound.invoke(messages)
+            if not message.tool_calls:
+                return {"text": message.content}
+            calls = message.tool_calls
             results = [ToolMessage(f"sunny in {made['args']['city']}", tool_call_id=made["id"]) for made in calls]
-            messages += [said, *results]
+            messages += [message, *results]
 
 
-def _said(message: Any) -> Json:
+def _result(message: Any) -> Json:
     tokens = (message.usage_metadata or {}).get("total_tokens")
     return {"text": message.content, "finish": message.response_metadata["finish_reason"], "tokens": tokens}
 
 
-def played(client: OpenAIClient | LangChainClient, way: str) -> Json:
-    """What became of a scenario."""
+def run_scenario(client: OpenAIClient | LangChainClient, method: str) -> Json:
+    """Run a scenario, and return its result or its error."""
     try:
-        told: Json = getattr(client, way)()
+        result: Json = getattr(client, method)()
     except openai.APIError as error:
         status = getattr(error, "status_code", None)
         return {"error": {"status": status, "code": error.code, "message": error.message}}
-    return told
+    return result
