@@ -1,4 +1,4 @@
-"""A command line to type at and a server to talk to."""
+"""Fixtures that run `apex` commands and start real servers."""
 
 import json
 import os
@@ -22,7 +22,7 @@ APEX = [sys.executable, "-c", "from apexbridge.surfaces.cli.app import main; mai
 
 @dataclass
 class CommandResult:
-    """What a command printed and how it ended."""
+    """The output and exit code of a command."""
 
     code: int
     out: str
@@ -38,11 +38,11 @@ Apex = Callable[..., CommandResult]
 
 @pytest.fixture
 def apex(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], data_dir: Path) -> Apex:
-    """Type a command; it works on the test's own data directory."""
+    """Run a command on the test's own data directory."""
 
-    def run(*words: str | Path) -> CommandResult:
+    def run(*arguments: str | Path) -> CommandResult:
         monkeypatch.setenv("APEX_DATA_DIR", str(data_dir))
-        monkeypatch.setattr(sys, "argv", ["apex", *map(str, words)])
+        monkeypatch.setattr(sys, "argv", ["apex", *map(str, arguments)])
         capsys.readouterr()
         try:
             main()
@@ -57,7 +57,7 @@ def apex(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], da
 
 @dataclass
 class Server:
-    """A server in a process of its own."""
+    """A server in its own process."""
 
     process: subprocess.Popen[str]
     url: str
@@ -72,17 +72,17 @@ class Server:
 StartServer = Callable[..., Server]
 
 
-def environment(**more: str) -> dict[str, str]:
-    return {**{key: value for key, value in os.environ.items() if not key.startswith("APEX_")}, **more}
+def environment(**extra: str) -> dict[str, str]:
+    return {**{key: value for key, value in os.environ.items() if not key.startswith("APEX_")}, **extra}
 
 
 @contextmanager
 def servers(data_dir: Path) -> Iterator[StartServer]:
-    """Start `apex serve` on free ports, each waited for until it has said where it is; all end with the block."""
+    """Start `apex serve` on free ports. A start waits for the printed URL; all servers stop at the end of the block."""
     started: list[subprocess.Popen[str]] = []
 
-    def start(*words: str, folder: Path = data_dir, **env: str) -> Server:
-        command = [*APEX, "serve", "--port", "0", "--data-dir", str(folder), *words]
+    def start(*arguments: str, folder: Path = data_dir, **env: str) -> Server:
+        command = [*APEX, "serve", "--port", "0", "--data-dir", str(folder), *arguments]
         process = subprocess.Popen(
             command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment(**env)
         )

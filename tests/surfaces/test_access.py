@@ -1,4 +1,4 @@
-"""Who gets in and what they leave behind, over real HTTP against servers with keys and without."""
+"""Access control over real HTTP, on servers that do and do not require API keys."""
 
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -21,38 +21,38 @@ from apexbridge.surfaces.http.middleware.scopes import OPEN_PATHS, required_scop
 from apexbridge.surfaces.http.serve import check_host
 from tests.making import skill_zip
 from tests.surfaces.conftest import Apex, Server, StartServer, servers
-from tests.surfaces.gates import ZIP, Gate, gates, shape
+from tests.surfaces.keyed_server import ZIP, KeyedServer, error_of, start_keyed_server
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
 ECHO = "import json, sys\nprint(json.dumps(json.load(sys.stdin), sort_keys=True))\n"
 
 
 @pytest.fixture(scope="module")
-def gate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gate]:
-    """One server for all tests here."""
-    with gates(tmp_path_factory.mktemp("gated") / "data") as opened:
+def keyed_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KeyedServer]:
+    """One server for all tests of this module."""
+    with start_keyed_server(tmp_path_factory.mktemp("gated") / "data") as opened:
         yield opened
 
 
 @pytest.fixture(scope="module")
 def open_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A loopback server as it is by default: it asks nobody for a key."""
+    """A loopback server with default settings: it requires no key."""
     with servers(tmp_path_factory.mktemp("open") / "data") as start:
         yield start()
 
 
 # ------------------------------------------------------------------------------------------------------- keys
-def test_without_a_key_nothing_but_the_signs_of_life_is_answered(gate: Gate) -> None:
+def test_only_health_checks_are_answered_without_a_key(keyed_server: KeyedServer) -> None:
     for path in OPEN_PATHS:
-        assert gate.ask("GET", path).status_code in (200, 503)
+        assert keyed_server.request("GET", path).status_code in (200, 503)
     for method, path in (("GET", "/api/skills"), ("GET", "/docs"), ("GET", "/nowhere"), ("DELETE", "/api/skills/x")):
-        refused = gate.ask(method, path)
-        assert shape(refused) == (401, "RequestError", "UNAUTHORIZED"), path
+        refused = keyed_server.request(method, path)
+        assert error_of(refused) == (401, "RequestError", "UNAUTHORIZED"), path
         assert refused.headers["www-authenticate"] == 'Bearer realm="apexbridge"'
         assert "apex keys create" in refused.json()["message"]
-    inside = gate.ask("POST", "/v1/chat/completions", json={})
-    assert inside.status_code == 401
-    assert inside.json()["error"] | {"message": ""} == {
+    openai_response = keyed_server.request("POST", "/v1/chat/completions", json={})
+    assert openai_response.status_code == 401
+    assert openai_response.json()["error"] | {"message": ""} == {
         "message": "",
         "type": "invalid_request_error",
         "param": None,
@@ -60,54 +60,67 @@ def test_without_a_key_nothing_but_the_signs_of_life_is_answered(gate: Gate) -> 
     }
 
 
-def test_a_key_gets_in_by_either_header(gate: Gate) -> None:
-    assert gate.ask("GET", "/api/skills", "read").status_code == 200
-    assert gate.ask("GET", "/api/skills", headers={"x-api-key": gate.keys["read"]}).status_code == 200
-    assert gate.ask("GET", "/api/skills", headers={"authorization": f"bearer  {gate.keys['read']}"}).status_code == 200
-    assert gate.ask("GET", "/v1/models", "chat").json()["object"] == "list"
+def test_a_key_is_accepted_in_either_header(keyed_server: KeyedServer) -> None:
+    assert keyed_server.request("GET", "/api/skills", "read").status_code == 200
+    assert (
+        keyed_server.request("GET", "/api/skills", headers={"x-api-key": keyed_server.keys["read"]}).status_code == 200
+    )
+    assert (
+        keyed_server.request(
+            "GET", "/api/skills", headers={"authorization": f"bearer  {keyed_server.keys['read']}"}
+        ).status_code
+        == 200
+    )
+    assert keyed_server.request("GET", "/v1/models", "chat").json()["object"] == "list"
 
 
-@pytest.mark.parametrize("given", ["Basic YTpi", "Bearer", "Bearer x", "apex_", "Bearer apex_00000000_" + "a" * 43])
-def test_what_is_no_key_does_not_get_in(gate: Gate, given: str) -> None:
-    refused = gate.ask("GET", "/api/skills", headers={"authorization": given})
-    assert shape(refused) == (401, "RequestError", "UNAUTHORIZED")
+@pytest.mark.parametrize(
+    "authorization", ["Basic YTpi", "Bearer", "Bearer x", "apex_", "Bearer apex_00000000_" + "a" * 43]
+)
+def test_an_invalid_key_is_refused(keyed_server: KeyedServer, authorization: str) -> None:
+    refused = keyed_server.request("GET", "/api/skills", headers={"authorization": authorization})
+    assert error_of(refused) == (401, "RequestError", "UNAUTHORIZED")
     assert "invalid_token" in refused.headers["www-authenticate"]
     assert "given" not in refused.json()["details"]
 
 
-def test_a_scope_opens_its_own_doors_only_and_admin_all(gate: Gate) -> None:
-    doors = {
+def test_a_scope_permits_its_own_routes_and_admin_permits_all(keyed_server: KeyedServer) -> None:
+    routes_by_scope = {
         "chat": ("GET", "/v1/models"),
         "read": ("GET", "/api/skills"),
         "run": ("POST", "/api/tools/calculate/execute"),
         "admin": ("POST", "/api/skills/reindex"),
     }
-    for scope in doors:
-        for needed, (method, path) in doors.items():
-            answer = gate.ask(method, path, scope, json={"input": {"expression": "1"}} if method == "POST" else None)
-            assert (answer.status_code == 200) == (scope in (needed, "admin")), (scope, path, answer.text)
-            if not answer.is_success:
-                assert answer.status_code == 403
-                told = answer.json()["error"] if path.startswith("/v1") else answer.json()
-                assert told["code"] in ("FORBIDDEN", "forbidden")
-                assert needed in told["message"]
+    for scope in routes_by_scope:
+        for needed, (method, path) in routes_by_scope.items():
+            response = keyed_server.request(
+                method, path, scope, json={"input": {"expression": "1"}} if method == "POST" else None
+            )
+            assert (response.status_code == 200) == (scope in (needed, "admin")), (scope, path, response.text)
+            if not response.is_success:
+                assert response.status_code == 403
+                error = response.json()["error"] if path.startswith("/v1") else response.json()
+                assert error["code"] in ("FORBIDDEN", "forbidden")
+                assert needed in error["message"]
 
 
 @pytest.mark.anyio
-async def test_every_route_has_a_scope_and_only_the_signs_of_life_are_open(bridge: Bridge) -> None:
+async def test_every_route_except_health_checks_has_a_scope(bridge: Bridge) -> None:
     def paths(routes: Sequence[BaseRoute]) -> Iterator[tuple[str, str]]:
         for route in routes:
-            if included := getattr(route, "original_router", None):  # newer versions of FastAPI keep routers whole
+            if included := getattr(
+                route, "original_router", None
+            ):  # newer versions of FastAPI do not flatten included routers
                 yield from paths(included.routes)
                 continue
-            assert isinstance(route, Route | Mount), f"{route} is of a kind that the guard does not know"
+            assert isinstance(route, Route | Mount), f"{route} has a type that the guard does not handle"
             for method in (route.methods or ()) if isinstance(route, Route) else ("GET", "HEAD"):
                 yield method, route.path
 
     found = {(method, path): required_scope(method, path) for method, path in paths(create_app(bridge).routes)}
     assert {path for (_, path), scope in found.items() if scope is None} == OPEN_PATHS
     by_scope = {
-        scope: {f"{method} {path}" for (method, path), own in found.items() if own == scope}
+        scope: {f"{method} {path}" for (method, path), required in found.items() if required == scope}
         for scope in set(found.values())
     }
     assert by_scope["chat"] >= {"POST /v1/chat/completions", "GET /v1/models"}
@@ -135,16 +148,16 @@ async def test_every_route_has_a_scope_and_only_the_signs_of_life_are_open(bridg
         "GET /api/chats/{id}",
     }
     transport = httpx.ASGITransport(create_app(bridge, Access(keys_required=True)))
-    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as nobody:
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as anonymous:
         for method, path in found:
-            what, _ = act_of(method, path.replace("{change}", "enable"))
-            assert "{" not in what, f"{method} {path} would be called {what} in the audit log"
-            status = (await nobody.request(method, path)).status_code
-            assert (status == 401) == (path not in OPEN_PATHS), f"{method} {path} answered {status} to nobody"
+            event, _ = act_of(method, path.replace("{change}", "enable"))
+            assert "{" not in event, f"{method} {path} would be named {event} in the audit log"
+            status = (await anonymous.request(method, path)).status_code
+            assert (status == 401) == (path not in OPEN_PATHS), f"{method} {path} answered {status} without a key"
 
 
 @pytest.mark.anyio
-async def test_the_guard_stands_before_the_app_wherever_it_runs(bridge: Bridge) -> None:
+async def test_the_app_is_guarded_without_a_server(bridge: Bridge) -> None:
     key, text = await bridge.keys.create("x", ["read"])
     bridge.settings = bridge.settings.model_copy(update={"rate_limit": 4})
     access = Access(bound="127.0.0.1", keys_required=True, owner="o" * 43)
@@ -172,31 +185,35 @@ async def test_the_guard_stands_before_the_app_wherever_it_runs(bridge: Bridge) 
         }
 
 
-def test_an_expired_and_a_revoked_key_are_told_apart_from_a_wrong_one(gate: Gate) -> None:
-    short = gate.make("read", expiresIn=1)
-    headers = {"authorization": f"Bearer {short['key']}"}
-    wait_until(lambda: gate.ask("GET", "/api/skills", headers=headers).status_code != 200)
-    answer = gate.ask("GET", "/api/skills", headers=headers)
-    assert (answer.status_code, "expired" in answer.json()["message"]) == (401, True)
-    made = gate.make("read")
-    headers = {"authorization": f"Bearer {made['key']}"}
-    with gate.client(**headers) as client:
+def test_expired_and_revoked_keys_have_their_own_messages(keyed_server: KeyedServer) -> None:
+    expiring = keyed_server.create_key("read", expiresIn=1)
+    headers = {"authorization": f"Bearer {expiring['key']}"}
+    wait_until(lambda: keyed_server.request("GET", "/api/skills", headers=headers).status_code != 200)
+    response = keyed_server.request("GET", "/api/skills", headers=headers)
+    assert (response.status_code, "expired" in response.json()["message"]) == (401, True)
+    created = keyed_server.create_key("read")
+    headers = {"authorization": f"Bearer {created['key']}"}
+    with keyed_server.client(**headers) as client:
         assert client.get("/api/skills").status_code == 200
-        revoked = gate.ask("DELETE", f"/api/keys/{made['id']}", "admin").json()
+        revoked = keyed_server.request("DELETE", f"/api/keys/{created['id']}", "admin").json()
         assert revoked["revokedAt"] is not None
-        answer = client.get("/api/skills")
-        assert (answer.status_code, "revoked" in answer.json()["message"]) == (401, True), "on an open connection too"
-    assert shape(gate.ask("DELETE", "/api/keys/00000000", "admin")) == (404, "RequestError", "NOT_FOUND")
+        response = client.get("/api/skills")
+        assert (response.status_code, "revoked" in response.json()["message"]) == (401, True), (
+            "on an open connection too"
+        )
+    assert error_of(keyed_server.request("DELETE", "/api/keys/00000000", "admin")) == (404, "RequestError", "NOT_FOUND")
 
 
-def test_a_key_is_shown_once_and_its_secret_is_nowhere(gate: Gate) -> None:
-    made = gate.make("chat", "run", expiresIn=3600)
-    assert (made["scopes"], made["lastUsedAt"]) == (["chat", "run"], None)
-    listed = gate.ask("GET", "/api/keys", "admin").text
-    assert made["id"] in listed
-    secret = made["key"].split("_", 2)[2]
+def test_a_key_is_shown_once_and_its_secret_is_not_stored(keyed_server: KeyedServer) -> None:
+    created = keyed_server.create_key("chat", "run", expiresIn=3600)
+    assert (created["scopes"], created["lastUsedAt"]) == (["chat", "run"], None)
+    listed = keyed_server.request("GET", "/api/keys", "admin").text
+    assert created["id"] in listed
+    secret = created["key"].split("_", 2)[2]
     assert secret not in listed
-    assert not any(secret.encode() in path.read_bytes() for path in gate.server.data_dir.rglob("*") if path.is_file())
+    assert not any(
+        secret.encode() in path.read_bytes() for path in keyed_server.server.data_dir.rglob("*") if path.is_file()
+    )
 
 
 @pytest.mark.parametrize(
@@ -209,53 +226,59 @@ def test_a_key_is_shown_once_and_its_secret_is_nowhere(gate: Gate) -> None:
         {"name": "x", "scopes": ["root"]},
     ],
 )
-def test_a_key_that_makes_no_sense_is_not_made(gate: Gate, body: dict[str, Any]) -> None:
-    assert shape(gate.ask("POST", "/api/keys", "admin", json=body)) == (422, "RequestError", "INVALID_INPUT")
+def test_an_invalid_request_for_a_key_is_refused(keyed_server: KeyedServer, body: dict[str, Any]) -> None:
+    assert error_of(keyed_server.request("POST", "/api/keys", "admin", json=body)) == (
+        422,
+        "RequestError",
+        "INVALID_INPUT",
+    )
 
 
 @pytest.mark.parametrize(
     "path", ["/api/skills?api_key=", "/api/skills?x=1&token=1&access_token=", "/v1/models?API-KEY="]
 )
-def test_a_key_in_an_address_is_refused_and_not_written_down(gate: Gate, path: str) -> None:
-    key = gate.keys["admin"]
-    refused = gate.ask("GET", path + key, "admin")
+def test_a_key_in_a_url_is_refused_and_not_logged(keyed_server: KeyedServer, path: str) -> None:
+    key = keyed_server.keys["admin"]
+    refused = keyed_server.request("GET", path + key, "admin")
     assert refused.status_code == 401
     assert key not in refused.text
-    assert gate.ask("GET", f"/healthz?key={key}").status_code == 200, "a sign of life looks at nothing"
+    assert keyed_server.request("GET", f"/healthz?key={key}").status_code == 200, "health checks ignore keys"
     encoded = key.replace("apex_", "%61pex%5F")
-    assert gate.ask("GET", f"/api/skills?name={encoded}", "admin").status_code == 401
-    gate.ask("GET", f"/api/skills/{key}", "chat")
+    assert keyed_server.request("GET", f"/api/skills?name={encoded}", "admin").status_code == 401
+    keyed_server.request("GET", f"/api/skills/{key}", "chat")
     secret = key.split("_", 2)[2]
-    gate.ask("POST", "/api/skills/reindex", "admin").raise_for_status()  # its row comes after the refused attempts
-    assert any("***" in row["target"] for row in gate.log)
-    assert all(secret.encode() not in file.read_bytes() for file in gate.server.data_dir.glob(f"{AUDIT_FILE}*"))
+    keyed_server.request(
+        "POST", "/api/skills/reindex", "admin"
+    ).raise_for_status()  # its row comes after the refused attempts
+    assert any("***" in row["target"] for row in keyed_server.log)
+    assert all(secret.encode() not in file.read_bytes() for file in keyed_server.server.data_dir.glob(f"{AUDIT_FILE}*"))
 
 
-def test_a_keyless_server_lets_everybody_in_but_looks_at_a_key_of_its_kind(open_server: Server) -> None:
+def test_a_server_that_requires_no_keys_still_checks_its_own_keys(open_server: Server) -> None:
     with httpx.Client(base_url=open_server.url, timeout=PATIENCE_SECONDS, trust_env=False) as client:
         for headers in ({}, {"authorization": "Bearer sk-not-ours"}, {"authorization": "Basic YTpi"}):
             assert client.get("/api/skills", headers=headers).status_code == 200
         wrong = client.get("/api/skills", headers={"x-api-key": f"apex_00000000_{'a' * 43}"})
-        assert shape(wrong) == (401, "RequestError", "UNAUTHORIZED")
-        made = client.post("/api/keys", json={"name": "x", "scopes": ["read"]}).json()
-        known = {"authorization": f"Bearer {made['key']}"}
+        assert error_of(wrong) == (401, "RequestError", "UNAUTHORIZED")
+        created = client.post("/api/keys", json={"name": "x", "scopes": ["read"]}).json()
+        known = {"authorization": f"Bearer {created['key']}"}
         assert client.get("/api/skills", headers=known).status_code == 200
         assert client.post("/api/skills/reindex", headers=known).status_code == 403
         assert client.get("/api/skills?api_key=x").status_code == 401
-        client.delete(f"/api/keys/{made['id']}").raise_for_status()
+        client.delete(f"/api/keys/{created['id']}").raise_for_status()
 
 
 @pytest.mark.requirement("A6")
 @pytest.mark.requirement("E11")
-def test_each_key_works_in_a_folder_of_its_own_and_learns_for_itself(gate: Gate) -> None:
-    install = gate.ask(
+def test_each_key_has_its_own_workspace_and_usage_memory(keyed_server: KeyedServer) -> None:
+    install = keyed_server.request(
         "POST", "/api/skills", "admin", content=skill_zip("words", files={"scripts/execute.py": ECHO}), headers=ZIP
     )
     assert install.status_code == 201
-    one, other = gate.make("run", "read"), gate.make("run", "read")
+    one, other = keyed_server.create_key("run", "read"), keyed_server.create_key("run", "read")
     with (
-        gate.client(authorization=f"Bearer {one['key']}") as mine,
-        gate.client(authorization=f"Bearer {other['key']}") as theirs,
+        keyed_server.client(authorization=f"Bearer {one['key']}") as mine,
+        keyed_server.client(authorization=f"Bearer {other['key']}") as theirs,
     ):
         written = mine.post("/api/tools/file-write/execute", json={"input": {"path": "a.txt", "content": "mine"}})
         assert written.status_code == 200
@@ -275,32 +298,34 @@ def test_each_key_works_in_a_folder_of_its_own_and_learns_for_itself(gate: Gate)
 
 
 # ------------------------------------------------------------------------------------------------- hosts, origins
-def test_a_name_must_be_listed_and_cross_origin_requests_stay_off(gate: Gate) -> None:
-    assert gate.ask("GET", "/api/skills", "read", headers={"host": "APEX.example.org:443"}).status_code == 200
+def test_a_host_name_must_be_listed_and_cors_is_off(keyed_server: KeyedServer) -> None:
+    assert (
+        keyed_server.request("GET", "/api/skills", "read", headers={"host": "APEX.example.org:443"}).status_code == 200
+    )
     for host in ("evil.example", "192.168.1.5", "apex.example.org.evil.example", ""):
-        assert shape(gate.ask("GET", "/api/skills", "read", headers={"host": host})) == (
+        assert error_of(keyed_server.request("GET", "/api/skills", "read", headers={"host": host})) == (
             403,
             "RequestError",
             "FORBIDDEN",
         )
-    preflight = gate.ask("OPTIONS", "/v1/models", "chat", headers={"access-control-request-method": "POST"})
+    preflight = keyed_server.request("OPTIONS", "/v1/models", "chat", headers={"access-control-request-method": "POST"})
     assert not [name for name in preflight.headers if name.startswith("access-control")]
-    inside = gate.ask("GET", "/v1/models", "chat", headers={"host": "evil.example"})
-    assert (inside.status_code, inside.json()["error"]["code"]) == (403, "forbidden")
+    openai_response = keyed_server.request("GET", "/v1/models", "chat", headers={"host": "evil.example"})
+    assert (openai_response.status_code, openai_response.json()["error"]["code"]) == (403, "forbidden")
 
 
-async def _asked(
+async def _status_of(
     bridge: Bridge, access: Access, server: str, *more: tuple[bytes, bytes], path: str = "/healthz", **headers: str
 ) -> int:
-    """The status for a request that came in on an address of the machine."""
-    answered: list[int] = []
+    """The status of a request to an address of this machine."""
+    statuses: list[int] = []
 
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": b"", "more_body": False}
 
     async def send(message: Any) -> None:
         if message["type"] == "http.response.start":
-            answered.append(message["status"])
+            statuses.append(message["status"])
 
     scope = {
         "type": "http",
@@ -316,24 +341,24 @@ async def _asked(
         "server": (server, 8420),
     }
     await create_app(bridge, access)(scope, receive, send)
-    return answered[0]
+    return statuses[0]
 
 
 @pytest.mark.anyio
-async def test_on_other_addresses_the_one_a_request_came_in_on_is_the_servers_own(bridge: Bridge) -> None:
-    wide = Access(bound="0.0.0.0", keys_required=True)
-    assert await _asked(bridge, wide, "192.168.1.5", host="192.168.1.5:8420") == 200
-    assert await _asked(bridge, wide, "127.0.0.1", host="localhost:8420") == 200
-    assert await _asked(bridge, wide, "127.0.0.1", host="0.0.0.0:8420") == 200
-    assert await _asked(bridge, wide, "192.168.1.5", host="192.168.1.6:8420") == 403
-    assert await _asked(bridge, wide, "192.168.1.5", host="evil.example") == 403
-    narrow = Access(bound="127.0.0.1")
-    assert await _asked(bridge, narrow, "192.168.1.5", host="192.168.1.5:8420") == 403
+async def test_the_local_address_of_a_connection_is_an_allowed_host(bridge: Bridge) -> None:
+    all_interfaces = Access(bound="0.0.0.0", keys_required=True)
+    assert await _status_of(bridge, all_interfaces, "192.168.1.5", host="192.168.1.5:8420") == 200
+    assert await _status_of(bridge, all_interfaces, "127.0.0.1", host="localhost:8420") == 200
+    assert await _status_of(bridge, all_interfaces, "127.0.0.1", host="0.0.0.0:8420") == 200
+    assert await _status_of(bridge, all_interfaces, "192.168.1.5", host="192.168.1.6:8420") == 403
+    assert await _status_of(bridge, all_interfaces, "192.168.1.5", host="evil.example") == 403
+    loopback = Access(bound="127.0.0.1")
+    assert await _status_of(bridge, loopback, "192.168.1.5", host="192.168.1.5:8420") == 403
 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("bound", ["127.0.0.1", "0.0.0.0"])
-async def test_what_is_no_name_of_a_server_behind_a_socket_is_refused(bridge: Bridge, bound: str) -> None:
+async def test_an_invalid_host_header_is_refused_on_a_socket(bridge: Bridge, bound: str) -> None:
     access = Access(bound=bound)
     for host in (
         "in-process",
@@ -343,33 +368,35 @@ async def test_what_is_no_name_of_a_server_behind_a_socket_is_refused(bridge: Br
         "localhost?evil",
         "localhost\\evil",
     ):
-        assert await _asked(bridge, access, "127.0.0.1", host=host) == 403, host
-    assert await _asked(bridge, access, "127.0.0.1", (b"host", b"localhost"), host="localhost") == 403, "which one?"
-    assert await _asked(bridge, Access(), "127.0.0.1", host="in-process") == 200, "a command without a server"
+        assert await _status_of(bridge, access, "127.0.0.1", host=host) == 403, host
+    assert await _status_of(bridge, access, "127.0.0.1", (b"host", b"localhost"), host="localhost") == 403, (
+        "two Host headers"
+    )
+    assert await _status_of(bridge, Access(), "127.0.0.1", host="in-process") == 200, "a command without a server"
 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("name", ["authorization", "x-api-key"])
-async def test_of_two_keys_in_one_request_none_counts(bridge: Bridge, name: str) -> None:
+async def test_two_keys_in_one_request_are_refused(bridge: Bridge, name: str) -> None:
     _, text = await bridge.keys.create("x", ["read"])
     key, access = f"Bearer {text}" if name == "authorization" else text, Access(bound="127.0.0.1", keys_required=True)
     header, headers = name.replace("-", "_"), {"path": "/api/skills", "host": "localhost"}
-    assert await _asked(bridge, access, "127.0.0.1", **headers, **{header: key}) == 200
+    assert await _status_of(bridge, access, "127.0.0.1", **headers, **{header: key}) == 200
     for one, other in ((key, "Bearer x"), ("Bearer x", key), (key, key)):
-        given = {**headers, header: one}
-        assert await _asked(bridge, access, "127.0.0.1", (name.encode(), other.encode()), **given) == 401
+        both = {**headers, header: one}
+        assert await _status_of(bridge, access, "127.0.0.1", (name.encode(), other.encode()), **both) == 401
 
 
 @pytest.mark.anyio
-async def test_a_listed_site_may_send_requests_and_no_other(bridge: Bridge) -> None:
+async def test_only_a_listed_origin_may_send_requests(bridge: Bridge) -> None:
     listed = bridge.settings.model_copy(update={"allowed_origins": ("https://App.example.org/",)})
     bridge.settings = listed
     for origin, expected in (("https://app.example.org", 200), ("http://app.example.org", 403), ("null", 403)):
-        assert await _asked(bridge, Access(), "127.0.0.1", host="localhost", origin=origin) == expected
+        assert await _status_of(bridge, Access(), "127.0.0.1", host="localhost", origin=origin) == expected
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.org"])
-def test_other_addresses_are_bound_with_a_key_or_by_word_and_never_without(host: str) -> None:
+def test_other_addresses_are_bound_only_if_keys_are_required(host: str) -> None:
     check_host(host, has_keys=True)
     check_host(host, required="true")
     for required, has_keys in (("auto", False), ("false", True), ("false", False)):
@@ -379,37 +406,38 @@ def test_other_addresses_are_bound_with_a_key_or_by_word_and_never_without(host:
         assert "127.0.0.1" in caught.value.message
 
 
-def test_a_server_for_everybody_starts_once_there_is_a_key_and_asks_for_it(
+def test_a_public_server_starts_with_a_key_and_requires_it(
     start_server: StartServer, apex: Apex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert apex("serve", "--host", "0.0.0.0").code == 1
-    made = apex("keys", "create", "--name", "laptop", "--scope", "read", "--json").json
+    created = apex("keys", "create", "--name", "laptop", "--scope", "read", "--json").json
     server = start_server("--host", "0.0.0.0")
     assert "apex keys create" in server.greeting
     url = server.url.replace("0.0.0.0", "127.0.0.1")
     assert httpx.get(f"{url}/api/skills", timeout=PATIENCE_SECONDS).status_code == 401
     assert (
-        httpx.get(f"{url}/api/skills", timeout=PATIENCE_SECONDS, headers={"x-api-key": made["key"]}).status_code == 200
+        httpx.get(f"{url}/api/skills", timeout=PATIENCE_SECONDS, headers={"x-api-key": created["key"]}).status_code
+        == 200
     )
     assert apex("skills", "list", "--json").json["total"] == 0, "the owner of the data directory needs no key"
-    assert apex("keys", "list", "--json").json[0]["id"] == made["id"]
+    assert apex("keys", "list", "--json").json[0]["id"] == created["id"]
     refused = apex("skills", "list", "--url", url)
     assert (refused.code, "APEX_API_KEY" in refused.err) == (1, True)
-    monkeypatch.setenv("APEX_API_KEY", made["key"])
+    monkeypatch.setenv("APEX_API_KEY", created["key"])
     assert apex("skills", "list", "--url", url, "--json").json["total"] == 0
-    assert apex("keys", "revoke", made["id"], "--url", url).code == 1
+    assert apex("keys", "revoke", created["id"], "--url", url).code == 1
     monkeypatch.delenv("APEX_API_KEY")
-    assert apex("keys", "revoke", made["id"]).code == 0
+    assert apex("keys", "revoke", created["id"]).code == 0
     server.stop()
-    assert apex("serve", "--host", "0.0.0.0").code == 1, "a revoked key is none"
+    assert apex("serve", "--host", "0.0.0.0").code == 1, "a revoked key does not count"
 
 
 # ------------------------------------------------------------------------------------------------- command line
-def test_the_command_line_makes_lists_and_revokes_keys(apex: Apex, data_dir: Path) -> None:
-    made = apex("keys", "create", "--name", "build server", "--scope", "chat, run", "--expires", "90d")
-    key = made.out.strip()
+def test_the_command_line_creates_lists_and_revokes_keys(apex: Apex, data_dir: Path) -> None:
+    created = apex("keys", "create", "--name", "build server", "--scope", "chat, run", "--expires", "90d")
+    key = created.out.strip()
     assert key.startswith("apex_")
-    assert "not shown again" in made.err
+    assert "not shown again" in created.err
     (listed,) = apex("keys", "list", "--json").json
     assert (listed["name"], listed["scopes"], key.startswith(f"apex_{listed['id']}_")) == (
         "build server",
@@ -426,12 +454,12 @@ def test_the_command_line_makes_lists_and_revokes_keys(apex: Apex, data_dir: Pat
         assert key.split("_", 2)[2] not in str(database.execute("SELECT * FROM api_keys").fetchall())
 
 
-def test_without_keys_the_list_says_how_to_make_one(apex: Apex) -> None:
+def test_an_empty_list_of_keys_names_the_create_command(apex: Apex) -> None:
     assert "apex keys create" in apex("keys", "list").err
 
 
 # ------------------------------------------------------------------------------------------------------- settings
-def test_settings_of_access_are_read_as_they_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_access_settings_are_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     for word, expected in (("true", "true"), ("1", "true"), ("off", "false"), ("AUTO", "auto")):
         monkeypatch.setenv("APEX_API_KEYS_REQUIRED", word)
         assert load_settings().api_keys_required == expected
@@ -442,6 +470,6 @@ def test_settings_of_access_are_read_as_they_are_written(monkeypatch: pytest.Mon
     assert "secret" not in load_settings().model_dump_json()
 
 
-def test_the_rate_limit_must_be_a_number(apex: Apex, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_negative_rate_limit_is_refused(apex: Apex, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("APEX_RATE_LIMIT", "-1")
     assert "APEX_RATE_LIMIT" in apex("keys", "list").err

@@ -1,4 +1,4 @@
-"""Records of chat requests, made by a real server over real HTTP with a scripted model behind it."""
+"""Records of chat requests to a real server over HTTP, with a scripted model."""
 
 import contextlib
 import json
@@ -22,7 +22,7 @@ from apexbridge.tools.tool import Tool, ToolContext, ToolResult
 from tests.chat.live import TIMEOUT_SECONDS, UPSTREAM_KEY_VARIABLE, Json, Live, live, request_of
 from tests.chat.upstream import KEY, Step, Upstream, call, refusal, upstreams
 from tests.surfaces.conftest import Apex
-from tests.surfaces.gates import shape
+from tests.surfaces.keyed_server import error_of
 from tests.waiting import wait_until
 
 USER, MODEL, TOOL, QUERY, NAME, QUOTED = (
@@ -58,14 +58,14 @@ def upstream() -> Iterator[Upstream]:
 
 @pytest.fixture(scope="module")
 def server(upstream: Upstream, embedder: Embedder, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    """As it is by default: steps are recorded, and no text."""
+    """Default settings: steps are recorded, but no text."""
     with live(tmp_path_factory.mktemp("steps") / "data", upstream, embedder) as opened:
         yield opened
 
 
 @pytest.fixture(scope="module")
 def full(upstream: Upstream, embedder: Embedder, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    """One that records everything."""
+    """Steps and texts are recorded."""
     with live(tmp_path_factory.mktemp("full") / "data", upstream, embedder, chat_records="full") as opened:
         yield opened
 
@@ -81,7 +81,7 @@ def records(server: Live, **query: Any) -> list[Json]:
 
 
 def record(server: Live, model: str) -> Json:
-    """The only record of a model, whole."""
+    """The complete record of the only request to this model."""
     (summary,) = records(server, model=model)
     found: Json = server.http.get(f"/api/chats/{summary['id']}").raise_for_status().json()
     assert {key: found[key] for key in summary} == summary
@@ -94,8 +94,8 @@ def wait_for(server: Live, model: str) -> Json:
 
 
 @contextlib.contextmanager
-def asking(server: Live, model: str, **fields: object) -> Iterator[None]:
-    """A request whose client is gone when the block ends."""
+def request_until_disconnect(server: Live, model: str, **fields: object) -> Iterator[None]:
+    """Send a request whose client disconnects at the end of the block."""
     address = urlsplit(server.url)
     body = json.dumps(request_of(model, **fields)).encode()
     head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: {address.netloc}\r\ncontent-type: application/json\r\n"
@@ -104,18 +104,16 @@ def asking(server: Live, model: str, **fields: object) -> Iterator[None]:
         yield
 
 
-# ------------------------------------------------------------------------------------------------------ what is kept
+# ----------------------------------------------------------------------------------------------------------- records
 @pytest.mark.requirement("G7")
-def test_an_answer_leaves_a_record_with_its_steps_times_and_tokens(
-    server: Live, upstream: Upstream, is_stream: bool
-) -> None:
+def test_a_response_is_recorded_with_steps_times_and_tokens(server: Live, upstream: Upstream, is_stream: bool) -> None:
     model = upstream.play(
         Step(
             text="Let me see.", calls=[call("calculate", {"expression": "6*7"}), call("search_skills", {"query": "x"})]
         ),
         Step(text="42."),
     )
-    told = server.answer(is_stream, model)
+    response = server.answer(is_stream, model)
     found = record(server, model)
     assert (found["outcome"], found["stopCause"], found["isStream"]) == ("answered", "answered", is_stream)
     assert (found["turns"], found["calls"], found["error"]) == (2, 2, None)
@@ -127,10 +125,10 @@ def test_an_answer_leaves_a_record_with_its_steps_times_and_tokens(
     assert found["trajectory"][0]["usage"]["total_tokens"] == 15
     assert found["trajectory"][1]["success"] is True
     assert all(step["durationMs"] >= 0 for step in found["trajectory"])
-    assert found["durationMs"] >= told["x_bridge"]["durationMs"]
+    assert found["durationMs"] >= response["x_bridge"]["durationMs"]
 
 
-def test_a_request_that_is_passed_on_leaves_one_too(server: Live, upstream: Upstream, is_stream: bool) -> None:
+def test_a_forwarded_request_is_recorded(server: Live, upstream: Upstream, is_stream: bool) -> None:
     model = upstream.play(Step(text="As it is.", finish="length"))
     options = {"stream_options": {"include_usage": True}} if is_stream else {}
     response = server.post(model, stream=is_stream, x_bridge={"tools": False}, **options)
@@ -152,7 +150,7 @@ def test_a_failure_is_recorded_with_its_code(
     assert found["error"] == {"code": "content_filter", "message": "Answered with the status 400."}
 
 
-def test_a_failure_in_the_middle_is_recorded_with_the_steps_before_it(
+def test_a_later_failure_is_recorded_with_the_steps_before_it(
     server: Live, upstream: Upstream, is_stream: bool
 ) -> None:
     model = upstream.play(
@@ -166,28 +164,28 @@ def test_a_failure_in_the_middle_is_recorded_with_the_steps_before_it(
 
 
 @pytest.mark.parametrize("more", [{}, {"x_bridge": {"tools": False}}], ids=["loop", "plain"])
-def test_a_client_that_leaves_is_recorded_as_such(
+def test_a_client_disconnect_is_recorded_as_cancelled(
     server: Live, upstream: Upstream, is_stream: bool, more: dict[str, Any]
 ) -> None:
     model = upstream.play(Step(text="a text that never ends", hang_after=3 if is_stream else -1))
-    with asking(server, model, stream=is_stream, **more):
+    with request_until_disconnect(server, model, stream=is_stream, **more):
         wait_until(lambda: upstream.seen(model))
         assert records(server, model=model) == []
     found = wait_for(server, model)
     assert (found["outcome"], found["stopCause"], found["error"]) == ("cancelled", "cancelled", None)
 
 
-def test_calls_for_the_client_and_limits_are_told_as_in_the_answer(server: Live, upstream: Upstream) -> None:
+def test_client_tools_and_loops_are_recorded_as_stop_causes(server: Live, upstream: Upstream) -> None:
     model = upstream.play(Step(calls=[call("theirs", {})]))
     tools = [{"type": "function", "function": {"name": "theirs", "parameters": {"type": "object"}}}]
     server.ask(model, tools=tools)
     assert record(server, model)["stopCause"] == "client_tools"
     again = upstream.play(lambda _: Step(text="Again.", calls=[call("calculate", {"expression": "1"})]))
-    told = server.ask(again)["x_bridge"]
-    assert record(server, again)["stopCause"] == told["stopCause"] == "loop"
+    summary = server.ask(again)["x_bridge"]
+    assert record(server, again)["stopCause"] == summary["stopCause"] == "loop"
 
 
-def test_what_is_refused_before_a_model_is_asked_is_not_recorded(server: Live) -> None:
+def test_a_request_refused_before_a_model_call_is_not_recorded(server: Live) -> None:
     before = server.http.get("/api/chats").json()["total"]
     assert server.post("nobody-serves-this").status_code == 404
     assert server.http.post("/v1/chat/completions", json={"messages": []}).status_code == 400
@@ -195,8 +193,8 @@ def test_what_is_refused_before_a_model_is_asked_is_not_recorded(server: Live) -
 
 
 # ------------------------------------------------------------------------------------------------------------- texts
-def use_all(server: Live, upstream: Upstream, is_stream: bool) -> str:
-    """A request in which everybody says something."""
+def send_all_texts(server: Live, upstream: Upstream, is_stream: bool) -> str:
+    """Send requests with texts of a user, a model, a tool and an upstream error."""
     workspace = server.bridge.settings.data_dir / "workspace"
     workspace.mkdir(exist_ok=True)
     (workspace / "note.txt").write_text(TOOL)
@@ -228,15 +226,13 @@ def use_all(server: Live, upstream: Upstream, is_stream: bool) -> str:
 
 def on_disk(server: Live) -> bytes:
     files = sorted(server.bridge.settings.data_dir.glob("apex.sqlite3*"))
-    assert len(files) == 3, "with what is not yet merged"
+    assert len(files) == 3, "the database and its two WAL files"
     return b"".join(file.read_bytes() for file in files)
 
 
 @pytest.mark.requirement("G7")
-def test_no_word_of_anybody_is_on_the_disk_unless_texts_are_recorded(
-    server: Live, upstream: Upstream, is_stream: bool
-) -> None:
-    model = use_all(server, upstream, is_stream)
+def test_no_text_is_on_disk_unless_texts_are_recorded(server: Live, upstream: Upstream, is_stream: bool) -> None:
+    model = send_all_texts(server, upstream, is_stream)
     found = record(server, model)
     assert [step["kind"] for step in found["trajectory"]] == [
         "model",
@@ -253,19 +249,19 @@ def test_no_word_of_anybody_is_on_the_disk_unless_texts_are_recorded(
     assert [text for text in TEXTS if text.encode() in data] == []
 
 
-def test_no_word_of_anybody_is_in_the_log_and_no_name_makes_a_line_of_its_own(
+def test_no_text_is_in_the_log_and_a_name_cannot_add_a_line(
     server: Live, upstream: Upstream, is_stream: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO, logger="apexbridge"):
-        use_all(server, upstream, is_stream)
+        send_all_texts(server, upstream, is_stream)
     lines = [record.getMessage() for record in caplog.records if record.name.startswith("apexbridge.")]
     assert len(lines) > 6
     assert [text for text in TEXTS if text in "".join(lines)] == []
     assert log_safe("m\nERROR x" + "y" * 500) == "m\N{REPLACEMENT CHARACTER}ERROR x" + "y" * 191
 
 
-def test_where_texts_are_recorded_everything_is(full: Live, upstream: Upstream, is_stream: bool) -> None:
-    model = use_all(full, upstream, is_stream)
+def test_full_records_contain_all_texts(full: Live, upstream: Upstream, is_stream: bool) -> None:
+    model = send_all_texts(full, upstream, is_stream)
     found = record(full, model)
     assert found["messages"] == [
         {"role": "system", "content": USER},
@@ -280,36 +276,49 @@ def test_where_texts_are_recorded_everything_is(full: Live, upstream: Upstream, 
     assert (plain["answer"], plain["messages"]) == (MODEL, [{"role": "user", "content": USER}])
 
 
-def test_texts_that_are_passed_on_in_a_stream_are_put_together(full: Live, upstream: Upstream) -> None:
+def test_the_text_of_a_forwarded_stream_is_joined(full: Live, upstream: Upstream) -> None:
     model = upstream.play(Step(text="piece by piece by piece"))
     full.stream(model, x_bridge={"tools": False})
     assert record(full, model)["answer"] == "piece by piece by piece"
 
 
-def test_off_records_nothing_and_what_was_there_stays(upstream: Upstream, embedder: Embedder, tmp_path: Path) -> None:
+def test_off_records_nothing_and_keeps_existing_records(upstream: Upstream, embedder: Embedder, tmp_path: Path) -> None:
     model = upstream.play(Step(text="Hello."))
     with live(tmp_path / "data", upstream, embedder) as opened:
         opened.ask(model)
     with live(tmp_path / "data", upstream, embedder, chat_records="off") as opened:
         opened.ask(model)
         opened.stream(model)
-        assert record(opened, model)["outcome"] == "answered", "it survived the restart, and is the only one"
+        assert record(opened, model)["outcome"] == "answered", "the record survives the restart, and there is only one"
     with live(tmp_path / "data", upstream, embedder, chat_records="off", chat_retention_days=0) as opened:
-        assert records(opened) == [], "a start forgets what is too old"
+        assert records(opened) == [], "a start deletes expired records"
 
 
-# ------------------------------------------------------------------------------------------------------------ asking
-def test_ids_are_the_requests_own_where_they_can_be(server: Live, upstream: Upstream) -> None:
+# ------------------------------------------------------------------------------------------------------------ queries
+def test_a_valid_unique_request_id_becomes_the_id_of_the_record(server: Live, upstream: Upstream) -> None:
     model = upstream.play(Step(text="Hello."))
-    given = ["mine-1", "mine-1", "stats", "..", "a/b", "x" * 128, "%2e", "a b", "-x", "\N{SECTION SIGN}", "é" * 200, ""]
-    for id in given:
+    request_ids = [
+        "mine-1",
+        "mine-1",
+        "stats",
+        "..",
+        "a/b",
+        "x" * 128,
+        "%2e",
+        "a b",
+        "-x",
+        "\N{SECTION SIGN}",
+        "é" * 200,
+        "",
+    ]
+    for id in request_ids:
         headers = {b"x-request-id": id.encode("latin-1")}
         server.http.post("/v1/chat/completions", json=request_of(model), headers=headers).raise_for_status()
     found = [chat["id"] for chat in records(server, model=model)]
-    assert len(set(found)) == len(given)
+    assert len(set(found)) == len(request_ids)
     assert {"mine-1", "x" * 128} <= set(found)
     assert sum(id.startswith("mine-1.") for id in found) == 1
-    assert sum(id.startswith("req_") for id in found) == len(given) - 3
+    assert sum(id.startswith("req_") for id in found) == len(request_ids) - 3
     for id in found:
         assert server.http.get(f"/api/chats/{id}").json()["id"] == id
         assert server.http.delete(f"/api/chats/{id}").json() == {"success": True, "id": id}
@@ -322,8 +331,8 @@ def test_lists_are_filtered_and_paged(server: Live, upstream: Upstream) -> None:
         server.ask(model)
     answer = server.http.get("/api/chats", params={"model": model, "limit": 2, "page": 2}).json()
     assert (answer["total"], answer["page"], answer["limit"], len(answer["chats"])) == (5, 2, 2, 2)
-    moments = [datetime.fromisoformat(chat["startedAt"]) for chat in records(server, model=model)]
-    assert moments == sorted(moments, reverse=True)
+    start_times = [datetime.fromisoformat(chat["startedAt"]) for chat in records(server, model=model)]
+    assert start_times == sorted(start_times, reverse=True)
     assert len(records(server, model=model, stopCause="answered", outcome="answered", caller="")) == 5
     assert records(server, model=model, outcome="failed") == []
     assert records(server, model=model, stopCause="loop") == []
@@ -343,36 +352,40 @@ def test_lists_are_filtered_and_paged(server: Live, upstream: Upstream) -> None:
     ],
     ids=str,
 )
-def test_query_values_that_do_not_fit_are_refused(server: Live, query: dict[str, Any]) -> None:
-    assert shape(server.http.get("/api/chats", params=query)) == (422, "RequestError", "INVALID_INPUT")
+def test_invalid_query_values_are_refused(server: Live, query: dict[str, Any]) -> None:
+    assert error_of(server.http.get("/api/chats", params=query)) == (422, "RequestError", "INVALID_INPUT")
 
 
 @pytest.mark.parametrize("days", [0, -1, 3651, "all"])
-def test_days_that_do_not_fit_are_refused(server: Live, days: Any) -> None:
-    assert shape(server.http.get("/api/chats/stats", params={"days": days})) == (422, "RequestError", "INVALID_INPUT")
+def test_an_invalid_number_of_days_is_refused(server: Live, days: Any) -> None:
+    assert error_of(server.http.get("/api/chats/stats", params={"days": days})) == (
+        422,
+        "RequestError",
+        "INVALID_INPUT",
+    )
 
 
 @pytest.mark.parametrize("id", ["none", "' OR 1=1 --", "%00", "x" * 5000, "\N{SECTION SIGN}", "a%ff"])
-def test_an_id_that_nobody_knows_is_not_found(server: Live, id: str) -> None:
+def test_an_unknown_id_is_not_found(server: Live, id: str) -> None:
     for method in ("GET", "DELETE"):
         answer = server.http.request(method, f"/api/chats/{quote(id, safe='%')}")
-        assert shape(answer) == (404, "RequestError", "CHAT_NOT_FOUND")
+        assert error_of(answer) == (404, "RequestError", "CHAT_NOT_FOUND")
 
 
-def test_statistics_tell_requests_and_tokens_by_model(server: Live, upstream: Upstream) -> None:
+def test_statistics_report_requests_and_tokens_by_model(server: Live, upstream: Upstream) -> None:
     model = upstream.play(Step(calls=[call("calculate", {"expression": "1"})]), Step(text="1."))
     server.ask(model)
     server.ask(model)
-    told = server.http.get("/api/chats/stats", params={"days": 1}).json()
-    (own,) = [own for own in told["models"] if own["model"] == model]
-    assert (own["requests"], own["failed"], own["cancelled"]) == (2, 0, 0)
-    assert (own["totalTokens"], own["meanTurns"], own["meanCalls"]) == (45, 1.5, 0.5)
-    assert told["days"] == 1
-    assert told["requests"] == server.http.get("/api/chats").json()["total"]
+    statistics = server.http.get("/api/chats/stats", params={"days": 1}).json()
+    (entry,) = [entry for entry in statistics["models"] if entry["model"] == model]
+    assert (entry["requests"], entry["failed"], entry["cancelled"]) == (2, 0, 0)
+    assert (entry["totalTokens"], entry["meanTurns"], entry["meanCalls"]) == (45, 1.5, 0.5)
+    assert statistics["days"] == 1
+    assert statistics["requests"] == server.http.get("/api/chats").json()["total"]
 
 
 # ------------------------------------------------------------------------------------------------------------ access
-def test_only_who_administers_sees_records_and_a_deletion_is_in_the_audit_log(server: Live, upstream: Upstream) -> None:
+def test_only_admins_see_records_and_a_deletion_is_in_the_audit_log(server: Live, upstream: Upstream) -> None:
     keys = {scope: server.do(server.bridge.keys.create(f"for {scope}", [scope])) for scope in ("chat", "read", "admin")}
 
     def ask(method: str, path: str, scope: str, **options: Any) -> httpx.Response:
@@ -385,7 +398,7 @@ def test_only_who_administers_sees_records_and_a_deletion_is_in_the_audit_log(se
     assert (found["model"], found["caller"], found["keyName"]) == (model, caller, "for chat")
     for scope in ("chat", "read"):
         for method, path in (("GET", ""), ("GET", "/stats"), ("GET", f"/{found['id']}"), ("DELETE", f"/{found['id']}")):
-            assert shape(ask(method, f"/api/chats{path}", scope)) == (403, "RequestError", "FORBIDDEN")
+            assert error_of(ask(method, f"/api/chats{path}", scope)) == (403, "RequestError", "FORBIDDEN")
     assert ask("DELETE", f"/api/chats/{found['id']}", "admin").status_code == 200
     *_, row = exported(server.bridge.settings.data_dir / AUDIT_FILE)
     assert (row["what"], row["target"], row["outcome"]) == ("chats.remove", found["id"], 200)
@@ -412,14 +425,12 @@ def test_the_command_line_shows_records_step_by_step_without_a_server(apex: Apex
     assert "deleted" in apex("chats", "delete", chat["id"]).err
     for command in ("show", "delete"):
         for id in (chat["id"], "stats", "", "..", "a/b"):
-            said = apex("chats", command, id)
-            assert (said.code, "apex chats list" in said.err) == (1, True), id
+            completed = apex("chats", command, id)
+            assert (completed.code, "apex chats list" in completed.err) == (1, True), id
     assert "No chat request" in apex("chats", "stats").err
 
 
-def test_the_command_line_speaks_to_a_server_and_shows_texts_where_there_are_any(
-    apex: Apex, full: Live, upstream: Upstream
-) -> None:
+def test_the_command_line_shows_recorded_texts_of_a_server(apex: Apex, full: Live, upstream: Upstream) -> None:
     model = upstream.play(
         Step(text="Let me see.", calls=[call("nowhere", {}), call("search_skills", {"query": "x"})]),
         Step(text="Found."),
@@ -434,7 +445,7 @@ def test_the_command_line_speaks_to_a_server_and_shows_texts_where_there_are_any
     assert "1 of " in listed.err
     failing = upstream.play(refusal(400, "No."))
     full.post(failing, [{"role": "user", "content": [{"type": "text", "text": "in parts"}]}])
-    said = apex("chats", "show", record(full, failing)["id"], "--url", full.url)
-    assert "in parts" in said.out
-    assert "No." in said.out
-    assert "No step was taken" in said.err
+    completed = apex("chats", "show", record(full, failing)["id"], "--url", full.url)
+    assert "in parts" in completed.out
+    assert "No." in completed.out
+    assert "No step was taken" in completed.err

@@ -1,4 +1,4 @@
-"""The command line, as a person and as a program use it."""
+"""The command line: text for people and JSON for programs."""
 
 import os
 import subprocess
@@ -24,10 +24,12 @@ def archive(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_life_of_a_skill_on_the_command_line(apex: Apex, archive: Path, data_dir: Path) -> None:
-    said = apex("skills", "install", archive)
-    assert (said.code, said.out) == (0, "")
-    assert "Skill installed successfully: git-commit" in said.err
+def test_a_skill_is_installed_managed_and_removed_on_the_command_line(
+    apex: Apex, archive: Path, data_dir: Path
+) -> None:
+    completed = apex("skills", "install", archive)
+    assert (completed.code, completed.out) == (0, "")
+    assert "Skill installed successfully: git-commit" in completed.err
     listed = apex("skills", "list")
     assert [word in listed.out for word in ("NAME", "git-commit", "sandbox", "1.0.0", "自动生成提交信息")] == [True] * 5
     shown = apex("skills", "show", "git-commit")
@@ -48,7 +50,7 @@ def test_the_life_of_a_skill_on_the_command_line(apex: Apex, archive: Path, data
     assert "apex skills install" in apex("skills", "list").err
 
 
-def test_every_command_speaks_json(apex: Apex, archive: Path, tmp_path: Path) -> None:
+def test_every_command_has_json_output(apex: Apex, archive: Path, tmp_path: Path) -> None:
     assert apex("skills", "install", archive, "--json").json["name"] == "git-commit"
     assert apex("skills", "list", "--json").json["total"] == 1
     assert apex("skills", "list", "--json", "--tag", "git", "--name", "COMMIT").json["total"] == 1
@@ -75,7 +77,7 @@ def test_every_command_speaks_json(apex: Apex, archive: Path, tmp_path: Path) ->
     assert apex("skills", "uninstall", "git-commit", "--json").json["message"] == "Skill uninstalled successfully"
 
 
-def test_a_refusal_ends_with_1_and_says_what_to_do(apex: Apex, archive: Path, tmp_path: Path) -> None:
+def test_an_error_exits_with_1_and_suggests_a_fix(apex: Apex, archive: Path, tmp_path: Path) -> None:
     apex("skills", "install", archive)
     again = apex("skills", "install", archive)
     assert (again.code, again.out) == (1, "")
@@ -94,13 +96,14 @@ def test_a_refusal_ends_with_1_and_says_what_to_do(apex: Apex, archive: Path, tm
 
 
 @pytest.mark.parametrize(
-    "words", [["skills", "list", "--limit", "0"], ["skills", "show"], ["nothing"], ["skills", "growth", "--by", "year"]]
+    "arguments",
+    [["skills", "list", "--limit", "0"], ["skills", "show"], ["nothing"], ["skills", "growth", "--by", "year"]],
 )
-def test_wrong_usage_ends_with_2(apex: Apex, words: list[str]) -> None:
-    assert apex(*words).code == 2
+def test_wrong_usage_exits_with_2(apex: Apex, arguments: list[str]) -> None:
+    assert apex(*arguments).code == 2
 
 
-def test_pages_tell_how_to_go_on(apex: Apex, tmp_path: Path) -> None:
+def test_a_page_names_the_option_for_the_next_page(apex: Apex, tmp_path: Path) -> None:
     for name in ("a", "b", "c"):
         apex("skills", "install", write_skill(tmp_path, name))
     assert "--page 2" in apex("skills", "list", "--limit", "2").err
@@ -143,10 +146,10 @@ def test_an_import_installs_a_folder_of_skills_and_reports(apex: Apex, tmp_path:
     os.utime(old, (5_000_000_000, 5_000_000_000))
     (write_skill(source, "bytes") / os.fsdecode(b"\xff.md")).write_text("x")
     (source / "packed.skill").write_bytes(skill_zip("packed"))
-    said = apex("skills", "import", source, "--json")
-    assert said.code == 1
-    assert said.json["counts"] == {"installed": 6, "refused": 4}
-    outcomes = {entry["path"]: (entry["outcome"], entry["name"]) for entry in said.json["skills"]}
+    completed = apex("skills", "import", source, "--json")
+    assert completed.code == 1
+    assert completed.json["counts"] == {"installed": 6, "refused": 4}
+    outcomes = {entry["path"]: (entry["outcome"], entry["name"]) for entry in completed.json["skills"]}
     assert outcomes == {
         "Odd Name": ("installed", "odd-name"),
         "bytes": ("refused", None),
@@ -180,31 +183,31 @@ def test_validate_needs_no_server_and_no_data_directory(apex: Apex, tmp_path: Pa
     assert not data_dir.exists()
 
 
-def test_the_doctor_tells_lines_and_repairs(apex: Apex, tmp_path: Path) -> None:
+def test_the_doctor_reports_line_numbers_and_repairs(apex: Apex, tmp_path: Path) -> None:
     folder = write_skill(tmp_path, "ill", markdown="\ufeff---\nname: ILL\ndescription: Use when: asked\n---\n# Body\n")
-    said = apex("skills", "doctor", folder)
-    assert said.code == 1
-    assert "SKILL.md:3: error: an unquoted colon" in said.out
-    assert "--write" in said.err
-    healed = apex("skills", "doctor", folder, "--write")
-    assert healed.code == 0
-    assert "was repaired" in healed.err
+    completed = apex("skills", "doctor", folder)
+    assert completed.code == 1
+    assert "SKILL.md:3: error: an unquoted colon" in completed.out
+    assert "--write" in completed.err
+    repaired = apex("skills", "doctor", folder, "--write")
+    assert repaired.code == 0
+    assert "was repaired" in repaired.err
     assert (folder / "SKILL.md").read_text() == '---\nname: "ill"\ndescription: "Use when: asked"\n---\n# Body\n'
     assert "no problems found" in apex("skills", "doctor", folder / "SKILL.md").err
     assert apex("skills", "doctor", tmp_path / "none").code == 1
 
 
-def test_control_characters_of_a_stranger_do_not_reach_the_terminal(apex: Apex, tmp_path: Path) -> None:
+def test_control_characters_of_an_untrusted_skill_do_not_reach_the_terminal(apex: Apex, tmp_path: Path) -> None:
     (tmp_path / "x.zip").write_bytes(
         skill_zip(description="Red \u001b[31m alert \u0007 for the terminal.", body="\u001b[2J")
     )
     apex("skills", "install", tmp_path / "x.zip")
-    for said in (apex("skills", "list"), apex("skills", "show", "git-commit")):
-        assert "\u001b" not in said.out
-        assert "\u0007" not in said.out
+    for completed in (apex("skills", "list"), apex("skills", "show", "git-commit")):
+        assert "\u001b" not in completed.out
+        assert "\u0007" not in completed.out
 
 
-def test_config_shows_where_each_value_came_from(apex: Apex, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_config_shows_the_source_of_each_value(apex: Apex, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("APEX_PORT", "9000")
     Path("apex.toml").write_text('default_mode = "direct"\n')
     shown = apex("config", "show", "--json", "--url", "http://127.0.0.1:1").json
@@ -214,23 +217,23 @@ def test_config_shows_where_each_value_came_from(apex: Apex, monkeypatch: pytest
     assert "APEX_PORT" in apex("config", "show").out
 
 
-def test_a_wrong_setting_is_named_with_its_place(apex: Apex, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_setting_is_reported_with_its_variable(apex: Apex, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("APEX_PORT", "many")
-    said = apex("skills", "list")
-    assert said.code == 1
-    assert "APEX_PORT" in said.err
+    completed = apex("skills", "list")
+    assert completed.code == 1
+    assert "APEX_PORT" in completed.err
 
 
-def test_an_address_without_a_server_is_explained(apex: Apex) -> None:
-    said = apex("skills", "list", "--url", "http://127.0.0.1:9")
-    assert said.code == 1
-    assert "apex serve" in said.err
+def test_a_url_without_a_server_is_explained(apex: Apex) -> None:
+    completed = apex("skills", "list", "--url", "http://127.0.0.1:9")
+    assert completed.code == 1
+    assert "apex serve" in completed.err
     for address in ("nonsense", "http://127.0.0.1:99999", "http://exämple..com", "http://[::1"):
-        said = apex("skills", "list", "--url", address, "--json")
-        assert (said.code, said.json["code"]) == (1, "NOT_READY")
+        completed = apex("skills", "list", "--url", address, "--json")
+        assert (completed.code, completed.json["code"]) == (1, "NOT_READY")
 
 
-def test_a_directory_that_is_named_wins_over_an_address_of_the_environment(
+def test_the_data_dir_option_overrides_the_url_of_the_environment(
     apex: Apex, data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("APEX_URL", "http://127.0.0.1:9")
@@ -240,18 +243,18 @@ def test_a_directory_that_is_named_wins_over_an_address_of_the_environment(
 
 def test_a_data_directory_that_is_a_file_is_explained(apex: Apex, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    said = apex("skills", "list", "--data-dir", tmp_path / "file", "--json")
-    assert (said.code, said.json["code"]) == (1, "INVALID_SETTING")
+    completed = apex("skills", "list", "--data-dir", tmp_path / "file", "--json")
+    assert (completed.code, completed.json["code"]) == (1, "INVALID_SETTING")
 
 
 @pytest.mark.parametrize("name", ["stats", "growth", "problems", "", ".", "..", "a/b", "Upper"])
-def test_a_name_that_is_a_route_is_no_skill(apex: Apex, name: str) -> None:
-    said = apex("skills", "show", name)
-    assert said.code == 1
-    assert "Skills not found" in said.err
+def test_a_reserved_or_invalid_name_is_not_found(apex: Apex, name: str) -> None:
+    completed = apex("skills", "show", name)
+    assert completed.code == 1
+    assert "Skills not found" in completed.err
 
 
-def test_the_next_thing_to_try_fits_the_refusal(apex: Apex, tmp_path: Path) -> None:
+def test_the_suggested_command_matches_the_error(apex: Apex, tmp_path: Path) -> None:
     write_skill(tmp_path / "many", "one")
     write_skill(tmp_path / "many", "two")
     assert "apex skills import" in apex("skills", "install", tmp_path / "many").err
@@ -260,40 +263,40 @@ def test_the_next_thing_to_try_fits_the_refusal(apex: Apex, tmp_path: Path) -> N
     assert "lenient" not in apex("skills", "install", write_skill(tmp_path, "stats")).err
 
 
-def test_nothing_is_cut_for_a_program_that_reads_the_table(apex: Apex, tmp_path: Path) -> None:
+def test_a_piped_table_is_not_truncated(apex: Apex, tmp_path: Path) -> None:
     apex("skills", "install", write_skill(tmp_path, "long", description="word " * 100 + "end"))
     assert "word end" in apex("skills", "list").out.splitlines()[1]
 
 
-def test_a_directory_that_is_held_is_waited_for_and_then_explained(
+def test_a_locked_data_directory_is_reported_after_a_wait(
     apex: Apex, data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("apexbridge.surfaces.cli.client.WAIT_SECONDS", 0.2)
     with owned(data_dir):
-        said = apex("skills", "list")
-    assert said.code == 1
-    assert "waiting" in said.err
-    assert "in use" in said.err
+        completed = apex("skills", "list")
+    assert completed.code == 1
+    assert "waiting" in completed.err
+    assert "in use" in completed.err
 
 
-@pytest.mark.parametrize("words", [["--help"], ["skills", "--help"], ["--version"]])
-def test_help_imports_nothing_heavy(words: list[str]) -> None:
+@pytest.mark.parametrize("arguments", [["--help"], ["skills", "--help"], ["--version"]])
+def test_help_imports_no_heavy_packages(arguments: list[str]) -> None:
     run = subprocess.run(
-        [sys.executable, "-X", "importtime", *APEX[1:], *words],
+        [sys.executable, "-X", "importtime", *APEX[1:], *arguments],
         capture_output=True,
         text=True,
         check=True,
         env=environment(),
     )
     imported = {line.rsplit("|", 1)[-1].strip().split(".")[0] for line in run.stderr.splitlines() if "|" in line}
-    # Typer itself brings pydantic to bear as soon as a subcommand is chosen.
-    assert imported & HEAVY <= ({"pydantic"} if words[0] == "skills" else set())
+    # Typer imports pydantic when a subcommand is chosen.
+    assert imported & HEAVY <= ({"pydantic"} if arguments[0] == "skills" else set())
     assert run.stdout
-    if words == ["--version"]:
+    if arguments == ["--version"]:
         assert run.stdout.strip() == f"apexbridge {__version__}"
 
 
-def test_a_pipe_that_closes_early_is_no_crash(data_dir: Path, tmp_path: Path) -> None:
+def test_a_pipe_that_closes_early_causes_no_traceback(data_dir: Path, tmp_path: Path) -> None:
     for name in ("a", "b"):
         write_skill(data_dir / "skills", name)
     command = [*APEX, "skills", "list", "--json", "--data-dir", str(data_dir)]

@@ -1,4 +1,4 @@
-"""What one connection may cost, over raw sockets."""
+"""Limits of one connection, over raw sockets."""
 
 import asyncio
 import json
@@ -14,12 +14,12 @@ import uvicorn
 from apexbridge.surfaces.http.transport import protocol
 from apexbridge.surfaces.http.transport.protocol import MAX_HEADERS, LimitedProtocol
 
-PATIENCE = 60
+TIMEOUT_SECONDS = 60
 HEAD = b"POST /x HTTP/1.1\r\nHost: localhost\r\n"
 
 
 async def app(scope: Any, receive: Any, send: Any) -> None:
-    """Says how many bytes came; `/early` answers before it has read, `/slow` takes its time, `/names` says headers."""
+    """Return the body size. `/early` responds before reading, `/slow` after a delay, `/names` with the header names."""
     size, message = 0, {"more_body": scope["path"] != "/early"}
     while message["more_body"]:
         message = await receive()
@@ -38,7 +38,7 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
 
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
-    """A server whose patience is short, so that nobody has to wait for its end."""
+    """A server with short timeouts."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(protocol, "HEAD_SECONDS", 0.5)
         patch.setattr(protocol, "BODY_SECONDS", 0.5)
@@ -52,96 +52,96 @@ def port() -> Iterator[int]:
             thread.join()
 
 
-class Wire:
-    """One connection."""
+class Connection:
+    """One raw connection."""
 
     def __init__(self, port: int) -> None:
-        self._link = socket.create_connection(("127.0.0.1", port), PATIENCE)
-        self._text = b""
+        self._socket = socket.create_connection(("127.0.0.1", port), TIMEOUT_SECONDS)
+        self._buffer = b""
 
-    def __enter__(self) -> "Wire":
+    def __enter__(self) -> "Connection":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._link.close()
+        self._socket.close()
 
     def send(self, data: bytes) -> bool:
-        """Whether the other side still takes it."""
+        """Return whether the peer still accepts data."""
         try:
-            self._link.sendall(data)
+            self._socket.sendall(data)
         except OSError:
             return False
         return True
 
-    def answer(self) -> tuple[int, bytes]:
-        """Status and body of one answer."""
-        while b"\r\n\r\n" not in self._text and (piece := self._piece()):
-            self._text += piece
-        head, _, body = self._text.partition(b"\r\n\r\n")
+    def response(self) -> tuple[int, bytes]:
+        """Status and body of the next response."""
+        while b"\r\n\r\n" not in self._buffer and (chunk := self._receive()):
+            self._buffer += chunk
+        head, _, body = self._buffer.partition(b"\r\n\r\n")
         if not head:
             return 0, b""
         length = next(int(line.split(b":")[1]) for line in head.lower().splitlines() if b"content-length" in line)
-        while len(body) < length and (piece := self._piece()):
-            body += piece
-        self._text = body[length:]
+        while len(body) < length and (chunk := self._receive()):
+            body += chunk
+        self._buffer = body[length:]
         return int(head.split()[1]), body[:length]
 
-    def rest(self) -> bytes:
-        """All that comes until the other side closes."""
-        text, self._text = self._text, b""
-        while piece := self._piece():
-            text += piece
+    def read_to_end(self) -> bytes:
+        """Everything that is received until the peer closes."""
+        text, self._buffer = self._buffer, b""
+        while chunk := self._receive():
+            text += chunk
         return text
 
-    def _piece(self) -> bytes:
+    def _receive(self) -> bytes:
         try:
-            return self._link.recv(65536)
+            return self._socket.recv(65536)
         except ConnectionError:
             return b""
 
 
-def asked(port: int, data: bytes) -> tuple[int, bytes]:
-    with Wire(port) as wire:
-        wire.send(data)
-        return wire.answer()
+def response_to(port: int, data: bytes) -> tuple[int, bytes]:
+    with Connection(port) as connection:
+        connection.send(data)
+        return connection.response()
 
 
-def test_the_limits_are_those_that_were_promised() -> None:
+def test_the_limits_are_the_documented_ones() -> None:
     assert protocol.MAX_HEADERS == 100
     assert (protocol.HEAD_SECONDS, protocol.BODY_SECONDS) in ((10.0, 15.0), (0.5, 0.5))
     assert protocol.MAX_HEAD_BYTES == 64 * 1024
 
 
-def test_a_proper_request_is_answered_again_and_again_on_one_connection(port: int) -> None:
-    with Wire(port) as wire:
+def test_one_connection_serves_several_requests(port: int) -> None:
+    with Connection(port) as connection:
         for _ in range(3):
-            wire.send(HEAD + b"Content-Length: 5\r\n\r\nhello")
-            assert wire.answer() == (200, b"5")
-        wire.send(HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * 50_000 + b"0\r\n\r\n")
-        assert wire.answer() == (200, b"50000")
-        wire.send((HEAD + b"Content-Length: 5\r\n\r\nhello") * 2)
-        assert (wire.answer(), wire.answer()) == ((200, b"5"), (200, b"5"))
+            connection.send(HEAD + b"Content-Length: 5\r\n\r\nhello")
+            assert connection.response() == (200, b"5")
+        connection.send(HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * 50_000 + b"0\r\n\r\n")
+        assert connection.response() == (200, b"50000")
+        connection.send((HEAD + b"Content-Length: 5\r\n\r\nhello") * 2)
+        assert (connection.response(), connection.response()) == ((200, b"5"), (200, b"5"))
 
 
 def test_trailers_are_counted_and_dropped(port: int) -> None:
     head = b"POST /names HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
     trailers = b"Authorization: Bearer x\r\nSec-Fetch-Site: same-origin\r\nHost: other\r\n"
-    with Wire(port) as wire:
+    with Connection(port) as connection:
         for _ in range(2):
-            wire.send(head + b"1\r\nx\r\n0\r\n" + trailers + b"\r\n")
-            assert wire.answer() == (200, b"host,transfer-encoding")
-        wire.send(head + b"1\r\nx\r\n0\r\n" + b"x: 1\r\n" * MAX_HEADERS + b"\r\n")
-        status, body = wire.answer()
+            connection.send(head + b"1\r\nx\r\n0\r\n" + trailers + b"\r\n")
+            assert connection.response() == (200, b"host,transfer-encoding")
+        connection.send(head + b"1\r\nx\r\n0\r\n" + b"x: 1\r\n" * MAX_HEADERS + b"\r\n")
+        status, body = connection.response()
     assert (status, json.loads(body)["code"]) == (431, "HEADERS_TOO_LARGE")
 
 
 def test_too_many_headers_are_refused(port: int) -> None:
     many = b"".join(b"x-%d: 1\r\n" % number for number in range(MAX_HEADERS - 2))
-    assert asked(port, HEAD + many + b"Content-Length: 0\r\n\r\n") == (200, b"0")
-    status, body = asked(port, HEAD + many + b"x-more: 1\r\nContent-Length: 0\r\n\r\n")
+    assert response_to(port, HEAD + many + b"Content-Length: 0\r\n\r\n") == (200, b"0")
+    status, body = response_to(port, HEAD + many + b"x-more: 1\r\nContent-Length: 0\r\n\r\n")
     assert (status, json.loads(body)["code"]) == (431, "HEADERS_TOO_LARGE")
-    inside = HEAD.replace(b"/x", b"/v1/models") + many + b"x-more: 1\r\nContent-Length: 0\r\n\r\n"
-    status, body = asked(port, inside)
+    openai_request = HEAD.replace(b"/x", b"/v1/models") + many + b"x-more: 1\r\nContent-Length: 0\r\n\r\n"
+    status, body = response_to(port, openai_request)
     assert (status, json.loads(body)["error"]["code"]) == (431, "headers_too_large")
 
 
@@ -157,12 +157,12 @@ def test_too_many_headers_are_refused(port: int) -> None:
     ],
     ids=["one header", "address", "header without end", "name without end", "trailer", "chunk extension"],
 )
-def test_a_head_without_measure_is_cut_off(port: int, flood: bytes) -> None:
-    with Wire(port) as wire:
+def test_an_oversized_head_is_cut_off(port: int, flood: bytes) -> None:
+    with Connection(port) as connection:
         for start in range(0, len(flood), 20_000):
-            wire.send(flood[start : start + 20_000])
-        assert wire.rest().split()[1:2] in ([b"431"], [b"400"], [])
-    assert asked(port, HEAD + b"Content-Length: 0\r\n\r\n") == (200, b"0")
+            connection.send(flood[start : start + 20_000])
+        assert connection.read_to_end().split()[1:2] in ([b"431"], [b"400"], [])
+    assert response_to(port, HEAD + b"Content-Length: 0\r\n\r\n") == (200, b"0")
 
 
 @pytest.mark.parametrize(
@@ -179,81 +179,81 @@ def test_a_head_without_measure_is_cut_off(port: int, flood: bytes) -> None:
         b"x: 1\r\n Content-Length: 5\r\n",
     ],
 )
-def test_a_request_that_two_servers_could_read_in_two_ways_is_refused(port: int, headers: bytes) -> None:
-    status, _ = asked(port, HEAD + headers + b"\r\n0\r\n\r\n")
+def test_an_ambiguously_framed_request_is_refused(port: int, headers: bytes) -> None:
+    status, _ = response_to(port, HEAD + headers + b"\r\n0\r\n\r\n")
     assert status == 400
 
 
-@pytest.mark.parametrize("said", [b"", b"GET / HT", HEAD, HEAD + b"x: 1\r\ny"])
-def test_a_head_that_does_not_come_is_not_waited_for(port: int, said: bytes) -> None:
-    with Wire(port) as wire:
-        wire.send(said)
-        text = wire.rest()
-    assert (b" 408 " in text) == bool(said), "to a silence nothing is answered"
+@pytest.mark.parametrize("sent", [b"", b"GET / HT", HEAD, HEAD + b"x: 1\r\ny"])
+def test_an_incomplete_head_times_out(port: int, sent: bytes) -> None:
+    with Connection(port) as connection:
+        connection.send(sent)
+        text = connection.read_to_end()
+    assert (b" 408 " in text) == bool(sent), "a silent connection gets no response"
 
 
-@pytest.mark.parametrize("drop", [b"\r\n", b"x: 1\r\n"], ids=["line ends", "headers"])
-def test_a_head_that_comes_in_drops_is_not_waited_for(port: int, drop: bytes) -> None:
-    with Wire(port) as wire:
-        wire.send(HEAD + b"Content-Length: 0\r\n\r\n")  # a second request on the same connection counts as well
-        assert wire.answer() == (200, b"0")
-        wire.send(b"" if drop == b"\r\n" else HEAD)
-        deadline = time.monotonic() + PATIENCE
-        while wire.send(drop):
+@pytest.mark.parametrize("fragment", [b"\r\n", b"x: 1\r\n"], ids=["line ends", "headers"])
+def test_a_trickling_head_times_out(port: int, fragment: bytes) -> None:
+    with Connection(port) as connection:
+        connection.send(HEAD + b"Content-Length: 0\r\n\r\n")  # the timeout also applies to the second request
+        assert connection.response() == (200, b"0")
+        connection.send(b"" if fragment == b"\r\n" else HEAD)
+        deadline = time.monotonic() + TIMEOUT_SECONDS
+        while connection.send(fragment):
             assert time.monotonic() < deadline, "the connection stays open"
             time.sleep(0.1)
 
 
 @pytest.mark.parametrize("framing", [b"Content-Length: 100000\r\n\r\n", b"Transfer-Encoding: chunked\r\n\r\n1\r\n"])
-def test_a_body_that_stops_is_not_waited_for(port: int, framing: bytes) -> None:
-    with Wire(port) as wire:
-        wire.send(HEAD + framing + b"x")
-        status, body = wire.answer()
+def test_a_stalled_body_times_out(port: int, framing: bytes) -> None:
+    with Connection(port) as connection:
+        connection.send(HEAD + framing + b"x")
+        status, body = connection.response()
         assert (status, json.loads(body)["code"]) == (408, "REQUEST_TIMEOUT")
-        assert wire.rest() == b""
+        assert connection.read_to_end() == b""
 
 
-def test_a_body_that_trickles_is_not_waited_for_and_a_slow_one_is(port: int) -> None:
-    with Wire(port) as wire:
-        wire.send(HEAD + b"Content-Length: 100000\r\n\r\n")
-        deadline = time.monotonic() + PATIENCE
-        while wire.send(b"x"):
+def test_a_trickling_body_times_out_and_a_slow_one_does_not(port: int) -> None:
+    with Connection(port) as connection:
+        connection.send(HEAD + b"Content-Length: 100000\r\n\r\n")
+        deadline = time.monotonic() + TIMEOUT_SECONDS
+        while connection.send(b"x"):
             assert time.monotonic() < deadline, "the connection stays open"
             time.sleep(0.05)
-    with Wire(port) as wire:
-        wire.send(HEAD + b"Content-Length: 100000\r\n\r\n")
+    with Connection(port) as connection:
+        connection.send(HEAD + b"Content-Length: 100000\r\n\r\n")
         for _ in range(10):
-            assert wire.send(b"x" * 10_000)
+            assert connection.send(b"x" * 10_000)
             time.sleep(0.15)
-        assert wire.answer() == (200, b"100000")
+        assert connection.response() == (200, b"100000")
 
 
-def test_how_long_an_answer_takes_is_not_the_clients_fault(port: int) -> None:
-    with Wire(port) as wire:
-        wire.send(HEAD.replace(b"/x", b"/slow") + b"Content-Length: 1\r\n\r\nx" + b"GET / H")
-        assert wire.answer() == (200, b"1"), "not even with the beginning of a next request"
+def test_a_slow_response_does_not_time_out(port: int) -> None:
+    with Connection(port) as connection:
+        connection.send(HEAD.replace(b"/x", b"/slow") + b"Content-Length: 1\r\n\r\nx" + b"GET / H")
+        assert connection.response() == (200, b"1"), "even if the next request has started"
 
 
-def test_an_answer_before_the_end_of_the_body_arrives(port: int) -> None:
-    with Wire(port) as wire:
-        wire.send(HEAD.replace(b"/x", b"/early") + b"Content-Length: 100000\r\n\r\nx")
-        assert wire.answer() == (200, b"0")
-        assert b" 200 " not in wire.rest()
+def test_a_response_before_the_end_of_the_body_arrives(port: int) -> None:
+    with Connection(port) as connection:
+        connection.send(HEAD.replace(b"/x", b"/early") + b"Content-Length: 100000\r\n\r\nx")
+        assert connection.response() == (200, b"0")
+        assert b" 200 " not in connection.read_to_end()
 
 
-def test_a_client_that_waits_to_be_told_to_go_on_is_told(port: int) -> None:
-    with Wire(port) as wire:
-        wire.send(HEAD + b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\n")
-        assert wire._piece().startswith(b"HTTP/1.1 100")
-        wire.send(b"ok")
-        assert wire.answer() == (200, b"2")
+def test_expect_100_continue_is_answered(port: int) -> None:
+    with Connection(port) as connection:
+        connection.send(HEAD + b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\n")
+        assert connection._receive().startswith(b"HTTP/1.1 100")
+        connection.send(b"ok")
+        assert connection.response() == (200, b"2")
 
 
-def test_connections_that_say_nothing_do_not_keep_others_out(port: int) -> None:
-    silent = [Wire(port) for _ in range(200)]
+def test_idle_connections_do_not_block_others(port: int) -> None:
+    silent = [Connection(port) for _ in range(200)]
     try:
-        assert asked(port, HEAD + b"Content-Length: 0\r\n\r\n") == (200, b"0")
-        assert [wire.rest() for wire in silent] == [b""] * 200
+        assert response_to(port, HEAD + b"Content-Length: 0\r\n\r\n") == (200, b"0")
+        assert [connection.read_to_end() for connection in silent] == [b""] * 200
     finally:
-        for wire in silent:
-            wire.__exit__()
+        for connection in silent:
+            connection.__exit__()

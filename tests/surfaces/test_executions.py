@@ -1,4 +1,4 @@
-"""Runs over HTTP and on the command line: answers, live output, cancelling, leaving, files, history."""
+"""Runs over HTTP and on the command line: results, live output, cancellation, disconnects, files, history."""
 
 import json
 import socket
@@ -13,10 +13,10 @@ from tests.making import skill_zip, write_skill
 from tests.surfaces.conftest import Apex, Server, StartServer
 from tests.waiting import wait_until
 
-PATIENCE = 60
+TIMEOUT_SECONDS = 60
 ECHO = "import os\nprint(os.environ['INPUT_JSON'])\n"
-WAITS = "import time\nprint('begun', flush=True)\ntime.sleep(60)\n"
-LEAVES = "open('output/ä b.txt', 'w').write('left')\nprint('left')\n"
+SLEEP = "import time\nprint('begun', flush=True)\ntime.sleep(60)\n"
+WRITE_FILE = "open('output/ä b.txt', 'w').write('left')\nprint('left')\n"
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def server(start_server: StartServer) -> Server:
 
 @pytest.fixture
 def client(server: Server) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=server.url, timeout=PATIENCE, trust_env=False) as opened:
+    with httpx.Client(base_url=server.url, timeout=TIMEOUT_SECONDS, trust_env=False) as opened:
         yield opened
 
 
@@ -40,17 +40,17 @@ def execute(client: httpx.Client, name: str, **call: Any) -> httpx.Response:
     return client.post(f"/api/skills/{name}/execute", json=call)
 
 
-def until_ended(client: httpx.Client, identity: str) -> dict[str, Any]:
-    def detail_of_ended() -> dict[str, Any] | None:
+def wait_until_ended(client: httpx.Client, identity: str) -> dict[str, Any]:
+    def detail_if_ended() -> dict[str, Any] | None:
         detail: dict[str, Any] = client.get(f"/api/executions/{identity}").json()
         return detail if detail["state"] in ("completed", "error") else None
 
-    ended = wait_until(detail_of_ended)
+    ended = wait_until(detail_if_ended)
     assert ended is not None
     return ended
 
 
-def until_begun(client: httpx.Client, identity: str) -> None:
+def wait_until_started(client: httpx.Client, identity: str) -> None:
     with client.stream("GET", f"/api/executions/{identity}/events") as response:
         for line in response.iter_lines():
             if line == "event: stdout":
@@ -67,7 +67,7 @@ def events_of(client: httpx.Client, identity: str, **headers: str) -> list[tuple
     return found
 
 
-def test_a_run_answers_with_its_result_and_its_id(client: httpx.Client) -> None:
+def test_a_run_returns_its_result_and_id(client: httpx.Client) -> None:
     install(client, "echo", ECHO)
     response = execute(client, "echo", input={"词": "值"})
     result = response.json()
@@ -75,15 +75,15 @@ def test_a_run_answers_with_its_result_and_its_id(client: httpx.Client) -> None:
     assert response.headers["x-execution-id"] == result["id"]
     assert json.loads(result["stdout"]) == {"词": "值"}
     assert result["output"] == result["stdout"]
-    shape = {"id", "success", "status", "stdout", "stderr", "output", "exitCode", "duration", "truncated", "files"}
-    assert shape | {"peakMemory", "enforcement", "warnings"} == result.keys()
+    fields = {"id", "success", "status", "stdout", "stderr", "output", "exitCode", "duration", "truncated", "files"}
+    assert fields | {"peakMemory", "enforcement", "warnings"} == result.keys()
     failed = execute(client, "echo", input={}, timeout=1).json()
     assert (failed["success"], failed["status"], failed["exitCode"]) == (False, "timeout", 124)
     assert (failed["error"], failed["errorCode"]) == ("Execution timeout", "TIMEOUT")
 
 
 @pytest.mark.requirement("B10")
-def test_what_cannot_be_run_is_refused_with_its_code(client: httpx.Client, server: Server) -> None:
+def test_an_invalid_call_is_refused_with_an_error_code(client: httpx.Client, server: Server) -> None:
     install(client, "echo", ECHO)
     for name, call, status, code in (
         ("none", {}, 404, "ENOENT"),
@@ -104,20 +104,20 @@ def test_what_cannot_be_run_is_refused_with_its_code(client: httpx.Client, serve
     assert execute(client, "echo").json()["success"]
 
 
-def test_a_run_nobody_waits_for_can_be_followed_and_found(client: httpx.Client) -> None:
+def test_a_run_without_wait_can_be_followed_and_listed(client: httpx.Client) -> None:
     install(client, "says", "import sys\nfor n in range(3):\n    print(n, flush=True)\nprint('!', file=sys.stderr)\n")
     response = execute(client, "says", wait=False)
     assert response.status_code == 202
     identity = response.json()["id"]
-    told = events_of(client, identity)
-    assert "".join(data for _, kind, data in told if kind == "stdout") == "0\n1\n2\n"
-    assert "".join(data for _, kind, data in told if kind == "stderr") == "!\n"
-    assert (told[-1][1], told[-1][2]["success"]) == ("result", True)
-    assert [number for number, _, _ in told] == list(range(1, len(told) + 1))
-    assert events_of(client, identity, **{"Last-Event-ID": str(told[-2][0])}) == told[-1:]
-    detail = until_ended(client, identity)
+    events = events_of(client, identity)
+    assert "".join(data for _, kind, data in events if kind == "stdout") == "0\n1\n2\n"
+    assert "".join(data for _, kind, data in events if kind == "stderr") == "!\n"
+    assert (events[-1][1], events[-1][2]["success"]) == ("result", True)
+    assert [number for number, _, _ in events] == list(range(1, len(events) + 1))
+    assert events_of(client, identity, **{"Last-Event-ID": str(events[-2][0])}) == events[-1:]
+    detail = wait_until_ended(client, identity)
     assert (detail["skill"], detail["state"], detail["status"]) == ("says", "completed", "success")
-    assert detail["result"] == told[-1][2]
+    assert detail["result"] == events[-1][2]
     assert detail["startedAt"] <= detail["endedAt"]
     listed = client.get("/api/executions?skill=says&status=success&limit=1").json()
     assert (listed["total"], listed["executions"][0]["id"]) == (1, identity)
@@ -127,32 +127,32 @@ def test_a_run_nobody_waits_for_can_be_followed_and_found(client: httpx.Client) 
         assert client.get(f"/api/executions/none{path}").json()["code"] == "EXECUTION_NOT_FOUND"
 
 
-def test_live_output_comes_before_the_end(client: httpx.Client) -> None:
-    install(client, "waits", WAITS)
+def test_output_is_streamed_before_the_run_ends(client: httpx.Client) -> None:
+    install(client, "waits", SLEEP)
     identity = execute(client, "waits", wait=False).json()["id"]
-    until_begun(client, identity)
+    wait_until_started(client, identity)
     assert client.get(f"/api/executions/{identity}").json()["state"] == "running"
     assert client.post(f"/api/executions/{identity}/cancel").status_code == 202
-    detail = until_ended(client, identity)
+    detail = wait_until_ended(client, identity)
     assert (detail["result"]["errorCode"], detail["result"]["exitCode"]) == ("CANCELLED", 137)
-    assert client.post(f"/api/executions/{identity}/cancel").status_code == 202, "once more does no harm"
+    assert client.post(f"/api/executions/{identity}/cancel").status_code == 202, "cancel is idempotent"
     assert client.post("/api/executions/none/cancel").status_code == 404
 
 
-def test_a_client_that_goes_away_takes_its_run_with_it(client: httpx.Client, server: Server) -> None:
-    install(client, "waits", WAITS)
+def test_a_client_disconnect_cancels_its_run(client: httpx.Client, server: Server) -> None:
+    install(client, "waits", SLEEP)
     address = httpx.URL(server.url)
     with socket.create_connection((address.host, address.port or 80)) as link:
         head = "POST /api/skills/waits/execute HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
         link.sendall(f"{head}Content-Length: 2\r\n\r\n{{}}".encode())
-        going_on = wait_until(lambda: client.get("/api/executions?state=running").json()["executions"])
-        until_begun(client, going_on[0]["id"])
-    assert until_ended(client, going_on[0]["id"])["result"]["errorCode"] == "CANCELLED"
+        running = wait_until(lambda: client.get("/api/executions?state=running").json()["executions"])
+        wait_until_started(client, running[0]["id"])
+    assert wait_until_ended(client, running[0]["id"])["result"]["errorCode"] == "CANCELLED"
 
 
 @pytest.mark.requirement("B13")
-def test_a_full_waiting_room_is_429_with_the_time_to_wait(client: httpx.Client) -> None:
-    install(client, "waits", WAITS)
+def test_a_full_queue_answers_429_with_retry_after(client: httpx.Client) -> None:
+    install(client, "waits", SLEEP)
     started = [execute(client, "waits", wait=False).json()["id"] for _ in range(3)]
     response = execute(client, "waits", wait=False)
     assert (response.status_code, response.json()["code"]) == (429, "QUEUE_FULL")
@@ -160,12 +160,12 @@ def test_a_full_waiting_room_is_429_with_the_time_to_wait(client: httpx.Client) 
     for identity in started:
         client.post(f"/api/executions/{identity}/cancel").raise_for_status()
     for identity in started:
-        until_ended(client, identity)
+        wait_until_ended(client, identity)
     assert execute(client, "waits", timeout=300).json()["errorCode"] == "TIMEOUT"
 
 
-def test_files_go_in_by_upload_and_come_out_as_downloads(client: httpx.Client) -> None:
-    install(client, "leaves", LEAVES)
+def test_input_files_are_uploaded_and_output_files_downloaded(client: httpx.Client) -> None:
+    install(client, "leaves", WRITE_FILE)
     install(
         client, "reads", "import os\nfor name in os.listdir('input'):\n    print(name, open(f'input/{name}').read())\n"
     )
@@ -184,7 +184,7 @@ def test_files_go_in_by_upload_and_come_out_as_downloads(client: httpx.Client) -
     assert client.get(f"/api/executions/{result['id']}/files/ä b.txt").status_code == 404
 
 
-def test_megabytes_of_output_arrive_whole(client: httpx.Client) -> None:
+def test_megabytes_of_output_arrive_complete(client: httpx.Client) -> None:
     install(client, "floods", "import sys\nsys.stdout.write('ü' * (5 << 20))\n")
     result = execute(client, "floods").json()
     assert result["stdout"] == "ü" * (5 << 20)
@@ -193,7 +193,7 @@ def test_megabytes_of_output_arrive_whole(client: httpx.Client) -> None:
 
 
 @pytest.mark.requirement("B20", "B21")
-def test_an_operator_grants_keeps_secrets_and_looks_at_dependencies(client: httpx.Client) -> None:
+def test_an_operator_manages_grants_secrets_and_dependencies(client: httpx.Client) -> None:
     script = (
         "# /// script\n# dependencies = ['no-such-package-here>=1']\n# ///\nimport os\nprint(os.environ.get('TOKEN'))\n"
     )
@@ -204,9 +204,9 @@ def test_an_operator_grants_keeps_secrets_and_looks_at_dependencies(client: http
     assert before["stdout"] == "None\n"
     assert before["warnings"] == [
         "not installed: no-such-package-here>=1. Install with: apex skills deps wants --install"
-    ], "a run never installs, and says what is missing"
-    given = client.post("/api/skills/wants/grants", json={"permission": "secret:TOKEN"}).json()
-    assert (given["permission"], given["state"]) == ("secret:TOKEN", "granted")
+    ], "a run installs nothing and reports what is missing"
+    grant = client.post("/api/skills/wants/grants", json={"permission": "secret:TOKEN"}).json()
+    assert (grant["permission"], grant["state"]) == ("secret:TOKEN", "granted")
     assert execute(client, "wants").json()["stdout"] == "***\n"
     assert client.get("/api/skills/wants").json()["grants"] == ["secret:TOKEN"]
     assert [view["state"] for view in client.get("/api/skills/wants/grants").json()] == ["granted"]
@@ -218,13 +218,13 @@ def test_an_operator_grants_keeps_secrets_and_looks_at_dependencies(client: http
     assert client.delete("/api/secrets/TOKEN").status_code == 404
 
 
-def test_after_a_signal_nothing_of_a_run_is_left(client: httpx.Client, server: Server, tmp_path: Path) -> None:
+def test_no_process_of_a_run_is_left_after_a_signal(client: httpx.Client, server: Server, tmp_path: Path) -> None:
     install(client, "waits", "import sys, time\nprint('begun', flush=True)\ntime.sleep(60)\n")
     identity = execute(client, "waits", wait=False, args=[str(tmp_path)]).json()["id"]
-    until_begun(client, identity)
+    wait_until_started(client, identity)
     assert server.stop() == 0
-    left = [path for path in Path("/proc").glob("[0-9]*/cmdline") if str(tmp_path) in _read(path)]
-    assert left == []
+    leftovers = [path for path in Path("/proc").glob("[0-9]*/cmdline") if str(tmp_path) in _read(path)]
+    assert leftovers == []
 
 
 def _read(path: Path) -> str:
@@ -238,12 +238,12 @@ def _read(path: Path) -> str:
 def test_a_skill_is_run_from_the_command_line(apex: Apex, tmp_path: Path) -> None:
     script = "import json, os, sys\nprint(json.dumps([json.loads(os.environ['INPUT_JSON']), sys.argv[1:]]))\n"
     write_skill(tmp_path, "echo", files={"scripts/execute.py": script})
-    write_skill(tmp_path, "leaves", files={"scripts/execute.py": LEAVES})
+    write_skill(tmp_path, "leaves", files={"scripts/execute.py": WRITE_FILE})
     write_skill(tmp_path, "fails", files={"scripts/execute.py": "raise ValueError('boom')"})
     write_skill(tmp_path, "words", body="Say {{input.x}}.")
     assert apex("skills", "import", tmp_path).code == 0
-    said = apex("skills", "run", "echo", "--input", '{"a": 1}')
-    assert (said.code, json.loads(said.out), said.err) == (0, [{"a": 1}, []], "")
+    completed = apex("skills", "run", "echo", "--input", '{"a": 1}')
+    assert (completed.code, json.loads(completed.out), completed.err) == (0, [{"a": 1}, []], "")
     (tmp_path / "in.json").write_text('{"b": 2}')
     assert json.loads(apex("skills", "run", "echo", "--input", f"@{tmp_path / 'in.json'}", "--", "-v", "x").out) == [
         {"b": 2},
@@ -267,15 +267,15 @@ def test_a_skill_is_run_from_the_command_line(apex: Apex, tmp_path: Path) -> Non
     assert apex("skills", "run", "echo", "--mode", "direct").code == 0
 
 
-def test_output_appears_on_the_terminal_while_the_server_runs_it(
+def test_output_of_a_run_on_the_server_appears_on_the_terminal(
     start_server: StartServer, apex: Apex, tmp_path: Path
 ) -> None:
     start_server()
     write_skill(tmp_path, "both", files={"scripts/execute.sh": "echo out; echo err >&2; exit 3"})
     apex("skills", "install", tmp_path / "both")
-    said = apex("skills", "run", "both")
-    assert (said.code, said.out) == (1, "out\n")
-    assert said.err.startswith("err\n")
+    completed = apex("skills", "run", "both")
+    assert (completed.code, completed.out) == (1, "out\n")
+    assert completed.err.startswith("err\n")
 
 
 def test_grants_secrets_and_dependencies_on_the_command_line(
@@ -301,25 +301,25 @@ def test_grants_secrets_and_dependencies_on_the_command_line(
     assert apex("skills", "grant", "wants", "net:x:1").code == 1
 
 
-def test_the_doctor_proves_every_guarantee(apex: Apex) -> None:
-    said = apex("doctor", "--json")
-    assert said.code == 0, said.out
-    told = said.json
-    assert told["ok"]
-    assert {finding["guarantee"] for finding in told["guarantees"] if finding["held"] and finding["proof"]} == {
+def test_the_doctor_checks_every_guarantee(apex: Apex) -> None:
+    completed = apex("doctor", "--json")
+    assert completed.code == 0, completed.out
+    report = completed.json
+    assert report["ok"]
+    assert {finding["guarantee"] for finding in report["guarantees"] if finding["held"] and finding["proof"]} == {
         *("fs", "net", "tree_kill", "memory", "pids", "disk", "env", "fds", "syscalls")
     }
-    assert {runtime["runtime"] for runtime in told["runtimes"] if runtime["works"]} == {"node", "python", "shell"}
-    people = apex("doctor")
-    assert "enforces every guarantee" in people.err
-    assert "mount namespace" in people.out
+    assert {runtime["runtime"] for runtime in report["runtimes"] if runtime["works"]} == {"node", "python", "shell"}
+    text_output = apex("doctor")
+    assert "enforces every guarantee" in text_output.err
+    assert "mount namespace" in text_output.out
 
 
-def test_the_doctor_says_what_is_missing_and_exits_1(apex: Apex, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_doctor_reports_missing_guarantees_and_exits_with_1(apex: Apex, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("APEX_SANDBOX_BACKEND", "plain")
-    said = apex("doctor")
-    assert said.code == 1
-    assert "Scripts do not run" in said.err
-    assert "fs: use the bubblewrap backend" in said.err
+    completed = apex("doctor")
+    assert completed.code == 1
+    assert "Scripts do not run" in completed.err
+    assert "fs: use the bubblewrap backend" in completed.err
     monkeypatch.setenv("APEX_SANDBOX_REQUIRE", "env,fds,memory,tree_kill")
     assert apex("doctor").code == 0

@@ -1,4 +1,4 @@
-"""Headers of requests that are there twice, and of answers that a browser gets."""
+"""Duplicate request headers, and security headers of responses."""
 
 import httpx
 import pytest
@@ -13,19 +13,21 @@ ZIP = {"content-type": "application/zip"}
     "path",
     ["/docs", "/openapi.json", "/docs/static/swagger-ui-bundle.js", "/healthz", "/api/skills", "/api/none", "/v1/none"],
 )
-async def test_no_answer_can_be_framed_or_taken_for_something_else(client: httpx.AsyncClient, path: str) -> None:
-    answer = await client.get(path)
-    assert answer.headers["x-frame-options"] == "DENY"
-    assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
-    assert answer.headers["x-content-type-options"] == "nosniff"
-    assert answer.headers["referrer-policy"] == "no-referrer"
+async def test_every_response_has_security_headers(client: httpx.AsyncClient, path: str) -> None:
+    response = await client.get(path)
+    assert response.headers["x-frame-options"] == "DENY"
+    assert "frame-ancestors 'none'" in response.headers["content-security-policy"]
+    assert response.headers["x-content-type-options"] == "nosniff"
+    assert response.headers["referrer-policy"] == "no-referrer"
 
 
-async def test_a_download_keeps_its_own_policy(client: httpx.AsyncClient) -> None:
+async def test_a_download_has_its_own_content_security_policy(client: httpx.AsyncClient) -> None:
     await client.post("/api/skills", content=skill_zip(), headers=ZIP)
-    answer = await client.get("/api/skills/git-commit/files/SKILL.md")
-    assert answer.headers.get_list("content-security-policy") == ["sandbox; default-src 'none'; frame-ancestors 'none'"]
-    assert answer.headers.get_list("x-content-type-options") == ["nosniff"]
+    response = await client.get("/api/skills/git-commit/files/SKILL.md")
+    assert response.headers.get_list("content-security-policy") == [
+        "sandbox; default-src 'none'; frame-ancestors 'none'"
+    ]
+    assert response.headers.get_list("x-content-type-options") == ["nosniff"]
 
 
 @pytest.mark.parametrize(
@@ -38,12 +40,14 @@ async def test_a_download_keeps_its_own_policy(client: httpx.AsyncClient) -> Non
         ("content-type", ("application/json", "application/json")),
     ],
 )
-async def test_a_header_that_decides_is_not_taken_twice(
+async def test_a_duplicate_security_header_is_refused(
     client: httpx.AsyncClient, name: str, values: tuple[str, str]
 ) -> None:
     headers = [(name, value) for value in values]
     if name != "content-type":
         headers.append(("content-type", "application/json"))
-    answer = await client.post("/api/tools/calculate/execute", content=b'{"input":{"expression":"1"}}', headers=headers)
-    assert (answer.status_code, answer.json()["code"]) == (403, "FORBIDDEN")
-    assert f"{name} twice" in answer.json()["message"]
+    response = await client.post(
+        "/api/tools/calculate/execute", content=b'{"input":{"expression":"1"}}', headers=headers
+    )
+    assert (response.status_code, response.json()["code"]) == (403, "FORBIDDEN")
+    assert f"{name} twice" in response.json()["message"]

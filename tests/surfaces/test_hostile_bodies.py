@@ -1,4 +1,4 @@
-"""Bodies that are cheap to send and could be expensive to read, at every route that takes JSON."""
+"""Bodies that are cheap to send and expensive to parse, for every route that accepts JSON."""
 
 import json
 from typing import Any
@@ -11,16 +11,16 @@ from apexbridge.surfaces.http.app import create_app
 from tests.making import skill_zip
 
 pytestmark = pytest.mark.anyio
-MAX_ANSWER_BYTES = 16 * 1024
+MAX_RESPONSE_BYTES = 16 * 1024
 MANY = 50_000
-"""Below the limit of values, so that the request is validated."""
-MEGABYTES = 2 * 1024 * 1024
-"""Enough of them, while the test's own client does not take long."""
+"""Below the limit of values: the request reaches validation."""
+BODY_BYTES = 2 * 1024 * 1024
+"""Enough for too many values, and quick to send."""
 
 
 @pytest.fixture
 def operations(bridge: Bridge) -> list[tuple[str, str]]:
-    """Method and path of every route that takes JSON."""
+    """Method and path of every route that accepts JSON."""
     document = create_app(bridge).openapi()
     return [
         (method.upper(), path.replace("{name}", "git-commit").replace("{id}", "calculate").replace("{change}", "x"))
@@ -45,14 +45,14 @@ async def send(client: httpx.AsyncClient, method: str, path: str, body: str) -> 
     ],
     ids=["fields", "a long name", "lists", "more lists", "a list"],
 )
-async def test_a_refusal_is_short_however_much_is_wrong(
+async def test_an_error_response_is_short_for_any_number_of_errors(
     client: httpx.AsyncClient, operations: list[tuple[str, str]], body: str
 ) -> None:
     assert len(operations) > 10
     for method, path in operations:
         response = await send(client, method, path, body)
         assert 400 <= response.status_code < 500, (method, path, response.text[:200])
-        assert len(response.content) < MAX_ANSWER_BYTES, (method, path)
+        assert len(response.content) < MAX_RESPONSE_BYTES, (method, path)
 
 
 @pytest.mark.parametrize(
@@ -60,23 +60,23 @@ async def test_a_refusal_is_short_however_much_is_wrong(
 )
 async def test_a_body_with_too_many_values_is_refused_before_it_is_parsed(client: httpx.AsyncClient, unit: str) -> None:
     await client.post("/api/skills/install", files={"file": ("skill.zip", skill_zip())})
-    body = '{"input": {"a": [' + unit * ((MEGABYTES - 100) // len(unit)) + "0]}}"
+    body = '{"input": {"a": [' + unit * ((BODY_BYTES - 100) // len(unit)) + "0]}}"
     for path in ("/api/skills/git-commit/execute", "/api/tools/calculate/execute"):
         response = await send(client, "POST", path, body)
         assert (response.status_code, response.json()["code"]) == (422, "INVALID_INPUT")
         assert "values" in response.json()["message"]
 
 
-async def test_a_chat_with_too_many_values_is_refused_in_its_own_terms(client: httpx.AsyncClient) -> None:
+async def test_a_chat_with_too_many_values_is_refused_with_an_openai_error(client: httpx.AsyncClient) -> None:
     messages = ",".join(['{"role":"user","content":"a"}'] * 100_000)
     response = await send(client, "POST", "/v1/chat/completions", f'{{"messages": [{messages}]}}')
     assert response.status_code == 400
     assert response.json()["error"]["type"] == "invalid_request_error"
 
 
-async def test_large_texts_and_many_values_within_the_limit_are_fine(client: httpx.AsyncClient) -> None:
+async def test_large_texts_and_many_values_within_the_limit_are_accepted(client: httpx.AsyncClient) -> None:
     await client.post("/api/skills/install", files={"file": ("skill.zip", skill_zip())})
-    large: list[dict[str, Any]] = [{"a": "x" * 7_000_000}, {"a": list(range(90_000))}, {"a": "[," * 1_000_000}]
-    for given in large:
-        response = await client.post("/api/skills/git-commit/execute", json={"input": given})
+    payloads: list[dict[str, Any]] = [{"a": "x" * 7_000_000}, {"a": list(range(90_000))}, {"a": "[," * 1_000_000}]
+    for payload in payloads:
+        response = await client.post("/api/skills/git-commit/execute", json={"input": payload})
         assert response.status_code == 200, response.text[:200]

@@ -1,4 +1,4 @@
-"""Skills over HTTP: the pinned routes, their answers and their errors."""
+"""Skills over HTTP: the pinned routes, their responses and their errors."""
 
 import io
 import json
@@ -26,7 +26,7 @@ async def install(client: httpx.AsyncClient, data: bytes, **fields: str) -> http
     return await client.post("/api/skills/install", files={"file": ("skill.zip", data)}, data=fields)
 
 
-def shape(response: httpx.Response) -> tuple[int, str, str]:
+def error_of(response: httpx.Response) -> tuple[int, str, str]:
     body = response.json()
     assert set(body) == {"success", "name", "code", "message", "details"}
     assert body["success"] is False
@@ -51,7 +51,7 @@ async def test_a_form_installs_a_skill(client: httpx.AsyncClient) -> None:
 
 @pytest.mark.parametrize("path", ["/api/skills/install", "/api/skills"])
 @pytest.mark.parametrize("kind", ["application/zip", "application/octet-stream", "application/x-zip-compressed"])
-async def test_a_bare_archive_installs_too(client: httpx.AsyncClient, path: str, kind: str) -> None:
+async def test_an_archive_without_a_form_is_installed(client: httpx.AsyncClient, path: str, kind: str) -> None:
     first = await client.post(path, content=skill_zip(), headers={"content-type": kind})
     assert first.status_code == 201
     again = await client.post(f"{path}?overwrite=true", content=skill_zip(), headers={"content-type": kind})
@@ -61,22 +61,22 @@ async def test_a_bare_archive_installs_too(client: httpx.AsyncClient, path: str,
 @pytest.mark.requirement("D3")
 async def test_an_existing_skill_is_a_conflict_and_overwrite_answers_200(client: httpx.AsyncClient) -> None:
     await install(client, skill_zip())
-    assert shape(await install(client, skill_zip())) == (409, "SkillError", "SKILL_ALREADY_EXISTS")
+    assert error_of(await install(client, skill_zip())) == (409, "SkillError", "SKILL_ALREADY_EXISTS")
     assert (await install(client, skill_zip(), overwrite="true")).status_code == 200
-    assert shape(await install(client, skill_zip(), overwrite="perhaps")) == (422, "RequestError", "INVALID_INPUT")
-    assert shape(await install(client, skill_zip("x"), profile="odd")) == (422, "RequestError", "INVALID_INPUT")
+    assert error_of(await install(client, skill_zip(), overwrite="perhaps")) == (422, "RequestError", "INVALID_INPUT")
+    assert error_of(await install(client, skill_zip("x"), profile="odd")) == (422, "RequestError", "INVALID_INPUT")
 
 
 @pytest.mark.requirement("D2")
 async def test_a_bad_structure_answers_400_with_all_errors(client: httpx.AsyncClient) -> None:
     response = await install(client, zip_of({"git-commit/SKILL.md": "---\nversion: 1\n---\n"}))
-    assert shape(response) == (400, "SkillError", "INVALID_SKILL_STRUCTURE")
+    assert error_of(response) == (400, "SkillError", "INVALID_SKILL_STRUCTURE")
     assert response.json()["details"]["errors"] == ["Missing required fields: name, description"]
     lenient = await install(client, zip_of({"git-commit/SKILL.md": "# T\n\nWords and words.\n"}), profile="lenient")
     assert lenient.status_code == 201
 
 
-async def test_validate_says_everything_and_writes_nothing(client: httpx.AsyncClient, data_dir: Path) -> None:
+async def test_validate_reports_all_errors_and_writes_nothing(client: httpx.AsyncClient, data_dir: Path) -> None:
     before = walk(data_dir)
     good = (await client.post("/api/skills/validate", content=skill_zip(), headers=ZIP)).json()
     assert good == {"valid": True, "name": "git-commit", "errors": [], "warnings": []}
@@ -127,11 +127,11 @@ async def test_validate_says_everything_and_writes_nothing(client: httpx.AsyncCl
         ),
     ],
 )
-async def test_an_upload_that_cannot_be_read_is_refused(
+async def test_a_malformed_upload_is_refused(
     client: httpx.AsyncClient, data_dir: Path, headers: dict[str, str], content: bytes, expected: tuple[int, str, str]
 ) -> None:
     before = walk(data_dir)
-    assert shape(await client.post("/api/skills/install", content=content, headers=headers)) == expected
+    assert error_of(await client.post("/api/skills/install", content=content, headers=headers)) == expected
     assert walk(data_dir) == before
 
 
@@ -148,7 +148,7 @@ async def test_an_upload_above_the_limit_is_cut_off(
             response = await install(client, data)
         else:
             response = await client.post("/api/skills", content=data, headers=ZIP)
-        assert shape(response) == (413, "SkillError", "ARCHIVE_TOO_LARGE")
+        assert error_of(response) == (413, "SkillError", "ARCHIVE_TOO_LARGE")
     assert walk(data_dir) == before
 
 
@@ -177,14 +177,14 @@ async def test_the_list_pages_and_filters(client: httpx.AsyncClient) -> None:
     assert body["skills"][0]["description"] == DESCRIPTION
     page = (await client.get("/api/skills", params={"page": 2, "limit": 2})).json()
     assert [skill["name"] for skill in page["skills"]] == ["tool-2"]
-    some = (await client.get("/api/skills", params={"tags": "n0, n2,", "name": "TOOL"})).json()
-    assert [skill["name"] for skill in some["skills"]] == ["tool-0", "tool-2"]
+    filtered = (await client.get("/api/skills", params={"tags": "n0, n2,", "name": "TOOL"})).json()
+    assert [skill["name"] for skill in filtered["skills"]] == ["tool-0", "tool-2"]
 
 
 @pytest.mark.parametrize("query", ["page=0", "limit=0", "limit=501", "page=x", "limit=-1", "page=99999999999999999999"])
-async def test_a_page_that_cannot_be_is_invalid(client: httpx.AsyncClient, query: str) -> None:
+async def test_an_invalid_page_or_limit_is_refused(client: httpx.AsyncClient, query: str) -> None:
     response = await client.get(f"/api/skills?{query}")
-    assert shape(response) == (422, "RequestError", "INVALID_INPUT")
+    assert error_of(response) == (422, "RequestError", "INVALID_INPUT")
     assert response.json()["details"]["errors"][0]["path"] in ("page", "limit")
 
 
@@ -211,10 +211,14 @@ async def test_a_skill_is_shown_edited_reloaded_and_removed(client: httpx.AsyncC
     reloaded = (await client.post("/api/skills/git-commit/reload")).json()
     assert reloaded["description"] == "Says something new."
     assert (await client.post("/api/skills/git-commit/disable")).json()["enabled"] is False
-    assert shape(await client.post("/api/skills/git-commit/execute", json={})) == (409, "SkillError", "TOOL_DISABLED")
+    assert error_of(await client.post("/api/skills/git-commit/execute", json={})) == (
+        409,
+        "SkillError",
+        "TOOL_DISABLED",
+    )
     assert (await client.post("/api/skills/git-commit/enable")).json()["enabled"] is True
-    gone = await client.delete("/api/skills/git-commit")
-    assert gone.json() == {"success": True, "name": "git-commit", "message": "Skill uninstalled successfully"}
+    removed = await client.delete("/api/skills/git-commit")
+    assert removed.json() == {"success": True, "name": "git-commit", "message": "Skill uninstalled successfully"}
     for call in (
         client.get("/api/skills/git-commit"),
         client.delete("/api/skills/git-commit"),
@@ -224,8 +228,8 @@ async def test_a_skill_is_shown_edited_reloaded_and_removed(client: httpx.AsyncC
         client.get("/api/skills/git-commit/files/SKILL.md"),
         client.put("/api/skills/git-commit/description", json={"description": "x"}),
     ):
-        assert shape(await call) == (404, "SkillError", "SKILL_NOT_FOUND")
-    assert shape(await client.post("/api/skills/git-commit/execute")) == (404, "SkillError", "ENOENT")
+        assert error_of(await call) == (404, "SkillError", "SKILL_NOT_FOUND")
+    assert error_of(await client.post("/api/skills/git-commit/execute")) == (404, "SkillError", "ENOENT")
 
 
 @pytest.mark.requirement("D6")
@@ -244,15 +248,15 @@ async def test_a_skill_is_shown_edited_reloaded_and_removed(client: httpx.AsyncC
         ("[" * 100_000, (422, "RequestError", "INVALID_INPUT")),
     ],
 )
-async def test_an_edit_takes_the_description_only(
+async def test_only_the_description_can_be_edited(
     client: httpx.AsyncClient, body: str, expected: tuple[int, str, str]
 ) -> None:
     await install(client, skill_zip())
     headers = {"content-type": "application/json"}
-    assert shape(await client.put("/api/skills/git-commit/description", content=body, headers=headers)) == expected
+    assert error_of(await client.put("/api/skills/git-commit/description", content=body, headers=headers)) == expected
 
 
-async def test_files_and_exports_are_downloads_a_browser_does_not_show(client: httpx.AsyncClient) -> None:
+async def test_files_and_exports_are_sent_as_attachments(client: httpx.AsyncClient) -> None:
     await install(client, skill_zip(files={"资料/a b.html": "<script>alert(1)</script>"}))
     file = await client.get("/api/skills/git-commit/files/资料/a b.html")
     assert file.text == "<script>alert(1)</script>"
@@ -263,7 +267,7 @@ async def test_files_and_exports_are_downloads_a_browser_does_not_show(client: h
         assert response.headers["x-content-type-options"] == "nosniff"
         assert "sandbox" in response.headers["content-security-policy"]
     for path in ("..%2f..%2fapex.sqlite3", "%2e%2e/git-commit/SKILL.md", "none.md", "%2fetc%2fpasswd", "a%00b", ""):
-        assert shape(await client.get(f"/api/skills/git-commit/files/{path}"))[0] == 404
+        assert error_of(await client.get(f"/api/skills/git-commit/files/{path}"))[0] == 404
 
 
 @pytest.mark.requirement("D8")
@@ -283,7 +287,7 @@ async def test_counts_and_growth(client: httpx.AsyncClient) -> None:
     for by in ("day", "week"):
         (point,) = (await client.get(f"/api/skills/growth?by={by}")).json()
         assert point["count"] == 1
-    assert shape(await client.get("/api/skills/growth?by=year")) == (422, "RequestError", "INVALID_INPUT")
+    assert error_of(await client.get("/api/skills/growth?by=year")) == (422, "RequestError", "INVALID_INPUT")
 
 
 @pytest.mark.requirement("D12")
@@ -294,7 +298,7 @@ async def test_problems_and_reindex(client: httpx.AsyncClient, data_dir: Path) -
     (problem,) = (await client.get("/api/skills/problems")).json()
     assert (problem["name"], problem["kind"], problem["sourcePath"]) == ("empty", "broken", "empty/SKILL.md")
     response = await client.post("/api/skills/empty/reload")
-    assert shape(response) == (400, "SkillError", "SKILL_PARSE_ERROR")
+    assert error_of(response) == (400, "SkillError", "SKILL_PARSE_ERROR")
     assert str(data_dir) not in response.text
 
 
@@ -307,10 +311,10 @@ async def test_plugins(client: httpx.AsyncClient) -> None:
     (plugin,) = (await client.get("/api/plugins")).json()
     assert (plugin["name"], plugin["skills"]) == ("my-plugin", ["alpha", "beta"])
     assert (await client.delete("/api/plugins/my-plugin")).json()["success"] is True
-    assert shape(await client.delete("/api/plugins/my-plugin")) == (404, "RequestError", "PLUGIN_NOT_FOUND")
+    assert error_of(await client.delete("/api/plugins/my-plugin")) == (404, "RequestError", "PLUGIN_NOT_FOUND")
 
 
-async def test_a_direct_skill_answers_with_its_instructions(client: httpx.AsyncClient) -> None:
+async def test_a_direct_skill_returns_its_instructions(client: httpx.AsyncClient) -> None:
     await install(client, skill_zip(body="Say {{input.word}}.\n"))
     response = await client.post("/api/skills/git-commit/execute", json={"input": {"word": "嗨"}})
     body = response.json()
@@ -320,7 +324,7 @@ async def test_a_direct_skill_answers_with_its_instructions(client: httpx.AsyncC
         refused = await client.post(
             "/api/skills/git-commit/execute", content=bad, headers={"content-type": "application/json"}
         )
-        assert shape(refused) == (422, "RequestError", "INVALID_INPUT")
+        assert error_of(refused) == (422, "RequestError", "INVALID_INPUT")
 
 
 @pytest.mark.requirement("D14")
@@ -330,18 +334,18 @@ async def test_the_configuration_over_http(client: httpx.AsyncClient) -> None:
     assert changed["enableDirectMode"] is False
     await install(client, skill_zip())
     refused = await client.post("/api/skills/git-commit/execute")
-    assert shape(refused) == (409, "SkillError", "DIRECT_MODE_DISABLED")
+    assert error_of(refused) == (409, "SkillError", "DIRECT_MODE_DISABLED")
     refused = await client.patch("/api/config", json={"sandboxTimeout": -1, "defaultMode": "direct"})
-    assert shape(refused) == (422, "RequestError", "INVALID_INPUT")
+    assert error_of(refused) == (422, "RequestError", "INVALID_INPUT")
     assert (await client.get("/api/config")).json()["defaultMode"] == "auto"
 
 
 async def test_errors_of_the_framework_have_the_same_shape(client: httpx.AsyncClient) -> None:
-    assert shape(await client.get("/nowhere")) == (404, "RequestError", "NOT_FOUND")
-    assert shape(await client.put("/api/skills")) == (405, "RequestError", "METHOD_NOT_ALLOWED")
+    assert error_of(await client.get("/nowhere")) == (404, "RequestError", "NOT_FOUND")
+    assert error_of(await client.put("/api/skills")) == (405, "RequestError", "METHOD_NOT_ALLOWED")
 
 
-async def test_a_bug_is_a_500_without_a_trace(
+async def test_an_internal_error_is_a_500_without_details(
     client: httpx.AsyncClient, bridge: Bridge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def broken(**_: Any) -> None:
@@ -349,27 +353,27 @@ async def test_a_bug_is_a_500_without_a_trace(
 
     monkeypatch.setattr(bridge.skills, "list_skills", broken)
     response = await client.get("/api/skills")
-    assert shape(response) == (500, "ServerError", "INTERNAL_ERROR")
+    assert error_of(response) == (500, "ServerError", "INTERNAL_ERROR")
     assert "secret" not in response.text
 
 
-async def test_a_full_disk_is_507_and_reads_go_on(
+async def test_a_full_disk_is_a_507_and_reads_still_work(
     client: httpx.AsyncClient, bridge: Bridge, data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def library() -> dict[str, str]:  # the index is written behind, in its own time
+    def files_without_index() -> dict[str, str]:  # the index is written in the background
         return {path: content for path, content in walk(data_dir).items() if not path.startswith("skills.")}
 
     await install(client, skill_zip())
-    before = library()
+    before = files_without_index()
 
     def full(_: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    assert shape(await install(client, skill_zip("other"))) == (507, "ServerError", "STORAGE_FULL")
+    assert error_of(await install(client, skill_zip("other"))) == (507, "ServerError", "STORAGE_FULL")
     edit = await client.put("/api/skills/git-commit/description", json={"description": "There is no room for this."})
-    assert shape(edit) == (507, "ServerError", "STORAGE_FULL")
-    assert library() == before
+    assert error_of(edit) == (507, "ServerError", "STORAGE_FULL")
+    assert files_without_index() == before
     assert (await client.get("/api/skills")).json()["total"] == 1
     monkeypatch.undo()
     assert (await install(client, skill_zip("other"))).status_code == 201
@@ -378,10 +382,10 @@ async def test_a_full_disk_is_507_and_reads_go_on(
 async def test_a_body_above_the_limit_is_refused(client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MAX_BODY_BYTES", MEGABYTE)
     response = await client.put("/api/skills/x/description", json={"description": "x" * 2 * MEGABYTE})
-    assert shape(response) == (413, "RequestError", "PAYLOAD_TOO_LARGE")
+    assert error_of(response) == (413, "RequestError", "PAYLOAD_TOO_LARGE")
 
 
-async def test_the_service_says_that_it_lives(client: httpx.AsyncClient) -> None:
+async def test_health_readiness_and_metrics_are_served(client: httpx.AsyncClient) -> None:
     await install(client, skill_zip())
     assert (await client.get("/healthz")).json()["status"] == "ok"
     assert (await client.get("/readyz")).json()["status"] == "ready"
@@ -401,7 +405,7 @@ async def test_the_openapi_is_complete(client: httpx.AsyncClient) -> None:
     assert json.dumps(document)
 
 
-async def test_the_documentation_asks_nobody_else(client: httpx.AsyncClient) -> None:
+async def test_the_documentation_loads_nothing_from_other_hosts(client: httpx.AsyncClient) -> None:
     page = (await client.get("/docs")).text
     assert "http://" not in page
     assert "https://" not in page
@@ -426,11 +430,9 @@ async def test_the_documentation_asks_nobody_else(client: httpx.AsyncClient) -> 
         ("POST", {"sec-fetch-site": "same-site"}),
     ],
 )
-async def test_what_another_site_causes_is_refused(
-    client: httpx.AsyncClient, method: str, headers: dict[str, str]
-) -> None:
+async def test_cross_site_requests_are_refused(client: httpx.AsyncClient, method: str, headers: dict[str, str]) -> None:
     response = await client.request(method, "/api/skills", headers=headers)
-    assert shape(response) == (403, "RequestError", "FORBIDDEN")
+    assert error_of(response) == (403, "RequestError", "FORBIDDEN")
 
 
 @pytest.mark.parametrize(
@@ -443,7 +445,5 @@ async def test_what_another_site_causes_is_refused(
         {"sec-fetch-site": "none"},
     ],
 )
-async def test_programs_and_pages_of_this_machine_are_served(
-    client: httpx.AsyncClient, headers: dict[str, str]
-) -> None:
+async def test_local_programs_and_pages_are_served(client: httpx.AsyncClient, headers: dict[str, str]) -> None:
     assert (await client.post("/api/skills/reindex", headers=headers)).status_code == 200

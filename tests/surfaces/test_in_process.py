@@ -1,4 +1,4 @@
-"""Commands without a server talk to the application in their own process, as they would over a socket."""
+"""Commands without a server call the application in their own process, with the behaviour of a socket."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -15,13 +15,13 @@ START = {"type": "http.response.start", "status": 200, "headers": [(b"content-ty
 
 
 class App:
-    """Does what a test wants."""
+    """An application whose behaviour depends on the path."""
 
     def __init__(self) -> None:
-        self.waits = asyncio.Event()
-        self.go_on = asyncio.Event()
+        self.is_waiting = asyncio.Event()
+        self.may_continue = asyncio.Event()
         self.body = b""
-        self.has_left = False
+        self.saw_disconnect = False
         self.is_cancelled = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -38,11 +38,11 @@ class App:
         if scope["path"] == "/cut":
             return
         if scope["path"] == "/listening":
-            self.has_left = (await receive())["type"] == "http.disconnect"
+            self.saw_disconnect = (await receive())["type"] == "http.disconnect"
             return
-        self.waits.set()
+        self.is_waiting.set()
         try:
-            await self.go_on.wait()
+            await self.may_continue.wait()
         except asyncio.CancelledError:
             self.is_cancelled = True
             raise
@@ -53,39 +53,39 @@ def client(app: App) -> httpx.AsyncClient:
     return httpx.AsyncClient(transport=InProcess(app), base_url="http://in-process")
 
 
-async def test_an_answer_comes_piece_by_piece() -> None:
+async def test_a_response_is_streamed() -> None:
     app = App()
     with anyio.fail_after(60):
         async with client(app) as opened, opened.stream("GET", "/") as response:
             assert (response.status_code, response.headers["content-type"]) == (200, "text/plain")
-            pieces = response.aiter_raw()
-            assert await anext(pieces) == b"one"
-            app.go_on.set()
-            assert [piece async for piece in pieces] == [b"two"]
+            chunks = response.aiter_raw()
+            assert await anext(chunks) == b"one"
+            app.may_continue.set()
+            assert [chunk async for chunk in chunks] == [b"two"]
 
 
-async def test_a_request_goes_piece_by_piece() -> None:
-    async def pieces() -> AsyncIterator[bytes]:
+async def test_a_request_body_is_streamed() -> None:
+    async def chunks() -> AsyncIterator[bytes]:
         yield b"a"
         yield b"b"
 
     app = App()
-    app.go_on.set()
+    app.may_continue.set()
     with anyio.fail_after(60):
         async with client(app) as opened:
-            assert (await opened.post("/", content=pieces())).text == "onetwo"
+            assert (await opened.post("/", content=chunks())).text == "onetwo"
     assert app.body == b"ab"
 
 
-async def test_whoever_leaves_early_is_gone_for_the_application() -> None:
+async def test_the_application_sees_an_early_disconnect() -> None:
     app = App()
     with anyio.fail_after(60):
         async with client(app) as opened, opened.stream("GET", "/listening") as response:
             assert response.status_code == 200
-    assert app.has_left
+    assert app.saw_disconnect
 
 
-async def test_an_application_that_does_not_notice_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_application_that_ignores_a_disconnect_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("apexbridge.surfaces.cli.in_process.DISCONNECT_SECONDS", 0.05)
     app = App()
     with anyio.fail_after(60):
@@ -96,32 +96,32 @@ async def test_an_application_that_does_not_notice_is_ended(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("path", ["/never", "/broken", "/cut"])
-async def test_an_answer_that_is_none_is_an_error(path: str) -> None:
+async def test_a_missing_or_incomplete_response_is_an_error(path: str) -> None:
     with anyio.fail_after(60):
         async with client(App()) as opened:
             with pytest.raises(httpx.RemoteProtocolError):
                 await opened.get(path)
 
 
-async def test_whoever_stops_waiting_ends_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_cancelled_task_cancels_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("apexbridge.surfaces.cli.in_process.DISCONNECT_SECONDS", 0.05)
     app = App()
     with anyio.fail_after(60):
         async with client(app) as opened:
             waiting = asyncio.create_task(opened.get("/"))
-            await app.waits.wait()
+            await app.is_waiting.wait()
             waiting.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await waiting
     assert app.is_cancelled
 
 
-async def test_a_cancelled_scope_ends_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_cancelled_scope_cancels_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("apexbridge.surfaces.cli.in_process.DISCONNECT_SECONDS", 0.05)
     app = App()
     with anyio.fail_after(60):
         async with client(app) as opened, anyio.create_task_group() as tasks:
             tasks.start_soon(opened.get, "/")
-            await app.waits.wait()
+            await app.is_waiting.wait()
             tasks.cancel_scope.cancel()
     assert app.is_cancelled

@@ -1,4 +1,4 @@
-"""One Ctrl-C ends a command, also where Python alone would lose it."""
+"""One Ctrl-C ends a command, even if Python alone would lose the interrupt."""
 
 import asyncio
 import os
@@ -11,26 +11,26 @@ import pytest
 
 from apexbridge.surfaces.cli import interrupts
 
-PATIENCE = 60
+TIMEOUT_SECONDS = 60
 
 
 class Interrupting:
-    """Sends SIGINT from its finalizer, where an exception is printed and dropped."""
+    """Sends SIGINT from its finalizer, where Python prints exceptions and drops them."""
 
     def __del__(self) -> None:
         signal.raise_signal(signal.SIGINT)
 
 
-class Descriptor:
-    """Sends SIGINT while the body of a class ends, which makes another exception of what is raised."""
+class InterruptingDescriptor:
+    """Sends SIGINT at the end of a class body, where Python replaces the raised exception."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         signal.raise_signal(signal.SIGINT)
 
 
 @pytest.fixture
-def typed(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """The other end of stdin."""
+def stdin_writer(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """The write end of a pipe that replaces stdin."""
     reader, writer = os.pipe()
     with os.fdopen(reader) as source:
         monkeypatch.setattr(sys, "stdin", source)
@@ -38,55 +38,55 @@ def typed(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     os.close(writer)
 
 
-def press_when(condition: threading.Event) -> threading.Thread:
-    def press() -> None:
-        assert condition.wait(PATIENCE)
+def interrupt_after(condition: threading.Event) -> threading.Thread:
+    def interrupt() -> None:
+        assert condition.wait(TIMEOUT_SECONDS)
         os.kill(os.getpid(), signal.SIGINT)
 
-    thread = threading.Thread(target=press)
+    thread = threading.Thread(target=interrupt)
     thread.start()
     return thread
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_press_that_a_finalizer_drops_is_noticed() -> None:
-    def go_on(then: Callable[[], object]) -> None:
+def test_an_interrupt_dropped_by_a_finalizer_is_raised() -> None:
+    def drop_interrupt(then: Callable[[], object]) -> None:
         Interrupting()
         then()
 
     for then in (lambda: interrupts.ask("this is not asked any more"), lambda: None, lambda: sys.exit(0)):
         with pytest.raises(KeyboardInterrupt), interrupts.interruptible():
-            go_on(then)
+            drop_interrupt(then)
 
 
-def test_a_press_that_becomes_another_exception_is_noticed() -> None:
+def test_an_interrupt_replaced_by_another_exception_is_raised() -> None:
     with pytest.raises(KeyboardInterrupt), interrupts.interruptible():
 
         class Broken:
-            field = Descriptor()
+            field = InterruptingDescriptor()
 
 
-def test_a_press_ends_a_coroutine_that_waits() -> None:
-    begun = threading.Event()
+def test_an_interrupt_ends_a_waiting_coroutine() -> None:
+    started = threading.Event()
     ended: list[str] = []
 
     async def waits() -> None:
-        begun.set()
+        started.set()
         try:
             await asyncio.Event().wait()
         finally:
             ended.append("cleaned up")
 
-    thread = press_when(begun)
+    thread = interrupt_after(started)
     with pytest.raises(KeyboardInterrupt), interrupts.interruptible():
         interrupts.run(waits())
-    thread.join(PATIENCE)
+    thread.join(TIMEOUT_SECONDS)
     assert ended == ["cleaned up"]
 
 
 @pytest.mark.parametrize("step", [1, 2, 3, 4, 5])
-def test_a_press_is_not_raised_inside_the_event_loop(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
-    """A callback that the loop has taken and not run would be lost, and closing the loop would wait for it forever."""
+def test_an_interrupt_is_not_raised_inside_the_event_loop(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+    """A callback taken from the queue and not run would be lost, and closing the loop would wait for it forever."""
     original, steps = asyncio.base_events.BaseEventLoop._run_once, list[str]()  # type: ignore[attr-defined]
 
     def run_once(loop: asyncio.AbstractEventLoop) -> None:
@@ -104,7 +104,7 @@ def test_a_press_is_not_raised_inside_the_event_loop(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("how", ["returns", "fails", "goes on"])
-def test_a_press_that_a_coroutine_swallows_is_noticed(how: str) -> None:
+def test_an_interrupt_swallowed_by_a_coroutine_is_raised(how: str) -> None:
     async def swallows() -> None:
         try:
             signal.raise_signal(signal.SIGINT)
@@ -119,7 +119,7 @@ def test_a_press_that_a_coroutine_swallows_is_noticed(how: str) -> None:
         interrupts.run(swallows())
 
 
-def test_a_second_press_ends_what_the_first_did_not() -> None:
+def test_a_second_interrupt_ends_a_coroutine_that_ignores_the_first() -> None:
     async def ignores() -> None:
         signal.raise_signal(signal.SIGINT)
         while True:
@@ -132,31 +132,31 @@ def test_a_second_press_ends_what_the_first_did_not() -> None:
         interrupts.run(ignores())
 
 
-def test_a_press_ends_a_question_and_one_within_a_coroutine(typed: int) -> None:
+def test_an_interrupt_ends_a_prompt_inside_and_outside_a_coroutine(stdin_writer: int) -> None:
     def ask() -> str:
-        asked.set()  # the press comes before, while or after the wait begins
+        is_asking.set()  # the interrupt comes before, during or after the start of the wait
         return interrupts.ask("really? ")
 
     async def ask_in_a_loop() -> str:
         return ask()
 
     for _ in range(20):
-        for asking in (ask, lambda: interrupts.run(ask_in_a_loop())):
-            asked = threading.Event()
-            thread = press_when(asked)
+        for prompt in (ask, lambda: interrupts.run(ask_in_a_loop())):
+            is_asking = threading.Event()
+            thread = interrupt_after(is_asking)
             with pytest.raises(KeyboardInterrupt), interrupts.interruptible():
-                asking()
-            thread.join(PATIENCE)
+                prompt()
+            thread.join(TIMEOUT_SECONDS)
 
 
-def test_lines_are_read_one_by_one_to_the_end(typed: int) -> None:
-    os.write(typed, "yes\nsecond ä\nlast".encode())
+def test_lines_are_read_one_at_a_time(stdin_writer: int) -> None:
+    os.write(stdin_writer, "yes\nsecond ä\nlast".encode())
     with interrupts.interruptible():
         assert [interrupts.ask("? "), interrupts.ask("? ")] == ["yes\n", "second ä\n"]
         interrupts._presses.unread.clear()
 
 
-def test_handlers_and_wakeups_are_as_they_were_afterwards() -> None:
+def test_signal_handlers_and_the_wakeup_descriptor_are_restored() -> None:
     before = signal.getsignal(signal.SIGINT)
     with interrupts.interruptible():
         interrupts.run(asyncio.sleep(0))
@@ -166,7 +166,7 @@ def test_handlers_and_wakeups_are_as_they_were_afterwards() -> None:
     assert previous == -1
 
 
-def test_a_process_that_ignores_the_signal_goes_on_ignoring_it() -> None:
+def test_an_ignored_signal_stays_ignored() -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         with interrupts.interruptible():

@@ -1,4 +1,4 @@
-"""The log: only a record begins a line, and nothing steers the terminal."""
+"""Logs: only a record starts a line, and no control characters reach the terminal."""
 
 import io
 import logging
@@ -32,7 +32,7 @@ def lines_of(stream: io.StringIO) -> list[str]:
     return lines
 
 
-def test_a_message_is_one_line_whatever_it_holds(log: tuple[logging.Logger, io.StringIO]) -> None:
+def test_a_message_with_control_characters_is_one_line(log: tuple[logging.Logger, io.StringIO]) -> None:
     logger, stream = log
     logger.error("model %s failed", HOSTILE)
     logger.error(HOSTILE)
@@ -41,13 +41,13 @@ def test_a_message_is_one_line_whatever_it_holds(log: tuple[logging.Logger, io.S
     assert second.startswith("ERROR here: name")
 
 
-def test_text_that_can_be_read_stays_as_it_is(log: tuple[logging.Logger, io.StringIO]) -> None:
+def test_printable_text_is_unchanged(log: tuple[logging.Logger, io.StringIO]) -> None:
     logger, stream = log
     logger.warning("合并 naïve “quoted” \\n 👍")
     assert lines_of(stream) == ["WARNING here: 合并 naïve “quoted” \\n 👍"]
 
 
-def test_a_traceback_is_indented_so_that_none_of_its_lines_looks_like_a_record(
+def test_a_traceback_is_indented_to_differ_from_records(
     log: tuple[logging.Logger, io.StringIO],
 ) -> None:
     logger, stream = log
@@ -63,7 +63,7 @@ def test_a_traceback_is_indented_so_that_none_of_its_lines_looks_like_a_record(
     assert "    Traceback (most recent call last):" in others
 
 
-def test_the_command_line_logs_in_this_form(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_line_uses_the_safe_format(monkeypatch: pytest.MonkeyPatch) -> None:
     root = logging.getLogger()
     monkeypatch.setattr(root, "handlers", [])
     stream = io.StringIO()

@@ -1,4 +1,4 @@
-"""What a server leaves on the disk: for its own user alone, and no word of a chat that is not to be kept."""
+"""Files of a server: accessible to its own user only, and without texts of chats that are not recorded."""
 
 import os
 from collections.abc import Iterator
@@ -12,9 +12,9 @@ from tests.making import skill_zip, zip_of
 from tests.surfaces.conftest import Server, StartServer
 from tests.waiting import wait_until
 
-PATIENCE = 120
+TIMEOUT_SECONDS = 120
 MARK = "quaggaword"
-ASKED = f"write a haiku poem about the {MARK}"
+QUESTION = f"write a haiku poem about the {MARK}"
 READ_BY_RUNS = ("skills", "layers")
 BUSY = """import os
 os.makedirs("output/deep/er")
@@ -24,15 +24,15 @@ print("x" * 20000)
 
 
 @contextmanager
-def talking(server: Server) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=server.url, timeout=PATIENCE, trust_env=False) as client:
+def open_client(server: Server) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=server.url, timeout=TIMEOUT_SECONDS, trust_env=False) as client:
         yield client
 
 
 def stop(server: Server) -> None:
-    """At its end a server writes the index, which takes long on a busy machine."""
+    """Stop a server. It first writes the index, which is slow on a busy machine."""
     server.process.terminate()
-    server.process.wait(PATIENCE)
+    server.process.wait(TIMEOUT_SECONDS)
 
 
 def install(client: httpx.Client, package: bytes) -> None:
@@ -46,32 +46,32 @@ def install_haiku(client: httpx.Client) -> None:
 
 
 def chat(client: httpx.Client) -> None:
-    body = {"model": "apex-offline", "messages": [{"role": "user", "content": ASKED}]}
-    answer = client.post("/v1/chat/completions", json=body).raise_for_status().json()
-    assert "an old silent pond" in answer["choices"][0]["message"]["content"], answer
+    body = {"model": "apex-offline", "messages": [{"role": "user", "content": QUESTION}]}
+    completion = client.post("/v1/chat/completions", json=body).raise_for_status().json()
+    assert "an old silent pond" in completion["choices"][0]["message"]["content"], completion
 
 
 def past_use(client: httpx.Client) -> float:
-    (match, *_) = client.post("/api/skills/search", json={"query": ASKED}).json()["results"]
+    (match, *_) = client.post("/api/skills/search", json={"query": QUESTION}).json()["results"]
     return float(match["why"]["pastUse"])
 
 
-def until_learnt(client: httpx.Client) -> None:
-    """A chat teaches behind its answer."""
+def wait_until_learned(client: httpx.Client) -> None:
+    """A chat updates the usage memory after its response."""
     wait_until(lambda: past_use(client) >= 1)
 
 
-def holding(folder: Path, mark: str = MARK) -> list[str]:
+def files_with_mark(folder: Path, mark: str = MARK) -> list[str]:
     files = [path for path in folder.rglob("*") if path.is_file()]
     return [str(path.relative_to(folder)) for path in files if mark.encode() in path.read_bytes()]
 
 
-def open_to_others(folder: Path) -> dict[str, str]:
-    """What group or others can do anything with, outside of what runs must read."""
+def accessible_to_others(folder: Path) -> dict[str, str]:
+    """Paths with any permission for group or others, except those that runs must read."""
     return {
         str(path.relative_to(folder)): oct(path.lstat().st_mode)
         for path in (folder, *folder.rglob("*"))
-        if path.lstat().st_mode & 0o077 and path.relative_to(folder).parts[:1] not in {(own,) for own in READ_BY_RUNS}
+        if path.lstat().st_mode & 0o077 and path.relative_to(folder).parts[:1] not in {(name,) for name in READ_BY_RUNS}
     }
 
 
@@ -100,34 +100,30 @@ def use_everything(client: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize("mask", [0o022, 0o000])
-def test_nothing_but_skills_and_layers_can_be_read_by_others(
-    start_server: StartServer, data_dir: Path, mask: int
-) -> None:
+def test_only_skills_and_layers_are_readable_by_others(start_server: StartServer, data_dir: Path, mask: int) -> None:
     before = os.umask(mask)
     try:
         server = start_server()
     finally:
         os.umask(before)
-    with talking(server) as client:
+    with open_client(server) as client:
         use_everything(client)
-    assert open_to_others(data_dir) == {}
+    assert accessible_to_others(data_dir) == {}
     stop(server)
-    assert open_to_others(data_dir) == {}
+    assert accessible_to_others(data_dir) == {}
     names = {path.name for path in data_dir.iterdir()}
     assert names >= {"apex.sqlite3", "audit.sqlite3", "runs", "uploads", "workspace", "skills.lance", "secrets.json"}
 
 
-def test_a_data_directory_that_was_open_is_closed_and_what_is_not_ours_is_left_alone(
-    start_server: StartServer, data_dir: Path
-) -> None:
+def test_a_start_restricts_the_permissions_of_its_own_files_only(start_server: StartServer, data_dir: Path) -> None:
     server = start_server()
-    with talking(server) as client:
+    with open_client(server) as client:
         use_everything(client)
     stop(server)
     for path in (data_dir, *data_dir.rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o644)
     stop(start_server())
-    assert open_to_others(data_dir) == {}
+    assert accessible_to_others(data_dir) == {}
     foreign, beside = data_dir / "notes.txt", data_dir.with_name("beside")
     beside.mkdir(mode=0o755)
     foreign.write_text("mine")
@@ -140,44 +136,44 @@ def test_a_data_directory_that_was_open_is_closed_and_what_is_not_ours_is_left_a
     assert modes == [0o755, 0o700, 0o755, 0o755]
 
 
-def test_with_records_off_nothing_of_a_chat_is_kept(start_server: StartServer, data_dir: Path) -> None:
+def test_no_chat_text_is_stored_if_records_are_off(start_server: StartServer, data_dir: Path) -> None:
     server = start_server(APEX_CHAT_RECORDS="off")
-    with talking(server) as client:
+    with open_client(server) as client:
         install_haiku(client)
         chat(client)
         assert client.get("/api/chats").json()["total"] == 0
         assert past_use(client) == 0
-        assert holding(data_dir) == []
+        assert files_with_mark(data_dir) == []
     stop(server)
-    assert holding(data_dir) == []
-    with talking(start_server(APEX_CHAT_RECORDS="off")) as client:
+    assert files_with_mark(data_dir) == []
+    with open_client(start_server(APEX_CHAT_RECORDS="off")) as client:
         assert past_use(client) == 0
 
 
 @pytest.mark.parametrize("records", ["steps", "full"])
-def test_a_deleted_chat_leaves_nothing(start_server: StartServer, data_dir: Path, records: str) -> None:
+def test_a_deleted_chat_leaves_no_text(start_server: StartServer, data_dir: Path, records: str) -> None:
     server = start_server(APEX_CHAT_RECORDS=records)
-    with talking(server) as client:
+    with open_client(server) as client:
         install_haiku(client)
         chat(client)
-        until_learnt(client)
+        wait_until_learned(client)
         (record,) = client.get("/api/chats").json()["chats"]
-        assert bool(holding(data_dir)) is (records == "full")
+        assert bool(files_with_mark(data_dir)) is (records == "full")
         client.delete(f"/api/chats/{record['id']}").raise_for_status()
-        assert holding(data_dir) == []
+        assert files_with_mark(data_dir) == []
         assert past_use(client) == 0
     stop(server)
-    assert holding(data_dir) == []
+    assert files_with_mark(data_dir) == []
 
 
-def test_what_is_learnt_and_forgotten_leaves_no_word(start_server: StartServer, data_dir: Path) -> None:
+def test_usage_memory_stores_no_text(start_server: StartServer, data_dir: Path) -> None:
     server = start_server()
-    with talking(server) as client:
+    with open_client(server) as client:
         install_haiku(client)
         chat(client)
-        until_learnt(client)
-        assert holding(data_dir) == []
+        wait_until_learned(client)
+        assert files_with_mark(data_dir) == []
         assert client.post("/api/skills/forget", json={}).json() == {"forgotten": 1}
         assert past_use(client) == 0
     stop(server)
-    assert holding(data_dir) == []
+    assert files_with_mark(data_dir) == []

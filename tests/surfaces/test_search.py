@@ -1,4 +1,4 @@
-"""Search as its users meet it: over HTTP, on the command line, after a restart."""
+"""Search over HTTP, on the command line and after a restart."""
 
 import json
 import shutil
@@ -30,35 +30,35 @@ SKILLS = {
 
 
 @pytest.fixture
-async def library(bridge: Bridge) -> Bridge:
+async def filled_bridge(bridge: Bridge) -> Bridge:
     for name, description in SKILLS.items():
         await bridge.skills.install_skill(skill_zip(name, description=description))
     return bridge
 
 
 @pytest.fixture
-async def searched(library: Bridge) -> AsyncIterator[httpx.AsyncClient]:
-    async with client_of(library) as client:
+async def client(filled_bridge: Bridge) -> AsyncIterator[httpx.AsyncClient]:
+    async with client_of(filled_bridge) as client:
         yield client
 
 
-async def found(client: httpx.AsyncClient, query: str, **more: Any) -> list[str]:
-    answer = await client.post("/api/skills/search", json={"query": query, **more})
-    assert answer.status_code == 200, answer.text
-    return [hit["name"] for hit in answer.json()["results"]]
+async def search_names(client: httpx.AsyncClient, query: str, **more: Any) -> list[str]:
+    response = await client.post("/api/skills/search", json={"query": query, **more})
+    assert response.status_code == 200, response.text
+    return [hit["name"] for hit in response.json()["results"]]
 
 
 async def install(client: httpx.AsyncClient, archive: bytes) -> None:
-    answer = await client.post("/api/skills", content=archive, headers={"content-type": "application/zip"})
-    assert answer.status_code == 201, answer.text
+    response = await client.post("/api/skills", content=archive, headers={"content-type": "application/zip"})
+    assert response.status_code == 201, response.text
 
 
 # ------------------------------------------------------------------------------------------------------------- http
 @pytest.mark.requirement("E4", "E7")
 @pytest.mark.anyio
-async def test_a_search_answers_with_scores_and_reasons(searched: httpx.AsyncClient) -> None:
-    answer = await searched.post("/api/skills/search", json={"query": "帮我提交代码", "limit": 3})
-    body = answer.json()
+async def test_a_search_returns_scores_and_reasons(client: httpx.AsyncClient) -> None:
+    response = await client.post("/api/skills/search", json={"query": "帮我提交代码", "limit": 3})
+    body = response.json()
     assert set(body) == {"results", "took", "warnings"}
     hit = body["results"][0]
     assert set(hit) == {"name", "description", "score", "tags", "mode", "why"}
@@ -83,24 +83,24 @@ async def test_a_search_answers_with_scores_and_reasons(searched: httpx.AsyncCli
     ],
 )
 @pytest.mark.anyio
-async def test_a_bad_search_is_refused(searched: httpx.AsyncClient, body: Any, status: int, code: str) -> None:
-    answer = await searched.post("/api/skills/search", json=body)
-    assert (answer.status_code, answer.json()["code"]) == (status, code)
+async def test_an_invalid_search_is_refused(client: httpx.AsyncClient, body: Any, status: int, code: str) -> None:
+    response = await client.post("/api/skills/search", json=body)
+    assert (response.status_code, response.json()["code"]) == (status, code)
 
 
 @pytest.mark.requirement("E2", "E3", "E6")
 @pytest.mark.anyio
-async def test_install_edit_disable_and_uninstall_are_seen_by_the_next_search(
-    searched: httpx.AsyncClient, data_dir: Path
+async def test_install_edit_disable_and_uninstall_affect_the_next_search(
+    client: httpx.AsyncClient, data_dir: Path
 ) -> None:
-    assert (await found(searched, "repair my bicycle")) == []
-    await install(searched, skill_zip("workshop", description="Repairs bicycles"))
-    assert (await found(searched, "repair my bicycle"))[0] == "workshop"
+    assert (await search_names(client, "repair my bicycle")) == []
+    await install(client, skill_zip("workshop", description="Repairs bicycles"))
+    assert (await search_names(client, "repair my bicycle"))[0] == "workshop"
     marker = json.loads((data_dir / "skills/workshop/.vectorized").read_bytes())
     assert set(marker) == {"indexedAt", "skillSize", "skillHash", "embedder", "dimensions"}
     assert marker["embedder"].startswith("use-multilingual-v3")
 
-    edited = await searched.put(
+    edited = await client.put(
         "/api/skills/workshop/description",
         json={"description": "Bakes sourdough bread"},
         params={"request": ["repair my bicycle", "bake a loaf of bread"]},
@@ -108,81 +108,83 @@ async def test_install_edit_disable_and_uninstall_are_seen_by_the_next_search(
     ranks = {change["request"]: (change["before"], change["after"]) for change in edited.json()["ranks"]}
     assert ranks["repair my bicycle"][0] == 1
     assert ranks["bake a loaf of bread"][1] == 1
-    assert await found(searched, "repair my bicycle") == []
-    assert (await found(searched, "bake a loaf of bread"))[0] == "workshop"
+    assert await search_names(client, "repair my bicycle") == []
+    assert (await search_names(client, "bake a loaf of bread"))[0] == "workshop"
 
-    await searched.post("/api/skills/workshop/disable")
-    assert "workshop" not in await found(searched, "bake a loaf of bread", threshold=0)
-    await searched.post("/api/skills/workshop/enable")
-    assert (await found(searched, "bake a loaf of bread"))[0] == "workshop"
+    await client.post("/api/skills/workshop/disable")
+    assert "workshop" not in await search_names(client, "bake a loaf of bread", threshold=0)
+    await client.post("/api/skills/workshop/enable")
+    assert (await search_names(client, "bake a loaf of bread"))[0] == "workshop"
 
-    await searched.delete("/api/skills/workshop")
-    assert "workshop" not in await found(searched, "bake a loaf of bread", threshold=0)
+    await client.delete("/api/skills/workshop")
+    assert "workshop" not in await search_names(client, "bake a loaf of bread", threshold=0)
 
 
 @pytest.mark.requirement("E10")
 @pytest.mark.anyio
-async def test_derived_tags_are_marked_filter_and_count(searched: httpx.AsyncClient) -> None:
-    await install(searched, skill_zip("declared", tags=["mine"], description="Merge branches"))
-    detail = (await searched.get("/api/skills/pdf-merge")).json()
+async def test_derived_tags_are_marked_filterable_and_counted(client: httpx.AsyncClient) -> None:
+    await install(client, skill_zip("declared", tags=["mine"], description="Merge branches"))
+    detail = (await client.get("/api/skills/pdf-merge")).json()
     assert (detail["tags"], detail["derivedTags"]) == ([], ["pdf", "merge"])
-    declared = (await searched.get("/api/skills/declared")).json()
+    declared = (await client.get("/api/skills/declared")).json()
     assert (declared["tags"], declared["derivedTags"]) == (["mine"], [])
-    listed = (await searched.get("/api/skills", params={"tags": "merge"})).json()["skills"]
+    listed = (await client.get("/api/skills", params={"tags": "merge"})).json()["skills"]
     assert [skill["name"] for skill in listed] == ["pdf-merge"]
-    assert await found(searched, "merge", tags=["merge"], threshold=0) == ["pdf-merge"]
-    counts = (await searched.get("/api/skills/stats")).json()
+    assert await search_names(client, "merge", tags=["merge"], threshold=0) == ["pdf-merge"]
+    counts = (await client.get("/api/skills/stats")).json()
     assert counts["byTag"] == {"mine": 1}
     assert counts["byDerivedTag"]["merge"] == 1
 
 
 @pytest.mark.requirement("E11")
 @pytest.mark.anyio
-async def test_search_can_be_taught_and_made_to_forget(searched: httpx.AsyncClient) -> None:
-    asked = "the thing we do on Fridays"
-    assert await found(searched, asked) == []
-    lesson = {"request": asked, "name": "excel-analysis"}
-    assert (await searched.post("/api/skills/remember", json=lesson)).json() == {"remembered": True}
-    assert (await found(searched, asked))[0] == "excel-analysis"
-    assert (await searched.post("/api/skills/forget", json={"name": "excel-analysis"})).json() == {"forgotten": 1}
-    assert await found(searched, asked) == []
+async def test_remember_and_forget_change_search_results(client: httpx.AsyncClient) -> None:
+    query = "the thing we do on Fridays"
+    assert await search_names(client, query) == []
+    example = {"request": query, "name": "excel-analysis"}
+    assert (await client.post("/api/skills/remember", json=example)).json() == {"remembered": True}
+    assert (await search_names(client, query))[0] == "excel-analysis"
+    assert (await client.post("/api/skills/forget", json={"name": "excel-analysis"})).json() == {"forgotten": 1}
+    assert await search_names(client, query) == []
     for name in ("none", "\ud800", "../x"):
         body = json.dumps({"name": name, "request": "x"})
         headers = {"content-type": "application/json"}
-        answer = await searched.post("/api/skills/remember", content=body, headers=headers)
-        assert answer.status_code == 404
-        answer = await searched.post("/api/skills/forget", content=json.dumps({"name": name}), headers=headers)
-        assert answer.status_code == 404
-    assert (await searched.post("/api/skills/forget")).json() == {"forgotten": 0}
+        response = await client.post("/api/skills/remember", content=body, headers=headers)
+        assert response.status_code == 404
+        response = await client.post("/api/skills/forget", content=json.dumps({"name": name}), headers=headers)
+        assert response.status_code == 404
+    assert (await client.post("/api/skills/forget")).json() == {"forgotten": 0}
 
 
 @pytest.mark.requirement("E12")
 @pytest.mark.anyio
-async def test_a_skill_that_models_must_not_call_stays_callable_by_name(
-    library: Bridge, searched: httpx.AsyncClient
+async def test_a_skill_hidden_from_models_can_be_called_by_name(
+    filled_bridge: Bridge, client: httpx.AsyncClient
 ) -> None:
-    quiet = skill_zip(
+    hidden_skill = skill_zip(
         "quiet", description="Deletes old backups", **cast("dict[str, Any]", {"disable-model-invocation": True})
     )
-    await install(searched, quiet)
-    answer = await library.retrieval.search("delete old backups", for_model=True, threshold=0)
-    assert "quiet" not in [match.name for match in answer.results]
-    assert (await searched.post("/api/skills/quiet/execute", json={})).status_code == 200
+    await install(client, hidden_skill)
+    response = await filled_bridge.retrieval.search("delete old backups", for_model=True, threshold=0)
+    assert "quiet" not in [match.name for match in response.results]
+    assert (await client.post("/api/skills/quiet/execute", json={})).status_code == 200
 
 
 @pytest.mark.requirement("E5")
 @pytest.mark.anyio
-async def test_a_skill_can_be_named_past_the_search(searched: httpx.AsyncClient) -> None:
-    assert "weather" not in await found(searched, "merge PDF files", limit=1)
-    assert (await searched.get("/api/skills/weather")).status_code == 200
-    assert (await searched.post("/api/skills/weather/execute", json={})).json()["mode"] == "direct"
+async def test_a_skill_that_search_does_not_find_can_be_called_by_name(client: httpx.AsyncClient) -> None:
+    assert "weather" not in await search_names(client, "merge PDF files", limit=1)
+    assert (await client.get("/api/skills/weather")).status_code == 200
+    assert (await client.post("/api/skills/weather/execute", json={})).json()["mode"] == "direct"
 
 
 # ---------------------------------------------------------------------------------------------------------- restart
 @pytest.mark.requirement("E2", "E8")
 @pytest.mark.parametrize("lost", ["nothing", "skills.lance", "skills.snapshot", "apex.sqlite3", "all"])
 @pytest.mark.anyio
-async def test_a_restart_finds_the_same_whatever_was_lost(data_dir: Path, embedder: Embedder, lost: str) -> None:
+async def test_search_results_survive_a_restart_with_missing_files(
+    data_dir: Path, embedder: Embedder, lost: str
+) -> None:
     settings = Settings(data_dir=data_dir)
     async with Bridge.open(settings, watch=False, embedder=embedder) as bridge:
         for name, description in SKILLS.items():
@@ -197,9 +199,9 @@ async def test_a_restart_finds_the_same_whatever_was_lost(data_dir: Path, embedd
         else:
             path.unlink(missing_ok=True)
     async with Bridge.open(settings, watch=False, embedder=embedder) as bridge:
-        answer = await bridge.retrieval.search("will it rain", threshold=0)
-        assert (answer.degraded, answer.warnings) == (None, [])
-        names = [match.name for match in answer.results]
+        response = await bridge.retrieval.search("will it rain", threshold=0)
+        assert (response.degraded, response.warnings) == (None, [])
+        names = [match.name for match in response.results]
         assert names[0] == "umbrella"
         assert set(names) == {match.name for match in before} - {"pdf-merge"} | {"umbrella"}
         assert (data_dir / "skills/umbrella/.vectorized").is_file()
@@ -219,7 +221,7 @@ anyio.run(main)
 
 @pytest.mark.anyio
 @pytest.mark.requirement("E2")
-async def test_a_crash_right_after_an_edit_leaves_no_old_words_in_the_index(data_dir: Path, embedder: Embedder) -> None:
+async def test_a_crash_right_after_an_edit_leaves_no_old_text_in_the_index(data_dir: Path, embedder: Embedder) -> None:
     settings = Settings(data_dir=data_dir)
     async with Bridge.open(settings, watch=False, embedder=embedder) as bridge:
         await bridge.skills.install_skill(skill_zip("weather", description="Weather forecast for a city"))
@@ -231,7 +233,7 @@ async def test_a_crash_right_after_an_edit_leaves_no_old_words_in_the_index(data
 
 @pytest.mark.anyio
 @pytest.mark.requirement("E2", "E9")
-async def test_an_endpoint_is_asked_once_for_each_skill(data_dir: Path, endpoint: Endpoint) -> None:
+async def test_an_endpoint_embeds_each_skill_once(data_dir: Path, endpoint: Endpoint) -> None:
     settings = Settings(data_dir=data_dir, embedding="openai", embedding_base_url=endpoint.url, embedding_model="bag")
     async with Bridge.open(settings, watch=False) as bridge:
         for name, description in SKILLS.items():
@@ -245,7 +247,7 @@ async def test_an_endpoint_is_asked_once_for_each_skill(data_dir: Path, endpoint
 
 
 @pytest.mark.anyio
-async def test_an_endpoint_that_comes_up_later_is_used(
+async def test_an_endpoint_that_becomes_available_later_is_used(
     data_dir: Path, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("apexbridge.skills.store.indexer.FIRST_PAUSE_SECONDS", 0.1)
@@ -259,12 +261,12 @@ async def test_an_endpoint_that_comes_up_later_is_used(
         assert not (data_dir / "skills/weather/.vectorized").exists()
         endpoint.answer = endpoint.vectors
         await until((data_dir / "skills/weather/.vectorized").exists)
-        answer = await bridge.retrieval.search("weather")
-        assert (answer.degraded, answer.warnings) == (None, [])
+        response = await bridge.retrieval.search("weather")
+        assert (response.degraded, response.warnings) == (None, [])
 
 
 @pytest.mark.anyio
-async def test_folders_dropped_in_by_hand_are_found_by_meaning(data_dir: Path, embedder: Embedder) -> None:
+async def test_folders_copied_into_the_data_directory_are_found_by_meaning(data_dir: Path, embedder: Embedder) -> None:
     async with Bridge.open(Settings(data_dir=data_dir), embedder=embedder) as bridge:
         write_skill(data_dir / "skills", "umbrella", description="Says whether it will rain")
         await until((data_dir / "skills/umbrella/.vectorized").exists)
@@ -294,14 +296,14 @@ def test_a_server_answers_while_it_indexes(start_server: StartServer, data_dir: 
 
 # ------------------------------------------------------------------------------------------------------ command line
 @pytest.mark.requirement("E4")
-def test_the_command_line_finds_and_says_why(apex: Apex, data_dir: Path) -> None:
+def test_the_command_line_shows_search_results_and_reasons(apex: Apex, data_dir: Path) -> None:
     for name, description in SKILLS.items():
         write_skill(data_dir / "skills", name, description=description)
-    said = apex("skills", "search", "merge two documents")
-    assert said.code == 0
-    assert said.out.split()[:4] == ["NAME", "SCORE", "WHY", "DESCRIPTION"]
-    assert "pdf-merge" in said.out.splitlines()[1]
-    assert "meaning #1" in said.out
+    completed = apex("skills", "search", "merge two documents")
+    assert completed.code == 0
+    assert completed.out.split()[:4] == ["NAME", "SCORE", "WHY", "DESCRIPTION"]
+    assert "pdf-merge" in completed.out.splitlines()[1]
+    assert "meaning #1" in completed.out
     hits = apex("skills", "find", "帮我提交代码", "--limit", "1", "--json").json
     assert [hit["name"] for hit in hits["results"]] == ["git-commit"]
     nothing = apex("skills", "search", "bake a chocolate cake")
@@ -309,23 +311,23 @@ def test_the_command_line_finds_and_says_why(apex: Apex, data_dir: Path) -> None
     assert "Nothing fits" in nothing.err
     assert apex("skills", "search", "").code == 1
     assert apex("skills", "search", "x", "--limit", "0").code == 2
-    told = apex("skills", "set-description", "weather", "Bakes bread", "--request", "bake a loaf")
-    assert told.out.split()[:3] == ["BEFORE", "AFTER", "REQUEST"]
+    edited = apex("skills", "set-description", "weather", "Bakes bread", "--request", "bake a loaf")
+    assert edited.out.split()[:3] == ["BEFORE", "AFTER", "REQUEST"]
     assert "forgotten: 0" in apex("skills", "forget", "--all").err
     assert apex("skills", "forget").code == 2
 
 
-def test_retrieval_is_measured_on_files(apex: Apex, tmp_path: Path) -> None:
+def test_retrieval_is_evaluated_on_corpus_and_query_files(apex: Apex, tmp_path: Path) -> None:
     corpus, queries, run = tmp_path / "corpus.jsonl", tmp_path / "queries.jsonl", tmp_path / "run.jsonl"
     rows = [{"id": f"id-{name}", "name": name, "description": text} for name, text in SKILLS.items()]
     corpus.write_text("\n".join(json.dumps(row) for row in [*rows, {**rows[0], "id": "twin"}]) + "\n\n")
-    asked = [
+    requests = [
         {"qid": "a", "query": "will it rain", "gold": ["id-weather"]},
         {"qid": "b", "query": "merge two files", "gold": ["id-pdf-merge"]},
         {"qid": "c", "query": "make bread", "gold": ["id-nowhere"]},
         {"query": "rain again?", "gold": ["id-weather"]},
     ]
-    queries.write_text("\n".join(map(json.dumps, asked)))
+    queries.write_text("\n".join(map(json.dumps, requests)))
     files = ("--corpus", corpus, "--queries", queries)
     figures = apex("eval", "retrieval", *files, "--run-out", run, "--usage-memory", "--json").json
     assert figures["corpus"] == 5
@@ -338,13 +340,13 @@ def test_retrieval_is_measured_on_files(apex: Apex, tmp_path: Path) -> None:
     assert [line["qid"] for line in lines] == ["a", "b", "c", "4"]
     assert lines[0]["ranked"][0] == "id-weather"
     assert {"id-git-commit", "twin"} <= set(lines[0]["ranked"])
-    said = apex("eval", "retrieval", *files)
-    assert "R@5" in said.out
-    assert "id-nowhere" in said.out
+    completed = apex("eval", "retrieval", *files)
+    assert "R@5" in completed.out
+    assert "id-nowhere" in completed.out
 
 
 @pytest.mark.parametrize(
-    ("corpus", "queries", "told"),
+    ("corpus", "queries", "expected"),
     [
         ("{", '{"query": "x", "gold": ["a"]}', "corpus.jsonl line 1: Invalid JSON"),
         ("[]", '{"query": "x", "gold": ["a"]}', "should be an object"),
@@ -359,12 +361,14 @@ def test_retrieval_is_measured_on_files(apex: Apex, tmp_path: Path) -> None:
         (None, '{"query": "x", "gold": ["a"]}', "cannot be read"),
     ],
 )
-def test_files_that_cannot_be_measured_are_explained(
-    apex: Apex, tmp_path: Path, corpus: str | None, queries: str, told: str
+def test_invalid_evaluation_files_are_explained(
+    apex: Apex, tmp_path: Path, corpus: str | None, queries: str, expected: str
 ) -> None:
     if corpus is not None:
         (tmp_path / "corpus.jsonl").write_text(corpus)
     (tmp_path / "queries.jsonl").write_text(queries)
-    said = apex("eval", "retrieval", "--corpus", tmp_path / "corpus.jsonl", "--queries", tmp_path / "queries.jsonl")
-    assert said.code == 1
-    assert told in said.err
+    completed = apex(
+        "eval", "retrieval", "--corpus", tmp_path / "corpus.jsonl", "--queries", tmp_path / "queries.jsonl"
+    )
+    assert completed.code == 1
+    assert expected in completed.err

@@ -1,4 +1,4 @@
-"""A real server in a process of its own, over loopback."""
+"""A real server in its own process, over loopback."""
 
 import json
 import re
@@ -28,7 +28,7 @@ def upload_head(size: int, *more: str) -> bytes:
     return "\r\n".join([*head, *more, "", ""]).encode()
 
 
-def test_the_first_start_installs_the_examples_and_says_what_to_try(start_server: StartServer) -> None:
+def test_the_first_start_installs_the_examples_and_prints_the_docs_url(start_server: StartServer) -> None:
     server = start_server("--examples", str(EXAMPLES))
     assert "/docs" in server.greeting
     names = {
@@ -40,11 +40,11 @@ def test_the_first_start_installs_the_examples_and_says_what_to_try(start_server
     assert server.stop() == 0
     again = start_server("--examples", str(EXAMPLES))
     assert httpx.get(f"{again.url}/api/skills", timeout=PATIENCE_SECONDS).json()["total"] == 4, (
-        "what was removed stays removed"
+        "a removed example is not installed again"
     )
 
 
-def test_commands_talk_to_the_running_server(start_server: StartServer, apex: Apex, tmp_path: Path) -> None:
+def test_commands_use_the_running_server(start_server: StartServer, apex: Apex, tmp_path: Path) -> None:
     server = start_server()
     announced = json.loads((server.data_dir / "server.json").read_text())
     assert (announced["url"], announced["pid"]) == (server.url, server.process.pid)
@@ -62,7 +62,7 @@ def test_commands_talk_to_the_running_server(start_server: StartServer, apex: Ap
     assert apex("skills", "list", "--json").json["total"] == 2
 
 
-def test_a_proxy_of_the_environment_does_not_stand_between(
+def test_commands_ignore_a_proxy_of_the_environment(
     start_server: StartServer, apex: Apex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start_server()
@@ -71,7 +71,7 @@ def test_a_proxy_of_the_environment_does_not_stand_between(
     assert apex("skills", "list", "--json").json["total"] == 0
 
 
-def test_commands_at_once_wait_for_each_other(data_dir: Path) -> None:
+def test_concurrent_commands_wait_for_each_other(data_dir: Path) -> None:
     command = [*APEX, "skills", "list", "--json", "--data-dir", str(data_dir)]
     running = [
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
@@ -83,7 +83,7 @@ def test_commands_at_once_wait_for_each_other(data_dir: Path) -> None:
         assert json.loads(out)["total"] == 0
 
 
-def test_a_stale_server_file_is_no_obstacle(start_server: StartServer, apex: Apex) -> None:
+def test_a_stale_server_file_is_ignored(start_server: StartServer, apex: Apex) -> None:
     server = start_server()
     server.stop(signal.SIGKILL)
     assert (server.data_dir / "server.json").exists()
@@ -91,7 +91,7 @@ def test_a_stale_server_file_is_no_obstacle(start_server: StartServer, apex: Ape
     assert start_server().process.poll() is None
 
 
-def test_a_command_never_talks_to_another_directorys_server(
+def test_a_command_never_uses_the_server_of_another_directory(
     start_server: StartServer, apex: Apex, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("apexbridge.surfaces.cli.client.WAIT_SECONDS", 0.3)
@@ -112,7 +112,7 @@ def test_a_second_server_on_one_directory_is_refused(start_server: StartServer) 
     assert "Traceback" not in second.stderr
 
 
-def test_a_port_that_is_taken_is_explained(start_server: StartServer, tmp_path: Path) -> None:
+def test_a_port_in_use_is_explained(start_server: StartServer, tmp_path: Path) -> None:
     server = start_server()
     port = server.url.rsplit(":", 1)[1]
     command = [*APEX, "serve", "--port", port, "--data-dir", str(tmp_path / "other")]
@@ -122,21 +122,21 @@ def test_a_port_that_is_taken_is_explained(start_server: StartServer, tmp_path: 
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.org", ""])
-def test_only_loopback_is_bound_until_there_are_keys(host: str) -> None:
+def test_only_loopback_is_bound_without_keys(host: str) -> None:
     with pytest.raises(ServerError) as caught:
         check_host(host)
     assert caught.value.code == "FORBIDDEN"
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
-def test_loopback_is_fine(host: str) -> None:
+def test_loopback_addresses_are_bound_without_keys(host: str) -> None:
     check_host(host)
 
 
-def test_serving_everybody_is_refused_on_the_command_line(apex: Apex) -> None:
-    said = apex("serve", "--host", "0.0.0.0")
-    assert said.code == 1
-    assert "127.0.0.1" in said.err
+def test_serving_on_all_interfaces_without_keys_is_refused(apex: Apex) -> None:
+    completed = apex("serve", "--host", "0.0.0.0")
+    assert completed.code == 1
+    assert "127.0.0.1" in completed.err
 
 
 @pytest.mark.requirement("D10")
@@ -155,7 +155,7 @@ def test_an_install_is_visible_to_the_next_request(start_server: StartServer) ->
         assert httpx.get(f"{server.url}/api/skills/s-{number}", timeout=PATIENCE_SECONDS).status_code == 404
 
 
-def test_an_upload_that_is_cut_off_leaves_no_trace(start_server: StartServer) -> None:
+def test_an_interrupted_upload_leaves_no_files(start_server: StartServer) -> None:
     server = start_server()
     before = walk(server.data_dir)
     host, port = server.url.removeprefix("http://").split(":")
@@ -166,7 +166,7 @@ def test_an_upload_that_is_cut_off_leaves_no_trace(start_server: StartServer) ->
     assert walk(server.data_dir) == before
 
 
-def test_a_large_upload_that_is_refused_still_gets_its_answer(start_server: StartServer) -> None:
+def test_a_refused_large_upload_gets_a_response(start_server: StartServer) -> None:
     server = start_server()
     data = b"PK\3\4" + bytes(52 * 1024 * 1024)
     response = httpx.post(
@@ -179,8 +179,8 @@ def test_a_large_upload_that_is_refused_still_gets_its_answer(start_server: Star
 
 
 @contextmanager
-def upload_under_way(server: Server, size: int) -> Iterator[socket.socket]:
-    """A request that the application has taken up: it says so by asking for the body."""
+def upload_in_progress(server: Server, size: int) -> Iterator[socket.socket]:
+    """Start an upload and wait until the application asks for its body."""
     host, port = server.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=60) as link:
         link.sendall(upload_head(size, "Expect: 100-continue"))
@@ -188,7 +188,7 @@ def upload_under_way(server: Server, size: int) -> Iterator[socket.socket]:
         yield link
 
 
-def wait_until_it_takes_no_more(server: Server) -> None:
+def wait_until_connections_are_refused(server: Server) -> None:
     host, port = server.url.removeprefix("http://").split(":")
 
     def is_refused() -> bool:
@@ -201,22 +201,22 @@ def wait_until_it_takes_no_more(server: Server) -> None:
     wait_until(is_refused)
 
 
-def test_a_request_under_way_is_answered_before_the_end(start_server: StartServer) -> None:
+def test_a_request_in_progress_is_answered_before_shutdown(start_server: StartServer) -> None:
     server, body = start_server(), skill_zip()
-    with upload_under_way(server, len(body)) as link:
+    with upload_in_progress(server, len(body)) as link:
         server.process.send_signal(signal.SIGTERM)
-        wait_until_it_takes_no_more(server)
+        wait_until_connections_are_refused(server)
         link.sendall(body)
-        answer = link.recv(65536)
-    assert b" 201 " in answer.split(b"\r\n", 1)[0]
+        response = link.recv(65536)
+    assert b" 201 " in response.split(b"\r\n", 1)[0]
     assert server.process.wait(60) == 0
 
 
-def test_a_second_signal_ends_at_once(start_server: StartServer) -> None:
+def test_a_second_signal_stops_the_server_immediately(start_server: StartServer) -> None:
     server = start_server()
-    with upload_under_way(server, 99):
+    with upload_in_progress(server, 99):
         server.process.send_signal(signal.SIGTERM)
-        wait_until_it_takes_no_more(server)
+        wait_until_connections_are_refused(server)
         assert server.process.poll() is None
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(20) == 0
@@ -224,36 +224,34 @@ def test_a_second_signal_ends_at_once(start_server: StartServer) -> None:
 
 
 @pytest.mark.slow
-def test_the_documentation_is_drawn_by_a_real_browser_without_a_network(
-    start_server: StartServer, tmp_path: Path
-) -> None:
+def test_a_real_browser_renders_the_documentation_offline(start_server: StartServer, tmp_path: Path) -> None:
     browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     assert browser, "a browser is needed; make test installs one"
     server = start_server()
     flags = "--headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking --disable-sync"
     quiet = "--disable-component-update --disable-quic --virtual-time-budget=20000 --dump-dom"
-    only_us = "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1"
+    loopback_only = "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1"
     command = [
         browser,
         *flags.split(),
         *quiet.split(),
-        only_us,
+        loopback_only,
         f"--user-data-dir={tmp_path / 'profile'}",
         f"{server.url}/docs",
     ]
     page = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
-    assert len(re.findall(r'class="opblock ', page)) > 15, "one block a route"
+    assert len(re.findall(r'class="opblock ', page)) > 15, "one block per route"
     assert "/api/skills/install" in page
 
 
-def test_a_program_is_told_the_address_as_json(data_dir: Path) -> None:
+def test_serve_prints_its_url_as_json(data_dir: Path) -> None:
     command = [*APEX, "serve", "--port", "0", "--data-dir", str(data_dir), "--json"]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment()
     ) as process:
         assert process.stdout is not None
-        told = json.loads("".join(iter(process.stdout.readline, "}\n")) + "}")
-        assert httpx.get(f"{told['url']}/healthz", timeout=PATIENCE_SECONDS).status_code == 200
-        assert told["pid"] == process.pid
+        announced = json.loads("".join(iter(process.stdout.readline, "}\n")) + "}")
+        assert httpx.get(f"{announced['url']}/healthz", timeout=PATIENCE_SECONDS).status_code == 200
+        assert announced["pid"] == process.pid
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0

@@ -1,4 +1,4 @@
-"""One key among others: what it may have under way, and what it may keep."""
+"""Limits per key: concurrent requests and their bytes, uploads and threads."""
 
 import asyncio
 import threading
@@ -24,7 +24,7 @@ from tests.making import skill_zip
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
-PATIENCE = 60
+TIMEOUT_SECONDS = 60
 ZIP = {"content-type": "application/zip"}
 
 
@@ -34,9 +34,9 @@ class Keys:
     def __init__(self, bridge: Bridge) -> None:
         self.bridge = bridge
         transport = httpx.ASGITransport(create_app(bridge, Access(keys_required=True, owner="owner")))
-        self._client = httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=PATIENCE)
+        self._client = httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=TIMEOUT_SECONDS)
 
-    async def make(self) -> str:
+    async def create(self) -> str:
         _, text = await self.bridge.keys.create("made", ["run"])
         return text
 
@@ -46,34 +46,34 @@ class Keys:
 
 
 class Body:
-    """A request body that arrives when it is told to."""
+    """A request body whose last chunk is sent when the test allows it."""
 
     def __init__(self, first: bytes, last: bytes) -> None:
         self._first, self._last = first, last
-        self.has_begun, self.may_end = anyio.Event(), anyio.Event()
+        self.has_started, self.may_end = anyio.Event(), anyio.Event()
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         yield self._first
-        self.has_begun.set()
+        self.has_started.set()
         await self.may_end.wait()
         yield self._last
 
 
-async def test_a_key_may_have_so_many_uploads_under_way_and_others_are_not_concerned(bridge: Bridge) -> None:
+async def test_concurrent_uploads_are_limited_per_key(bridge: Bridge) -> None:
     keys = Keys(bridge)
-    one, other = await keys.make(), await keys.make()
+    one, other = await keys.create(), await keys.create()
     archive = skill_zip()
     bodies = [Body(archive[:10], archive[10:]) for _ in range(limits.MAX_KEY_UPLOADS)]
-    answers: list[int] = []
+    statuses: list[int] = []
 
     async def validate(body: Body) -> None:
-        answers.append((await keys.post("/api/skills/validate", one, content=body, headers=ZIP)).status_code)
+        statuses.append((await keys.post("/api/skills/validate", one, content=body, headers=ZIP)).status_code)
 
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(TIMEOUT_SECONDS):
         async with anyio.create_task_group() as group:
             for body in bodies:
                 group.start_soon(validate, body)
-                await body.has_begun.wait()
+                await body.has_started.wait()
             refused = await keys.post("/api/skills/validate", one, content=archive, headers=ZIP)
             assert (refused.status_code, refused.json()["code"]) == (429, "RATE_LIMITED")
             assert int(refused.headers["retry-after"]) > 0
@@ -82,37 +82,37 @@ async def test_a_key_may_have_so_many_uploads_under_way_and_others_are_not_conce
             assert calculated.status_code == 200
             for body in bodies:
                 body.may_end.set()
-        assert answers == [200] * limits.MAX_KEY_UPLOADS
+        assert statuses == [200] * limits.MAX_KEY_UPLOADS
         assert (await keys.post("/api/skills/validate", one, content=archive, headers=ZIP)).status_code == 200
 
 
-async def test_a_key_may_have_so_many_bytes_of_requests_under_way(
+async def test_bytes_of_concurrent_requests_are_limited_per_key(
     bridge: Bridge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "MAX_KEY_BYTES", 1000)
     keys = Keys(bridge)
-    one, other = await keys.make(), await keys.make()
+    one, other = await keys.create(), await keys.create()
     path, call = "/api/tools/calculate/execute", b'{"input": {"expression": "1+1"}}'
     json_type = {"content-type": "application/json"}
     body = Body(b" " * 990, call)
 
-    async def hold() -> None:
-        held.append((await keys.post(path, one, content=body, headers=json_type)).json()["code"])
+    async def post_slowly() -> None:
+        codes.append((await keys.post(path, one, content=body, headers=json_type)).json()["code"])
 
-    held: list[str] = []
-    with anyio.fail_after(PATIENCE):
+    codes: list[str] = []
+    with anyio.fail_after(TIMEOUT_SECONDS):
         async with anyio.create_task_group() as group:
-            group.start_soon(hold)
-            await body.has_begun.wait()
+            group.start_soon(post_slowly)
+            await body.has_started.wait()
             refused = await keys.post(path, one, content=call, headers=json_type)
             assert (refused.status_code, refused.json()["code"]) == (429, "RATE_LIMITED")
             assert (await keys.post(path, other, content=call, headers=json_type)).status_code == 200
             body.may_end.set()
-        assert held == ["RATE_LIMITED"]
+        assert codes == ["RATE_LIMITED"]
         assert (await keys.post(path, one, content=call, headers=json_type)).status_code == 200
 
 
-def test_a_key_may_have_so_many_requests_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_requests_are_limited_per_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MAX_KEY_REQUESTS", 1)
     limit = limits.ConcurrencyLimit()
 
@@ -127,9 +127,7 @@ def test_a_key_may_have_so_many_requests_under_way(monkeypatch: pytest.MonkeyPat
         pass
 
 
-async def test_uploads_of_one_key_leave_room_for_those_of_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_stored_uploads_are_limited_per_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(input_files, "MAX_UPLOADS", 8)
     store = UploadStore(tmp_path / "uploads")
     source = (tmp_path / "source").open("w+b")
@@ -145,19 +143,19 @@ async def test_uploads_of_one_key_leave_room_for_those_of_others(
             await store.add(source, "x", caller="three")
 
 
-async def test_file_tools_of_one_key_leave_threads_for_everything_else(tmp_path: Path) -> None:
+async def test_threads_of_file_tools_are_limited_per_key(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path, lambda identity, caller: None)
     release = threading.Event()
     started: list[int] = []
 
     def work() -> None:
         started.append(1)
-        release.wait(PATIENCE)
+        release.wait(TIMEOUT_SECONDS)
 
     async def call() -> None:
         await workspace.in_thread(work, caller="one")
 
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(TIMEOUT_SECONDS):
         async with anyio.create_task_group() as group:
             for _ in range(100):
                 group.start_soon(call)
@@ -169,7 +167,7 @@ async def test_file_tools_of_one_key_leave_threads_for_everything_else(tmp_path:
     assert len(started) == 100
 
 
-async def test_a_list_of_runs_is_read_without_their_results(bridge: Bridge, client: httpx.AsyncClient) -> None:
+async def test_listing_runs_does_not_read_their_results(bridge: Bridge, client: httpx.AsyncClient) -> None:
     archive = skill_zip("says", {"scripts/execute.py": "print('x' * 5000)"})
     await client.post("/api/skills", content=archive, headers=ZIP)
     await client.post("/api/skills/says/execute", json={})

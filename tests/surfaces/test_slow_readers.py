@@ -1,4 +1,4 @@
-"""Clients that do not read their answers, over raw sockets."""
+"""Clients that do not read their responses, over raw sockets."""
 
 import asyncio
 import json
@@ -28,22 +28,22 @@ from tests.making import skill_zip
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
-PATIENCE = 60
+TIMEOUT_SECONDS = 60
 BODY_BYTES = 32 * 1024 * 1024
 SMALL_BUFFER = 16 * 1024
 MAX_CONNECTIONS = 4
 
 
 @dataclass
-class Watched:
-    """A server and what its application saw."""
+class MonitoredServer:
+    """A server with counters of its application."""
 
     port: int
     server: uvicorn.Server
     taken: int = 0
-    """Bytes of bodies that the connection took from the application."""
+    """Bytes of bodies that the connection accepted from the application."""
     ended: int = 0
-    """Requests that are over."""
+    """Finished requests."""
 
     @property
     def connections(self) -> int:
@@ -51,9 +51,9 @@ class Watched:
 
 
 @pytest.fixture
-def watched() -> Iterator[Watched]:
-    """A server that waits half a second for its readers."""
-    seen: Watched
+def monitored() -> Iterator[MonitoredServer]:
+    """A server with a write timeout of half a second."""
+    state: MonitoredServer
 
     async def large(scope: Any, receive: Any, send: Any) -> None:
         size = 200_000 if scope["path"] == "/closed" else BODY_BYTES
@@ -68,10 +68,10 @@ def watched() -> Iterator[Watched]:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         async def counted(message: Any) -> None:
             await send(message)
-            seen.taken += len(message.get("body", b""))
+            state.taken += len(message.get("body", b""))
 
         await (large if scope["path"] == "/closed" else paced)(scope, receive, counted)
-        seen.ended += 1
+        state.ended += 1
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(protocol, "WRITE_SECONDS", 0.5)
@@ -80,16 +80,16 @@ def watched() -> Iterator[Watched]:
         server = uvicorn.Server(config)
         with socket.create_server(("127.0.0.1", 0)) as listener:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALL_BUFFER)
-            seen = Watched(listener.getsockname()[1], server)
+            state = MonitoredServer(listener.getsockname()[1], server)
             thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))
             thread.start()
-            yield seen
+            yield state
             server.should_exit = True
             thread.join()
 
 
-def asking(port: int, path: str) -> socket.socket:
-    """A client that has asked and does not read."""
+def unread_request(port: int, path: str) -> socket.socket:
+    """Send a request and do not read the response."""
     link = socket.socket()
     link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL_BUFFER)
     link.connect(("127.0.0.1", port))
@@ -97,41 +97,45 @@ def asking(port: int, path: str) -> socket.socket:
     return link
 
 
-def test_the_time_to_read_is_the_one_that_was_promised() -> None:
+def test_the_write_timeout_is_the_documented_one() -> None:
     assert (protocol.WRITE_SECONDS, protocol.WRITE_BYTES) == (30.0, 16 * 1024)
 
 
-def test_a_client_that_does_not_read_is_cut_off_and_never_held_much(watched: Watched) -> None:
-    with asking(watched.port, "/"):
-        wait_until(lambda: watched.ended == 1)
-        wait_until(lambda: watched.connections == 0)
-        pieces_after_the_cut = watched.taken
-    # Once the connection is gone, uvicorn takes the remaining pieces and drops them.
-    assert pieces_after_the_cut == BODY_BYTES
+def test_a_client_that_does_not_read_is_disconnected(monitored: MonitoredServer) -> None:
+    with unread_request(monitored.port, "/"):
+        wait_until(lambda: monitored.ended == 1)
+        wait_until(lambda: monitored.connections == 0)
+        bytes_after_close = monitored.taken
+    # After the connection is closed, uvicorn accepts the remaining chunks and drops them.
+    assert bytes_after_close == BODY_BYTES
 
 
-def test_an_answer_is_handed_over_at_the_speed_of_its_reader(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "WRITE_SECONDS", PATIENCE)
-    with asking(watched.port, "/") as link:
-        wait_until(lambda: watched.taken >= CHUNK_BYTES)
-        link.settimeout(PATIENCE)
+def test_a_response_is_sent_at_the_speed_of_its_reader(
+    monitored: MonitoredServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocol, "WRITE_SECONDS", TIMEOUT_SECONDS)
+    with unread_request(monitored.port, "/") as link:
+        wait_until(lambda: monitored.taken >= CHUNK_BYTES)
+        link.settimeout(TIMEOUT_SECONDS)
         read = 0
         while read < BODY_BYTES:
-            assert watched.taken - read <= 8 * CHUNK_BYTES
+            assert monitored.taken - read <= 8 * CHUNK_BYTES
             read += len(link.recv(65536))
 
 
-def test_a_closed_connection_does_not_wait_for_its_reader_either(watched: Watched) -> None:
-    with asking(watched.port, "/closed"):
-        wait_until(lambda: watched.taken > 0)
-        wait_until(lambda: watched.connections == 0)
+def test_a_connection_that_closes_does_not_wait_for_its_reader(monitored: MonitoredServer) -> None:
+    with unread_request(monitored.port, "/closed"):
+        wait_until(lambda: monitored.taken > 0)
+        wait_until(lambda: monitored.connections == 0)
 
 
-def test_only_so_many_connections_are_open_at_once(watched: Watched) -> None:
-    links = [socket.create_connection(("127.0.0.1", watched.port), PATIENCE) for _ in range(MAX_CONNECTIONS + 1)]
+def test_the_number_of_open_connections_is_limited(monitored: MonitoredServer) -> None:
+    links = [
+        socket.create_connection(("127.0.0.1", monitored.port), TIMEOUT_SECONDS) for _ in range(MAX_CONNECTIONS + 1)
+    ]
     try:
-        assert closed(links[-1])
-        assert watched.connections == MAX_CONNECTIONS
+        assert is_closed(links[-1])
+        assert monitored.connections == MAX_CONNECTIONS
         links[0].sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert links[0].recv(8) == b"HTTP/1.1"
     finally:
@@ -139,26 +143,26 @@ def test_only_so_many_connections_are_open_at_once(watched: Watched) -> None:
             link.close()
 
 
-def closed(link: socket.socket) -> bool:
+def is_closed(link: socket.socket) -> bool:
     try:
         return link.recv(1) == b""
     except ConnectionError:
         return True
 
 
-def test_a_flood_of_requests_on_one_connection_is_refused(watched: Watched) -> None:
-    with socket.create_connection(("127.0.0.1", watched.port), PATIENCE) as link:
+def test_pipelined_requests_on_one_connection_are_limited(monitored: MonitoredServer) -> None:
+    with socket.create_connection(("127.0.0.1", monitored.port), TIMEOUT_SECONDS) as link:
         link.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1000)
         while link.recv(65536):
             pass
-    assert watched.taken <= (protocol.MAX_PIPELINED + 1) * BODY_BYTES
+    assert monitored.taken <= (protocol.MAX_PIPELINED + 1) * BODY_BYTES
 
 
-# --------------------------------------------------------------------------------------------------- what waits unread
-def test_a_caller_may_leave_so_much_unread_and_others_are_not_concerned(monkeypatch: pytest.MonkeyPatch) -> None:
+# ----------------------------------------------------------------------------------------------------- unread responses
+def test_unread_bytes_are_limited_per_caller(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(response_pacing, "MAX_HELD_BYTES", 100)
     unread = UnreadAnswers()
-    with unread.claim("one", 1000):  # a single answer may be of any size
+    with unread.claim("one", 1000):  # a single response may have any size
         with pytest.raises(ServerError) as caught, unread.claim("one", 1):
             pass
         assert (caught.value.code, caught.value.status) == ("QUEUE_FULL", 429)
@@ -169,7 +173,7 @@ def test_a_caller_may_leave_so_much_unread_and_others_are_not_concerned(monkeypa
     assert unread.bytes_of("one") == 0
 
 
-async def test_a_refused_answer_says_so_in_the_usual_shape(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_refused_response_has_the_usual_error_body(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(response_pacing, "MAX_HELD_TOTAL", 100)
     unread = UnreadAnswers()
 
@@ -189,37 +193,37 @@ async def test_a_refused_answer_says_so_in_the_usual_shape(monkeypatch: pytest.M
 
 
 # -------------------------------------------------------------------------------------------------- JSON while sending
-async def joined(pieces: AsyncIterator[bytes]) -> bytes:
-    return b"".join([piece async for piece in pieces])
+async def join(chunks: AsyncIterator[bytes]) -> bytes:
+    return b"".join([chunk async for chunk in chunks])
 
 
 @given(st.text(), st.text(), st.integers(1, 5))
-def test_text_that_is_encoded_in_pieces_is_the_same_json(text: str, other: str, size: int) -> None:
+def test_text_encoded_in_chunks_is_the_same_json(text: str, other: str, size: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(responses, "CHUNK_CHARACTERS", size)
         placeholders = Placeholders()
         document = json.dumps({"a": placeholders.put(text), "b": other, "c": placeholders.put(text)})
-        encoded = asyncio.run(joined(placeholders.fill(document)))
+        encoded = asyncio.run(join(placeholders.fill(document)))
     assert json.loads(encoded) == {"a": text, "b": other, "c": text}
 
 
 @pytest.mark.parametrize("text", ["", "x", '\x01"\\\u2028é漢😀' * 20_000, "😀" * 40_001])
-def test_recorded_text_is_read_in_pieces_and_stays_whole(tmp_path: Path, text: str) -> None:
+def test_recorded_text_is_read_in_chunks_and_complete(tmp_path: Path, text: str) -> None:
     path = tmp_path / "stdout"
     path.write_text(text, "utf-8")
     recorded: TextSource = RecordedText(path)
     placeholders = Placeholders()
 
     async def read() -> bytes:
-        pieces = [piece async for piece in placeholders.fill(f'"{placeholders.put(recorded)}"')]
-        assert max(map(len, pieces)) <= 6 * 32 * 1024
-        return b"".join(pieces)
+        chunks = [chunk async for chunk in placeholders.fill(f'"{placeholders.put(recorded)}"')]
+        assert max(map(len, chunks)) <= 6 * 32 * 1024
+        return b"".join(chunks)
 
     assert json.loads(asyncio.run(read())) == text
-    assert asyncio.run(joined(Placeholders().fill("{}"))) == b"{}"
+    assert asyncio.run(join(Placeholders().fill("{}"))) == b"{}"
 
 
-async def test_long_output_is_answered_whole_by_every_route(bridge: Bridge, client: httpx.AsyncClient) -> None:
+async def test_every_route_returns_long_output_complete(bridge: Bridge, client: httpx.AsyncClient) -> None:
     text = '\x01"é😀' * 50_000
     script = f"import sys\nsys.stdout.write({text[:4]!r} * 50_000)\nsys.stderr.write('e' * 70_000)"
     await client.post(
@@ -227,7 +231,7 @@ async def test_long_output_is_answered_whole_by_every_route(bridge: Bridge, clie
         content=skill_zip("talk", {"scripts/execute.py": script}),
         headers={"content-type": "application/zip"},
     )
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(TIMEOUT_SECONDS):
         executed = await client.post("/api/skills/talk/execute", json={})
         called = await client.post("/api/tools/skill:talk/execute", json={})
         identity = executed.json()["id"]

@@ -1,4 +1,4 @@
-"""Tools and confirmations over HTTP and on the command line, against a real server."""
+"""Tools and approvals over HTTP and on the command line, on a real server."""
 
 import concurrent.futures
 import fcntl
@@ -19,18 +19,18 @@ import pytest
 from tests.making import skill_zip, write_skill
 from tests.surfaces.conftest import APEX, Apex, Server, StartServer, servers
 
-PATIENCE = 60
+TIMEOUT_SECONDS = 60
 
 
-def own() -> None:
-    """Make the terminal this process's own, so that Ctrl-C reaches it."""
+def take_terminal() -> None:
+    """Make the terminal the controlling one of this process, so that Ctrl-C reaches it."""
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
-def own_and_ignore() -> None:
-    """The same for a process that descends from a background job of a shell, which ignores Ctrl-C."""
+def take_terminal_and_ignore_interrupts() -> None:
+    """The same for a child of a background job of a shell, which ignores Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    own()
+    take_terminal()
 
 
 BUILT_IN = [
@@ -57,14 +57,14 @@ print("hello", given.who, given.times)
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One server for all tests here; each leaves it as it found it."""
+    """One server for all tests of this module; the client fixture restores its state."""
     with servers(tmp_path_factory.mktemp("served") / "data") as start:
         yield start()
 
 
 @pytest.fixture
 def client(server: Server) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=server.url, timeout=PATIENCE, trust_env=False) as opened:
+    with httpx.Client(base_url=server.url, timeout=TIMEOUT_SECONDS, trust_env=False) as opened:
         yield opened
         for skill in opened.get("/api/skills").json()["skills"]:
             opened.delete(f"/api/skills/{skill['name']}").raise_for_status()
@@ -84,7 +84,7 @@ def call(client: httpx.Client, id: str, input: dict[str, Any] | None = None, **m
     return client.post(f"/api/tools/{id}/execute", json={"input": input or {}, **more})
 
 
-def shape(response: httpx.Response) -> tuple[int, str, str]:
+def error_of(response: httpx.Response) -> tuple[int, str, str]:
     answer = response.json()
     return response.status_code, answer["name"], answer["code"]
 
@@ -105,7 +105,7 @@ def test_the_built_in_set_is_complete_and_each_tool_has_its_schema(client: httpx
 @pytest.mark.requirement("A2")
 @pytest.mark.requirement("A3")
 @pytest.mark.requirement("A5")
-def test_built_ins_answer_with_their_own_result_objects(client: httpx.Client) -> None:
+def test_built_in_tools_return_their_own_result_objects(client: httpx.Client) -> None:
     assert call(client, "calculate", {"expression": "sqrt(144) + 10"}).json() == {"success": True, "result": 22}
     written = call(client, "file-write", {"path": "notes/a.md", "content": "héllo\n"}).json()
     assert written == {"success": True, "path": "notes/a.md", "bytes": 7}
@@ -121,7 +121,7 @@ def test_built_ins_answer_with_their_own_result_objects(client: httpx.Client) ->
 
 
 @pytest.mark.requirement("A5")
-def test_vector_search_answers_as_the_search_route_does(client: httpx.Client) -> None:
+def test_vector_search_returns_the_results_of_the_search_route(client: httpx.Client) -> None:
     install(client, "git-commit", description="Writes a commit message for staged changes.")
     route = client.post("/api/skills/search", json={"query": "commit my work"}).json()
     tool = call(client, "vector-search", {"query": "commit my work"}).json()
@@ -131,16 +131,16 @@ def test_vector_search_answers_as_the_search_route_does(client: httpx.Client) ->
 
 
 @pytest.mark.requirement("A4")
-def test_an_unknown_tool_says_so(client: httpx.Client) -> None:
+def test_an_unknown_tool_is_not_found(client: httpx.Client) -> None:
     response = call(client, "no-such-tool")
-    assert shape(response) == (404, "ToolError", "TOOL_NOT_FOUND")
+    assert error_of(response) == (404, "ToolError", "TOOL_NOT_FOUND")
     assert response.json()["message"] == "BuiltIn tool not found: no-such-tool"
     assert client.get("/api/tools/no-such-tool").status_code == 404
 
 
 @pytest.mark.requirement("A6")
 @pytest.mark.parametrize("path", ["/etc/passwd", "../secret", "a/../../secret", "link", "runs/x/y", "a\0b", "x" * 4096])
-def test_file_tools_stay_inside(client: httpx.Client, server: Server, path: str) -> None:
+def test_file_tools_stay_inside_the_workspace(client: httpx.Client, server: Server, path: str) -> None:
     secret = server.data_dir / "secret"
     secret.write_text("MARKER")
     workspace = server.data_dir / "workspace"
@@ -155,23 +155,23 @@ def test_file_tools_stay_inside(client: httpx.Client, server: Server, path: str)
 
 
 @pytest.mark.requirement("F7")
-def test_input_that_does_not_fit_is_refused_with_path_and_message(client: httpx.Client) -> None:
+def test_invalid_input_is_refused_with_path_and_message(client: httpx.Client) -> None:
     response = call(client, "calculate", {"expression": 5, "more": 1})
-    assert shape(response) == (422, "RequestError", "INVALID_INPUT")
+    assert error_of(response) == (422, "RequestError", "INVALID_INPUT")
     assert {problem["path"] for problem in response.json()["details"]["errors"]} == {"expression", "more"}
     assert response.json()["details"]["retryable"] is False
 
 
 def test_statistics_count_every_tool_and_survive_a_restart(start_server: StartServer) -> None:
     first = start_server()
-    with httpx.Client(base_url=first.url, timeout=PATIENCE, trust_env=False) as client:
+    with httpx.Client(base_url=first.url, timeout=TIMEOUT_SECONDS, trust_env=False) as client:
         install(client, "calculate", {"scripts/execute.py": ECHO})
         for expression in ("1+1", "2+2", "1/0"):
             call(client, "calculate", {"expression": expression})
         call(client, "skill:calculate", {"a": 1})
     first.stop()
     again = start_server(folder=first.data_dir)
-    with httpx.Client(base_url=again.url, timeout=PATIENCE, trust_env=False) as client:
+    with httpx.Client(base_url=again.url, timeout=TIMEOUT_SECONDS, trust_env=False) as client:
         answer = client.get("/api/tools/stats").json()
         counts = {item["id"]: item for item in answer["tools"]}
         assert (counts["calculate"]["callCount"], counts["calculate"]["successCount"]) == (3, 2)
@@ -188,13 +188,13 @@ def test_statistics_count_every_tool_and_survive_a_restart(start_server: StartSe
 def test_a_skill_is_a_tool_from_its_install_to_its_removal(client: httpx.Client, server: Server) -> None:
     schema = {"properties": {"text": {"type": "string"}}, "required": ["text"]}
     install(client, "echo", {"scripts/execute.py": ECHO}, parameters=schema)
-    with httpx.Client(base_url=server.url, timeout=PATIENCE, trust_env=False) as other:
+    with httpx.Client(base_url=server.url, timeout=TIMEOUT_SECONDS, trust_env=False) as other:
         tool = other.get("/api/tools/skill:echo").json()
         assert set(tool["parameters"]["properties"]) == {"text", "name"}
         assert (tool["category"], tool["name"]) == ("skill", "skill__echo")
         result = call(other, "skill:echo", {"text": "hi", "name": "echo"}).json()
         assert (result["success"], json.loads(result["stdout"])) == (True, {"text": "hi"})
-        assert shape(call(other, "skill:echo", {})) == (422, "RequestError", "INVALID_INPUT")
+        assert error_of(call(other, "skill:echo", {})) == (422, "RequestError", "INVALID_INPUT")
         assert other.get(f"/api/executions/{result['id']}").json()["skill"] == "echo"
 
     path = server.data_dir / "skills/echo/SKILL.md"
@@ -203,18 +203,18 @@ def test_a_skill_is_a_tool_from_its_install_to_its_removal(client: httpx.Client,
     assert set(client.get("/api/tools/skill:echo").json()["parameters"]["properties"]) == {"words", "name"}
 
     client.delete("/api/skills/echo").raise_for_status()
-    with httpx.Client(base_url=server.url, timeout=PATIENCE, trust_env=False) as other:
+    with httpx.Client(base_url=server.url, timeout=TIMEOUT_SECONDS, trust_env=False) as other:
         assert other.get("/api/skills/echo").status_code == 404
         assert [tool["id"] for tool in other.get("/api/tools").json()["tools"]] == BUILT_IN
         assert other.post("/api/skills/search", json={"query": "echo", "threshold": 0}).json()["results"] == []
-        assert shape(other.post("/api/skills/echo/execute", json={})) == (404, "SkillError", "ENOENT")
+        assert error_of(other.post("/api/skills/echo/execute", json={})) == (404, "SkillError", "ENOENT")
         assert call(other, "skill:echo").status_code == 404
-        assert shape(call(other, "run-skill", {"name": "echo"})) == (404, "SkillError", "ENOENT")
+        assert error_of(call(other, "run-skill", {"name": "echo"})) == (404, "SkillError", "ENOENT")
         assert call(other, "read-skill", {"name": "echo"}).status_code == 404
 
 
 @pytest.mark.requirement("F2")
-def test_a_name_of_the_skills_own_stands(client: httpx.Client) -> None:
+def test_a_name_parameter_of_the_skill_is_not_replaced(client: httpx.Client) -> None:
     schema = {"properties": {"name": {"type": "string", "minLength": 3}}, "required": ["name"]}
     install(client, "greet", {"scripts/execute.py": ECHO}, parameters=schema)
     tool = client.get("/api/tools/skill:greet").json()
@@ -223,18 +223,18 @@ def test_a_name_of_the_skills_own_stands(client: httpx.Client) -> None:
 
 
 @pytest.mark.requirement("F2")
-def test_arguments_are_learnt_from_the_scripts_source(client: httpx.Client) -> None:
+def test_parameters_are_derived_from_the_source_of_a_script(client: httpx.Client) -> None:
     install(client, "hello", {"scripts/execute.py": ARGPARSE})
     tool = client.get("/api/tools/skill:hello").json()
     assert tool["parameters"]["required"] == ["who"]
     assert tool["parameters"]["properties"]["times"]["type"] == "integer"
     result = call(client, "skill:hello", {"who": "Ada", "times": 2}).json()
     assert (result["success"], result["stdout"]) == (True, "hello Ada 2\n")
-    assert shape(call(client, "skill:hello", {"times": 2})) == (422, "RequestError", "INVALID_INPUT")
+    assert error_of(call(client, "skill:hello", {"times": 2})) == (422, "RequestError", "INVALID_INPUT")
 
 
 @pytest.mark.requirement("C5")
-def test_a_script_of_a_pack_is_read_about_and_run_by_name(client: httpx.Client) -> None:
+def test_scripts_of_a_skill_are_listed_and_run_by_name(client: httpx.Client) -> None:
     files = {"scripts/hello.py": ARGPARSE, "scripts/other.sh": "echo other\n", "reference.md": "# More\nof it\n"}
     install(client, "pack", files, body="Use the scripts.")
     read = call(client, "read-skill", {"name": "pack"}).json()
@@ -251,25 +251,25 @@ def test_a_script_of_a_pack_is_read_about_and_run_by_name(client: httpx.Client) 
 
 
 @pytest.mark.requirement("F4")
-def test_a_direct_skills_tool_gives_its_instructions(client: httpx.Client) -> None:
+def test_the_tool_of_a_direct_skill_returns_its_instructions(client: httpx.Client) -> None:
     schema = {"properties": {"who": {"type": "string"}}, "required": ["who"]}
     install(client, "words", body="Greet {{input.who}} from {{system.cwd}}. {{other}}", parameters=schema)
-    given = call(client, "skill:words", {"who": "Ada"}).json()
-    assert (given["mode"], given["content"]) == ("direct", "Greet Ada from /. {{other}}")
-    assert (given["metadata"]["skillName"], given["metadata"]["sourcePath"]) == ("words", "words/SKILL.md")
+    direct = call(client, "skill:words", {"who": "Ada"}).json()
+    assert (direct["mode"], direct["content"]) == ("direct", "Greet Ada from /. {{other}}")
+    assert (direct["metadata"]["skillName"], direct["metadata"]["sourcePath"]) == ("words", "words/SKILL.md")
     missing = call(client, "skill:words", {}).json()
     assert missing["warnings"] == ["no input for {{input.who}}"]
 
 
-def test_run_skill_forgives_where_the_input_stands(client: httpx.Client) -> None:
+def test_run_skill_accepts_input_under_several_names(client: httpx.Client) -> None:
     install(client, "echo", {"scripts/execute.py": ECHO})
-    for given in ({"input": {"a": 1}}, {"args": {"a": 1}}, {"arguments": {"a": 1}}, {"parameters": {"a": 1}}):
-        result = call(client, "run-skill", {"name": "echo", **given}).json()
-        assert json.loads(result["stdout"]) == {"a": 1}, given
+    for arguments in ({"input": {"a": 1}}, {"args": {"a": 1}}, {"arguments": {"a": 1}}, {"parameters": {"a": 1}}):
+        result = call(client, "run-skill", {"name": "echo", **arguments}).json()
+        assert json.loads(result["stdout"]) == {"a": 1}, arguments
 
 
 @pytest.mark.requirement("A6")
-def test_what_a_run_left_is_readable_and_usable_as_input(client: httpx.Client) -> None:
+def test_files_of_a_run_are_readable_and_usable_as_input(client: httpx.Client) -> None:
     install(client, "leaves", {"scripts/execute.py": "print('x' * 100_000)\nopen('output/a.txt', 'w').write('left')\n"})
     result = call(client, "skill:leaves").json()
     path = f"runs/{result['id']}/a.txt"
@@ -282,21 +282,21 @@ def test_what_a_run_left_is_readable_and_usable_as_input(client: httpx.Client) -
     assert again["stdout"] == "left\n"
 
 
-def test_a_tool_is_switched_off_and_on_with_its_skill(client: httpx.Client) -> None:
+def test_a_tool_is_disabled_and_enabled_with_its_skill(client: httpx.Client) -> None:
     install(client, "echo", {"scripts/execute.py": ECHO})
     assert not client.post("/api/tools/skill:echo/disable").json()["enabled"]
     assert not client.get("/api/skills/echo").json()["enabled"]
-    assert shape(call(client, "skill:echo")) == (409, "ToolError", "TOOL_DISABLED")
+    assert error_of(call(client, "skill:echo")) == (409, "ToolError", "TOOL_DISABLED")
     assert client.get("/api/tools/stats").json()["disabledTools"] == 1
     assert client.post("/api/skills/echo/enable").json()["enabled"]
     assert call(client, "skill:echo").json()["success"]
     client.post("/api/tools/calculate/disable").raise_for_status()
-    assert shape(call(client, "calculate", {"expression": "1"})) == (409, "ToolError", "TOOL_DISABLED")
+    assert error_of(call(client, "calculate", {"expression": "1"})) == (409, "ToolError", "TOOL_DISABLED")
     client.post("/api/tools/calculate/enable").raise_for_status()
 
 
 @pytest.mark.requirement("D14")
-def test_with_direct_mode_off_instructions_are_refused(client: httpx.Client) -> None:
+def test_instructions_are_refused_if_direct_mode_is_off(client: httpx.Client) -> None:
     install(client, "words", body="Words.")
     client.patch("/api/config", json={"enableDirectMode": False}).raise_for_status()
     for response in (
@@ -304,11 +304,11 @@ def test_with_direct_mode_off_instructions_are_refused(client: httpx.Client) -> 
         call(client, "read-skill", {"name": "words"}),
         client.post("/api/skills/words/execute", json={}),
     ):
-        assert shape(response) == (409, "SkillError", "DIRECT_MODE_DISABLED")
+        assert error_of(response) == (409, "SkillError", "DIRECT_MODE_DISABLED")
 
 
 @pytest.mark.requirement("F11")
-def test_the_same_call_again_and_again_is_noticed(client: httpx.Client) -> None:
+def test_a_repeated_call_returns_a_notice(client: httpx.Client) -> None:
     for _ in range(2):
         assert "x-apex-notice" not in call(client, "calculate", {"expression": "1"}, conversation="c").headers
     assert (
@@ -317,24 +317,24 @@ def test_the_same_call_again_and_again_is_noticed(client: httpx.Client) -> None:
     assert "x-apex-notice" not in call(client, "calculate", {"expression": "1"}).headers
 
 
-# ---------------------------------------------------------------------------------------------------- confirmations
+# ------------------------------------------------------------------------------------------------------ approvals
 @pytest.mark.requirement("B16")
 @pytest.mark.requirement("B15")
-def test_a_dangerous_skill_asks_waits_and_runs_once(client: httpx.Client) -> None:
+def test_a_dangerous_skill_needs_approval_and_runs_once(client: httpx.Client) -> None:
     install(client, "wipe", {"scripts/execute.py": ECHO}, dangerous=True, confirm="Really wipe everything?")
     first = client.post("/api/skills/wipe/execute", json={"input": {"a": 1}})
-    assert shape(first) == (409, "SkillError", "CONFIRMATION_REQUIRED")
+    assert error_of(first) == (409, "SkillError", "CONFIRMATION_REQUIRED")
     details = first.json()["details"]
     assert (details["confirm"], details["skillName"]) == ("Really wipe everything?", "wipe")
     id = details["approvalId"]
     assert [item["id"] for item in client.get("/api/approvals").json()] == [id]
     early = client.post("/api/skills/wipe/execute", json={"input": {"a": 1}, "approval": id})
-    assert shape(early) == (403, "SkillError", "APPROVAL_INVALID")
+    assert error_of(early) == (403, "SkillError", "APPROVAL_INVALID")
     assert client.get("/api/executions").json()["total"] == 0
     assert client.post(f"/api/approvals/{id}", json={"approve": True}).json()["state"] == "approved"
     for wrong in ({"input": {"a": 2}}, {"input": {"a": 1}, "args": ["x"]}, {"input": {"a": 1}, "files": ["x"]}):
         refused = client.post("/api/skills/wipe/execute", json={**wrong, "approval": id})
-        assert shape(refused) == (403, "SkillError", "APPROVAL_INVALID")
+        assert error_of(refused) == (403, "SkillError", "APPROVAL_INVALID")
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         send = [
             pool.submit(client.post, "/api/skills/wipe/execute", json={"input": {"a": 1}, "approval": id})
@@ -346,7 +346,7 @@ def test_a_dangerous_skill_asks_waits_and_runs_once(client: httpx.Client) -> Non
     assert client.get("/api/executions").json()["total"] == 1
     record = client.get(f"/api/executions/{ran[0].json()['id']}").json()
     assert (record["state"], record["skill"], "input" in record and record["input"]) == ("completed", "wipe", None)
-    assert shape(client.post("/api/approvals/none", json={"approve": True})) == (
+    assert error_of(client.post("/api/approvals/none", json={"approve": True})) == (
         404,
         "RequestError",
         "APPROVAL_NOT_FOUND",
@@ -354,15 +354,15 @@ def test_a_dangerous_skill_asks_waits_and_runs_once(client: httpx.Client) -> Non
 
 
 @pytest.mark.requirement("B16")
-def test_a_change_of_content_or_an_uninstall_takes_the_approval_along(client: httpx.Client) -> None:
+def test_a_content_change_or_an_uninstall_invalidates_an_approval(client: httpx.Client) -> None:
     install(client, "wipe", {"scripts/execute.py": ECHO}, dangerous=True)
     id = call(client, "skill:wipe").json()["details"]["approvalId"]
     client.post(f"/api/approvals/{id}", json={"approve": True}).raise_for_status()
     install(client, "wipe", {"scripts/execute.py": "print('worse')\n"}, dangerous=True)
-    assert shape(call(client, "skill:wipe", approval=id)) == (403, "SkillError", "APPROVAL_INVALID")
+    assert error_of(call(client, "skill:wipe", approval=id)) == (403, "SkillError", "APPROVAL_INVALID")
     client.delete("/api/skills/wipe").raise_for_status()
     assert client.get("/api/approvals").json() == []
-    assert shape(client.post(f"/api/approvals/{id}", json={"approve": True})) == (
+    assert error_of(client.post(f"/api/approvals/{id}", json={"approve": True})) == (
         404,
         "RequestError",
         "APPROVAL_NOT_FOUND",
@@ -370,23 +370,23 @@ def test_a_change_of_content_or_an_uninstall_takes_the_approval_along(client: ht
 
 
 @pytest.mark.requirement("B16")
-def test_every_way_to_run_a_dangerous_skill_asks(client: httpx.Client) -> None:
+def test_every_way_to_run_a_dangerous_skill_needs_approval(client: httpx.Client) -> None:
     files = {"scripts/helper.py": "print('helped')\n"}
     install(client, "pack", files, dangerous=True)
-    ways: list[tuple[str, dict[str, Any]]] = [
+    calls: list[tuple[str, dict[str, Any]]] = [
         ("/api/skills/pack/execute", {"script": "scripts/helper.py"}),
         ("/api/skills/pack/execute", {"mode": "sandbox"}),
         ("/api/skills/pack/execute", {"args": ["x"], "wait": False}),
         ("/api/tools/run-skill/execute", {"input": {"name": "pack", "script": "scripts/helper.py"}}),
     ]
-    for path, body in ways:
+    for path, body in calls:
         refused = client.post(path, json=body)
-        assert shape(refused) == (409, "SkillError", "CONFIRMATION_REQUIRED"), (path, body)
-    path, body = ways[-1]
+        assert error_of(refused) == (409, "SkillError", "CONFIRMATION_REQUIRED"), (path, body)
+    path, body = calls[-1]
     id = client.post(path, json=body).json()["details"]["approvalId"]
     client.post(f"/api/approvals/{id}", json={"approve": True}).raise_for_status()
     assert client.post(path, json={**body, "approval": id}).json()["stdout"] == "helped\n"
-    assert client.post("/api/skills/pack/execute", json={}).json()["mode"] == "direct", "reading it harms nobody"
+    assert client.post("/api/skills/pack/execute", json={}).json()["mode"] == "direct", "reading needs no approval"
 
 
 # ---------------------------------------------------------------------------------------------------- command line
@@ -411,7 +411,7 @@ def test_the_command_line_lists_shows_and_runs_tools(apex: Apex, tmp_path: Path)
 
 
 @pytest.mark.requirement("B16")
-def test_the_command_line_confirms_with_yes_and_says_so_without(apex: Apex, tmp_path: Path) -> None:
+def test_the_command_line_approves_with_yes_and_suggests_it_otherwise(apex: Apex, tmp_path: Path) -> None:
     folder = write_skill(tmp_path, "wipe", files={"scripts/execute.py": ECHO}, dangerous=True, confirm="Sure?")
     apex("skills", "install", str(folder))
     refused = apex("skills", "run", "wipe")
@@ -427,15 +427,15 @@ def test_the_command_line_confirms_with_yes_and_says_so_without(apex: Apex, tmp_
     assert (failed.code, failed.out) == (1, "said\n")
     assert failed.err.startswith("why (EXIT_NONZERO, exit code 1, ")
     assert apex("skills", "run", "wipe", "--input", '{"once": "more"}').code == 3
-    (waiting,) = apex("approvals", "list", "--json").json
+    (pending,) = apex("approvals", "list", "--json").json
     assert "wipe" in apex("approvals", "list").out
-    detail = apex("approvals", "show", waiting["id"], "--json").json
-    assert {key: detail[key] for key in waiting} == waiting
-    assert detail["call"] in apex("approvals", "show", waiting["id"]).out
+    detail = apex("approvals", "show", pending["id"], "--json").json
+    assert {key: detail[key] for key in pending} == pending
+    assert detail["call"] in apex("approvals", "show", pending["id"]).out
     assert apex("approvals", "show", "no-such-id").code == 1
-    assert apex("approvals", "deny", waiting["id"], "--json").json["state"] == "denied"
-    assert apex("approvals", "show", waiting["id"], "--json").json["call"] == ""
-    assert "no longer stored" in apex("approvals", "show", waiting["id"]).out
+    assert apex("approvals", "deny", pending["id"], "--json").json["state"] == "denied"
+    assert apex("approvals", "show", pending["id"], "--json").json["call"] == ""
+    assert "no longer stored" in apex("approvals", "show", pending["id"]).out
     assert "Nothing needs approval" in apex("approvals", "list").err
 
 
@@ -443,15 +443,15 @@ def test_the_command_line_confirms_with_yes_and_says_so_without(apex: Apex, tmp_
 @pytest.mark.parametrize(
     ("typed", "code", "state", "begin"),
     [
-        ("y\n", 0, "used", own),
-        ("n\n", 3, "denied", own),
-        ("\x04", 3, "denied", own),
-        ("\x03", 130, "waiting", own),
-        ("\x03", 130, "waiting", own_and_ignore),
+        ("y\n", 0, "used", take_terminal),
+        ("n\n", 3, "denied", take_terminal),
+        ("\x04", 3, "denied", take_terminal),
+        ("\x03", 130, "waiting", take_terminal),
+        ("\x03", 130, "waiting", take_terminal_and_ignore_interrupts),
     ],
     ids=["yes", "no", "end", "interrupt", "interrupt that was ignored"],
 )
-def test_a_person_at_a_terminal_is_asked(
+def test_a_dangerous_call_at_a_terminal_prompts_for_approval(
     client: httpx.Client, server: Server, typed: str, code: int, state: str, begin: Callable[[], None]
 ) -> None:
     install(client, "wipe", {"scripts/execute.py": ECHO}, dangerous=True, confirm=f"Really {typed!r}?")
@@ -466,11 +466,11 @@ def test_a_person_at_a_terminal_is_asked(
         while "[y/N]" not in shown:
             shown += os.read(ours, 4096).decode()
         os.write(ours, typed.encode())
-        assert process.wait(PATIENCE) == code, shown
+        assert process.wait(TIMEOUT_SECONDS) == code, shown
     finally:
         process.kill()
         process.wait()
         os.close(ours)
     assert f"Really {typed!r}?" in shown
-    waiting = {item["state"] for item in client.get("/api/approvals").json()}
-    assert waiting == ({"waiting"} if state == "waiting" else set())
+    pending = {item["state"] for item in client.get("/api/approvals").json()}
+    assert pending == ({"waiting"} if state == "waiting" else set())

@@ -1,4 +1,4 @@
-"""What clients leave behind and how much they may ask, over real HTTP."""
+"""The audit log, rate limits and the depth of JSON, over real HTTP."""
 
 import json
 import time
@@ -14,42 +14,42 @@ from apexbridge.storage.audit import AUDIT_FILE, exported
 from apexbridge.surfaces.http.middleware.limits import RateLimit
 from tests.making import skill_zip
 from tests.surfaces.conftest import Apex, Server, StartServer, servers
-from tests.surfaces.gates import PATIENCE, ZIP, Gate, gates, shape
+from tests.surfaces.keyed_server import TIMEOUT_SECONDS, ZIP, KeyedServer, error_of, start_keyed_server
 
 RATE_LIMIT = 60
 DEEP = b'{"input": ' + b"[" * 64 + b"]" * 64 + b"}"
 
 
 @pytest.fixture(scope="module")
-def gate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gate]:
-    """One server for all tests here."""
-    with gates(tmp_path_factory.mktemp("gated") / "data") as opened:
+def keyed_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KeyedServer]:
+    """One server for all tests of this module."""
+    with start_keyed_server(tmp_path_factory.mktemp("gated") / "data") as opened:
         yield opened
 
 
 @pytest.fixture(scope="module")
 def open_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A loopback server as it is by default: it asks nobody for a key."""
+    """A loopback server with default settings: it requires no key."""
     with servers(tmp_path_factory.mktemp("open") / "data") as start:
         yield start()
 
 
 # ------------------------------------------------------------------------------------------------------- audit
 @pytest.mark.requirement("G7")
-def test_every_act_is_in_the_log_when_it_is_answered(gate: Gate) -> None:
+def test_every_change_is_in_the_audit_log_before_its_response(keyed_server: KeyedServer) -> None:
     def last() -> dict[str, Any]:
-        return gate.log[-1]
+        return keyed_server.log[-1]
 
-    admin_id = gate.keys["admin"][5:13]
-    installed = gate.ask(
+    admin_id = keyed_server.keys["admin"][5:13]
+    installed = keyed_server.request(
         "POST", "/api/skills", "admin", content=skill_zip("noted"), headers={**ZIP, "x-request-id": "mine-1"}
     )
     assert installed.headers["x-request-id"] == "mine-1"
     line = last()
     assert (line["what"], line["target"], line["outcome"], line["who"]) == ("skills.install", "noted", 201, admin_id)
-    content = gate.ask("GET", "/api/skills/noted", "read").json()["contentHash"]
+    content = keyed_server.request("GET", "/api/skills/noted", "read").json()["contentHash"]
     assert (line["contentHash"], line["requestId"]) == (content, "mine-1")
-    acts: list[tuple[str, str, Any, str, str]] = [
+    changes: list[tuple[str, str, Any, str, str]] = [
         (
             "PUT",
             "/api/skills/noted/description",
@@ -69,21 +69,23 @@ def test_every_act_is_in_the_log_when_it_is_answered(gate: Gate) -> None:
         ("DELETE", "/api/plugins/none", None, "plugins.uninstall", "none"),
         ("POST", "/api/approvals/none", {"approve": True}, "approvals.decide", "none"),
     ]
-    for method, path, body, what, target in acts:
-        answer = gate.ask(method, path, "admin", json=body)
+    for method, path, body, what, target in changes:
+        response = keyed_server.request(method, path, "admin", json=body)
         line = last()
-        assert (line["what"], line["target"], line["outcome"]) == (what, target, answer.status_code), path
-        assert line["requestId"] == answer.headers["x-request-id"]
-    uninstalled = next(line for line in gate.log if line["target"] == "noted" and line["what"] == "skills.uninstall")
+        assert (line["what"], line["target"], line["outcome"]) == (what, target, response.status_code), path
+        assert line["requestId"] == response.headers["x-request-id"]
+    uninstalled = next(
+        line for line in keyed_server.log if line["target"] == "noted" and line["what"] == "skills.uninstall"
+    )
     assert uninstalled["contentHash"] != content, "the description had changed"
-    assert all(b"hush" not in file.read_bytes() for file in gate.server.data_dir.glob(f"{AUDIT_FILE}*"))
-    made = gate.make("chat")
-    assert (last()["what"], last()["target"], last()["detail"]) == ("keys.create", made["id"], "made: chat")
-    before = len(gate.log)
-    gate.ask("GET", "/api/skills", "read")
-    gate.ask("POST", "/api/tools/calculate/execute", "run", json={"input": {"expression": "1"}})
-    assert len(gate.log) == before, "reading and running are no acts"
-    assert gate.ask("GET", "/api/audit/verify", "admin").json() == {
+    assert all(b"hush" not in file.read_bytes() for file in keyed_server.server.data_dir.glob(f"{AUDIT_FILE}*"))
+    created = keyed_server.create_key("chat")
+    assert (last()["what"], last()["target"], last()["detail"]) == ("keys.create", created["id"], "made: chat")
+    before = len(keyed_server.log)
+    keyed_server.request("GET", "/api/skills", "read")
+    keyed_server.request("POST", "/api/tools/calculate/execute", "run", json={"input": {"expression": "1"}})
+    assert len(keyed_server.log) == before, "reading and running are not logged"
+    assert keyed_server.request("GET", "/api/audit/verify", "admin").json() == {
         "intact": True,
         "count": before,
         "row": None,
@@ -92,17 +94,17 @@ def test_every_act_is_in_the_log_when_it_is_answered(gate: Gate) -> None:
 
 
 @pytest.mark.requirement("G7")
-def test_attempts_that_were_refused_are_in_the_log_with_whoever_made_them(gate: Gate) -> None:
+def test_refused_attempts_are_in_the_audit_log_with_their_key(keyed_server: KeyedServer) -> None:
     attempts = [
-        gate.ask("DELETE", "/api/skills/wanted", "chat"),
-        gate.ask("DELETE", "/api/skills/wanted"),
-        gate.ask("DELETE", "/api/skills/wanted", "admin", headers={"origin": "https://evil.example"}),
+        keyed_server.request("DELETE", "/api/skills/wanted", "chat"),
+        keyed_server.request("DELETE", "/api/skills/wanted"),
+        keyed_server.request("DELETE", "/api/skills/wanted", "admin", headers={"origin": "https://evil.example"}),
     ]
     assert [attempt.status_code for attempt in attempts] == [403, 401, 403]
-    gate.ask("POST", "/api/skills/reindex", "admin").raise_for_status()  # written after them
-    found = [line for line in gate.log if line["target"] == "wanted"]
+    keyed_server.request("POST", "/api/skills/reindex", "admin").raise_for_status()  # its row is written after theirs
+    found = [line for line in keyed_server.log if line["target"] == "wanted"]
     assert [(line["what"], line["outcome"], line["who"]) for line in found] == [
-        ("skills.uninstall", 403, gate.keys["chat"][5:13]),
+        ("skills.uninstall", 403, keyed_server.keys["chat"][5:13]),
         ("skills.uninstall", 401, ""),
         ("skills.uninstall", 403, ""),
     ]
@@ -117,11 +119,11 @@ def test_the_command_line_verifies_the_log_and_names_the_broken_row(apex: Apex, 
     log.write_bytes(log.read_bytes().replace(b"two: chat", b"two: none"))
     broken = apex("audit", "verify")
     assert (broken.code, "row 2 was changed" in broken.err) == (1, True)
-    answer = apex("audit", "verify", "--json").json
-    assert (answer["intact"], answer["count"], answer["row"]) == (False, 1, 2)
+    response = apex("audit", "verify", "--json").json
+    assert (response["intact"], response["count"], response["row"]) == (False, 1, 2)
 
 
-def test_the_command_line_exports_the_log_beside_a_server_and_without_one(
+def test_the_command_line_exports_the_log_with_and_without_a_server(
     start_server: StartServer, apex: Apex, data_dir: Path
 ) -> None:
     missing = apex("audit", "export")
@@ -129,16 +131,16 @@ def test_the_command_line_exports_the_log_beside_a_server_and_without_one(
     assert AUDIT_FILE in missing.err
     forged = 'one\n{"seq": 2, "what": "forged"}\u2028\u0085\x1b[2J'
     server = start_server()
-    with httpx.Client(base_url=server.url, trust_env=False, timeout=PATIENCE) as client:
+    with httpx.Client(base_url=server.url, trust_env=False, timeout=TIMEOUT_SECONDS) as client:
         client.post("/api/keys", json={"name": forged, "scopes": ["chat"]})
         client.delete(f"/api/keys/{quote(forged, safe='')}")
-        beside = apex("audit", "export").out
+        exported_beside_server = apex("audit", "export").out
     assert server.stop() == 0
     files = sorted(path.name for path in data_dir.glob("audit*"))
     exported = apex("audit", "export")
-    assert (exported.code, exported.out) == (0, beside)
-    assert beside.isascii()
-    rows = [json.loads(line) for line in beside.splitlines()]
+    assert (exported.code, exported.out) == (0, exported_beside_server)
+    assert exported_beside_server.isascii()
+    rows = [json.loads(line) for line in exported_beside_server.splitlines()]
     assert [(row["seq"], row["what"]) for row in rows] == [(1, "keys.create"), (2, "keys.revoke")]
     assert rows[1]["target"] == forged
     assert rows[1]["prev"] == rows[0]["hash"]
@@ -147,47 +149,47 @@ def test_the_command_line_exports_the_log_beside_a_server_and_without_one(
     assert apex("audit", "export").code == 1
 
 
-def test_an_act_that_cannot_be_written_down_is_not_done(open_server: Server) -> None:
+def test_a_change_that_cannot_be_logged_is_refused(open_server: Server) -> None:
     log = open_server.data_dir / AUDIT_FILE
-    kept = log.with_suffix(".kept")
-    with httpx.Client(base_url=open_server.url, trust_env=False, timeout=PATIENCE) as client:
+    renamed_log = log.with_suffix(".kept")
+    with httpx.Client(base_url=open_server.url, trust_env=False, timeout=TIMEOUT_SECONDS) as client:
         client.post("/api/skills", content=skill_zip("stays"), headers=ZIP).raise_for_status()
-        log.rename(kept)
+        log.rename(renamed_log)
         log.mkdir()  # a folder cannot be written, not even by root
         refused = client.delete("/api/skills/stays")
-        assert shape(refused) == (507, "ServerError", "STORAGE_FULL")
+        assert error_of(refused) == (507, "ServerError", "STORAGE_FULL")
         assert "nothing was changed" in refused.json()["message"]
         assert "audit log" in refused.json()["message"]
-        assert shape(client.post("/api/skills/reindex")) == (507, "ServerError", "STORAGE_FULL")
-        assert client.get("/api/skills/stays").status_code == 200, "nothing was changed, and reading goes on"
+        assert error_of(client.post("/api/skills/reindex")) == (507, "ServerError", "STORAGE_FULL")
+        assert client.get("/api/skills/stays").status_code == 200, "nothing was changed, and reading still works"
         log.rmdir()
-        kept.rename(log)
+        renamed_log.rename(log)
         assert client.delete("/api/skills/stays").status_code == 200
         assert client.get("/api/audit/verify").json()["intact"]
     assert [row["what"] for row in exported(log)][-2:] == ["skills.install", "skills.uninstall"]
 
 
 # ------------------------------------------------------------------------------------------------------- rates
-def test_too_many_requests_are_refused_until_a_moment_later(start_server: StartServer, apex: Apex) -> None:
+def test_requests_above_the_rate_limit_are_refused_until_retry_after(start_server: StartServer, apex: Apex) -> None:
     keys = [apex("keys", "create", "--name", "x", "--scope", "chat,read", "--json").json["key"] for _ in range(2)]
     server = start_server(APEX_RATE_LIMIT=str(RATE_LIMIT), APEX_API_KEYS_REQUIRED="true")
     with httpx.Client(base_url=server.url, timeout=60, trust_env=False) as client:
         headers = {"x-api-key": keys[0]}
-        while (answer := client.get("/api/config", headers=headers)).status_code == 200:
+        while (response := client.get("/api/config", headers=headers)).status_code == 200:
             pass
-        assert shape(answer) == (429, "RequestError", "RATE_LIMITED")
-        wait = int(answer.headers["retry-after"])
+        assert error_of(response) == (429, "RequestError", "RATE_LIMITED")
+        wait = int(response.headers["retry-after"])
         assert 1 <= wait <= 60 / RATE_LIMIT + 1
-        inside = client.get("/v1/models", headers=headers)
-        assert (inside.status_code, inside.json()["error"]["code"]) == (429, "rate_limit_exceeded")
-        assert inside.headers["retry-after"]
-        assert client.get("/api/config", headers={"x-api-key": keys[1]}).status_code == 200, "another key is not meant"
+        openai_response = client.get("/v1/models", headers=headers)
+        assert (openai_response.status_code, openai_response.json()["error"]["code"]) == (429, "rate_limit_exceeded")
+        assert openai_response.headers["retry-after"]
+        assert client.get("/api/config", headers={"x-api-key": keys[1]}).status_code == 200, "the limit is per key"
         assert client.get("/healthz", headers=headers).status_code == 200
         time.sleep(wait)
         assert client.get("/api/config", headers=headers).status_code == 200
 
 
-def test_a_bucket_fills_by_itself_and_never_beyond_its_size() -> None:
+def test_a_rate_limit_bucket_refills_up_to_its_size() -> None:
     now = [0.0]
     limit = RateLimit(60, clock=lambda: now[0])
     assert [limit.take("a") for _ in range(62)] == [0] * 60 + [1, 1]
@@ -203,18 +205,18 @@ def test_a_bucket_fills_by_itself_and_never_beyond_its_size() -> None:
 # ------------------------------------------------------------------------------------------------------- bodies
 @pytest.mark.parametrize("path", ["/api/tools/calculate/execute", "/v1/chat/completions"])
 def test_json_deeper_than_64_is_refused_before_it_is_parsed(open_server: Server, path: str) -> None:
-    with httpx.Client(base_url=open_server.url, trust_env=False, timeout=PATIENCE) as client:
+    with httpx.Client(base_url=open_server.url, trust_env=False, timeout=TIMEOUT_SECONDS) as client:
 
-        def sent(body: bytes) -> httpx.Response:
+        def post(body: bytes) -> httpx.Response:
             return client.post(path, content=body, headers={"content-type": "application/json"})
 
         refused = 400 if path.startswith("/v1") else 422
         for body in (DEEP, b"[" * 1_000_000, b'{"a":' * 200_000, json.dumps({"input": {}}).encode("utf-16")):
-            answer = sent(body)
-            assert answer.status_code == refused, body[:20]
-            told = answer.json().get("error", answer.json())
-            assert any(word in told["message"] for word in ("deeper", "values", "UTF-8"))
-        assert "deep" not in sent(DEEP.replace(b"[[", b"[", 1).replace(b"]]", b"]", 1)).text
+            response = post(body)
+            assert response.status_code == refused, body[:20]
+            error = response.json().get("error", response.json())
+            assert any(word in error["message"] for word in ("deeper", "values", "UTF-8"))
+        assert "deep" not in post(DEEP.replace(b"[[", b"[", 1).replace(b"]]", b"]", 1)).text
         in_text = json.dumps({"input": {"expression": '"\\' + "[{" * 500 + '\\"'}}).encode()
-        assert "deep" not in sent(in_text).text
+        assert "deep" not in post(in_text).text
         assert client.get("/healthz").status_code == 200
