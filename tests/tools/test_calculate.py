@@ -72,10 +72,10 @@ async def test_a_comparison_is_true_or_false(expression: str, result: bool) -> N
     assert answer.output == str(result).lower()
 
 
-@pytest.mark.parametrize("given", [None, 5, 1.5, True, ["1+1"], {"a": 1}, b"1+1"])
-async def test_an_expression_is_text(given: Any) -> None:
+@pytest.mark.parametrize("expression", [None, 5, 1.5, True, ["1+1"], {"a": 1}, b"1+1"])
+async def test_an_expression_is_text(expression: Any) -> None:
     with pytest.raises(InvalidInputError, match="expression"):
-        await _call(given)
+        await _call(expression)
 
 
 async def test_an_unknown_field_is_rejected() -> None:

@@ -308,11 +308,11 @@ EXPONENT = f"exponent of a number is at most {MAX_EXPONENT}"
 FACTORIAL = f"a factorial is taken of 0 to {MAX_FACTORIAL}"
 CHOICE = "the arguments are 0 to 10,000"
 LARGE = "the number is too large"
-UNREAL = "has no real result"
+NOT_REAL = "has no real result"
 ZERO = "division by zero"
 WHOLE = "takes whole numbers only"
 UNKNOWN = "is not known"
-STRANGE = "is not understood"
+NOT_UNDERSTOOD = "is not understood"
 
 
 def _each(reason: str, *expressions: str) -> list[tuple[str, str]]:
@@ -342,14 +342,14 @@ HOSTILE = [
     *_each("the angle is too large", "sin(10^300)"),
     *_each(LARGE, "exp(1000)", "sinh(10^6)", "pi^10000", "pi * 10^400", "exp(700) * exp(700)", "exp(700) / exp(-700)"),
     *_each(LARGE, "3^(10^300 + 1/3)"),
-    *_each(UNREAL, "sqrt(-1)", "√-4", "(-1)^0.5", "(-pi)^pi", "ln(0)", "log(-1/2)", "asin(2)", "tan(pi/2)"),
+    *_each(NOT_REAL, "sqrt(-1)", "√-4", "(-1)^0.5", "(-pi)^pi", "ln(0)", "log(-1/2)", "asin(2)", "tan(pi/2)"),
     *_each("base of a logarithm cannot be 1", "log(2, 1)"),
     *_each(ZERO, "1/0", "1 // 0", "1 % (1-1)", "0^-1", "1/sin(pi)", "pi/0"),
     *_each(UNKNOWN, "__import__", "__import__(1)", "eval(1)", "exec(open(1))", "lambda", "os", "inf", "nan", "True"),
     *_each(UNKNOWN, "x = 5", "1 if 1 else 2", "a" * 1000, "1j"),
-    *_each(STRANGE, "().__class__", "(1).real", "1.real", "5.sqrt(4)", "pi.__class__"),
-    *_each(STRANGE, "__import__('os').system('id')", "lambda: 1", "'a' * 9", '"a"', "`id`", "[1, 2]", "{1: 2}"),
-    *_each(STRANGE, "1; 2", "1\\2", "$HOME", "1 & 2", "1 | 2", "~1", "@", "1 # 2", "٣ + ٤", "½"),
+    *_each(NOT_UNDERSTOOD, "().__class__", "(1).real", "1.real", "5.sqrt(4)", "pi.__class__"),
+    *_each(NOT_UNDERSTOOD, "__import__('os').system('id')", "lambda: 1", "'a' * 9", '"a"', "`id`", "[1, 2]", "{1: 2}"),
+    *_each(NOT_UNDERSTOOD, "1; 2", "1\\2", "$HOME", "1 & 2", "1 | 2", "~1", "@", "1 # 2", "٣ + ٤", "½"),
     *_each(r"'\x00' is not understood", "1\x00"),
     *_each(r"'\x1f' is not understood", "1+1\x1f"),
     *_each(r"'\x1b' is not understood", "\x1b[31m1"),
@@ -449,8 +449,8 @@ def _leaf(numeral: str) -> Tree:
     return numeral, F(numeral)
 
 
-def _pair(parts: tuple[Tree, str, Tree]) -> Tree:
-    (left, one), sign, (right, other) = parts
+def _pair(operands: tuple[Tree, str, Tree]) -> Tree:
+    (left, one), sign, (right, other) = operands
     if other == 0 and sign in ("/", "//", "%"):
         sign = "+"
     return f"({left} {sign} {right})", F(OPERATORS[sign](one, other))
@@ -514,14 +514,14 @@ BUSY = st.recursive(
     st.sampled_from(["0", "1", "2", "0.5", "1e800", "1e-800", "9" * 50, "pi", "e", "3^2000", "500!", "1/3"]),
     lambda inner: st.one_of(
         st.tuples(inner, st.sampled_from(["+", "-", "*", "/", "//", " % ", "^", "<", "="]), inner).map(
-            lambda parts: f"({parts[0]}){parts[1]}({parts[2]})"
+            lambda operands: f"({operands[0]}){operands[1]}({operands[2]})"
         ),
-        st.tuples(st.sampled_from(NAMES), inner).map(lambda parts: f"{parts[0]}({parts[1]})"),
+        st.tuples(st.sampled_from(NAMES), inner).map(lambda operands: f"{operands[0]}({operands[1]})"),
         st.tuples(st.sampled_from(["max", "mod", "comb", "atan2", "log", "pow", "round"]), inner, inner).map(
-            lambda parts: f"{parts[0]}({parts[1]}, {parts[2]})"
+            lambda operands: f"{operands[0]}({operands[1]}, {operands[2]})"
         ),
-        inner.map(lambda part: f"({part})!"),
-        inner.map(lambda part: f"-({part})"),
+        inner.map(lambda operand: f"({operand})!"),
+        inner.map(lambda operand: f"-({operand})"),
     ),
     max_leaves=15,
 )

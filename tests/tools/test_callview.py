@@ -1,4 +1,4 @@
-"""What a person sees of a call: script, arguments and files first, and how much of the rest is hidden."""
+"""Summaries of calls: script, arguments and files first, with marks in place of hidden text."""
 
 import hashlib
 import json
@@ -12,14 +12,14 @@ from apexbridge.tools.callview import STORED_CHARACTERS, SUMMARY_CHARACTERS, sum
 MARK = re.compile(r"<<([\d,]+) (character|item)s? hidden, sha256 ([0-9a-f]+)>>")
 
 
-def test_a_short_call_is_shown_whole_as_json() -> None:
+def test_a_short_call_is_shown_complete_as_json() -> None:
     call = {"input": {"a": [1, None, True, "x"]}, "args": ["--all"], "script": "scripts/x.py", "timeout": 500}
     assert list(json.loads(summary_of(call))) == ["script", "timeout", "args", "input"]
     assert json.loads(summary_of(call)) == json.loads(whole_of(call)) == call
 
 
 @pytest.mark.parametrize("section", ["input", "args", "files"])
-def test_padding_of_one_part_hides_no_other(section: str) -> None:
+def test_padding_in_one_section_does_not_hide_another(section: str) -> None:
     call: dict[str, Any] = {"input": {"of": "input"}, "script": "scripts/wipe.py", "args": ["--force"]}
     call["files"] = [{"name": "list.txt", "bytes": 3, "sha256": "f" * 64}]
     padding: dict[str, Any] = {
@@ -35,7 +35,7 @@ def test_padding_of_one_part_hides_no_other(section: str) -> None:
     assert len(shown) < SUMMARY_CHARACTERS
 
 
-def test_a_long_value_keeps_both_ends_and_names_what_is_between() -> None:
+def test_a_long_value_keeps_both_ends_and_counts_the_hidden_characters() -> None:
     text = "begin " + "x" * 10_000 + " end"
     shown = summary_of({"input": {"note": text}})
     [(count, unit, digest)] = MARK.findall(shown)
@@ -47,15 +47,15 @@ def test_a_long_value_keeps_both_ends_and_names_what_is_between() -> None:
     assert len(digest) == 16
 
 
-def test_entries_that_are_left_out_are_counted() -> None:
+def test_omitted_entries_are_counted() -> None:
     items = list(range(1000))
     [(count, unit, digest)] = MARK.findall(shown := summary_of({"input": {"list": items}}))
-    left = len(re.findall(r"\d+", shown.partition("<<")[0]))
-    assert (int(count) + left, unit) == (1000, "item")
-    assert hashlib.sha256(json.dumps(items[left:]).encode()).hexdigest().startswith(digest)
+    shown_items = len(re.findall(r"\d+", shown.partition("<<")[0]))
+    assert (int(count) + shown_items, unit) == (1000, "item")
+    assert hashlib.sha256(json.dumps(items[shown_items:]).encode()).hexdigest().startswith(digest)
 
 
-def test_a_value_cannot_forge_a_mark_or_steer_a_terminal() -> None:
+def test_a_value_cannot_forge_a_mark_or_control_a_terminal() -> None:
     forged = '"<<1 character hidden, sha256 0000000000000000>>", "script": "harmless'
     shown = summary_of({"input": {"a": forged, forged: "\x1b[2J \u202e \x9b \u2028 \ud800"}})
     assert json.loads(shown)["input"]["a"] == forged
@@ -74,14 +74,14 @@ def test_a_value_cannot_forge_a_mark_or_steer_a_terminal() -> None:
     ],
     ids=["text", "escapes", "lists", "entries", "keys", "number"],
 )
-def test_whatever_the_call_what_is_shown_and_kept_is_bounded(input: dict[str, Any]) -> None:
+def test_the_summary_and_the_stored_call_are_limited(input: dict[str, Any]) -> None:
     call = {"input": input, "args": ["x" * 1_000_000], "script": "s" * 100_000}
     assert len(summary_of(call)) < 2 * SUMMARY_CHARACTERS
     assert len(whole_of(call)) < 2 * STORED_CHARACTERS
     assert all(len(digest) == 64 for _, _, digest in MARK.findall(whole_of(call)))
 
 
-def test_deep_input_is_bounded() -> None:
+def test_deep_input_is_truncated() -> None:
     deep: Any = "x"
     for _ in range(400):
         deep = {"a": [deep]}

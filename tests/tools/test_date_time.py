@@ -315,7 +315,7 @@ def test_zones_come_from_the_tzdata_package_if_the_system_has_none() -> None:
     assert process.stdout.strip() == "2024-07-01T00:00:00+02:00"
 
 
-# --------------------------------------------------------------------------------------------- clocks that are changed
+# ---------------------------------------------------------------------------------------------- clock changes
 @pytest.mark.parametrize(
     ("zone", "written", "taken"),
     [

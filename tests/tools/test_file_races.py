@@ -1,4 +1,4 @@
-"""Somebody swaps links for files and folders all the time, in another process; nothing outside is read or changed."""
+"""Another process keeps swapping symlinks for files and folders; nothing outside is read or changed."""
 
 import os
 import subprocess
@@ -17,9 +17,9 @@ from apexbridge.tools.builtin.files.roots import Root
 pytestmark = pytest.mark.slow
 
 ATTEMPTS = int(os.environ.get("RACE_ATTEMPTS", "5000"))
-"""`RACE_ATTEMPTS=100000` for a long look."""
+"""`RACE_ATTEMPTS=100000` for a long run."""
 INSIDE, OUTSIDE = b"inside", b"the marker from outside"
-SWAPPING = """
+SWAP_SCRIPT = """
 import ctypes, os, sys
 exchange = ctypes.CDLL(None, use_errno=True).renameat2
 one, other = (os.fsencode(path) for path in sys.argv[1:])
@@ -28,11 +28,11 @@ while True:
     if exchange(-100, one, -100, other, 2):
         sys.exit(os.strerror(ctypes.get_errno()))
 """
-"""Swaps two names in one step, so that the link and what it stands for are each there half of the time."""
+"""Swaps two names atomically: each of them is the symlink half of the time."""
 
 
-class Ground:
-    """A workspace with a file that is swapped for a link to one outside, and a folder likewise."""
+class RacingWorkspace:
+    """A workspace with a file and a folder that are swapped for symlinks to the outside."""
 
     def __init__(self, folder: Path, opener: Opener) -> None:
         self.workspace = folder / "workspace"
@@ -45,13 +45,13 @@ class Ground:
             (self.outside / path.removeprefix("folder/")).write_bytes(OUTSIDE)
         (self.workspace / "aside").symlink_to("../outside/file")
         (self.workspace / "asides").symlink_to(self.outside)
-        # A link that climbs back up makes the kernel notice renames, and ask to be tried again.
+        # With `..` in a symlink, the kernel notices renames and fails with EAGAIN.
         (self.workspace / "around").symlink_to("folder/../folder/below/../file")
 
     @contextmanager
     def swapping(self, one: str, other: str) -> Iterator[None]:
         paths = [str(self.workspace / one), str(self.workspace / other)]
-        with subprocess.Popen([sys.executable, "-c", SWAPPING, *paths], stdout=subprocess.PIPE) as process:
+        with subprocess.Popen([sys.executable, "-c", SWAP_SCRIPT, *paths], stdout=subprocess.PIPE) as process:
             try:
                 assert process.stdout is not None
                 assert process.stdout.readline() == b"ready\n"
@@ -60,7 +60,7 @@ class Ground:
             finally:
                 process.kill()
 
-    def untouched(self) -> bool:
+    def outside_is_unchanged(self) -> bool:
         found = {path.relative_to(self.outside): path for path in self.outside.rglob("*")}
         files = [path.read_bytes() for path in found.values() if path.is_file()]
         return sorted(map(str, found)) == ["below", "below/file", "file"] and files == [OUTSIDE, OUTSIDE]
@@ -70,83 +70,83 @@ SWAPS = [("file", "aside", ["file"]), ("folder", "asides", ["folder/file", "fold
 
 
 @pytest.fixture(params=[open_beneath, walk_beneath])
-def ground(request: pytest.FixtureRequest, tmp_path: Path) -> Ground:
-    return Ground(tmp_path, request.param)
+def racing(request: pytest.FixtureRequest, tmp_path: Path) -> RacingWorkspace:
+    return RacingWorkspace(tmp_path, request.param)
 
 
 def race(attempts: int, work: Callable[[int], bytes]) -> dict[str, int]:
-    """Do it so many times, and on until it both went well and was refused; gives how often each came out."""
-    told = {"done": 0, "refused": 0}
+    """Run the work at least this many times, until it has succeeded and been refused; count both outcomes."""
+    counts = {"done": 0, "refused": 0}
     number = 0
-    while number < attempts or (0 in told.values() and number < 100 * attempts):
+    while number < attempts or (0 in counts.values() and number < 100 * attempts):
         try:
             assert work(number) == INSIDE
-            told["done"] += 1
+            counts["done"] += 1
         except ApexBridgeError:
-            told["refused"] += 1
+            counts["refused"] += 1
         number += 1
-    return told
+    return counts
 
 
-def reads(ground: Ground, one: str, other: str, paths: list[str], attempts: int = ATTEMPTS) -> dict[str, int]:
+def reads(racing: RacingWorkspace, one: str, other: str, paths: list[str], attempts: int = ATTEMPTS) -> dict[str, int]:
     def read(number: int) -> bytes:
-        with ground.root.open_file(read_path(paths[number % len(paths)])) as file:
+        with racing.root.open_file(read_path(paths[number % len(paths)])) as file:
             return file.read()
 
-    with ground.swapping(one, other):
+    with racing.swapping(one, other):
         return race(attempts, read)
 
 
-def writes(ground: Ground, one: str, other: str, paths: list[str], attempts: int = ATTEMPTS) -> dict[str, int]:
+def writes(racing: RacingWorkspace, one: str, other: str, paths: list[str], attempts: int = ATTEMPTS) -> dict[str, int]:
     def write(number: int) -> bytes:
         path = read_path(paths[number % len(paths)])
         if number % 2:
-            ground.root.append_to_file(path, INSIDE)
+            racing.root.append_to_file(path, INSIDE)
         else:
-            ground.root.write_file(path, INSIDE, backup=number % 1000 == 0)
+            racing.root.write_file(path, INSIDE, backup=number % 1000 == 0)
         return INSIDE
 
-    with ground.swapping(one, other):
+    with racing.swapping(one, other):
         return race(attempts, write)
 
 
 @pytest.mark.requirement("A6")
 @pytest.mark.parametrize(("one", "other", "paths"), SWAPS)
-def test_no_read_ever_gives_what_is_outside(ground: Ground, one: str, other: str, paths: list[str]) -> None:
-    told = reads(ground, one, other, paths)
-    assert min(told.values()) > 0
+def test_no_read_returns_outside_content(racing: RacingWorkspace, one: str, other: str, paths: list[str]) -> None:
+    counts = reads(racing, one, other, paths)
+    assert min(counts.values()) > 0
 
 
 @pytest.mark.requirement("A6")
-def test_no_write_ever_changes_what_is_outside(ground: Ground) -> None:
-    told = writes(ground, "folder", "asides", ["folder/file", "folder/below/file", "folder/new/file"])
-    assert min(told.values()) > 0
-    assert ground.untouched()
-    assert not list(ground.workspace.rglob(".apex-*"))
+def test_no_write_changes_outside_files(racing: RacingWorkspace) -> None:
+    counts = writes(racing, "folder", "asides", ["folder/file", "folder/below/file", "folder/new/file"])
+    assert min(counts.values()) > 0
+    assert racing.outside_is_unchanged()
+    assert not list(racing.workspace.rglob(".apex-*"))
 
 
 @pytest.mark.requirement("A6")
-def test_no_write_to_a_swapped_file_goes_through_the_link(ground: Ground) -> None:
-    with ground.swapping("file", "aside"):
+def test_no_write_to_a_swapped_file_follows_the_symlink(racing: RacingWorkspace) -> None:
+    with racing.swapping("file", "aside"):
         for number in range(ATTEMPTS):
             with suppress(ApexBridgeError):
                 if number % 2:
-                    ground.root.append_to_file(read_path("file"), INSIDE)
+                    racing.root.append_to_file(read_path("file"), INSIDE)
                 else:
-                    ground.root.write_file(read_path("file"), INSIDE)
-            if number % 100 == 0:  # a write puts a file where the link was; then there is nothing left to race with
-                (ground.workspace / "link").unlink(missing_ok=True)
-                (ground.workspace / "link").symlink_to("../outside/file")
-                (ground.workspace / "link").replace(ground.workspace / "aside")
-    assert ground.untouched()
+                    racing.root.write_file(read_path("file"), INSIDE)
+            if number % 100 == 0:  # a write replaces the symlink with a file: restore it
+                (racing.workspace / "link").unlink(missing_ok=True)
+                (racing.workspace / "link").symlink_to("../outside/file")
+                (racing.workspace / "link").replace(racing.workspace / "aside")
+    assert racing.outside_is_unchanged()
 
 
-def test_no_listing_shows_what_is_outside(ground: Ground) -> None:
-    (ground.outside / "telling").touch()
-    with ground.swapping("folder", "asides"):
+def test_no_listing_contains_outside_files(racing: RacingWorkspace) -> None:
+    (racing.outside / "telling").touch()
+    with racing.swapping("folder", "asides"):
         for _ in range(ATTEMPTS // 10):
             with suppress(ApexBridgeError):
-                found, _ = ground.root.list_folder(read_path("."), deep=True)
+                found, _ = racing.root.list_folder(read_path("."), deep=True)
                 assert not [entry.path for entry in found if entry.path.endswith("telling")]
-                found, _ = ground.root.list_folder(read_path("folder"), deep=True)
+                found, _ = racing.root.list_folder(read_path("folder"), deep=True)
                 assert not [entry.path for entry in found if entry.path.endswith("telling")]

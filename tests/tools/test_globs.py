@@ -1,4 +1,4 @@
-"""Globs: what they match, and that no pattern makes them slow."""
+"""Globs: their matches, and their cost for hostile patterns."""
 
 import re
 import time
@@ -29,7 +29,7 @@ from apexbridge.tools.builtin.files.listing import Glob
         ("*b", ["a\nb"], ["A\nB"]),
     ],
 )
-def test_a_glob_means_what_people_expect(pattern: str, yes: list[str], no: list[str]) -> None:
+def test_a_glob_matches_the_expected_paths(pattern: str, yes: list[str], no: list[str]) -> None:
     assert [path for path in [*yes, *no] if _matches(pattern, path)] == yes
 
 
@@ -53,7 +53,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("pattern", HOSTILE.values(), ids=HOSTILE)
 def test_a_hostile_pattern_is_not_slow(pattern: str) -> None:
-    """1,000 of the longest names, five folders deep. The bound on processor time is far above what they take."""
+    """1,000 names of maximum length, five folders deep. The limit is far above the processor time they need."""
     assert len(pattern) <= MAX_PATTERN_CHARACTERS
     glob = Glob(pattern)
     state = glob.start
@@ -65,7 +65,7 @@ def test_a_hostile_pattern_is_not_slow(pattern: str) -> None:
     assert time.process_time() - begun < 5
 
 
-def test_a_folder_in_which_nothing_can_match_ends_the_search() -> None:
+def test_a_folder_without_possible_matches_is_not_searched() -> None:
     glob = Glob("src/*.py")
     assert not glob.enter(glob.start, "docs")
     assert glob.matches(glob.enter(glob.start, "src"), "a.py")

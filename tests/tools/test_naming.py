@@ -1,4 +1,4 @@
-"""Names on the wire."""
+"""Names of tools on the wire."""
 
 import re
 
@@ -29,7 +29,7 @@ def test_ids_have_the_names_that_models_see(id: str, name: str) -> None:
     assert wire_name(id) == name
 
 
-def test_a_long_name_is_hashed_and_stays_different() -> None:
+def test_a_long_name_is_hashed_and_stays_unique() -> None:
     one, other = (wire_name(f"skill:{'x' * 63}{last}") for last in "ab")
     assert len(one) == len(other) == MAX_CHARACTERS
     assert one != other
@@ -37,7 +37,7 @@ def test_a_long_name_is_hashed_and_stays_different() -> None:
 
 
 @given(st.lists(st.from_regex(r"[A-Za-z0-9][A-Za-z0-9:._-]{0,127}", fullmatch=True), unique=True, max_size=20))
-def test_names_are_well_formed_different_and_lead_back(ids: list[str]) -> None:
+def test_names_are_valid_unique_and_reversible(ids: list[str]) -> None:
     names = WireNames(ids, taken=["client_tool"])
     seen = [names.name(id) for id in ids]
     assert len(set(seen)) == len(ids)
@@ -45,7 +45,7 @@ def test_names_are_well_formed_different_and_lead_back(ids: list[str]) -> None:
     assert [names.id(name) for name in seen] == ids
 
 
-def test_what_a_client_has_taken_is_not_taken_again() -> None:
+def test_a_name_of_a_client_tool_is_not_reused() -> None:
     names = WireNames(["calculate"], taken=["calculate"])
     assert names.name("calculate") != "calculate"
     assert names.id("calculate") is None

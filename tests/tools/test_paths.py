@@ -1,4 +1,4 @@
-"""Paths as callers write them: which are read, which are refused, and in what words."""
+"""Parsing of paths: refused paths and the messages about them."""
 
 import pytest
 
@@ -31,14 +31,14 @@ def test_absolute_paths_and_paths_upwards_are_refused(path: str) -> None:
         "b/" * 300 + "c",
     ],
 )
-def test_what_is_no_path_is_refused_with_a_reason(path: str) -> None:
+def test_an_invalid_path_is_refused_with_a_reason(path: str) -> None:
     with pytest.raises(InvalidInputError) as caught:
         read_path(path)
     caught.value.message.encode()
     assert len(caught.value.message) < 300
 
 
-def test_a_message_has_nothing_that_a_terminal_obeys() -> None:
+def test_a_message_contains_no_terminal_escapes() -> None:
     with pytest.raises(InvalidInputError) as caught:
         read_path("\x1b[31mred\\")
     assert "\x1b" not in caught.value.message

@@ -18,22 +18,22 @@ STARTS_A_PROCESS = {
 }
 
 
-class Watch:
-    """Notes what would start a process, while it is switched on; an audit hook itself cannot be taken away."""
+class ProcessMonitor:
+    """Records events that start a process while it is on. An audit hook itself cannot be removed."""
 
     def __init__(self) -> None:
         self.is_on = False
-        self.seen: list[str] = []
-        sys.addaudithook(self._heard)
+        self.events: list[str] = []
+        sys.addaudithook(self._record)
 
-    def _heard(self, event: str, arguments: tuple[Any, ...]) -> None:
+    def _record(self, event: str, arguments: tuple[Any, ...]) -> None:
         if self.is_on and event in STARTS_A_PROCESS:
-            self.seen.append(event)
+            self.events.append(event)
 
 
 @pytest.fixture(scope="module")
-def watch() -> Watch:
-    return Watch()
+def monitor() -> ProcessMonitor:
+    return ProcessMonitor()
 
 
 def start_a_process() -> None:
@@ -71,21 +71,21 @@ async def test_without_node_its_version_is_null() -> None:
     assert (await detected(None))["node"] is None
 
 
-async def test_node_is_asked_for_at_each_call() -> None:
+async def test_the_node_version_is_read_at_each_call() -> None:
     versions = iter([None, "22.4.1"])
     registry = ToolRegistry()
     registry.register(platform_detect(lambda: next(versions), own_version="1.2.3"))
     assert [(await registry.execute("platform-detect")).data["node"] for _ in range(2)] == [None, "22.4.1"]
 
 
-async def test_the_numbers_are_those_of_the_system() -> None:
+async def test_memory_and_cpus_are_those_of_the_system() -> None:
     answer = await detected()
     total = next(line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemTotal:"))
     assert answer["memoryMb"] == int(total.split()[1]) // 1024
     assert answer["cpus"] == len(os.sched_getaffinity(0))
 
 
-async def test_only_processors_that_may_be_used_are_counted() -> None:
+async def test_only_usable_processors_are_counted() -> None:
     usable = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(usable)})
     try:
@@ -110,30 +110,30 @@ async def test_the_distribution_is_a_name_and_a_version() -> None:
         ("riscv64",) * 2,
     ],
 )
-def test_a_processor_has_one_name(machine: str, name: str) -> None:
+def test_architecture_names_are_normalised(machine: str, name: str) -> None:
     assert architecture(machine) == name
 
 
-async def test_nothing_tells_whose_machine_it_is() -> None:
+async def test_the_result_does_not_identify_the_machine() -> None:
     answer = await detected()
-    told = [str(value) for key, value in answer.items() if key != "os"]
-    assert socket.gethostname() not in told
-    assert not any(path in text for path in (str(Path.cwd()), sys.prefix, sys.executable) for text in told)
+    values = [str(value) for key, value in answer.items() if key != "os"]
+    assert socket.gethostname() not in values
+    assert not any(path in text for path in (str(Path.cwd()), sys.prefix, sys.executable) for text in values)
 
 
 @pytest.mark.requirement("A1")
-async def test_a_call_starts_no_process(watch: Watch) -> None:
+async def test_a_call_starts_no_process(monitor: ProcessMonitor) -> None:
     registry = registry_with("v24.1.0")
-    watch.is_on = True
+    monitor.is_on = True
     try:
         await registry.execute("platform-detect")
-        assert watch.seen == []
+        assert monitor.events == []
         start_a_process()
-        assert watch.seen == ["os.posix_spawn"]  # it does hear
+        assert monitor.events == ["os.posix_spawn"]  # the monitor works
     finally:
-        watch.is_on = False
+        monitor.is_on = False
 
 
-async def test_fields_that_nobody_knows_are_refused() -> None:
+async def test_unknown_fields_are_refused() -> None:
     with pytest.raises(InvalidInputError):
         await registry_with(None).execute("platform-detect", {"host": True})

@@ -1,4 +1,4 @@
-"""One definition, one registry, one place that runs a call."""
+"""Tool definitions, the registry and the executor."""
 
 import asyncio
 import json
@@ -65,22 +65,22 @@ async def test_a_tool_is_defined_by_a_decorator_or_by_a_call(registry: ToolRegis
     assert (await registry.execute("double", {"n": 21})).data == {"success": True, "result": 42}
     assert (await registry.execute("echo", {"text": "ab", "times": 2})).output == "abab"
     assert echo.metadata == ToolMetadata(category="words", tags=("talk",))
-    told = {"permissions": ["net:a:1"], "timeout": 50, "dangerous": True, "confirm": "Sure?"}
-    known = tool("known", double, metadata=told).metadata
+    metadata = {"permissions": ["net:a:1"], "timeout": 50, "dangerous": True, "confirm": "Sure?"}
+    known = tool("known", double, metadata=metadata).metadata
     assert (known.permissions, known.timeout, known.dangerous, known.confirm) == (("net:a:1",), 50, True, "Sure?")
 
 
 @pytest.mark.requirement("F8")
-async def test_the_context_carries_the_call(registry: ToolRegistry) -> None:
-    seen: list[ToolContext] = []
+async def test_the_context_describes_the_call(registry: ToolRegistry) -> None:
+    contexts: list[ToolContext] = []
     progress: list[tuple[str, float | None]] = []
 
-    async def look(input: dict[str, Any], context: ToolContext) -> str:
-        seen.append(context)
+    async def record_context(input: dict[str, Any], context: ToolContext) -> str:
+        contexts.append(context)
         context.progress("half", 0.5)
         return (await context.registry.execute("echo", {"text": "inner"})).output
 
-    registry.register(tool("look", look))
+    registry.register(tool("look", record_context))
     result = await registry.execute(
         "look",
         {"a": 1},
@@ -89,7 +89,7 @@ async def test_the_context_carries_the_call(registry: ToolRegistry) -> None:
         conversation=Conversation(id="talk", caller="key-1"),
         progress=lambda message, share: progress.append((message, share)),
     )
-    (context,) = seen
+    (context,) = contexts
     assert (context.call_id, context.conversation_id, context.message_id, context.caller) == (
         "c1",
         "talk",
@@ -119,19 +119,19 @@ async def test_the_context_carries_the_call(registry: ToolRegistry) -> None:
         ({"metadata": {"timeout": "soon"}}, "timeout"),
     ],
 )
-def test_what_cannot_be_a_tool_is_refused_when_it_is_defined(fields: dict[str, Any], word: str) -> None:
-    given = {"id": "x", "description": "For a test.", "execute": lambda input, context: None, **fields}
+def test_an_invalid_tool_definition_is_refused(fields: dict[str, Any], word: str) -> None:
+    arguments = {"id": "x", "description": "For a test.", "execute": lambda input, context: None, **fields}
     with pytest.raises(InvalidInputError, match=word):
-        Tool.define(given.pop("id"), **given)
+        Tool.define(arguments.pop("id"), **arguments)
 
 
-def test_references_that_double_a_schema_again_and_again_are_refused_at_once() -> None:
+def test_references_that_grow_a_schema_exponentially_are_refused() -> None:
     levels = {f"l{n}": {"allOf": [{"$ref": f"#/$defs/l{n + 1}"}] * 2} for n in range(40)} | {"l40": {}}
     with pytest.raises(InvalidInputError, match="too large"):
         Tool.define("x", description="d", parameters={"$defs": levels, "$ref": "#/$defs/l0"}, execute=print)
 
 
-async def test_a_pattern_that_would_backtrack_for_ever_does_not(registry: ToolRegistry) -> None:
+async def test_a_pattern_does_not_backtrack_exponentially(registry: ToolRegistry) -> None:
     schema = {"properties": {"a": {"type": "string", "pattern": "^(a+)+$"}}}
     registry.register(Tool.define("match", description="d", parameters=schema, execute=lambda input, context: "ok"))
     with pytest.raises(InvalidInputError):
@@ -149,13 +149,11 @@ async def test_a_pattern_that_would_backtrack_for_ever_does_not(registry: ToolRe
         (ToolResult(output="o", data=5), 5, "o"),
     ],
 )
-async def test_whatever_a_tool_returns_becomes_a_result(
-    registry: ToolRegistry, returned: Any, data: Any, output: str
-) -> None:
-    async def give(input: dict[str, Any], context: ToolContext) -> Any:
+async def test_any_return_value_becomes_a_result(registry: ToolRegistry, returned: Any, data: Any, output: str) -> None:
+    async def return_value(input: dict[str, Any], context: ToolContext) -> Any:
         return returned
 
-    registry.register(tool("give", give))
+    registry.register(tool("give", return_value))
     result = await registry.execute("give")
     assert (result.data, result.output) == (data, output)
 
@@ -176,7 +174,7 @@ async def test_a_plain_function_runs_in_a_thread_and_an_async_one_does_not(regis
 
 # ------------------------------------------------------------------------------------------------------- registry
 @pytest.mark.requirement("F9")
-async def test_the_registry_adds_replaces_switches_and_removes(registry: ToolRegistry) -> None:
+async def test_tools_are_registered_updated_disabled_and_removed(registry: ToolRegistry) -> None:
     with pytest.raises(InvalidInputError, match="already"):
         registry.register(echo)
     registry.disable("echo")
@@ -201,7 +199,7 @@ async def test_the_registry_adds_replaces_switches_and_removes(registry: ToolReg
 
 
 @pytest.mark.requirement("F9")
-def test_the_registry_finds_by_category_tag_and_word(registry: ToolRegistry) -> None:
+def test_tools_are_found_by_category_tag_and_word(registry: ToolRegistry) -> None:
     registry.register(tool("sum", print, metadata={"category": "maths", "tags": ["Numbers"]}))
     assert [found.id for found in registry.list()] == ["echo", "sum"]
     assert [found.id for found in registry.list_by_category("maths")] == ["sum"]
@@ -231,7 +229,7 @@ async def test_the_last_hundred_calls_are_remembered(registry: ToolRegistry) -> 
     assert (state.state.status, state.state.input) == ("completed", {"text": "104"})
 
 
-async def test_history_does_not_hold_on_to_long_inputs_and_outputs(registry: ToolRegistry) -> None:
+async def test_history_truncates_long_inputs_and_outputs(registry: ToolRegistry) -> None:
     await registry.execute("echo", {"text": "x" * 1_000_000}, call_id="long")
     record = registry.get_state("long")
     assert record is not None
@@ -241,7 +239,7 @@ async def test_history_does_not_hold_on_to_long_inputs_and_outputs(registry: Too
 # --------------------------------------------------------------------------------------------------------- errors
 @pytest.mark.requirement("F9")
 @pytest.mark.requirement("F7")
-async def test_input_that_does_not_fit_is_refused_with_every_reason_and_nothing_runs(registry: ToolRegistry) -> None:
+async def test_invalid_input_is_refused_with_every_reason_and_nothing_runs(registry: ToolRegistry) -> None:
     with pytest.raises(InvalidInputError) as caught:
         await registry.execute("echo", {"times": "many"})
     assert caught.value.status == 422
@@ -250,7 +248,7 @@ async def test_input_that_does_not_fit_is_refused_with_every_reason_and_nothing_
 
 
 @pytest.mark.requirement("F9")
-async def test_errors_say_whether_trying_again_can_help(registry: ToolRegistry) -> None:
+async def test_errors_state_whether_they_are_retryable(registry: ToolRegistry) -> None:
     async def fail(input: dict[str, Any], context: ToolContext) -> None:
         raise ValueError("no luck")
 
@@ -281,7 +279,7 @@ async def test_errors_say_whether_trying_again_can_help(registry: ToolRegistry) 
     assert states["fail"].error == "no luck"
 
 
-async def test_what_a_tool_raises_is_told_with_its_name(registry: ToolRegistry) -> None:
+async def test_an_exception_of_a_tool_is_reported_with_its_name(registry: ToolRegistry) -> None:
     def fail(input: dict[str, Any], context: ToolContext) -> None:
         raise LookupError("nothing there")
 
@@ -291,7 +289,7 @@ async def test_what_a_tool_raises_is_told_with_its_name(registry: ToolRegistry) 
 
 
 @pytest.mark.requirement("F8")
-async def test_a_call_that_nobody_waits_for_is_told_so(registry: ToolRegistry) -> None:
+async def test_a_cancelled_call_is_marked_in_its_context(registry: ToolRegistry) -> None:
     begun, contexts = asyncio.Event(), []
 
     async def wait(input: dict[str, Any], context: ToolContext) -> None:
@@ -320,23 +318,23 @@ async def test_long_output_keeps_both_ends(registry: ToolRegistry) -> None:
 
 
 @pytest.mark.parametrize("is_async", [True, False])
-async def test_a_tool_that_wants_to_end_the_server_ends_its_call(registry: ToolRegistry, is_async: bool) -> None:
-    async def leave(input: dict[str, Any], context: ToolContext) -> None:
+async def test_system_exit_in_a_tool_fails_its_call_only(registry: ToolRegistry, is_async: bool) -> None:
+    async def exit_async(input: dict[str, Any], context: ToolContext) -> None:
         sys.exit(3)
 
-    def leave_too(input: dict[str, Any], context: ToolContext) -> None:
+    def exit_sync(input: dict[str, Any], context: ToolContext) -> None:
         sys.exit(3)
 
-    registry.register(tool("leave", leave if is_async else leave_too))
+    registry.register(tool("leave", exit_async if is_async else exit_sync))
     with pytest.raises(ToolExecutionError, match="SystemExit"):
         await registry.execute("leave")
 
 
-async def test_checking_an_input_never_costs_more_than_it_may(registry: ToolRegistry) -> None:
+async def test_the_cost_of_input_validation_is_limited(registry: ToolRegistry) -> None:
     schema = {"properties": {"x": {"type": "array", "items": {"anyOf": [{"const": number} for number in range(500)]}}}}
     registry.register(Tool.define("costly", description="d", parameters=schema, execute=print))
-    for items, told in ((["a"] * 1000, "not valid"), (["a"] * 100_000, "too large to be checked")):
-        with pytest.raises(InvalidInputError, match=told) as caught:
+    for items, reason in ((["a"] * 1000, "not valid"), (["a"] * 100_000, "too large to be checked")):
+        with pytest.raises(InvalidInputError, match=reason) as caught:
             await registry.execute("costly", {"x": items})
         assert len(caught.value.details["errors"]) == 1
     with pytest.raises(InvalidInputError, match="schema"):
@@ -345,7 +343,7 @@ async def test_checking_an_input_never_costs_more_than_it_may(registry: ToolRegi
 
 # ---------------------------------------------------------------------------------------------------------- state
 @pytest.mark.requirement("F10")
-def test_a_state_moves_on_and_never_back() -> None:
+def test_a_state_only_moves_forward() -> None:
     pending = ToolState(input={"a": 1})
     running = pending.run()
     completed, failed = running.complete("done"), running.fail("broken")
@@ -370,14 +368,14 @@ def test_a_state_moves_on_and_never_back() -> None:
 
 # ----------------------------------------------------------------------------------------------------------- loops
 @pytest.mark.requirement("F11")
-async def test_the_same_call_three_times_in_a_row_is_noticed_and_named(registry: ToolRegistry) -> None:
+async def test_three_identical_calls_in_a_row_return_a_notice(registry: ToolRegistry) -> None:
     conversation = Conversation(id="c")
-    given: list[dict[str, Any]] = [{"text": "x", "times": 2}, {"times": 2, "text": "x"}, {"text": "x", "times": 2}]
-    notices = [(await registry.execute("echo", input, conversation=conversation)).notices for input in given]
+    inputs: list[dict[str, Any]] = [{"text": "x", "times": 2}, {"times": 2, "text": "x"}, {"text": "x", "times": 2}]
+    notices = [(await registry.execute("echo", input, conversation=conversation)).notices for input in inputs]
     assert notices[:2] == [(), ()]
     assert "echo was called 3 times in a row" in notices[2][0]
     assert (await registry.execute("echo", {"text": "y"}, conversation=conversation)).notices == ()
-    assert (await registry.execute("echo", given[0], conversation=conversation)).notices == ()
+    assert (await registry.execute("echo", inputs[0], conversation=conversation)).notices == ()
 
 
 # ------------------------------------------------------------------------------------------------------- allowance
@@ -401,7 +399,7 @@ KNOWN = ("file-read", "file-write", "list-files", "run-skill", "vector-search", 
         (["run_skill"], {"run-skill"}),
     ],
 )
-def test_allowed_tools_are_read_generously(names: list[str], allowed: set[str]) -> None:
+def test_allowed_tools_accept_common_names(names: list[str], allowed: set[str]) -> None:
     allowance = Allowance.of("a", names, known=KNOWN)
     assert allowance is not None
     assert {id for id in KNOWN if allowance.permits(id, {})} == allowed | {"vector-search", "read-skill"}
@@ -409,7 +407,7 @@ def test_allowed_tools_are_read_generously(names: list[str], allowed: set[str]) 
 
 
 @pytest.mark.requirement("F5")
-def test_a_shell_means_this_skills_own_scripts() -> None:
+def test_bash_permits_the_scripts_of_the_skill_itself() -> None:
     allowance = Allowance.of("a", ["Bash"], known=KNOWN)
     assert allowance is not None
     assert allowance.permits("run-skill", {"name": "a", "script": "scripts/x.py"})
@@ -417,7 +415,7 @@ def test_a_shell_means_this_skills_own_scripts() -> None:
 
 
 @pytest.mark.requirement("F5")
-def test_unknown_names_warn_and_an_empty_field_limits_nothing() -> None:
+def test_unknown_names_cause_a_warning_and_an_empty_field_limits_nothing() -> None:
     allowance = Allowance.of("a", ["WebFetch", "Read"], known=KNOWN)
     assert allowance is not None
     assert allowance.warnings == ("allowed-tools of a names WebFetch, which is not a tool here",)
@@ -425,7 +423,7 @@ def test_unknown_names_warn_and_an_empty_field_limits_nothing() -> None:
 
 
 @pytest.mark.requirement("F5")
-async def test_what_is_not_allowed_is_refused_by_the_executor(registry: ToolRegistry) -> None:
+async def test_the_executor_refuses_a_tool_that_is_not_allowed(registry: ToolRegistry) -> None:
     conversation = Conversation(id="c", allowance=Allowance.of("a", ["Read"], known=["echo"]))
     with pytest.raises(PermissionDeniedError, match="echo is not among the allowed tools of a: file-read, list-files"):
         await registry.execute("echo", {"text": "x"}, conversation=conversation)

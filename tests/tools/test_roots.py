@@ -1,4 +1,4 @@
-"""The path jail over real folders: what it gives, what it refuses, with the kernel's help and without."""
+"""The path jail over real folders, with `openat2` and with the fallback that walks the path."""
 
 import errno
 import os
@@ -23,7 +23,7 @@ from apexbridge.errors import (
 from apexbridge.tools.builtin.files.listing import Glob, list_entries
 from apexbridge.tools.builtin.files.paths import read_path
 from apexbridge.tools.builtin.files.roots import Root
-from tests.tools.refusing import OPENAT2, WRITE, refusing
+from tests.tools.failing_syscall import OPENAT2, WRITE, with_failing_syscall
 
 MARKER = b"the outside"
 
@@ -70,7 +70,7 @@ def descriptors() -> int:
 
 
 # ---------------------------------------------------------------------------------------------------------- reading
-def test_odd_but_honest_names_are_paths(root: Root) -> None:
+def test_unusual_but_valid_names_are_accepted(root: Root) -> None:
     for name in ["...", "..a", "a b", "-rf", "空 文件.txt", "é" * 127, "a:b", "~", "%2e%2e", "$HOME", "a\nb"]:
         write(root, name, name.encode())
         assert read(root, f"./{name}") == name.encode()
@@ -84,7 +84,7 @@ def test_files_are_read_and_written_at_any_depth(root: Root, folder: Path) -> No
 
 
 @pytest.mark.requirement("A6")
-def test_links_that_lead_out_are_refused(root: Root, folder: Path) -> None:
+def test_symlinks_to_the_outside_are_refused(root: Root, folder: Path) -> None:
     outside = folder.parent / "outside"
     (folder / "absolute").symlink_to(outside / "secret")
     (folder / "relative").symlink_to("../outside/secret")
@@ -96,9 +96,9 @@ def test_links_that_lead_out_are_refused(root: Root, folder: Path) -> None:
     (folder / "environ").symlink_to("/proc/self/environ")
     (folder / "self").symlink_to("/proc/self/cwd")
     for path in ["absolute", "relative", "parent/secret", "deep/up/secret", "second", "round", "environ", "self/x"]:
-        for act in (read, write, append):
+        for operation in (read, write, append):
             with pytest.raises(PermissionDeniedError) as caught:
-                act(root, path)
+                operation(root, path)
             assert str(folder.parent) not in caught.value.message
     with pytest.raises(PermissionDeniedError):
         names(root, "parent")
@@ -106,7 +106,7 @@ def test_links_that_lead_out_are_refused(root: Root, folder: Path) -> None:
     assert [path.name for path in outside.iterdir()] == ["secret"]
 
 
-def test_links_that_stay_inside_are_followed_by_the_kernel_only(folder: Path) -> None:
+def test_symlinks_to_the_inside_are_followed_by_the_kernel_only(folder: Path) -> None:
     (folder / "real").mkdir(parents=True)
     (folder / "real" / "file").write_bytes(b"inside")
     (folder / "link").symlink_to("real")
@@ -120,29 +120,29 @@ def test_links_that_stay_inside_are_followed_by_the_kernel_only(folder: Path) ->
             read(walking, path)
 
 
-def test_a_link_of_the_proc_kind_is_refused_even_inside(tmp_path: Path) -> None:
+def test_a_magic_link_of_proc_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PermissionDeniedError), Root(Path("/proc/self")).open_file(read_path("cwd/x")):
         pass
     with pytest.raises(PermissionDeniedError), Root(Path("/proc/self")).open_file(read_path("exe")):
         pass
 
 
-def test_what_is_no_regular_file_is_refused_at_once(root: Root, folder: Path) -> None:
+def test_a_path_that_is_not_a_regular_file_is_refused(root: Root, folder: Path) -> None:
     os.mkfifo(folder / "pipe")
     (folder / "folder").mkdir()
     (folder / "zero").symlink_to("/dev/zero")
     (folder / "dangling").symlink_to("nowhere")
     with socket.socket(socket.AF_UNIX) as listening:
-        address = f"/proc/self/fd/{os.open(folder, os.O_RDONLY)}/socket"  # a short name for what is a long one here
+        address = f"/proc/self/fd/{os.open(folder, os.O_RDONLY)}/socket"  # the real path may be too long for an address
         listening.bind(address)
         os.close(int(address.split("/")[4]))
         for path in ["pipe", "folder", "zero", "socket"]:
-            for act in (read, write, append):
+            for operation in (read, write, append):
                 with pytest.raises(PermissionDeniedError):
-                    act(root, path)
-    for act in (write, append):
+                    operation(root, path)
+    for operation in (write, append):
         with pytest.raises(PermissionDeniedError):
-            act(root, "dangling")
+            operation(root, "dangling")
     assert not (folder / "nowhere").exists()
 
 
@@ -153,7 +153,7 @@ def test_devices_are_refused(opener: Opener) -> None:
         assert caught.value.code in ("PERMISSION_DENIED", "FILE_NOT_FOUND")
 
 
-def test_a_pipe_that_somebody_reads_is_not_written_to(root: Root, folder: Path) -> None:
+def test_a_pipe_with_a_reader_is_not_written_to(root: Root, folder: Path) -> None:
     os.mkfifo(folder / "pipe")
     reader = os.open(folder / "pipe", os.O_RDONLY | os.O_NONBLOCK)
     with pytest.raises(PermissionDeniedError):
@@ -162,7 +162,7 @@ def test_a_pipe_that_somebody_reads_is_not_written_to(root: Root, folder: Path) 
     os.close(reader)
 
 
-def test_what_is_missing_is_told_without_the_servers_path(root: Root, folder: Path) -> None:
+def test_a_missing_file_is_reported_without_the_servers_path(root: Root, folder: Path) -> None:
     (folder / "file").write_bytes(b"")
     for path in ["missing", "no/such", "file/below"]:
         with pytest.raises(RequestError) as caught:
@@ -184,7 +184,7 @@ def test_a_root_that_does_not_exist_is_empty_until_something_is_written(folder: 
     assert read(root, "a") == b"new"
 
 
-def test_a_root_may_be_removed_and_made_again(root: Root, folder: Path) -> None:
+def test_a_root_may_be_removed_and_created_again(root: Root, folder: Path) -> None:
     write(root, "a/b")
     shutil.rmtree(folder)
     assert names(root) == []
@@ -192,20 +192,20 @@ def test_a_root_may_be_removed_and_made_again(root: Root, folder: Path) -> None:
     assert read(root, "a/b") == b"again"
 
 
-def test_the_way_to_an_inner_folder_passes_no_link(folder: Path, opener: Opener) -> None:
+def test_the_path_to_an_inner_folder_follows_no_symlink(folder: Path, opener: Opener) -> None:
     (folder / "keys").mkdir(parents=True)
     (folder / "keys" / "one").symlink_to("../../outside")
     (folder / "real").mkdir()
     (folder / "keys" / "two").symlink_to("../real")
     for name in ["one", "two"]:
         root = Root(folder, inner=f"keys/{name}", opener=opener)
-        for act in (read, write, append):
+        for operation in (read, write, append):
             with pytest.raises(PermissionDeniedError):
-                act(root, "secret")
+                operation(root, "secret")
 
 
 @pytest.mark.parametrize("error", [errno.ENOSYS, errno.EPERM])
-def test_where_openat2_is_refused_the_walk_serves(folder: Path, error: int) -> None:
+def test_the_walk_is_used_if_openat2_is_refused(folder: Path, error: int) -> None:
     folder.mkdir()
     (folder / "link").symlink_to("../outside")
     (folder / "inside").symlink_to("file")
@@ -213,39 +213,39 @@ def test_where_openat2_is_refused_the_walk_serves(folder: Path, error: int) -> N
     write(root, "a/file")
 
     def work() -> bytes:
-        for path in ["link/secret", "inside"]:  # followed where the kernel answers, so this is the walk
+        for path in ["link/secret", "inside"]:  # the kernel would follow these, so the walk is used
             with pytest.raises(PermissionDeniedError):
                 read(root, path)
         return read(root, "a/file")
 
     write(root, "file")
     assert read(root, "inside") == b"new"
-    assert refusing(OPENAT2, error, work) == b"new"
+    assert with_failing_syscall(OPENAT2, error, work) == b"new"
 
 
-def test_a_rename_that_never_ends_is_told(folder: Path) -> None:
+def test_endless_renames_are_reported(folder: Path) -> None:
     folder.mkdir()
     with pytest.raises(ApexBridgeError, match="try again") as caught:
-        refusing(OPENAT2, errno.EAGAIN, lambda: read(Root(folder), "file"))
+        with_failing_syscall(OPENAT2, errno.EAGAIN, lambda: read(Root(folder), "file"))
     assert caught.value.code == "TOOL_EXECUTION_ERROR"
 
 
-def test_whatever_else_the_kernel_says_names_no_path_of_the_server(folder: Path) -> None:
+def test_other_kernel_errors_do_not_reveal_the_servers_path(folder: Path) -> None:
     folder.mkdir()
     for error in [errno.EMFILE, errno.EIO, errno.ENOMEM, errno.EACCES, errno.ESTALE]:
         with pytest.raises(ApexBridgeError) as caught:
-            refusing(OPENAT2, error, lambda: read(Root(folder), "some/file"))
+            with_failing_syscall(OPENAT2, error, lambda: read(Root(folder), "some/file"))
         assert "some/file" in caught.value.message
         assert str(folder) not in caught.value.message
 
 
-def test_the_walk_never_goes_upwards_by_itself(folder: Path) -> None:
+def test_the_openers_never_go_upwards(folder: Path) -> None:
     folder.mkdir()
-    place = os.open(folder, os.O_RDONLY)
+    descriptor = os.open(folder, os.O_RDONLY)
     for opener in (open_beneath, walk_beneath):
         with pytest.raises(OSError, match="cross-device"):
-            opener(place, "../outside/secret", OPEN_FILE)
-    os.close(place)
+            opener(descriptor, "../outside/secret", OPEN_FILE)
+    os.close(descriptor)
 
 
 def test_no_descriptor_is_left_open(root: Root, folder: Path) -> None:
@@ -254,9 +254,9 @@ def test_no_descriptor_is_left_open(root: Root, folder: Path) -> None:
     write(root, "a/b/c", backup=True)
     before = descriptors()
     for path in ["a/b/c", "a/b", "out/secret", "missing", "pipe", "a/b/c/d"]:
-        for act in (read, write, append):
+        for operation in (read, write, append):
             with suppress(ApexBridgeError):
-                act(root, path)
+                operation(root, path)
     names(root, deep=True)
     assert descriptors() == before
 
@@ -271,7 +271,7 @@ def test_a_replaced_file_keeps_its_mode_and_a_new_one_is_private(root: Root, fol
     assert modes == [0o750, 0o600]
 
 
-def test_a_reader_keeps_what_it_opened_while_the_file_is_replaced(root: Root, folder: Path) -> None:
+def test_an_open_file_keeps_its_content_while_it_is_replaced(root: Root, folder: Path) -> None:
     write(root, "file", b"old")
     os.link(folder / "file", folder.parent / "second")
     with root.open_file(read_path("file")) as opened:
@@ -281,12 +281,12 @@ def test_a_reader_keeps_what_it_opened_while_the_file_is_replaced(root: Root, fo
     assert names(root) == ["file"]
 
 
-def test_a_read_only_file_is_left_alone(root: Root, folder: Path) -> None:
+def test_a_read_only_file_is_not_changed(root: Root, folder: Path) -> None:
     (folder / "kept").write_bytes(b"kept")
     (folder / "kept").chmod(0o444)
-    for act in (write, append):
+    for operation in (write, append):
         with pytest.raises(PermissionDeniedError, match="read-only"):
-            act(root, "kept")
+            operation(root, "kept")
     assert (folder / "kept").read_bytes() == b"kept"
 
 
@@ -300,7 +300,7 @@ def test_backups_never_overwrite_one_another(root: Root, folder: Path) -> None:
     assert (folder.parent / "outside" / "secret").read_bytes() == MARKER
 
 
-def test_a_name_too_long_for_a_backup_leaves_everything_as_it_was(root: Root) -> None:
+def test_a_name_too_long_for_a_backup_changes_nothing(root: Root) -> None:
     name = "x" * 254
     write(root, name, b"old")
     with pytest.raises(InvalidInputError):
@@ -308,7 +308,7 @@ def test_a_name_too_long_for_a_backup_leaves_everything_as_it_was(root: Root) ->
     assert (names(root), read(root, name)) == ([name], b"old")
 
 
-def test_appending_does_not_reach_a_second_name_outside(root: Root, folder: Path) -> None:
+def test_appending_to_a_hard_link_is_refused(root: Root, folder: Path) -> None:
     os.link(folder.parent / "outside" / "secret", folder / "hard")
     with pytest.raises(PermissionDeniedError, match="hard link"):
         append(root, "hard")
@@ -316,7 +316,7 @@ def test_appending_does_not_reach_a_second_name_outside(root: Root, folder: Path
     assert (folder.parent / "outside" / "secret").read_bytes() == MARKER
 
 
-def test_a_file_where_a_folder_is_needed_is_told(root: Root) -> None:
+def test_a_file_in_place_of_a_folder_is_reported(root: Root) -> None:
     write(root, "file")
     with pytest.raises(PermissionDeniedError, match="folder"):
         write(root, "file/below")
@@ -325,21 +325,21 @@ def test_a_file_where_a_folder_is_needed_is_told(root: Root) -> None:
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT, errno.EROFS])
-@pytest.mark.parametrize("act", [write, append])
-def test_a_full_disk_changes_nothing(root: Root, act: Callable[..., object], error: int) -> None:
+@pytest.mark.parametrize("operation", [write, append])
+def test_a_full_disk_changes_nothing(root: Root, operation: Callable[..., object], error: int) -> None:
     write(root, "file", b"old")
     for path in ["file", "other"]:
         with pytest.raises(ServerError) as caught:
-            refusing(WRITE, error, partial(act, root, path))
+            with_failing_syscall(WRITE, error, partial(operation, root, path))
         assert (caught.value.code, caught.value.status) == ("STORAGE_FULL", 507)
     with pytest.raises(ServerError):
-        refusing(WRITE, error, lambda: act(root, "file", backup=True))
+        with_failing_syscall(WRITE, error, lambda: operation(root, "file", backup=True))
     assert read(root, "file") == b"old"
     assert names(root) == ["file"]
 
 
 # ---------------------------------------------------------------------------------------------------------- listing
-def test_a_listing_is_sorted_typed_and_follows_nothing(root: Root, folder: Path) -> None:
+def test_a_listing_is_sorted_and_typed_and_follows_no_symlinks(root: Root, folder: Path) -> None:
     for name in ["b.txt", "a/z", "a/y/x"]:
         write(root, name, b"12345")
     (folder / "link").symlink_to("../outside")
@@ -347,43 +347,43 @@ def test_a_listing_is_sorted_typed_and_follows_nothing(root: Root, folder: Path)
     os.mkfifo(folder / "pipe")
     os.utime(folder / "b.txt", (0, 86400))
     found, is_cut = root.list_folder(read_path("."))
-    told = [(entry.path, entry.type, entry.size) for entry in found]
-    assert told == [("a", "folder", 0), ("b.txt", "file", 5), ("link", "link", 0), ("pipe", "other", 0)]
+    rows = [(entry.path, entry.type, entry.size) for entry in found]
+    assert rows == [("a", "folder", 0), ("b.txt", "file", 5), ("link", "link", 0), ("pipe", "other", 0)]
     assert (found[1].modified.isoformat(), is_cut) == ("1970-01-02T00:00:00+00:00", False)
     assert names(root, deep=True) == ["a", "a/back", "a/y", "a/y/x", "a/z", "b.txt", "link", "pipe"]
     assert names(root, "a", deep=True) == ["back", "y", "y/x", "z"]
     assert names(root, pattern="**/?", deep=True) == ["a", "a/y", "a/y/x", "a/z"]
 
 
-def test_a_listing_looks_at_so_many_and_says_that_there_is_more(folder: Path) -> None:
+def test_a_listing_is_limited_and_reports_more_entries(folder: Path) -> None:
     folder.mkdir()
     for number in range(101):
         (folder / f"{number}").touch()
-    place = os.open(folder, os.O_RDONLY)
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        found, is_cut = list_entries(place, open_beneath, most=100)
+        found, is_cut = list_entries(descriptor, open_beneath, most=100)
         assert (len(found), is_cut) == (100, True)
         (folder / "0").unlink()
-        found, is_cut = list_entries(place, open_beneath, most=100)
+        found, is_cut = list_entries(descriptor, open_beneath, most=100)
         assert (len(found), is_cut) == (100, False)
     finally:
-        os.close(place)
+        os.close(descriptor)
 
 
-def test_a_very_deep_folder_is_listed_as_far_as_a_path_reaches(root: Root, folder: Path) -> None:
-    place = os.open(folder, os.O_RDONLY)
+def test_a_very_deep_folder_is_listed_up_to_the_maximum_path_length(root: Root, folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
     for _ in range(30):
-        os.mkdir("d" * 200, dir_fd=place)
-        deeper = os.open("d" * 200, os.O_RDONLY, dir_fd=place)
-        os.close(place)
-        place = deeper
-    os.close(place)
+        os.mkdir("d" * 200, dir_fd=descriptor)
+        deeper = os.open("d" * 200, os.O_RDONLY, dir_fd=descriptor)
+        os.close(descriptor)
+        descriptor = deeper
+    os.close(descriptor)
     before = descriptors()
     assert len(names(root, deep=True)) >= 20
     assert descriptors() == before
 
 
-def test_odd_names_and_odd_times_can_be_sent(root: Root, folder: Path) -> None:
+def test_unusual_names_and_times_can_be_serialised(root: Root, folder: Path) -> None:
     (folder / os.fsdecode(b"\xff\xfe.txt")).touch()
     (folder / "future").touch()
     os.utime(folder / "future", (0, 2**33))
@@ -394,7 +394,7 @@ def test_odd_names_and_odd_times_can_be_sent(root: Root, folder: Path) -> None:
         assert entry.modified.isoformat()
 
 
-def test_a_file_is_no_folder_to_list(root: Root) -> None:
+def test_a_file_cannot_be_listed(root: Root) -> None:
     write(root, "file")
     with pytest.raises(InvalidInputError, match="not a folder"):
         names(root, "file")

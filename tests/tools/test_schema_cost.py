@@ -1,4 +1,4 @@
-"""Schemas of skills: a check against one costs no more than its size times that of the input."""
+"""Schemas of skills: the cost of a check is at most the size of the schema times that of the input."""
 
 import json
 from typing import Any
@@ -13,13 +13,13 @@ OBJECT = {"type": "object"}
 
 
 def doubling(prefix: str) -> dict[str, Any]:
-    """Definitions of which each refers to the next one twice."""
+    """Definitions, each of which refers to the next one twice."""
     levels = {f"d{n}": {"allOf": [{"$ref": f"{prefix}d{n + 1}"}] * 2} for n in range(LEVELS)}
     return {**levels, f"d{LEVELS}": OBJECT}
 
 
 def evaluating(keyword: str) -> dict[str, Any]:
-    """Definitions of which each has to find out what the next ones have evaluated."""
+    """Definitions, each of which depends on what the next ones evaluated."""
     levels = {
         f"d{n}": {"oneOf": [{"$ref": f"#/$defs/d{n + 1}"}, {"required": ["q"]}], keyword: {"type": "number"}}
         for n in range(20)
@@ -67,7 +67,7 @@ def evaluating(keyword: str) -> dict[str, Any]:
         "a huge index",
     ],
 )
-def test_a_schema_whose_cost_has_no_bound_is_refused(schema: dict[str, Any]) -> None:
+def test_a_schema_with_unbounded_cost_is_refused(schema: dict[str, Any]) -> None:
     with pytest.raises(InvalidSchemaError):
         SchemaParameters(schema)
 
@@ -93,7 +93,7 @@ def test_a_schema_whose_cost_has_no_bound_is_refused(schema: dict[str, Any]) -> 
     ],
     ids=["names", "a name like a keyword", "an address", "an encoded name", "a list", "a default", "an enum"],
 )
-def test_ordinary_schemas_are_taken(schema: dict[str, Any], good: dict[str, Any], bad: dict[str, Any]) -> None:
+def test_ordinary_schemas_are_accepted(schema: dict[str, Any], good: dict[str, Any], bad: dict[str, Any]) -> None:
     parameters = SchemaParameters(schema)
     assert parameters.read(good)[1] == []
     assert parameters.read(bad)[1] != []
@@ -102,7 +102,7 @@ def test_ordinary_schemas_are_taken(schema: dict[str, Any], good: dict[str, Any]
 
 
 @pytest.mark.parametrize(
-    ("schema", "given"),
+    ("schema", "value"),
     [
         ({"properties": {"a": {"pattern": "^(?:a|b)*a(?:a|b){100}$"}}}, {"a": ["ab" * 2_000] * 100}),
         ({"patternProperties": {"^(?:a|b)*a(?:a|b){100}$": {}}}, {"ab" * 2_000 + str(n): 1 for n in range(100)}),
@@ -112,12 +112,12 @@ def test_ordinary_schemas_are_taken(schema: dict[str, Any], good: dict[str, Any]
     ],
     ids=["a pattern", "patterns of names", "unique items", "unique items again and again", "multiples"],
 )
-def test_an_input_that_would_take_too_long_to_check_is_refused(schema: dict[str, Any], given: dict[str, Any]) -> None:
-    (problem,) = SchemaParameters(schema).read(given)[1]
+def test_an_input_that_is_too_expensive_to_check_is_refused(schema: dict[str, Any], value: dict[str, Any]) -> None:
+    (problem,) = SchemaParameters(schema).read(value)[1]
     assert "too large to be checked" in problem.message
 
 
-def test_patterns_hold_for_texts_of_bounded_length() -> None:
+def test_patterns_apply_to_texts_of_limited_length() -> None:
     parameters = SchemaParameters(
         {
             "properties": {

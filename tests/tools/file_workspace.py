@@ -1,4 +1,4 @@
-"""A workspace with the three file tools, called as models and programs call them."""
+"""A workspace with the three file tools, called through a registry."""
 
 from pathlib import Path
 from typing import Any
@@ -10,8 +10,8 @@ from apexbridge.tools.registry import ToolRegistry
 from apexbridge.tools.tool import ToolResult
 
 
-class Desk:
-    """A workspace with its three tools."""
+class FileWorkspace:
+    """A workspace with the three file tools."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "workspace"

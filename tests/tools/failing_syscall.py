@@ -1,4 +1,4 @@
-"""A kernel that refuses one system call, to one thread: what a full disk or a strict container answers."""
+"""Make one system call fail in one thread, as on a full disk or in a strict container."""
 
 import platform
 import struct
@@ -11,23 +11,23 @@ from apexbridge.sandbox.launcher import syscalls
 OPENAT2 = 437
 WRITE = {"x86_64": 1, "aarch64": 64}[platform.machine()]
 _LOAD, _EQUAL, _RETURN = 0x20, 0x15, 0x06
-_ANSWER, _ALLOW = 0x0005_0000, 0x7FFF_0000
+_FAIL, _ALLOW = 0x0005_0000, 0x7FFF_0000
 
-Given = TypeVar("Given")
+Result = TypeVar("Result")
 
 
-def refusing(number: int, error: int, work: Callable[[], Given]) -> Given:
-    """Do the work in a thread to which the kernel answers a call of that number with that error."""
-    instructions = [(_LOAD, 0, 0, 0), (_EQUAL, 0, 1, number), (_RETURN, 0, 0, _ANSWER | error), (_RETURN, 0, 0, _ALLOW)]
+def with_failing_syscall(number: int, error: int, work: Callable[[], Result]) -> Result:
+    """Run the work in a thread in which the system call of this number fails with this error."""
+    instructions = [(_LOAD, 0, 0, 0), (_EQUAL, 0, 1, number), (_RETURN, 0, 0, _FAIL | error), (_RETURN, 0, 0, _ALLOW)]
     program = b"".join(struct.pack("<HBBI", *instruction) for instruction in instructions)
-    given: list[Given] = []
+    results: list[Result] = []
     raised: list[BaseException] = []
 
     def run() -> None:
         syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)
         syscalls.install_seccomp_filter(program)
         try:
-            given.append(work())
+            results.append(work())
         except BaseException as error:
             raised.append(error)
 
@@ -36,4 +36,4 @@ def refusing(number: int, error: int, work: Callable[[], Given]) -> Given:
     thread.join()
     if raised:
         raise raised[0]
-    return given[0]
+    return results[0]
