@@ -61,7 +61,7 @@ class Server:
 
     process: subprocess.Popen[str]
     url: str
-    greeting: str
+    startup_output: str
     data_dir: Path
 
     def stop(self, number: int = signal.SIGTERM) -> int:
@@ -88,17 +88,17 @@ def servers(data_dir: Path) -> Iterator[StartServer]:
         )
         started.append(process)
         assert process.stderr is not None
-        greeting = ""
+        startup_output = ""
         watchdog = threading.Timer(START_SECONDS, process.kill)
         watchdog.start()
         for line in process.stderr:
-            greeting += line
+            startup_output += line
             if "Ctrl-C" in line:
                 break
         watchdog.cancel()
-        assert "Ctrl-C" in greeting, greeting
-        url = next(word for word in greeting.split() if word.startswith("http"))
-        return Server(process, url, greeting, folder)
+        assert "Ctrl-C" in startup_output, startup_output
+        url = next(word for word in startup_output.split() if word.startswith("http"))
+        return Server(process, url, startup_output, folder)
 
     try:
         yield start

@@ -108,9 +108,8 @@ def test_a_scope_permits_its_own_routes_and_admin_permits_all(keyed_server: Keye
 async def test_every_route_except_health_checks_has_a_scope(bridge: Bridge) -> None:
     def paths(routes: Sequence[BaseRoute]) -> Iterator[tuple[str, str]]:
         for route in routes:
-            if included := getattr(
-                route, "original_router", None
-            ):  # newer versions of FastAPI do not flatten included routers
+            # Newer versions of FastAPI do not flatten included routers.
+            if included := getattr(route, "original_router", None):
                 yield from paths(included.routes)
                 continue
             assert isinstance(route, Route | Mount), f"{route} has a type that the guard does not handle"
@@ -247,9 +246,8 @@ def test_a_key_in_a_url_is_refused_and_not_logged(keyed_server: KeyedServer, pat
     assert keyed_server.request("GET", f"/api/skills?name={encoded}", "admin").status_code == 401
     keyed_server.request("GET", f"/api/skills/{key}", "chat")
     secret = key.split("_", 2)[2]
-    keyed_server.request(
-        "POST", "/api/skills/reindex", "admin"
-    ).raise_for_status()  # its row comes after the refused attempts
+    # The row of this change is written after those of the refused attempts.
+    keyed_server.request("POST", "/api/skills/reindex", "admin").raise_for_status()
     assert any("***" in row["target"] for row in keyed_server.log)
     assert all(secret.encode() not in file.read_bytes() for file in keyed_server.server.data_dir.glob(f"{AUDIT_FILE}*"))
 
@@ -287,9 +285,9 @@ def test_each_key_has_its_own_workspace_and_usage_memory(keyed_server: KeyedServ
         ran = mine.post("/api/skills/words/execute", json={"files": ["a.txt"]}).json()
         assert "a.txt" in ran["stdout"]
         assert theirs.post("/api/skills/words/execute", json={"files": ["a.txt"]}).status_code in (404, 422)
-        lesson = {"request": "sing me a lullaby", "name": "words"}
-        assert mine.post("/api/skills/remember", json=lesson).json()["remembered"]
-        search = {"query": lesson["request"], "threshold": 0}
+        example = {"request": "sing me a lullaby", "name": "words"}
+        assert mine.post("/api/skills/remember", json=example).json()["remembered"]
+        search = {"query": example["request"], "threshold": 0}
         scores = [
             next(hit["score"] for hit in client.post("/api/skills/search", json=search).json()["results"])
             for client in (mine, theirs)
@@ -412,7 +410,7 @@ def test_a_public_server_starts_with_a_key_and_requires_it(
     assert apex("serve", "--host", "0.0.0.0").code == 1
     created = apex("keys", "create", "--name", "laptop", "--scope", "read", "--json").json
     server = start_server("--host", "0.0.0.0")
-    assert "apex keys create" in server.greeting
+    assert "apex keys create" in server.startup_output
     url = server.url.replace("0.0.0.0", "127.0.0.1")
     assert httpx.get(f"{url}/api/skills", timeout=PATIENCE_SECONDS).status_code == 401
     assert (

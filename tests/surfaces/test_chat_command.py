@@ -77,21 +77,21 @@ def dangerous_skill() -> bytes:
 
 def chat_and_decide(*options: str, typed: str, expected: bytes) -> None:
     """Request a dangerous call at a terminal, and answer the approval prompt."""
-    ours, theirs = pty.openpty()
+    terminal, child_terminal = pty.openpty()
     process = subprocess.Popen(
         [*APEX, "chat", "wipe the disk clean, erase everything", *options],
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
+        stdin=child_terminal,
+        stdout=child_terminal,
+        stderr=child_terminal,
         start_new_session=True,
         preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
     )
-    os.close(theirs)
+    os.close(child_terminal)
     shown = b""
     while b"[y/N]" not in shown:
-        shown += os.read(ours, 4096)
-    os.write(ours, typed.encode())
+        shown += os.read(terminal, 4096)
+    os.write(terminal, typed.encode())
     while expected not in shown:
-        shown += os.read(ours, 4096)
+        shown += os.read(terminal, 4096)
     assert process.wait(TIMEOUT_SECONDS) == 0
-    os.close(ours)
+    os.close(terminal)

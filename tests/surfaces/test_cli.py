@@ -121,7 +121,7 @@ def test_an_export_can_be_installed_again(apex: Apex, archive: Path) -> None:
 
 
 @pytest.mark.requirement("D9")
-def test_plugins_on_the_command_line(apex: Apex, tmp_path: Path) -> None:
+def test_a_plugin_is_installed_listed_and_removed_on_the_command_line(apex: Apex, tmp_path: Path) -> None:
     (tmp_path / "p.zip").write_bytes(plugin_zip("alpha", "beta"))
     assert "my-plugin (alpha, beta)" in apex("skills", "install", tmp_path / "p.zip").err
     assert "alpha, beta" in apex("plugins", "list").out

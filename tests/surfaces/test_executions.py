@@ -142,9 +142,9 @@ def test_output_is_streamed_before_the_run_ends(client: httpx.Client) -> None:
 def test_a_client_disconnect_cancels_its_run(client: httpx.Client, server: Server) -> None:
     install(client, "waits", SLEEP)
     address = httpx.URL(server.url)
-    with socket.create_connection((address.host, address.port or 80)) as link:
+    with socket.create_connection((address.host, address.port or 80)) as connection:
         head = "POST /api/skills/waits/execute HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
-        link.sendall(f"{head}Content-Length: 2\r\n\r\n{{}}".encode())
+        connection.sendall(f"{head}Content-Length: 2\r\n\r\n{{}}".encode())
         running = wait_until(lambda: client.get("/api/executions?state=running").json()["executions"])
         wait_until_started(client, running[0]["id"])
     assert wait_until_ended(client, running[0]["id"])["result"]["errorCode"] == "CANCELLED"
@@ -278,7 +278,7 @@ def test_output_of_a_run_on_the_server_appears_on_the_terminal(
     assert completed.err.startswith("err\n")
 
 
-def test_grants_secrets_and_dependencies_on_the_command_line(
+def test_grants_secrets_and_dependencies_are_managed_on_the_command_line(
     apex: Apex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import io

@@ -271,7 +271,7 @@ async def test_files_and_exports_are_sent_as_attachments(client: httpx.AsyncClie
 
 
 @pytest.mark.requirement("D8")
-async def test_counts_and_growth(client: httpx.AsyncClient) -> None:
+async def test_statistics_and_growth_are_returned(client: httpx.AsyncClient) -> None:
     await install(client, skill_zip(tags=["git"]))
     await client.post("/api/skills/git-commit/execute", json={"input": {"x": 1}})
     statistics = (await client.get("/api/skills/stats")).json()
@@ -291,7 +291,7 @@ async def test_counts_and_growth(client: httpx.AsyncClient) -> None:
 
 
 @pytest.mark.requirement("D12")
-async def test_problems_and_reindex(client: httpx.AsyncClient, data_dir: Path) -> None:
+async def test_a_reindex_skips_and_reports_a_broken_skill(client: httpx.AsyncClient, data_dir: Path) -> None:
     write_skill(data_dir / "skills", "empty", markdown="")
     write_skill(data_dir / "skills", "fine")
     assert (await client.post("/api/skills/reindex")).json() == {"indexed": 1, "skipped": 1, "removed": 0}
@@ -303,7 +303,7 @@ async def test_problems_and_reindex(client: httpx.AsyncClient, data_dir: Path) -
 
 
 @pytest.mark.requirement("D9")
-async def test_plugins(client: httpx.AsyncClient) -> None:
+async def test_a_plugin_is_installed_listed_and_removed(client: httpx.AsyncClient) -> None:
     from tests.skills.test_plugins import plugin_zip
 
     body = (await install(client, plugin_zip("alpha", "beta"))).json()
@@ -328,7 +328,7 @@ async def test_a_direct_skill_returns_its_instructions(client: httpx.AsyncClient
 
 
 @pytest.mark.requirement("D14")
-async def test_the_configuration_over_http(client: httpx.AsyncClient) -> None:
+async def test_the_configuration_is_read_and_changed_over_http(client: httpx.AsyncClient) -> None:
     assert (await client.get("/api/config")).json()["defaultMode"] == "auto"
     changed = (await client.patch("/api/config", json={"enableDirectMode": False})).json()
     assert changed["enableDirectMode"] is False
@@ -340,7 +340,7 @@ async def test_the_configuration_over_http(client: httpx.AsyncClient) -> None:
     assert (await client.get("/api/config")).json()["defaultMode"] == "auto"
 
 
-async def test_errors_of_the_framework_have_the_same_shape(client: httpx.AsyncClient) -> None:
+async def test_errors_of_the_framework_have_the_same_fields(client: httpx.AsyncClient) -> None:
     assert error_of(await client.get("/nowhere")) == (404, "RequestError", "NOT_FOUND")
     assert error_of(await client.put("/api/skills")) == (405, "RequestError", "METHOD_NOT_ALLOWED")
 
@@ -394,7 +394,7 @@ async def test_health_readiness_and_metrics_are_served(client: httpx.AsyncClient
 
 
 @pytest.mark.requirement("H2")
-async def test_the_openapi_is_complete(client: httpx.AsyncClient) -> None:
+async def test_the_openapi_document_is_complete(client: httpx.AsyncClient) -> None:
     document = (await client.get("/openapi.json")).json()
     for path, operations in document["paths"].items():
         for method, operation in operations.items():

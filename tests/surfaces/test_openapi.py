@@ -92,9 +92,8 @@ async def test_the_document_is_valid(document: Json) -> None:
 async def test_every_route_is_documented(app: FastAPI, document: Json) -> None:
     def paths(routes: Sequence[BaseRoute]) -> Iterator[tuple[str, str]]:
         for route in routes:
-            if included := getattr(
-                route, "original_router", None
-            ):  # newer versions of FastAPI do not flatten included routers
+            # Newer versions of FastAPI do not flatten included routers.
+            if included := getattr(route, "original_router", None):
                 yield from paths(included.routes)
             elif isinstance(route, Route) and not route.path.startswith(("/docs", "/openapi.json")):
                 for method in (route.methods or set()) - {"HEAD"}:

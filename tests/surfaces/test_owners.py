@@ -196,11 +196,11 @@ def test_pending_approvals_are_hidden_from_other_keys(shared: SharedServer) -> N
         )
     package = skill_zip("risky", files={"scripts/execute.py": "print('done')"}, dangerous=True, confirm="Do it?")
     shared.request("admin", "POST", "/api/skills", content=package, headers=ZIP).raise_for_status()
-    asked = shared.request("ann", "POST", "/api/skills/risky/execute", json={})
-    approval = asked.json()["details"]["approvalId"]
+    pending = shared.request("ann", "POST", "/api/skills/risky/execute", json={})
+    approval = pending.json()["details"]["approvalId"]
     assert shared.request("admin", "POST", f"/api/approvals/{approval}", json={"approve": True}).status_code == 200
-    taken = shared.request("bob", "POST", "/api/skills/risky/execute", json={"approval": approval})
-    assert error_of(taken) == (403, "SkillError", "APPROVAL_INVALID")
+    reused = shared.request("bob", "POST", "/api/skills/risky/execute", json={"approval": approval})
+    assert error_of(reused) == (403, "SkillError", "APPROVAL_INVALID")
     assert shared.run("ann", "risky", approval=approval) in shared.visible_runs("ann")[0]
 
 

@@ -124,15 +124,15 @@ def test_a_start_restricts_the_permissions_of_its_own_files_only(start_server: S
         path.chmod(0o755 if path.is_dir() else 0o644)
     stop(start_server())
     assert accessible_to_others(data_dir) == {}
-    foreign, beside = data_dir / "notes.txt", data_dir.with_name("beside")
-    beside.mkdir(mode=0o755)
-    foreign.write_text("mine")
-    for path in (data_dir, data_dir / "runs", foreign, beside):
+    foreign_file, sibling = data_dir / "notes.txt", data_dir.with_name("beside")
+    sibling.mkdir(mode=0o755)
+    foreign_file.write_text("mine")
+    for path in (data_dir, data_dir / "runs", foreign_file, sibling):
         path.chmod(0o755)
     (data_dir / "workspace").rename(data_dir / "elsewhere")
-    (data_dir / "workspace").symlink_to(beside)
+    (data_dir / "workspace").symlink_to(sibling)
     stop(start_server())
-    modes = [path.stat().st_mode & 0o777 for path in (data_dir, data_dir / "runs", foreign, beside)]
+    modes = [path.stat().st_mode & 0o777 for path in (data_dir, data_dir / "runs", foreign_file, sibling)]
     assert modes == [0o755, 0o700, 0o755, 0o755]
 
 

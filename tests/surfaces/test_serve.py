@@ -30,7 +30,7 @@ def upload_head(size: int, *more: str) -> bytes:
 
 def test_the_first_start_installs_the_examples_and_prints_the_docs_url(start_server: StartServer) -> None:
     server = start_server("--examples", str(EXAMPLES))
-    assert "/docs" in server.greeting
+    assert "/docs" in server.startup_output
     names = {
         skill["name"] for skill in httpx.get(f"{server.url}/api/skills", timeout=PATIENCE_SECONDS).json()["skills"]
     }
@@ -160,8 +160,8 @@ def test_an_interrupted_upload_leaves_no_files(start_server: StartServer) -> Non
     before = walk(server.data_dir)
     host, port = server.url.removeprefix("http://").split(":")
     for body in (skill_zip()[:100], b""):
-        with socket.create_connection((host, int(port)), timeout=60) as link:
-            link.sendall(upload_head(5000) + body)
+        with socket.create_connection((host, int(port)), timeout=60) as connection:
+            connection.sendall(upload_head(5000) + body)
     assert httpx.get(f"{server.url}/healthz", timeout=PATIENCE_SECONDS).status_code == 200
     assert walk(server.data_dir) == before
 
@@ -182,10 +182,10 @@ def test_a_refused_large_upload_gets_a_response(start_server: StartServer) -> No
 def upload_in_progress(server: Server, size: int) -> Iterator[socket.socket]:
     """Start an upload and wait until the application asks for its body."""
     host, port = server.url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=60) as link:
-        link.sendall(upload_head(size, "Expect: 100-continue"))
-        assert b"100 Continue" in link.recv(1000)
-        yield link
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
+        connection.sendall(upload_head(size, "Expect: 100-continue"))
+        assert b"100 Continue" in connection.recv(1000)
+        yield connection
 
 
 def wait_until_connections_are_refused(server: Server) -> None:
@@ -203,11 +203,11 @@ def wait_until_connections_are_refused(server: Server) -> None:
 
 def test_a_request_in_progress_is_answered_before_shutdown(start_server: StartServer) -> None:
     server, body = start_server(), skill_zip()
-    with upload_in_progress(server, len(body)) as link:
+    with upload_in_progress(server, len(body)) as connection:
         server.process.send_signal(signal.SIGTERM)
         wait_until_connections_are_refused(server)
-        link.sendall(body)
-        response = link.recv(65536)
+        connection.sendall(body)
+        response = connection.recv(65536)
     assert b" 201 " in response.split(b"\r\n", 1)[0]
     assert server.process.wait(60) == 0
 

@@ -90,11 +90,11 @@ def monitored() -> Iterator[MonitoredServer]:
 
 def unread_request(port: int, path: str) -> socket.socket:
     """Send a request and do not read the response."""
-    link = socket.socket()
-    link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL_BUFFER)
-    link.connect(("127.0.0.1", port))
-    link.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-    return link
+    client_socket = socket.socket()
+    client_socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL_BUFFER)
+    client_socket.connect(("127.0.0.1", port))
+    client_socket.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+    return client_socket
 
 
 def test_the_write_timeout_is_the_documented_one() -> None:
@@ -114,13 +114,13 @@ def test_a_response_is_sent_at_the_speed_of_its_reader(
     monitored: MonitoredServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(protocol, "WRITE_SECONDS", TIMEOUT_SECONDS)
-    with unread_request(monitored.port, "/") as link:
+    with unread_request(monitored.port, "/") as client_socket:
         wait_until(lambda: monitored.taken >= CHUNK_BYTES)
-        link.settimeout(TIMEOUT_SECONDS)
+        client_socket.settimeout(TIMEOUT_SECONDS)
         read = 0
         while read < BODY_BYTES:
             assert monitored.taken - read <= 8 * CHUNK_BYTES
-            read += len(link.recv(65536))
+            read += len(client_socket.recv(65536))
 
 
 def test_a_connection_that_closes_does_not_wait_for_its_reader(monitored: MonitoredServer) -> None:
@@ -130,30 +130,30 @@ def test_a_connection_that_closes_does_not_wait_for_its_reader(monitored: Monito
 
 
 def test_the_number_of_open_connections_is_limited(monitored: MonitoredServer) -> None:
-    links = [
+    client_sockets = [
         socket.create_connection(("127.0.0.1", monitored.port), TIMEOUT_SECONDS) for _ in range(MAX_CONNECTIONS + 1)
     ]
     try:
-        assert is_closed(links[-1])
+        assert is_closed(client_sockets[-1])
         assert monitored.connections == MAX_CONNECTIONS
-        links[0].sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        assert links[0].recv(8) == b"HTTP/1.1"
+        client_sockets[0].sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert client_sockets[0].recv(8) == b"HTTP/1.1"
     finally:
-        for link in links:
-            link.close()
+        for client_socket in client_sockets:
+            client_socket.close()
 
 
-def is_closed(link: socket.socket) -> bool:
+def is_closed(client_socket: socket.socket) -> bool:
     try:
-        return link.recv(1) == b""
+        return client_socket.recv(1) == b""
     except ConnectionError:
         return True
 
 
 def test_pipelined_requests_on_one_connection_are_limited(monitored: MonitoredServer) -> None:
-    with socket.create_connection(("127.0.0.1", monitored.port), TIMEOUT_SECONDS) as link:
-        link.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1000)
-        while link.recv(65536):
+    with socket.create_connection(("127.0.0.1", monitored.port), TIMEOUT_SECONDS) as client_socket:
+        client_socket.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1000)
+        while client_socket.recv(65536):
             pass
     assert monitored.taken <= (protocol.MAX_PIPELINED + 1) * BODY_BYTES
 

@@ -274,8 +274,8 @@ def test_files_of_a_run_are_readable_and_usable_as_input(client: httpx.Client) -
     result = call(client, "skill:leaves").json()
     path = f"runs/{result['id']}/a.txt"
     assert call(client, "file-read", {"path": path}).json()["content"] == "left"
-    whole = call(client, "file-read", {"path": f"runs/{result['id']}/stdout"}).json()
-    assert whole["size"] == 100_001
+    stdout = call(client, "file-read", {"path": f"runs/{result['id']}/stdout"}).json()
+    assert stdout["size"] == 100_001
     assert call(client, "file-write", {"path": path, "content": "no"}).status_code == 403
     install(client, "reads", {"scripts/execute.py": "print(open('input/a.txt').read())\n"})
     again = call(client, "run-skill", {"name": "reads", "files": [path]}).json()
@@ -456,21 +456,26 @@ def test_a_dangerous_call_at_a_terminal_prompts_for_approval(
 ) -> None:
     install(client, "wipe", {"scripts/execute.py": ECHO}, dangerous=True, confirm=f"Really {typed!r}?")
     command = [*APEX, "skills", "run", "wipe", "--url", server.url]
-    ours, theirs = pty.openpty()
+    terminal, child_terminal = pty.openpty()
     process = subprocess.Popen(
-        command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True, preexec_fn=begin
+        command,
+        stdin=child_terminal,
+        stdout=child_terminal,
+        stderr=child_terminal,
+        start_new_session=True,
+        preexec_fn=begin,
     )
-    os.close(theirs)
+    os.close(child_terminal)
     try:
         shown = ""
         while "[y/N]" not in shown:
-            shown += os.read(ours, 4096).decode()
-        os.write(ours, typed.encode())
+            shown += os.read(terminal, 4096).decode()
+        os.write(terminal, typed.encode())
         assert process.wait(TIMEOUT_SECONDS) == code, shown
     finally:
         process.kill()
         process.wait()
-        os.close(ours)
+        os.close(terminal)
     assert f"Really {typed!r}?" in shown
     pending = {item["state"] for item in client.get("/api/approvals").json()}
     assert pending == ({"waiting"} if state == "waiting" else set())

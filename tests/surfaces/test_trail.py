@@ -69,10 +69,10 @@ def test_every_change_is_in_the_audit_log_before_its_response(keyed_server: Keye
         ("DELETE", "/api/plugins/none", None, "plugins.uninstall", "none"),
         ("POST", "/api/approvals/none", {"approve": True}, "approvals.decide", "none"),
     ]
-    for method, path, body, what, target in changes:
+    for method, path, body, event, target in changes:
         response = keyed_server.request(method, path, "admin", json=body)
         line = last()
-        assert (line["what"], line["target"], line["outcome"]) == (what, target, response.status_code), path
+        assert (line["what"], line["target"], line["outcome"]) == (event, target, response.status_code), path
         assert line["requestId"] == response.headers["x-request-id"]
     uninstalled = next(
         line for line in keyed_server.log if line["target"] == "noted" and line["what"] == "skills.uninstall"

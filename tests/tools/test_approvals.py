@@ -320,7 +320,7 @@ def files_with_word(folder: Path) -> list[str]:
     return [path.name for path in folder.rglob("*") if path.is_file() and WORD.encode() in path.read_bytes()]
 
 
-async def until_no_file_has_the_word(folder: Path) -> None:
+async def wait_until_no_file_has_the_word(folder: Path) -> None:
     await until(lambda: not files_with_word(folder))
 
 
@@ -329,13 +329,13 @@ async def test_a_decided_call_is_removed_from_all_files(harness: Harness, tmp_pa
     id = await harness.request_approval({"a": WORD * 1000})
     assert files_with_word(tmp_path)
     await harness.approvals.decide(id, approve=approve)
-    await until_no_file_has_the_word(tmp_path)
+    await wait_until_no_file_has_the_word(tmp_path)
 
 
 async def test_the_call_of_a_deleted_tool_is_removed_from_all_files(harness: Harness, tmp_path: Path) -> None:
     await harness.request_approval({"a": WORD})
     await harness.approvals.forget("wipe")
-    await until_no_file_has_the_word(tmp_path)
+    await wait_until_no_file_has_the_word(tmp_path)
 
 
 async def test_a_dropped_call_is_removed_from_all_files(
@@ -344,7 +344,7 @@ async def test_a_dropped_call_is_removed_from_all_files(
     monkeypatch.setattr(approvals_module, "MAX_WAITING_OF_CALLER", 1)
     await harness.request_approval({"a": WORD}, caller="key")
     await harness.request_approval({"a": "another"}, caller="key")
-    await until_no_file_has_the_word(tmp_path)
+    await wait_until_no_file_has_the_word(tmp_path)
 
 
 async def test_an_expired_call_is_hidden_and_a_sweep_removes_it_from_all_files(

@@ -41,7 +41,7 @@ ZONES = [
     "America/St_Johns",
     "+05:45",
 ]
-unhurried = settings(deadline=None)
+no_deadline = settings(deadline=None)
 zones = st.sampled_from(ZONES).map(find_zone)
 moments = st.builds(
     lambda since_1970, zone: (datetime(1970, 1, 1, tzinfo=UTC) + since_1970).astimezone(zone),
@@ -71,7 +71,7 @@ def read(value: str | float, zone: str | None = None) -> Reading:
     return read_moment(value, zone=find_zone(zone) if zone else None, now=NOW)
 
 
-# ------------------------------------------------------------------------------------------------- the tool's shape
+# ------------------------------------------------------------------------------------------------- fields and actions
 @pytest.mark.requirement("A5")
 async def test_now_is_in_utc_unless_a_zone_is_given() -> None:
     before = datetime.now(UTC)
@@ -461,7 +461,7 @@ async def test_the_week_is_that_of_iso_8601(day: str, week: str) -> None:
 
 
 # -------------------------------------------------------------------------------------------------------- properties
-@unhurried
+@no_deadline
 @given(moments)
 def test_iso_8601_is_read_as_the_same_moment(moment: datetime) -> None:
     again = read(moment.isoformat(), zone_name(moment.tzinfo)).moment
@@ -469,7 +469,7 @@ def test_iso_8601_is_read_as_the_same_moment(moment: datetime) -> None:
     assert timestamp(again) == timestamp(moment)
 
 
-@unhurried
+@no_deadline
 @given(moments.map(lambda moment: moment.astimezone(timezone(timedelta(hours=8))).replace(microsecond=0)))
 def test_other_formats_of_a_moment_are_read_as_that_moment(moment: datetime) -> None:
     formats = ["%Y/%m/%d %H:%M:%S UTC%z", "%G-W%V-%uT%H:%M:%S%z", "%Y%m%dT%H%M%S%z", "%Y年%m月%d日%H时%M分%S秒 %z"]
@@ -477,7 +477,7 @@ def test_other_formats_of_a_moment_are_read_as_that_moment(moment: datetime) -> 
         assert read(written) == Reading(moment=moment), written
 
 
-@unhurried
+@no_deadline
 @given(moments, zones)
 def test_a_conversion_keeps_the_timestamp(moment: datetime, zone: tzinfo) -> None:
     there = read(moment.isoformat(), zone_name(zone)).moment
@@ -485,7 +485,7 @@ def test_a_conversion_keeps_the_timestamp(moment: datetime, zone: tzinfo) -> Non
     assert elapsed(there, moment) == timedelta()
 
 
-@unhurried
+@no_deadline
 @given(moments, st.integers(-(10**7), 10**7), st.sampled_from(["hours", "minutes", "seconds", "ms", "小时"]))
 def test_added_hours_can_be_subtracted_again(moment: datetime, amount: int, unit: str) -> None:
     zone = moment.tzinfo or UTC
@@ -494,7 +494,7 @@ def test_added_hours_can_be_subtracted_again(moment: datetime, amount: int, unit
     assert back.isoformat() == moment.isoformat()
 
 
-@unhurried
+@no_deadline
 @given(
     moments.map(lambda moment: moment.astimezone(UTC)), st.integers(-50_000, 50_000), st.sampled_from(["days", "周"])
 )
@@ -503,7 +503,7 @@ def test_added_days_can_be_subtracted_again_without_clock_changes(moment: dateti
     assert shift(there, read_duration(f"{-amount} {unit}"), UTC)[0] == moment
 
 
-@unhurried
+@no_deadline
 @given(moments, moments, zones)
 @example(  # the later one has the earlier date there
     datetime(2001, 10, 28, 2, 30, 30, tzinfo=UTC),
@@ -518,14 +518,14 @@ def test_added_days_can_be_subtracted_again_without_clock_changes(moment: dateti
 )
 def test_the_words_of_a_comparison_lead_from_one_moment_to_the_other(a: datetime, b: datetime, zone: tzinfo) -> None:
     earlier, later = (a, b) if elapsed(a, b) >= timedelta() else (b, a)
-    apart = between(earlier, later, zone)
-    assert min(apart.months, apart.days, apart.microseconds) >= 0
-    assert apart.days <= 31
-    assert read_duration(in_words(apart)) == apart
-    assert elapsed(shift(earlier, apart, zone)[0], later) == timedelta()
+    distance = between(earlier, later, zone)
+    assert min(distance.months, distance.days, distance.microseconds) >= 0
+    assert distance.days <= 31
+    assert read_duration(in_words(distance)) == distance
+    assert elapsed(shift(earlier, distance, zone)[0], later) == timedelta()
 
 
-@unhurried
+@no_deadline
 @given(
     st.dictionaries(
         st.sampled_from(["action", "value", "zone", "to", "add", "other"]),

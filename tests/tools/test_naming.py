@@ -39,10 +39,10 @@ def test_a_long_name_is_hashed_and_stays_unique() -> None:
 @given(st.lists(st.from_regex(r"[A-Za-z0-9][A-Za-z0-9:._-]{0,127}", fullmatch=True), unique=True, max_size=20))
 def test_names_are_valid_unique_and_reversible(ids: list[str]) -> None:
     names = WireNames(ids, taken=["client_tool"])
-    seen = [names.name(id) for id in ids]
-    assert len(set(seen)) == len(ids)
-    assert all(re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name) and name != "client_tool" for name in seen)
-    assert [names.id(name) for name in seen] == ids
+    wire_names = [names.name(id) for id in ids]
+    assert len(set(wire_names)) == len(ids)
+    assert all(re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name) and name != "client_tool" for name in wire_names)
+    assert [names.id(name) for name in wire_names] == ids
 
 
 def test_a_name_of_a_client_tool_is_not_reused() -> None:

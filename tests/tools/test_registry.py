@@ -167,9 +167,9 @@ async def test_a_plain_function_runs_in_a_thread_and_an_async_one_does_not(regis
 
     registry.register(tool("here", here))
     registry.register(tool("elsewhere", elsewhere))
-    own = threading.current_thread().name
-    assert (await registry.execute("here")).output == own
-    assert (await registry.execute("elsewhere")).output != own
+    loop_thread = threading.current_thread().name
+    assert (await registry.execute("here")).output == loop_thread
+    assert (await registry.execute("elsewhere")).output != loop_thread
 
 
 # ------------------------------------------------------------------------------------------------------- registry
@@ -290,16 +290,16 @@ async def test_an_exception_of_a_tool_is_reported_with_its_name(registry: ToolRe
 
 @pytest.mark.requirement("F8")
 async def test_a_cancelled_call_is_marked_in_its_context(registry: ToolRegistry) -> None:
-    begun, contexts = asyncio.Event(), []
+    started, contexts = asyncio.Event(), []
 
     async def wait(input: dict[str, Any], context: ToolContext) -> None:
         contexts.append(context)
-        begun.set()
+        started.set()
         await anyio.sleep_forever()
 
     registry.register(tool("wait", wait))
     task = asyncio.create_task(registry.execute("wait", call_id="w"))
-    await begun.wait()
+    await started.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

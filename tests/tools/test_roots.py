@@ -346,10 +346,10 @@ def test_a_listing_is_sorted_and_typed_and_follows_no_symlinks(root: Root, folde
     (folder / "a" / "back").symlink_to("..")
     os.mkfifo(folder / "pipe")
     os.utime(folder / "b.txt", (0, 86400))
-    found, is_cut = root.list_folder(read_path("."))
+    found, is_truncated = root.list_folder(read_path("."))
     rows = [(entry.path, entry.type, entry.size) for entry in found]
     assert rows == [("a", "folder", 0), ("b.txt", "file", 5), ("link", "link", 0), ("pipe", "other", 0)]
-    assert (found[1].modified.isoformat(), is_cut) == ("1970-01-02T00:00:00+00:00", False)
+    assert (found[1].modified.isoformat(), is_truncated) == ("1970-01-02T00:00:00+00:00", False)
     assert names(root, deep=True) == ["a", "a/back", "a/y", "a/y/x", "a/z", "b.txt", "link", "pipe"]
     assert names(root, "a", deep=True) == ["back", "y", "y/x", "z"]
     assert names(root, pattern="**/?", deep=True) == ["a", "a/y", "a/y/x", "a/z"]
@@ -361,11 +361,11 @@ def test_a_listing_is_limited_and_reports_more_entries(folder: Path) -> None:
         (folder / f"{number}").touch()
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        found, is_cut = list_entries(descriptor, open_beneath, most=100)
-        assert (len(found), is_cut) == (100, True)
+        found, is_truncated = list_entries(descriptor, open_beneath, most=100)
+        assert (len(found), is_truncated) == (100, True)
         (folder / "0").unlink()
-        found, is_cut = list_entries(descriptor, open_beneath, most=100)
-        assert (len(found), is_cut) == (100, False)
+        found, is_truncated = list_entries(descriptor, open_beneath, most=100)
+        assert (len(found), is_truncated) == (100, False)
     finally:
         os.close(descriptor)
 
