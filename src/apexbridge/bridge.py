@@ -327,12 +327,12 @@ def _disk(settings: Settings, store: RunStore) -> Disk:
     def measure(caller: str) -> int:
         runs, size = store.taken_by(caller)
         size += size_on_disk(settings.workspace / KEYS / caller)
-        for folder, wanted in (
+        for folder, is_own in (
             (_runs_folder(settings), lambda name: name in runs),
             (_uploads_folder(settings), lambda name: name.endswith(f".{caller}")),
         ):
             with suppress(OSError):
-                size += sum(size_on_disk(folder / name) for name in os.listdir(folder) if wanted(name))  # noqa: PTH208
+                size += sum(size_on_disk(folder / name) for name in os.listdir(folder) if is_own(name))  # noqa: PTH208
         return size
 
     return Disk(settings.data_dir, quota_bytes=settings.key_quota_mb * MB, measure=measure)
