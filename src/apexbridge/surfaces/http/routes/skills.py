@@ -40,7 +40,7 @@ from apexbridge.surfaces.http.deps import (
 )
 from apexbridge.surfaces.http.middleware.audit_trail import note
 from apexbridge.surfaces.http.routes.executions import Accepted
-from apexbridge.surfaces.http.transport.requests import run_while_connected
+from apexbridge.surfaces.http.transport.disconnect import run_while_connected
 from apexbridge.surfaces.http.transport.responses import download, json_response, long_output, result_response
 from apexbridge.surfaces.http.transport.uploads import receive_upload
 from apexbridge.tools.conversation import Conversation
