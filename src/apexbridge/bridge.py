@@ -11,10 +11,10 @@ from typing import Literal
 
 import apexbridge
 from apexbridge._tasks import in_thread
-from apexbridge.agent.approvals import Approver
-from apexbridge.agent.react import ReActStrategy
-from apexbridge.agent.records.store import ChatRecords
+from apexbridge.agent.approver import Approver
+from apexbridge.agent.records.chat_records import ChatRecords
 from apexbridge.agent.request import ChatRequest
+from apexbridge.agent.strategy import ReActStrategy
 from apexbridge.disk import MB, Disk, size_on_disk
 from apexbridge.errors import ApexBridgeError
 from apexbridge.retrieval.embedders.embedder import Embedder, choose_embedder
@@ -30,14 +30,14 @@ from apexbridge.skills.store.catalog import Catalog
 from apexbridge.skills.store.indexer import Progress
 from apexbridge.skills.tool_backend import SkillToolBackend
 from apexbridge.skills.watcher import watch as watch_skills
-from apexbridge.storage.approvals import SqliteApprovals
+from apexbridge.storage.approval_store import SqliteApprovals
 from apexbridge.storage.audit import AUDIT_FILE, AuditLog
-from apexbridge.storage.chats import ChatStore
+from apexbridge.storage.call_statistics import CallCounts, CallStatisticsStore, CallTally
+from apexbridge.storage.chat_store import ChatStore
 from apexbridge.storage.database import Database
 from apexbridge.storage.directory import keep_private, owned, storage_faults
-from apexbridge.storage.keys import KeyStore
-from apexbridge.storage.runs import RunStore
-from apexbridge.storage.statistics import CallCounts, CallStatisticsStore, CallTally
+from apexbridge.storage.key_store import KeyStore
+from apexbridge.storage.run_store import RunStore
 from apexbridge.tools.approvals import Approvals
 from apexbridge.tools.builtin.calculator import calculate
 from apexbridge.tools.builtin.date_time import datetime_tool

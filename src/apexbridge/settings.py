@@ -15,8 +15,8 @@ from pydantic_settings import (
 )
 
 from apexbridge.agent.budget import ChatLimits
-from apexbridge.agent.react import ChatSettings
 from apexbridge.agent.records.recorder import Recording
+from apexbridge.agent.strategy import ChatSettings
 from apexbridge.errors import ServerError
 from apexbridge.llm.config import LLMSettings, ToolMode, Upstream
 from apexbridge.retrieval.config import (

@@ -13,9 +13,9 @@ from apexbridge.agent.tool_calls import suggestion
 from apexbridge.agent.tool_offer import MAX_SEARCHED_CHARACTERS, MIN_TOOL_CHARACTERS, DeferredTools
 from apexbridge.agent.tool_refusals import MAX_COMPARED, is_about_tools
 from apexbridge.llm import text_calls
-from apexbridge.llm.errors import UpstreamError
 from apexbridge.llm.text_calls import TextGate
 from apexbridge.llm.tool_modes import MAX_RESULT_CHARACTERS, Offer, request_body
+from apexbridge.llm.upstream_errors import UpstreamError
 from apexbridge.tools.builtin.skill_tools import cut, signature
 from apexbridge.tools.schema import SchemaParameters
 from tests.chat.upstream import call

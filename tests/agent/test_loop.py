@@ -10,7 +10,7 @@ from apexbridge.agent.chat_events import ChatFinished, ChatStarted, Event, Passe
 from apexbridge.agent.request import BadRequestError, read_request
 from apexbridge.agent.tool_offer import ServerTools, ToolOffer
 from apexbridge.bridge import Bridge
-from apexbridge.llm.errors import UpstreamError
+from apexbridge.llm.upstream_errors import UpstreamError
 from apexbridge.tools.tool import Tool, ToolContext, ToolResult
 from tests.chat.upstream import Step, Upstream, call, refusal
 from tests.making import skill_zip

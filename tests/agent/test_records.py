@@ -13,8 +13,8 @@ from apexbridge.agent.records.recorder import ChatRecorder
 from apexbridge.agent.request import BadRequestError, ChatRequest, read_request
 from apexbridge.bridge import Bridge
 from apexbridge.errors import ServerError
-from apexbridge.llm.errors import UpstreamError
-from apexbridge.storage.chats import ChatRow
+from apexbridge.llm.upstream_errors import UpstreamError
+from apexbridge.storage.chat_store import ChatRow
 from tests.chat.upstream import Step, Upstream, refusal
 
 REPORT = Report(turns=1, trajectory=[{"kind": "model", "name": "m", "durationMs": 1, "usage": {"prompt_tokens": 3}}])

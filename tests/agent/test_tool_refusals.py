@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from apexbridge.agent.tool_refusals import MAX_COMPARED, MAX_NODES, is_about_tools
-from apexbridge.llm.errors import UpstreamError, openai_error
+from apexbridge.llm.upstream_errors import UpstreamError, openai_error
 from tests.chat.upstream import refusal
 
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}

@@ -15,8 +15,8 @@ from apexbridge.llm import client as module
 from apexbridge.llm.client import UpstreamClient
 from apexbridge.llm.config import LLMSettings
 from apexbridge.llm.config import Upstream as Address
-from apexbridge.llm.errors import UpstreamError
 from apexbridge.llm.response import CHUNK_BYTES
+from apexbridge.llm.upstream_errors import UpstreamError
 from tests.chat.upstream import KEY, Step, Upstream, call, refusal
 from tests.waiting import until
 

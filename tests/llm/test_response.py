@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from apexbridge.llm.errors import UpstreamError
 from apexbridge.llm.response import MAX_VALUES, parsed
+from apexbridge.llm.upstream_errors import UpstreamError
 
 
 def alternatives(count: int) -> list[dict[str, Any]]:

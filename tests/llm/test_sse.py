@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from apexbridge.llm import response
-from apexbridge.llm.errors import UpstreamError
 from apexbridge.llm.response import EventLines
+from apexbridge.llm.upstream_errors import UpstreamError
 
 
 def all_of(pieces: list[bytes]) -> list[bytes]:

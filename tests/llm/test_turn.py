@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from apexbridge.llm import turn as turn_module
-from apexbridge.llm.errors import UpstreamError
 from apexbridge.llm.turn import Turn
+from apexbridge.llm.upstream_errors import UpstreamError
 from tests.chat.upstream import Step, call, chunks, completion
 
 Json = dict[str, Any]

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from apexbridge.retrieval.documents import Document
-from apexbridge.retrieval.index.memory import K1, KeywordIndex, MemoryIndex
+from apexbridge.retrieval.index.vector_index import K1, KeywordIndex, MemoryIndex
 from apexbridge.retrieval.usage import MAX_PER_SKILL, UsageMemory
 
 WORDS = st.lists(st.sampled_from(["alpha", "beta", "gamma", "delta", "epsilon"]), max_size=6)

@@ -18,7 +18,7 @@ from apexbridge.retrieval.documents import Document, SkillFacts
 from apexbridge.retrieval.embedders.bundled import MultilingualModel
 from apexbridge.retrieval.embedders.embedder import Embedder, choose_embedder
 from apexbridge.retrieval.embedders.model import EmbeddingError, Floats, Scale
-from apexbridge.retrieval.index.lance import LanceStore, StoreError
+from apexbridge.retrieval.index.lance_store import LanceStore, StoreError
 from apexbridge.retrieval.service import MODEL_THREADS, ToolRetrievalService
 from tests.retrieval.conftest import LIBRARY, Searching
 from tests.retrieval.endpoint import Endpoint

@@ -15,7 +15,7 @@ from apexbridge.retrieval.embedders.embedder import Embedder
 from apexbridge.sandbox.models import ExecutionResult, InputFile
 from apexbridge.settings import Settings
 from apexbridge.skills.runs.input_files import HeldFiles
-from apexbridge.skills.runs.service import SkillCall
+from apexbridge.skills.runs.skill_runs import SkillCall
 from apexbridge.skills.runs.tracker import Run
 from tests.making import skill_zip
 from tests.waiting import until

@@ -14,7 +14,7 @@ from apexbridge.sandbox.models import ExecutionResult
 from apexbridge.skills.manager import SkillManager
 from apexbridge.skills.models import DirectSkillResult
 from apexbridge.skills.runs.direct import render
-from apexbridge.skills.runs.service import SkillCall
+from apexbridge.skills.runs.skill_runs import SkillCall
 from apexbridge.skills.runs.tracker import Run
 from apexbridge.skills.store.indexer import IndexDocument
 from tests.conftest import Workshop

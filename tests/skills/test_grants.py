@@ -21,7 +21,7 @@ from apexbridge.sandbox.models import ExecutionResult
 from apexbridge.sandbox.proxy import is_public
 from apexbridge.settings import Settings
 from apexbridge.skills.package.permissions import parse
-from apexbridge.skills.runs.service import SkillCall
+from apexbridge.skills.runs.skill_runs import SkillCall
 from apexbridge.skills.runs.tracker import Run
 from tests.making import skill_zip
 

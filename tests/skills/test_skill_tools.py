@@ -26,9 +26,9 @@ from apexbridge.errors import (
 from apexbridge.retrieval.embedders.embedder import Embedder
 from apexbridge.sandbox.models import ExecutionResult
 from apexbridge.skills.models import DirectSkillResult
-from apexbridge.skills.runs.service import SkillCall
+from apexbridge.skills.runs.skill_runs import SkillCall
 from apexbridge.skills.tool_factory import SkillToolFactory
-from apexbridge.storage.runs import RunFilter
+from apexbridge.storage.run_store import RunFilter
 from apexbridge.tools.builtin.skill_tools import tokens
 from apexbridge.tools.conversation import Conversation
 from apexbridge.tools.packages import register_packages

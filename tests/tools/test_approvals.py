@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from apexbridge.errors import ApexBridgeError, RequestError, ToolError
-from apexbridge.storage.approvals import SqliteApprovals
+from apexbridge.storage.approval_store import SqliteApprovals
 from apexbridge.storage.database import Database
 from apexbridge.tools import approvals as approvals_module
 from apexbridge.tools.approvals import Admission, Approvals

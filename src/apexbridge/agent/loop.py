@@ -9,7 +9,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from apexbridge.agent.approvals import Approver, question_for
+from apexbridge.agent.approver import Approver, question_for
 from apexbridge.agent.budget import Budget, ChatLimits, StopCause, add_usage, tokens_of
 from apexbridge.agent.chat_events import ChatFinished, Event, PassedThrough, Report, ToolActivity
 from apexbridge.agent.model_turn import GRACE_SECONDS, Answer, Model, ModelCaller
@@ -21,9 +21,9 @@ from apexbridge.agent.tool_offer import ServerTools, ToolOffer
 from apexbridge.agent.usage_feedback import UsageFeedback
 from apexbridge.llm.config import Upstream
 from apexbridge.llm.conversion import CompletionBuilder, as_chunk, is_completion
-from apexbridge.llm.errors import UpstreamError, is_too_long
 from apexbridge.llm.tool_modes import ModeMemory, with_system
 from apexbridge.llm.turn import Turn
+from apexbridge.llm.upstream_errors import UpstreamError, is_too_long
 from apexbridge.tools.conversation import LOOP_CALLS, Conversation
 from apexbridge.tools.registry import ToolRegistry
 

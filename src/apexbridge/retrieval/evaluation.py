@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from apexbridge.errors import InvalidInputError
 from apexbridge.retrieval.documents import Document
 from apexbridge.retrieval.embedders.embedder import Embedder, RequestVectors
-from apexbridge.retrieval.index.memory import MemoryIndex
+from apexbridge.retrieval.index.vector_index import MemoryIndex
 from apexbridge.retrieval.ranking import Request, rank
 from apexbridge.retrieval.text import visible
 from apexbridge.retrieval.usage import UsageMemory, request_vector

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from apexbridge.retrieval.embedders.embedder import RequestVectors
 from apexbridge.retrieval.embedders.model import Floats, Model
-from apexbridge.retrieval.index.memory import MemoryIndex
+from apexbridge.retrieval.index.vector_index import MemoryIndex
 from apexbridge.retrieval.text import has_cjk, tokens, translated
 from apexbridge.retrieval.usage import PastUse
 

@@ -44,9 +44,9 @@ from apexbridge.skills.package.packing import SkillSource, default_profile_of, o
 from apexbridge.skills.package.skill import runnable_scripts
 from apexbridge.skills.package.validation import open_package, validate_package
 from apexbridge.skills.runs.grants import GrantView, SkillGrants
-from apexbridge.skills.runs.layers import DependencyView, SkillLayers
 from apexbridge.skills.runs.secrets import SecretStore
-from apexbridge.skills.runs.service import SkillCall, SkillRuns
+from apexbridge.skills.runs.skill_layers import DependencyView, SkillLayers
+from apexbridge.skills.runs.skill_runs import SkillCall, SkillRuns
 from apexbridge.skills.runs.tracker import RunTracker
 from apexbridge.skills.store.catalog import INSTALLED_ROOT, Catalog, Row, derived_tags_of
 from apexbridge.skills.store.indexer import IndexDocument, Progress, SkillIndex
@@ -54,10 +54,10 @@ from apexbridge.skills.store.roots import SkillRoot
 from apexbridge.skills.store.scanner import Prepared
 from apexbridge.skills.store.skill_store import SkillStore
 from apexbridge.skills.tool_factory import SkillToolFactory, SkillTools
+from apexbridge.storage.call_statistics import CallStatisticsStore
 from apexbridge.storage.database import Database
 from apexbridge.storage.directory import storage_faults
-from apexbridge.storage.grants import GrantStore
-from apexbridge.storage.statistics import CallStatisticsStore
+from apexbridge.storage.grant_store import GrantStore
 from apexbridge.tools.approvals import Approvals
 from apexbridge.tools.naming import skill_tool_id
 from apexbridge.tools.registry import ToolRegistry

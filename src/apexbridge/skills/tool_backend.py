@@ -2,7 +2,7 @@
 
 from apexbridge.skills.manager import SkillManager
 from apexbridge.skills.models import SkillDetail
-from apexbridge.skills.runs.service import SkillCall
+from apexbridge.skills.runs.skill_runs import SkillCall
 from apexbridge.skills.tool_factory import tool_result
 from apexbridge.tools.builtin.skill_tools import Instructions, RunSkillInput
 from apexbridge.tools.builtin.skill_tools import signature as told_arguments

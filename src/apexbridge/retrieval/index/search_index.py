@@ -15,8 +15,8 @@ from apexbridge._time import MS_PER_DAY, now_ms
 from apexbridge.retrieval.documents import Document
 from apexbridge.retrieval.embedders.embedder import Embedder
 from apexbridge.retrieval.embedders.model import EmbeddingError, Floats
-from apexbridge.retrieval.index.lance import Contents, LanceStore, StoreError
-from apexbridge.retrieval.index.memory import MemoryIndex
+from apexbridge.retrieval.index.lance_store import Contents, LanceStore, StoreError
+from apexbridge.retrieval.index.vector_index import MemoryIndex
 from apexbridge.retrieval.index.writer import Changes, IndexWriter
 from apexbridge.retrieval.usage import UsageMemory, UsagePair
 

@@ -21,7 +21,7 @@ from apexbridge.sandbox.models import ExecutionResult, Grants, Job
 from apexbridge.sandbox.sandbox import Sandbox
 from apexbridge.skills.runs.events import RunEvent, RunLog
 from apexbridge.skills.runs.input_files import InputFiles, UploadStore
-from apexbridge.skills.runs.views import (
+from apexbridge.skills.runs.run_views import (
     INLINE_CHARACTERS,
     STREAMS,
     LongOutput,
@@ -36,9 +36,9 @@ from apexbridge.skills.runs.views import (
     summary_fields,
 )
 from apexbridge.skills.store.locks import NameLocks
+from apexbridge.storage.call_statistics import CallStatisticsStore
 from apexbridge.storage.directory import storage_faults
-from apexbridge.storage.runs import RunFilter, RunRow, RunState, RunStore
-from apexbridge.storage.statistics import CallStatisticsStore
+from apexbridge.storage.run_store import RunFilter, RunRow, RunState, RunStore
 
 REMEMBERED_RUNS = 100
 REMEMBERED_CHARACTERS = 16 * 1024 * 1024

@@ -19,7 +19,7 @@ from apexbridge.agent.chat_events import Event
 from apexbridge.agent.request import BadRequestError, ChatRequest, read_request
 from apexbridge.bridge import Bridge
 from apexbridge.errors import ApexBridgeError
-from apexbridge.llm.errors import UpstreamError, openai_error
+from apexbridge.llm.upstream_errors import UpstreamError, openai_error
 from apexbridge.surfaces.http.chat.completions import Completion, CompletionStream
 from apexbridge.surfaces.http.transport.disconnect import on_disconnect
 from apexbridge.surfaces.http.transport.requests import caller_of, request_id

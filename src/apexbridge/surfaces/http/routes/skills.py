@@ -26,8 +26,8 @@ from apexbridge.skills.models import (
     ValidationReport,
 )
 from apexbridge.skills.runs.grants import GrantView
-from apexbridge.skills.runs.layers import DependencyView
-from apexbridge.skills.runs.service import SkillCall
+from apexbridge.skills.runs.skill_layers import DependencyView
+from apexbridge.skills.runs.skill_runs import SkillCall
 from apexbridge.surfaces.http.deps import (
     APPROVAL_PATTERN,
     DEFAULT_LIMIT,

@@ -20,8 +20,8 @@ from starlette.types import Receive, Scope, Send
 from apexbridge._tasks import run_to_completion
 from apexbridge.errors import ToolExecutionError
 from apexbridge.sandbox.models import ExecutionResult
+from apexbridge.skills.runs.run_views import STREAMS, LongOutput, RecordedText, TextSource
 from apexbridge.skills.runs.tracker import RunTracker
-from apexbridge.skills.runs.views import STREAMS, LongOutput, RecordedText, TextSource
 from apexbridge.surfaces.http.transport.response_pacing import held_by
 from apexbridge.wire import WireModel
 

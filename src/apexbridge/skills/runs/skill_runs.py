@@ -29,11 +29,11 @@ from apexbridge.skills.package.skill import effective_mode, runnable_scripts
 from apexbridge.skills.runs.direct import render
 from apexbridge.skills.runs.grants import SkillFolder, SkillGrants
 from apexbridge.skills.runs.input_files import HeldFiles
-from apexbridge.skills.runs.layers import SkillLayers
+from apexbridge.skills.runs.skill_layers import SkillLayers
 from apexbridge.skills.runs.tracker import Run, RunTracker
 from apexbridge.skills.store.catalog import Row
 from apexbridge.skills.store.skill_store import SkillStore
-from apexbridge.storage.statistics import CallStatisticsStore
+from apexbridge.storage.call_statistics import CallStatisticsStore
 from apexbridge.tools.calls import CallRecord
 from apexbridge.tools.conversation import Conversation
 from apexbridge.tools.executor import Admitted, ToolExecutor
