@@ -308,7 +308,7 @@ async def _background(work: Iterable[Coroutine[None, None, None]]) -> AsyncItera
 
 
 def _count(tally: CallTally, tool: str, success: bool, duration_ms: int) -> None:
-    """Count a call, except of a skill: every run of a skill is counted by `Runs`."""
+    """Count a call, except of a skill: every run of a skill is counted by `RunTracker`."""
     if not tool.startswith(SKILL_PREFIX):
         tally.count(f"{TOOL_KEY}{tool}", success, duration_ms)
 

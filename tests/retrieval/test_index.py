@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from apexbridge.retrieval.documents import Document
-from apexbridge.retrieval.index.vector_index import K1, KeywordIndex, MemoryIndex
+from apexbridge.retrieval.index.vector_index import K1, KeywordIndex, VectorIndex
 from apexbridge.retrieval.usage import MAX_PER_SKILL, UsageMemory
 
 WORDS = st.lists(st.sampled_from(["alpha", "beta", "gamma", "delta", "epsilon"]), max_size=6)
@@ -59,7 +59,7 @@ def test_keywords_score_as_plain_bm25_after_any_changes(
 @settings(max_examples=60)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 200)), max_size=250))
 def test_memory_holds_each_name_once_with_its_own_vector(changes: list[tuple[bool, int]]) -> None:
-    index, known = MemoryIndex((3, 2)), dict[str, float]()
+    index, known = VectorIndex((3, 2)), dict[str, float]()
     for version, (put, number) in enumerate(changes):
         name = f"skill-{number}"
         if put:
@@ -79,7 +79,7 @@ def test_memory_holds_each_name_once_with_its_own_vector(changes: list[tuple[boo
 
 
 def test_a_document_without_a_vector_is_known_as_such() -> None:
-    index = MemoryIndex((2,))
+    index = VectorIndex((2,))
     index.put(Document(name="a", description="x"), None)
     index.put(Document(name="b", description="x"), np.ones(2, np.float32))
     assert index.without_vector() == ["a"]

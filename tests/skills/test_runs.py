@@ -36,7 +36,7 @@ async def install(bridge: Bridge, name: str, script: str, *, suffix: str = "py",
 
 
 async def start(bridge: Bridge, name: str, **call: Any) -> Run:
-    started = await bridge.skills.runs.call(SkillCall(skill=name, **call))
+    started = await bridge.skills.runner.call(SkillCall(skill=name, **call))
     assert isinstance(started, Run)
     return started
 

@@ -13,6 +13,7 @@ import pytest
 
 from apexbridge._time import MS_PER_DAY, now_ms
 from apexbridge.agent.chat_events import PassedThrough
+from apexbridge.agent.records import chat_records
 from apexbridge.agent.records.chat_records import BATCH, ChatRecords
 from apexbridge.agent.records.content import MAX_RECORD_BYTES, bounded
 from apexbridge.agent.records.recorder import ChatRecorder

@@ -12,7 +12,7 @@ from apexbridge.errors import ApexBridgeError, RequestError, ToolError
 from apexbridge.storage.approval_store import SqliteApprovals
 from apexbridge.storage.database import Database
 from apexbridge.tools import approvals as approvals_module
-from apexbridge.tools.approvals import Admission, Approvals
+from apexbridge.tools.approvals import Approvals, ApprovalUse
 from apexbridge.tools.conversation import Conversation
 from apexbridge.tools.registry import ToolRegistry
 from apexbridge.tools.tool import Tool, ToolContext, ToolMetadata
@@ -226,14 +226,14 @@ async def test_the_call_of_a_question_that_expired_is_deleted_with_the_next_one(
 async def test_only_the_admission_that_used_an_approval_can_release_it(desk: Desk) -> None:
     tool, call = desk.registry.get("wipe"), {"input": {"a": 1}}
 
-    async def admit(id: str) -> Admission | None:
+    async def admit(id: str) -> ApprovalUse | None:
         return await desk.approvals.require(tool, call, caller="", approval=id)
 
     id = await desk.asked({"a": 1})
     await desk.approvals.decide(id, approve=True)
     first = await admit(id)
     assert first is not None
-    foreign = Admission(desk.store, id)
+    foreign = ApprovalUse(desk.store, id)
     assert not await foreign.take()
     await foreign.release()
     assert (await desk.approvals.get(id)).state == "used"
@@ -243,7 +243,7 @@ async def test_only_the_admission_that_used_an_approval_can_release_it(desk: Des
     assert second is not None
     await first.release()  # it was released before: the approval is the second one's now
     assert (await desk.approvals.get(id)).state == "used"
-    second.settle()
+    second.use_up()
     await second.release()
     assert (await desk.approvals.get(id)).state == "used"
 

@@ -109,7 +109,7 @@ class SkillManager:
             listener=self._skill_tools,
             require_entry_script=settings.require_entry_script,
         )
-        self.runs = SkillRuns(
+        self.runner = SkillRuns(
             self.store,
             tools.executor,
             tracker=tracker,
@@ -467,7 +467,7 @@ class SkillManager:
         approval: str | None = None,
     ) -> ExecutionResult | DirectSkillResult:
         """Run a skill in the sandbox, or return its instructions in direct mode. Raises as `SkillRuns.call` does."""
-        return await self.runs.result(
+        return await self.runner.result(
             SkillCall(
                 skill=name,
                 input=input or {},
@@ -482,10 +482,10 @@ class SkillManager:
 
     async def execute_skill_direct(self, name: str, input: Mapping[str, Any] | None = None) -> DirectSkillResult:
         """A skill's instructions, regardless of its mode."""
-        return await self.runs.render(name, input or {})
+        return await self.runner.render(name, input or {})
 
     async def _call(self, call: SkillCall) -> ExecutionResult | DirectSkillResult:
-        return await self.runs.result(call)
+        return await self.runner.result(call)  # the tools exist before the runner, which needs their registry
 
     # ---------------------------------------------------------------------------------- grants and dependencies
     async def grant(self, name: str, permission: str) -> GrantView:

@@ -145,14 +145,14 @@ class Indexer:
         library: Library,
         index: SkillIndex,
         locks: NameLocks,
-        turn: asyncio.Lock,
+        settling: asyncio.Lock,
         folder_of: Callable[[FolderKey], FoundFolder],
     ) -> None:
         self._catalog = catalog
         self._library = library
         self._index = index
         self._locks = locks
-        self._turn = turn
+        self._settling = settling
         self._folder_of = folder_of
         self._pass = asyncio.Lock()
         self._is_pending = asyncio.Event()
@@ -274,7 +274,7 @@ class Indexer:
             return None
         if any(vector is None for vector in vectors):
             return None
-        async with self._locks.hold(*(row.name for row in rows)), self._turn:
+        async with self._locks.hold(*(row.name for row in rows)), self._settling:
             now = await self._catalog.at(known.keys())
             same = [
                 (row, vector)

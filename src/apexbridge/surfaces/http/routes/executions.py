@@ -1,4 +1,4 @@
-"""RunTracker over HTTP: list, show, follow, cancel and delete them, download their files, and upload files for them."""
+"""Runs over HTTP: list, show, follow, cancel and delete them, download their files, and upload files for them."""
 
 import json
 from collections.abc import AsyncIterator

@@ -215,7 +215,7 @@ async def execute_skill(
     cancels it.
     """
     call = call or ExecuteInput()
-    started = await skills.runs.call(
+    started = await skills.runner.call(
         SkillCall(
             skill=name,
             input=call.input,
