@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from apexbridge import Bridge, Settings
+from apexbridge._text import estimated_tokens as tokens
 from apexbridge.errors import (
     ApexBridgeError,
     InvalidInputError,
@@ -29,7 +30,6 @@ from apexbridge.skills.models import DirectSkillResult
 from apexbridge.skills.runs.skill_runs import SkillCall
 from apexbridge.skills.tool_factory import SkillToolFactory
 from apexbridge.storage.run_store import RunFilter
-from apexbridge.tools.builtin.skill_tools import tokens
 from apexbridge.tools.conversation import Conversation
 from apexbridge.tools.packages import register_packages
 from apexbridge.tools.registry import ToolRegistry

@@ -40,8 +40,9 @@ from apexbridge.skills.models import (
 from apexbridge.skills.package.entry_names import is_text
 from apexbridge.skills.package.fingerprint import scan_folder
 from apexbridge.skills.package.frontmatter import checked_description, parse_leniently, with_description
-from apexbridge.skills.package.packing import SkillSource, default_profile_of, open_source, packed
+from apexbridge.skills.package.packing import packed
 from apexbridge.skills.package.skill import runnable_scripts
+from apexbridge.skills.package.sources import SkillSource, default_profile_of, open_source
 from apexbridge.skills.package.validation import open_package, validate_package
 from apexbridge.skills.runs.grants import GrantView, SkillGrants
 from apexbridge.skills.runs.secrets import SecretStore
