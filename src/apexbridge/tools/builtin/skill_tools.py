@@ -1,4 +1,7 @@
-"""The tools for skills: `vector-search`, `read-skill` and `run-skill`. The bridge passes the skills and the search."""
+"""The tools for skills: `vector-search`, `read-skill` and `run-skill`. The bridge passes the skills and the search.
+
+Models see them as `search_skills`, `load_skill` and `run_skill`; see `tools/naming.py`.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
