@@ -79,7 +79,7 @@ def test_few_tool_offer_are_found_by_a_parameter_too() -> None:
 def test_a_long_text_is_cut_without_reading_all_of_it(text: str, counted: Any) -> None:
     from apexbridge.tools.builtin import skill_tools
 
-    counter = counted(skill_tools, "tokens")
+    counter = counted(skill_tools, "estimated_tokens")
     assert len(cut(text, 85)) < 400
     assert counter.characters < 2_000
 
