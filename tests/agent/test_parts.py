@@ -109,8 +109,8 @@ def restored(turns: SuspendedTurns, messages: list[Json]) -> list[Json]:
 
 
 def test_a_suspended_turn_is_restored_by_the_next_request() -> None:
-    user, said, result = next_request(THEIRS)
-    assert restored(suspended(), [user, said, result]) == [user, BOTH, RESULT, result]
+    user, assistant, result = next_request(THEIRS)
+    assert restored(suspended(), [user, assistant, result]) == [user, BOTH, RESULT, result]
 
 
 def test_a_client_may_reformat_the_arguments() -> None:
@@ -121,8 +121,8 @@ def test_a_client_may_reformat_the_arguments() -> None:
 def test_a_client_may_send_its_calls_in_another_order() -> None:
     turns, more = SuspendedTurns(), call("get_news", {}, "more")
     turns.keep("", {**BOTH, "tool_calls": [OURS, THEIRS, more]}, [RESULT], [THEIRS, more])
-    said = restored(turns, next_request(more, THEIRS))[1]
-    assert said["tool_calls"] == [OURS, THEIRS, more]
+    assistant = restored(turns, next_request(more, THEIRS))[1]
+    assert assistant["tool_calls"] == [OURS, THEIRS, more]
 
 
 def test_a_turn_is_not_restored_for_another_caller() -> None:

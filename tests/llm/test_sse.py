@@ -52,9 +52,8 @@ def test_chunk_boundaries_make_no_difference(texts: list[str], data: st.DataObje
 
 def test_many_comments_are_skipped_quickly() -> None:
     lines = EventLines()
-    assert [lines.feed(b":\n" * 1_000_000) for _ in range(100)] == [
-        []
-    ] * 100  # reading line by line would take a minute
+    # Reading line by line would take a minute.
+    assert [lines.feed(b":\n" * 1_000_000) for _ in range(100)] == [[]] * 100
     assert lines.feed(b"data: one\n") == [b"one"]
 
 
