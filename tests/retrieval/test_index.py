@@ -31,7 +31,7 @@ def plain_bm25(documents: list[list[str]], query: list[str], b: float) -> list[f
 
 @settings(max_examples=60)
 @given(st.lists(st.tuples(st.sampled_from(["put", "replace", "drop"]), st.integers(0, 9), WORDS), max_size=25), WORDS)
-def test_keywords_score_as_plain_bm25_after_any_changes(
+def test_keyword_scores_equal_plain_bm25_after_any_changes(
     changes: list[tuple[str, int, list[str]]], query: list[str]
 ) -> None:
     index, plain = KeywordIndex(), list[list[str]]()
@@ -78,7 +78,7 @@ def test_memory_holds_each_name_once_with_its_own_vector(changes: list[tuple[boo
     assert index.matrix(0).shape == (len(known), 3)
 
 
-def test_a_document_without_a_vector_is_known_as_such() -> None:
+def test_documents_without_a_vector_are_listed() -> None:
     index = VectorIndex((2,))
     index.put(Document(name="a", description="x"), None)
     index.put(Document(name="b", description="x"), np.ones(2, np.float32))
@@ -101,7 +101,7 @@ def test_usage_memory_is_bounded_and_keeps_the_newest() -> None:
     assert len(memory) == 0
 
 
-def test_the_same_request_is_known_by_its_vector_and_another_one_is_not() -> None:
+def test_a_repeated_request_is_recognised_by_its_vector() -> None:
     memory = UsageMemory()
     vector = np.ones(8, np.float32)
     first, _ = memory.teach("a", vector, caller="", chat="one", now=1)
