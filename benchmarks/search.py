@@ -15,7 +15,7 @@ import numpy as np
 from apexbridge.retrieval.config import RetrievalSettings
 from apexbridge.retrieval.documents import Document
 from apexbridge.retrieval.embedders.embedder import Embedder, choose_embedder
-from apexbridge.retrieval.index.lance import SKILLS, LanceStore
+from apexbridge.retrieval.index.lance_store import SKILLS, LanceStore
 from apexbridge.retrieval.service import ToolRetrievalService
 from benchmarks.measuring import Comparison, compare, within_limit
 

@@ -16,7 +16,7 @@ from apexbridge.skills.config import SkillsSettings
 from apexbridge.skills.manager import SkillManager
 from apexbridge.skills.store.catalog import Catalog
 from apexbridge.skills.store.indexer import IndexDocument, SkillIndex
-from apexbridge.storage.approvals import SqliteApprovals
+from apexbridge.storage.approval_store import SqliteApprovals
 from apexbridge.storage.database import Database
 from apexbridge.tools.approvals import Approvals
 from apexbridge.tools.registry import ToolRegistry

@@ -7,7 +7,7 @@ import pkgutil
 import apexbridge
 from apexbridge.agent.request import BadRequestError
 from apexbridge.errors import STATUS_OF_CODE, ApexBridgeError, InvalidInputError, InvalidSchemaError, RequestError
-from apexbridge.llm.errors import UpstreamError
+from apexbridge.llm.upstream_errors import UpstreamError
 
 PROGRAMS = ("apexbridge.sandbox.launcher.", "apexbridge.sandbox.loaders.", "apexbridge.sandbox.canaries.")
 """Separate programs: no module imports them."""

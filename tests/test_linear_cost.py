@@ -18,11 +18,11 @@ from apexbridge.agent.offline import _first_call as first_call
 from apexbridge.agent.request import read_request
 from apexbridge.agent.tool_refusals import is_about_tools
 from apexbridge.llm.conversion import CompletionBuilder, JoinedFields
-from apexbridge.llm.errors import UpstreamError
 from apexbridge.llm.response import EventLines
 from apexbridge.llm.text_calls import TextGate, extract_calls
 from apexbridge.llm.tool_modes import neutralised, read_answer
 from apexbridge.llm.turn import Turn
+from apexbridge.llm.upstream_errors import UpstreamError
 from apexbridge.retrieval.text import name_words, tokens, translated, visible
 from apexbridge.sandbox.masking import StreamMasker
 from apexbridge.sandbox.outcome import Ending, failure_of

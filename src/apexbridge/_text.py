@@ -1,5 +1,6 @@
-"""Untrusted text: normalisation for comparison, escaping for display."""
+"""Untrusted text: normalisation for comparison, escaping for display, an estimate of its tokens."""
 
+import re
 import unicodedata
 from typing import Literal
 
@@ -7,6 +8,8 @@ _CHUNK = 500
 """Characters that are normalised at a time."""
 CJK_RANGES = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uac00-\ud7af"
 """Chinese, Japanese and Korean characters, for a character class of a regular expression."""
+_CJK = re.compile(f"[{CJK_RANGES}]")
+_CJK_BYTES, _BYTES_PER_TOKEN = 3, 4
 
 
 def normalized(form: Literal["NFC", "NFD", "NFKC", "NFKD"], text: str) -> str:
@@ -29,3 +32,9 @@ def escaped(text: str) -> str:
         character if character.isprintable() else character.encode("unicode_escape", "surrogatepass").decode()
         for character in text
     )
+
+
+def estimated_tokens(text: str) -> float:
+    """One token for each CJK character, and one for four bytes of other text."""
+    wide = len(_CJK.findall(text))
+    return wide + (len(text.encode("utf-8", "replace")) - _CJK_BYTES * wide) / _BYTES_PER_TOKEN

@@ -11,10 +11,10 @@ from typing import Literal
 
 import apexbridge
 from apexbridge._tasks import in_thread
-from apexbridge.agent.approvals import Approver
-from apexbridge.agent.react import ReActStrategy
-from apexbridge.agent.records.store import ChatRecords
+from apexbridge.agent.approver import Approver
+from apexbridge.agent.records.chat_records import ChatRecords
 from apexbridge.agent.request import ChatRequest
+from apexbridge.agent.strategy import ReActStrategy
 from apexbridge.disk import MB, Disk, size_on_disk
 from apexbridge.errors import ApexBridgeError
 from apexbridge.retrieval.embedders.embedder import Embedder, choose_embedder
@@ -30,14 +30,14 @@ from apexbridge.skills.store.catalog import Catalog
 from apexbridge.skills.store.indexer import Progress
 from apexbridge.skills.tool_backend import SkillToolBackend
 from apexbridge.skills.watcher import watch as watch_skills
-from apexbridge.storage.approvals import SqliteApprovals
+from apexbridge.storage.approval_store import SqliteApprovals
 from apexbridge.storage.audit import AUDIT_FILE, AuditLog
-from apexbridge.storage.chats import ChatStore
+from apexbridge.storage.call_statistics import CallCounts, CallStatisticsStore, CallTally
+from apexbridge.storage.chat_store import ChatStore
 from apexbridge.storage.database import Database
 from apexbridge.storage.directory import keep_private, owned, storage_faults
-from apexbridge.storage.keys import KeyStore
-from apexbridge.storage.runs import RunStore
-from apexbridge.storage.statistics import CallCounts, CallStatisticsStore, CallTally
+from apexbridge.storage.key_store import KeyStore
+from apexbridge.storage.run_store import RunStore
 from apexbridge.tools.approvals import Approvals
 from apexbridge.tools.builtin.calculator import calculate
 from apexbridge.tools.builtin.date_time import datetime_tool
@@ -73,42 +73,75 @@ class Bridge:
     def __init__(
         self,
         settings: Settings,
-        skills: SkillManager,
-        retrieval: ToolRetrievalService,
-        runs: RunTracker,
-        sandbox: Sandbox,
-        tally: CallTally,
+        database: Database,
+        embedder: Embedder,
         *,
-        keys: KeyStore,
-        audit: AuditLog,
-        disk: Disk,
-        chats: ChatRecords,
         indexing: Indexing = "wait",
         progress: Progress | None = None,
     ) -> None:
+        """Build all parts. `Bridge.open` opens the database and starts them."""
         self.settings = settings
-        self.skills = skills
-        self.retrieval = retrieval
-        self.runs = runs
-        self.sandbox = sandbox
-        self.executor = SkillsSandboxExecutor(skills, sandbox)
-        self.tools = skills.tools
+        self._database = database
+        catalog = Catalog(database, settings.skills.default_mode)
+        self.retrieval = ToolRetrievalService(settings.data_dir, embedder, settings.retrieval, facts=catalog.facts)
+        run_store = RunStore(database)
+        self.disk = _disk(settings, run_store)
+        self.sandbox = Sandbox(settings.sandbox, disk=self.disk)
+        self.keys = KeyStore(database, ballast=self.disk.ballast)
+        self.audit = AuditLog(settings.data_dir / AUDIT_FILE, database, ballast=self.disk.ballast)
+        workspace = _workspace(settings, run_store, self.keys, self.disk)
+        uploads = UploadStore(_uploads_folder(settings), disk=self.disk)
+        self.runs = RunTracker(
+            self.sandbox,
+            store=run_store,
+            statistics=CallStatisticsStore(database),
+            folder=_runs_folder(settings),
+            inputs=InputFiles(
+                workspace=workspace,
+                uploads=uploads,
+                reach=self.keys.reach,
+                folder=_runs_folder(settings),
+                disk=self.disk,
+            ),
+            uploads=uploads,
+            disk=self.disk,
+            record_input=settings.record_input,
+            retention_days=settings.run_retention_days,
+        )
+        self._tally = CallTally(CallStatisticsStore(database))
+        self._approval_store = SqliteApprovals(database)
+        self.approvals = Approvals(self._approval_store, enabled=settings.skills.confirm_dangerous)
+        self.tools = ToolRegistry(approvals=self.approvals, counter=self._count)
+        self.skills = SkillManager(
+            data_dir=settings.data_dir,
+            database=database,
+            catalog=catalog,
+            index=self.retrieval,
+            tools=self.tools,
+            approvals=self.approvals,
+            tracker=self.runs,
+            disk=self.disk,
+            settings=settings.skills,
+        )
+        self.executor = SkillsSandboxExecutor(self.skills, self.sandbox)
         self.builtins = BuiltInExecutor(self.tools)
-        self.approvals = skills.approvals
         self.conversations = Conversations()
-        self.chats = chats
-        recorder = chats if settings.chat_records != "off" else None
+        self.chats = ChatRecords(
+            ChatStore(database),
+            has_texts=settings.chat_records == "full",
+            retention_days=settings.chat_retention_days,
+            key_name=self.keys.name_of,
+            is_disk_short=lambda: self.disk.is_short,
+            past_use=self.retrieval,
+        )
+        has_records = settings.chat_records != "off"
         self.chat = ReActStrategy(
             self.tools,
             settings.chat,
             Approver(self.approvals),
-            teach=self._teach if recorder else None,  # without records, nothing about a chat is stored
-            recorder=recorder,
+            teach=self._teach if has_records else None,  # without records, nothing about a chat is stored
+            recorder=self.chats if has_records else None,
         )
-        self.keys = keys
-        self.audit = audit
-        self.disk = disk
-        self._tally = tally
         self.instance = uuid.uuid4().hex
         """Identifies this open data directory, so that a client can detect that it talks to the wrong server."""
         self.is_indexed = False
@@ -116,6 +149,7 @@ class Bridge:
         self._indexing = indexing
         self._progress = progress
         self._index_lock = asyncio.Lock()
+        self._register_tools(workspace)
 
     @classmethod
     @asynccontextmanager
@@ -143,78 +177,47 @@ class Bridge:
             await in_thread(keep_private, settings.data_dir)
             database = await in_thread(_open_database, settings.data_dir)
             try:
-                catalog = Catalog(database, settings.skills.default_mode)
-                retrieval = ToolRetrievalService(settings.data_dir, embedder, settings.retrieval, facts=catalog.facts)
-                store = RunStore(database)
-                disk = _disk(settings, store)
-                sandbox = Sandbox(settings.sandbox, disk=disk)
-                keys = KeyStore(database, ballast=disk.ballast)
-                audit = AuditLog(settings.data_dir / AUDIT_FILE, database, ballast=disk.ballast)
-                workspace = _workspace(settings, store, keys, disk)
-                runs = _runs(settings, database, sandbox, store, workspace, keys, disk)
-                tally = CallTally(CallStatisticsStore(database))
-                approval_store = SqliteApprovals(database)
-                approvals = Approvals(approval_store, enabled=settings.skills.confirm_dangerous)
-                skills = SkillManager(
-                    data_dir=settings.data_dir,
-                    database=database,
-                    settings=settings.skills,
-                    catalog=catalog,
-                    index=retrieval,
-                    tools=ToolRegistry(approvals=approvals, counter=lambda *call: _count(tally, *call)),
-                    approvals=approvals,
-                    tracker=runs,
-                    disk=disk,
-                )
-                bridge = cls(
-                    settings,
-                    skills,
-                    retrieval,
-                    runs,
-                    sandbox,
-                    tally,
-                    keys=keys,
-                    audit=audit,
-                    disk=disk,
-                    chats=_chats(settings, database, keys, disk, retrieval),
-                    indexing=indexing,
-                    progress=index_progress,
-                )
-                bridge._register_tools(workspace)
-                async with AsyncExitStack() as stack:
-                    await keys.load()
-                    stack.push_async_callback(keys.close)
-                    await audit.open()
-                    stack.push_async_callback(audit.close)
-                    stack.push_async_callback(tally.close)
-                    if not watch:  # else keep_tidy does it in the background: it would delay the startup
-                        await bridge.chats.sweep()
-                    stack.push_async_callback(bridge.chats.close)
-                    stack.push_async_callback(bridge.chat.close)
-                    await stack.enter_async_context(retrieval.running())
-                    await stack.enter_async_context(sandbox.running())
-                    stack.push_async_callback(runs.close)
-                    await runs.recover()
-                    await approval_store.sweep()
-                    await database.erase()  # a crash may have left deleted text in the WAL file
-                    # Vector length still unknown: open the store first, or every skill would look re-embedded.
-                    if not embedder.dimensions:
-                        await retrieval.wake()
-                    await skills.initialize(progress, index=False)
-                    if indexing == "wait":
-                        await bridge._index_skills()
-                    work = [bridge._keep_indexed()] if indexing != "on-demand" else []
-                    if watch:
-                        work += [
-                            watch_skills(skills),
-                            runs.keep_tidy(),
-                            approval_store.keep_tidy(),
-                            bridge.chats.keep_tidy(),
-                        ]
-                    await stack.enter_async_context(_background(work))
+                bridge = cls(settings, database, embedder, indexing=indexing, progress=index_progress)
+                async with bridge._running(watch=watch, progress=progress):
                     yield bridge
             finally:
                 await in_thread(database.close)
+
+    @asynccontextmanager
+    async def _running(self, *, watch: bool, progress: Progress | None) -> AsyncIterator[None]:
+        """Start the parts in the order in which they need each other, and stop them in the reverse order."""
+        async with AsyncExitStack() as stack:
+            await self.keys.load()
+            stack.push_async_callback(self.keys.close)
+            await self.audit.open()
+            stack.push_async_callback(self.audit.close)
+            stack.push_async_callback(self._tally.close)
+            if not watch:  # else keep_tidy does it in the background: it would delay the startup
+                await self.chats.sweep()
+            stack.push_async_callback(self.chats.close)
+            stack.push_async_callback(self.chat.close)
+            await stack.enter_async_context(self.retrieval.running())
+            await stack.enter_async_context(self.sandbox.running())
+            stack.push_async_callback(self.runs.close)
+            await self.runs.recover()
+            await self._approval_store.sweep()
+            await self._database.erase()  # a crash may have left deleted text in the WAL file
+            if not self.retrieval.dimensions:  # still unknown: without it, every skill would look re-embedded
+                await self.retrieval.wake()
+            await self.skills.initialize(progress, index=False)
+            if self._indexing == "wait":
+                await self._index_skills()
+            work = [self._keep_indexed()] if self._indexing != "on-demand" else []
+            if watch:
+                tidy = (self.runs, self._approval_store, self.chats)
+                work += [watch_skills(self.skills), *(one.keep_tidy() for one in tidy)]
+            await stack.enter_async_context(_background(work))
+            yield
+
+    def _count(self, tool: str, success: bool, duration_ms: int) -> None:
+        """Count a call, except of a skill: every run of a skill is counted by `RunTracker`."""
+        if not tool.startswith(SKILL_PREFIX):
+            self._tally.count(f"{TOOL_KEY}{tool}", success, duration_ms)
 
     async def _teach(self, text: str, skill: str, request: ChatRequest) -> None:
         if not self.disk.is_short:
@@ -307,12 +310,6 @@ async def _background(work: Iterable[Coroutine[None, None, None]]) -> AsyncItera
                 logger.error("a background task ended early", exc_info=outcome)
 
 
-def _count(tally: CallTally, tool: str, success: bool, duration_ms: int) -> None:
-    """Count a call, except of a skill: every run of a skill is counted by `Runs`."""
-    if not tool.startswith(SKILL_PREFIX):
-        tally.count(f"{TOOL_KEY}{tool}", success, duration_ms)
-
-
 def _runs_folder(settings: Settings) -> Path:
     return settings.data_dir / "runs"
 
@@ -327,12 +324,12 @@ def _disk(settings: Settings, store: RunStore) -> Disk:
     def measure(caller: str) -> int:
         runs, size = store.taken_by(caller)
         size += size_on_disk(settings.workspace / KEYS / caller)
-        for folder, wanted in (
+        for folder, is_own in (
             (_runs_folder(settings), lambda name: name in runs),
             (_uploads_folder(settings), lambda name: name.endswith(f".{caller}")),
         ):
             with suppress(OSError):
-                size += sum(size_on_disk(folder / name) for name in os.listdir(folder) if wanted(name))  # noqa: PTH208
+                size += sum(size_on_disk(folder / name) for name in os.listdir(folder) if is_own(name))  # noqa: PTH208
         return size
 
     return Disk(settings.data_dir, quota_bytes=settings.key_quota_mb * MB, measure=measure)
@@ -344,44 +341,6 @@ def _workspace(settings: Settings, store: RunStore, keys: KeyStore, disk: Disk) 
         return _runs_folder(settings) / run if owner is None or store.owner(run) == owner else None
 
     return Workspace(settings.workspace, folder_of, disk=disk)
-
-
-def _runs(
-    settings: Settings,
-    database: Database,
-    sandbox: Sandbox,
-    store: RunStore,
-    workspace: Workspace,
-    keys: KeyStore,
-    disk: Disk,
-) -> RunTracker:
-    uploads = UploadStore(_uploads_folder(settings), disk=disk)
-    return RunTracker(
-        sandbox,
-        store=store,
-        statistics=CallStatisticsStore(database),
-        folder=_runs_folder(settings),
-        inputs=InputFiles(
-            workspace=workspace, uploads=uploads, reach=keys.reach, folder=_runs_folder(settings), disk=disk
-        ),
-        uploads=uploads,
-        disk=disk,
-        record_input=settings.record_input,
-        retention_days=settings.run_retention_days,
-    )
-
-
-def _chats(
-    settings: Settings, database: Database, keys: KeyStore, disk: Disk, past_use: ToolRetrievalService
-) -> ChatRecords:
-    return ChatRecords(
-        ChatStore(database),
-        has_texts=settings.chat_records == "full",
-        retention_days=settings.chat_retention_days,
-        key_name=keys.name_of,
-        is_disk_short=lambda: disk.is_short,
-        past_use=past_use,
-    )
 
 
 def _open_database(data_dir: Path) -> Database:

@@ -34,7 +34,7 @@ class Disk:
     """Counts what callers write. Thread-safe."""
 
     def __init__(self, folder: Path, *, quota_bytes: int = 0, measure: Callable[[str], int] = lambda _: 0) -> None:
-        """`folder` is the data directory; 0 is no quota; `measure` returns the bytes that a caller uses on the disk."""
+        """`folder` is the data directory; 0 disables the quota; `measure` returns the bytes of a caller on disk."""
         self.ballast = Ballast(folder / ".ballast")
         self._folder = folder
         self._quota = quota_bytes

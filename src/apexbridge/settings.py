@@ -15,8 +15,8 @@ from pydantic_settings import (
 )
 
 from apexbridge.agent.budget import ChatLimits
-from apexbridge.agent.react import ChatSettings
 from apexbridge.agent.records.recorder import Recording
+from apexbridge.agent.strategy import ChatSettings
 from apexbridge.errors import ServerError
 from apexbridge.llm.config import LLMSettings, ToolMode, Upstream
 from apexbridge.retrieval.config import (
@@ -84,13 +84,16 @@ class Settings(BaseSettings):
         default="auto", description="Whether clients need an API key: true, false, or auto, unless bound to loopback."
     )
     rate_limit: int = Field(
-        default=600, ge=0, le=1_000_000, description="Requests that each API key may make in a minute; 0 is no limit."
+        default=600,
+        ge=0,
+        le=1_000_000,
+        description="Requests that each API key may make in a minute; 0 disables the limit.",
     )
     key_quota_mb: int = Field(
         default=1024,
         ge=0,
         le=1_000_000_000,
-        description="Disk that each API key may use for its workspace, runs and uploads; 0 is no limit.",
+        description="Disk that each API key may use for its workspace, runs and uploads; 0 disables the limit.",
     )
     allowed_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
         default=(), description="Names by which clients may call this server, separated by commas."

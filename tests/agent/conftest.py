@@ -1,4 +1,4 @@
-"""A model's server, and a bridge in this process that speaks to it."""
+"""A scripted model server, and a bridge in this process that uses it."""
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path

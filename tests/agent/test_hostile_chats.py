@@ -1,4 +1,4 @@
-"""Hostile clients, models and skills cannot make a chat expensive: costs are bounded, by counting work."""
+"""Hostile clients, models and skills cannot make a chat expensive. The tests count work, not time."""
 
 import difflib
 import json
@@ -13,9 +13,9 @@ from apexbridge.agent.tool_calls import suggestion
 from apexbridge.agent.tool_offer import MAX_SEARCHED_CHARACTERS, MIN_TOOL_CHARACTERS, DeferredTools
 from apexbridge.agent.tool_refusals import MAX_COMPARED, is_about_tools
 from apexbridge.llm import text_calls
-from apexbridge.llm.errors import UpstreamError
 from apexbridge.llm.text_calls import TextGate
 from apexbridge.llm.tool_modes import MAX_RESULT_CHARACTERS, Offer, request_body
+from apexbridge.llm.upstream_errors import UpstreamError
 from apexbridge.tools.builtin.skill_tools import cut, signature
 from apexbridge.tools.schema import SchemaParameters
 from tests.chat.upstream import call
@@ -25,7 +25,7 @@ USER = {"role": "user", "content": "hello"}
 
 
 class Counter:
-    """Counts the characters that a function is given."""
+    """Counts the calls of a function and the characters passed to it."""
 
     def __init__(self, function: Any) -> None:
         self.function = function
@@ -63,14 +63,14 @@ def deferred(count: int, *, parameters: int = 50, description: int = 4_000) -> l
     ]
 
 
-def test_words_of_tool_offer_have_one_budget(counted: Any) -> None:
+def test_a_search_of_deferred_tools_reads_a_bounded_number_of_characters(counted: Any) -> None:
     tools = DeferredTools(deferred(1_000))
     counter = counted(tool_offer, "tokens")
     assert "tool7" in tools.find("w7")
     assert counter.characters <= max(MAX_SEARCHED_CHARACTERS, 1_000 * MIN_TOOL_CHARACTERS) + 10
 
 
-def test_few_tool_offer_are_found_by_a_parameter_too() -> None:
+def test_a_deferred_tool_is_found_by_a_parameter_name() -> None:
     tool = {"type": "function", "function": {"name": "f", "parameters": {"properties": {"invoice_number": {}}}}}
     assert DeferredTools([tool]).find("invoice") == ["f"]
 
@@ -79,7 +79,7 @@ def test_few_tool_offer_are_found_by_a_parameter_too() -> None:
 def test_a_long_text_is_cut_without_reading_all_of_it(text: str, counted: Any) -> None:
     from apexbridge.tools.builtin import skill_tools
 
-    counter = counted(skill_tools, "tokens")
+    counter = counted(skill_tools, "estimated_tokens")
     assert len(cut(text, 85)) < 400
     assert counter.characters < 2_000
 
@@ -89,21 +89,21 @@ def test_a_signature_has_a_bounded_length() -> None:
     assert len(signature(schema)) < 20_000
 
 
-def test_keys_of_an_input_count_in_its_size() -> None:
+def test_keys_count_towards_the_size_of_an_input() -> None:
     schema = {"type": "object", "propertyNames": {"allOf": [{"minLength": 9_000_000}] * 300}}
     _, problems = SchemaParameters(schema).read({"k" * 8_000_000: 1})
     assert "too large" in problems[0].message
 
 
 @pytest.mark.parametrize("value", [{"a": "v" * 100_000}, {"k" * 100_000: "v"}], ids=["value", "key"])
-def test_an_input_with_a_long_text_gets_one_problem_only(value: Json) -> None:
+def test_an_input_with_a_long_text_has_only_one_problem(value: Json) -> None:
     checks = {"allOf": [{"minLength": 9_000_000}] * 20}
     schema = {"type": "object", "properties": {"a": checks}, "propertyNames": checks}
     _, problems = SchemaParameters(schema).read(value)
     assert len(problems) == 1
 
 
-def test_a_fenced_call_is_parsed_once_however_the_text_goes_on(counted: Any) -> None:
+def test_a_fenced_call_is_not_parsed_again_for_each_later_chunk(counted: Any) -> None:
     arguments = json.dumps([[]] * 5_000)
     gate = TextGate(lambda name: name == "calculate")
     counter = counted(text_calls, "_value_at")
@@ -113,7 +113,7 @@ def test_a_fenced_call_is_parsed_once_however_the_text_goes_on(counted: Any) -> 
     assert counter.calls <= 2
 
 
-def test_a_suspended_turn_is_compared_once_for_a_request(counted: Any) -> None:
+def test_a_suspended_turn_is_compared_once_per_request(counted: Any) -> None:
     turns = SuspendedTurns()
     shown = call("client_tool", {"a": "b" * 10_000}, "c")
     turns.keep("key", {"role": "assistant", "tool_calls": [shown]}, [], [shown])
@@ -123,7 +123,7 @@ def test_a_suspended_turn_is_compared_once_for_a_request(counted: Any) -> None:
     assert counter.calls <= 2
 
 
-def test_one_caller_does_not_push_out_the_turns_of_another() -> None:
+def test_one_caller_does_not_evict_the_turns_of_another() -> None:
     turns = SuspendedTurns()
     own = call("client_tool", {}, "own")
     message = {"role": "assistant", "tool_calls": [own]}
@@ -136,7 +136,7 @@ def test_one_caller_does_not_push_out_the_turns_of_another() -> None:
     assert result in restored
 
 
-def test_suggestions_compare_few_names(counted: Any) -> None:
+def test_a_suggestion_makes_one_comparison_and_is_short(counted: Any) -> None:
     counter = counted(difflib, "get_close_matches")
     names = [f"some_rather_long_tool_name_{number}" * 3 for number in range(1_000)]
     text = suggestion("some_rather_long_tool_name", names)
@@ -145,7 +145,7 @@ def test_suggestions_compare_few_names(counted: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "n" * 257])
-def test_names_of_client_tools_have_a_length(name: str) -> None:
+def test_empty_and_overlong_names_of_client_tools_are_refused(name: str) -> None:
     tool = {"type": "function", "function": {"name": name}}
     with pytest.raises(BadRequestError) as caught:
         read_request({"messages": [USER], "tools": [tool]})
@@ -154,10 +154,10 @@ def test_names_of_client_tools_have_a_length(name: str) -> None:
 
 @pytest.mark.parametrize("mode", ["schema", "text"])
 def test_results_are_bounded_for_models_without_tool_support(mode: Any) -> None:
-    asked = {"role": "assistant", "content": None, "tool_calls": [call("f", {}, "c")]}
+    message = {"role": "assistant", "content": None, "tool_calls": [call("f", {}, "c")]}
     result = {"role": "tool", "tool_call_id": "c", "content": "<|" * 4_000_000}
     offer = Offer(tools=[{"type": "function", "function": {"name": "f"}}])
-    body = request_body(mode, {"model": "m"}, [USER, asked, result], offer)
+    body = request_body(mode, {"model": "m"}, [USER, message, result], offer)
     assert len(body["messages"][-1]["content"]) < 2 * MAX_RESULT_CHARACTERS
 
 

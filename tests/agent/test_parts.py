@@ -1,10 +1,10 @@
-"""The small parts of the loop: usage, limits, the prompt, and turns that wait for a client."""
+"""Units of the chat loop: usage, limits, the prompt, arguments, and suspended turns."""
 
 from typing import Any
 
 import pytest
 
-from apexbridge.agent import suspended_turns as hidden_module
+from apexbridge.agent import suspended_turns
 from apexbridge.agent.budget import Budget, ChatLimits, add_usage
 from apexbridge.agent.loop import default_prompt
 from apexbridge.agent.suspended_turns import Asked, Question, SuspendedTurns
@@ -16,7 +16,7 @@ Json = dict[str, Any]
 
 
 # ---------------------------------------------------------------------------------------------------------------- usage
-def test_usage_adds_up_also_below_and_of_anything_else_the_last_counts() -> None:
+def test_usage_numbers_are_summed_at_every_depth_and_of_other_values_the_last_is_used() -> None:
     first = {"total_tokens": 3, "details": {"cached": 1, "note": "a"}, "cost": 0.5, "tier": "x", "flag": True}
     second = {
         "total_tokens": 4,
@@ -35,13 +35,13 @@ def test_usage_adds_up_also_below_and_of_anything_else_the_last_counts() -> None
     assert first["total_tokens"] == 3
 
 
-def test_usage_that_nobody_told_counts_nothing() -> None:
+def test_missing_usage_counts_nothing() -> None:
     assert add_usage(None, None) is None
     assert add_usage({"a": 1}, None) == add_usage(None, {"a": 1}) == {"a": 1}
 
 
 # --------------------------------------------------------------------------------------------------------------- limits
-def test_the_next_turn_is_the_last_when_something_is_used_up() -> None:
+def test_a_budget_is_exhausted_before_the_last_turn() -> None:
     budget = Budget(ChatLimits(turns=3, calls=2, seconds=100))
     assert (budget.exhausted(), budget.calls_left()) == (None, 2)
     budget.calls = 2
@@ -52,7 +52,7 @@ def test_the_next_turn_is_the_last_when_something_is_used_up() -> None:
 
 
 # --------------------------------------------------------------------------------------------------------------- prompt
-def test_our_words_join_the_first_system_message_after_what_stands_there() -> None:
+def test_our_prompt_is_appended_to_the_first_system_message() -> None:
     user = {"role": "user", "content": "hello"}
     assert with_system([user], "ours") == [{"role": "system", "content": "ours"}, user]
     assert with_system([{"role": "system", "content": "theirs"}, user], "ours") == [
@@ -72,31 +72,31 @@ def test_our_words_join_the_first_system_message_after_what_stands_there() -> No
 
 # ------------------------------------------------------------------------------------------------------------ arguments
 @pytest.mark.parametrize("written", ["", "  ", "{}", "null"])
-def test_no_arguments_are_empty_ones(written: str) -> None:
+def test_missing_arguments_are_an_empty_object(written: str) -> None:
     assert read_arguments(written) == ({}, None)
 
 
 @pytest.mark.parametrize("written", ["{broken", "[1]", '"text"', "7", "[" * 100_000, '{"a":' * 50_000, "9" * 5_000])
-def test_arguments_that_are_none_are_a_problem_to_be_told(written: str) -> None:
+def test_arguments_that_are_not_a_json_object_are_a_problem(written: str) -> None:
     arguments, problem = read_arguments(written)
     assert arguments == {}
     assert problem is not None
     assert "JSON object" in problem
 
 
-# --------------------------------------------------------------------------------------------------------- hidden turns
+# ------------------------------------------------------------------------------------------------------ suspended turns
 OURS, THEIRS = call("calculate", {"expression": "1+1"}, "ours"), call("get_weather", {"city": "上海"}, "theirs")
 RESULT = {"role": "tool", "tool_call_id": "ours", "content": "2"}
 BOTH = {"role": "assistant", "content": "Hm.", "tool_calls": [OURS, THEIRS]}
 
 
-def come_back(*calls: Json) -> list[Json]:
-    """What a client sends: its own calls and their results."""
+def next_request(*calls: Json) -> list[Json]:
+    """The next request of a client: its own calls and their results."""
     results = [{"role": "tool", "tool_call_id": one["id"], "content": "sunny"} for one in calls]
     return [{"role": "user", "content": "?"}, {"role": "assistant", "content": "Hm.", "tool_calls": [*calls]}, *results]
 
 
-def kept(caller: str = "") -> SuspendedTurns:
+def suspended(caller: str = "") -> SuspendedTurns:
     turns = SuspendedTurns()
     turns.keep(caller, BOTH, [RESULT], [THEIRS])
     return turns
@@ -108,74 +108,74 @@ def restored(turns: SuspendedTurns, messages: list[Json]) -> list[Json]:
     return conversation
 
 
-def test_a_turn_is_whole_again_when_the_client_comes_back() -> None:
-    user, said, result = come_back(THEIRS)
-    assert restored(kept(), [user, said, result]) == [user, BOTH, RESULT, result]
+def test_a_suspended_turn_is_restored_by_the_next_request() -> None:
+    user, assistant, result = next_request(THEIRS)
+    assert restored(suspended(), [user, assistant, result]) == [user, BOTH, RESULT, result]
 
 
-def test_a_client_may_write_the_arguments_in_its_own_mode() -> None:
+def test_a_client_may_reformat_the_arguments() -> None:
     other = call("get_weather", '{ "city":"\\u4e0a海" }', "theirs")
-    assert len(restored(kept(), come_back(other))) == 4
+    assert len(restored(suspended(), next_request(other))) == 4
 
 
 def test_a_client_may_send_its_calls_in_another_order() -> None:
     turns, more = SuspendedTurns(), call("get_news", {}, "more")
     turns.keep("", {**BOTH, "tool_calls": [OURS, THEIRS, more]}, [RESULT], [THEIRS, more])
-    said = restored(turns, come_back(more, THEIRS))[1]
-    assert said["tool_calls"] == [OURS, THEIRS, more]
+    assistant = restored(turns, next_request(more, THEIRS))[1]
+    assert assistant["tool_calls"] == [OURS, THEIRS, more]
 
 
-def test_another_caller_gets_nothing() -> None:
-    messages = come_back(THEIRS)
-    assert kept("a").restored("b", messages) == (messages, [])
+def test_a_turn_is_not_restored_for_another_caller() -> None:
+    messages = next_request(THEIRS)
+    assert suspended("a").restored("b", messages) == (messages, [])
 
 
-def test_the_same_id_for_another_call_gets_nothing() -> None:
-    """Some servers count their calls: `call_0`, `call_1`, in every conversation."""
-    messages = come_back(call("get_weather", {"city": "Paris"}, "theirs"))
-    assert restored(kept(), messages) == messages
-    messages = come_back(call("get_news", {"city": "上海"}, "theirs"))
-    assert restored(kept(), messages) == messages
+def test_a_turn_is_not_restored_for_another_call_with_the_same_id() -> None:
+    """Some servers number their calls: `call_0`, `call_1`, in every conversation."""
+    messages = next_request(call("get_weather", {"city": "Paris"}, "theirs"))
+    assert restored(suspended(), messages) == messages
+    messages = next_request(call("get_news", {"city": "上海"}, "theirs"))
+    assert restored(suspended(), messages) == messages
 
 
-def test_a_later_turn_with_the_same_ids_takes_the_place_of_the_earlier() -> None:
-    turns = kept()
+def test_a_forgotten_turn_is_not_restored() -> None:
+    turns = suspended()
     turns.forget("", [THEIRS])
-    messages = come_back(THEIRS)
+    messages = next_request(THEIRS)
     assert restored(turns, messages) == messages
 
 
-def test_a_turn_is_kept_for_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hidden_module, "KEPT_SECONDS", -1)
-    messages = come_back(THEIRS)
-    assert restored(kept(), messages) == messages
+def test_a_suspended_turn_expires(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suspended_turns, "KEPT_SECONDS", -1)
+    messages = next_request(THEIRS)
+    assert restored(suspended(), messages) == messages
 
 
-def test_only_so_many_turns_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hidden_module, "MAX_TURNS", 2)
+def test_the_number_of_suspended_turns_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suspended_turns, "MAX_TURNS", 2)
     turns = SuspendedTurns()
     calls = [call("f", {}, f"c{number}") for number in range(4)]
     for one in calls:
         turns.keep("", {**BOTH, "tool_calls": [OURS, one]}, [RESULT], [one])
-    assert [len(restored(turns, come_back(one))) for one in calls] == [3, 3, 4, 4]
+    assert [len(restored(turns, next_request(one))) for one in calls] == [3, 3, 4, 4]
 
 
-def test_turns_that_take_each_others_place_do_not_use_up_the_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hidden_module, "MAX_BYTES", 2_000)
+def test_replaced_turns_do_not_count_towards_the_size_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suspended_turns, "MAX_BYTES", 2_000)
     turns = SuspendedTurns()
     for _ in range(50):
         turns.keep("", BOTH, [RESULT], [THEIRS])
-    assert len(restored(turns, come_back(THEIRS))) == 4
+    assert len(restored(turns, next_request(THEIRS))) == 4
 
 
-def test_odd_calls_of_a_client_do_no_harm() -> None:
+def test_malformed_calls_of_a_client_are_unchanged() -> None:
     for calls in (
         [{"id": "theirs"}],
         [{"id": "theirs", "function": None}],
         [{"id": "theirs", "function": {"name": 7}}],
     ):
         messages = [{"role": "assistant", "content": None, "tool_calls": calls}]
-        assert restored(kept(), messages) == messages
+        assert restored(suspended(), messages) == messages
 
 
 @pytest.mark.parametrize(
@@ -198,6 +198,6 @@ def test_odd_calls_of_a_client_do_no_harm() -> None:
         ("[" * 100_000, False),
     ],
 )
-def test_only_a_plain_yes_is_one(answer: str, is_agreed: bool) -> None:
+def test_only_a_plain_yes_is_an_approval(answer: str, is_agreed: bool) -> None:
     question = Question(asked_as="a", call=OURS, approval="p")
     assert Asked(question=question, answer=answer, index=0).is_agreed is is_agreed

@@ -1,4 +1,4 @@
-"""A request is checked before anything is done for it, and a bad one is told what is wrong."""
+"""A request is validated before anything else is done. An error names the invalid field."""
 
 import asyncio
 import copy
@@ -79,12 +79,12 @@ def with_message(message: Any) -> Json:
         ({"messages": [USER], "x_bridge": {"approvals": "always"}}, "x_bridge.approvals"),
     ],
 )
-def test_what_is_wrong_is_named(body: Any, param: str | None) -> None:
+def test_the_invalid_field_is_named(body: Any, param: str | None) -> None:
     error = refused(body)
     assert (error.status, error.param) == (400, param)
 
 
-def test_a_tool_message_answers_the_message_before_it_once() -> None:
+def test_a_tool_message_answers_one_call_of_the_message_before_it() -> None:
     calls = {"role": "assistant", "content": None, "tool_calls": [call("f", {}, "a"), call("f", {}, "b")]}
     answers = [{"role": "tool", "tool_call_id": id, "content": "x"} for id in ("b", "a")]
     read_request({"messages": [USER, calls, *answers, USER]})
@@ -92,7 +92,7 @@ def test_a_tool_message_answers_the_message_before_it_once() -> None:
     assert refused({"messages": [USER, calls, USER, answers[0]]}).param == "messages[3]"
 
 
-def test_many_calls_answered_in_any_order_are_checked_at_once() -> None:
+def test_many_calls_may_be_answered_in_any_order() -> None:
     ids = [f"c{number}" for number in range(9_998)]
     calls = {"role": "assistant", "content": None, "tool_calls": [call("f", {}, id) for id in ids]}
     answers = [{"role": "tool", "tool_call_id": id, "content": "x"} for id in reversed(ids)]
@@ -107,17 +107,17 @@ def test_many_calls_answered_in_any_order_are_checked_at_once() -> None:
         {"messages": [USER], "model": "m" * 10_000},
     ],
 )
-def test_a_refusal_quotes_little(body: Json) -> None:
+def test_an_error_quotes_only_the_beginning_of_a_long_value(body: Json) -> None:
     error = refused(body)
     assert len(error.message) + len(error.param or "") < 400
 
 
-def test_a_name_that_no_model_has_is_not_passed_on_or_remembered() -> None:
+def test_an_overlong_model_name_is_not_found() -> None:
     error = refused({"messages": [USER], "model": "m" * 10_000})
     assert (error.status, error.code, error.openai_code) == (404, "NOT_FOUND", "model_not_found")
 
 
-def test_what_is_ours_is_taken_out_and_the_rest_is_as_it_came() -> None:
+def test_our_options_are_removed_and_all_other_fields_are_unchanged() -> None:
     body = {"messages": [USER], "model": "m", "seed": 1, "x": [None], "x_bridge": {"skills": ["a"], "debug": True}}
     request = read_request(body, caller="key", request_id="r")
     assert request.body == {"messages": [USER], "model": "m", "seed": 1, "x": [None]}
@@ -126,12 +126,12 @@ def test_what_is_ours_is_taken_out_and_the_rest_is_as_it_came() -> None:
 
 
 @pytest.mark.parametrize("more", [{"x_bridge": {"tools": False}}, {"tool_choice": "none"}])
-def test_several_answers_are_possible_where_our_tools_are_off(more: Json) -> None:
+def test_several_choices_are_allowed_if_our_tools_are_off(more: Json) -> None:
     request = read_request({"messages": [USER], "n": 3, **more})
     assert not request.uses_our_tools
 
 
-def test_tools_of_other_kinds_are_the_upstreams_business() -> None:
+def test_tools_of_other_types_are_left_to_the_upstream() -> None:
     request = read_request({"messages": [USER], "tools": [TOOL, {"type": "web_search"}]})
     assert request.client_names == {"f"}
 
@@ -144,20 +144,20 @@ CUSTOM = [
 ]
 
 
-async def check_every_way(request: ChatRequest) -> None:
+async def check_every_mode(request: ChatRequest) -> None:
     """In each tool mode the upstream gets the client's fields and messages, and the offline model answers them."""
     offer = Offer(tools=[TOOL, *request.client_tools], choice=request.body.get("tool_choice"))
     messages = with_system(request.messages, "ours")
     fields = {key: value for key, value in request.body.items() if key not in ("messages", "tools", "tool_choice")}
-    for way in ("native", "schema", "text"):
-        body = json.loads(json.dumps(request_body(way, request.body, messages, offer)))
+    for mode in ("native", "schema", "text"):
+        body = json.loads(json.dumps(request_body(mode, request.body, messages, offer)))
         assert body.items() >= fields.items()
-        if way == "native":
+        if mode == "native":
             assert (body["messages"], body["tools"]) == (messages, offer.tools)
         else:
             assert "tools" not in body
-            told = [{"tool": "user"}.get(message["role"], message["role"]) for message in request.messages]
-            assert [message["role"] for message in body["messages"]][-len(told) :] == told
+            roles = [{"tool": "user"}.get(message["role"], message["role"]) for message in request.messages]
+            assert [message["role"] for message in body["messages"]][-len(roles) :] == roles
             assert not any(message.get("tool_calls") for message in body["messages"] if message["role"] == "assistant")
         answer = await (await OfflineModel().ask(OFFLINE_UPSTREAM, body, 1)).next()
         assert answer
@@ -165,8 +165,8 @@ async def check_every_way(request: ChatRequest) -> None:
 
 
 @pytest.mark.anyio
-async def test_calls_of_other_kinds_in_a_conversation_do_no_harm() -> None:
-    await check_every_way(read_request({"messages": CUSTOM}))
+async def test_calls_of_other_types_in_a_conversation_are_accepted() -> None:
+    await check_every_mode(read_request({"messages": CUSTOM}))
 
 
 JSON = st.recursive(
@@ -184,7 +184,7 @@ BODIES = st.fixed_dictionaries(
 
 
 @given(BODIES)
-def test_whatever_is_sent_it_is_taken_or_refused(body: Json) -> None:
+def test_any_body_is_either_accepted_or_refused(body: Json) -> None:
     sent = copy.deepcopy(body)
     try:
         request = read_request(body)
@@ -193,13 +193,13 @@ def test_whatever_is_sent_it_is_taken_or_refused(body: Json) -> None:
         return
     assert body == sent
     assert request.body == {key: value for key, value in sent.items() if key != "x_bridge"}
-    asyncio.run(check_every_way(request))
+    asyncio.run(check_every_mode(request))
 
 
 CONTENTS = st.none() | st.text(max_size=6) | st.lists(JSON, max_size=2)
 FUNCTIONS = st.fixed_dictionaries({"name": st.text(max_size=6), "arguments": st.text(max_size=6)})
 CALLS = st.fixed_dictionaries({"id": st.text(max_size=3), "type": st.just("function"), "function": FUNCTIONS})
-SPOKEN = st.fixed_dictionaries(
+PLAIN_MESSAGES = st.fixed_dictionaries(
     {"role": st.sampled_from(["system", "developer", "user", "assistant", "function"]), "content": CONTENTS},
     optional={"name": JSON},
 ).map(lambda message: [message])
@@ -213,7 +213,7 @@ def answered_calls(draw: st.DrawFn) -> list[Json]:
     return [{"role": "assistant", "content": draw(CONTENTS), "tool_calls": calls}, *draw(st.permutations(answers))]
 
 
-CONVERSATIONS = st.lists(SPOKEN | answered_calls(), min_size=1, max_size=4).map(
+CONVERSATIONS = st.lists(PLAIN_MESSAGES | answered_calls(), min_size=1, max_size=4).map(
     lambda turns: [message for turn in turns for message in turn]
 )
 
@@ -222,4 +222,4 @@ CONVERSATIONS = st.lists(SPOKEN | answered_calls(), min_size=1, max_size=4).map(
 def test_a_conversation_reaches_the_model_in_every_tool_mode(
     messages: list[Json], is_stream: bool, choice: Any
 ) -> None:
-    asyncio.run(check_every_way(read_request({"messages": messages, "stream": is_stream, "tool_choice": choice})))
+    asyncio.run(check_every_mode(read_request({"messages": messages, "stream": is_stream, "tool_choice": choice})))

@@ -1,4 +1,4 @@
-"""A server's refusal is about tools only by the server's own words."""
+"""Only a server's own words decide whether a refusal is about tools, not quotations of the request."""
 
 import json
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from apexbridge.agent.tool_refusals import MAX_COMPARED, MAX_NODES, is_about_tools
-from apexbridge.llm.errors import UpstreamError, openai_error
+from apexbridge.llm.upstream_errors import UpstreamError, openai_error
 from tests.chat.upstream import refusal
 
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
@@ -18,7 +18,7 @@ def error_of(message: str, *, status: int = 400, **fields: Any) -> UpstreamError
     return UpstreamError(status, json.dumps(body).encode())
 
 
-def asked(model: str = "gemma", content: Any = "hello", **fields: Any) -> dict[str, Any]:
+def body_of(model: str = "gemma", content: Any = "hello", **fields: Any) -> dict[str, Any]:
     return {"model": model, "messages": [{"role": "user", "content": content}], "tools": [TOOL], **fields}
 
 
@@ -33,25 +33,29 @@ def asked(model: str = "gemma", content: Any = "hello", **fields: Any) -> dict[s
         "function calling is not enabled for this model",
     ],
 )
-def test_a_server_that_takes_no_tools_is_understood(message: str) -> None:
+def test_a_server_without_tool_support_is_recognised(message: str) -> None:
     words = "I was told that a function is an unknown tool; please support me"
-    for request in (asked(), asked(content=words), asked(tool_choice="auto", response_format={"type": "json_schema"})):
+    for request in (
+        body_of(),
+        body_of(content=words),
+        body_of(tool_choice="auto", response_format={"type": "json_schema"}),
+    ):
         assert is_about_tools(error_of(message), request)
 
 
 @pytest.mark.parametrize(
     ("message", "request_"),
     [
-        ("The model `{0}` does not exist", asked("tool unknown")),
-        ("The model `{0}` does not exist", asked("x-tool\nERROR: support \x1b[31m")),
-        ("The model '{0}' does not support images", asked("best-tool")),
-        ("Unrecognized request argument supplied: {0}", asked(tool_mode_of_mine=1)),
-        ("Invalid role: '{0}', expected one of user, assistant", asked(content="function not allowed")),
-        ("The content is too bad: '{0}", asked(content="every tool is unknown here " * 300)),
-        ("This schema is bad: {0}", asked(deep={"deeper": [{"deepest": "a grammar that is not permitted"}]})),
+        ("The model `{0}` does not exist", body_of("tool unknown")),
+        ("The model `{0}` does not exist", body_of("x-tool\nERROR: support \x1b[31m")),
+        ("The model '{0}' does not support images", body_of("best-tool")),
+        ("Unrecognized request argument supplied: {0}", body_of(tool_mode_of_mine=1)),
+        ("Invalid role: '{0}', expected one of user, assistant", body_of(content="function not allowed")),
+        ("The content is too bad: '{0}", body_of(content="every tool is unknown here " * 300)),
+        ("This schema is bad: {0}", body_of(deep={"deeper": [{"deepest": "a grammar that is not permitted"}]})),
     ],
 )
-def test_words_of_the_request_that_a_server_quotes_do_not_count(message: str, request_: dict[str, Any]) -> None:
+def test_quotations_of_the_request_do_not_count(message: str, request_: dict[str, Any]) -> None:
     def texts(value: Any) -> list[str]:
         if isinstance(value, dict):
             return [text for pair in value.items() for one in pair for text in texts(one)]
@@ -62,29 +66,31 @@ def test_words_of_the_request_that_a_server_quotes_do_not_count(message: str, re
             assert not is_about_tools(error_of(message.format(quoted[:500])), request_), quoted
 
 
-def test_a_model_that_does_not_exist_is_not_about_tools() -> None:
+def test_an_error_about_the_model_is_not_about_tools() -> None:
     message = "this model does not support tools"
-    assert not is_about_tools(error_of(message, code="model_not_found"), asked())
-    assert not is_about_tools(error_of(message, param="model"), asked())
-    assert not is_about_tools(error_of(message, status=500), asked())
+    assert not is_about_tools(error_of(message, code="model_not_found"), body_of())
+    assert not is_about_tools(error_of(message, param="model"), body_of())
+    assert not is_about_tools(error_of(message, status=500), body_of())
     assert refusal(400, message) is not None
 
 
-def test_a_request_that_is_too_large_to_be_searched_decides_nothing() -> None:
+def test_a_request_that_is_too_large_to_search_is_not_about_tools() -> None:
     message = error_of("this model does not support tools")
-    assert is_about_tools(message, asked(content=["x"] * (MAX_NODES - 100)))
-    assert not is_about_tools(message, asked(content=["x"] * (MAX_NODES + 1)))
-    assert not is_about_tools(message, asked(content=[f"tool {number:>100}" for number in range(MAX_COMPARED // 100)]))
+    assert is_about_tools(message, body_of(content=["x"] * (MAX_NODES - 100)))
+    assert not is_about_tools(message, body_of(content=["x"] * (MAX_NODES + 1)))
+    assert not is_about_tools(
+        message, body_of(content=[f"tool {number:>100}" for number in range(MAX_COMPARED // 100)])
+    )
 
 
-def test_a_request_of_any_depth_is_searched() -> None:
+def test_a_request_of_any_depth_can_be_searched() -> None:
     deep: Any = "tool"
     for _ in range(5000):
         deep = [deep]
-    assert is_about_tools(error_of("this model does not support tools"), asked(content=deep))
+    assert is_about_tools(error_of("this model does not support tools"), body_of(content=deep))
 
 
 def test_an_error_about_one_of_the_tools_is_not_about_tools() -> None:
     message = "Invalid schema for function 'skill__x': in context=('properties',), 'oneOf' is not permitted."
-    assert is_about_tools(error_of(message), asked())
-    assert not is_about_tools(error_of(message), asked(), ["calculate", "skill__x"])
+    assert is_about_tools(error_of(message), body_of())
+    assert not is_about_tools(error_of(message), body_of(), ["calculate", "skill__x"])

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from apexbridge._text import estimated_tokens as tokens
 from apexbridge.retrieval.embedders.embedder import Embedder
-from apexbridge.tools.builtin.skill_tools import tokens
 from tests.chat.live import Live, live
 from tests.chat.upstream import Step, Upstream, call
 from tests.making import write_skill

@@ -25,10 +25,10 @@ from apexbridge import errors
 from apexbridge.agent import suspended_turns
 from apexbridge.agent.budget import StopCause
 from apexbridge.agent.model_turn import GRACE_SECONDS
-from apexbridge.agent.react import ReActStrategy
+from apexbridge.agent.records.chat_records import ChatRecords
 from apexbridge.agent.records.content import MAX_RECORD_BYTES
-from apexbridge.agent.records.store import ChatRecords
 from apexbridge.agent.request import Options
+from apexbridge.agent.strategy import ReActStrategy
 from apexbridge.bridge import Bridge
 from apexbridge.disk import RESERVE_BYTES
 from apexbridge.errors import STATUS_OF_CODE

@@ -1,4 +1,4 @@
-"""A model's server that misbehaves when told to."""
+"""A scripted model server that can misbehave."""
 
 from collections.abc import Iterator
 

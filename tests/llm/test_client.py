@@ -1,4 +1,4 @@
-"""The client of model servers: what it retries, what it passes on, and how it ends."""
+"""The client of model servers: retries, pass-through, errors, timeouts and cancellation."""
 
 import asyncio
 import gzip
@@ -15,8 +15,8 @@ from apexbridge.llm import client as module
 from apexbridge.llm.client import UpstreamClient
 from apexbridge.llm.config import LLMSettings
 from apexbridge.llm.config import Upstream as Address
-from apexbridge.llm.errors import UpstreamError
 from apexbridge.llm.response import CHUNK_BYTES
+from apexbridge.llm.upstream_errors import UpstreamError
 from tests.chat.upstream import KEY, Step, Upstream, call, refusal
 from tests.waiting import until
 
@@ -46,23 +46,23 @@ def body_of(model: str, **fields: Any) -> Json:
     return {"model": model, "messages": [{"role": "user", "content": "hello"}], **fields}
 
 
-async def pieces(client: UpstreamClient, address: Address, model: str) -> list[Json]:
-    return await asked(client, address, body_of(model, stream=True))
+async def streamed_chunks(client: UpstreamClient, address: Address, model: str) -> list[Json]:
+    return await chunks_of(client, address, body_of(model, stream=True))
 
 
-async def asked(client: UpstreamClient, address: Address, body: Json, *, seconds: float = 60) -> list[Json]:
-    answer = await client.ask(address, body, seconds)
-    found: list[Json] = []
+async def chunks_of(client: UpstreamClient, address: Address, body: Json, *, seconds: float = 60) -> list[Json]:
+    response = await client.ask(address, body, seconds)
+    received: list[Json] = []
     try:
-        while (chunks := await answer.next()) is not None:
-            found += chunks
+        while (chunks := await response.next()) is not None:
+            received += chunks
     finally:
-        client.done(answer)
-    return found
+        client.done(response)
+    return received
 
 
 async def complete(client: UpstreamClient, address: Address, body: Json) -> Json:
-    (completion,) = await asked(client, address, body)
+    (completion,) = await chunks_of(client, address, body)
     return completion
 
 
@@ -72,21 +72,21 @@ def text_of(chunks: list[Json]) -> str:
 
 async def failure(client: UpstreamClient, address: Address, model: str, *, stream: bool) -> UpstreamError:
     with pytest.raises(UpstreamError) as caught:
-        await asked(client, address, body_of(model, stream=stream), seconds=60 if stream else 1)
+        await chunks_of(client, address, body_of(model, stream=stream), seconds=60 if stream else 1)
     return caught.value
 
 
 both = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 
 
-# --------------------------------------------------------------------------------------------------------- good answers
-async def test_a_request_goes_out_as_it_is_and_the_answer_comes_back_as_it_is(
+# ------------------------------------------------------------------------------------------------------------ responses
+async def test_requests_and_responses_are_passed_on_unchanged(
     client: UpstreamClient, address: Address, upstream: Upstream
 ) -> None:
     model = upstream.play(Step(text="hi", fields={"annotations": []}))
     body = body_of(model, seed=7, nested={"unknown": ["字", 1.5, None]}, top_logprobs=2**70)
-    told = await complete(client, address, body)
-    assert told["choices"][0]["message"] == {"role": "assistant", "content": "hi", "annotations": []}
+    response = await complete(client, address, body)
+    assert response["choices"][0]["message"] == {"role": "assistant", "content": "hi", "annotations": []}
     assert upstream.bodies(model) == [body]
     assert upstream.seen(model)[0].headers["Authorization"] == f"Bearer {KEY}"
 
@@ -104,22 +104,22 @@ async def test_a_request_goes_out_as_it_is_and_the_answer_comes_back_as_it_is(
     ],
     ids=lambda quirks: " ".join(sorted(quirks)),
 )
-async def test_a_stream_is_read_whatever_it_looks_like(
+async def test_streams_are_read_in_every_common_format(
     client: UpstreamClient, address: Address, upstream: Upstream, quirks: set[str]
 ) -> None:
     model = upstream.play(Step(text="hello, 世界", quirks=frozenset(quirks)))
-    assert text_of(await pieces(client, address, model)) == "hello, 世界"
+    assert text_of(await streamed_chunks(client, address, model)) == "hello, 世界"
 
 
-async def test_a_server_that_does_not_stream_gives_one_piece(
+async def test_a_server_that_does_not_stream_sends_one_chunk(
     client: UpstreamClient, address: Address, upstream: Upstream
 ) -> None:
     model = upstream.play(Step(text="whole", quirks=frozenset({"plain_json"})))
-    told = await pieces(client, address, model)
-    assert [chunk["choices"][0]["message"]["content"] for chunk in told] == ["whole"]
+    chunks = await streamed_chunks(client, address, model)
+    assert [chunk["choices"][0]["message"]["content"] for chunk in chunks] == ["whole"]
 
 
-async def test_half_a_character_reaches_the_server_as_the_client_wrote_it(
+async def test_a_lone_surrogate_reaches_the_server_unchanged(
     client: UpstreamClient, address: Address, upstream: Upstream
 ) -> None:
     model = upstream.play(Step(text="hi"))
@@ -132,19 +132,19 @@ async def test_half_a_character_reaches_the_server_as_the_client_wrote_it(
 # -------------------------------------------------------------------------------------------------------------- retries
 @both
 @pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504, 529])
-async def test_a_passing_failure_is_tried_again(
+async def test_a_temporary_failure_is_retried(
     client: UpstreamClient, address: Address, upstream: Upstream, status: int, stream: bool
 ) -> None:
     model = upstream.play(refusal(status, "later"), refusal(status, "later"), Step(text="now"))
     if stream:
-        assert text_of(await pieces(client, address, model)) == "now"
+        assert text_of(await streamed_chunks(client, address, model)) == "now"
     else:
         assert (await complete(client, address, body_of(model)))["choices"][0]["message"]["content"] == "now"
     assert len(upstream.seen(model)) == 3
 
 
 @both
-async def test_the_attempts_have_an_end(
+async def test_the_number_of_attempts_is_limited(
     client: UpstreamClient, address: Address, upstream: Upstream, stream: bool
 ) -> None:
     model = upstream.play(refusal(503, "overloaded"))
@@ -152,7 +152,7 @@ async def test_the_attempts_have_an_end(
     assert (error.status, error.error["message"], len(upstream.seen(model))) == (503, "overloaded", module.ATTEMPTS)
 
 
-async def test_the_wait_that_a_server_asks_for_is_kept(
+async def test_retry_after_is_respected(
     client: UpstreamClient, address: Address, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits: list[float] = []
@@ -166,7 +166,7 @@ async def test_the_wait_that_a_server_asks_for_is_kept(
     assert 7 in waits
 
 
-async def test_a_server_that_wants_to_be_left_alone_for_long_is_not_waited_for(
+async def test_a_long_retry_after_is_not_waited_for(
     client: UpstreamClient, address: Address, upstream: Upstream
 ) -> None:
     model = upstream.play(refusal(429, "come back tomorrow", retry_after="86400"), Step(text="now"))
@@ -176,7 +176,7 @@ async def test_a_server_that_wants_to_be_left_alone_for_long_is_not_waited_for(
 
 @both
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 413, 422])
-async def test_a_refusal_is_passed_on_at_once_with_its_body_and_headers(
+async def test_a_refusal_is_passed_on_without_retries_with_its_body_and_headers(
     client: UpstreamClient, address: Address, upstream: Upstream, status: int, stream: bool
 ) -> None:
     headers = {"x_ratelimit_remaining_requests": "0", "x_secret": "s"}
@@ -190,7 +190,7 @@ async def test_a_refusal_is_passed_on_at_once_with_its_body_and_headers(
     assert len(upstream.seen(model)) == 1
 
 
-# --------------------------------------------------------------------------------------------------------------- faults
+# --------------------------------------------------------------------------------------------------------------- errors
 @both
 @pytest.mark.parametrize(
     ("step", "status", "code"),
@@ -205,7 +205,7 @@ async def test_a_refusal_is_passed_on_at_once_with_its_body_and_headers(
     ],
     ids=["hangs", "broken JSON", "deep JSON", "a page", "no completion", "a list", "cut"],
 )
-async def test_an_answer_that_is_none(
+async def test_an_invalid_response_is_an_error(
     client: UpstreamClient,
     address: Address,
     upstream: Upstream,
@@ -263,7 +263,7 @@ CHUNK = b'data: {"choices": [{"index": 0, "delta": {"content": "half"}, "finish_
         "nothing",
     ],
 )
-async def test_a_stream_that_goes_wrong_is_an_error_and_is_not_begun_again(
+async def test_a_broken_stream_is_an_error_and_is_not_retried(
     client: UpstreamClient, address: Address, upstream: Upstream, step: Step, status: int, code: str
 ) -> None:
     model = upstream.play(step, Step(text="again"))
@@ -271,7 +271,7 @@ async def test_a_stream_that_goes_wrong_is_an_error_and_is_not_begun_again(
     assert (error.status, error.error["code"], len(upstream.seen(model))) == (status, code, 1)
 
 
-async def test_a_server_that_is_not_there_is_tried_and_named(client: UpstreamClient) -> None:
+async def test_an_unreachable_server_is_an_error_without_its_address(client: UpstreamClient) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = Address(base_url=f"http://127.0.0.1:{free.getsockname()[1]}/v1", api_key=KEY)
@@ -282,7 +282,7 @@ async def test_a_server_that_is_not_there_is_tried_and_named(client: UpstreamCli
         assert (await failure(client, Address(base_url=url), "any", stream=True)).status == 502
 
 
-async def test_a_server_that_does_not_answer_is_not_asked_again(
+async def test_a_server_that_times_out_is_not_retried(
     client: UpstreamClient, address: Address, upstream: Upstream
 ) -> None:
     model = upstream.play(Step(hang_after=-1))
@@ -291,7 +291,7 @@ async def test_a_server_that_does_not_answer_is_not_asked_again(
 
 
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
-async def test_a_conversation_goes_nowhere_else_than_the_operator_said(
+async def test_redirects_are_not_followed(
     client: UpstreamClient, address: Address, upstream: Upstream, status: int
 ) -> None:
     elsewhere = f"{upstream.url}/chat/completions?elsewhere"
@@ -302,12 +302,14 @@ async def test_a_conversation_goes_nowhere_else_than_the_operator_said(
 
 
 @both
-async def test_whoever_leaves_ends_the_request(address: Address, upstream: Upstream, stream: bool) -> None:
+async def test_a_cancelled_request_disconnects_from_the_server(
+    address: Address, upstream: Upstream, stream: bool
+) -> None:
     model = upstream.play(Step(text="a text", hang_after=2 if stream else -1))
     patient = UpstreamClient(silence_seconds=60)
 
     async def ask() -> None:
-        await (pieces(patient, address, model) if stream else complete(patient, address, body_of(model)))
+        await (streamed_chunks(patient, address, model) if stream else complete(patient, address, body_of(model)))
 
     with anyio.fail_after(60):
         async with anyio.create_task_group() as group:
@@ -319,27 +321,27 @@ async def test_whoever_leaves_ends_the_request(address: Address, upstream: Upstr
     await patient.close()
 
 
-async def test_what_came_before_a_fault_is_not_lost(
+async def test_chunks_before_an_error_are_returned(
     client: UpstreamClient, address: Address, upstream: Upstream
 ) -> None:
     model = upstream.play(Step(events=[CHUNK + CHUNK + b"data: {broken\n\n"]))
-    answer = await client.ask(address, body_of(model, stream=True))
-    assert [chunk["choices"][0]["delta"]["content"] for chunk in await answer.next() or []] == ["half", "half"]
+    response = await client.ask(address, body_of(model, stream=True))
+    assert [chunk["choices"][0]["delta"]["content"] for chunk in await response.next() or []] == ["half", "half"]
     for _ in range(2):
         with pytest.raises(UpstreamError):
-            await answer.next()
-    client.done(answer)
+            await response.next()
+    client.done(response)
 
 
 @both
 @pytest.mark.parametrize("after", [-1, 2])
-async def test_an_answer_that_takes_too_long_is_ended(
+async def test_a_response_that_takes_too_long_is_a_timeout(
     address: Address, upstream: Upstream, stream: bool, after: int
 ) -> None:
     patient = UpstreamClient(silence_seconds=60)
     model = upstream.play(Step(text="a text", hang_after=after if stream else -1))
     with anyio.fail_after(60), pytest.raises(UpstreamError) as caught:
-        await asked(patient, address, body_of(model, stream=stream), seconds=0.3)
+        await chunks_of(patient, address, body_of(model, stream=stream), seconds=0.3)
     assert (caught.value.status, caught.value.error["code"]) == (504, "upstream_timeout")
     assert caught.value.error["message"] == "The model took too long."
     await patient.close()
@@ -347,17 +349,17 @@ async def test_an_answer_that_takes_too_long_is_ended(
 
 # --------------------------------------------------------------------------------------------------------------- others
 @both
-async def test_one_connection_serves_one_request_after_the_other(
+async def test_consecutive_requests_use_one_connection(
     client: UpstreamClient, address: Address, upstream: Upstream, stream: bool
 ) -> None:
     model = upstream.play(Step(text="a text"))
     for _ in range(5):
-        await asked(client, address, body_of(model, stream=stream))
+        await chunks_of(client, address, body_of(model, stream=stream))
         await anyio.sleep(0.05)
     assert len({seen.peer for seen in upstream.seen(model)}) == 1
 
 
-async def test_models_are_listed_whatever_the_list_holds(
+async def test_invalid_entries_in_a_list_of_models_are_ignored(
     client: UpstreamClient, address: Address, upstream: Upstream
 ) -> None:
     assert [model["id"] for model in await client.models(address)] == ["native-listed", "unserved"]
@@ -369,14 +371,14 @@ async def test_models_are_listed_whatever_the_list_holds(
     upstream.models = {"object": "list", "data": []}
 
 
-async def test_calls_come_through(client: UpstreamClient, address: Address, upstream: Upstream) -> None:
+async def test_tool_calls_are_passed_on(client: UpstreamClient, address: Address, upstream: Upstream) -> None:
     model = upstream.play(Step(calls=[call("f", {"a": 1})]))
-    told = await complete(client, address, body_of(model))
-    assert told["choices"][0]["message"]["tool_calls"][0]["function"]["name"] == "f"
+    response = await complete(client, address, body_of(model))
+    assert response["choices"][0]["message"]["tool_calls"][0]["function"]["name"] == "f"
 
 
 @pytest.mark.slow
-async def test_an_answer_that_unfolds_into_a_very_large_one_leaves_others_their_turn() -> None:
+async def test_a_compressed_response_that_becomes_very_large_does_not_block_other_tasks() -> None:
     events = b'data: {"choices": []}\n' * 500_000 + b'data: {"choices": [{"finish_reason": "stop"}]}\n'
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-encoding: gzip\r\nconnection: close\r\n\r\n"
     client, packed, turns = UpstreamClient(), gzip.compress(events), 0
@@ -408,7 +410,7 @@ async def test_an_answer_that_unfolds_into_a_very_large_one_leaves_others_their_
     assert turns > len(events) // CHUNK_BYTES // 2
 
 
-def test_a_model_is_served_by_whoever_is_named_for_it() -> None:
+def test_a_model_is_served_by_the_upstream_that_lists_it() -> None:
     first, second, third = (
         Address(name="named", base_url="http://a", models=("gpt-*",)),
         Address(name="all", base_url="http://b/"),

@@ -1,4 +1,4 @@
-"""Events are found in a byte stream however it is cut and whatever else it holds."""
+"""Events are found in a byte stream, independent of chunk boundaries, line ends and other fields."""
 
 import itertools
 
@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from apexbridge.llm import response
-from apexbridge.llm.errors import UpstreamError
 from apexbridge.llm.response import EventLines
+from apexbridge.llm.upstream_errors import UpstreamError
 
 
-def all_of(pieces: list[bytes]) -> list[bytes]:
+def events_in(chunks: list[bytes]) -> list[bytes]:
     lines = EventLines()
-    return [data for piece in pieces for data in lines.feed(piece)] + lines.end()
+    return [data for chunk in chunks for data in lines.feed(chunk)] + lines.end()
 
 
 @pytest.mark.parametrize(
@@ -37,26 +37,27 @@ def all_of(pieces: list[bytes]) -> list[bytes]:
         "byte order mark",
     ],
 )
-def test_data_is_found_whatever_the_line_ends_and_the_noise(stream: bytes) -> None:
-    assert all_of([stream]) == [b"one", b"two"]
-    assert all_of([stream[place : place + 1] for place in range(len(stream))]) == [b"one", b"two"]
+def test_data_is_found_with_any_line_ends_and_other_fields(stream: bytes) -> None:
+    assert events_in([stream]) == [b"one", b"two"]
+    assert events_in([stream[index : index + 1] for index in range(len(stream))]) == [b"one", b"two"]
 
 
 @given(st.lists(st.text(st.characters(blacklist_categories=["Cs", "Cc", "Z"]), min_size=1), max_size=8), st.data())
-def test_where_a_stream_is_cut_makes_no_difference(texts: list[str], data: st.DataObject) -> None:
+def test_chunk_boundaries_make_no_difference(texts: list[str], data: st.DataObject) -> None:
     stream = b"".join(b"data: " + text.encode() + b"\n\n" for text in texts)
     cuts = sorted(data.draw(st.sets(st.integers(0, len(stream)))) | {0, len(stream)})
-    pieces = [stream[start:end] for start, end in itertools.pairwise(cuts)]
-    assert all_of(pieces) == [text.encode() for text in texts]
+    chunks = [stream[start:end] for start, end in itertools.pairwise(cuts)]
+    assert events_in(chunks) == [text.encode() for text in texts]
 
 
-def test_comments_without_end_are_no_burden() -> None:
+def test_many_comments_are_skipped_quickly() -> None:
     lines = EventLines()
-    assert [lines.feed(b":\n" * 1_000_000) for _ in range(100)] == [[]] * 100  # read line by line, a minute
+    # Reading line by line would take a minute.
+    assert [lines.feed(b":\n" * 1_000_000) for _ in range(100)] == [[]] * 100
     assert lines.feed(b"data: one\n") == [b"one"]
 
 
-def test_a_line_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_overlong_line_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(response, "MAX_LINE_BYTES", 100)
     lines = EventLines()
     lines.feed(b"data: " + b"x" * 90)

@@ -1,4 +1,4 @@
-"""Calls that a model wrote into its text are found; everything else stays text."""
+"""Calls that a model writes into its text are extracted; everything else stays text."""
 
 import itertools
 import json
@@ -47,23 +47,23 @@ def found(text: str) -> tuple[str, list[tuple[str, object]]] | None:
         f"[{CALL}]",
     ],
 )
-def test_a_call_is_found_bare_fenced_and_marked(text: str) -> None:
+def test_a_call_is_found_bare_fenced_or_in_a_tag(text: str) -> None:
     assert found(text) == ("", [READ])
 
 
-def test_several_calls_in_a_list_or_marked_one_by_one() -> None:
+def test_several_calls_are_found_in_a_list_or_in_tags() -> None:
     other = '{"name": "search_skills", "arguments": {"query": "发票"}}'
     both = [READ, ("search_skills", {"query": "发票"})]
     assert found(f"[{CALL}, {other}]") == ("", both)
     assert found(f"<tool_call>{CALL}</tool_call>\n<tool_call>{other}</tool_call>") == ("", both)
 
 
-def test_words_before_a_call_are_kept() -> None:
+def test_text_before_a_call_is_preserved() -> None:
     assert found(f"我来算一下。\n<tool_call>{CALL}</tool_call> 好了") == ("我来算一下。", [READ])
     assert found(f"I will compute it:\n```json\n{CALL}\n```") == ("I will compute it:", [READ])
 
 
-def test_names_and_arguments_in_chinese() -> None:
+def test_names_and_arguments_may_be_chinese() -> None:
     assert found('{"name": "天气", "arguments": {"城市": "上海"}}') == ("", [("天气", {"城市": "上海"})])
 
 
@@ -89,7 +89,7 @@ def test_everything_else_stays_text(text: str) -> None:
     assert found(text) is None
 
 
-def test_a_call_without_arguments_and_one_with_broken_ones() -> None:
+def test_missing_arguments_are_an_empty_object_and_broken_ones_are_unchanged() -> None:
     assert found('{"name": "calculate"}') == ("", [("calculate", {})])
     assert found('{"name": "calculate", "arguments": null}') == ("", [("calculate", {})])
     salvaged = extract_calls('{"name": "calculate", "arguments": "{oops"}', is_known)
@@ -116,14 +116,14 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_hostile_text_is_no_call_and_no_burden(kind: str) -> None:
-    """Work that grows with the square of the text would take minutes here."""
+def test_hostile_text_is_searched_quickly_and_is_not_a_call_of_another_tool(kind: str) -> None:
+    """Quadratic work would take minutes here."""
     salvaged = extract_calls(HOSTILE[kind], is_known)
     assert salvaged is None or salvaged.calls[0][0] == "calculate"
 
 
 # ------------------------------------------------------------------------------------------------------------ the gate
-PIECES = st.sampled_from(
+FRAGMENTS = st.sampled_from(
     [
         "<tool_call>",
         "<function_call>",
@@ -147,33 +147,33 @@ PIECES = st.sampled_from(
         '"',
     ]
 )
-TEXTS = st.one_of(st.text(), st.lists(PIECES, max_size=12).map("".join))
+TEXTS = st.one_of(st.text(), st.lists(FRAGMENTS, max_size=12).map("".join))
 
 
-def pieces_of(text: str, cuts: Sequence[int]) -> list[str]:
-    places = sorted({min(cut, len(text)) for cut in cuts} | {0, len(text)})
-    return [text[start:end] for start, end in itertools.pairwise(places)]
+def chunks_of(text: str, cuts: Sequence[int]) -> list[str]:
+    borders = sorted({min(cut, len(text)) for cut in cuts} | {0, len(text)})
+    return [text[start:end] for start, end in itertools.pairwise(borders)]
 
 
 @given(TEXTS, st.lists(st.integers(0, 200)))
-def test_what_is_shown_and_what_is_held_are_the_text(text: str, cuts: list[int]) -> None:
+def test_shown_and_held_text_together_are_the_whole_text(text: str, cuts: list[int]) -> None:
     gate = TextGate(is_known)
-    shown = "".join(gate.feed(piece) for piece in pieces_of(text, cuts))
+    shown = "".join(gate.feed(chunk) for chunk in chunks_of(text, cuts))
     assert shown + gate.held == text
 
 
-def test_what_is_held_is_not_looked_through_again_with_every_piece() -> None:
-    """That would take minutes here."""
+def test_held_text_is_not_searched_again_for_each_chunk() -> None:
+    """Searching it again would take minutes here."""
     gate = TextGate(is_known)
     assert gate.feed('```json\n{"name": "') == ""
     assert {gate.feed("<") for _ in range(40_000)} == {""}
 
 
 @given(st.lists(st.integers(0, 200)))
-def test_a_call_is_never_shown_where_it_is_all_there_is(cuts: list[int]) -> None:
+def test_a_text_that_is_only_a_call_is_never_shown(cuts: list[int]) -> None:
     for call in (CALL, f"<tool_call>{CALL}</tool_call>", f"```json\n{CALL}\n```"):
         gate = TextGate(is_known)
-        assert [gate.feed(piece) for piece in pieces_of(call, cuts)] == [""] * len(pieces_of(call, cuts))
+        assert [gate.feed(chunk) for chunk in chunks_of(call, cuts)] == [""] * len(chunks_of(call, cuts))
         assert gate.held == call
 
 
@@ -188,14 +188,14 @@ def test_a_call_is_never_shown_where_it_is_all_there_is(cuts: list[int]) -> None
         "[1] a footnote, which begins like a list and goes on as what it is. " * 8,
     ],
 )
-def test_text_that_holds_no_call_is_shown_as_it_comes(text: str, cut: int) -> None:
+def test_text_without_a_call_is_shown_completely(text: str, cut: int) -> None:
     gate = TextGate(is_known)
-    shown = "".join(gate.feed(text[place : place + cut]) for place in range(0, len(text), cut))
+    shown = "".join(gate.feed(text[index : index + cut]) for index in range(0, len(text), cut))
     assert shown == text
 
 
-def test_a_long_text_after_a_mark_costs_no_more_than_any_other() -> None:
-    """Adding each piece to all that came before would take minutes here."""
+def test_a_long_text_after_a_tag_takes_linear_time() -> None:
+    """Quadratic work would take minutes here."""
     for begin in ('<tool_call>{"name": "', '{"name": "', "words <", " "):
         gate = TextGate(is_known)
         shown = gate.feed(begin) + "".join(gate.feed("word") for _ in range(100_000))
@@ -204,7 +204,7 @@ def test_a_long_text_after_a_mark_costs_no_more_than_any_other() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 3, 7, 1000])
-def test_a_fenced_call_behind_words_is_not_shown(size: int) -> None:
+def test_a_fenced_call_after_text_is_not_shown(size: int) -> None:
     text = f"I use `calculate` for that.\n```json\n{CALL}\n```"
     gate = TextGate(is_known)
     shown = "".join(gate.feed(text[at : at + size]) for at in range(0, len(text), size))

@@ -1,4 +1,4 @@
-"""Tools are offered in three ways, and which one a model takes is learnt from its answers."""
+"""Tools are offered in three modes. The mode of a model is learnt from its responses."""
 
 import json
 from typing import Any
@@ -34,9 +34,9 @@ DONE: list[Json] = [
 ]
 
 
-def body_in(way: ActiveMode, messages: list[Json], choice: Any = None, **fields: Any) -> Json:
+def body_in(mode: ActiveMode, messages: list[Json], choice: Any = None, **fields: Any) -> Json:
     body = {"model": "m", "messages": "replaced", "tools": "replaced", "tool_choice": "replaced", **fields}
-    return request_body(way, body, messages, Offer(tools=[TOOL], choice=choice))
+    return request_body(mode, body, messages, Offer(tools=[TOOL], choice=choice))
 
 
 def actions(body: Json) -> list[str]:
@@ -48,7 +48,7 @@ def is_known(name: str) -> bool:
     return name == "calculate"
 
 
-def test_natively_the_messages_stay_as_they_are() -> None:
+def test_native_mode_leaves_messages_unchanged() -> None:
     assert body_in("native", DONE, "auto", seed=1) == {
         "model": "m",
         "seed": 1,
@@ -59,33 +59,33 @@ def test_natively_the_messages_stay_as_they_are() -> None:
     assert "tool_choice" not in body_in("native", DONE)
 
 
-def test_without_tools_nothing_is_said_about_them() -> None:
-    for way in ("native", "schema", "text"):
-        assert request_body(way, {"model": "m"}, ASKED, Offer(tools=[])) == {"model": "m", "messages": ASKED}
+def test_a_request_without_tools_does_not_mention_them() -> None:
+    for mode in ("native", "schema", "text"):
+        assert request_body(mode, {"model": "m"}, ASKED, Offer(tools=[])) == {"model": "m", "messages": ASKED}
 
 
-def test_by_a_schema_the_next_step_is_one_of_the_tools_or_an_answer() -> None:
+def test_in_schema_mode_the_next_step_is_a_tool_or_an_answer() -> None:
     body = body_in("schema", DONE, parallel_tool_calls=True, seed=1)
     assert actions(body) == ["calculate", "answer"]
     assert {"tools", "tool_choice", "parallel_tool_calls"} & set(body) == set()
     assert body["seed"] == 1
-    system, user, said, result = body["messages"]
+    system, user, assistant, result = body["messages"]
     assert system["content"].startswith("Be kind.\n\n")
     assert '"type":"object"' in system["content"]
     assert user == ASKED[1]
-    head, written = said["content"].split("\n")
+    head, written = assistant["content"].split("\n")
     assert (head, json.loads(written)) == ("Hm.", {"action": "calculate", "arguments": {"expression": "1+1"}})
     assert result["role"] == "user"
     assert "2" in result["content"]
     assert "<|im_end|>" not in result["content"]
 
 
-def test_a_call_that_is_required_leaves_no_way_to_answer() -> None:
+def test_a_required_call_excludes_an_answer() -> None:
     body = body_in("schema", ASKED, "required")
     assert actions(body) == ["calculate"]
 
 
-def test_a_call_that_is_named_leaves_no_other() -> None:
+def test_a_named_tool_excludes_all_others() -> None:
     other = {"type": "function", "function": {"name": "other"}}
     choice = {"type": "function", "function": {"name": "other"}}
     body = request_body("schema", {"model": "m"}, ASKED, Offer(tools=[TOOL, other], choice=choice))
@@ -99,7 +99,8 @@ def test_a_schema_enforces_the_arguments_of_each_tool() -> None:
         None,
     ]
     tools = [
-        {"type": "function", "function": {"name": f"t{at}", "parameters": own}} for at, own in enumerate(parameters)
+        {"type": "function", "function": {"name": f"t{index}", "parameters": own}}
+        for index, own in enumerate(parameters)
     ]
     body = request_body("schema", {"model": "m"}, ASKED, Offer(tools=tools))
     steps = body["response_format"]["json_schema"]["schema"]["anyOf"]
@@ -117,27 +118,27 @@ def test_a_schema_enforces_the_arguments_of_each_tool() -> None:
     assert not whole.is_valid({"action": "answer"})
 
 
-def test_what_a_schema_enforces_is_said_in_words_where_there_is_none() -> None:
+def test_text_mode_states_the_tool_choice_in_the_prompt() -> None:
     for choice in ("required", {"type": "function", "function": {"name": "calculate"}}):
         assert "Reply with a call of calculate now" in body_in("text", ASKED, choice)["messages"][0]["content"]
     assert "Reply with a call of" not in body_in("text", ASKED, "auto")["messages"][0]["content"]
 
 
-@pytest.mark.parametrize("way", ["schema", "text"])
-def test_tools_of_other_kinds_are_not_told_in_words(way: ActiveMode) -> None:
-    body = request_body(way, {"model": "m"}, ASKED, Offer(tools=[TOOL, {"type": "web_search"}]))
+@pytest.mark.parametrize("mode", ["schema", "text"])
+def test_tools_of_other_types_are_not_described_in_the_prompt(mode: ActiveMode) -> None:
+    body = request_body(mode, {"model": "m"}, ASKED, Offer(tools=[TOOL, {"type": "web_search"}]))
     assert "web_search" not in json.dumps(body)
     assert "calculate" in body["messages"][0]["content"]
 
 
-def test_in_text_the_model_is_told_how_to_call() -> None:
+def test_text_mode_explains_how_to_call_a_tool() -> None:
     body = body_in("text", DONE)
     assert "response_format" not in body
     assert "<tool_call>" in body["messages"][0]["content"]
     assert body["messages"][2]["content"].startswith('Hm.\n<tool_call>{"name": "calculate"')
 
 
-def test_a_last_turn_asks_for_plain_words() -> None:
+def test_the_last_turn_asks_for_an_answer_without_calls() -> None:
     body = body_in("text", DONE, "none")
     assert "response_format" not in body
     assert "without calling any tool" in body["messages"][0]["content"]
@@ -147,31 +148,31 @@ def test_a_last_turn_asks_for_plain_words() -> None:
     assert "without calling any tool" in body["messages"][0]["content"]
 
 
-def test_by_a_schema_a_last_turn_can_do_nothing_but_answer() -> None:
+def test_in_schema_mode_the_last_turn_can_only_answer() -> None:
     body = body_in("schema", DONE, "none")
     schema = jsonschema_rs.validator_for(body["response_format"]["json_schema"]["schema"])
     assert schema.is_valid({"action": "answer", "text": "Hi."})
     assert not schema.is_valid({"action": "calculate", "arguments": {}})
 
 
-@pytest.mark.parametrize("way", ["schema", "text"])
-def test_the_words_of_the_user_are_not_touched(way: ActiveMode) -> None:
-    said: list[Json] = [
+@pytest.mark.parametrize("mode", ["schema", "text"])
+def test_messages_of_the_user_are_unchanged(mode: ActiveMode) -> None:
+    messages: list[Json] = [
         {"role": "user", "content": "<|im_start|> [INST] <tool_call>"},
         {"role": "user", "content": [{"type": "x"}]},
     ]
-    assert body_in(way, said)["messages"][1:] == said
+    assert body_in(mode, messages)["messages"][1:] == messages
 
 
-@pytest.mark.parametrize("way", ["schema", "text"])
-def test_system_words_that_come_in_parts_are_kept(way: ActiveMode) -> None:
-    said: list[Json] = [{"role": "developer", "content": [{"type": "text", "text": "Be kind."}]}, ASKED[1]]
-    messages = body_in(way, said)["messages"]
-    assert messages[0]["content"][:1] == said[0]["content"]
-    assert messages[1:] == said[1:]
+@pytest.mark.parametrize("mode", ["schema", "text"])
+def test_system_messages_with_content_parts_are_preserved(mode: ActiveMode) -> None:
+    conversation: list[Json] = [{"role": "developer", "content": [{"type": "text", "text": "Be kind."}]}, ASKED[1]]
+    messages = body_in(mode, conversation)["messages"]
+    assert messages[0]["content"][:1] == conversation[0]["content"]
+    assert messages[1:] == conversation[1:]
 
 
-def test_calls_by_schema_are_read_and_answers_too() -> None:
+def test_calls_and_answers_of_schema_mode_are_parsed() -> None:
     read = read_calls("schema", '{"action": "calculate", "arguments": {"expression": "1"}}', is_known)
     assert read is not None
     assert read.calls == (("calculate", '{"expression": "1"}'),)
@@ -184,7 +185,7 @@ def test_calls_by_schema_are_read_and_answers_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         ('{"action": "answer", "text": "The capital is Par', "The capital is Par"),
         ('{\n "action" : "answer" , "text":"a\\nb \\"c', 'a\nb "c'),
@@ -198,11 +199,11 @@ def test_calls_by_schema_are_read_and_answers_too() -> None:
         ("plain {", "plain {"),
     ],
 )
-def test_of_a_reply_that_was_cut_off_only_the_words_are_told(text: str, told: str) -> None:
-    assert read_answer("schema", text).replace("\ud83d", "") == told
+def test_only_the_text_of_a_truncated_reply_is_returned(text: str, expected: str) -> None:
+    assert read_answer("schema", text).replace("\ud83d", "") == expected
 
 
-def test_of_models_that_clients_make_up_only_the_last_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_last_model_names_of_clients_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tool_modes, "REMEMBERED_MODELS", 2)
     modes = ModeMemory()
 
@@ -212,14 +213,14 @@ def test_of_models_that_clients_make_up_only_the_last_are_remembered(monkeypatch
 
     assert [learn(name) for name in ("a", "b", "c")] == ["native"] * 3
     needed = tool_modes.TEXT_CALLS_UNTIL_CHANGE
-    assert [learn("a") for _ in range(needed)] == ["native"] * (needed - 1) + ["schema"]  # the first time is forgotten
+    assert [learn("a") for _ in range(needed)] == ["native"] * (needed - 1) + ["schema"]  # the first time was forgotten
 
 
-def test_a_call_with_broken_arguments_can_be_told_again() -> None:
+def test_a_call_with_broken_arguments_is_rendered_with_empty_ones() -> None:
     for written in ("{broken", "[" * 100_000, ""):
         message = {"role": "assistant", "content": None, "tool_calls": [call("calculate", written, "c")]}
-        told = body_in("schema", [message])["messages"][-1]
-        assert json.loads(told["content"]) == {"action": "calculate", "arguments": {}}
+        rendered = body_in("schema", [message])["messages"][-1]
+        assert json.loads(rendered["content"]) == {"action": "calculate", "arguments": {}}
 
 
 @pytest.mark.parametrize(
@@ -240,20 +241,20 @@ def test_a_call_with_broken_arguments_can_be_told_again() -> None:
         "<function=f>",
     ],
 )
-def test_control_marks_in_the_output_of_tools_lose_their_power(mark: str) -> None:
-    told = neutralised(f"before {mark} after 中文 <b>")
-    assert mark not in told
-    assert told.replace(" ", "") == f"before{mark}after中文<b>"
+def test_control_tokens_in_tool_output_are_neutralised(mark: str) -> None:
+    text = neutralised(f"before {mark} after 中文 <b>")
+    assert mark not in text
+    assert text.replace(" ", "") == f"before{mark}after中文<b>"
 
 
-def test_text_of_parts() -> None:
+def test_the_text_of_content_parts_is_joined() -> None:
     assert text_of("a") == "a"
     assert text_of([{"type": "text", "text": "a"}, {"type": "image_url"}, "x", {"text": "b"}]) == "ab"
     assert text_of(None) == text_of(7) == ""
 
 
 # ------------------------------------------------------------------------------------------------------------- learning
-def test_a_way_that_the_operator_chose_is_kept() -> None:
+def test_a_configured_mode_never_changes() -> None:
     modes = ModeMemory()
     fixed = Upstream(base_url="http://a", tool_mode="schema")
     modes.wrote(fixed, "m")
@@ -261,7 +262,7 @@ def test_a_way_that_the_operator_chose_is_kept() -> None:
     assert modes.mode(fixed, "m") == "schema"
 
 
-def test_a_model_that_writes_its_calls_is_offered_a_schema() -> None:
+def test_a_model_that_writes_calls_as_text_gets_schema_mode() -> None:
     modes = ModeMemory()
     assert modes.mode(AUTO, "m") == "native"
     modes.wrote(AUTO, "m")
@@ -271,7 +272,7 @@ def test_a_model_that_writes_its_calls_is_offered_a_schema() -> None:
     assert modes.mode(AUTO, "another") == "native"
 
 
-def test_a_model_that_has_made_a_call_stays_native() -> None:
+def test_a_model_that_made_a_native_call_stays_in_native_mode() -> None:
     modes = ModeMemory()
     modes.accepted(AUTO, "m", "native")
     for _ in range(5):
@@ -279,17 +280,17 @@ def test_a_model_that_has_made_a_call_stays_native() -> None:
     assert modes.mode(AUTO, "m") == "native"
 
 
-def test_a_refusal_leads_to_the_next_way_until_there_is_none() -> None:
+def test_a_refusal_leads_to_the_next_mode_until_none_is_left() -> None:
     modes = ModeMemory()
     assert modes.after_refusal(AUTO, "native") == "schema"
     assert modes.after_refusal(AUTO, "schema") == "text"
     assert modes.after_refusal(AUTO, "text") is None
-    assert modes.mode(AUTO, "m") == "native"  # nothing is learnt from a refusal alone
+    assert modes.mode(AUTO, "m") == "native"  # a refusal alone does not change the mode
     modes.accepted(AUTO, "m", "text")
     assert modes.mode(AUTO, "m") == "text"
 
 
-def test_only_so_many_models_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_remembered_models_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tool_modes, "REMEMBERED_MODELS", 3)
     modes = ModeMemory()
     for number in range(10):

@@ -1,4 +1,4 @@
-"""A turn is put together from pieces, however a server cuts and labels them."""
+"""A turn is assembled from chunks, independent of how a server splits and labels them."""
 
 import json
 from typing import Any
@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from apexbridge.llm import turn as turn_module
-from apexbridge.llm.errors import UpstreamError
 from apexbridge.llm.turn import Turn
+from apexbridge.llm.upstream_errors import UpstreamError
 from tests.chat.upstream import Step, call, chunks, completion
 
 Json = dict[str, Any]
@@ -17,9 +17,9 @@ QUIRKS = ["role_always", "empty_first", "whole_calls", "object_arguments", "inte
 CALLS = [call("calculate", {"expression": "1+1"}, "call_a"), call("get_weather", {"city": "上海"}, "call_b")]
 
 
-def turn_of(*told: Json) -> Turn:
+def turn_of(*received: Json) -> Turn:
     turn = Turn()
-    for chunk in told:
+    for chunk in received:
         turn.take_chunk(chunk)
     return turn
 
@@ -33,7 +33,7 @@ def names_and_arguments(turn: Turn) -> list[tuple[str, Any]]:
 
 
 @given(st.sets(st.sampled_from(QUIRKS)))
-def test_calls_and_text_come_out_the_same_whatever_the_quirks(quirks: set[str]) -> None:
+def test_quirks_of_a_server_do_not_change_calls_and_text(quirks: set[str]) -> None:
     step = Step(text="Let me see.", calls=CALLS, quirks=frozenset(quirks))
     turn = turn_of(*chunks({"model": "m", "stream_options": {"include_usage": True}}, step))
     assert turn.text == "Let me see."
@@ -49,53 +49,53 @@ def test_calls_and_text_come_out_the_same_whatever_the_quirks(quirks: set[str]) 
 
 
 @pytest.mark.parametrize("quirks", [{"no_index"}, {"no_index", "whole_calls"}, {"no_index", "whole_calls", "no_id"}])
-def test_pieces_without_an_index_find_their_call(quirks: set[str]) -> None:
+def test_chunks_without_an_index_are_assigned_to_their_call(quirks: set[str]) -> None:
     turn = turn_of(*chunks({"model": "m"}, Step(calls=CALLS, quirks=frozenset(quirks))))
     assert names_and_arguments(turn) == [("calculate", {"expression": "1+1"}), ("get_weather", {"city": "上海"})]
 
 
 @pytest.mark.parametrize("quirks", [set(), {"object_arguments"}, {"no_id"}])
-def test_a_whole_answer_is_taken_as_well(quirks: set[str]) -> None:
+def test_a_complete_response_is_accepted(quirks: set[str]) -> None:
     turn = turn_of(completion({"model": "m"}, Step(text="Hm.", calls=CALLS, quirks=frozenset(quirks))))
     assert turn.text == "Hm."
     assert [name for name, _ in names_and_arguments(turn)] == ["calculate", "get_weather"]
 
 
-def test_two_calls_under_one_index_are_two_calls() -> None:
+def test_two_calls_with_one_index_are_two_calls() -> None:
     first, second = ({"index": 0, **one} for one in CALLS)
     turn = turn_of(delta(tool_calls=[first]), delta(tool_calls=[second]))
     assert names_and_arguments(turn) == [("calculate", {"expression": "1+1"}), ("get_weather", {"city": "上海"})]
 
 
-def test_an_id_repeated_in_every_piece_is_one_call() -> None:
-    pieces = ['{"a"', ": 1}"]
-    told = [{"id": "x", "function": {"name": "f", "arguments": piece}} for piece in pieces]
-    assert names_and_arguments(turn_of(*(delta(tool_calls=[piece]) for piece in told))) == [("f", {"a": 1})]
+def test_an_id_repeated_in_every_chunk_is_one_call() -> None:
+    fragments = ['{"a"', ": 1}"]
+    calls = [{"id": "x", "function": {"name": "f", "arguments": fragment}} for fragment in fragments]
+    assert names_and_arguments(turn_of(*(delta(tool_calls=[one]) for one in calls))) == [("f", {"a": 1})]
 
 
-def test_whole_calls_that_all_have_the_same_id_are_several_calls_with_ids_of_their_own() -> None:
+def test_complete_calls_with_the_same_id_are_separate_calls_with_unique_ids() -> None:
     turn = Turn()
     for city in ("Bern", "Brest"):
-        piece = {"id": "call_0", "function": {"name": "weather", "arguments": json.dumps({"city": city})}}
-        turn.take_chunk({"choices": [{"delta": {"tool_calls": [piece]}}]})
+        fragment = {"id": "call_0", "function": {"name": "weather", "arguments": json.dumps({"city": city})}}
+        turn.take_chunk({"choices": [{"delta": {"tool_calls": [fragment]}}]})
     assert [json.loads(call["function"]["arguments"])["city"] for call in turn.tool_calls] == ["Bern", "Brest"]
     assert len({call["id"] for call in turn.tool_calls}) == 2
 
 
 def test_indices_with_gaps_keep_their_order() -> None:
-    told = [{"index": index, "id": f"c{index}", "function": {"name": f"f{index}"}} for index in (3, 1)]
-    turn = turn_of(delta(tool_calls=told), delta(tool_calls=[{"function": {"name": "late"}}]))
+    calls = [{"index": index, "id": f"c{index}", "function": {"name": f"f{index}"}} for index in (3, 1)]
+    turn = turn_of(delta(tool_calls=calls), delta(tool_calls=[{"function": {"name": "late"}}]))
     assert [name for name, _ in names_and_arguments(turn)] == ["f1", "f3", "late"]
 
 
-def test_a_name_that_comes_in_pieces_or_again_and_again() -> None:
+def test_a_name_may_be_split_or_repeated() -> None:
     turn = turn_of(*(delta(tool_calls=[{"index": 0, "function": {"name": name}}]) for name in ("calc", "ulate")))
     assert turn.tool_calls[0]["function"]["name"] == "calculate"
     turn = turn_of(*(delta(tool_calls=[{"index": 0, "function": {"name": "calculate"}}]) for _ in range(3)))
     assert turn.tool_calls[0]["function"]["name"] == "calculate"
 
 
-def test_a_turn_does_not_grow_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_size_of_a_turn_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turn_module, "MAX_CHARACTERS", 100)
     call = {"function": {"arguments": "b" * 30}}
     chunk = {"choices": [{"delta": {"content": "a" * 30, "tool_calls": [call]}}]}
@@ -105,11 +105,11 @@ def test_a_turn_does_not_grow_without_an_end(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("reason", [5, True, {"a": 1}, ["stop"]])
-def test_a_reason_to_finish_is_a_word(reason: Any) -> None:
+def test_a_finish_reason_that_is_not_a_string_is_ignored(reason: Any) -> None:
     assert turn_of({"choices": [{"delta": {}, "finish_reason": reason}]}).finish_reason is None
 
 
-def test_a_call_without_arguments_has_empty_ones() -> None:
+def test_missing_arguments_are_an_empty_object() -> None:
     turn = turn_of(delta(tool_calls=[{"index": 0, "id": "c", "function": {"name": "datetime"}}]))
     assert turn.message() == {
         "role": "assistant",
@@ -118,17 +118,17 @@ def test_a_call_without_arguments_has_empty_ones() -> None:
     }
 
 
-def test_argument_bytes_are_kept_as_they_are() -> None:
+def test_arguments_are_not_reformatted() -> None:
     written = '{"b":1,  "a":"\\u4e0a", "n": 1.0e2}'
     turn = turn_of(*chunks({"model": "m"}, Step(calls=[call("f", written)])))
     assert turn.tool_calls[0]["function"]["arguments"] == written
 
 
-def test_fields_that_nobody_knows_are_given_back() -> None:
-    kept, beside = Turn().take_chunk(
+def test_unknown_fields_are_returned() -> None:
+    delta_fields, choice_fields = Turn().take_chunk(
         {"choices": [{"delta": {"role": "assistant", "reasoning_content": "hm"}, "logprobs": {"content": []}}]}
     )
-    assert (kept, beside) == ({"reasoning_content": "hm"}, {"logprobs": {"content": []}})
+    assert (delta_fields, choice_fields) == ({"reasoning_content": "hm"}, {"logprobs": {"content": []}})
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_fields_that_nobody_knows_are_given_back() -> None:
         {"choices": [], "usage": []},
     ],
 )
-def test_an_odd_chunk_does_no_harm(chunk: Json) -> None:
+def test_a_malformed_chunk_is_ignored(chunk: Json) -> None:
     turn = turn_of(chunk, delta(content="ok"))
     assert (turn.text, turn.tool_calls, turn.usage) == ("ok", [], None)
 
@@ -164,8 +164,8 @@ JSON = st.recursive(
         st.fixed_dictionaries({}, optional={"index": JSON, "id": JSON, "type": JSON, "function": JSON}), max_size=4
     )
 )
-def test_whatever_stands_in_a_call_a_turn_can_be_read(pieces: list[Json]) -> None:
-    turn = turn_of(*(delta(tool_calls=[piece]) for piece in pieces))
+def test_a_turn_with_malformed_calls_can_be_read(calls: list[Json]) -> None:
+    turn = turn_of(*(delta(tool_calls=[fragment]) for fragment in calls))
     for one in turn.tool_calls:
         assert isinstance(one["id"], str)
         assert isinstance(one["function"]["arguments"], str)

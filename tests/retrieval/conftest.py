@@ -1,4 +1,4 @@
-"""Services over the real models and a real LanceDB in a folder of the test."""
+"""Retrieval services with the real models and a real LanceDB in a temporary folder."""
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager

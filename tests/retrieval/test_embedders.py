@@ -1,4 +1,4 @@
-"""The models and the endpoint, one by one."""
+"""The embedding models and the client of an embedding endpoint."""
 
 import sys
 from collections.abc import Iterator
@@ -64,7 +64,7 @@ def test_the_multilingual_model_matches_chinese_with_english() -> None:
     assert one @ other > one @ far + 0.3
 
 
-def test_the_english_model_reads_a_few_words_of_a_chinese_request(embedder: Embedder) -> None:
+def test_the_english_model_embeds_the_translated_words_of_a_chinese_request(embedder: Embedder) -> None:
     whole, gist = embedder.embed_request("帮我提交代码")
     assert whole is not None
     assert gist is not None
@@ -76,13 +76,13 @@ def test_the_english_model_reads_a_few_words_of_a_chinese_request(embedder: Embe
     assert not english.is_gist
 
 
-def test_the_shorter_the_description_the_more_the_name_counts() -> None:
+def test_the_name_counts_more_if_the_description_is_short() -> None:
     assert Document(name="a", description="Five words are not much").name_weight == 0.3
     assert Document(name="a", description="word " * 40).name_weight == 0
     assert 0 < Document(name="a", description="word " * 20).name_weight < 0.3
 
 
-def test_a_tag_that_repeats_the_words_adds_nothing() -> None:
+def test_a_tag_that_repeats_the_name_or_description_is_ignored() -> None:
     document = Document(name="pdf-merge", description="Merge files", tags=("pdf", "office", "merge files"))
     assert document.informative_tags == ["office"]
     assert document.text == "pdf merge: Merge files (office)"
@@ -99,7 +99,7 @@ def test_a_model_that_cannot_be_loaded_raises_an_embedding_error(
         EnglishModel(tmp_path).embed(["x"])
 
 
-def test_without_the_extra_the_multilingual_model_serves_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra_only_the_multilingual_model_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("apexbridge.retrieval.embedders.bundled.ENGLISH_MODEL_PACKAGE", "no_such_package")
     embedder = choose_embedder(RetrievalSettings())
     assert (embedder.id, embedder.dimensions) == ("use-multilingual-v3", 512)
@@ -124,7 +124,7 @@ def model_at(endpoint: Endpoint, dimensions: int = 0) -> EndpointModel:
     return EndpointModel(base_url=endpoint.url, model="bag", api_key=None, dimensions=dimensions)
 
 
-def test_vectors_come_in_the_order_of_the_texts_and_have_length_one(endpoint: Endpoint) -> None:
+def test_vectors_have_the_order_of_the_texts_and_length_one(endpoint: Endpoint) -> None:
     model = model_at(endpoint)
     vectors = model.embed(["alpha", "beta", "alpha"])
     assert np.allclose(vectors[0], vectors[2])
@@ -147,7 +147,7 @@ def test_a_temporary_error_is_retried(endpoint: Endpoint) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "said", "tries", "message"),
+    ("status", "response", "tries", "message"),
     [
         (500, {}, 3, "answered 500"),
         (401, {}, 1, "answered 401"),
@@ -166,8 +166,10 @@ def test_a_temporary_error_is_retried(endpoint: Endpoint) -> None:
         (200, {"data": [{"index": 0, "embedding": [1.0, 2.0]}]}, 1, "2 dimensions where 64"),
     ],
 )
-def test_a_bad_answer_is_a_clear_error(endpoint: Endpoint, status: int, said: Any, tries: int, message: str) -> None:
-    endpoint.answer = lambda texts: (status, said)
+def test_an_invalid_response_is_a_clear_error(
+    endpoint: Endpoint, status: int, response: Any, tries: int, message: str
+) -> None:
+    endpoint.answer = lambda texts: (status, response)
     with pytest.raises(EmbeddingError, match=message):
         model_at(endpoint, dimensions=64).embed(["x"])
     assert len(endpoint.batches) == tries
@@ -181,7 +183,7 @@ def test_an_endpoint_that_failed_is_not_asked_during_the_cooldown(
     for _ in range(3):
         with pytest.raises(EmbeddingError, match="answered 500"):
             model.embed(["x"])
-    assert len(endpoint.batches) == 3, "the first call tried three times, the others not at all"
+    assert len(endpoint.batches) == 3, "the first call tried three times, the others did not try"
     monkeypatch.setattr("apexbridge.retrieval.embedders.endpoint.time.monotonic", lambda: 1e12)
     endpoint.answer = endpoint.vectors
     assert model.embed(["x"]).shape == (1, 64)
@@ -209,9 +211,9 @@ def test_an_unknown_models_scale_is_measured(endpoint: Endpoint) -> None:
     model = model_at(endpoint)
     scale = model.scale()
     assert scale.related > scale.unrelated
-    asked = len(endpoint.batches)
+    requests = len(endpoint.batches)
     assert model.scale() is scale
-    assert len(endpoint.batches) == asked
+    assert len(endpoint.batches) == requests
     endpoint.answer = lambda texts: (
         200,
         {"data": [{"index": index, "embedding": [1.0] * 64} for index in range(len(texts))]},
@@ -220,7 +222,7 @@ def test_an_unknown_models_scale_is_measured(endpoint: Endpoint) -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "response",
     [
         b'{"data": [' + b"[]," * 3_000_000 + b"0]}",
         b" " * 5_000_000,
@@ -228,8 +230,8 @@ def test_an_unknown_models_scale_is_measured(endpoint: Endpoint) -> None:
     ],
     ids=["lists", "spaces", "a vector"],
 )
-def test_an_answer_that_is_larger_than_vectors_can_be_is_not_read(endpoint: Endpoint, said: Any) -> None:
-    endpoint.answer = lambda _: (200, said)
+def test_a_response_larger_than_any_vectors_is_refused(endpoint: Endpoint, response: Any) -> None:
+    endpoint.answer = lambda _: (200, response)
     model = EndpointModel(base_url=endpoint.url, model="bag", api_key=None)
     with pytest.raises(EmbeddingError):
         model.embed(["one"])

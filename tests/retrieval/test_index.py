@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from apexbridge.retrieval.documents import Document
-from apexbridge.retrieval.index.memory import K1, KeywordIndex, MemoryIndex
+from apexbridge.retrieval.index.vector_index import K1, KeywordIndex, VectorIndex
 from apexbridge.retrieval.usage import MAX_PER_SKILL, UsageMemory
 
 WORDS = st.lists(st.sampled_from(["alpha", "beta", "gamma", "delta", "epsilon"]), max_size=6)
@@ -31,7 +31,7 @@ def plain_bm25(documents: list[list[str]], query: list[str], b: float) -> list[f
 
 @settings(max_examples=60)
 @given(st.lists(st.tuples(st.sampled_from(["put", "replace", "drop"]), st.integers(0, 9), WORDS), max_size=25), WORDS)
-def test_keywords_score_as_plain_bm25_after_any_changes(
+def test_keyword_scores_equal_plain_bm25_after_any_changes(
     changes: list[tuple[str, int, list[str]]], query: list[str]
 ) -> None:
     index, plain = KeywordIndex(), list[list[str]]()
@@ -59,7 +59,7 @@ def test_keywords_score_as_plain_bm25_after_any_changes(
 @settings(max_examples=60)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 200)), max_size=250))
 def test_memory_holds_each_name_once_with_its_own_vector(changes: list[tuple[bool, int]]) -> None:
-    index, known = MemoryIndex((3, 2)), dict[str, float]()
+    index, known = VectorIndex((3, 2)), dict[str, float]()
     for version, (put, number) in enumerate(changes):
         name = f"skill-{number}"
         if put:
@@ -78,8 +78,8 @@ def test_memory_holds_each_name_once_with_its_own_vector(changes: list[tuple[boo
     assert index.matrix(0).shape == (len(known), 3)
 
 
-def test_a_document_without_a_vector_is_known_as_such() -> None:
-    index = MemoryIndex((2,))
+def test_documents_without_a_vector_are_listed() -> None:
+    index = VectorIndex((2,))
     index.put(Document(name="a", description="x"), None)
     index.put(Document(name="b", description="x"), np.ones(2, np.float32))
     assert index.without_vector() == ["a"]
@@ -101,7 +101,7 @@ def test_usage_memory_is_bounded_and_keeps_the_newest() -> None:
     assert len(memory) == 0
 
 
-def test_the_same_request_is_known_by_its_vector_and_another_one_is_not() -> None:
+def test_a_repeated_request_is_recognised_by_its_vector() -> None:
     memory = UsageMemory()
     vector = np.ones(8, np.float32)
     first, _ = memory.teach("a", vector, caller="", chat="one", now=1)

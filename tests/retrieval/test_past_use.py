@@ -1,4 +1,4 @@
-"""Past use on disk: vectors, never the text of a request, and no trace of forgotten requests."""
+"""Past use on disk: vectors, never the text of a request, and nothing of forgotten requests."""
 
 import json
 from pathlib import Path
@@ -22,8 +22,8 @@ pytestmark = pytest.mark.anyio
 REQUEST = "the quagga habit of the team"
 
 
-def holding(folder: Path, *marks: bytes) -> list[str]:
-    """The files that hold one of these."""
+def files_containing(folder: Path, *marks: bytes) -> list[str]:
+    """The files that contain one of the marks."""
     return [
         str(path.relative_to(folder))
         for path in folder.rglob("*")
@@ -31,7 +31,7 @@ def holding(folder: Path, *marks: bytes) -> list[str]:
     ]
 
 
-async def written(service: ToolRetrievalService) -> None:
+async def flush(service: ToolRetrievalService) -> None:
     await service._index.writer.flush()
     assert not service.is_behind
 
@@ -41,38 +41,38 @@ def pairs(service: ToolRetrievalService) -> list[tuple[UsagePair, Any]]:
 
 
 @pytest.mark.requirement("E11")
-async def test_the_words_of_a_request_are_in_no_file(searching: Searching, data_dir: Path) -> None:
+async def test_no_file_contains_the_text_of_a_request(searching: Searching, data_dir: Path) -> None:
     async with searching.open() as service:
         await service.index_skills(LIBRARY)
         assert await service.remember(REQUEST, "weather", succeeded=True)
-        await written(service)
-        assert holding(data_dir, pairs(service)[0][0].key.encode()) != []
-        assert holding(data_dir, b"quagga") == []
+        await flush(service)
+        assert files_containing(data_dir, pairs(service)[0][0].key.encode()) != []
+        assert files_containing(data_dir, b"quagga") == []
     assert (data_dir / "skills.snapshot").exists()
-    assert holding(data_dir, b"quagga") == []
+    assert files_containing(data_dir, b"quagga") == []
 
 
 @pytest.mark.requirement("E11")
-async def test_one_forgotten_pair_of_many_is_gone_from_every_file_at_once(searching: Searching, data_dir: Path) -> None:
+async def test_a_forgotten_pair_is_removed_from_every_file_immediately(searching: Searching, data_dir: Path) -> None:
     async with searching.open() as service:
         await service.index_skills(LIBRARY)
         for number in range(30):
             await service.remember(f"forecast of the weather for day {number}", "weather", succeeded=True)
         await service.remember(REQUEST, "pdf-merge", succeeded=True, chat="c" * 32)
-        await written(service)
+        await flush(service)
         (pair, vector) = pairs(service)[-1]
         marks = (pair.key.encode(), b"c" * 32, vector.tobytes())
-        assert holding(data_dir, *marks) != []
+        assert files_containing(data_dir, *marks) != []
         assert await service.forget("pdf-merge") == 1
-        assert holding(data_dir, *marks) == []
+        assert files_containing(data_dir, *marks) == []
         assert len(pairs(service)) == 30
-    assert holding(data_dir, *marks) == []
+    assert files_containing(data_dir, *marks) == []
     (data_dir / "skills.snapshot").unlink()
     async with searching.open() as again:
         assert await again.forget() == 30
 
 
-async def test_what_a_chat_taught_is_forgotten_with_it_and_not_learnt_late(
+async def test_past_use_of_a_forgotten_chat_is_removed_and_not_learnt_later(
     searching: Searching, data_dir: Path
 ) -> None:
     async with searching.open() as service:
@@ -92,7 +92,7 @@ async def test_a_chat_can_be_forgotten_without_an_index(searching: Searching, da
 
 
 @pytest.mark.parametrize("how", ["snapshot", "tables"])
-async def test_past_use_that_is_not_confirmed_again_expires(searching: Searching, data_dir: Path, how: str) -> None:
+async def test_past_use_that_is_not_repeated_expires(searching: Searching, data_dir: Path, how: str) -> None:
     async with searching.open(usage_days=30) as service:
         await service.index_skills(LIBRARY)
         now = now_ms()
@@ -102,15 +102,15 @@ async def test_past_use_that_is_not_confirmed_again_expires(searching: Searching
             pair, _ = service._index.usage.teach("weather", vector, caller="", now=now - days * MS_PER_DAY)
             service._index.writer.queue(Changes(pairs={pair.key: (pair, vector)}))
         old = pairs(service)[0][0].key.encode()
-        await written(service)
-    assert holding(data_dir, old) != []
+        await flush(service)
+    assert files_containing(data_dir, old) != []
     if how == "tables":
         (data_dir / "skills.snapshot").unlink()
     async with searching.open(usage_days=30) as again:
         await again.wake()
         assert len(pairs(again)) == 1
-        await written(again)
-        assert holding(data_dir, old) == []
+        await flush(again)
+        assert files_containing(data_dir, old) == []
         again._index._usage_days = 28
         assert await again.forget_expired() == 1
     async with searching.open() as last:
@@ -125,11 +125,13 @@ async def test_past_use_of_another_model_is_removed(searching: Searching, data_d
     other = Embedder([EndpointModel(base_url=endpoint.url, model="other", api_key=None)])
     async with searching.open(other) as service:
         await service.index_skills(LIBRARY)
-        await written(service)
-        assert holding(data_dir, key) == []
+        await flush(service)
+        assert files_containing(data_dir, key) == []
 
 
-async def test_files_of_an_earlier_version_with_words_in_them_are_removed(searching: Searching, data_dir: Path) -> None:
+async def test_files_of_an_earlier_version_that_contain_request_texts_are_removed(
+    searching: Searching, data_dir: Path
+) -> None:
     async with searching.open() as service:
         await service.index_skills(LIBRARY)
     rows = pa.table({"key": ["k"], "request": [REQUEST], "skill": ["weather"], "caller": [""], "at": [1]})
@@ -139,9 +141,9 @@ async def test_files_of_an_earlier_version_with_words_in_them_are_removed(search
     for name in ("skills.snapshot", "skills.snapshot.new"):
         with (data_dir / name).open("wb") as file:
             np.savez(file, about=about)
-    assert len(holding(data_dir, b"quagga")) == 5
-    async with searching.open() as again:  # before anything is asked of it
-        assert holding(data_dir, b"quagga") == []
+    assert len(files_containing(data_dir, b"quagga")) == 5
+    async with searching.open() as again:  # removed at the start, before any search
+        assert files_containing(data_dir, b"quagga") == []
         await again.wake()
         assert await again.missing({skill.name: skill.version for skill in LIBRARY}) == []
 
@@ -150,9 +152,9 @@ async def test_only_the_owner_can_read_the_index(searching: Searching, data_dir:
     async with searching.open() as service:
         await service.index_skills(LIBRARY)
         await service.remember(REQUEST, "weather", succeeded=True)
-        await written(service)
+        await flush(service)
         await service.forget()
         await service.remember(REQUEST, "weather", succeeded=True)
-        await written(service)
+        await flush(service)
     for path in (data_dir / "skills.snapshot", data_dir / "skills.lance", *(data_dir / "skills.lance").rglob("*")):
         assert path.stat().st_mode & 0o077 == 0, path

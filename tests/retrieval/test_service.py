@@ -18,7 +18,7 @@ from apexbridge.retrieval.documents import Document, SkillFacts
 from apexbridge.retrieval.embedders.bundled import MultilingualModel
 from apexbridge.retrieval.embedders.embedder import Embedder, choose_embedder
 from apexbridge.retrieval.embedders.model import EmbeddingError, Floats, Scale
-from apexbridge.retrieval.index.lance import LanceStore, StoreError
+from apexbridge.retrieval.index.lance_store import LanceStore, StoreError
 from apexbridge.retrieval.service import MODEL_THREADS, ToolRetrievalService
 from tests.retrieval.conftest import LIBRARY, Searching
 from tests.retrieval.endpoint import Endpoint
@@ -42,7 +42,7 @@ class BrokenModel:
         raise EmbeddingError("The model is broken.")
 
 
-# ---------------------------------------------------------------------------------------------------------- finding
+# ---------------------------------------------------------------------------------------------------------- search
 @pytest.mark.requirement("E7")
 async def test_the_examples_of_the_requirements_hold(service: ToolRetrievalService) -> None:
     (first, *_) = await service.find_relevant_skills("帮我提交代码", limit=5)
@@ -63,9 +63,7 @@ async def test_the_examples_of_the_requirements_hold(service: ToolRetrievalServi
         "Git commit helper",
     ],
 )
-async def test_code_is_committed_by_git_commit_however_it_describes_itself(
-    searching: Searching, description: str
-) -> None:
+async def test_git_commit_is_found_with_any_usual_description(searching: Searching, description: str) -> None:
     async with searching.open() as service:
         rivals = [
             Document(name="code-review", description="Reviews pull requests for bugs and style."),
@@ -101,7 +99,7 @@ async def test_skills_are_found_by_meaning_in_either_language(
 
 
 @pytest.mark.requirement("E4")
-async def test_each_match_explains_itself(service: ToolRetrievalService) -> None:
+async def test_each_match_explains_its_score(service: ToolRetrievalService) -> None:
     (match,) = await service.find_relevant_skills("analyze this excel file", limit=1)
     assert (match.why.vector_rank, match.why.keyword_rank) == (1, 1)
     assert {"excel", "file"} <= set(match.why.matched_words)
@@ -110,7 +108,7 @@ async def test_each_match_explains_itself(service: ToolRetrievalService) -> None
 
 
 @pytest.mark.requirement("E7")
-async def test_limit_and_threshold_bound_the_answer(service: ToolRetrievalService) -> None:
+async def test_limit_and_threshold_bound_the_results(service: ToolRetrievalService) -> None:
     assert len(await service.find_relevant_skills("files", limit=2, threshold=0)) == 2
     assert len(await service.find_relevant_skills("files", threshold=0)) == 5
     sure = await service.find_relevant_skills("analyze this excel file", threshold=0.9)
@@ -118,7 +116,7 @@ async def test_limit_and_threshold_bound_the_answer(service: ToolRetrievalServic
     assert await service.find_relevant_skills("bake a chocolate cake") == []
 
 
-async def test_tags_narrow_the_search_declared_or_derived(service: ToolRetrievalService) -> None:
+async def test_declared_and_derived_tags_filter_the_search(service: ToolRetrievalService) -> None:
     found = await service.find_relevant_skills("anything", threshold=0, tags=["OFFICE", "translator"])
     assert {match.name for match in found} == {"excel-analysis", "translator"}
 
@@ -132,7 +130,7 @@ async def test_a_hidden_skill_is_not_found_by_a_model(service: ToolRetrievalServ
     assert "drop-database" not in [match.name for match in by_model.results]
 
 
-async def test_only_what_the_library_serves_is_shown(service: ToolRetrievalService) -> None:
+async def test_only_enabled_skills_of_the_library_are_shown(service: ToolRetrievalService) -> None:
     async def facts(names: Any) -> dict[str, SkillFacts]:
         return {name: SkillFacts(mode="direct", enabled=name != "weather") for name in names if name != "pdf-merge"}
 
@@ -170,7 +168,7 @@ BAD_INPUT: list[tuple[str, str, dict[str, Any], str]] = [
 @pytest.mark.parametrize(
     ("query", "options", "outcome"), [row[1:] for row in BAD_INPUT], ids=[row[0] for row in BAD_INPUT]
 )
-async def test_odd_requests_get_an_answer_or_a_clear_refusal(
+async def test_unusual_requests_get_results_or_a_clear_error(
     service: ToolRetrievalService, query: str, options: dict[str, Any], outcome: str
 ) -> None:
     if outcome == "INVALID_INPUT":
@@ -183,7 +181,7 @@ async def test_odd_requests_get_an_answer_or_a_clear_refusal(
         assert names[:1] == ([] if outcome == "nothing" else [outcome])
 
 
-async def test_an_empty_library_answers_nothing(searching: Searching) -> None:
+async def test_an_empty_library_has_no_results(searching: Searching) -> None:
     async with searching.open() as service:
         answer = await service.search("anything")
         assert (answer.results, answer.degraded, answer.warnings) == ([], None, [])
@@ -191,7 +189,7 @@ async def test_an_empty_library_answers_nothing(searching: Searching) -> None:
 
 # ------------------------------------------------------------------------------------------------- index and restart
 @pytest.mark.requirement("E6")
-async def test_the_same_name_again_updates_and_never_duplicates(searching: Searching) -> None:
+async def test_indexing_the_same_name_again_updates_the_skill(searching: Searching) -> None:
     async with searching.open() as service:
         await service.index_skill(Document(name="one", description="Bakes bread"))
         await service.index_skill(Document(name="one", description="Repairs bicycles"))
@@ -226,7 +224,7 @@ async def test_the_store_is_a_small_lancedb_in_the_data_directory(searching: Sea
     assert size <= 5_000_000
 
 
-async def test_a_change_is_seen_at_once_in_spite_of_the_cache(service: ToolRetrievalService) -> None:
+async def test_a_change_is_visible_immediately_despite_the_cache(service: ToolRetrievalService) -> None:
     for _ in range(2):
         assert (await service.find_relevant_skills("rain tomorrow"))[0].name == "weather"
     await service.remove_skill("weather")
@@ -236,7 +234,7 @@ async def test_a_change_is_seen_at_once_in_spite_of_the_cache(service: ToolRetri
 
 
 @pytest.mark.parametrize("how", ["snapshot", "tables"])
-async def test_a_restart_finds_the_same(searching: Searching, data_dir: Path, how: str) -> None:
+async def test_the_results_are_the_same_after_a_restart(searching: Searching, data_dir: Path, how: str) -> None:
     async with searching.open() as service:
         await service.index_skills(LIBRARY)
         await service.remember("make a copy of my work", "git-commit", succeeded=True)
@@ -249,7 +247,7 @@ async def test_a_restart_finds_the_same(searching: Searching, data_dir: Path, ho
         assert (await again.search("make a copy of my work")).results[0].why.past_use == 1
 
 
-async def test_another_version_under_a_name_counts_as_missing(service: ToolRetrievalService) -> None:
+async def test_another_version_of_a_skill_counts_as_missing(service: ToolRetrievalService) -> None:
     await service.index_skill(Document(name="one", description="Old words", version="1"))
     assert await service.missing({"one": "1"}) == []
     assert await service.missing({"one": "2"}) == ["one"]
@@ -277,7 +275,9 @@ async def test_a_damaged_snapshot_is_ignored(searching: Searching, data_dir: Pat
         assert await again.missing(INDEXED) == []
 
 
-async def test_two_may_read_what_one_writes(searching: Searching, data_dir: Path, embedder: Embedder) -> None:
+async def test_two_readers_can_use_the_index_of_one_writer(
+    searching: Searching, data_dir: Path, embedder: Embedder
+) -> None:
     async with searching.open() as writer:
         await writer.index_skills(LIBRARY)
         await until(lambda: (data_dir / "skills.lance/skills.lance/_versions").is_dir() and not writer.is_behind)
@@ -291,7 +291,7 @@ async def test_two_may_read_what_one_writes(searching: Searching, data_dir: Path
             assert await reader.missing({"weather": ""}) == ["weather"]
 
 
-# ---------------------------------------------------------------------------------------------------------- faults
+# ---------------------------------------------------------------------------------------------------------- errors
 def remove_everything(store: Path) -> None:
     shutil.rmtree(store)
 
@@ -317,7 +317,7 @@ DAMAGE = [remove_everything, truncate_newest_manifests, truncate_data, remove_da
 
 @pytest.mark.requirement("E8")
 @pytest.mark.parametrize("damage", DAMAGE, ids=lambda damage: damage.__name__)
-async def test_an_index_lost_while_running_is_rebuilt_and_search_goes_on(
+async def test_an_index_lost_while_running_is_rebuilt_and_search_continues(
     searching: Searching, data_dir: Path, damage: Callable[[Path], None]
 ) -> None:
     async with searching.open() as service:
@@ -356,15 +356,15 @@ async def test_an_index_damaged_before_the_start_is_rebuilt(
         lost = await again.missing(INDEXED)
         assert len(lost) == len(LIBRARY)
         await again.upsert(LIBRARY, [None] * len(LIBRARY))
-        waiting = await again.search("merge pdf files")
-        assert (waiting.degraded, waiting.results[0].name) == ("keyword", "pdf-merge")
-        assert waiting.warnings
+        answer = await again.search("merge pdf files")
+        assert (answer.degraded, answer.results[0].name) == ("keyword", "pdf-merge")
+        assert answer.warnings
         await again.index_skills(LIBRARY)
         assert (await again.search("merge pdf files")).degraded is None
 
 
 @pytest.mark.requirement("E8")
-async def test_a_store_that_cannot_be_opened_leaves_search_by_words(searching: Searching, data_dir: Path) -> None:
+async def test_search_uses_keywords_if_the_store_cannot_be_opened(searching: Searching, data_dir: Path) -> None:
     data_dir.mkdir()
     (data_dir / "skills.lance").write_text("this is mine")
     async with searching.open() as service:
@@ -381,7 +381,7 @@ async def test_a_store_that_cannot_be_opened_leaves_search_by_words(searching: S
 
 
 @pytest.mark.requirement("E8")
-async def test_a_model_that_fails_leaves_search_by_words(searching: Searching) -> None:
+async def test_search_uses_keywords_if_the_model_fails(searching: Searching) -> None:
     async with searching.open() as service:
         await service.index_skills(LIBRARY)
     async with searching.open(Embedder([BrokenModel()])) as service:
@@ -397,7 +397,7 @@ async def test_a_model_that_fails_leaves_search_by_words(searching: Searching) -
 
 
 @pytest.mark.requirement("E8")
-async def test_vector_mode_fails_as_long_as_nothing_has_a_vector(searching: Searching) -> None:
+async def test_vector_mode_fails_if_no_skill_has_a_vector(searching: Searching) -> None:
     async with searching.open() as service:
         await service.upsert(LIBRARY, [None] * len(LIBRARY))
         with pytest.raises(ServerError) as refused:
@@ -405,7 +405,7 @@ async def test_vector_mode_fails_as_long_as_nothing_has_a_vector(searching: Sear
         assert refused.value.code == "LANCE_SEARCH_ERROR"
 
 
-async def test_a_skill_behind_many_that_are_switched_off_is_found(service: ToolRetrievalService) -> None:
+async def test_a_skill_ranked_below_many_disabled_ones_is_found(service: ToolRetrievalService) -> None:
     off = [Document(name=f"rain-{number}", description="Says whether it will rain") for number in range(60)]
     await service.index_skills(off)
 
@@ -416,15 +416,15 @@ async def test_a_skill_behind_many_that_are_switched_off_is_found(service: ToolR
     assert [match.name for match in await service.find_relevant_skills("will it rain", limit=1)] == ["weather"]
 
 
-async def test_skills_that_wait_for_a_vector_hide_nothing(service: ToolRetrievalService) -> None:
+async def test_skills_without_a_vector_do_not_hide_others(service: ToolRetrievalService) -> None:
     await service.upsert([Document(name="invoice-basics", description="invoices")], [None])
     await service.index_skill(Document(name="reminder", description="Reminds customers of unpaid invoices by mail"))
     answer = await service.search("remind customers of invoices")
     names = [match.name for match in answer.results]
     assert "reminder" in names
     assert "1 of 7 skills" in answer.warnings[0]
-    waiting = [match for match in answer.results if match.name == "invoice-basics"]
-    assert all(match.why.likeness is None for match in waiting)
+    without_vector = [match for match in answer.results if match.name == "invoice-basics"]
+    assert all(match.why.likeness is None for match in without_vector)
 
 
 @pytest.mark.requirement("E8")
@@ -449,7 +449,7 @@ async def test_temporary_errors_leave_the_store_unchanged(
 
 
 @pytest.mark.slow
-async def test_a_failed_write_loses_nothing_that_was_stored(searching: Searching, data_dir: Path) -> None:
+async def test_a_failed_write_does_not_lose_stored_skills(searching: Searching, data_dir: Path) -> None:
     async with searching.open() as service:
         await service.index_skills(LIBRARY)
     ran = await anyio.run_process([sys.executable, "-c", SMALL_FILES, str(data_dir)], check=False)
@@ -495,7 +495,7 @@ async def test_the_writer_is_only_used_on_the_event_loop(searching: Searching) -
         assert service.problem is None
 
 
-async def test_vector_mode_compares_meaning_alone(service: ToolRetrievalService) -> None:
+async def test_vector_mode_searches_by_meaning(service: ToolRetrievalService) -> None:
     answer = await service.search("will it rain", mode="vector")
     assert answer.results[0].name == "weather"
 
@@ -524,7 +524,7 @@ async def test_a_failed_write_is_reported_and_retried(
 
 # --------------------------------------------------------------------------------------------------- other models
 @pytest.mark.requirement("E9")
-async def test_an_endpoint_serves_in_batches_and_switching_embeds_again(
+async def test_an_endpoint_is_called_in_batches_and_another_model_embeds_all_skills_again(
     searching: Searching, endpoint: Endpoint, embedder: Embedder
 ) -> None:
     other = choose_embedder(RetrievalSettings(embedding="openai", base_url=endpoint.url, model="bag", api_key="secret"))
@@ -541,12 +541,12 @@ async def test_an_endpoint_serves_in_batches_and_switching_embeds_again(
         assert (service.embedder, service.dimensions) == ("openai:bag", 64)
         (match, *_) = await service.find_relevant_skills("weather forecast")
         assert match.name == "weather"
-    asked = len(endpoint.batches)
+    requests = len(endpoint.batches)
     same = choose_embedder(RetrievalSettings(embedding="openai", base_url=endpoint.url, model="bag"))
     async with searching.open(same) as again:
         await again.wake()
         assert await again.missing(INDEXED) == []
-        assert len(endpoint.batches) == asked + 1, "one question about its scale, and no skill"
+        assert len(endpoint.batches) == requests + 1, "one request measures the scale, and none embeds a skill"
     async with searching.open(embedder) as back:
         await back.wake()
         assert len(await back.missing(INDEXED)) == len(LIBRARY)
@@ -558,15 +558,15 @@ async def test_the_last_thousand_request_embeddings_are_remembered(endpoint: End
     embedder = choose_embedder(RetrievalSettings(embedding="openai", base_url=endpoint.url, model="bag"))
     for number in range(1001):
         embedder.embed_request(f"request{number}")
-    asked = len(endpoint.batches)
+    requests = len(endpoint.batches)
     embedder.embed_request("request1")
-    assert len(endpoint.batches) == asked
+    assert len(endpoint.batches) == requests
     embedder.embed_request("request0")
-    assert len(endpoint.batches) == asked + 1
+    assert len(endpoint.batches) == requests + 1
 
 
 @pytest.mark.requirement("E9")
-async def test_an_endpoint_that_changes_its_dimensions_is_embedded_again(
+async def test_skills_are_embedded_again_if_an_endpoint_changes_its_dimensions(
     searching: Searching, endpoint: Endpoint
 ) -> None:
     settings = RetrievalSettings(embedding="openai", base_url=endpoint.url, model="bag")
@@ -582,7 +582,7 @@ async def test_an_endpoint_that_changes_its_dimensions_is_embedded_again(
 
 
 @pytest.mark.requirement("E8")
-async def test_an_endpoint_that_fails_or_changes_dimensions_leaves_search_by_words(
+async def test_search_uses_keywords_if_an_endpoint_fails_or_changes_its_dimensions(
     searching: Searching, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("apexbridge.retrieval.embedders.endpoint.FIRST_PAUSE_SECONDS", 0.01)
@@ -605,43 +605,43 @@ async def test_an_endpoint_that_fails_or_changes_dimensions_leaves_search_by_wor
 
 # -------------------------------------------------------------------------------------------------------- past use
 @pytest.mark.requirement("E11")
-async def test_confirmed_requests_raise_later_searches(service: ToolRetrievalService) -> None:
-    asked = "do the monthly thing for the boss"
-    assert await service.find_relevant_skills(asked) == []
-    assert await service.remember(asked, "excel-analysis", succeeded=True)
+async def test_successful_requests_improve_later_searches(service: ToolRetrievalService) -> None:
+    request = "do the monthly thing for the boss"
+    assert await service.find_relevant_skills(request) == []
+    assert await service.remember(request, "excel-analysis", succeeded=True)
     (match, *_) = await service.find_relevant_skills("please do the monthly thing for my boss")
     assert match.name == "excel-analysis"
     assert match.why.past_use > 0.5
     assert await service.forget("excel-analysis") == 1
-    assert await service.find_relevant_skills(asked) == []
+    assert await service.find_relevant_skills(request) == []
 
 
 @pytest.mark.requirement("E11")
-async def test_failures_other_callers_and_a_switched_off_memory_teach_nothing(searching: Searching) -> None:
-    asked = "do the monthly thing for the boss"
+async def test_nothing_is_learnt_from_failures_other_callers_or_if_usage_memory_is_off(searching: Searching) -> None:
+    request = "do the monthly thing for the boss"
     async with searching.open() as service:
         await service.index_skills(LIBRARY)
-        assert not await service.remember(asked, "excel-analysis", succeeded=False)
-        assert not await service.remember(asked, "unknown", succeeded=True)
-        assert await service.remember(asked, "excel-analysis", succeeded=True, caller="key-1")
-        assert (await service.search(asked, caller="key-2")).results == []
-        assert (await service.search(asked, caller="key-1")).results[0].name == "excel-analysis"
+        assert not await service.remember(request, "excel-analysis", succeeded=False)
+        assert not await service.remember(request, "unknown", succeeded=True)
+        assert await service.remember(request, "excel-analysis", succeeded=True, caller="key-1")
+        assert (await service.search(request, caller="key-2")).results == []
+        assert (await service.search(request, caller="key-1")).results[0].name == "excel-analysis"
     async with searching.open(usage_memory_shared=True) as shared:
-        assert (await shared.search(asked, caller="key-2")).results[0].name == "excel-analysis"
+        assert (await shared.search(request, caller="key-2")).results[0].name == "excel-analysis"
     async with searching.open(usage_memory=False) as off:
-        assert (await off.search(asked, caller="key-1")).results == []
-        assert not await off.remember(asked, "weather", succeeded=True)
+        assert (await off.search(request, caller="key-1")).results == []
+        assert not await off.remember(request, "weather", succeeded=True)
 
 
 @pytest.mark.requirement("E11")
-async def test_what_was_learnt_goes_with_the_skill(searching: Searching) -> None:
-    asked = "do the monthly thing for the boss"
+async def test_past_use_is_removed_with_its_skill(searching: Searching) -> None:
+    request = "do the monthly thing for the boss"
     async with searching.open() as service:
         await service.index_skills(LIBRARY)
-        await service.remember(asked, "excel-analysis", succeeded=True)
+        await service.remember(request, "excel-analysis", succeeded=True)
         await service.remove_skill("excel-analysis")
         await service.index_skill(LIBRARY[1])
-        assert await service.find_relevant_skills(asked) == []
+        assert await service.find_relevant_skills(request) == []
     async with searching.open() as again:
         await again.remove(["excel-analysis"])
         await again.index_skill(LIBRARY[1])
@@ -649,7 +649,7 @@ async def test_what_was_learnt_goes_with_the_skill(searching: Searching) -> None
 
 
 @pytest.mark.requirement("E11")
-async def test_what_was_forgotten_is_gone_from_the_disk(searching: Searching, data_dir: Path) -> None:
+async def test_forgotten_requests_are_removed_from_the_disk(searching: Searching, data_dir: Path) -> None:
     async with searching.open() as service:
         await service.index_skills(LIBRARY)
         await service.remember("the secret habit of the team", "weather", succeeded=True)
@@ -662,23 +662,23 @@ async def test_what_was_forgotten_is_gone_from_the_disk(searching: Searching, da
 async def test_many_searches_of_one_caller_do_not_delay_those_of_another(
     service: ToolRetrievalService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun: list[str] = []
-    go_on = threading.Event()
+    started: list[str] = []
+    release = threading.Event()
     rank = service._rank
 
-    def held(*values: Any) -> Any:
-        begun.append(values[-1])
-        go_on.wait(60)
+    def blocked_rank(*values: Any) -> Any:
+        started.append(values[-1])
+        release.wait(60)
         return rank(*values)
 
-    monkeypatch.setattr(service, "_rank", held)
+    monkeypatch.setattr(service, "_rank", blocked_rank)
     with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
             for _ in range(40):
                 tasks.start_soon(functools.partial(service.search, "commit", caller="many"))
-            await until(lambda: len(begun) == MODEL_THREADS and service._turns.waiting == 40 - MODEL_THREADS)
+            await until(lambda: len(started) == MODEL_THREADS and service._turns.waiting == 40 - MODEL_THREADS)
             tasks.start_soon(functools.partial(service.search, "commit", caller="one"))
             await until(lambda: service._turns.waiting_of("one") == 1)
-            go_on.set()
-    assert len(begun) == 41
-    assert begun.index("one") <= 2 * MODEL_THREADS
+            release.set()
+    assert len(started) == 41
+    assert started.index("one") <= 2 * MODEL_THREADS

@@ -36,7 +36,7 @@ def test_tokens_are_stems_and_pairs_of_ideographs(text: str, expected: list[str]
     assert tokens(text) == expected
 
 
-def test_names_become_words() -> None:
+def test_names_are_split_into_words() -> None:
     assert name_words("WeatherTool2go") == "Weather Tool2go"
     assert name_words("jb-cash_out.hook") == "jb cash out hook"
 
@@ -50,11 +50,11 @@ def test_names_become_words() -> None:
         ("one, two, three", []),
     ],
 )
-def test_a_request_for_several_things_is_cut_into_clauses(request_text: str, expected: list[str]) -> None:
+def test_a_request_for_several_things_is_split_into_clauses(request_text: str, expected: list[str]) -> None:
     assert clauses(request_text) == expected
 
 
-def test_no_request_has_more_clauses_than_the_cap() -> None:
+def test_the_number_of_clauses_is_limited() -> None:
     assert len(clauses(". ".join(["do this thing now"] * 50))) == 6
 
 
@@ -95,18 +95,18 @@ def test_the_glossary_translates_both_ways() -> None:
         ("excel-分析", "分析Excel表格", ("excel",)),
     ],
 )
-def test_tags_are_derived_from_a_skills_own_words(name: str, description: str, expected: tuple[str, ...]) -> None:
+def test_tags_are_derived_from_name_and_description(name: str, description: str, expected: tuple[str, ...]) -> None:
     assert derive_tags(name, description) == expected
 
 
-def test_derived_tags_are_few() -> None:
+def test_the_number_of_derived_tags_is_limited() -> None:
     assert len(derive_tags("alpha-beta-gamma-delta-epsilon-zeta-eta", "")) == MAX_TAGS
 
 
 # ------------------------------------------------------------------------------------------------------ hostile text
 @pytest.mark.parametrize("size", [1_000, 2_000, 4_000, 8_000])
-def test_marks_on_one_character_are_bounded(size: int) -> None:
-    """Normalising sorts them by their class, one by one: above and below in turn is the worst order."""
+def test_the_number_of_marks_on_one_character_is_limited(size: int) -> None:
+    """Normalisation sorts combining marks by class; marks above and below in turn are the worst case."""
     text = visible("a" + "\u0301\u0316" * size)
     assert len(text) <= MAX_MARKS + 1
     assert visible("naïve e\u0301") == "naïve é"
@@ -126,7 +126,7 @@ def test_long_runs_of_letters_are_cut_and_not_cached() -> None:
     assert _stem.cache_info().currsize == before
 
 
-def test_what_a_model_reads_of_a_skill_is_bounded() -> None:
+def test_the_embedded_text_of_a_skill_is_bounded() -> None:
     document = Document(name="a", description="word " * 100_000, tags=tuple(f"tag{number}" for number in range(50_000)))
     assert len(document.text) <= MAX_EMBEDDED_CHARACTERS + MAX_EMBEDDED_TAG_CHARACTERS + len("a:  ()")
     assert Document(name="a", description="b", tags=("c", "d")).text == "a: b (c, d)"

@@ -111,7 +111,7 @@ async def main(kind: str) -> dict[str, Any]:
 
 
 def become(user: int, folder: Path, module: str, *arguments: str) -> None:
-    """Start a module as another user, who gets access to the files that it needs."""
+    """Start a module as another user, with access to the files that it needs."""
     checkout, packages = Path(__file__).parents[2], Path(sysconfig.get_paths()["purelib"])
     syscalls.unshare(syscalls.CLONE_NEWNS)
     syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_SLAVE)

@@ -28,7 +28,7 @@ class Bench:
         self.root = root
 
     def write(self, text: str, suffix: str = "py", files: Mapping[str, str] | None = None) -> Path:
-        """A skill's folder that all users can read, with the text as its entry script."""
+        """A skill folder that all users can read, with the text as its entry script."""
         folder = self.root / f"skill-{uuid.uuid4().hex}"
         for name, content in {f"scripts/execute.{suffix}": text, **(files or {})}.items():
             path = folder / name
@@ -104,7 +104,7 @@ class OutputRecorder:
 
 
 async def quiet() -> None:
-    """Wait until what is prepared or cleared away in the background is done."""
+    """Wait until preparation and cleanup in the background are done."""
     seen: tuple[int, set[int]] | None = None
     with anyio.fail_after(SECONDS):
         while seen != (seen := (descriptors(), descendants(os.getpid()))):

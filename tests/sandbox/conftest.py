@@ -52,7 +52,7 @@ async def cold(opener: Opener, tmp_path: Path) -> Bench:
 
 @pytest.fixture
 async def landlock(opener: Opener, tmp_path: Path) -> Bench:
-    """What is different without namespaces."""
+    """For tests of the backend without namespaces."""
     return Bench(await opener("landlock"), tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""Scripts that use more memory than a run may have, in ways that no figure of a process in /proc shows."""
+"""Scripts that use more memory than a run may have, in ways that /proc does not show for a process."""
 
 _MMAP = """
 import ctypes, os, time
@@ -15,7 +15,7 @@ def shared(size):
         raise MemoryError
     return address
 """
-_REST = """
+_SLEEP_AND_REPORT = """
 time.sleep(20)
 print("reached", flush=True)
 """
@@ -29,7 +29,7 @@ for _ in range(60):
     ctypes.memset(address, 66, SIZE)
     libc.madvise(address, SIZE, 4)
 """
-    + _REST,
+    + _SLEEP_AND_REPORT,
     "one large object": _MMAP
     + """
 address = shared(2048 * MB)
@@ -37,7 +37,7 @@ for at in range(0, 2048 * MB, SIZE):
     ctypes.memset(address + at, 66, SIZE)
     libc.madvise(address + at, SIZE, 4)
 """
-    + _REST,
+    + _SLEEP_AND_REPORT,
     "objects behind thousands of small mappings": _MMAP
     + """
 for count in range(30_000):
@@ -47,7 +47,7 @@ for _ in range(60):
     ctypes.memset(address, 66, SIZE)
     libc.madvise(address, SIZE, 4)
 """
-    + _REST,
+    + _SLEEP_AND_REPORT,
     "objects of which one page stays mapped": _MMAP
     + """
 for _ in range(60):
@@ -55,7 +55,7 @@ for _ in range(60):
     ctypes.memset(address, 66, SIZE)
     libc.munmap(address + 4096, SIZE - 4096)
 """
-    + _REST,
+    + _SLEEP_AND_REPORT,
     "objects under another name": _MMAP
     + """
 name = ctypes.create_string_buffer(b"heap")
@@ -65,8 +65,8 @@ for _ in range(60):
     ctypes.memset(address, 66, SIZE)
     libc.madvise(address, SIZE, 4)
 """
-    + _REST,
-    "objects of a process that may not be looked at": _MMAP
+    + _SLEEP_AND_REPORT,
+    "objects of a process that may not be inspected": _MMAP
     + """
 libc.prctl(4, 0, 0, 0, 0)
 for _ in range(60):
@@ -74,7 +74,7 @@ for _ in range(60):
     ctypes.memset(address, 66, SIZE)
     libc.madvise(address, SIZE, 4)
 """
-    + _REST,
+    + _SLEEP_AND_REPORT,
     "objects of a program that may not be read": """
 import os, subprocess, sys
 with open(os.path.realpath(sys.executable), "rb") as file:

@@ -277,7 +277,7 @@ with open("/proc/self/cgroup") as file:
     if [line for line in file if not line.rstrip().endswith(":/")]: reached.append("its group")
 """,
 }
-"""For backends with namespaces: there, such things are not even visible."""
+"""For backends with namespaces: there, these are not even visible."""
 
 
 def script(text: str) -> str:

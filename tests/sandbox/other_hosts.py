@@ -116,7 +116,7 @@ async def refused(folder: Path) -> Any:
 
 
 async def full(folder: Path) -> Any:
-    """Artifacts go to a disk with a megabyte and a half more than the server needs, and then with half a megabyte."""
+    """Two runs collect artifacts on a disk with 1.5 MB more than the server needs; the second finds 0.5 MB."""
     disk = folder / "disk"
     disk.mkdir()
     syscalls.mount("disk", str(disk), "tmpfs", 0, f"size={256 * MB + MB * 3 // 2},mode=755")

@@ -1,4 +1,4 @@
-"""Collecting artifacts: regular files, up to a number and a size, and nothing that only appears to be one."""
+"""Collecting artifacts: only regular files, up to a number and a size."""
 
 import os
 import socket
@@ -49,7 +49,7 @@ def test_files_and_folders_are_collected_unchanged(workspace: Path, opened: int,
 
 
 @pytest.mark.requirement("B14")
-def test_without_output_nothing_is_made(workspace: Path, opened: int, tmp_path: Path) -> None:
+def test_without_output_nothing_is_created(workspace: Path, opened: int, tmp_path: Path) -> None:
     assert collected(opened, tmp_path / "artifacts") == ({}, [])
     (workspace / "output").rmdir()
     assert collected(opened, tmp_path / "artifacts") == ({}, [])
@@ -57,7 +57,7 @@ def test_without_output_nothing_is_made(workspace: Path, opened: int, tmp_path: 
 
 
 @pytest.mark.requirement("B14")
-def test_links_pipes_and_sockets_stay_behind(workspace: Path, opened: int, tmp_path: Path) -> None:
+def test_links_pipes_and_sockets_are_not_collected(workspace: Path, opened: int, tmp_path: Path) -> None:
     output = workspace / "output"
     (tmp_path / "secret").write_text("of the host")
     (tmp_path / "folder").mkdir()
@@ -79,11 +79,11 @@ def test_links_pipes_and_sockets_stay_behind(workspace: Path, opened: int, tmp_p
 
 
 @pytest.mark.requirement("B14")
-def test_devices_stay_behind(workspace: Path, opened: int, tmp_path: Path) -> None:
+def test_devices_are_not_collected(workspace: Path, opened: int, tmp_path: Path) -> None:
     made = 1
     try:
         os.mknod(workspace / "output/zero", 0o020666, os.makedev(1, 5))
-    except PermissionError:  # only root can make one, inside or outside
+    except PermissionError:  # only root can create a device
         made = 0
     found, warnings = collected(opened, tmp_path / "artifacts")
     assert (found, len(warnings)) == ({}, made)
@@ -100,7 +100,9 @@ def test_an_output_folder_that_is_a_link_is_not_followed(workspace: Path, opened
 
 @pytest.mark.requirement("B14")
 @pytest.mark.parametrize("name", [b"bad\xffname", b"line\nbreak", b"bell\x07", "right\u202eleft".encode(), b"tab\t"])
-def test_names_that_cannot_be_shown_stay_behind(workspace: Path, opened: int, tmp_path: Path, name: bytes) -> None:
+def test_files_with_unprintable_names_are_not_collected(
+    workspace: Path, opened: int, tmp_path: Path, name: bytes
+) -> None:
     odd = os.fsdecode(name)
     (workspace / "output" / odd).write_bytes(b"x")
     (workspace / "output" / f"folder {odd}").mkdir()
@@ -110,7 +112,7 @@ def test_names_that_cannot_be_shown_stay_behind(workspace: Path, opened: int, tm
 
 
 @pytest.mark.requirement("B14")
-def test_no_more_than_so_many_files_are_kept(workspace: Path, opened: int, tmp_path: Path) -> None:
+def test_the_number_of_collected_files_is_limited(workspace: Path, opened: int, tmp_path: Path) -> None:
     for number in range(MAX_FILES + 5):
         (workspace / "output" / str(number)).touch()
     found, warnings = collected(opened, tmp_path / "artifacts")
@@ -118,7 +120,7 @@ def test_no_more_than_so_many_files_are_kept(workspace: Path, opened: int, tmp_p
 
 
 @pytest.mark.requirement("B14")
-def test_no_more_than_so_many_bytes_are_kept(
+def test_the_size_of_collected_files_is_limited(
     workspace: Path, opened: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(artifacts, "MAX_BYTES", 1000)
@@ -130,7 +132,7 @@ def test_no_more_than_so_many_bytes_are_kept(
 
 
 @pytest.mark.requirement("B14")
-def test_what_is_too_deep_stays_behind(workspace: Path, opened: int, tmp_path: Path) -> None:
+def test_files_that_are_too_deep_are_not_collected(workspace: Path, opened: int, tmp_path: Path) -> None:
     deep = workspace / "output" / "/".join(["d"] * MAX_DEPTH)
     (deep / "below").mkdir(parents=True)
     (deep / "last").touch()
@@ -141,7 +143,7 @@ def test_what_is_too_deep_stays_behind(workspace: Path, opened: int, tmp_path: P
 
 
 @pytest.mark.requirement("B20")
-def test_a_file_that_holds_a_secret_stays_behind(workspace: Path, opened: int, tmp_path: Path) -> None:
+def test_a_file_that_contains_a_secret_is_not_collected(workspace: Path, opened: int, tmp_path: Path) -> None:
     (workspace / "output/leak").write_text("key: s3cr3t-value")
     (workspace / "output/fine").write_text("key: ***")
     (workspace / "output/s3cr3t-value").mkdir()

@@ -1,4 +1,4 @@
-"""Control groups that were handed over to a user without privileges, on the real hierarchies of this host."""
+"""Cgroups that are delegated to a user without privileges, on the real hierarchies of this host."""
 
 import json
 import os
@@ -28,14 +28,14 @@ def own_paths() -> dict[str, str]:
     return {name: path.lstrip("/") for _, names, path in lines for name in names.split(",")}
 
 
-def first_version() -> list[str]:
-    """The controllers that a run needs and that this host has in version 1."""
+def v1_controllers() -> list[str]:
+    """The controllers that a run needs and that this host has in cgroup v1."""
     return [name for name in ("memory", "pids") if name in own_paths() and (ROOT / name).is_dir()]
 
 
 @contextmanager
-def handed_over(bases: list[Path]) -> Iterator[list[Path]]:
-    """A group below each of these that belongs to the user, as an administrator or systemd would make it."""
+def delegated_cgroups(bases: list[Path]) -> Iterator[list[Path]]:
+    """A cgroup below each base that belongs to the user, as an administrator or systemd would create it."""
     name = f"handed-over-{uuid.uuid4().hex}"
     folders = [base / name for base in bases]
     try:
@@ -55,7 +55,7 @@ def handed_over(bases: list[Path]) -> Iterator[list[Path]]:
 
 
 def report_from(folders: list[Path], controllers: list[str], tmp_path: Path) -> dict[str, object]:
-    """What a launcher of that user finds, if it and its server are in these groups."""
+    """The report of that user's launcher, if it and its server are in these cgroups."""
     ended = subprocess.run(
         [sys.executable, "-m", "tests.sandbox.test_cgroups", json.dumps([*map(str, folders)]), str(tmp_path)],
         input=json.dumps(controllers),
@@ -70,12 +70,12 @@ def report_from(folders: list[Path], controllers: list[str], tmp_path: Path) -> 
 
 
 @pytest.mark.requirement("B7")
-def test_groups_handed_over_to_a_user_count_memory_and_processes(tmp_path: Path) -> None:
-    found = first_version()
+def test_delegated_cgroups_count_memory_and_processes(tmp_path: Path) -> None:
+    found = v1_controllers()
     if os.getuid() != 0 or not found:
         assert Cgroups(controllers=("no-such-controller",)).controllers == []
         return
-    with handed_over([ROOT / name / own_paths()[name] for name in found]) as folders:
+    with delegated_cgroups([ROOT / name / own_paths()[name] for name in found]) as folders:
         report = report_from(folders, found, tmp_path)
         assert report["controllers"] == found
         if "memory" in found:
@@ -85,13 +85,13 @@ def test_groups_handed_over_to_a_user_count_memory_and_processes(tmp_path: Path)
 
 
 @pytest.mark.requirement("B7")
-def test_a_user_to_whom_nothing_was_handed_over_gets_no_group(tmp_path: Path) -> None:
+def test_a_user_without_a_delegated_cgroup_gets_none(tmp_path: Path) -> None:
     if os.getuid() == 0:
         assert report_from([], ["memory", "pids", "cpu"], tmp_path)["controllers"] == []
 
 
 @pytest.mark.requirement("B7")
-def test_version_two_without_the_controllers_is_refused(tmp_path: Path) -> None:
+def test_cgroup_v2_without_the_controllers_is_refused(tmp_path: Path) -> None:
     (tmp_path / "cgroup").write_text("0::/\n")
     groups = Cgroups(mounted_at=ROOT / "unified", own_groups=tmp_path / "cgroup", controllers=("no-such-controller",))
     assert groups.controllers == []
@@ -100,7 +100,7 @@ def test_version_two_without_the_controllers_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.requirement("B7")
-def test_in_version_two_the_server_moves_into_a_group_below_and_runs_beside_it(tmp_path: Path) -> None:
+def test_in_cgroup_v2_the_server_moves_to_a_child_cgroup_and_runs_get_their_own(tmp_path: Path) -> None:
     mount = ROOT if (ROOT / "cgroup.controllers").exists() else ROOT / "unified"
     try:
         offered = (mount / "cgroup.controllers").read_text().split()
@@ -114,11 +114,11 @@ def test_in_version_two_the_server_moves_into_a_group_below_and_runs_beside_it(t
     was_delegated = controller in delegated.read_text().split()
     delegated.write_text(f"+{controller}")
     try:
-        with handed_over([mount]) as (folder,):
+        with delegated_cgroups([mount]) as (folder,):
             report = report_from([folder], [controller], tmp_path)
             assert report["controllers"] == [controller]
             assert report["own"] == f"/{folder.name}/apexbridge-server"
-            assert report["again"] == [controller], "the next launcher of the same server uses the same group"
+            assert report["again"] == [controller], "the next launcher of the same server uses the same cgroup"
             assert str(report["run"]).startswith(f"/{folder.name}/apexbridge-")
             assert report["left"] == ["apexbridge-server"]
     finally:
@@ -127,7 +127,7 @@ def test_in_version_two_the_server_moves_into_a_group_below_and_runs_beside_it(t
 
 
 @pytest.mark.requirement("B7")
-def test_in_version_two_processes_of_others_are_not_moved(tmp_path: Path) -> None:
+def test_in_cgroup_v2_other_processes_are_not_moved(tmp_path: Path) -> None:
     (tmp_path / "cgroup").write_text("0::/group\n")
     group = tmp_path / "unified" / "group"
     group.mkdir(parents=True)
@@ -141,7 +141,7 @@ def test_in_version_two_processes_of_others_are_not_moved(tmp_path: Path) -> Non
 
 
 def _launcher(controllers: tuple[str, ...], folders: list[str]) -> dict[str, object]:
-    """What the launcher does, in a child of the "server"."""
+    """The launcher's steps, in a child of the "server"."""
     groups = Cgroups(controllers=controllers)
     report: dict[str, object] = {"controllers": groups.controllers}
     group = groups.create(LIMITS)

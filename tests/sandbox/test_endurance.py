@@ -1,4 +1,4 @@
-"""A thousand runs of every kind, some fail, leave daemons or are cancelled at any moment: nothing remains."""
+"""A thousand runs, of which some fail, leave daemons or are cancelled at any moment, leave nothing behind."""
 
 import os
 import random
@@ -19,7 +19,7 @@ from tests.waiting import until
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 RUNS, CANCELLED, AT_ONCE, SEED = 1000, 100, 4, 20_260
 KINDS_OF_RUN = {
-    # what it is, how often, the suffix, the text
+    # kind: (count, suffix, text)
     "shell": (600, "sh", "echo begun"),
     "python": (200, "py", "print('begun')"),
     "node": (20, "js", "console.log('begun')"),
@@ -62,14 +62,14 @@ class Endurance:
                 assert result.stdout == "begun\n", result
                 self.outcomes[result.error_code or "fine"] += 1
             elif number % 2:
-                await self._cancel_once_it_goes(self.slow, self.chance.uniform(0, 0.02))
+                await self._cancel_after_start(self.slow, self.chance.uniform(0, 0.02))
             else:
-                await self._give_up(self.jobs[kind], self.chance.uniform(0, 0.03))
+                await self._abandon(self.jobs[kind], self.chance.uniform(0, 0.03))
 
-    async def _cancel_once_it_goes(self, job: Job, seconds: float) -> None:
+    async def _cancel_after_start(self, job: Job, seconds: float) -> None:
         cancels: list[Callable[[], None]] = []
 
-        def heard(stream: str, text: str) -> None:
+        def on_output(stream: str, text: str) -> None:
             tasks.start_soon(cancel)
 
         async def cancel() -> None:
@@ -77,11 +77,11 @@ class Endurance:
             cancels[0]()
 
         async with anyio.create_task_group() as tasks:
-            result = await self.bench.sandbox.run(job, listener=heard, on_start=cancels.append)
+            result = await self.bench.sandbox.run(job, listener=on_output, on_start=cancels.append)
         assert result.error_code == "CANCELLED", result
         self.outcomes["CANCELLED"] += 1
 
-    async def _give_up(self, job: Job, seconds: float) -> None:
+    async def _abandon(self, job: Job, seconds: float) -> None:
         with anyio.move_on_after(seconds):
             await self.bench.sandbox.run(job)
         self.outcomes["abandoned"] += 1
@@ -110,5 +110,5 @@ async def test_a_thousand_runs_leave_no_process_no_file_and_no_descriptor(tmp_pa
         await until(lambda: descriptors() == opened)
         assert list(temporary.rglob("*")) == files
         environ = await bench.run_json("import json; print(json.dumps(open('/proc/self/environ').read()))")
-        assert "SKILL_NAME" not in environ  # it was waiting when it was not yet known for whom
+        assert "SKILL_NAME" not in environ  # the warm process was started before its skill was known
     assert list(temporary.iterdir()) == []

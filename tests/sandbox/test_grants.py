@@ -1,4 +1,4 @@
-"""What an operator has granted, and not a step further: hosts, variables, secrets, paths."""
+"""A run gets exactly what an operator granted: hosts, variables, secrets, paths."""
 
 import base64
 import json
@@ -60,7 +60,7 @@ print(json.dumps([got[:6].decode(), len(got)]))
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-async def test_a_granted_host_answers(bench: Bench, echo: int, host: str) -> None:
+async def test_a_granted_host_can_be_reached(bench: Bench, echo: int, host: str) -> None:
     grants = Grants(hosts=((host, echo),))
     assert await bench.run_json(TALKS, grants=grants, input={"host": host, "port": echo}) == ["hello ", 500_006]
 
@@ -92,7 +92,7 @@ print(json.dumps(reached))
         assert await bench.run_json(text, grants=Grants(hosts=(("127.0.0.1", echo),)), input=payload) == []
 
 
-async def test_no_run_has_more_than_so_many_connections_at_once(cold: Bench, echo: int) -> None:
+async def test_the_number_of_connections_of_a_run_is_limited(cold: Bench, echo: int) -> None:
     text = """
 import json, os, socket
 port, links, answered = json.loads(os.environ["INPUT_JSON"])["port"], [], 0
@@ -108,7 +108,7 @@ print(json.dumps(answered))
     assert answered == MAX_CONNECTIONS
 
 
-async def test_a_host_that_does_not_answer_is_an_end_of_the_connection_alone(cold: Bench) -> None:
+async def test_an_unreachable_host_only_closes_the_connection(cold: Bench) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     text = f"""
@@ -118,19 +118,19 @@ with socket.create_connection(("127.0.0.1", {port}), 10) as link: print(json.dum
     assert await cold.run_json(text, grants=Grants(hosts=(("127.0.0.1", port),))) == ""
 
 
-async def test_a_run_ends_though_its_connections_are_open(bench: Bench, echo: int) -> None:
-    words = OutputRecorder()
+async def test_a_run_with_open_connections_can_time_out(bench: Bench, echo: int) -> None:
+    recorder = OutputRecorder()
     text = f"""
 import os, socket, time
 link = socket.create_connection(("127.0.0.1", {echo}), 10)
 print("begun", flush=True)
 time.sleep(1000)
 """
-    result = await bench.run(text, grants=Grants(hosts=(("127.0.0.1", echo),)), listener=words, timeout_ms=800)
-    assert (result.status, words.text) == ("timeout", "begun\n")
+    result = await bench.run(text, grants=Grants(hosts=(("127.0.0.1", echo),)), listener=recorder, timeout_ms=800)
+    assert (result.status, recorder.text) == ("timeout", "begun\n")
 
 
-def test_every_granted_name_has_an_address_of_its_own() -> None:
+def test_every_granted_host_name_has_its_own_address() -> None:
     hosts = (("a.example", 80), ("b.example", 80), ("a.example", 443), ("192.0.2.7", 80), ("localhost", 80))
     found = host_endpoints(Grants(hosts=(*hosts, *hosts)))
     assert [(port, name) for _, port, name in found] == [(port, name) for name, port in hosts]
@@ -139,7 +139,7 @@ def test_every_granted_name_has_an_address_of_its_own() -> None:
     assert (addresses["192.0.2.7"], addresses["localhost"]) == ("192.0.2.7", "127.0.0.1")
 
 
-async def test_granted_variables_are_there_and_the_rest_is_not(bench: Bench) -> None:
+async def test_granted_variables_are_set_for_that_run_only(bench: Bench) -> None:
     grants = Grants(variables={"REGION": "日本"})
     text = "import json, os; print(json.dumps(dict(os.environ)))"
     found = await bench.run_json(text, grants=grants)
@@ -157,12 +157,12 @@ async def test_a_secret_reaches_the_script_and_neither_output_nor_listener_nor_f
         "js": "process.stdout.write(JSON.stringify(process.env.TOKEN)); console.error(process.env.TOKEN)",
         "sh": 'printf %s "$TOKEN" | tee output/leak; printf %s "$TOKEN" | base64 >&2',
     }[suffix]
-    words = OutputRecorder()
+    recorder = OutputRecorder()
     result = await bench.run(
-        text, suffix, grants=Grants(secrets={"TOKEN": secret}), listener=words, artifacts=tmp_path / "artifacts"
+        text, suffix, grants=Grants(secrets={"TOKEN": secret}), listener=recorder, artifacts=tmp_path / "artifacts"
     )
     assert result.success, result.error
-    everything = result.model_dump_json() + words.text + json.dumps(result.warnings)
+    everything = result.model_dump_json() + recorder.text + json.dumps(result.warnings)
     for shape in (secret, json.dumps(secret)[1:-1], base64.b64encode(secret.encode()).decode()):
         assert shape not in everything
         assert json.dumps(shape)[1:-1] not in everything
@@ -182,7 +182,7 @@ def identity(path: str | Path) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
 
-async def test_a_granted_path_can_be_read_and_nothing_beside_it(bench: Bench, folder: Path) -> None:
+async def test_only_a_granted_path_can_be_read(bench: Bench, folder: Path) -> None:
     text = """
 import json, os
 payload, report = json.loads(os.environ["INPUT_JSON"]), {}
@@ -205,7 +205,7 @@ print(json.dumps(report))
 
 async def test_mounts_below_a_granted_path_are_hidden(each_backend: Bench, folder: Path) -> None:
     if os.getuid() != 0:
-        return  # `test_normal_user.py` tries the same
+        return  # `test_normal_user.py` tests the same
     shown = folder / "shown"
     for name in ("proc", "other", "file"):
         (shown / name).touch() if name == "file" else (shown / name).mkdir()
@@ -222,7 +222,7 @@ print(json.dumps([os.listdir("proc"), os.listdir("other"), open("file").read()])
         result = await each_backend.run(text, grants=Grants(paths={str(shown): identity(shown)}))
     finally:
         for name in ("proc", "other", "file"):
-            with suppress(OSError):  # one that was not mounted
+            with suppress(OSError):  # not mounted
                 syscalls.unmount(str(shown / name))
     if each_backend.sandbox.settings.backend == "landlock":
         assert (result.error_code, "mounted below" in (result.error or "")) == ("SPAWN_FAILED", True)

@@ -1,4 +1,4 @@
-"""Memory that no figure of a process shows counts too, and ordinary uses of shared memory work."""
+"""Memory that /proc does not show for a process counts too, and ordinary uses of shared memory work."""
 
 from pathlib import Path
 
@@ -21,14 +21,14 @@ async def either(request: pytest.FixtureRequest, opener: Opener, tmp_path: Path)
 
 @pytest.mark.requirement("B7")
 @pytest.mark.parametrize("how", list(HIDDEN))
-async def test_memory_that_is_hidden_counts(either: Bench, how: str) -> None:
+async def test_hidden_memory_counts(either: Bench, how: str) -> None:
     result = await either.run(HIDDEN[how], timeout_ms=PATIENCE_MS)
     assert (result.error_code, "reached" in result.stdout) == ("OUT_OF_MEMORY", False), result.stderr
 
 
 @pytest.mark.requirement("B7")
 @pytest.mark.parametrize("how", list(IN_NAMESPACES_HIDDEN))
-async def test_memory_that_waits_in_the_kernel_counts(cold: Bench, how: str) -> None:
+async def test_memory_held_by_the_kernel_counts(cold: Bench, how: str) -> None:
     result = await cold.run(IN_NAMESPACES_HIDDEN[how], timeout_ms=PATIENCE_MS)
     assert (result.error_code, "reached" in result.stdout) == ("OUT_OF_MEMORY", False), result.stderr
 
@@ -50,7 +50,7 @@ async def test_ordinary_uses_of_shared_memory_work(each_backend: Bench) -> None:
         ("sh", "head -c 70000 /dev/full > a; cp a c; cat c > b"),
     ],
 )
-async def test_files_are_copied_without_the_calls_that_are_refused(each_backend: Bench, suffix: str, text: str) -> None:
+async def test_files_can_be_copied_without_the_refused_calls(each_backend: Bench, suffix: str, text: str) -> None:
     show = "console.log(fs.statSync('b').size)" if suffix == "js" else "wc -c < b"
     result = await each_backend.run(f"{text}\n{show}\n", suffix)
     assert (result.stdout.strip(), result.stderr) == ("70000", "")

@@ -1,4 +1,4 @@
-"""What reaches a script, and by which way: variables, stdin, argv, files. And what does not."""
+"""The input of a script: variables, stdin, arguments, files, and nothing else."""
 
 import base64
 import io
@@ -17,7 +17,7 @@ from tests.sandbox.bench import Bench
 
 pytestmark = pytest.mark.anyio
 DOCUMENTED = {"PATH", "HOME", "TMPDIR", "SKILL_NAME", "SKILL_PATH", "INPUT_JSON", "TIMEOUT"}
-MAY_BE_THERE = {"PWD", "LC_CTYPE"}
+OPTIONAL = {"PWD", "LC_CTYPE"}
 """A shell sets PWD, and Python LC_CTYPE."""
 SHOWS_VARIABLES = {
     "py": "import json, os; print(json.dumps(dict(os.environ)))",
@@ -61,7 +61,7 @@ async def test_a_script_sees_the_documented_variables_and_none_of_the_servers(
     monkeypatch.setenv("OPENAI_API_KEY", "of the server")
     monkeypatch.setenv("LANG", "de_DE.UTF-8")
     found = await bench.run_json(SHOWS_VARIABLES[suffix], suffix, input={"a": 1}, timeout_ms=15_000)
-    assert found.keys() - MAY_BE_THERE == DOCUMENTED
+    assert found.keys() - OPTIONAL == DOCUMENTED
     assert (found["SKILL_NAME"], found["INPUT_JSON"], found["TIMEOUT"]) == ("tried", '{"a":1}', "15000")
     assert found["PATH"] == os.defpath
     assert found["HOME"].rpartition("/")[2].startswith("skill-workspace-")
@@ -71,11 +71,11 @@ async def test_a_script_sees_the_documented_variables_and_none_of_the_servers(
 
 @pytest.mark.requirement("B8")
 @pytest.mark.parametrize("process", ["self", "1"])
-async def test_what_the_kernel_shows_of_the_environment_holds_nothing_else(bench: Bench, process: str) -> None:
+async def test_proc_environ_shows_only_documented_variables(bench: Bench, process: str) -> None:
     text = f"import json; print(json.dumps(open('/proc/{process}/environ').read()))"
     report = await bench.run_json(text)
     names = {entry.partition("=")[0] for entry in report.split("\0") if entry}
-    assert names <= DOCUMENTED | MAY_BE_THERE
+    assert names <= DOCUMENTED | OPTIONAL
 
 
 @pytest.mark.requirement("B8")
@@ -89,7 +89,7 @@ async def test_hostile_input_arrives_unchanged_by_variable_and_by_stdin(bench: B
 
 @pytest.mark.requirement("B8")
 @suffixes
-async def test_large_input_arrives_on_stdin_alone(bench: Bench, suffix: str) -> None:
+async def test_large_input_arrives_on_stdin_only(bench: Bench, suffix: str) -> None:
     payload = {"text": "é" * 700_000}
     result = await bench.run(ECHOES_STDIN[suffix], suffix, input=payload)
     assert json.loads(result.stdout) == payload
@@ -121,7 +121,7 @@ async def test_stdin_ends_after_the_input(bench: Bench, suffix: str) -> None:
 
 
 @suffixes
-async def test_no_file_of_the_server_is_open_inside(each_backend: Bench, suffix: str) -> None:
+async def test_no_file_of_the_server_is_open_in_a_run(each_backend: Bench, suffix: str) -> None:
     """Besides the standard files there may be pipes that can only be read."""
     text = """
 import fcntl, json, os, stat
@@ -145,14 +145,14 @@ print(json.dumps(found))
 # --------------------------------------------------------------------------------------------------------- arguments
 @pytest.mark.requirement("B18")
 @suffixes
-async def test_arguments_arrive_as_they_are(bench: Bench, suffix: str) -> None:
+async def test_arguments_arrive_unchanged(bench: Bench, suffix: str) -> None:
     words = ["", "-x", "--", "--version", "a b", "日本🐛", "$(id)", "'\"\\\n\t", "*", "x" * 100_000]
     assert await bench.run_json(SHOWS_ARGUMENTS[suffix], suffix, args=tuple(words)) == words
 
 
 @pytest.mark.requirement("B18")
 @suffixes
-async def test_a_helper_gets_its_input_as_options_and_the_old_ways(bench: Bench, suffix: str) -> None:
+async def test_a_helper_gets_its_input_as_options_on_stdin_and_in_a_variable(bench: Bench, suffix: str) -> None:
     payload = {"message": "feat: x", "all": True, "quiet": False, "each": ["a", "-b"], "level": -2}
     words = ["--message", "feat: x", "--all", "--each", "a", "--each=-b", "--level=-2"]
     assert await bench.run_json(SHOWS_ARGUMENTS[suffix], suffix, input=payload, is_entry=False) == words
@@ -161,7 +161,7 @@ async def test_a_helper_gets_its_input_as_options_and_the_old_ways(bench: Bench,
 
 
 @pytest.mark.requirement("B18")
-async def test_arguments_that_cannot_be_passed_on_are_refused(cold: Bench) -> None:
+async def test_arguments_that_cannot_be_passed_are_refused(cold: Bench) -> None:
     with pytest.raises(InvalidInputError) as caught:
         await cold.sandbox.check(cold.job("", args=("a\0b",)))
     assert caught.value.code == "INVALID_INPUT"
@@ -180,7 +180,7 @@ print(json.dumps({path: base64.b64encode(open(path, "rb").read()).decode() for p
 
 
 @pytest.mark.requirement("B19")
-async def test_input_files_are_there_and_named(each_backend: Bench) -> None:
+async def test_input_files_are_provided_and_listed(each_backend: Bench) -> None:
     payload = {"a.txt": b"text", "b.bin": bytes(range(256)), "日 本.txt": b"", "large": b"x" * 3_000_000}
     report = await each_backend.run_json(
         READS_FILES, files=tuple(file(name, data) for name, data in payload.items()), input={"k": 1}
@@ -191,7 +191,7 @@ async def test_input_files_are_there_and_named(each_backend: Bench) -> None:
 
 
 @pytest.mark.requirement("B19")
-async def test_input_files_are_read_only_and_take_no_space_of_the_workspace(bench: Bench, tmp_path: Path) -> None:
+async def test_input_files_are_read_only_and_use_no_space_of_the_workspace(bench: Bench, tmp_path: Path) -> None:
     text = """
 import json, os
 done = []
@@ -216,7 +216,7 @@ print(json.dumps([done, open("input/a").read()]))
 
 @pytest.mark.requirement("B19")
 @pytest.mark.parametrize("sizes", [[MAX_INPUT_BYTES + 1], [MAX_INPUT_BYTES, 1]])
-def test_larger_input_files_than_allowed_are_refused(sizes: list[int]) -> None:
+def test_input_files_that_are_too_large_are_refused(sizes: list[int]) -> None:
     with pytest.raises(InvalidInputError) as caught:
         check_file_sizes(sizes)
     assert caught.value.code == "INVALID_INPUT"
@@ -224,7 +224,7 @@ def test_larger_input_files_than_allowed_are_refused(sizes: list[int]) -> None:
 
 
 @pytest.mark.requirement("B19")
-def test_more_input_files_than_allowed_are_refused() -> None:
+def test_too_many_input_files_are_refused() -> None:
     with pytest.raises(InvalidInputError) as caught:
         check_file_count(MAX_INPUT_FILES + 1)
     assert caught.value.code == "INVALID_INPUT"

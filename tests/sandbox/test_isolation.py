@@ -1,4 +1,4 @@
-"""Hostile scripts with every backend: none of them reaches anything."""
+"""Hostile scripts with every backend: none of them reaches anything of the host."""
 
 import json
 from collections.abc import Iterator
@@ -21,7 +21,9 @@ def payload(tmp_path: Path) -> Iterator[dict[str, Any]]:
 
 @pytest.mark.requirement("B9")
 @pytest.mark.parametrize("harm", list(EVERYWHERE))
-async def test_nothing_of_the_host_is_within_reach(each_backend: Bench, payload: dict[str, Any], harm: str) -> None:
+async def test_hostile_scripts_reach_nothing_of_the_host(
+    each_backend: Bench, payload: dict[str, Any], harm: str
+) -> None:
     result = await each_backend.run(script(EVERYWHERE[harm]), input=payload)
     if result.error_code == "PROCESS_LIMIT" and harm.startswith("start too many"):
         return  # killed by the watchdog, because the kernel does not count processes per run here
@@ -31,7 +33,7 @@ async def test_nothing_of_the_host_is_within_reach(each_backend: Bench, payload:
 
 @pytest.mark.requirement("B9")
 @pytest.mark.parametrize("harm", list(IN_NAMESPACES))
-async def test_inside_namespaces_the_host_cannot_even_be_seen(bench: Bench, payload: dict[str, Any], harm: str) -> None:
+async def test_the_host_is_not_visible_in_namespaces(bench: Bench, payload: dict[str, Any], harm: str) -> None:
     result = await bench.run(script(IN_NAMESPACES[harm]), input=payload)
     assert result.success, (result.error, result.stderr)
     assert json.loads(result.stdout) == []

@@ -43,7 +43,7 @@ asyncio.run(main())
 
 @pytest.fixture
 def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A temporary folder of its own, which the users of runs can pass through."""
+    """A separate temporary folder that the users of runs can traverse."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
         path.chmod(0o755)
@@ -59,8 +59,8 @@ async def launcher_of(sandbox: Sandbox) -> int:
 
 
 @kinds
-async def test_a_run_whose_launcher_dies_was_killed_and_the_next_one_works(kind: str, tmp_path: Path) -> None:
-    sandbox, mark, words = Sandbox(KINDS[kind]), marker(), OutputRecorder()
+async def test_a_run_is_killed_with_its_launcher_and_the_next_one_works(kind: str, tmp_path: Path) -> None:
+    sandbox, mark, recorder = Sandbox(KINDS[kind]), marker(), OutputRecorder()
     results: list[ExecutionResult] = []
     async with sandbox.running():
         bench = Bench(sandbox, tmp_path)
@@ -70,11 +70,11 @@ async def test_a_run_whose_launcher_dies_was_killed_and_the_next_one_works(kind:
 
         async def run() -> None:
             text = f"setsid sh -c 'sleep 1000; true' {mark} & echo begun; sleep 1000"
-            results.append(await bench.run(text, "sh", listener=words))
+            results.append(await bench.run(text, "sh", listener=recorder))
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(run)
-            await words.wait_for("begun")
+            await recorder.wait_for("begun")
             await until(lambda: bool(named(mark)))
             os.kill(first, signal.SIGKILL)
         assert (results[0].status, results[0].error_code, results[0].exit_code) == ("error", "KILLED", 137)
@@ -98,7 +98,7 @@ async def test_a_launcher_that_dies_while_nothing_runs_is_replaced(kind: str, tm
 
 
 @kinds
-async def test_when_the_server_dies_everything_goes_with_it(kind: str, tmp_path: Path) -> None:
+async def test_all_processes_end_when_the_server_dies(kind: str, tmp_path: Path) -> None:
     mark = marker()
     server = await anyio.open_process([sys.executable, "-c", SERVER, kind, str(tmp_path), mark], cwd=ROOT)
     async with server:
@@ -114,7 +114,7 @@ async def test_when_the_server_dies_everything_goes_with_it(kind: str, tmp_path:
 
 
 @kinds
-async def test_a_closed_sandbox_leaves_nothing(kind: str, tmp_path: Path, temporary: Path) -> None:
+async def test_a_closed_sandbox_leaves_nothing_behind(kind: str, tmp_path: Path, temporary: Path) -> None:
     await quiet()
     before, opened = descendants(os.getpid()), descriptors()
     sandbox = Sandbox(KINDS[kind])
@@ -134,18 +134,18 @@ async def test_a_closed_sandbox_leaves_nothing(kind: str, tmp_path: Path, tempor
 
 
 @kinds
-async def test_closing_ends_what_still_runs(kind: str, tmp_path: Path) -> None:
-    sandbox, mark, words = Sandbox(KINDS[kind]), marker(), OutputRecorder()
+async def test_closing_a_sandbox_kills_its_runs(kind: str, tmp_path: Path) -> None:
+    sandbox, mark, recorder = Sandbox(KINDS[kind]), marker(), OutputRecorder()
     results: list[ExecutionResult] = []
 
     async def run() -> None:
         results.append(
-            await Bench(sandbox, tmp_path).run(f"echo begun; sh -c 'sleep 1000; true' {mark}", "sh", listener=words)
+            await Bench(sandbox, tmp_path).run(f"echo begun; sh -c 'sleep 1000; true' {mark}", "sh", listener=recorder)
         )
 
     async with anyio.create_task_group() as tasks, sandbox.running():
         tasks.start_soon(run)
-        await words.wait_for("begun")
+        await recorder.wait_for("begun")
     assert results[0].error_code == "KILLED"
     await until(lambda: not named(mark))
 

@@ -1,4 +1,4 @@
-"""Parts of the launcher that can be tested alone: removing folders, messages, reading /proc."""
+"""Units of the launcher: removing folders, messages, reading /proc."""
 
 import json
 import os
@@ -111,7 +111,7 @@ def test_messages_arrive_one_by_one(messages: list[dict[str, int]]) -> None:
     assert found == messages
 
 
-def test_the_end_of_the_other_side_is_seen(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_a_closed_connection_is_detected(pair: tuple[socket.socket, socket.socket]) -> None:
     pair[0].close()
     assert protocol.receive(pair[1]) is None
     with pytest.raises(OSError, match="Broken pipe"):
@@ -211,7 +211,7 @@ ctypes.CDLL(None).syscall(60 if platform.machine() == "x86_64" else 93, 0)
 
 
 @pytest.mark.requirement("B7")
-def test_more_mappings_than_can_be_read_are_not_overlooked() -> None:
+def test_too_many_mappings_are_reported_as_incomplete() -> None:
     text = """
 import ctypes, os, sys
 libc = ctypes.CDLL(None)
@@ -254,7 +254,7 @@ def test_a_folder_is_reachable_if_all_users_can_traverse_its_parents(tmp_path: P
     assert is_reachable("/usr/bin")
 
 
-def test_granted_hosts_are_named_in_a_file_of_hosts() -> None:
+def test_granted_hosts_are_listed_in_the_hosts_file() -> None:
     granted = [["127.83.0.1", 443, "example.com"], ["127.83.0.1", 80, "example.com"], ["192.0.2.1", 80, "192.0.2.1"]]
     assert hosts_file(granted) == "127.0.0.1 localhost\n127.83.0.1 example.com\n"
     assert json.dumps(hosts_file([])) == '"127.0.0.1 localhost\\n"'

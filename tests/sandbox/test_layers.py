@@ -1,4 +1,4 @@
-"""Layers built by the real pip and npm from indexes on this machine; untrusted packages do no harm."""
+"""Layers built by the real pip and npm from indexes on this machine; untrusted packages cannot harm the server."""
 
 import base64
 import hashlib
@@ -33,7 +33,7 @@ KEY = "0123456789abcdef" * 2
 OTHER_KEY = "fedcba9876543210" * 2
 SECONDS = 60
 """Two installers may start at once on a busy machine."""
-StandIn = Callable[[str], None]
+NpmScript = Callable[[str], None]
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +63,7 @@ def store(tmp_path: Path) -> LayerStore:
 def make_wheel(
     folder: Path, name: str, files: Mapping[str, str], *, metadata: str = "", links: Mapping[str, str] | None = None
 ) -> None:
-    """A wheel written by hand; `dist-info/` in a name is replaced by the wheel's own folder."""
+    """A minimal wheel; `dist-info/` in a name is replaced by the wheel's own folder."""
     info = f"{name}-1.0.dist-info"
     with zipfile.ZipFile(folder / f"{name}-1.0-py3-none-any.whl", "w") as archive:
         for path, content in files.items():
@@ -82,11 +82,11 @@ def make_source(folder: Path, name: str, *, leaves: Path) -> Path:
     path = folder / f"{name}-1.0.tar.gz"
     project = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
     files = {"pyproject.toml": project, "backend.py": f"open({str(leaves)!r}, 'w')\n"}
-    path.write_bytes(encode_job({f"{name}-1.0/{file}": content for file, content in files.items()}))
+    path.write_bytes(make_tarball({f"{name}-1.0/{file}": content for file, content in files.items()}))
     return path
 
 
-def encode_job(files: Mapping[str, str], links: Mapping[str, str] | None = None) -> bytes:
+def make_tarball(files: Mapping[str, str], links: Mapping[str, str] | None = None) -> bytes:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
         for name, content in files.items():
@@ -101,10 +101,10 @@ def encode_job(files: Mapping[str, str], links: Mapping[str, str] | None = None)
 
 
 class Registry(ThreadingHTTPServer):
-    """As much of an npm registry as an install asks for."""
+    """The subset of an npm registry that an install uses."""
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Shelf)
+        super().__init__(("127.0.0.1", 0), _RegistryHandler)
         self.address = f"http://127.0.0.1:{self.server_port}"
         self.answers: dict[str, bytes] = {}
 
@@ -114,7 +114,7 @@ class Registry(ThreadingHTTPServer):
         """Serve a package; returns the URL of its tarball."""
         manifest = {"name": name, "version": "1.0.0", **more}
         contents = {"package.json": json.dumps(manifest), "index.js": "module.exports = 7", **(files or {})}
-        tarball = encode_job({f"package/{path}": text for path, text in contents.items()}, links)
+        tarball = make_tarball({f"package/{path}": text for path, text in contents.items()}, links)
         path = f"/-/{name}.tgz"
         integrity = f"sha512-{base64.b64encode(hashlib.sha512(tarball).digest()).decode()}"
         version = {**manifest, "dist": {"tarball": f"{self.address}{path}", "integrity": integrity}}
@@ -123,7 +123,7 @@ class Registry(ThreadingHTTPServer):
         return f"{self.address}{path}"
 
 
-class _Shelf(BaseHTTPRequestHandler):
+class _RegistryHandler(BaseHTTPRequestHandler):
     server: Registry
 
     def do_GET(self) -> None:
@@ -148,8 +148,8 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
 
 
 @pytest.fixture
-def stand_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> StandIn:
-    """Replaces npm by a shell script, to do what the real one does not do."""
+def fake_npm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> NpmScript:
+    """Replaces npm with a shell script, for behaviour that the real one does not have."""
 
     def put(script: str) -> None:
         npm = tmp_path / "bin/npm"
@@ -179,7 +179,7 @@ def names(process: Path, folder: Path) -> bool:
 async def refusal(store: LayerStore, kind: Kind, *requirements: str) -> ApexBridgeError:
     with pytest.raises(ApexBridgeError) as caught, anyio.fail_after(SECONDS):
         await store.install(kind, KEY, requirements)
-    assert caught.value.status  # a code that every door knows
+    assert caught.value.status  # it can be reported over HTTP
     assert_nothing_is_left(store)
     return caught.value
 
@@ -196,7 +196,7 @@ async def test_python_packages_become_a_layer_that_a_script_can_import(store: La
     assert store.find("python", KEY) == layer
     assert any("Successfully installed" in line for line in lines)
     program = f"import sys; sys.path.append({str(layer)!r}); import tiny; print(tiny.ANSWER)"
-    # As the sandbox starts it: the interpreter without its packages.
+    # As in the sandbox: the interpreter without its packages.
     base = getattr(sys, "_base_executable", sys.executable)
     answer = await anyio.run_process([base, "-I", "-S", "-B", "-c", program])
     assert answer.stdout == b"42\n"
@@ -249,7 +249,9 @@ async def test_a_layer_is_installed_once(store: LayerStore, wheels: Path) -> Non
 
 @pytest.mark.slow
 @pytest.mark.requirement("B21")
-async def test_of_two_installs_at_once_one_does_the_work_and_both_succeed(tmp_path: Path, wheels: Path) -> None:
+async def test_two_concurrent_installs_of_a_layer_do_the_work_once_and_both_succeed(
+    tmp_path: Path, wheels: Path
+) -> None:
     make_wheel(wheels, "tiny", {"tiny.py": ""})
     lines: list[str] = []
     found: list[Path] = []
@@ -260,7 +262,7 @@ async def test_of_two_installs_at_once_one_does_the_work_and_both_succeed(tmp_pa
     with anyio.fail_after(SECONDS):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(install, LayerStore(tmp_path / "layers"))
-            tasks.start_soon(install, LayerStore(tmp_path / "layers"))  # as another process would have it
+            tasks.start_soon(install, LayerStore(tmp_path / "layers"))  # like the store of another process
     assert len(set(found)) == 1
     assert len(found) == 2
     assert lines.count("Successfully installed tiny-1.0") == 1
@@ -305,7 +307,7 @@ async def test_a_wheel_that_a_wheel_names_by_url_is_refused(store: LayerStore, w
 @pytest.mark.slow
 @pytest.mark.requirement("B21")
 @pytest.mark.parametrize(
-    "named",
+    "url_template",
     [
         "{address}/internal/metadata?token=1",
         "{address}/files/far-1.0-py3-none-any.whl",
@@ -316,8 +318,8 @@ async def test_a_wheel_that_a_wheel_names_by_url_is_refused(store: LayerStore, w
     ],
 )
 @pytest.mark.parametrize("depth", [1, 2])
-async def test_what_a_package_names_by_a_url_is_not_even_fetched(
-    store: LayerStore, wheels: Path, tmp_path: Path, named: str, depth: int
+async def test_a_dependency_named_by_a_url_is_not_fetched(
+    store: LayerStore, wheels: Path, tmp_path: Path, url_template: str, depth: int
 ) -> None:
     fetched: list[str] = []
 
@@ -331,7 +333,7 @@ async def test_what_a_package_names_by_a_url_is_not_even_fetched(
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}).start()
-        url = named.format(address=f"http://127.0.0.1:{server.server_port}", folder=tmp_path)
+        url = url_template.format(address=f"http://127.0.0.1:{server.server_port}", folder=tmp_path)
         make_wheel(wheels, "near", {"near.py": ""}, metadata=f"Requires-Dist: far @ {url}")
         make_wheel(wheels, "tiny", {"tiny.py": ""}, metadata="Requires-Dist: near")
         lines: list[str] = []
@@ -388,14 +390,14 @@ async def test_a_wheel_cannot_write_outside_of_its_layer(
 async def test_a_script_named_by_a_path_is_not_written_there(store: LayerStore, wheels: Path, tmp_path: Path) -> None:
     scripts = f"[console_scripts]\ntiny = tiny:main\n{'../' * 30}{tmp_path.relative_to('/')}/evil = tiny:main\n"
     make_wheel(wheels, "tiny", {"tiny.py": "", "dist-info/entry_points.txt": scripts})
-    # Some versions of pip refuse, some take the last part of the name for the whole.
+    # Some versions of pip refuse; others use only the last component of the name.
     with suppress(ServerError):
         await store.install("python", KEY, ["tiny"])
     assert not (tmp_path / "evil").exists()
 
 
 def python_without_pip(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Path:
-    """Let installs use a Python of their own; returns the folder of its packages, which is empty."""
+    """Let installs use a separate Python; returns its empty site-packages folder."""
     environment = folder / "environment"
     venv.create(environment, with_pip=False)
     monkeypatch.setattr(sys, "executable", str(environment / "bin/python"))
@@ -406,7 +408,7 @@ def python_without_pip(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Path:
 async def test_the_guard_restricts_every_version_of_pip(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, store: LayerStore
 ) -> None:
-    """A pip without any checks of its own, in the role of old versions."""
+    """A pip without any checks, as in old versions."""
     packages = python_without_pip(monkeypatch, tmp_path)
     (tmp_path / "other").touch()
     for attempt in (
@@ -437,7 +439,7 @@ async def test_the_guard_restricts_every_version_of_pip(
     assert (tmp_path / "other").stat().st_mode & 0o777 != 0
 
 
-async def test_a_pip_that_cannot_be_kept_from_urls_is_not_used(
+async def test_a_pip_whose_urls_cannot_be_restricted_is_not_used(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, store: LayerStore
 ) -> None:
     packages = python_without_pip(monkeypatch, tmp_path)
@@ -468,7 +470,7 @@ async def test_an_install_script_of_a_node_package_does_not_run(
 
 
 @pytest.mark.slow
-async def test_links_and_paths_of_a_node_package_stay_inside(
+async def test_links_and_paths_of_a_node_package_stay_inside_its_layer(
     store: LayerStore, registry: Registry, tmp_path: Path
 ) -> None:
     registry.add(
@@ -486,7 +488,7 @@ async def test_links_and_paths_of_a_node_package_stay_inside(
 @pytest.mark.slow
 @pytest.mark.requirement("B21")
 @pytest.mark.parametrize("url", ["git+file:///nowhere", "file:/", "github:a/b", "{tarball}"])
-async def test_a_node_package_cannot_bring_another_from_outside_the_registry(
+async def test_a_node_package_cannot_depend_on_one_outside_the_registry(
     store: LayerStore, registry: Registry, url: str
 ) -> None:
     tarball = registry.add("far")
@@ -508,10 +510,10 @@ async def test_a_node_package_cannot_bring_another_from_outside_the_registry(
         ('{"packages": {}}', "mkfifo node_modules/pipe"),
     ],
 )
-async def test_what_an_older_npm_would_let_through_is_refused(
-    store: LayerStore, stand_in: StandIn, listed: str, made: str
+async def test_unsafe_results_of_an_older_npm_are_refused(
+    store: LayerStore, fake_npm: NpmScript, listed: str, made: str
 ) -> None:
-    stand_in(f"mkdir node_modules; echo '{listed}' > node_modules/.package-lock.json; {made}")
+    fake_npm(f"mkdir node_modules; echo '{listed}' > node_modules/.package-lock.json; {made}")
     assert (await refusal(store, "node", "a@1")).code == "EXECUTION_ERROR"
 
 
@@ -537,13 +539,13 @@ async def test_what_an_older_npm_would_let_through_is_refused(
         ("node", "-g@1"),
     ],
 )
-async def test_the_store_takes_nothing_but_names_and_versions(store: LayerStore, kind: Kind, requirement: str) -> None:
+async def test_the_store_accepts_only_names_and_versions(store: LayerStore, kind: Kind, requirement: str) -> None:
     with pytest.raises(RequestError) as caught:
         await store.install(kind, KEY, [requirement])
     assert caught.value.code == "INVALID_INPUT"
 
 
-async def test_no_requirements_or_no_key_is_a_mistake(store: LayerStore) -> None:
+async def test_missing_requirements_and_invalid_keys_are_errors(store: LayerStore) -> None:
     with pytest.raises(RequestError):
         await store.install("python", KEY, [])
     for key in ("", "../../etc", "XYZ", "0" * 65):
@@ -557,11 +559,11 @@ async def test_a_package_that_is_too_large_is_refused(tmp_path: Path, wheels: Pa
     assert "larger" in (await refusal(LayerStore(tmp_path / "layers", max_bytes=100_000), "python", "tiny")).message
 
 
-async def test_what_grows_too_large_is_stopped_while_it_grows(
-    tmp_path: Path, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+async def test_an_install_that_grows_too_large_is_stopped(
+    tmp_path: Path, fake_npm: NpmScript, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(layers, "SIZE_CHECK_SECONDS", 0.02)
-    stand_in("head -c 300000 /dev/zero > big; exec sleep 1000")
+    fake_npm("head -c 300000 /dev/zero > big; exec sleep 1000")
     error = await refusal(LayerStore(tmp_path / "layers", max_bytes=100_000), "node", "a@1")
     assert "larger" in error.message
 
@@ -569,14 +571,14 @@ async def test_what_grows_too_large_is_stopped_while_it_grows(
 # ------------------------------------------------------------------------------------------------------ interrupted
 @pytest.mark.slow
 @pytest.mark.requirement("B21")
-async def test_a_cancelled_install_leaves_nothing(
+async def test_a_cancelled_install_leaves_nothing_behind(
     store: LayerStore, wheels: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = anyio.Event()
+    requested = anyio.Event()
 
     async def never_answer(stream: anyio.abc.SocketStream) -> None:
         async with stream:
-            asked.set()
+            requested.set()
             await anyio.sleep_forever()
 
     monkeypatch.delenv("PIP_NO_INDEX")
@@ -587,29 +589,29 @@ async def test_a_cancelled_install_leaves_nothing(
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(listener.serve, never_answer)
                 tasks.start_soon(store.install, "python", KEY, ["tiny"])
-                await asked.wait()
+                await requested.wait()
                 assert store.find("python", KEY) is None
                 tasks.cancel_scope.cancel()
     assert_nothing_is_left(store)
 
 
 async def test_a_cancelled_installer_ends_with_all_its_children(
-    store: LayerStore, tmp_path: Path, stand_in: StandIn
+    store: LayerStore, tmp_path: Path, fake_npm: NpmScript
 ) -> None:
-    stand_in(f"sleep 1000 & echo $! $$ > {tmp_path}/processes; echo begun; wait")
-    begun = anyio.Event()
+    fake_npm(f"sleep 1000 & echo $! $$ > {tmp_path}/processes; echo begun; wait")
+    started = anyio.Event()
     with anyio.fail_after(SECONDS):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(store.install, "node", KEY, ["a@1"], lambda line: begun.set())
-            await begun.wait()
+            tasks.start_soon(store.install, "node", KEY, ["a@1"], lambda line: started.set())
+            await started.wait()
             tasks.cancel_scope.cancel()
         for process in map(int, (tmp_path / "processes").read_text().split()):
             await until(lambda process=process: not is_running(process))  # type: ignore[misc]
     assert_nothing_is_left(store)
 
 
-async def test_an_installer_that_takes_too_long_is_stopped(tmp_path: Path, stand_in: StandIn) -> None:
-    stand_in("exec sleep 1000")
+async def test_an_installer_that_takes_too_long_is_stopped(tmp_path: Path, fake_npm: NpmScript) -> None:
+    fake_npm("exec sleep 1000")
     assert (await refusal(LayerStore(tmp_path / "layers", timeout_seconds=0.1), "node", "a@1")).code == "TIMEOUT"
 
 
@@ -622,7 +624,9 @@ def is_running(process: int) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.requirement("B21")
-async def test_what_a_crash_left_is_not_found_and_goes_with_the_next_install(store: LayerStore, wheels: Path) -> None:
+async def test_leftovers_of_a_crash_are_ignored_and_removed_by_the_next_install(
+    store: LayerStore, wheels: Path
+) -> None:
     make_wheel(wheels, "tiny", {"tiny.py": ""})
     left = store.root / "staging" / f"{KEY}-1/done/layer/deep"
     left.mkdir(parents=True)
@@ -649,13 +653,13 @@ async def test_a_folder_deeper_than_pythons_stack_can_be_removed(store: LayerSto
 
 # ---------------------------------------------------------------------------------------------------- the installers
 async def test_an_installer_sees_no_secret_of_the_server(
-    store: LayerStore, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+    store: LayerStore, fake_npm: NpmScript, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("APEX_TOKEN", "OPENAI_API_KEY", "PYTHONPATH", "NODE_OPTIONS", "LD_PRELOAD_X", "XPIP_A", "TMPDIR"):
         monkeypatch.setenv(name, "secret")
     for name in ("PIP_INDEX_URL", "NPM_CONFIG_PROXY", "npm_config_x", "https_proxy", "NO_PROXY", "LC_ALL", "LANG"):
         monkeypatch.setenv(name, "passed")
-    stand_in("env; exit 3")
+    fake_npm("env; exit 3")
     lines: list[str] = []
     with pytest.raises(ServerError):
         await store.install("node", KEY, ["a@1"], lines.append)
@@ -663,11 +667,11 @@ async def test_an_installer_sees_no_secret_of_the_server(
     assert len([line for line in lines if line.endswith("=passed")]) == 7
 
 
-async def test_what_an_installer_prints_is_bounded_and_fit_for_a_terminal(
-    store: LayerStore, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+async def test_installer_output_is_bounded_and_printable(
+    store: LayerStore, fake_npm: NpmScript, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(layers, "MAX_REPORTED_CHARACTERS", 10_000)
-    stand_in(
+    fake_npm(
         r"yes x | head -c 3000000 | tr -d '\n'; echo; yes line | head -n 9000"
         "\n"
         r"printf 'npm error \033[31mlast\n'; exit 1"
@@ -708,6 +712,6 @@ async def test_the_store_accepts_every_requirement_that_a_skill_may_declare(
     venv.create(tmp_path / "bare", with_pip=False)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "bare/bin/python"))
     monkeypatch.setenv("PATH", str(tmp_path))
-    # Without installers, that is as far as it goes.
+    # The requirements are accepted; then the installers are missing.
     assert (await refusal(store, "python", *found.python)).code == "NOT_READY"
     assert (await refusal(store, "node", *found.node_requirements)).code == "NOT_READY"

@@ -25,28 +25,28 @@ LEAVES = {
 
 @pytest.mark.requirement("B5")
 @pytest.mark.parametrize("left", list(LEAVES))
-async def test_what_a_script_leaves_behind_ends_with_it(each_backend: Bench, left: str) -> None:
+async def test_processes_that_a_script_leaves_behind_end_with_it(each_backend: Bench, left: str) -> None:
     mark = marker()
     result = await each_backend.run(LEAVES[left].format(mark=mark) + "\necho done", "sh")
     assert (result.success, result.stdout) == (True, "done\n")
     assert named(mark) == []
 
 
-async def test_a_grandchild_with_the_pipe_does_not_hold_up_the_result(each_backend: Bench) -> None:
-    begun = time.monotonic()
+async def test_a_grandchild_that_holds_the_pipe_does_not_delay_the_result(each_backend: Bench) -> None:
+    started = time.monotonic()
     text = "import os, time\nif os.fork() == 0: os.setsid(); time.sleep(1000)\nprint('done', flush=True)"
     result = await each_backend.run(text)
     assert (result.success, result.stdout) == (True, "done\n")
-    assert time.monotonic() - begun < SECONDS
+    assert time.monotonic() - started < SECONDS
 
 
-async def test_a_script_without_output_still_ends_when_it_ends(each_backend: Bench) -> None:
+async def test_a_script_that_closes_its_output_is_waited_for(each_backend: Bench) -> None:
     text = "import os, time; os.close(1); os.close(2); time.sleep(0.1); os._exit(3)"
     result = await each_backend.run(text)
     assert (result.error_code, result.exit_code, result.stdout) == ("EXIT_NONZERO", 3, "")
 
 
-async def test_nothing_is_written_after_the_end(each_backend: Bench) -> None:
+async def test_no_output_is_reported_after_the_end(each_backend: Bench) -> None:
     text = """
 import os, time
 if os.fork() == 0:
@@ -54,11 +54,11 @@ if os.fork() == 0:
     while True: os.write(1, b"late ")
 print("done", flush=True)
 """
-    words = OutputRecorder()
-    result = await each_backend.run(text, listener=words)
-    heard = words.text
+    recorder = OutputRecorder()
+    result = await each_backend.run(text, listener=recorder)
+    received = recorder.text
     await each_backend.run("pass")
-    assert words.text == heard == result.stdout
+    assert recorder.text == received == result.stdout
 
 
 @pytest.mark.slow
@@ -71,14 +71,14 @@ print("done", flush=True)
         ("py", "import os\nwhile True:\n    try:\n        if os.fork() == 0: os.setsid()\n    except OSError: pass"),
     ],
 )
-async def test_a_bomb_of_processes_burns_out_alone(each_backend: Bench, suffix: str, text: str) -> None:
-    words = OutputRecorder()
+async def test_a_fork_bomb_does_not_affect_other_runs(each_backend: Bench, suffix: str, text: str) -> None:
+    recorder = OutputRecorder()
     cancels: list[Callable[[], None]] = []
     mark = marker()
 
     async def explode() -> None:
         result = await each_backend.run(
-            text, suffix, args=(mark,), timeout_ms=1500, listener=words, on_start=cancels.append
+            text, suffix, args=(mark,), timeout_ms=1500, listener=recorder, on_start=cancels.append
         )
         assert not result.success
         assert result.error_code in ("TIMEOUT", "PROCESS_LIMIT", "EXIT_NONZERO", "OUTPUT_LIMIT")

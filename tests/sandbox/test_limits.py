@@ -69,7 +69,7 @@ async def test_a_run_that_takes_too_long_is_killed(each_backend: Bench, how: str
 @pytest.mark.requirement("B5")
 @pytest.mark.parametrize("milliseconds", [0, 1, 4, 9])
 @pytest.mark.parametrize("suffix", ["py", "js", "sh"])
-async def test_a_time_that_is_over_before_anything_began_is_a_timeout_too(
+async def test_a_timeout_before_the_script_starts_is_a_timeout_too(
     each_backend: Bench, suffix: str, milliseconds: int
 ) -> None:
     text = {"py": "import time; time.sleep(1000)", "js": "setTimeout(() => {}, 1e6)", "sh": "sleep 1000"}[suffix]
@@ -111,7 +111,7 @@ def prints(stdout: int, stderr: int) -> str:
 
 @pytest.mark.requirement("B6")
 @pytest.mark.parametrize(("stdout", "stderr"), [(MB, 0), (0, MB), (MB - 1, 1), (MB // 2, MB // 2)])
-async def test_exactly_the_limit_may_be_printed(small: Bench, stdout: int, stderr: int) -> None:
+async def test_output_of_exactly_the_limit_is_allowed(small: Bench, stdout: int, stderr: int) -> None:
     result = await small.run(prints(stdout, stderr))
     assert (result.success, result.truncated) == (True, False)
     assert (len(result.stdout), len(result.stderr)) == (stdout, stderr)
@@ -119,8 +119,10 @@ async def test_exactly_the_limit_may_be_printed(small: Bench, stdout: int, stder
 
 @pytest.mark.requirement("B6")
 @pytest.mark.parametrize(("stdout", "stderr"), [(MB + 1, 0), (0, MB + 1), (MB, 1), (1, MB), (MB // 2, MB // 2 + 1)])
-async def test_one_byte_more_is_too_much_on_either_stream_or_both(small: Bench, stdout: int, stderr: int) -> None:
-    for _ in range(5):  # it ends on its own at the same moment; the limit still counts
+async def test_one_byte_above_the_limit_is_too_much_on_either_stream_or_both(
+    small: Bench, stdout: int, stderr: int
+) -> None:
+    for _ in range(5):  # the script may end at the same moment; the limit still counts
         result = await small.run(prints(stdout, stderr))
         assert is_too_long(result)
         streams = result.stdout.removesuffix(TRUNCATED), result.stderr.removesuffix(TRUNCATED)
@@ -149,18 +151,18 @@ async def test_the_promised_limit_is_ten_megabytes(cold: Bench) -> None:
         ("sh", "(setsid yes &) ; sleep 1000"),
     ],
 )
-async def test_an_endless_output_has_an_end(small: Bench, suffix: str, text: str) -> None:
-    begun = time.monotonic()
+async def test_endless_output_is_stopped(small: Bench, suffix: str, text: str) -> None:
+    started = time.monotonic()
     assert is_too_long(await small.run(text, suffix))
-    assert time.monotonic() - begun < SECONDS
+    assert time.monotonic() - started < SECONDS
 
 
 @pytest.mark.requirement("B6")
 async def test_a_listener_receives_the_truncation_mark(small: Bench) -> None:
-    heard: list[str] = []
-    await small.run("yes", "sh", listener=lambda _, text: heard.append(text))
-    assert heard[-1] == TRUNCATED
-    assert len("".join(heard)) == MB + len(TRUNCATED)
+    received: list[str] = []
+    await small.run("yes", "sh", listener=lambda _, text: received.append(text))
+    assert received[-1] == TRUNCATED
+    assert len("".join(received)) == MB + len(TRUNCATED)
 
 
 # ------------------------------------------------------------------------------------------------------------ memory

@@ -1,4 +1,4 @@
-"""Two runs at a time: neither can see or signal the other, and no other user of the host can read their input."""
+"""Concurrent runs cannot see or signal each other, and no other user of the host can read their input."""
 
 import json
 import os
@@ -62,26 +62,26 @@ print(json.dumps(reached))
 
 
 @asynccontextmanager
-async def going(bench: Bench, mark: str) -> AsyncIterator[str]:
+async def running_script(bench: Bench, mark: str) -> AsyncIterator[str]:
     """A run that lasts as long as the block; yields the path of its workspace inside the sandbox."""
-    words = OutputRecorder()
+    recorder = OutputRecorder()
     cancels: list[Callable[[], None]] = []
 
     async def run() -> None:
-        await bench.run(FIRST, input={"mark": mark}, listener=words, on_start=cancels.append)
+        await bench.run(FIRST, input={"mark": mark}, listener=recorder, on_start=cancels.append)
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(run)
-        await words.wait_for("begun")
-        await words.wait_for("\n")
-        yield words.text.split()[1]
+        await recorder.wait_for("begun")
+        await recorder.wait_for("\n")
+        yield recorder.text.split()[1]
         cancels[0]()
 
 
 @pytest.mark.requirement("B9")
-async def test_two_runs_at_once_do_not_meet(each_backend: Bench) -> None:
+async def test_concurrent_runs_are_isolated_from_each_other(each_backend: Bench) -> None:
     mark = marker()
-    async with going(each_backend, mark) as workspace:
+    async with running_script(each_backend, mark) as workspace:
         await until(lambda: bool(named(mark)))
         pids = named(mark)
         found = await each_backend.run_json(SECOND, input={"mark": mark, "workspace": workspace, "pids": pids})
@@ -92,7 +92,7 @@ async def test_two_runs_at_once_do_not_meet(each_backend: Bench) -> None:
 @pytest.mark.requirement("B8")
 @pytest.mark.parametrize("suffix", ["py", "js", "sh"])
 async def test_no_command_line_of_the_host_shows_the_input(each_backend: Bench, suffix: str) -> None:
-    mark, words = marker(), OutputRecorder()
+    mark, recorder = marker(), OutputRecorder()
     cancels: list[Callable[[], None]] = []
     text = {
         "py": "print('begun', flush=True); import time; time.sleep(1000)",
@@ -101,12 +101,12 @@ async def test_no_command_line_of_the_host_shows_the_input(each_backend: Bench, 
     }[suffix]
 
     async def run() -> None:
-        await each_backend.run(text, suffix, input={"secret": mark}, listener=words, on_start=cancels.append)
+        await each_backend.run(text, suffix, input={"secret": mark}, listener=recorder, on_start=cancels.append)
 
     seen: list[str] = []
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(run)
-        while "begun" not in words.text:
+        while "begun" not in recorder.text:
             seen += [line for pid in processes() if mark in (line := command_line(pid))]
             await anyio.lowlevel.checkpoint()
         seen += [line for pid in processes() if mark in (line := command_line(pid))]
@@ -115,7 +115,7 @@ async def test_no_command_line_of_the_host_shows_the_input(each_backend: Bench, 
 
 
 @pytest.mark.requirement("B9")
-async def test_a_waiting_sandbox_sees_the_one_skill_that_it_is_for(bench: Bench, tmp_path: Path) -> None:
+async def test_a_warm_sandbox_sees_only_the_skill_that_it_runs(bench: Bench, tmp_path: Path) -> None:
     first = bench.write("print('one')", files={"data/private.txt": "of the first skill"})
     assert (await bench.run("", folder=first)).stdout == "one\n"
     await bench.sandbox.warm_up()
@@ -154,16 +154,18 @@ print(json.dumps(found))
     assert await each_backend.run_json(inspect) == []
 
 
-async def test_every_run_of_root_is_a_user_of_its_own_even_of_two_servers(each_backend: Bench, tmp_path: Path) -> None:
+async def test_every_run_started_by_root_has_its_own_user_even_with_two_servers(
+    each_backend: Bench, tmp_path: Path
+) -> None:
     mark, count = marker(), 3 if os.getuid() == 0 else 1
     text = f"print('begun', flush=True); import os; os.execv('/bin/sh', ['sh', '-c', 'sleep 1000; true', '{mark}'])"
     cancels: list[Callable[[], None]] = []
     another = Sandbox(each_backend.sandbox.settings)
     async with another.running(), anyio.create_task_group() as tasks:
         for bench in (each_backend, each_backend, Bench(another, tmp_path)):
-            words = OutputRecorder()
-            tasks.start_soon(partial(bench.run, text, listener=words, on_start=cancels.append))
-            await words.wait_for("begun")
+            recorder = OutputRecorder()
+            tasks.start_soon(partial(bench.run, text, listener=recorder, on_start=cancels.append))
+            await recorder.wait_for("begun")
         await until(lambda: len(owners(mark)) >= count)
         found = owners(mark)
         for cancel in cancels:
@@ -173,7 +175,7 @@ async def test_every_run_of_root_is_a_user_of_its_own_even_of_two_servers(each_b
 
 
 def owners(mark: str) -> set[int]:
-    """The users of the processes that are a run's own."""
+    """The users of the scripts' own processes."""
     found = set()
     for pid in named(mark):
         with suppress(OSError):
@@ -195,14 +197,14 @@ time.sleep(1000)
     cancels: list[Callable[[], None]] = []
     results: list[ExecutionResult] = []
 
-    async def run(words: OutputRecorder) -> None:
-        results.append(await each_backend.run(text, listener=words, on_start=cancels.append))
+    async def run(recorder: OutputRecorder) -> None:
+        results.append(await each_backend.run(text, listener=recorder, on_start=cancels.append))
 
     async with anyio.create_task_group() as tasks:
         for _ in range(3):
-            words = OutputRecorder()
-            tasks.start_soon(run, words)
-            await words.wait_for(f"begun {children}")
+            recorder = OutputRecorder()
+            tasks.start_soon(run, recorder)
+            await recorder.wait_for(f"begun {children}")
         assert results == [], "all three run at the same time"
         for cancel in cancels:
             cancel()

@@ -45,7 +45,7 @@ def report_of_user(kind: str) -> dict[str, Any]:
 @pytest.mark.parametrize("kind", list(SETTINGS))
 def test_a_server_without_privileges_has_the_same_guarantees(kind: str) -> None:
     if os.getuid() != 0:
-        assert os.geteuid() != 0  # all the other tests are this one already
+        assert os.geteuid() != 0  # then all other tests run without privileges already
         return
     report = report_of_user(kind)
     assert report.pop("user") == USER

@@ -1,4 +1,4 @@
-"""From how a process ended to what a person reads: the code, the message, the number."""
+"""From the end of a process to the error code, the message and the exit code."""
 
 import pytest
 from hypothesis import given
@@ -108,7 +108,7 @@ def test_without_output_the_exit_code_is_reported(stderr: str) -> None:
 
 
 @pytest.mark.requirement("B5")
-def test_a_script_that_exits_like_a_timeout_is_none() -> None:
+def test_a_script_that_exits_with_124_is_not_a_timeout() -> None:
     assert failed(124) == Failure(code="EXIT_NONZERO", message="Exit code 124", exit_code=124)
 
 
@@ -144,7 +144,7 @@ def test_a_program_that_was_refused_memory_is_out_of_memory(sign: str) -> None:
         (f"{PYTHON_TOP}BlockingIOError: [Errno 11] Resource temporarily unavailable\n", "PROCESS_LIMIT"),
     ],
 )
-def test_a_limit_that_a_script_ran_into_is_named(stderr: str, code: ErrorCode) -> None:
+def test_a_limit_that_a_script_reached_is_reported(stderr: str, code: ErrorCode) -> None:
     found = failed(1, stderr)
     assert (found.code, found.exit_code) == (code, 1)
     assert found.message
@@ -152,12 +152,12 @@ def test_a_limit_that_a_script_ran_into_is_named(stderr: str, code: ErrorCode) -
 
 @given(st.text(), st.integers(min_value=1, max_value=255))
 @unhurried
-def test_any_last_words_make_a_message_that_is_there_and_not_endless(stderr: str, code: int) -> None:
+def test_the_message_of_any_stderr_is_not_empty_and_has_a_bounded_length(stderr: str, code: int) -> None:
     message = failed(code, stderr).message
     assert 0 < len(message) <= MAX_ERROR_CHARACTERS
 
 
-def test_endless_last_words_are_read_in_no_time_that_grows_with_them() -> None:
+def test_long_and_repetitive_stderr_is_parsed_quickly() -> None:
     for unit in ("Traceback (most recent call last):\n", "a: ", "    at \n", "Error: x\n", "a" * 100):
         assert len(error_message(unit * (10 * MB // len(unit) // 100))) <= MAX_ERROR_CHARACTERS
 

@@ -40,7 +40,7 @@ def collected(data: bytes, borders: list[int], secrets: list[str], *, limit: int
 
 @given(st.text(), st.lists(st.integers(min_value=0)))
 @unhurried
-def test_characters_stay_whole_wherever_a_chunk_ends(text: str, borders: list[int]) -> None:
+def test_characters_are_decoded_wherever_a_chunk_ends(text: str, borders: list[int]) -> None:
     assert collected(text.encode(), borders, []) == (text, text)
 
 
@@ -149,11 +149,11 @@ def test_secrets_that_overlap_are_masked_as_a_whole_wherever_a_chunk_ends(
 
 
 @pytest.mark.parametrize("borders", [[], list(range(20))])
-def test_of_three_secrets_in_a_chain_nothing_is_left(borders: list[int]) -> None:
+def test_three_overlapping_secrets_are_masked_completely(borders: list[int]) -> None:
     secrets = ["abcdef", "defghi", "ghijkl"]
     assert collected(b"-abcdefghijkl-", borders, secrets)[0] == "-***-"
     assert collected(b"-abcdef-defghijk-", borders, secrets)[0] == "-***-***jk-"
-    assert collected(b"abcdefabcdef", borders, secrets)[0] == "******", "two that touch are two"
+    assert collected(b"abcdefabcdef", borders, secrets)[0] == "******", "adjacent secrets have separate masks"
 
 
 def receive(received: list[str], _: OutputStream, text: str) -> None:
@@ -191,7 +191,7 @@ HARD: dict[str, tuple[list[str], Callable[[str], str]]] = {
 @pytest.mark.requirement("B20")
 @pytest.mark.parametrize("case", list(HARD))
 @pytest.mark.parametrize("size", [1, 100, 100_000])
-def test_the_search_takes_a_few_steps_for_each_character(case: str, size: int) -> None:
+def test_masking_examines_each_character_a_few_times(case: str, size: int) -> None:
     secrets, make = HARD[case]
     text = make(secrets[0])
     masker = StreamMasker(secrets)
@@ -202,7 +202,7 @@ def test_the_search_takes_a_few_steps_for_each_character(case: str, size: int) -
 
 
 @pytest.mark.requirement("B20")
-def test_a_text_twice_as_long_takes_twice_the_steps() -> None:
+def test_the_steps_of_masking_grow_linearly_with_the_text() -> None:
     secrets = secret_patterns({"KEY": "".join(map(chr, range(33, 127))) * 40})
     counts = []
     for times in (1, 2, 4, 8):
@@ -223,7 +223,7 @@ def test_no_secret_is_ever_stored_or_reported(text: str, secrets: list[str], bor
 
 
 @pytest.mark.requirement("B20")
-def test_what_may_become_a_secret_is_held_back_until_it_is_clear() -> None:
+def test_a_possible_beginning_of_a_secret_is_held_back() -> None:
     received: list[str] = []
     output = RunOutput(100, secrets=["hunter2"], listener=lambda _, text: received.append(text))
     output.add("stdout", b"it is hun")
@@ -284,7 +284,7 @@ def test_a_secret_is_masked_as_programs_print_it(how: str, value: str) -> None:
     assert "***" in shown
     left = shown.removeprefix("before ").removesuffix(" after")
     stored = max(left.split("***"), key=len)
-    assert len(stored) <= 8, "at most a quote, the other bytes, or what belongs to both"
+    assert len(stored) <= 8, "at most quotes, the bytes around, or base64 of both"
 
 
 def test_a_value_too_short_to_be_a_secret_masks_nothing() -> None:

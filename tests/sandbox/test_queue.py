@@ -1,4 +1,4 @@
-"""The run queue: first in, first out, never too many at a time, and an error if the queue is full."""
+"""The run queue: first in, first out, a limit of concurrent runs, and an error if the queue is full."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -22,8 +22,8 @@ from tests.waiting import until
 pytestmark = pytest.mark.anyio
 
 
-class Watched:
-    """Counts who has a turn."""
+class RecordedQueue:
+    """Records the order of turns and the highest number at once."""
 
     def __init__(self, slots: RunQueue) -> None:
         self.slots = slots
@@ -48,43 +48,43 @@ async def all_of(*actions: Callable[[], Coroutine[Any, Any, None]]) -> None:
 @pytest.mark.requirement("B13")
 @given(st.integers(1, 5), st.lists(st.integers(0, 5), max_size=20))
 @unhurried
-def test_turns_come_in_order_and_never_too_many_at_once(limit: int, lengths: list[int]) -> None:
-    async def main() -> Watched:
-        watched = Watched(RunQueue(limit, 100))
+def test_turns_are_in_order_and_never_more_than_the_limit(limit: int, lengths: list[int]) -> None:
+    async def main() -> RecordedQueue:
+        recorded = RecordedQueue(RunQueue(limit, 100))
         async with anyio.create_task_group() as tasks:
             for number, steps in enumerate(lengths):
-                tasks.start_soon(watched.take, number, steps)
-        return watched
+                tasks.start_soon(recorded.take, number, steps)
+        return recorded
 
-    watched = asyncio.run(main())
-    assert watched.order == list(range(len(lengths)))
-    assert watched.most <= limit
-    assert (watched.slots.running, watched.slots.waiting) == (0, 0)
+    recorded = asyncio.run(main())
+    assert recorded.order == list(range(len(lengths)))
+    assert recorded.most <= limit
+    assert (recorded.slots.running, recorded.slots.waiting) == (0, 0)
 
 
 @pytest.mark.requirement("B13")
 async def test_no_run_overtakes_waiting_runs() -> None:
-    watched, hold = Watched(RunQueue(1, 10)), anyio.Event()
+    recorded, hold = RecordedQueue(RunQueue(1, 10)), anyio.Event()
 
     async def holder() -> None:
-        async with watched.slots.turn():
+        async with recorded.slots.turn():
             await hold.wait()
 
     async def late() -> None:
         hold.set()
-        await watched.take(2)
+        await recorded.take(2)
 
     async def waiter() -> None:
-        await watched.take(1)
+        await recorded.take(1)
 
     await all_of(holder, waiter, late)
-    assert watched.order == [1, 2]
+    assert recorded.order == [1, 2]
 
 
 @pytest.mark.requirement("B13")
 async def test_a_cancelled_wait_frees_its_turn() -> None:
     slots, hold = RunQueue(1, 10), anyio.Event()
-    watched = Watched(slots)
+    recorded = RecordedQueue(slots)
     with anyio.fail_after(SECONDS):
         async with anyio.create_task_group() as tasks:
             async with slots.turn():
@@ -95,7 +95,7 @@ async def test_a_cancelled_wait_frees_its_turn() -> None:
 
                     async def wait(scope: anyio.CancelScope = scope, number: int = number) -> None:
                         with scope:
-                            await watched.take(number)
+                            await recorded.take(number)
 
                     tasks.start_soon(wait)
                 while slots.waiting < 3:
@@ -104,8 +104,8 @@ async def test_a_cancelled_wait_frees_its_turn() -> None:
                 while slots.waiting > 2:
                     await anyio.lowlevel.checkpoint()
                 hold.set()
-            scopes[0].cancel()  # in the very moment its turn has come
-    assert watched.order in ([2], [0, 2])
+            scopes[0].cancel()  # at the moment when its turn comes
+    assert recorded.order in ([2], [0, 2])
     assert (slots.running, slots.waiting) == (0, 0)
 
 
@@ -134,11 +134,11 @@ async def test_a_full_queue_is_an_error() -> None:
 # ------------------------------------------------------------------------------------------------------ with real runs
 @pytest.mark.requirement("B13")
 @pytest.mark.parametrize(("limit", "count"), [(1, 3), (3, 10)])
-async def test_no_more_runs_at_once_than_allowed(tmp_path: Path, limit: int, count: int) -> None:
+async def test_the_number_of_concurrent_runs_is_limited(tmp_path: Path, limit: int, count: int) -> None:
     sandbox = Sandbox(SandboxSettings(backend="bubblewrap", warm=0, max_concurrency=limit))
     running: set[int] = set()
     most = 0
-    begun: list[int] = []
+    order: list[int] = []
     async with sandbox.running():
         await sandbox.ready()
         bench = Bench(sandbox, tmp_path)
@@ -149,7 +149,7 @@ async def test_no_more_runs_at_once_than_allowed(tmp_path: Path, limit: int, cou
             def started(_: Callable[[], None]) -> None:
                 nonlocal most
                 running.add(number)
-                begun.append(number)
+                order.append(number)
                 most = max(most, len(running))
 
             result = await bench.run("sleep 0.05", "sh", on_start=started)
@@ -160,13 +160,13 @@ async def test_no_more_runs_at_once_than_allowed(tmp_path: Path, limit: int, cou
             for number in range(count):
                 tasks.start_soon(run, number)
     assert most == limit
-    assert begun == list(range(count))
+    assert order == list(range(count))
 
 
 @pytest.mark.requirement("B13")
-async def test_three_runs_of_three_go_on_at_the_same_time(tmp_path: Path) -> None:
+async def test_three_of_three_allowed_runs_are_concurrent(tmp_path: Path) -> None:
     sandbox = Sandbox(SandboxSettings(backend="bubblewrap", warm=0, max_concurrency=3))
-    words = [OutputRecorder() for _ in range(3)]
+    recorders = [OutputRecorder() for _ in range(3)]
     cancels: list[Callable[[], None]] = []
     async with sandbox.running():
         bench = Bench(sandbox, tmp_path)
@@ -175,9 +175,9 @@ async def test_three_runs_of_three_go_on_at_the_same_time(tmp_path: Path) -> Non
             await bench.run("echo begun; sleep 1000", "sh", listener=listener, on_start=cancels.append)
 
         async with anyio.create_task_group() as tasks:
-            for listener in words:
+            for listener in recorders:
                 tasks.start_soon(run, listener)
-            for listener in words:
+            for listener in recorders:
                 await listener.wait_for("begun")
             assert sandbox.queue.running == 3
             for cancel in cancels:
@@ -185,18 +185,18 @@ async def test_three_runs_of_three_go_on_at_the_same_time(tmp_path: Path) -> Non
 
 
 @pytest.mark.requirement("B13")
-async def test_a_run_that_finds_the_queue_full_is_refused_at_once(tmp_path: Path) -> None:
+async def test_a_run_is_refused_immediately_if_the_queue_is_full(tmp_path: Path) -> None:
     sandbox = Sandbox(SandboxSettings(backend="bubblewrap", warm=0, max_concurrency=1, queue=0))
-    words = OutputRecorder()
+    recorder = OutputRecorder()
     async with sandbox.running():
         bench = Bench(sandbox, tmp_path)
         async with anyio.create_task_group() as tasks:
 
             async def run() -> None:
-                await bench.run("echo begun; sleep 1000", "sh", listener=words)
+                await bench.run("echo begun; sleep 1000", "sh", listener=recorder)
 
             tasks.start_soon(run)
-            await words.wait_for("begun")
+            await recorder.wait_for("begun")
             for refused in (bench.run("", "sh"), sandbox.check(bench.job("", "sh"))):
                 with pytest.raises(ServerError) as caught:
                     await refused
@@ -225,7 +225,7 @@ async def test_callers_take_turns_and_each_is_served_in_order() -> None:
     assert (slots.running, slots.waiting) == (0, 0)
 
 
-async def test_a_caller_that_has_its_share_of_the_turns_lets_others_go_first() -> None:
+async def test_a_caller_with_running_jobs_yields_to_others() -> None:
     slots = RunQueue(2, 100)
     order: list[str] = []
     with anyio.fail_after(SECONDS):
@@ -253,7 +253,7 @@ async def test_one_caller_cannot_use_the_whole_capacity() -> None:
     with pytest.raises(ServerError):
         slots.reserve("three")
     slots = RunQueue(2, 8)
-    for _ in range(10):  # a caller without a key may use all
+    for _ in range(10):  # a caller without a key may use the whole capacity
         slots.reserve()
 
 
@@ -262,19 +262,19 @@ async def test_a_cancelled_caller_does_not_change_the_turns_of_others() -> None:
     order: list[str] = []
     with anyio.fail_after(SECONDS):
         async with anyio.create_task_group() as group, slots.turn("busy"):
-            leaving = anyio.CancelScope()
+            scope = anyio.CancelScope()
 
-            async def leave() -> None:
-                with leaving:
+            async def wait() -> None:
+                with scope:
                     await wait_for(slots, "one", order)
 
-            group.start_soon(leave)
+            group.start_soon(wait)
             while slots.waiting < 1:
                 await anyio.lowlevel.checkpoint()
             group.start_soon(wait_for, slots, "two", order)
             while slots.waiting < 2:
                 await anyio.lowlevel.checkpoint()
-            leaving.cancel()
+            scope.cancel()
             while slots.waiting > 1:
                 await anyio.lowlevel.checkpoint()
     assert order == ["two"]

@@ -1,4 +1,4 @@
-"""What a run comes to: its own process, its runtime, its output while it goes on, its end."""
+"""Runs: a separate process, the runtime, errors, live output, cancellation."""
 
 import json
 import os
@@ -37,25 +37,25 @@ class Ongoing:
     """A run in the background that ends on request."""
 
     def __init__(self) -> None:
-        self.words = OutputRecorder()
+        self.recorder = OutputRecorder()
         self.cancel: Callable[[], None] = lambda: None
         self.result: ExecutionResult | None = None
 
     def started(self, cancel: Callable[[], None]) -> None:
         self.cancel = cancel
 
-    async def go(self, bench: Bench, text: str, suffix: str, args: tuple[str, ...] = ()) -> None:
-        self.result = await bench.run(text, suffix, args=args, listener=self.words, on_start=self.started)
+    async def run(self, bench: Bench, text: str, suffix: str, args: tuple[str, ...] = ()) -> None:
+        self.result = await bench.run(text, suffix, args=args, listener=self.recorder, on_start=self.started)
 
 
 # ----------------------------------------------------------------------------------------------------- own process
 @pytest.mark.requirement("B1")
 @suffixes
-async def test_the_event_loop_goes_on_while_a_script_is_busy(bench: Bench, suffix: str) -> None:
+async def test_a_busy_script_does_not_block_the_event_loop(bench: Bench, suffix: str) -> None:
     ongoing = Ongoing()
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(ongoing.go, bench, FOREVER[suffix], suffix)
-        await ongoing.words.wait_for("begun")
+        tasks.start_soon(ongoing.run, bench, FOREVER[suffix], suffix)
+        await ongoing.recorder.wait_for("begun")
         with anyio.fail_after(SECONDS):
             for _ in range(200):
                 await anyio.sleep(0.001)
@@ -66,11 +66,11 @@ async def test_the_event_loop_goes_on_while_a_script_is_busy(bench: Bench, suffi
 
 
 @pytest.mark.requirement("B1")
-async def test_a_script_is_a_process_of_its_own_and_not_a_child_of_the_server(cold: Bench) -> None:
+async def test_a_script_runs_in_its_own_process(cold: Bench) -> None:
     ongoing, mark = Ongoing(), marker()
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(ongoing.go, cold, FOREVER["sh"], "sh", (mark,))
-        await ongoing.words.wait_for("begun")
+        tasks.start_soon(ongoing.run, cold, FOREVER["sh"], "sh", (mark,))
+        await ongoing.recorder.wait_for("begun")
         found = named(mark)
         assert found
         assert os.getpid() not in found
@@ -92,7 +92,7 @@ async def test_each_kind_of_script_has_its_runtime(bench: Bench, suffix: str) ->
 
 
 @pytest.mark.requirement("B2")
-async def test_a_script_in_the_root_of_a_skill_runs_as_well(bench: Bench) -> None:
+async def test_a_script_in_the_root_of_a_skill_can_run(bench: Bench) -> None:
     text = "console.log(require('./lib/words.js') + ' ' + (require.main === module) + ' ' + __filename)"
     result = await bench.run("", "js", script="index.js", files_beside={"index.js": text, "lib/words.js": WORDS})
     assert result.stdout.split()[:2] == ["hello", "true"]
@@ -114,7 +114,7 @@ print(json.dumps([[name for name in names if importlib.util.find_spec(name)], sy
 
 
 @pytest.mark.requirement("B2")
-async def test_python_is_started_as_if_with_the_script(bench: Bench) -> None:
+async def test_python_runs_a_script_as_its_main_module(bench: Bench) -> None:
     text = """
 import json, os, sys, __main__
 from helper import WORD
@@ -129,7 +129,7 @@ sys.exit
 
 
 @pytest.mark.requirement("B2")
-async def test_a_module_of_the_skill_comes_before_one_of_the_library(bench: Bench) -> None:
+async def test_modules_of_a_skill_shadow_the_standard_library(bench: Bench) -> None:
     beside = {"scripts/json.py": "MINE = True", "scripts/typing.py": "MINE = True"}
     result = await bench.run("import json, typing; print(json.MINE, typing.MINE)", files_beside=beside)
     assert result.stdout == "True True\n", result.stderr
@@ -137,7 +137,7 @@ async def test_a_module_of_the_skill_comes_before_one_of_the_library(bench: Benc
 
 @pytest.mark.requirement("B2")
 @pytest.mark.parametrize("first", ["#!/bin/bash", "#!/usr/bin/env bash", "#! /usr/bin/bash"])
-async def test_a_shell_script_that_names_bash_gets_it_if_it_is_installed(cold: Bench, first: str) -> None:
+async def test_a_shell_script_that_names_bash_is_run_by_bash_if_it_is_installed(cold: Bench, first: str) -> None:
     expected = "bash\n" if shutil.which("bash", path="/bin") else "\n"
     assert (await cold.run(f"{first}\necho ${{BASH_VERSION:+bash}}", "sh")).stdout == expected
 
@@ -159,12 +159,12 @@ async def test_other_shell_scripts_are_run_by_sh(cold: Bench) -> None:
         ("sh", "(echo child) | cat"),
     ],
 )
-async def test_children_threads_and_workers_are_a_scripts_own_business(bench: Bench, suffix: str, text: str) -> None:
+async def test_a_script_may_start_children_threads_and_workers(bench: Bench, suffix: str, text: str) -> None:
     result = await bench.run(text, suffix)
     assert (result.stdout.strip(), result.success) == ("child", True), result.stderr
 
 
-# ----------------------------------------------------------------------------------------------------------- failing
+# ----------------------------------------------------------------------------------------------------------- failures
 @pytest.mark.requirement("B4")
 @pytest.mark.parametrize(
     ("suffix", "text", "error", "exit_code"),
@@ -204,21 +204,21 @@ async def test_a_failed_script_reports_its_error(
 
 
 @pytest.mark.requirement("B4")
-async def test_what_was_printed_before_a_failure_is_kept(bench: Bench) -> None:
+async def test_output_before_a_failure_is_reported(bench: Bench) -> None:
     result = await bench.run("import sys; print('so far'); print('and so', file=sys.stderr); raise OSError('no more')")
     assert result.stdout == "so far\n"
     assert result.stderr.startswith("and so\n")
     assert "loaders" not in result.stderr
 
 
-async def test_a_script_that_kills_itself_was_killed(cold: Bench) -> None:
+async def test_a_script_that_kills_itself_is_reported_as_killed(cold: Bench) -> None:
     result = await cold.run("kill -9 $$", "sh")
     assert (result.error_code, result.exit_code) == ("KILLED", 137)
 
 
 # -------------------------------------------------------------------------------------------------------- not started
 @pytest.mark.requirement("B10")
-async def test_a_script_that_is_not_there_is_refused_before_it_runs(cold: Bench) -> None:
+async def test_a_missing_script_is_refused_before_it_runs(cold: Bench) -> None:
     with pytest.raises(SkillPermissionError) as caught:
         await cold.sandbox.check(cold.job("", script="scripts/other.py"))
     assert caught.value.code == "EACCES"
@@ -239,7 +239,7 @@ async def test_a_script_that_cannot_be_read_is_refused_before_it_runs(cold: Benc
 @pytest.mark.requirement("B11")
 @pytest.mark.parametrize("warm", [0, 1])
 async def test_a_runtime_that_cannot_start_is_reported_and_others_still_work(tmp_path: Path, warm: int) -> None:
-    """A Node that answers on the host and cannot be executed inside: its own interpreter is out of reach there."""
+    """A Node that works on the host and not in the sandbox, because its interpreter is not mounted there."""
     beyond, program = tmp_path / "beyond", tmp_path / "broken/bin/node"
     program.parent.mkdir(parents=True)
     beyond.write_text("#!/bin/sh\necho 99.0.0 1000\n")
@@ -266,28 +266,28 @@ async def test_a_runtime_that_cannot_start_is_reported_and_others_still_work(tmp
 async def test_output_is_reported_while_the_script_runs(bench: Bench, suffix: str) -> None:
     ongoing = Ongoing()
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(ongoing.go, bench, FOREVER[suffix], suffix)
-        await ongoing.words.wait_for("begun")
+        tasks.start_soon(ongoing.run, bench, FOREVER[suffix], suffix)
+        await ongoing.recorder.wait_for("begun")
         assert ongoing.result is None
         ongoing.cancel()
-    assert ongoing.words.chunks == [("stdout", "begun\n")]
+    assert ongoing.recorder.chunks == [("stdout", "begun\n")]
 
 
 async def test_both_streams_are_reported_separately(bench: Bench) -> None:
-    words = OutputRecorder()
-    result = await bench.run("import sys; print('one'); print('two', file=sys.stderr)", listener=words)
-    assert sorted(words.chunks) == [("stderr", "two\n"), ("stdout", "one\n")]
+    recorder = OutputRecorder()
+    result = await bench.run("import sys; print('one'); print('two', file=sys.stderr)", listener=recorder)
+    assert sorted(recorder.chunks) == [("stderr", "two\n"), ("stdout", "one\n")]
     assert (result.stdout, result.stderr) == ("one\n", "two\n")
 
 
-async def test_a_character_written_in_halves_is_whole(bench: Bench) -> None:
+async def test_a_character_written_byte_by_byte_is_decoded(bench: Bench) -> None:
     text = "import os, time\nfor byte in '日本🐛'.encode(): os.write(1, bytes([byte])); time.sleep(0.001)"
-    words = OutputRecorder()
-    assert (await bench.run(text, listener=words)).stdout == "日本🐛"
-    assert words.text == "日本🐛"
+    recorder = OutputRecorder()
+    assert (await bench.run(text, listener=recorder)).stdout == "日本🐛"
+    assert recorder.text == "日本🐛"
 
 
-async def test_what_is_no_text_is_replaced(bench: Bench) -> None:
+async def test_invalid_utf_8_is_replaced(bench: Bench) -> None:
     assert (await bench.run("import os; os.write(1, b'a\\xff\\xfeb')")).stdout == "a\ufffd\ufffdb"
 
 
@@ -301,8 +301,8 @@ async def test_a_cancelled_run_ends_with_all_its_children(bench: Bench, suffix: 
         "sh": f"sh -c 'sleep 1000; true' {mark} & echo begun; wait",
     }[suffix]
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(ongoing.go, bench, text, suffix)
-        await ongoing.words.wait_for("begun")
+        tasks.start_soon(ongoing.run, bench, text, suffix)
+        await ongoing.recorder.wait_for("begun")
         await until(lambda: bool(named(mark)))
         ongoing.cancel()
         ongoing.cancel()
@@ -310,14 +310,14 @@ async def test_a_cancelled_run_ends_with_all_its_children(bench: Bench, suffix: 
     assert (ongoing.result.status, ongoing.result.error_code) == ("error", "CANCELLED")
     assert (ongoing.result.exit_code, ongoing.result.stdout) == (137, "begun\n")
     assert named(mark) == []
-    ongoing.cancel()  # too late, and no harm
+    ongoing.cancel()  # after the end, it has no effect
 
 
-async def test_cancelling_the_wait_for_a_run_kills_it(bench: Bench) -> None:
+async def test_a_run_is_killed_if_the_task_that_waits_for_it_is_cancelled(bench: Bench) -> None:
     ongoing, mark = Ongoing(), marker()
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(ongoing.go, bench, f"sh -c 'sleep 1000; true' {mark} & echo begun; wait", "sh")
-        await ongoing.words.wait_for("begun")
+        tasks.start_soon(ongoing.run, bench, f"sh -c 'sleep 1000; true' {mark} & echo begun; wait", "sh")
+        await ongoing.recorder.wait_for("begun")
         await until(lambda: bool(named(mark)))
         tasks.cancel_scope.cancel()
     await until(lambda: not named(mark))

@@ -58,7 +58,7 @@ def test_a_run_has_these_variables_and_no_others() -> None:
 
 
 @pytest.mark.requirement("B20")
-def test_granted_variables_come_beside_and_replace_none_of_ours() -> None:
+def test_granted_variables_are_added_and_do_not_replace_ours() -> None:
     grants = Grants(variables={"LANG": "C", "SKILL_PATH": "/elsewhere", "TIMEOUT": "1"}, secrets={"TOKEN": "t"})
     found = variables_of(job(grants=grants))
     assert (found["LANG"], found["TOKEN"], found["SKILL_PATH"], found["TIMEOUT"]) == ("C", "t", "/s", "1500")
@@ -73,7 +73,7 @@ def test_input_can_be_read_back_unchanged(payload: dict[str, Any]) -> None:
 
 @pytest.mark.requirement("B8")
 @pytest.mark.parametrize("letter", ["x", "é", "日", "🐛"])
-def test_input_too_large_for_a_variable_is_left_to_stdin(letter: str) -> None:
+def test_input_too_large_for_a_variable_is_on_stdin_only(letter: str) -> None:
     around = len(json.dumps({"a": ""}, separators=(",", ":"))) + len("INPUT_JSON=")
     fits = (MAX_VARIABLE_BYTES - around) // len(letter.encode())
     assert "INPUT_JSON" in variables_of(job(input={"a": letter * fits}))
@@ -96,7 +96,7 @@ def test_a_list_of_strings_is_the_argv() -> None:
 
 
 @pytest.mark.requirement("B18")
-def test_an_entry_script_gets_no_options_of_its_input() -> None:
+def test_an_entry_script_gets_no_options_from_its_input() -> None:
     assert arguments(job(input={"a": 1})) == []
 
 
@@ -124,7 +124,7 @@ def test_an_object_becomes_options_for_a_helper(payload: dict[str, Any], words: 
 @pytest.mark.requirement("B18")
 @given(st.dictionaries(st.from_regex(r"[a-z]{1,8}", fullmatch=True), readable.filter(lambda text: "\0" not in text)))
 @unhurried
-def test_no_value_is_ever_taken_for_an_option(payload: dict[str, str]) -> None:
+def test_no_value_is_mistaken_for_an_option(payload: dict[str, str]) -> None:
     words = options_of(payload)
     names = [word.partition("=")[0] for word in words if word.startswith("-")]
     assert names == [f"--{key}" for key in payload]
@@ -138,7 +138,7 @@ def test_an_argument_cannot_hold_a_nul(fields: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("args", [("x" * (MAX_VARIABLE_BYTES + 1),), ("x" * 100_000,) * 11])
-def test_arguments_that_the_kernel_would_refuse_are_refused_before(args: tuple[str, ...]) -> None:
+def test_arguments_that_the_kernel_would_refuse_are_refused_in_advance(args: tuple[str, ...]) -> None:
     with pytest.raises(InvalidInputError) as caught:
         arguments(job(args=args))
     assert caught.value.code == "INVALID_INPUT"
@@ -151,10 +151,10 @@ line = readable.filter(lambda text: "\0" not in text)
 
 @given(line, st.lists(line, max_size=4), st.dictionaries(line, line, max_size=4))
 @unhurried
-def test_a_packed_job_can_be_read_back(script: str, words: list[str], variables: dict[str, str]) -> None:
-    parts = [part.decode() for part in encode_job(script, "", words, variables).split(b"\0")]
-    assert parts.pop() == ""
-    count = int(parts[2])
-    assert (parts[0], parts[1], parts[3 : 3 + count]) == (script, "", words)
-    tail = parts[3 + count :]
+def test_an_encoded_job_can_be_decoded(script: str, words: list[str], variables: dict[str, str]) -> None:
+    fields = [field.decode() for field in encode_job(script, "", words, variables).split(b"\0")]
+    assert fields.pop() == ""
+    count = int(fields[2])
+    assert (fields[0], fields[1], fields[3 : 3 + count]) == (script, "", words)
+    tail = fields[3 + count :]
     assert dict(zip(tail[::2], tail[1::2], strict=True)) == variables

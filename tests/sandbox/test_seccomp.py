@@ -1,4 +1,4 @@
-"""The filter of system calls, read as the kernel reads it: a small interpreter runs the program for any call."""
+"""The seccomp filter: a small interpreter runs the program for any call, as the kernel does."""
 
 import errno
 import platform
@@ -17,7 +17,7 @@ ARCHITECTURE = {"x86_64": 0xC000_003E, "aarch64": 0xC000_00B7}
 FOREIGN = {"i386": 0x4000_0003, "arm": 0x4000_0028, "x86_64": 0xC000_003E, "aarch64": 0xC000_00B7, "riscv": 0xC000_00F3}
 KILLED, ALLOWED, PRETENDED = "killed", "allowed", "pretended"
 MAX_INSTRUCTIONS = 4096
-"""The kernel takes no longer program."""
+"""The longest program that the kernel accepts."""
 X32 = 0x4000_0000
 LOAD, EQUAL, AT_LEAST, ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 CLONE = {"x86_64": 56, "aarch64": 220}
@@ -44,7 +44,7 @@ EVERY_NAMESPACE = {
     "net": 0x4000_0000,
 }
 THREAD = 0x003D_0F00
-"""What libc asks for when it starts a thread."""
+"""The flags with which libc starts a thread."""
 machines = pytest.mark.parametrize("machine", list(ARCHITECTURE))
 any_machine = st.sampled_from(list(ARCHITECTURE))
 word = st.integers(min_value=0, max_value=2**64 - 1)
@@ -60,7 +60,7 @@ def read(code: bytes) -> list[Instruction]:
 def answer(
     code: bytes, machine: str, number: int, values: Sequence[int] = (), *, architecture: int | None = None
 ) -> str:
-    """What the kernel would do with this call."""
+    """The action of the kernel for this call."""
     words = (*values, *[0] * (6 - len(values)))
     arch = ARCHITECTURE[machine] if architecture is None else architecture
     seen = struct.pack("<iIQ6Q", number - (1 << 32) if number >= 1 << 31 else number, arch, 0, *words)
@@ -88,7 +88,7 @@ def answer(
 @machines
 @pytest.mark.parametrize("network", [False, True])
 @pytest.mark.parametrize("unix_sockets", [False, True])
-def test_the_kernel_would_take_the_program(machine: str, network: bool, unix_sockets: bool) -> None:
+def test_the_program_is_valid_for_the_kernel(machine: str, network: bool, unix_sockets: bool) -> None:
     instructions = read(filter_program(machine=machine, network=network, unix_sockets=unix_sockets))
     assert len(instructions) <= MAX_INSTRUCTIONS
     for position, (kind, if_true, if_false, value) in enumerate(instructions):
@@ -116,7 +116,7 @@ def test_every_listed_call_is_refused_with_any_arguments(machine: str) -> None:
 
 @given(any_machine, arguments)
 @unhurried
-def test_no_argument_makes_a_refused_call_pass(machine: str, values: list[int]) -> None:
+def test_no_arguments_make_a_refused_call_pass(machine: str, values: list[int]) -> None:
     code = filter_program(machine=machine, network=True)
     assert ALLOWED not in {answer(code, machine, number, values) for number in refused_numbers(machine).values()}
 
@@ -137,7 +137,7 @@ def test_x32_calls_kill_the_process(number: int, values: list[int]) -> None:
 
 @given(any_machine, st.sampled_from(list(FOREIGN)), st.integers(min_value=0, max_value=2**32 - 1))
 @unhurried
-def test_calls_of_a_foreign_architecture_are_the_end_of_a_process(machine: str, foreign: str, number: int) -> None:
+def test_calls_of_a_foreign_architecture_kill_the_process(machine: str, foreign: str, number: int) -> None:
     if FOREIGN[foreign] != ARCHITECTURE[machine]:
         code = filter_program(machine=machine, network=True)
         assert answer(code, machine, number, architecture=FOREIGN[foreign]) == KILLED
@@ -168,7 +168,7 @@ def test_processes_and_threads_can_be_started(machine: str, flags: int) -> None:
 
 @given(any_machine, st.booleans(), st.booleans(), word, word)
 @unhurried
-def test_sockets_are_of_the_families_that_were_allowed(
+def test_only_sockets_of_allowed_families_can_be_created(
     machine: str, network: bool, unix_sockets: bool, family: int, kind: int
 ) -> None:
     code = filter_program(machine=machine, network=network, unix_sockets=unix_sockets)
@@ -181,7 +181,7 @@ def test_sockets_are_of_the_families_that_were_allowed(
 
 @given(any_machine, st.booleans(), st.booleans(), word)
 @unhurried
-def test_pairs_of_sockets_are_of_the_one_family_that_stays_inside(
+def test_only_pairs_of_unix_sockets_can_be_created(
     machine: str, network: bool, unix_sockets: bool, family: int
 ) -> None:
     code = filter_program(machine=machine, network=network, unix_sockets=unix_sockets)
@@ -223,7 +223,7 @@ def test_terminal_input_cannot_be_injected(machine: str, file: int, request: int
 
 @given(any_machine, word)
 @unhurried
-def test_a_personality_can_be_asked_for_and_not_changed(machine: str, persona: int) -> None:
+def test_a_personality_can_be_read_and_not_changed(machine: str, persona: int) -> None:
     code = filter_program(machine=machine)
     for harmless in (0, 0xFFFF_FFFF):
         assert answer(code, machine, PERSONALITY[machine], [harmless]) == ALLOWED
@@ -249,7 +249,7 @@ def test_without_metadata_modes_owners_and_times_do_not_change(machine: str) -> 
 
 @given(any_machine, word, word)
 @unhurried
-def test_a_mapping_is_refused_exactly_if_nothing_could_count_it(machine: str, length: int, flags: int) -> None:
+def test_a_mapping_is_refused_exactly_if_it_could_not_be_counted(machine: str, length: int, flags: int) -> None:
     limit = 16 * 1024 * 1024
     is_anonymous_and_shared = flags & 0x21 == 0x21
     is_refused = bool(flags & 0x4_0000) or (is_anonymous_and_shared and length > limit)
@@ -267,7 +267,7 @@ def test_the_largest_shared_mapping_has_the_configured_size(machine: str) -> Non
 
 
 @machines
-def test_no_socket_gets_a_program_and_other_options_of_the_same_number_work(machine: str) -> None:
+def test_socket_filters_are_refused_and_other_options_with_the_same_number_work(machine: str) -> None:
     code = filter_program(machine=machine, network=True)
     for option in (26, 50, 51, 52):
         assert answer(code, machine, SETSOCKOPT[machine], [3, 1, option]) == "EPERM"
@@ -275,7 +275,7 @@ def test_no_socket_gets_a_program_and_other_options_of_the_same_number_work(mach
 
 
 @machines
-def test_what_would_keep_pages_without_counting_them_is_refused(machine: str) -> None:
+def test_calls_that_hold_uncounted_pages_are_refused(machine: str) -> None:
     code = filter_program(machine=machine)
     assert answer(code, machine, SENDFILE[machine], [1, 2, 0, 1]) == "EINVAL"
     assert [answer(code, machine, FCNTL[machine], [3, command]) for command in (6, 37, 38)] == [
@@ -286,7 +286,7 @@ def test_what_would_keep_pages_without_counting_them_is_refused(machine: str) ->
 
 
 @machines
-def test_a_run_of_the_servers_own_user_stays_readable_and_takes_nothing_counted_by_user(machine: str) -> None:
+def test_a_run_of_the_servers_own_user_stays_readable_and_uses_no_quota_of_that_user(machine: str) -> None:
     usual, careful = filter_program(machine=machine), filter_program(machine=machine, metadata=False)
     for number, call, expected in (
         (INOTIFY_INIT1[machine], [0], "ENOSYS"),
@@ -298,7 +298,7 @@ def test_a_run_of_the_servers_own_user_stays_readable_and_takes_nothing_counted_
     assert answer(careful, machine, PRCTL[machine], [3]) == ALLOWED
 
 
-def test_without_a_table_for_a_machine_there_is_no_filter_that_could_be_wrong() -> None:
+def test_a_machine_without_a_table_of_calls_is_an_error() -> None:
     with pytest.raises(LaunchError):
         filter_program(machine="riscv64")
     assert filter_program() == filter_program(machine=platform.machine())

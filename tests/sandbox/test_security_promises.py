@@ -39,7 +39,7 @@ USUAL_SHARES = {"cpu.shares": 1024, "cpu.weight": 100}
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder that every user can pass through."""
+    """A folder that every user can traverse."""
     with tempfile.TemporaryDirectory() as made:
         Path(made).chmod(0o755)
         yield Path(made)
@@ -48,14 +48,14 @@ def folder() -> Iterator[Path]:
 @asynccontextmanager
 async def alive(bench: Bench) -> AsyncIterator[list[int]]:
     """A run that lasts as long as the block; yields its processes, with the PIDs of the host."""
-    mark, words = marker(), OutputRecorder()
+    mark, recorder = marker(), OutputRecorder()
     cancels: list[Callable[[], None]] = []
     # One program that starts no other: /proc is not reliable for a process that is just executing another program.
     waits = "print('begun', flush=True); import signal; signal.pause()"
     text = f"import os, sys; os.execv(sys.executable, [sys.executable, '-I', '-S', '-c', {waits!r}, '{mark}'])"
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(partial(bench.run, text, listener=words, on_start=cancels.append))
-        await words.wait_for("begun")
+        tasks.start_soon(partial(bench.run, text, listener=recorder, on_start=cancels.append))
+        await recorder.wait_for("begun")
         try:
             yield named(mark)
         finally:
@@ -69,10 +69,10 @@ def test_auto_never_selects_plain_even_if_nothing_is_required_and_no_other_backe
 
 
 @pytest.mark.parametrize("backend", ["bubblewrap", "landlock"])
-async def test_a_canary_that_gets_through_means_that_nothing_runs(
+async def test_nothing_runs_if_a_canary_gets_through(
     backend: BackendChoice, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # An interpreter's folder is shown to runs. One that holds the temporary folder shows the canary its bait.
+    # An interpreter's folder is mounted for runs. If it holds the temporary folder, the canary can read its bait.
     node = folder / "node"
     node.write_text("#!/bin/sh\necho 99.0.0 1000\n")
     node.chmod(0o755)
@@ -99,7 +99,7 @@ async def test_the_packages_of_the_servers_python_are_hidden(bench: Bench) -> No
     assert packages == [] or prefix.startswith("/usr")
 
 
-def test_they_are_hidden_for_a_python_in_the_temporary_folder_too() -> None:
+def test_the_packages_of_a_python_in_the_temporary_folder_are_hidden_too() -> None:
     report = report_of("python", "755")
     program, packages = report["bubblewrap"]
     assert (program, packages) == (report["server"], [])
@@ -150,7 +150,7 @@ print(json.dumps([bounds, can_have(512 << 20), can_have(bounds[1])]))
         assert (round(node.reserved_bytes / GB, 1), round(bound / GB, 1)) == (0.5, 1.1)
 
 
-async def test_the_oom_killer_takes_every_process_of_a_run_before_the_server(each_backend: Bench) -> None:
+async def test_the_oom_killer_prefers_every_process_of_a_run_to_the_server(each_backend: Bench) -> None:
     def score(pid: int) -> int:
         return int(Path(f"/proc/{pid}/oom_score").read_text())
 
@@ -159,7 +159,7 @@ async def test_the_oom_killer_takes_every_process_of_a_run_before_the_server(eac
         assert min(score(pid) for pid in pids) > score(os.getpid())
 
 
-async def test_a_run_cannot_make_itself_dearer_to_the_kernel(bench: Bench) -> None:
+async def test_a_run_cannot_lower_its_oom_score(bench: Bench) -> None:
     assert await bench.run_json(LOWERS_OOM_SCORE) == 1000
 
 
@@ -185,7 +185,7 @@ def test_no_artifact_is_collected_that_would_leave_the_server_less_than_256_mega
     assert second == [[], [f"output/{name} was skipped: no space left for it" for name in "ab"]]
 
 
-async def test_500_input_files_of_50_megabytes_are_taken_and_nothing_beyond(cold: Bench, tmp_path: Path) -> None:
+async def test_500_input_files_of_50_megabytes_are_accepted_and_no_more(cold: Bench, tmp_path: Path) -> None:
     workspace = tmp_path / "workspace"
     workspace.mkdir()
     names = [f"{number}.txt" for number in range(501)]
@@ -219,7 +219,7 @@ async def test_a_layer_is_at_most_a_gigabyte(tmp_path: Path, monkeypatch: pytest
     npm.parent.mkdir()
     monkeypatch.setenv("PATH", f"{npm.parent}:{os.environ['PATH']}")
     store = LayerStore(tmp_path / "layers")
-    # An npm whose package is one file without contents, whose size counts all the same; folders and list add a little.
+    # A fake npm whose package is one sparse file; its apparent size counts. The folder and the list add a little.
     for size, key in ((GB - MB, "aaaaaaaa"), (GB, "bbbbbbbb")):
         lines = ("mkdir node_modules", "cd node_modules", f"truncate -s {size} large")
         npm.write_text(
@@ -242,11 +242,11 @@ async def test_a_layer_is_at_most_a_gigabyte(tmp_path: Path, monkeypatch: pytest
     assert [layer.key for layer in store.list()] == ["aaaaaaaa"]
 
 
-# ------------------------------------------------------------------------------------------------- sandboxes that wait
+# ----------------------------------------------------------------------------------------- warm sandboxes
 async def test_runs_with_files_hosts_or_paths_never_use_a_warm_sandbox(opener: Opener, folder: Path) -> None:
     bench = Bench(await opener("warm"), folder)
     (folder / "shown").mkdir()
-    # A process that waited was started before its skill was known; the kernel still shows what it was started with.
+    # A warm process is started before its skill is known; /proc still shows its first environment.
     text = "import json; print(json.dumps('SKILL_NAME=' not in open('/proc/self/environ').read()))"
     needs: dict[str, dict[str, Any]] = {
         "nothing": {},
@@ -255,11 +255,11 @@ async def test_runs_with_files_hosts_or_paths_never_use_a_warm_sandbox(opener: O
         "a host": {"grants": Grants(hosts=(("192.0.2.1", 443),))},
         "a path": {"grants": Grants(paths={str(folder / "shown"): identity(folder / "shown")})},
     }
-    had_waited = {}
+    was_warm = {}
     for need, fields in needs.items():
         await bench.sandbox.warm_up()
-        had_waited[need] = await bench.run_json(text, **fields)
-    assert had_waited == {"nothing": True, "a variable": True, "a file": False, "a host": False, "a path": False}
+        was_warm[need] = await bench.run_json(text, **fields)
+    assert was_warm == {"nothing": True, "a variable": True, "a file": False, "a host": False, "a path": False}
 
 
 # ------------------------------------------------------------------------------------------------- grants

@@ -71,7 +71,7 @@ print(json.dumps([report, found.st_size, found.st_uid, found.st_mtime_ns, os.pat
     assert await landlock.run_json(text, input=payload) == seen
 
 
-async def test_with_landlock_proc_is_closed_and_who_needs_it_fails(landlock: Bench) -> None:
+async def test_with_landlock_proc_cannot_be_read_and_programs_that_need_it_fail(landlock: Bench) -> None:
     text = """
 import json, os
 opened = []
@@ -89,7 +89,7 @@ print(json.dumps(opened))
 
 
 async def test_with_landlock_no_file_is_larger_than_64_megabytes(landlock: Bench) -> None:
-    # Without contents: nothing is written that the watchdog could count, so what refuses is the kernel.
+    # A sparse file: the watchdog has nothing to count, so it is the kernel that refuses.
     text = """
 import json
 with open("large", "wb") as file:
@@ -101,7 +101,7 @@ print(json.dumps(report))
     assert await landlock.run_json(text) == "File too large"
 
 
-async def test_with_landlock_input_files_can_be_replaced_and_the_originals_stay(
+async def test_with_landlock_input_files_can_be_replaced_and_the_originals_are_unchanged(
     landlock: Bench, of_a_user: dict[str, Any]
 ) -> None:
     original = io.BytesIO(b"of the server")
@@ -143,10 +143,10 @@ async def test_with_landlock_root_has_no_node_if_its_own_is_in_a_private_home(tm
 
 
 @pytest.mark.parametrize(("scopes", "is_signalled"), [(0, True), (3, False)])
-def test_signals_to_the_same_user_are_held_by_what_landlock_has_since_linux_6_12(
+def test_signals_to_the_same_user_are_refused_by_scopes_of_landlock_since_linux_6_12(
     scopes: int, is_signalled: bool
 ) -> None:
-    # Older kernels have everything of this but the scopes, so a run of a normal user is held as this child is.
+    # Older kernels have all of this except the scopes; there, a run of a normal user is restricted like this child.
     text = f"""
 import os
 from apexbridge.sandbox.launcher import syscalls
@@ -162,7 +162,7 @@ except PermissionError: print("refused")
 
 
 # ------------------------------------------------------------------------------------------------- plain
-async def test_plain_reads_writes_and_reaches_what_its_user_can(plain: Bench, payload: dict[str, Any]) -> None:
+async def test_plain_reads_writes_and_connects_like_its_user(plain: Bench, payload: dict[str, Any]) -> None:
     text = """
 import json, os, socket
 payload = json.loads(os.environ["INPUT_JSON"])
@@ -184,9 +184,7 @@ print(json.dumps([*report, os.path.exists("/proc/%d" % payload["pid"])]))
     made.unlink()
 
 
-async def test_plain_still_has_an_environment_of_its_own_and_limits(
-    plain: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_plain_still_has_a_separate_environment_and_limits(plain: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKEN_OF_THE_SERVER", "secret")
     text = """
 import json, os, resource
@@ -199,7 +197,7 @@ print(json.dumps([sorted(os.environ), limits]))
     assert limits == [256, 64 * MB, 0]
 
 
-async def test_plain_has_another_user_if_root_started_it_and_else_all_rights_of_the_server(
+async def test_plain_has_another_user_if_started_by_root_and_otherwise_all_rights_of_the_server(
     plain: Bench, of_a_user: dict[str, Any]
 ) -> None:
     report = await plain.run_json("import json, os; print(json.dumps([os.getuid(), os.getgid(), os.getgroups()]))")
@@ -229,7 +227,7 @@ print(sum(os.fstat(file).st_size for file in files) >> 20)
     assert (result.peak_memory or 0) < 64 * MB
 
 
-async def test_a_run_of_a_normal_user_cannot_make_itself_dearer_to_the_kernel(of_a_user: dict[str, Any]) -> None:
+async def test_a_run_of_a_normal_user_cannot_lower_its_oom_score(of_a_user: dict[str, Any]) -> None:
     assert of_a_user["bubblewrap"] == 1000
 
 
@@ -253,7 +251,7 @@ async def test_the_launcher_has_a_plain_path_and_no_other_variable_and_no_file_b
             found = files_of(launcher)
     assert found.pop(0) == found.pop(1) == os.devnull
     assert found.pop(2) == before[2]
-    # What is left is its own: made after it was started, and so none of the files that the server had open.
+    # The others are its own: opened after its start, so none of the files that the server had open.
     assert {name for name in found.values() if name in before.values()} <= {"anon_inode:[eventpoll]"}
     own = {name for name in found.values() if not name.startswith("/run/apexbridge/users")}  # the users of runs
     assert {name.partition(":")[0] for name in own} <= {"socket", "pipe", "anon_inode"}
@@ -279,7 +277,7 @@ def files_of(pid: int) -> dict[int, str]:
 async def test_the_launcher_uses_no_packages(cold: Bench) -> None:
     launcher = (await cold.sandbox.ready()).launcher.pid
     words = Path(f"/proc/{launcher}/cmdline").read_text().split("\0")
-    assert words[1:3] == ["-I", "-S"]  # nothing of a user's, and no packages on its path
+    assert words[1:3] == ["-I", "-S"]  # no settings of a user, and no packages on its path
     text = "import json, sys; import apexbridge.sandbox.launcher.main; print(json.dumps(list(sys.modules)))"
     command = [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.append({str(ROOT / 'src')!r}); {text}"]
     ended = await anyio.run_process(command)

@@ -1,4 +1,4 @@
-"""The users of runs: claimed by locks that only root can take, and free again when their holder ends."""
+"""User IDs of runs: reserved by locks that only root can take, and released when their holder ends."""
 
 import os
 import socket
@@ -27,7 +27,7 @@ def folder(tmp_path: Path) -> str:
     return str(tmp_path)
 
 
-def test_two_servers_never_have_the_same_number_and_a_crash_frees_it(folder: str) -> None:
+def test_two_servers_never_have_the_same_user_id_and_a_crash_releases_it(folder: str) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER, folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as other:
@@ -44,11 +44,11 @@ def test_two_servers_never_have_the_same_number_and_a_crash_frees_it(folder: str
         assert UidPool(FIRST, 1, (folder,)).acquire() == FIRST
 
 
-def test_names_that_anybody_can_bind_take_no_number(folder: str) -> None:
+def test_abstract_sockets_do_not_reserve_a_user_id(folder: str) -> None:
     with ExitStack() as held:
         for number in range(FIRST, FIRST + 3):
             name = held.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
-            with suppress(OSError):  # another program has it, which is as good
+            with suppress(OSError):  # bound by another program already
                 name.bind(f"\0apexbridge-user-{number}")
         assert UidPool(FIRST, 3, (folder,)).acquire() == FIRST
 
@@ -76,7 +76,7 @@ def test_a_folder_that_another_user_prepared_is_refused(tmp_path: Path, trap: st
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
-def test_the_folder_is_for_root_alone_and_the_next_is_taken_if_the_first_cannot_be_written(tmp_path: Path) -> None:
+def test_the_folder_is_private_to_root_and_the_next_is_used_if_the_first_cannot_be_written(tmp_path: Path) -> None:
     base = tmp_path / "lib"
     base.mkdir(mode=0o755)
     assert UidPool(FIRST, 1, (str(tmp_path / "missing"), str(base))).acquire() == FIRST

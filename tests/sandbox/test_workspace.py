@@ -62,7 +62,7 @@ print(json.dumps([read, done, sorted(os.listdir(here))]))
 
 
 @pytest.mark.requirement("B9")
-async def test_nothing_but_the_workspace_can_be_written_to(bench: Bench) -> None:
+async def test_only_the_workspace_is_writable(bench: Bench) -> None:
     text = """
 import json, os
 home, written = os.environ["HOME"], []
@@ -184,7 +184,7 @@ print(json.dumps([written, created]))
 
 
 @pytest.mark.parametrize("folder", [".", "tmp", "output", "/dev/shm"])
-async def test_a_workspace_has_a_limit_of_bytes_and_of_files(small: Bench, folder: str) -> None:
+async def test_a_workspace_has_limits_for_bytes_and_files(small: Bench, folder: str) -> None:
     limits = small.sandbox.settings.limits
     written, created = await small.run_json(FILLS.format(folder=folder))
     assert limits.disk_bytes - MB <= written <= limits.disk_bytes
@@ -212,7 +212,7 @@ async def test_the_promised_workspace_holds_64_megabytes_and_4096_files(bench: B
 
 
 @pytest.mark.parametrize("kind", ["bytes", "files"])
-async def test_without_a_workspace_of_a_size_filling_it_is_the_end(landlock: Bench, kind: str) -> None:
+async def test_without_a_workspace_of_fixed_size_a_run_that_fills_it_is_killed(landlock: Bench, kind: str) -> None:
     text = {
         "bytes": "n = 0\nwhile True: open(str(n), 'wb').write(bytes(8 << 20)); n += 1",
         "files": "n = 0\nwhile True: open(str(n), 'w'); n += 1",
@@ -221,6 +221,6 @@ async def test_without_a_workspace_of_a_size_filling_it_is_the_end(landlock: Ben
     assert (result.error_code, result.error, result.exit_code) == ("DISK_LIMIT", "Disk limit exceeded", 137)
 
 
-async def test_a_full_workspace_is_named_as_the_reason(small: Bench) -> None:
+async def test_a_full_workspace_is_reported_as_the_reason(small: Bench) -> None:
     result = await small.run("open('large', 'wb').write(bytes(100 << 20))")
     assert (result.success, result.error_code, result.exit_code) == (False, "DISK_LIMIT", 1)

@@ -15,7 +15,7 @@ from apexbridge.retrieval.embedders.embedder import Embedder
 from apexbridge.sandbox.models import ExecutionResult, InputFile
 from apexbridge.settings import Settings
 from apexbridge.skills.runs.input_files import HeldFiles
-from apexbridge.skills.runs.service import SkillCall
+from apexbridge.skills.runs.skill_runs import SkillCall
 from apexbridge.skills.runs.tracker import Run
 from tests.making import skill_zip
 from tests.waiting import until
@@ -160,7 +160,7 @@ async def other_files(bridge: Bridge, id: str) -> None:
 
 
 async def queue_full(bridge: Bridge, id: str) -> None:
-    busy = await bridge.skills.runs.call(SkillCall(skill="waits"))
+    busy = await bridge.skills.runner.call(SkillCall(skill="waits"))
     assert isinstance(busy, Run)
     assert await code_of(run(bridge, files=["a.txt"], approval=id)) in ("QUEUE_FULL", "APPROVAL_INVALID")
     busy.cancel()
@@ -193,7 +193,7 @@ async def approvals_disabled(bridge: Bridge, id: str) -> None:
 
 
 async def queue_full_of_tool(bridge: Bridge, id: str) -> None:
-    busy = await bridge.skills.runs.call(SkillCall(skill="waits"))
+    busy = await bridge.skills.runner.call(SkillCall(skill="waits"))
     assert isinstance(busy, Run)
     assert await code_of(bridge.tools.execute("skill:danger", {}, approval=id)) == "QUEUE_FULL"
     busy.cancel()
@@ -219,7 +219,7 @@ async def test_a_call_that_never_started_does_not_use_up_its_approval(serial: Br
     workspace_file(serial, "a.txt", "a.txt")
     id, by_tool = await approve_call(serial, files=["a.txt"]), await approve_call(serial)
     await queue_full(serial, id)
-    busy = await serial.skills.runs.call(SkillCall(skill="waits"))
+    busy = await serial.skills.runner.call(SkillCall(skill="waits"))
     assert isinstance(busy, Run)
     assert await code_of(serial.tools.execute("skill:danger", {}, approval=by_tool)) == "QUEUE_FULL"
     busy.cancel()
@@ -243,13 +243,13 @@ async def check_gate_is_open(bridge: Bridge) -> None:
 
 
 STEPS = [
-    "skills.runs._find",
-    "skills.runs._hold",
+    "skills.runner._find",
+    "skills.runner._hold",
     "runs.inputs.hold",
     "tools.executor.admit",
-    "skills.runs._start",
+    "skills.runner._start",
     "runs.start",
-    "tools.executor.open",
+    "tools.executor.record",
 ]
 
 
@@ -272,7 +272,7 @@ async def test_a_failure_at_any_step_releases_the_gate(
     with monkeypatch.context() as patch:
         patch.setattr(type(owner), name, fails)
         with pytest.raises(error):
-            await serial.skills.runs.call(SkillCall(skill="danger", files=["a.txt"], approval=id))
+            await serial.skills.runner.call(SkillCall(skill="danger", files=["a.txt"], approval=id))
     assert await state(serial, id) == "approved"  # only a run that started uses up the approval
     await check_gate_is_open(serial)
 
@@ -284,11 +284,11 @@ async def test_a_call_that_cannot_be_recorded_releases_the_gate(
     def fails(*args: Any, **more: Any) -> Any:
         raise RuntimeError
 
-    for name in ("run", "complete") if mode == "direct" else ("run",):
+    for name in ("mark_running", "complete") if mode == "direct" else ("mark_running",):
         with monkeypatch.context() as patch:
             patch.setattr(f"apexbridge.tools.calls.CallRecord.{name}", fails)
             try:
-                started = await serial.skills.runs.call(SkillCall(skill="waits", mode=mode))
+                started = await serial.skills.runner.call(SkillCall(skill="waits", mode=mode))
             except RuntimeError:
                 continue
             if isinstance(started, Run):

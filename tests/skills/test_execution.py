@@ -14,7 +14,7 @@ from apexbridge.sandbox.models import ExecutionResult
 from apexbridge.skills.manager import SkillManager
 from apexbridge.skills.models import DirectSkillResult
 from apexbridge.skills.runs.direct import render
-from apexbridge.skills.runs.service import SkillCall
+from apexbridge.skills.runs.skill_runs import SkillCall
 from apexbridge.skills.runs.tracker import Run
 from apexbridge.skills.store.indexer import IndexDocument
 from tests.conftest import Workshop
@@ -208,7 +208,7 @@ async def test_paths_cannot_change_during_a_run_or_an_install(
     monkeypatch.setattr(bridge.retrieval, "embed", change_paths_while_embedding)
     await skills.install_skill(skill_zip(files={"scripts/execute.py": "import time\ntime.sleep(60)"}))
     await skills.update_skill_description("git-commit", "A new one for it.")
-    run = await skills.runs.call(SkillCall(skill="git-commit"))
+    run = await skills.runner.call(SkillCall(skill="git-commit"))
     assert isinstance(run, Run)
     await try_to_change_paths()
     run.cancel()

@@ -21,7 +21,7 @@ from apexbridge.sandbox.models import ExecutionResult
 from apexbridge.sandbox.proxy import is_public
 from apexbridge.settings import Settings
 from apexbridge.skills.package.permissions import parse
-from apexbridge.skills.runs.service import SkillCall
+from apexbridge.skills.runs.skill_runs import SkillCall
 from apexbridge.skills.runs.tracker import Run
 from tests.making import skill_zip
 
@@ -222,8 +222,8 @@ async def test_a_queued_run_fails_if_its_content_changed(data_dir: Path, embedde
         await bridge.skills.install_skill(skill_zip("waits", files={"scripts/execute.sh": "sleep 60"}))
         await install(bridge, ["secret:TOKEN"])
         await bridge.skills.grant("wants", "secret:TOKEN")
-        blocking = await bridge.skills.runs.call(SkillCall(skill="waits"))
-        waiting = await bridge.skills.runs.call(SkillCall(skill="wants"))
+        blocking = await bridge.skills.runner.call(SkillCall(skill="waits"))
+        waiting = await bridge.skills.runner.call(SkillCall(skill="wants"))
         assert isinstance(blocking, Run)
         assert isinstance(waiting, Run)
         await install(bridge, ["secret:TOKEN"], "import os\nprint(os.environ.get('TOKEN', 'nothing')[::-1])")

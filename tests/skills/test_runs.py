@@ -18,10 +18,10 @@ from apexbridge.retrieval.embedders.embedder import Embedder
 from apexbridge.sandbox.models import ExecutionResult
 from apexbridge.settings import Settings
 from apexbridge.skills.models import DirectSkillResult
-from apexbridge.skills.runs.service import SkillCall
+from apexbridge.skills.runs.skill_runs import SkillCall
 from apexbridge.skills.runs.tracker import Run
 from apexbridge.storage.database import Database
-from apexbridge.storage.runs import RunFilter, RunRow, RunStore
+from apexbridge.storage.run_store import RunFilter, RunRow, RunStore
 from tests.making import skill_zip
 from tests.waiting import until
 
@@ -36,7 +36,7 @@ async def install(bridge: Bridge, name: str, script: str, *, suffix: str = "py",
 
 
 async def start(bridge: Bridge, name: str, **call: Any) -> Run:
-    started = await bridge.skills.runs.call(SkillCall(skill=name, **call))
+    started = await bridge.skills.runner.call(SkillCall(skill=name, **call))
     assert isinstance(started, Run)
     return started
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from apexbridge import Bridge, Settings
+from apexbridge._text import estimated_tokens as tokens
 from apexbridge.errors import (
     ApexBridgeError,
     InvalidInputError,
@@ -26,10 +27,9 @@ from apexbridge.errors import (
 from apexbridge.retrieval.embedders.embedder import Embedder
 from apexbridge.sandbox.models import ExecutionResult
 from apexbridge.skills.models import DirectSkillResult
-from apexbridge.skills.runs.service import SkillCall
+from apexbridge.skills.runs.skill_runs import SkillCall
 from apexbridge.skills.tool_factory import SkillToolFactory
-from apexbridge.storage.runs import RunFilter
-from apexbridge.tools.builtin.skill_tools import tokens
+from apexbridge.storage.run_store import RunFilter
 from apexbridge.tools.conversation import Conversation
 from apexbridge.tools.packages import register_packages
 from apexbridge.tools.registry import ToolRegistry
@@ -278,8 +278,8 @@ async def test_a_queued_approved_run_fails_if_its_skill_is_replaced(data_dir: Pa
         await install(bridge, "busy", {"scripts/execute.py": "import time; time.sleep(60)"})
         await install(bridge, "wipe", {"scripts/execute.py": "print('good')"}, dangerous=True)
         approval = await approve_call(bridge, "skill:wipe")
-        busy = await bridge.skills.runs.call(SkillCall(skill="busy"))
-        waiting = await bridge.skills.runs.call(SkillCall(skill="wipe", approval=approval))
+        busy = await bridge.skills.runner.call(SkillCall(skill="busy"))
+        waiting = await bridge.skills.runner.call(SkillCall(skill="wipe", approval=approval))
         assert not isinstance(busy, DirectSkillResult)
         assert not isinstance(waiting, DirectSkillResult)
         await install(bridge, "wipe", {"scripts/execute.py": "print('evil')"}, dangerous=True)
@@ -299,7 +299,7 @@ async def test_an_approval_is_not_used_up_by_a_call_that_never_started(data_dir:
         await install(bridge, "busy", {"scripts/execute.py": "import time; time.sleep(60)"})
         await install(bridge, "wipe", {"scripts/execute.py": "print('done')"}, dangerous=True)
         approval = await approve_call(bridge, "skill:wipe")
-        busy = await bridge.skills.runs.call(SkillCall(skill="busy"))
+        busy = await bridge.skills.runner.call(SkillCall(skill="busy"))
         assert not isinstance(busy, DirectSkillResult)
         for refused in (
             bridge.tools.execute("skill:wipe", approval=approval),
@@ -322,8 +322,8 @@ async def test_a_queued_run_fails_if_its_skill_became_dangerous(data_dir: Path, 
         await install(bridge, "busy", {"scripts/execute.py": "import time; time.sleep(60)"})
         await install(bridge, "meek", {"scripts/execute.py": "print('meek')"})
         busy, waiting = (
-            await bridge.skills.runs.call(SkillCall(skill="busy")),
-            await bridge.skills.runs.call(SkillCall(skill="meek")),
+            await bridge.skills.runner.call(SkillCall(skill="busy")),
+            await bridge.skills.runner.call(SkillCall(skill="meek")),
         )
         assert not isinstance(busy, DirectSkillResult)
         assert not isinstance(waiting, DirectSkillResult)

@@ -13,13 +13,13 @@ import pytest
 
 from apexbridge._time import MS_PER_DAY, now_ms
 from apexbridge.agent.chat_events import PassedThrough
-from apexbridge.agent.records import store
+from apexbridge.agent.records import chat_records
+from apexbridge.agent.records.chat_records import BATCH, ChatRecords
 from apexbridge.agent.records.content import MAX_RECORD_BYTES, bounded
 from apexbridge.agent.records.recorder import ChatRecorder
-from apexbridge.agent.records.store import BATCH, ChatRecords
 from apexbridge.agent.request import read_request
 from apexbridge.errors import RequestError, ServerError
-from apexbridge.storage.chats import ChatRow, ChatStore
+from apexbridge.storage.chat_store import ChatRow, ChatStore
 from apexbridge.storage.database import Database
 from tests.waiting import until
 
@@ -275,8 +275,8 @@ async def test_records_are_written_later_if_the_disk_refuses(
 async def test_memory_is_bounded_and_dropped_records_are_counted(
     records: ChatRecords, database: Database, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "MAX_WAITING", 20)
-    monkeypatch.setattr(store, "MAX_WAITING_BYTES", 15_000)
+    monkeypatch.setattr(chat_records, "MAX_WAITING", 20)
+    monkeypatch.setattr(chat_records, "MAX_WAITING_BYTES", 15_000)
     await database.write(refuse)
     for number in range(12):
         records.keep(replace(RECORD, id=f"long_{number}", answer="a" * 1_000 * (number % 3)))

@@ -7,9 +7,9 @@ import anyio
 import pytest
 
 from apexbridge.errors import ServerError
+from apexbridge.storage.call_statistics import CallStatisticsStore
 from apexbridge.storage.database import Database, _migrations
 from apexbridge.storage.directory import is_owned, owned, storage_faults
-from apexbridge.storage.statistics import CallStatisticsStore
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio

@@ -11,9 +11,9 @@ import pytest
 
 from apexbridge._time import now_ms
 from apexbridge.errors import ApexBridgeError
-from apexbridge.storage import keys as keys_module
+from apexbridge.storage import key_store as keys_module
 from apexbridge.storage.database import Database
-from apexbridge.storage.keys import ApiKey, KeyStore
+from apexbridge.storage.key_store import ApiKey, KeyStore
 
 pytestmark = pytest.mark.anyio
 

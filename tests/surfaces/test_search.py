@@ -243,7 +243,7 @@ async def test_an_endpoint_embeds_each_skill_once(data_dir: Path, endpoint: Endp
         async with Bridge.open(settings, watch=False, indexing=cast("Any", indexing)) as bridge:
             await bridge.prepare_search()
             assert (await bridge.retrieval.search("weather forecast")).results[0].name == "weather"
-        assert not any("weather: " in text for batch in endpoint.batches for text in batch if "Tells" not in text)
+        assert not any("weather: " in text for batch in endpoint.batches for text in batch if "Reports" not in text)
 
 
 @pytest.mark.anyio
@@ -313,7 +313,7 @@ def test_the_command_line_shows_search_results_and_reasons(apex: Apex, data_dir:
     assert apex("skills", "search", "x", "--limit", "0").code == 2
     edited = apex("skills", "set-description", "weather", "Bakes bread", "--request", "bake a loaf")
     assert edited.out.split()[:3] == ["BEFORE", "AFTER", "REQUEST"]
-    assert "forgotten: 0" in apex("skills", "forget", "--all").err
+    assert "past requests deleted: 0" in apex("skills", "forget", "--all").err
     assert apex("skills", "forget").code == 2
 
 

@@ -15,7 +15,7 @@ from apexbridge.bridge import Bridge
 from apexbridge.errors import RequestError
 from apexbridge.skills.runs import input_files
 from apexbridge.skills.runs.input_files import UploadStore
-from apexbridge.storage.runs import RunFilter
+from apexbridge.storage.run_store import RunFilter
 from apexbridge.surfaces.http.app import create_app
 from apexbridge.surfaces.http.middleware import limits
 from apexbridge.surfaces.http.middleware.auth import Access

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from apexbridge.bridge import Bridge
 from apexbridge.errors import ServerError
-from apexbridge.skills.runs.views import RecordedText, TextSource
+from apexbridge.skills.runs.run_views import RecordedText, TextSource
 from apexbridge.surfaces.http.transport import protocol, response_pacing, responses
 from apexbridge.surfaces.http.transport.protocol import LimitedProtocol
 from apexbridge.surfaces.http.transport.response_pacing import CHUNK_BYTES, PacedAnswers, UnreadAnswers

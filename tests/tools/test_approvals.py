@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from apexbridge.errors import ApexBridgeError, RequestError, ToolError
-from apexbridge.storage.approvals import SqliteApprovals
+from apexbridge.storage.approval_store import SqliteApprovals
 from apexbridge.storage.database import Database
 from apexbridge.tools import approvals as approvals_module
-from apexbridge.tools.approvals import Admission, Approvals
+from apexbridge.tools.approvals import Approvals, ApprovalUse
 from apexbridge.tools.conversation import Conversation
 from apexbridge.tools.registry import ToolRegistry
 from apexbridge.tools.tool import Tool, ToolContext, ToolMetadata
@@ -227,17 +227,17 @@ async def test_an_expired_call_is_deleted_with_the_next_request(
     assert (expired.call, expired.summary) == ("", "")
 
 
-async def test_only_the_admission_that_used_an_approval_can_release_it(harness: Harness) -> None:
+async def test_only_the_call_that_used_an_approval_can_release_it(harness: Harness) -> None:
     tool, call = harness.registry.get("wipe"), {"input": {"a": 1}}
 
-    async def admit(id: str) -> Admission | None:
+    async def admit(id: str) -> ApprovalUse | None:
         return await harness.approvals.require(tool, call, caller="", approval=id)
 
     id = await harness.request_approval({"a": 1})
     await harness.approvals.decide(id, approve=True)
     first = await admit(id)
     assert first is not None
-    foreign = Admission(harness.store, id)
+    foreign = ApprovalUse(harness.store, id)
     assert not await foreign.take()
     await foreign.release()
     assert (await harness.approvals.get(id)).state == "used"
@@ -245,9 +245,9 @@ async def test_only_the_admission_that_used_an_approval_can_release_it(harness: 
     assert (await harness.approvals.get(id)).state == "approved"
     second = await admit(id)
     assert second is not None
-    await first.release()  # already released: the approval belongs to the second admission now
+    await first.release()  # already released: the approval belongs to the second call now
     assert (await harness.approvals.get(id)).state == "used"
-    second.settle()
+    second.use_up()
     await second.release()
     assert (await harness.approvals.get(id)).state == "used"
 

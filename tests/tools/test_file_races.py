@@ -11,8 +11,8 @@ import pytest
 
 from apexbridge._safe_open import Opener, open_beneath, walk_beneath
 from apexbridge.errors import ApexBridgeError
+from apexbridge.tools.builtin.files.file_roots import Root
 from apexbridge.tools.builtin.files.paths import read_path
-from apexbridge.tools.builtin.files.roots import Root
 
 pytestmark = pytest.mark.slow
 

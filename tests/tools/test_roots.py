@@ -20,9 +20,9 @@ from apexbridge.errors import (
     RequestError,
     ServerError,
 )
+from apexbridge.tools.builtin.files.file_roots import Root
 from apexbridge.tools.builtin.files.listing import Glob, list_entries
 from apexbridge.tools.builtin.files.paths import read_path
-from apexbridge.tools.builtin.files.roots import Root
 from tests.tools.failing_syscall import OPENAT2, WRITE, with_failing_syscall
 
 MARKER = b"the outside"

@@ -9,7 +9,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from apexbridge.agent.approvals import Approver, question_for
+from apexbridge.agent.approver import Approver, question_for
 from apexbridge.agent.budget import Budget, ChatLimits, StopCause, add_usage, tokens_of
 from apexbridge.agent.chat_events import ChatFinished, Event, PassedThrough, Report, ToolActivity
 from apexbridge.agent.model_turn import GRACE_SECONDS, Answer, Model, ModelCaller
@@ -21,9 +21,9 @@ from apexbridge.agent.tool_offer import ServerTools, ToolOffer
 from apexbridge.agent.usage_feedback import UsageFeedback
 from apexbridge.llm.config import Upstream
 from apexbridge.llm.conversion import CompletionBuilder, as_chunk, is_completion
-from apexbridge.llm.errors import UpstreamError, is_too_long
 from apexbridge.llm.tool_modes import ModeMemory, with_system
 from apexbridge.llm.turn import Turn
+from apexbridge.llm.upstream_errors import UpstreamError, is_too_long
 from apexbridge.tools.conversation import LOOP_CALLS, Conversation
 from apexbridge.tools.registry import ToolRegistry
 
@@ -100,7 +100,7 @@ class _Loop:
         self._offer = ToolOffer(request, deps.own_tools)
         self._budget = Budget(deps.limits)
         self._report = Report()
-        self._asker = ModelCaller(
+        self._model = ModelCaller(
             model,
             deps.modes,
             request=request,
@@ -112,13 +112,13 @@ class _Loop:
         self._usage: Json | None = None
         self._outcomes: list[Outcome] = []
         self._is_shortened = False
-        restored, self._asked = deps.hidden.restored(request.caller, request.messages)
+        restored, self._answered = deps.hidden.restored(request.caller, request.messages)
         self._restored_count = len(restored)
         self._messages = self._beginning(restored)
         self._own_from = len(self._messages)
         self._last_calls: list[tuple[str, str]] = []
         self._same_turns = 0
-        self._caller = ToolCaller(
+        self._tools = ToolCaller(
             deps.registry,
             self._offer,
             Conversation(id=request.request_id or "chat", caller=request.caller, tainted=_starts_tainted(request)),
@@ -142,7 +142,7 @@ class _Loop:
             turn = Turn()
             begun = time.monotonic()
             try:
-                async with aclosing(self._asker.ask(turn, self._messages, is_last=is_last)) as events:
+                async with aclosing(self._model.ask(turn, self._messages, is_last=is_last)) as events:
                     async for event in events:
                         yield event
                         while approved:  # these ran before the response had started
@@ -153,8 +153,8 @@ class _Loop:
                 cause = cause or "length"
                 continue
             self._end_turn(turn, begun)
-            calls = [] if is_last else self._asker.calls_of(turn)
-            if not calls and self._asker.form is not None and not is_last:
+            calls = [] if is_last else self._model.calls_of(turn)
+            if not calls and self._model.form is not None and not is_last:
                 is_last = True  # ask once more for the final answer, now with response_format
                 continue
             if not calls:
@@ -179,8 +179,8 @@ class _Loop:
                 cause = "loop"
                 results[-1] = {**results[-1], "content": results[-1]["content"] + SAME_CALLS}
             self._messages += [turn.message(calls), *results]
-            if self._asker.choice not in (None, "auto"):
-                self._asker.choice = "auto"  # the required call has been made
+            if self._model.choice not in (None, "auto"):
+                self._model.choice = "auto"  # the required call has been made
 
     def _is_repeated(self, calls: list[Json]) -> bool:
         """Whether this turn repeats the calls of the last turns. Repeated single calls are detected by the executor."""
@@ -206,9 +206,9 @@ class _Loop:
     async def _take_answers(self) -> list[Outcome]:
         """Run the calls that the client has approved, and put their results into the conversation."""
         offset = len(self._messages) - self._restored_count
-        for asked in self._asked:
+        for asked in self._answered:
             approval = await self._deps.approver.answered(asked.question.approval, agreed=asked.is_agreed)
-            outcome = await self._caller.run_approved(asked.question.call, approval)
+            outcome = await self._tools.run_approved(asked.question.call, approval)
             self._budget.calls += 1
             self._note(_outcome_dict(outcome))
             self._outcomes.append(outcome)
@@ -231,7 +231,7 @@ class _Loop:
     async def _act(self, calls: list[Json]) -> list[Outcome]:
         """Run calls of this server's tools. Calls beyond the budget get an error as their result."""
         allowed = self._budget.calls_left()
-        outcomes = await self._caller.run(calls[:allowed])
+        outcomes = await self._tools.run(calls[:allowed])
         self._budget.calls += len(outcomes)
         for call in calls[allowed:]:
             text = "Error (LIMIT_REACHED): no more calls are possible for this request; answer with what is there."

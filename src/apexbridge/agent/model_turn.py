@@ -11,10 +11,10 @@ from apexbridge.agent.request import ChatRequest
 from apexbridge.agent.tool_offer import ToolOffer
 from apexbridge.agent.tool_refusals import is_about_tools
 from apexbridge.llm.config import Upstream
-from apexbridge.llm.errors import UpstreamError
 from apexbridge.llm.text_calls import TextGate
 from apexbridge.llm.tool_modes import ModeMemory, Offer, read_answer, read_calls, request_body
 from apexbridge.llm.turn import Turn
+from apexbridge.llm.upstream_errors import UpstreamError
 
 Json = dict[str, Any]
 GRACE_SECONDS = 30.0

@@ -99,8 +99,9 @@ class ToolCaller:
         warning = self._watch.note(name, {"written": written})
 
         def refused(text: str, tool: str | None = None, refusal: ApexBridgeError | None = None) -> Outcome:
+            # The message of a refusal can quote untrusted text; PERMISSION_DENIED quotes the skill's allowed-tools.
             is_trusted = tool in _TRUSTED_OUTPUT_TOOLS and (refusal is None or refusal.code != "PERMISSION_DENIED")
-            self._conversation.tainted |= not is_trusted  # PERMISSION_DENIED quotes the skill's allowed-tools
+            self._conversation.tainted |= not is_trusted
             notices = (warning,) if warning else ()
             return outcome(text, tool, succeeded=False, notices=notices, refusal=refusal, is_loop=warning is not None)
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from apexbridge.llm.errors import UpstreamError
+from apexbridge.llm.upstream_errors import UpstreamError
 
 Json = dict[str, Any]
 MAX_MESSAGE = 2_000

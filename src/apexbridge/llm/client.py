@@ -11,8 +11,8 @@ import aiohttp
 import orjson
 
 from apexbridge.llm.config import Upstream
-from apexbridge.llm.errors import UpstreamError
 from apexbridge.llm.response import MAX_REFUSAL_BYTES, ModelResponse, parsed
+from apexbridge.llm.upstream_errors import UpstreamError
 
 Json = dict[str, Any]
 ATTEMPTS = 3

@@ -9,7 +9,7 @@ import aiohttp
 import orjson
 
 from apexbridge._json import JsonShapeError, check_shape
-from apexbridge.llm.errors import UpstreamError
+from apexbridge.llm.upstream_errors import UpstreamError
 
 Json = dict[str, Any]
 MAX_DEPTH = 1_000

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from apexbridge.errors import InvalidInputError
 from apexbridge.retrieval.documents import Document
 from apexbridge.retrieval.embedders.embedder import Embedder, RequestVectors
-from apexbridge.retrieval.index.memory import MemoryIndex
+from apexbridge.retrieval.index.vector_index import VectorIndex
 from apexbridge.retrieval.ranking import Request, rank
 from apexbridge.retrieval.text import visible
 from apexbridge.retrieval.usage import UsageMemory, request_vector
@@ -85,7 +85,7 @@ class _Corpus:
     def __init__(self, embedder: Embedder, entries: Sequence[Entry], progress: Progress | None) -> None:
         self._embedder = embedder
         self._ids: list[str] = []
-        self._memory = MemoryIndex(embedder.dimensions_by_model)
+        self._memory = VectorIndex(embedder.dimensions_by_model)
         self._requests: dict[str, RequestVectors] = {}
         self.usage = UsageMemory()
         for start in range(0, len(entries), BATCH):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from apexbridge.retrieval.embedders.embedder import RequestVectors
 from apexbridge.retrieval.embedders.model import Floats, Model
-from apexbridge.retrieval.index.memory import MemoryIndex
+from apexbridge.retrieval.index.vector_index import VectorIndex
 from apexbridge.retrieval.text import has_cjk, tokens, translated
 from apexbridge.retrieval.usage import PastUse
 
@@ -70,7 +70,7 @@ class Candidate:
 
 
 def rank(
-    memory: MemoryIndex,
+    memory: VectorIndex,
     models: Sequence[Model],
     request: Request,
     *,
@@ -88,12 +88,12 @@ def rank(
     return [_candidate(memory, request, slot, likeness, words) for slot in _top(score, count) if score[slot] > -np.inf]
 
 
-def rank_of_slot(memory: MemoryIndex, models: Sequence[Model], request: Request, slot: int) -> int:
+def rank_of_slot(memory: VectorIndex, models: Sequence[Model], request: Request, slot: int) -> int:
     """The rank of one skill among all, 1 being the best. The caller holds the index's lock."""
     return _rank_in(_scores(memory, models, _drop_needless_translation(memory, request), lexical=True)[0], slot)
 
 
-def _drop_needless_translation(memory: MemoryIndex, request: Request) -> Request:
+def _drop_needless_translation(memory: VectorIndex, request: Request) -> Request:
     """Drop the Chinese translation of an English request whose words the library has.
 
     A Chinese request keeps its translation: skills described in Chinese mostly have English names.
@@ -104,7 +104,7 @@ def _drop_needless_translation(memory: MemoryIndex, request: Request) -> Request
 
 
 def _scores(
-    memory: MemoryIndex, models: Sequence[Model], request: Request, *, lexical: bool
+    memory: VectorIndex, models: Sequence[Model], request: Request, *, lexical: bool
 ) -> tuple[Floats, Floats | None, Floats]:
     """Per skill: the score, the similarity of meaning, and the keyword score."""
     meaning, likeness = _meaning(memory, models, request)
@@ -114,7 +114,7 @@ def _scores(
     return score if nearness is None else _with_past(score, nearness), likeness, words
 
 
-def _meaning(memory: MemoryIndex, models: Sequence[Model], request: Request) -> tuple[Floats, Floats | None]:
+def _meaning(memory: VectorIndex, models: Sequence[Model], request: Request) -> tuple[Floats, Floats | None]:
     """Per skill: the dense score, and the similarity of meaning, 0 to 1."""
     zeros = np.zeros(len(memory), np.float32)
     if request.vectors is None:
@@ -145,7 +145,7 @@ def _model_weights(models: Sequence[Model], vectors: RequestVectors) -> list[flo
     return [DENSE_WEIGHT * (english if model.english_only else 1 - english) for model in models]
 
 
-def _lexical_weight(memory: MemoryIndex, request: Request) -> float:
+def _lexical_weight(memory: VectorIndex, request: Request) -> float:
     growth = LEXICAL_GROWTH * math.log10(len(memory) / LEXICAL_GROWTH_FROM)
     weight = min(MAX_LEXICAL_WEIGHT, max(LEXICAL_WEIGHT, LEXICAL_WEIGHT + growth))
     if request.vectors is None:
@@ -154,7 +154,7 @@ def _lexical_weight(memory: MemoryIndex, request: Request) -> float:
     return weight * min(1.0, max(0.0, (known - KNOWN_LITTLE) / (KNOWN_ENOUGH - KNOWN_LITTLE)))
 
 
-def _nearness(memory: MemoryIndex, request: Request) -> tuple[Floats, Floats] | None:
+def _nearness(memory: VectorIndex, request: Request) -> tuple[Floats, Floats] | None:
     """Per skill: cosine of its nearest past request, and their number. None if no past request is near."""
     nearest, counts = np.zeros(len(memory), np.float32), np.zeros(len(memory), np.float32)
     for name, past in request.past.items():
@@ -182,7 +182,7 @@ def _past_use(cosine: float) -> float:
 
 
 def _candidate(
-    memory: MemoryIndex,
+    memory: VectorIndex,
     request: Request,
     slot: int,
     likeness: Floats | None,

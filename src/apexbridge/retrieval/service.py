@@ -15,7 +15,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from apexbridge._turns import Turns
+from apexbridge._fair_queue import Turns
 from apexbridge.errors import InvalidInputError, ServerError
 from apexbridge.retrieval.config import MAX_LIMIT, RetrievalSettings
 from apexbridge.retrieval.documents import Document, FactsOf, Searchable

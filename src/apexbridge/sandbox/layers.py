@@ -24,7 +24,7 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from apexbridge._tasks import run_to_completion
+from apexbridge._tasks import in_thread, run_to_completion
 from apexbridge.disk import blocks
 from apexbridge.errors import RequestError, ServerError
 from apexbridge.sandbox.launcher.removal import remove_tree
@@ -206,19 +206,19 @@ class LayerStore:
         async with self._lock(progress):
             if found := self.find(kind, key):
                 return found
-            folder = await run_to_completion(asyncio.to_thread(self._prepare, key))
+            folder = await in_thread(self._prepare, key)
             build = Build(folder=folder, max_bytes=self._max_bytes, progress=progress)
             try:
                 install = install_python if kind == "python" else install_node
                 async with asyncio.timeout(self._timeout_seconds):
                     packages = await install(build, requirements)
-                await run_to_completion(asyncio.to_thread(self._finish, kind, key, build, requirements, packages))
+                await in_thread(self._finish, kind, key, build, requirements, packages)
             except TimeoutError as error:
                 raise ServerError(
                     f"The installer took longer than {self._timeout_seconds:g} seconds and was stopped.", code="TIMEOUT"
                 ) from error
             finally:
-                await run_to_completion(asyncio.to_thread(remove_tree, str(folder)))
+                await in_thread(remove_tree, str(folder))
         return self._layer_folder(kind, key) / "layer"
 
     @asynccontextmanager

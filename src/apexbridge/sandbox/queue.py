@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from apexbridge._turns import SHARE, Turns, decrease
+from apexbridge._fair_queue import SHARE, Turns, decrease
 from apexbridge.errors import ServerError
 
 

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from apexbridge._tasks import run_to_completion
+from apexbridge._tasks import in_thread, run_to_completion
 from apexbridge.errors import ServerError
 from apexbridge.sandbox.backends import Backend
 from apexbridge.sandbox.config import BackendName, SandboxSettings
@@ -144,7 +144,7 @@ class SandboxSession:
         """Start a cold cell; returns the job for the loader if the runtime uses one."""
         if job.files:
             _, folder = await asyncio.shield(cell.opened)
-            await run_to_completion(asyncio.to_thread(copy_input_files, folder, job.files))
+            await in_thread(copy_input_files, folder, job.files)
         packet = None
         if runtime.name == "python":
             command, packet = self._loader_command(runtime, cell), self._encoded_job(job, cell, text)

@@ -40,13 +40,14 @@ from apexbridge.skills.models import (
 from apexbridge.skills.package.entry_names import is_text
 from apexbridge.skills.package.fingerprint import scan_folder
 from apexbridge.skills.package.frontmatter import checked_description, parse_leniently, with_description
-from apexbridge.skills.package.packing import SkillSource, default_profile_of, open_source, packed
+from apexbridge.skills.package.packing import packed
 from apexbridge.skills.package.skill import runnable_scripts
+from apexbridge.skills.package.sources import SkillSource, default_profile_of, open_source
 from apexbridge.skills.package.validation import open_package, validate_package
 from apexbridge.skills.runs.grants import GrantView, SkillGrants
-from apexbridge.skills.runs.layers import DependencyView, SkillLayers
 from apexbridge.skills.runs.secrets import SecretStore
-from apexbridge.skills.runs.service import SkillCall, SkillRuns
+from apexbridge.skills.runs.skill_layers import DependencyView, SkillLayers
+from apexbridge.skills.runs.skill_runs import SkillCall, SkillRuns
 from apexbridge.skills.runs.tracker import RunTracker
 from apexbridge.skills.store.catalog import INSTALLED_ROOT, Catalog, Row, derived_tags_of
 from apexbridge.skills.store.indexer import IndexDocument, Progress, SkillIndex
@@ -54,10 +55,10 @@ from apexbridge.skills.store.roots import SkillRoot
 from apexbridge.skills.store.scanner import Prepared
 from apexbridge.skills.store.skill_store import SkillStore
 from apexbridge.skills.tool_factory import SkillToolFactory, SkillTools
+from apexbridge.storage.call_statistics import CallStatisticsStore
 from apexbridge.storage.database import Database
 from apexbridge.storage.directory import storage_faults
-from apexbridge.storage.grants import GrantStore
-from apexbridge.storage.statistics import CallStatisticsStore
+from apexbridge.storage.grant_store import GrantStore
 from apexbridge.tools.approvals import Approvals
 from apexbridge.tools.naming import skill_tool_id
 from apexbridge.tools.registry import ToolRegistry
@@ -109,7 +110,7 @@ class SkillManager:
             listener=self._skill_tools,
             require_entry_script=settings.require_entry_script,
         )
-        self.runs = SkillRuns(
+        self.runner = SkillRuns(
             self.store,
             tools.executor,
             tracker=tracker,
@@ -467,7 +468,7 @@ class SkillManager:
         approval: str | None = None,
     ) -> ExecutionResult | DirectSkillResult:
         """Run a skill in the sandbox, or return its instructions in direct mode. Raises as `SkillRuns.call` does."""
-        return await self.runs.result(
+        return await self.runner.result(
             SkillCall(
                 skill=name,
                 input=input or {},
@@ -482,10 +483,10 @@ class SkillManager:
 
     async def execute_skill_direct(self, name: str, input: Mapping[str, Any] | None = None) -> DirectSkillResult:
         """A skill's instructions, regardless of its mode."""
-        return await self.runs.render(name, input or {})
+        return await self.runner.render(name, input or {})
 
     async def _call(self, call: SkillCall) -> ExecutionResult | DirectSkillResult:
-        return await self.runs.result(call)
+        return await self.runner.result(call)  # the tools exist before the runner, which needs their registry
 
     # ---------------------------------------------------------------------------------- grants and dependencies
     async def grant(self, name: str, permission: str) -> GrantView:

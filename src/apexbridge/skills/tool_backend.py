@@ -2,7 +2,7 @@
 
 from apexbridge.skills.manager import SkillManager
 from apexbridge.skills.models import SkillDetail
-from apexbridge.skills.runs.service import SkillCall
+from apexbridge.skills.runs.skill_runs import SkillCall
 from apexbridge.skills.tool_factory import tool_result
 from apexbridge.tools.builtin.skill_tools import Instructions, RunSkillInput
 from apexbridge.tools.builtin.skill_tools import signature as told_arguments
@@ -25,7 +25,7 @@ class SkillToolBackend:
         """
         detail = await self._skills.get_skill(name)
         if detail.mode == "direct":
-            self._skills.runs.check_direct_mode(name)
+            self._skills.runner.check_direct_mode(name)
         return Instructions(
             name=detail.name,
             mode=detail.mode,
@@ -38,7 +38,7 @@ class SkillToolBackend:
     async def run(self, call: RunSkillInput, context: ToolContext) -> ToolResult:
         """Run the skill, or one of its scripts, with the conversation and approval of the tool call."""
         return tool_result(
-            await self._skills.runs.result(
+            await self._skills.runner.result(
                 SkillCall(
                     skill=call.name,
                     input=call.input,

@@ -13,8 +13,8 @@ from apexbridge.skills.package.parameters import tool_schema
 from apexbridge.skills.package.skill import SkillMetadata, effective_mode
 from apexbridge.skills.package.skill_md import read_skill_markdown
 from apexbridge.skills.runs.direct import render
-from apexbridge.skills.runs.service import SkillCall
-from apexbridge.skills.runs.views import INLINE_CHARACTERS
+from apexbridge.skills.runs.run_views import INLINE_CHARACTERS
+from apexbridge.skills.runs.skill_runs import SkillCall
 from apexbridge.skills.store.catalog import Catalog, Row
 from apexbridge.tools.naming import skill_tool_id
 from apexbridge.tools.registry import ToolRegistry

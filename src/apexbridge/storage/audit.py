@@ -27,7 +27,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from apexbridge._tasks import run_to_completion
+from apexbridge._tasks import in_thread
 from apexbridge.disk import Ballast
 from apexbridge.errors import ServerError
 from apexbridge.storage.database import BUSY_TIMEOUT_MS, Database, connect
@@ -168,7 +168,7 @@ class AuditLog:
             if not _has_space(folder, ACT_BYTES):
                 self._ballast.release()
             elif self._ballast.is_released:
-                await run_to_completion(asyncio.to_thread(self._ballast.fill))
+                await in_thread(self._ballast.fill)
         if self._failure is None and self._is_in_place and _has_space(folder):
             return
         await self._written()
@@ -208,12 +208,12 @@ class AuditLog:
         async with self._lock:  # no row may be added between reading the head and taking the snapshot
             head = self._head
             try:
-                snapshot = await run_to_completion(asyncio.to_thread(self._snapshot))
+                snapshot = await in_thread(self._snapshot)
             except (OSError, sqlite3.Error) as error:
                 problem = f"{self._path.name} cannot be read ({_reason(error)})"
                 return AuditReport(intact=False, count=0, row=1, problem=problem)
         with closing(snapshot):
-            return await run_to_completion(asyncio.to_thread(_verified, snapshot, head))
+            return await in_thread(_verified, snapshot, head)
 
     # ------------------------------------------------------------------------------------------------- writing
     def _put(self, act: Act, done: asyncio.Future[None] | None = None) -> None:

@@ -69,8 +69,8 @@ class ApprovalStore(Protocol):
     async def forget(self, tool: str) -> Sequence[str]: ...
 
 
-class Admission:
-    """The right of one call to run, for which an approval was used. Only this admission can release that approval."""
+class ApprovalUse:
+    """The use of an approval by one call. Only this use can release the approval again."""
 
     def __init__(self, store: ApprovalStore, approval: str) -> None:
         self.approval = approval
@@ -79,7 +79,7 @@ class Admission:
 
     async def take(self) -> bool:
         """Use the approval; False if it is not an unused approval. If the caller is cancelled, it stays unused."""
-        assert self._token is not None  # noqa: S101  # take precedes release and settle
+        assert self._token is not None  # noqa: S101  # take precedes release and use_up
         using = asyncio.ensure_future(self._store.use(self.approval, admission=self._token, now=now_ms()))
         try:
             return await run_to_completion(using)
@@ -94,7 +94,7 @@ class Admission:
         if token is not None:
             await run_to_completion(self._store.release(self.approval, admission=token))
 
-    def settle(self) -> None:
+    def use_up(self) -> None:
         """Leave the approval used, because the call has begun."""
         self._token = None
 
@@ -116,7 +116,7 @@ class Approvals:
 
     async def require(
         self, tool: Tool, call: Mapping[str, Any], *, caller: str, approval: str | None, always: bool = False
-    ) -> Admission | None:
+    ) -> ApprovalUse | None:
         """Admit a dangerous call that was approved; None if no approval is needed.
 
         `call` is the input and everything else that affects what the call does.
@@ -135,10 +135,10 @@ class Approvals:
             raise _invalid(
                 "it was given for another call, other files, another caller, or before the tool changed", tool
             )
-        admission = Admission(self._store, approval)
-        if not await admission.take():
+        use = ApprovalUse(self._store, approval)
+        if not await use.take():
             raise _invalid(_why_unusable(await self.get(approval)), tool)
-        return admission
+        return use
 
     async def get(self, id: str) -> Approval:
         """An approval by its id. Raises RequestError (APPROVAL_NOT_FOUND)."""

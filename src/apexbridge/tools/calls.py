@@ -54,7 +54,7 @@ class CallRecord:
     conversation_id: str | None
     state: ToolState
 
-    def run(self) -> None:
+    def mark_running(self) -> None:
         self.state = self.state.run()
 
     def complete(self, output: Any) -> None:

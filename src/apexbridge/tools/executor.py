@@ -1,4 +1,8 @@
-"""The one place that runs a call: find, allow, validate, approve, run, truncate, record."""
+"""Runs a call of a tool: find, allow, validate, approve, run, truncate, record.
+
+Calls of skills are approved and recorded by `SkillRuns`, which uses `admit` and `record` of this module, because a run
+outlives its tool call and can be started without one. `Tool.admits_calls` marks these tools.
+"""
 
 import asyncio
 import json
@@ -10,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from apexbridge.errors import ApexBridgeError, InvalidInputError, PermissionDeniedError, ToolExecutionError
-from apexbridge.tools.approvals import Admission, Approvals
+from apexbridge.tools.approvals import Approvals, ApprovalUse
 from apexbridge.tools.calls import CallHistory, CallRecord
 from apexbridge.tools.conversation import Conversation
 from apexbridge.tools.tool import Tool, ToolContext, ToolResult
@@ -30,7 +34,7 @@ Counter = Callable[[str, bool, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Admitted:
+class Admission:
     """A call that may run."""
 
     tool: Tool
@@ -38,8 +42,8 @@ class Admitted:
     value: Any
     """The input as the tool receives it."""
     conversation: Conversation
-    admission: Admission | None
-    """The admission for which an approval was used; None if no approval was needed."""
+    approval: ApprovalUse | None
+    """The approval that this call uses; None if it needed none."""
 
     @asynccontextmanager
     async def begin(self) -> AsyncIterator[None]:
@@ -47,11 +51,11 @@ class Admitted:
         try:
             yield
         except BaseException:
-            if self.admission is not None:
-                await self.admission.release()
+            if self.approval is not None:
+                await self.approval.release()
             raise
-        if self.admission is not None:
-            self.admission.settle()
+        if self.approval is not None:
+            self.approval.use_up()
 
 
 class ToolExecutor:
@@ -80,8 +84,8 @@ class ToolExecutor:
         if tool.admits_calls:
             value, record = _read(tool, input), None
         else:
-            admitted = await self.admit(id, input, conversation=conversation, approval=context.approval)
-            value, record = admitted.value, self.open(admitted, context.call_id)
+            admission = await self.admit(id, input, conversation=conversation, approval=context.approval)
+            value, record = admission.value, self.record(admission, context.call_id)
         result = await self._run(tool, value, context, record)
         warning = conversation.loop.note(id, input) if conversation.id is not None else None
         return replace(
@@ -101,7 +105,7 @@ class ToolExecutor:
         extra: Mapping[str, Any] | None = None,
         validate: bool = True,
         dangerous: bool | None = None,
-    ) -> Admitted:
+    ) -> Admission:
         """Decide whether a call may run: the first half of `execute`, for callers that run the second half elsewhere.
 
         `extra` is everything else that affects what the call does; an approval covers it too. `dangerous` overrides
@@ -110,27 +114,27 @@ class ToolExecutor:
         tool = self._registry.callable(id)
         value = _read(tool, input, validate=validate)
         conversation = conversation or Conversation()
-        admission = None
+        use = None
         if self._approvals is not None and (tool.metadata.dangerous if dangerous is None else dangerous):
             call = {"input": input, **{key: value for key, value in (extra or {}).items() if value}}
-            admission = await self._approvals.require(
+            use = await self._approvals.require(
                 tool, call, caller=conversation.caller, approval=approval, always=conversation.tainted
             )
-        return Admitted(tool=tool, input=input, value=value, conversation=conversation, admission=admission)
+        return Admission(tool=tool, input=input, value=value, conversation=conversation, approval=use)
 
     def needs_approval(self, conversation: Conversation) -> bool:
         """Whether a dangerous call needs approval in this conversation."""
         return self._approvals is not None and self._approvals.asks(always=conversation.tainted)
 
-    def open(self, admitted: Admitted, call_id: str) -> CallRecord:
+    def record(self, admission: Admission, call_id: str) -> CallRecord:
         """Record a call that is about to begin."""
-        conversation_id = admitted.conversation.id
-        return self.history.add(admitted.tool.id, admitted.input, call_id=call_id, conversation_id=conversation_id)
+        conversation_id = admission.conversation.id
+        return self.history.add(admission.tool.id, admission.input, call_id=call_id, conversation_id=conversation_id)
 
     async def _run(self, tool: Tool, value: Any, context: ToolContext, record: CallRecord | None) -> ToolResult:
         begun = time.perf_counter()
         if record is not None:
-            record.run()
+            record.mark_running()
         error: str | None = "cancelled"
         output = None
         try:

@@ -10,7 +10,7 @@ import orjson
 
 from apexbridge.agent.request import BadRequestError
 from apexbridge.errors import ApexBridgeError
-from apexbridge.llm.errors import UpstreamError
+from apexbridge.llm.upstream_errors import UpstreamError
 
 Json = dict[str, Any]
 MAX_NAME = 200

@@ -14,7 +14,7 @@ from apexbridge.agent.budget import StopCause, add_usage
 from apexbridge.agent.chat_events import ChatFinished, ChatStarted, Event, PassedThrough, Report, TextDelta
 from apexbridge.agent.records.content import MAX_NAME, bounded, clean, error_summary, redact_steps
 from apexbridge.agent.request import ChatRequest
-from apexbridge.storage.chats import ChatOutcome, ChatRow
+from apexbridge.storage.chat_store import ChatOutcome, ChatRow
 
 Json = dict[str, Any]
 Recording = Literal["off", "steps", "full"]

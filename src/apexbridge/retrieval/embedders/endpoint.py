@@ -35,7 +35,7 @@ HEAD_BYTES, HEAD_VALUES = 64 * 1024, 10_000
 CHUNK_BYTES = 64 * 1024
 RELATED_PAIRS = (
     ("commit my changes with a good message", "git commit: Creates git commits with conventional messages"),
-    ("what will the weather be like tomorrow", "weather: Tells the weather forecast for a place"),
+    ("what will the weather be like tomorrow", "weather: Reports the weather forecast for a city"),
     ("make a chart out of this spreadsheet", "excel analysis: Reads Excel files and draws charts"),
     ("translate this letter into French", "translator: Translates text between languages"),
     ("find me a cheap flight to Rome", "flight search: Searches flights by price and date"),

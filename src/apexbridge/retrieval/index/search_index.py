@@ -15,8 +15,8 @@ from apexbridge._time import MS_PER_DAY, now_ms
 from apexbridge.retrieval.documents import Document
 from apexbridge.retrieval.embedders.embedder import Embedder
 from apexbridge.retrieval.embedders.model import EmbeddingError, Floats
-from apexbridge.retrieval.index.lance import Contents, LanceStore, StoreError
-from apexbridge.retrieval.index.memory import MemoryIndex
+from apexbridge.retrieval.index.lance_store import Contents, LanceStore, StoreError
+from apexbridge.retrieval.index.vector_index import VectorIndex
 from apexbridge.retrieval.index.writer import Changes, IndexWriter
 from apexbridge.retrieval.usage import UsageMemory, UsagePair
 
@@ -35,7 +35,7 @@ class SearchIndex:
     """
 
     def __init__(self, data_dir: Path, embedder: Embedder, *, usage_days: int) -> None:
-        self.memory = MemoryIndex(embedder.dimensions_by_model)
+        self.memory = VectorIndex(embedder.dimensions_by_model)
         self.usage = UsageMemory()
         self.unavailable: str | None = None
         """Why the store cannot be opened. Nothing is embedded then, and search compares words only."""

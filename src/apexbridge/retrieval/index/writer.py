@@ -10,7 +10,7 @@ from apexbridge._tasks import run_to_completion, wait_up_to
 from apexbridge.retrieval.documents import Document
 from apexbridge.retrieval.embedders.embedder import Embedder
 from apexbridge.retrieval.embedders.model import Floats
-from apexbridge.retrieval.index.lance import SKILLS, USAGE, Contents, LanceStore, StoreError
+from apexbridge.retrieval.index.lance_store import SKILLS, USAGE, Contents, LanceStore, StoreError
 from apexbridge.retrieval.usage import UsagePair
 
 GROUP_SECONDS = 0.05

@@ -136,7 +136,7 @@ class _Record:
         kind = stat.S_IFMT(self.mode)
         if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
             raise _unsafe(self.name, "links, devices and pipes are not allowed; pack regular files only")
-        if (kind == stat.S_IFDIR) > self.is_folder or (self.is_folder and self.size):
+        if (kind == stat.S_IFDIR and not self.is_folder) or (self.is_folder and self.size):
             raise _unsafe(self.name, "file and folder at once")
         if self.flags & (_ENCRYPTED | _STRONG):
             raise _invalid(f"{self.name}: encrypted; pack without a password")
@@ -175,9 +175,11 @@ class _Names:
         self._add(parts, is_folder=is_folder)
 
     def _add(self, parts: tuple[str, ...], *, is_folder: bool) -> None:
-        spelled, was_folder = self.seen.setdefault(collision_key(parts), (parts, is_folder))
-        if spelled is parts:
+        key = collision_key(parts)
+        if key not in self.seen:
+            self.seen[key] = (parts, is_folder)
             return
+        spelled, was_folder = self.seen[key]
         if not (is_folder and was_folder):
             raise _unsafe("/".join(parts), "the same name twice (upper and lower case count as the same)")
         if spelled != parts:

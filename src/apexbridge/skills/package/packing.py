@@ -1,4 +1,4 @@
-"""Packs folders as ZIP archives, for install and export, and opens the source of an install."""
+"""Packs folders as ZIP archives, for install and export."""
 
 import io
 import os
@@ -7,13 +7,13 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, Any, BinaryIO, cast
+from typing import IO, Any, cast
 
 from apexbridge.disk import Claim, Disk
 from apexbridge.errors import InvalidArchiveError, RequestError
-from apexbridge.skills.models import MARKER_FILE, Profile
+from apexbridge.skills.models import MARKER_FILE
 from apexbridge.skills.package.archive import (
     MAX_ENTRIES,
     MAX_FILE_BYTES,
@@ -159,40 +159,3 @@ def _add(archive: zipfile.ZipFile, path: Path, name: str) -> None:
 
 def _unsafe(relative: str, why: str) -> InvalidArchiveError:
     return InvalidArchiveError(f"Unsafe entry {relative}: {why}", code="UNSAFE_ENTRY", entry=relative)
-
-
-SkillSource = bytes | bytearray | Path | str | BinaryIO
-"""Bytes of an archive, the path of a .zip, a .skill or a folder, or an open file."""
-
-
-@contextmanager
-def open_source(source: SkillSource) -> Iterator[tuple[BinaryIO, str | None]]:
-    """The source as a seekable archive, and its file name if it has one. Raises RequestError: FILE_NOT_FOUND."""
-    if isinstance(source, (bytes, bytearray)):
-        yield io.BytesIO(source), None
-        return
-    if not isinstance(source, (Path, str)):
-        yield source, None
-        return
-    path = Path(source)
-    if path.is_dir():
-        with tempfile.TemporaryFile() as packed:
-            pack_folder(path, packed)
-            yield cast(BinaryIO, packed), path.resolve().name
-        return
-    try:
-        file = path.open("rb")
-    except OSError as error:
-        raise RequestError(f"Cannot open {path.name}: {error.strerror}", code="FILE_NOT_FOUND") from error
-    with file:
-        yield file, path.name
-
-
-def default_profile_of(source: SkillSource, configured: Profile) -> Profile:
-    """`lenient` for folders, which are often work in progress; the operator's setting for archives."""
-    return "lenient" if is_folder(source) else configured
-
-
-def is_folder(source: SkillSource) -> bool:
-    """Whether the source is the path of a folder."""
-    return isinstance(source, (Path, str)) and Path(source).is_dir()

@@ -7,13 +7,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import BinaryIO
-from urllib.parse import unquote
 
 from apexbridge._safe_open import open_file_beneath
 from apexbridge.errors import InvalidArchiveError, InvalidSkillStructureError, SkillError
 from apexbridge.skills.models import SKILL_FILE, SUMMARY_CHARACTERS, Profile, ValidationReport
+from apexbridge.skills.package.advice import advice
 from apexbridge.skills.package.archive import Entry, inspect, read_entry
-from apexbridge.skills.package.entry_names import is_odd, is_text
+from apexbridge.skills.package.entry_names import is_text
 from apexbridge.skills.package.fingerprint import FolderScan, hash_folder
 from apexbridge.skills.package.layout import Layout, Parts, find_layout, is_skill_file
 from apexbridge.skills.package.script_arguments import MAX_SOURCE_BYTES, ScriptArguments, derive
@@ -32,15 +32,6 @@ from apexbridge.skills.package.skill_md import MAX_SKILL_FILE_BYTES, read_skill_
 MAX_MANIFEST_BYTES = 64 * 1024
 MAX_SCRIPTS = 20
 """Scripts whose arguments are derived. A package can contain hundreds of scripts."""
-MAX_TOKENS = 5_000
-MIN_DESCRIPTION_CHARACTERS = 20
-MAX_ODD_NAMES_SHOWN = 5
-_BYTES_PER_TOKEN = 4
-_CJK = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff]")
-_LINK = re.compile(r"\]\([ \t]{0,8}<?([^)\s>]{1,300})")
-_WORD = re.compile(r"[a-z0-9]+|[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
-_FENCE = re.compile(r"\s*(`{3,}|~{3,})")
-_BACKTICKS = re.compile(r"`+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,7 +265,7 @@ def assess(
         entry = find_entry(paths, reading.metadata.entrypoint)
         structure = list(_structure_errors(reading.metadata, paths, entry, require_entry_script))
         (warnings if profile == "lenient" and not require_entry_script else errors).extend(structure)
-        warnings += _advice(reading.metadata, markdown, reading.body, paths, filename)
+        warnings += advice(reading.metadata, markdown, reading.body, paths, filename)
     return Assessment(
         metadata=None if errors else reading.metadata,
         filename=filename,
@@ -285,12 +276,6 @@ def assess(
     )
 
 
-def estimate_tokens(text: str) -> int:
-    """Estimate the tokens: one for each CJK character, one for every 4 bytes of other text."""
-    wide = len(_CJK.findall(text))
-    return wide + (len(text.encode("utf-8", "replace")) - 3 * wide) // _BYTES_PER_TOKEN
-
-
 def _structure_errors(
     metadata: SkillMetadata, paths: set[str], entry: str | None, require_entry_script: bool
 ) -> Iterator[Diagnostic]:
@@ -299,74 +284,3 @@ def _structure_errors(
         yield Diagnostic(message=f"metadata.apex.entrypoint names {metadata.entrypoint}, which is not in the package")
     elif not entry and has_scripts and (metadata.mode == "sandbox" or require_entry_script):
         yield Diagnostic(message="scripts/ holds no entry script: add scripts/execute.js, .mjs, .cjs, .py or .sh")
-
-
-def _advice(
-    metadata: SkillMetadata, markdown: bytes, body: str, paths: set[str], filename: str
-) -> Iterator[Diagnostic]:
-    """Recommendations for a valid package."""
-    if filename != SKILL_FILE:
-        yield Diagnostic(message=f"the file is named {filename}; rename it to {SKILL_FILE}")
-    tokens = estimate_tokens(markdown.decode("utf-8", "replace"))
-    if tokens > MAX_TOKENS:
-        yield Diagnostic(
-            message=f"{SKILL_FILE} has about {tokens} tokens; above {MAX_TOKENS}, move details into linked files"
-        )
-    if len(metadata.description) < MIN_DESCRIPTION_CHARACTERS:
-        yield Diagnostic(
-            message=f"description is shorter than {MIN_DESCRIPTION_CHARACTERS} characters; say what it does and when"
-        )
-    elif not set(_WORD.findall(metadata.description.lower())) - set(_WORD.findall(metadata.name)):
-        yield Diagnostic(message="description says nothing beyond the name; say what it does and when to use it")
-    for target in sorted(_missing_links(body, paths)):
-        yield Diagnostic(message=f"link to {target}, which is not in the package")
-    odd = sorted(path for path in paths if is_odd(path))
-    if odd:
-        shown = ", ".join(odd[:MAX_ODD_NAMES_SHOWN]) + (" …" if len(odd) > MAX_ODD_NAMES_SHOWN else "")
-        yield Diagnostic(message=f"odd file names, better without spaces and special characters: {shown}")
-
-
-def _missing_links(body: str, paths: set[str]) -> set[str]:
-    """Targets of relative links outside code whose file is missing."""
-    folders = {path[:index] for path in paths for index, character in enumerate(path) if character == "/"}
-    missing = set()
-    for line in _prose(body):
-        for link in _LINK.findall(_without_code_spans(line)):
-            target = unquote(link).split("#")[0].split("?")[0].removeprefix("./").rstrip("/")
-            outside = not target or re.match(r"[a-zA-Z][a-zA-Z0-9+.-]*:|/|\.\./|[{$<]", target)
-            if not outside and target not in paths and target not in folders:
-                missing.add(target)
-    return missing
-
-
-def _without_code_spans(line: str) -> str:
-    """The line without code spans, which are delimited by equal numbers of backticks. Linear time for any input."""
-    runs = list(_BACKTICKS.finditer(line))
-    last_of_length = {len(run[0]): number for number, run in enumerate(runs)}
-    plain, position, number = [], 0, 0
-    while number < len(runs):
-        length = len(runs[number][0])
-        if last_of_length[length] == number:
-            number += 1
-            continue
-        plain.append(line[position : runs[number].start()])
-        number += 1
-        while len(runs[number][0]) != length:
-            number += 1
-        position = runs[number].end()
-        number += 1
-    return "".join([*plain, line[position:]])
-
-
-def _prose(body: str) -> Iterator[str]:
-    """The lines outside code blocks. A block ends at a fence of the same kind that is at least as long."""
-    fence = ""
-    for line in body.splitlines():
-        mark = _FENCE.match(line)
-        if not fence:
-            if mark:
-                fence = mark[1]
-            else:
-                yield line
-        elif mark and mark[1].startswith(fence) and not line[mark.end() :].strip():
-            fence = ""

@@ -20,7 +20,7 @@ from apexbridge.skills.package.permissions import Permission, canonical, parse
 from apexbridge.skills.runs.secrets import SecretStore
 from apexbridge.skills.store.catalog import Row
 from apexbridge.storage.directory import SERVER_FILE
-from apexbridge.storage.grants import GrantRow, GrantStore
+from apexbridge.storage.grant_store import GrantRow, GrantStore
 from apexbridge.wire import WireModel
 
 MAX_GRANTS = 32

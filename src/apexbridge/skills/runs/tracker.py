@@ -21,7 +21,7 @@ from apexbridge.sandbox.models import ExecutionResult, Grants, Job
 from apexbridge.sandbox.sandbox import Sandbox
 from apexbridge.skills.runs.events import RunEvent, RunLog
 from apexbridge.skills.runs.input_files import InputFiles, UploadStore
-from apexbridge.skills.runs.views import (
+from apexbridge.skills.runs.run_views import (
     INLINE_CHARACTERS,
     STREAMS,
     LongOutput,
@@ -36,9 +36,9 @@ from apexbridge.skills.runs.views import (
     summary_fields,
 )
 from apexbridge.skills.store.locks import NameLocks
+from apexbridge.storage.call_statistics import CallStatisticsStore
 from apexbridge.storage.directory import storage_faults
-from apexbridge.storage.runs import RunFilter, RunRow, RunState, RunStore
-from apexbridge.storage.statistics import CallStatisticsStore
+from apexbridge.storage.run_store import RunFilter, RunRow, RunState, RunStore
 
 REMEMBERED_RUNS = 100
 REMEMBERED_CHARACTERS = 16 * 1024 * 1024
@@ -69,7 +69,7 @@ class Run:
     def id(self) -> str:
         return self.row.id
 
-    def go(self, task: "asyncio.Task[ExecutionResult]") -> None:
+    def attach(self, task: "asyncio.Task[ExecutionResult]") -> None:
         """Set the task that executes the run."""
         self._task = task
 
@@ -185,7 +185,7 @@ class RunTracker:
             input=input if self._record_input and not self._disk.is_short else None,
         )
         run = Run(row)
-        run.go(asyncio.create_task(self._execute(run, job, grants, resources.pop_all())))
+        run.attach(asyncio.create_task(self._execute(run, job, grants, resources.pop_all())))
         self._live[run.id] = run
         return run
 
@@ -306,32 +306,32 @@ class RunTracker:
         )
 
     # With `owner`, runs of other callers are treated as missing.
-    async def get(self, identity: str, *, owner: str | None = None) -> RunDetail:
+    async def get(self, id: str, *, owner: str | None = None) -> RunDetail:
         """Everything about one run. Raises RequestError: EXECUTION_NOT_FOUND."""
-        detail, texts = await self.outline(identity, owner=owner)
+        detail, texts = await self.outline(id, owner=owner)
         if detail.result is None or not texts:
             return detail
         whole = {name: await in_thread(text.read) for name, text in texts.items()}
         result = detail.result.model_copy(update=whole)
         return detail.model_copy(update={"result": result})
 
-    async def outline(self, identity: str, *, owner: str | None = None) -> tuple[RunDetail, Mapping[str, RecordedText]]:
+    async def outline(self, id: str, *, owner: str | None = None) -> tuple[RunDetail, Mapping[str, RecordedText]]:
         """Everything about one run. Long streams are empty in the result and returned as files.
 
         Raises:
             RequestError: EXECUTION_NOT_FOUND.
         """
-        if run := self._live_run(identity, owner):
+        if run := self._live_run(id, owner):
             return RunDetail(**summary_fields(run.row)), {}
-        row = await self._row_of(identity, owner)
+        row = await self._row_of(id, owner)
         result, texts = await in_thread(self._result, row)
         return RunDetail(
             **summary_fields(row), input=json.loads(row.input) if row.input else None, result=result
         ), texts
 
-    def long_output(self, identity: str, streams: Mapping[str, str]) -> LongOutput:
+    def long_output(self, id: str, streams: Mapping[str, str]) -> LongOutput:
         """The long streams of a run's result, as files if they were stored, so that the text can be freed."""
-        folder = self._folder / identity
+        folder = self._folder / id
         found: dict[str, TextSource] = {}
         for name, text in streams.items():
             path = folder / name
@@ -341,21 +341,21 @@ class RunTracker:
                 found[name] = RecordedText(path)
         return found
 
-    async def events(self, identity: str, after: int = 0, *, owner: str | None = None) -> AsyncIterator[RunEvent]:
+    async def events(self, id: str, after: int = 0, *, owner: str | None = None) -> AsyncIterator[RunEvent]:
         """Yield the events of a run after that number, until it ends. Older runs are replayed from their record.
 
         In a replay, `data` of a long stream is a `RecordedText`.
         """
-        run = self._live.get(identity) or self._ended.get(identity)
-        log = run.log if run and _belongs(run.row, owner) else replay(*await self.outline(identity, owner=owner))
+        run = self._live.get(id) or self._ended.get(id)
+        log = run.log if run and _belongs(run.row, owner) else replay(*await self.outline(id, owner=owner))
         async for event in log.follow(after):
             yield event
 
-    async def open_file(self, identity: str, path: str, *, owner: str | None = None) -> BinaryIO:
+    async def open_file(self, id: str, path: str, *, owner: str | None = None) -> BinaryIO:
         """Open an artifact of a run. Raises RequestError: EXECUTION_NOT_FOUND, or FILE_NOT_FOUND."""
-        await self._row_of(identity, owner)
+        await self._row_of(id, owner)
         try:
-            return await in_thread(open_file_beneath, self._folder / identity / "files", path)
+            return await in_thread(open_file_beneath, self._folder / id / "files", path)
         except (OSError, ValueError) as error:
             raise RequestError(f"The run left no file {path}", code="FILE_NOT_FOUND") from error
 
@@ -375,45 +375,45 @@ class RunTracker:
                 stored[name] = RecordedText(path).read()
         return ExecutionResult.model_validate(stored).of_skill(row.skill), texts
 
-    def _live_run(self, identity: str, owner: str | None) -> Run | None:
-        run = self._live.get(identity)
+    def _live_run(self, id: str, owner: str | None) -> Run | None:
+        run = self._live.get(id)
         return run if run and _belongs(run.row, owner) else None
 
-    async def _row_of(self, identity: str, owner: str | None) -> RunRow:
-        row = await self._store.get(identity)
+    async def _row_of(self, id: str, owner: str | None) -> RunRow:
+        row = await self._store.get(id)
         if row is None or not _belongs(row, owner):
-            raise RequestError(f"No execution {identity[:64]}", code="EXECUTION_NOT_FOUND")
+            raise RequestError(f"No execution {id[:64]}", code="EXECUTION_NOT_FOUND")
         return row
 
     # --------------------------------------------------------------------------------------------------- ending
-    async def cancel(self, identity: str, *, owner: str | None = None) -> None:
+    async def cancel(self, id: str, *, owner: str | None = None) -> None:
         """Cancel a run. If it has ended already, do nothing. Raises RequestError: EXECUTION_NOT_FOUND."""
-        if run := self._live_run(identity, owner):
+        if run := self._live_run(id, owner):
             run.cancel()
         else:
-            await self._row_of(identity, owner)
+            await self._row_of(id, owner)
 
-    async def delete(self, identity: str, *, owner: str | None = None) -> None:
+    async def delete(self, id: str, *, owner: str | None = None) -> None:
         """Delete a run and its files; cancel it first if it is active. Raises RequestError: EXECUTION_NOT_FOUND."""
-        if run := self._live_run(identity, owner):
+        if run := self._live_run(id, owner):
             run.cancel()
             await run.result()
-        await self._row_of(identity, owner)
-        await self._forget(identity)
+        await self._row_of(id, owner)
+        await self._forget(id)
         await self._store.erase()
 
-    async def _forget(self, identity: str) -> None:
-        self._ended.pop(identity, None)
-        async with self._removals.hold(identity):
-            row = await self._store.get(identity)
+    async def _forget(self, id: str) -> None:
+        self._ended.pop(id, None)
+        async with self._removals.hold(id):
+            row = await self._store.get(id)
             with storage_faults():
-                freed = await in_thread(self._remove_files, identity)
-                is_deleted = await self._disk.ballast.give_way(lambda: self._store.delete(identity))
+                freed = await in_thread(self._remove_files, id)
+                is_deleted = await self._disk.ballast.give_way(lambda: self._store.delete(id))
             if row is not None and is_deleted:
                 self._disk.release(row.caller, freed + row.size)
 
-    def _remove_files(self, identity: str) -> int:
-        folder = self._folder / identity
+    def _remove_files(self, id: str) -> int:
+        folder = self._folder / id
         size = size_on_disk(folder)
         remove_tree(str(folder))
         return size
@@ -440,8 +440,8 @@ class RunTracker:
         is_any = False
         while old := await self._store.ended_before(moment, limit=SWEEP_RUNS):
             is_any = True
-            for identity in old:
-                await self._forget(identity)
+            for id in old:
+                await self._forget(id)
         if is_any:
             await self._store.erase()
 

@@ -1,73 +1,23 @@
 """Indexes live skills: their words immediately, their vectors once the model has computed them."""
 
 import asyncio
-import hashlib
-import json
 import logging
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from pydantic import Field, ValidationError
-
-from apexbridge._fs import make_private_folder, replace_file
 from apexbridge._tasks import in_thread, wait_up_to
-from apexbridge._time import MAX_MS, now_ms
-from apexbridge.skills.models import MARKER_FILE
+from apexbridge._time import now_ms
 from apexbridge.skills.package.fingerprint import sign
 from apexbridge.skills.package.skill import Skill, SkillMetadata
 from apexbridge.skills.store.catalog import Catalog, FolderKey, Row
 from apexbridge.skills.store.library import Library
 from apexbridge.skills.store.locks import NameLocks
+from apexbridge.skills.store.markers import Marker, marker_path, read_marker, write_marker
 from apexbridge.skills.store.roots import FoundFolder
 from apexbridge.storage.directory import storage_faults
-from apexbridge.wire import WireModel
-
-
-class Marker(WireModel):
-    """What the marker records; the marker itself counts in neither size nor hash."""
-
-    indexed_at: int = Field(ge=0, le=MAX_MS)
-    """Milliseconds since 1970."""
-    skill_size: int
-    skill_hash: str
-    embedder: str
-    dimensions: int
-
-    def matches(self, *, size: int, content_hash: str, embedder: str, dimensions: int) -> bool:
-        """Whether the index still holds this content, embedded by this model."""
-        return (size, content_hash, embedder, dimensions) == (
-            self.skill_size,
-            self.skill_hash,
-            self.embedder,
-            self.dimensions,
-        )
-
-
-def read_marker(path: Path) -> Marker | None:
-    """The marker; None if it is missing or invalid."""
-    try:
-        return Marker.model_validate(json.loads(path.read_bytes()))
-    except (OSError, ValueError, ValidationError):
-        return None
-
-
-def write_marker(path: Path, marker: Marker, *, beside: Path) -> None:
-    """Replace the marker atomically, but without fsync: a crash may lose it, which costs one embedding."""
-    make_private_folder(path.parent)
-    mode = 0o644 if path.name == MARKER_FILE else 0o600  # in a skill's folder it must be readable by runs
-    replace_file(path, marker.model_dump_json().encode() + b"\n", beside=beside, mode=mode)
-
-
-def marker_path(folder: Path, *, outside: Path, root_key: str, writable: bool) -> Path:
-    """Path of a skill's marker: in its folder, or in `outside` if the folder is read-only."""
-    if writable:
-        return folder / MARKER_FILE
-    return outside / root_key / f"{hashlib.sha256(os.fsencode(folder)).hexdigest()[:32]}.json"
-
 
 BATCH = 100
 """Skills per embedding call: large enough for throughput, small enough for a progress bar to move."""
@@ -145,14 +95,14 @@ class Indexer:
         library: Library,
         index: SkillIndex,
         locks: NameLocks,
-        turn: asyncio.Lock,
+        settling: asyncio.Lock,
         folder_of: Callable[[FolderKey], FoundFolder],
     ) -> None:
         self._catalog = catalog
         self._library = library
         self._index = index
         self._locks = locks
-        self._turn = turn
+        self._settling = settling
         self._folder_of = folder_of
         self._pass = asyncio.Lock()
         self._is_pending = asyncio.Event()
@@ -274,7 +224,7 @@ class Indexer:
             return None
         if any(vector is None for vector in vectors):
             return None
-        async with self._locks.hold(*(row.name for row in rows)), self._turn:
+        async with self._locks.hold(*(row.name for row in rows)), self._settling:
             now = await self._catalog.at(known.keys())
             same = [
                 (row, vector)

@@ -1,4 +1,10 @@
-"""Locks: one change at a time for each skill, and a gate that can exclude all work."""
+"""Locks of the skill store. They are taken in this order, so there are no deadlocks:
+
+1. `SkillStore.gate`: open for installs, edits and runs; closed while the roots change.
+2. `SkillStore.locks`: one change per skill name at a time, for the whole install.
+3. `SkillStore.commits`: by skill name, only while a folder is replaced; readers wait for this one alone.
+4. The scanner's lock: one task settles at a time, because different folders may contain the same skill.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator

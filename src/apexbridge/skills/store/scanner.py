@@ -83,13 +83,13 @@ class Scanner:
         self._listener = listener
         self._require_entry_script = require_entry_script
         self._unsettled: dict[FolderKey, FoundFolder] = {}
-        self._turn = asyncio.Lock()
+        self._settling = asyncio.Lock()
         self.indexer = Indexer(
             catalog=catalog,
             library=library,
             index=index,
             locks=locks,
-            turn=self._turn,
+            settling=self._settling,
             folder_of=self.folder_of,
         )
 
@@ -239,7 +239,7 @@ class Scanner:
             ServerError: STORAGE_FULL; the folders on disk are valid, and `retry` records them later.
         """
         try:
-            report = await run_to_completion(self._settle_in_turn(folders, prepared or {}))
+            report = await run_to_completion(self._settle_exclusively(folders, prepared or {}))
         except BaseException as error:
             self._unsettled |= {found.key: found for found in folders}
             if not isinstance(error, ServerError) or error.code != "STORAGE_FULL":
@@ -252,9 +252,9 @@ class Scanner:
             self._unsettled.pop(found.key, None)
         return report
 
-    async def _settle_in_turn(self, folders: Sequence[FoundFolder], prepared: Mapping[str, Prepared]) -> ScanReport:
+    async def _settle_exclusively(self, folders: Sequence[FoundFolder], prepared: Mapping[str, Prepared]) -> ScanReport:
         """Settle one batch at a time: folders of different names may contain the same skill."""
-        async with self._turn:
+        async with self._settling:
             with storage_faults():
                 return await self._settle(folders, prepared)
 

@@ -116,7 +116,9 @@ class Session:
             self.console.table(columns, rows, empty=empty)
 
 
-def command(app: typer.Typer, name: str, *aliases: str, connects: bool = True) -> Callable[[CommandFunction], None]:
+def command(
+    app: typer.Typer, name: str, *aliases: str, connects: bool = True
+) -> Callable[[CommandFunction], CommandFunction]:
     """Register a command. Its first parameter is the Session, made from `--json`, `--data-dir` and `--url`.
 
     With `connects=False` the command has `--json` alone.
@@ -125,7 +127,7 @@ def command(app: typer.Typer, name: str, *aliases: str, connects: bool = True) -
     if connects:
         shared |= {"data_dir": (DataDir, None), "url": (Url, None)}
 
-    def register(function: CommandFunction) -> None:
+    def register(function: CommandFunction) -> CommandFunction:
         def run(**arguments: Any) -> None:
             session = Session(**{key: arguments.pop(key) for key in shared})
             function(session, **arguments)
@@ -140,6 +142,7 @@ def command(app: typer.Typer, name: str, *aliases: str, connects: bool = True) -
         run.__doc__ = function.__doc__
         for each in (name, *aliases):
             app.command(each, hidden=each in aliases)(run)
+        return function
 
     return register
 

@@ -1,8 +1,9 @@
-"""The tools for skills: `vector-search`, `read-skill` and `run-skill`. The bridge passes the skills and the search."""
+"""The tools for skills: `vector-search`, `read-skill` and `run-skill`. The bridge passes the skills and the search.
 
-import asyncio
+Models see them as `search_skills`, `load_skill` and `run_skill`; see `tools/naming.py`.
+"""
+
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -10,8 +11,8 @@ from typing import Any, BinaryIO, Protocol
 
 from pydantic import BaseModel, Field, model_validator
 
-from apexbridge._tasks import run_to_completion
-from apexbridge._text import CJK_RANGES
+from apexbridge._tasks import in_thread
+from apexbridge._text import estimated_tokens
 from apexbridge.tools.allowance import Allowance
 from apexbridge.tools.builtin.files.paths import shown
 from apexbridge.tools.builtin.files.text_files import LineRange, read_lines
@@ -30,7 +31,6 @@ MAX_CHOICES = 8
 MAX_FILES = 50
 CUT = "…"
 NEXT_STEP = "Read one with load_skill(name) before you rely on it; run one with run_skill(name, input)."
-_CJK = re.compile(f"[{CJK_RANGES}]")
 
 
 class SkillSearch(Protocol):
@@ -101,22 +101,16 @@ def vector_search(search: SkillSearch) -> Tool:
     return tool
 
 
-def tokens(text: str) -> float:
-    """Estimated tokens of a text: one for each CJK character, and one for four bytes of other text."""
-    wide = len(_CJK.findall(text))
-    return wide + (len(text.encode("utf-8", "replace")) - 3 * wide) / 4
-
-
 def cut(text: str, limit: float) -> str:
     """The text on one line, cut to a number of tokens; `…` marks the cut."""
     # A token has at most four characters. White space is collapsed, so start with twice as many.
     start = text[: int(limit * CHARACTERS_PER_TOKEN)]
     line = " ".join(start.split())
-    if len(start) == len(text) and tokens(line) <= limit:
+    if len(start) == len(text) and estimated_tokens(line) <= limit:
         return line
-    used = tokens(CUT)
+    used = estimated_tokens(CUT)
     for index, character in enumerate(line):
-        used += tokens(character)
+        used += estimated_tokens(character)
         if used > limit:
             line = line[:index]
             break
@@ -170,7 +164,7 @@ def read_skill(skills: Skills) -> Tool:
         if input.path is not None:
             line_range = LineRange(name=shown(input.path), offset=input.offset)
             with await skills.open_file(input.name, input.path) as file:
-                lines = await run_to_completion(asyncio.to_thread(read_lines, file, line_range))
+                lines = await in_thread(read_lines, file, line_range)
             return ToolResult(output=lines.text, data={**lines.data, "name": input.name, "path": input.path})
         found = await skills.instructions(input.name)
         known = [tool.id for tool in context.registry.list()]

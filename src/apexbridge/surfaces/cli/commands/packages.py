@@ -10,8 +10,8 @@ import typer
 
 from apexbridge.errors import ApexBridgeError, RequestError
 from apexbridge.settings import load_settings
-from apexbridge.skills.package.packing import default_profile_of, is_folder, open_source
 from apexbridge.skills.package.repair import diagnose
+from apexbridge.skills.package.sources import default_profile_of, is_folder, open_source
 from apexbridge.skills.package.validation import skill_file_among, validate_package
 from apexbridge.skills.store.roots import SkillRoot, discover
 from apexbridge.surfaces.cli.client import Api

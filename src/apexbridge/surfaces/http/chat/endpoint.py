@@ -19,9 +19,10 @@ from apexbridge.agent.chat_events import Event
 from apexbridge.agent.request import BadRequestError, ChatRequest, read_request
 from apexbridge.bridge import Bridge
 from apexbridge.errors import ApexBridgeError
-from apexbridge.llm.errors import UpstreamError, openai_error
+from apexbridge.llm.upstream_errors import UpstreamError, openai_error
 from apexbridge.surfaces.http.chat.completions import Completion, CompletionStream
-from apexbridge.surfaces.http.transport.requests import caller_of, on_disconnect, request_id
+from apexbridge.surfaces.http.transport.disconnect import on_disconnect
+from apexbridge.surfaces.http.transport.requests import caller_of, request_id
 
 KEEP_ALIVE_SECONDS = 10.0
 KEEP_ALIVE = b": keep-alive\n\n"

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from apexbridge._time import now_ms
 from apexbridge.errors import ApexBridgeError, RequestError
 from apexbridge.settings import KeysRequired
-from apexbridge.storage.keys import PREFIX, KeyScope, KeyStore
+from apexbridge.storage.key_store import PREFIX, KeyScope, KeyStore
 from apexbridge.surfaces.http.middleware.audit_trail import AuditTrail
 from apexbridge.surfaces.http.middleware.limits import ConcurrencyLimit, RateLimit
 from apexbridge.surfaces.http.middleware.scopes import UPLOAD_PATHS, is_act, required_scope

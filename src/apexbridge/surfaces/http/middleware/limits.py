@@ -26,7 +26,10 @@ RETRY_SECONDS = 1
 
 
 class RefusedError(BaseException):
-    """Refuses a request while its body is received. A BaseException, so that no handler of the app catches it."""
+    """Refuses a request while its body is received. A BaseException, so that no handler of the app catches it.
+
+    `ConcurrencyLimit`, the outer middleware, raises it in `receive`; `BodyLimit`, the inner one, catches it.
+    """
 
     def __init__(self, error: ApexBridgeError) -> None:
         super().__init__(error.message)

@@ -2,7 +2,7 @@
 
 import re
 
-from apexbridge.storage.keys import KeyScope
+from apexbridge.storage.key_store import KeyScope
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 """Health checks. They need no key and reveal nothing else."""

@@ -4,10 +4,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
+from apexbridge.agent.records.chat_records import DEFAULT_DAYS, DEFAULT_LIMIT
+from apexbridge.agent.records.chat_views import ChatDetail, ChatPage, ChatStatistics
 from apexbridge.agent.records.recorder import RecordedCause
-from apexbridge.agent.records.store import DEFAULT_DAYS, DEFAULT_LIMIT
-from apexbridge.agent.records.views import ChatDetail, ChatPage, ChatStatistics
-from apexbridge.storage.chats import ChatOutcome
+from apexbridge.storage.chat_store import ChatOutcome
 from apexbridge.surfaces.http.deps import PageLimit, PageNumber, ServedBridge
 from apexbridge.surfaces.http.middleware.audit_trail import note
 from apexbridge.surfaces.http.transport.responses import json_response

@@ -1,4 +1,4 @@
-"""RunTracker over HTTP: list, show, follow, cancel and delete them, download their files, and upload files for them."""
+"""Runs over HTTP: list, show, follow, cancel and delete them, download their files, and upload files for them."""
 
 import json
 from collections.abc import AsyncIterator
@@ -10,9 +10,9 @@ from fastapi.responses import StreamingResponse
 from apexbridge.sandbox.models import ExecutionResult
 from apexbridge.skills.runs.events import RunEvent
 from apexbridge.skills.runs.input_files import Upload
+from apexbridge.skills.runs.run_views import RunDetail, RunPage
 from apexbridge.skills.runs.tracker import RunTracker
-from apexbridge.skills.runs.views import RunDetail, RunPage
-from apexbridge.storage.runs import RunFilter, RunState
+from apexbridge.storage.run_store import RunFilter, RunState
 from apexbridge.surfaces.http.deps import DEFAULT_LIMIT, Caller, Owner, PageLimit, PageNumber, ServedBridge
 from apexbridge.surfaces.http.transport.responses import (
     LARGE_CHARACTERS,

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path, Request
 from pydantic import Field
 
 from apexbridge._time import now_ms
-from apexbridge.storage.keys import MAX_NAME_CHARACTERS, ApiKey, KeyScope
+from apexbridge.storage.key_store import MAX_NAME_CHARACTERS, ApiKey, KeyScope
 from apexbridge.surfaces.http.deps import ServedBridge
 from apexbridge.surfaces.http.middleware.audit_trail import note
 from apexbridge.wire import WireInput, WireModel

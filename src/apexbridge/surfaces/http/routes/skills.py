@@ -26,8 +26,8 @@ from apexbridge.skills.models import (
     ValidationReport,
 )
 from apexbridge.skills.runs.grants import GrantView
-from apexbridge.skills.runs.layers import DependencyView
-from apexbridge.skills.runs.service import SkillCall
+from apexbridge.skills.runs.skill_layers import DependencyView
+from apexbridge.skills.runs.skill_runs import SkillCall
 from apexbridge.surfaces.http.deps import (
     APPROVAL_PATTERN,
     DEFAULT_LIMIT,
@@ -40,7 +40,7 @@ from apexbridge.surfaces.http.deps import (
 )
 from apexbridge.surfaces.http.middleware.audit_trail import note
 from apexbridge.surfaces.http.routes.executions import Accepted
-from apexbridge.surfaces.http.transport.requests import run_while_connected
+from apexbridge.surfaces.http.transport.disconnect import run_while_connected
 from apexbridge.surfaces.http.transport.responses import download, json_response, long_output, result_response
 from apexbridge.surfaces.http.transport.uploads import receive_upload
 from apexbridge.tools.conversation import Conversation
@@ -215,7 +215,7 @@ async def execute_skill(
     cancels it.
     """
     call = call or ExecuteInput()
-    started = await skills.runs.call(
+    started = await skills.runner.call(
         SkillCall(
             skill=name,
             input=call.input,

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from apexbridge.surfaces.http.deps import APPROVAL_PATTERN, Caller, ServedBridge
 from apexbridge.surfaces.http.middleware.audit_trail import note
-from apexbridge.surfaces.http.transport.requests import run_while_connected
+from apexbridge.surfaces.http.transport.disconnect import run_while_connected
 from apexbridge.surfaces.http.transport.responses import data_response, long_output_of
 from apexbridge.tools.approvals import Approval, ApprovalDetail
 from apexbridge.tools.naming import SKILL_PREFIX, WireNames, wire_name

@@ -13,7 +13,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from apexbridge.errors import ApexBridgeError, InvalidInputError, RequestError, ServerError
-from apexbridge.llm.errors import openai_error
+from apexbridge.llm.upstream_errors import openai_error
 from apexbridge.wire import MAX_PROBLEMS, WireModel, problem, summary_of
 
 logger = logging.getLogger(__name__)

@@ -8,8 +8,8 @@ from typing import Any, cast
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from apexbridge.errors import RequestError
+from apexbridge.surfaces.http.transport.disconnect import DISCONNECT_EXTENSION
 from apexbridge.surfaces.http.transport.error_responses import error_body
-from apexbridge.surfaces.http.transport.requests import DISCONNECT_EXTENSION
 
 MAX_HEADERS = 100
 MAX_HEAD_BYTES = 64 * 1024

@@ -17,11 +17,11 @@ from fastapi import Response
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from apexbridge._tasks import run_to_completion
+from apexbridge._tasks import in_thread
 from apexbridge.errors import ToolExecutionError
 from apexbridge.sandbox.models import ExecutionResult
+from apexbridge.skills.runs.run_views import STREAMS, LongOutput, RecordedText, TextSource
 from apexbridge.skills.runs.tracker import RunTracker
-from apexbridge.skills.runs.views import STREAMS, LongOutput, RecordedText, TextSource
 from apexbridge.surfaces.http.transport.response_pacing import held_by
 from apexbridge.wire import WireModel
 
@@ -146,7 +146,7 @@ async def _encoded(text: TextSource) -> AsyncIterator[bytes]:
     if isinstance(text, RecordedText):
         source = text.chunks()
         try:
-            while (chunk := await run_to_completion(asyncio.to_thread(_next_encoded, source))) is not None:
+            while (chunk := await in_thread(_next_encoded, source)) is not None:
                 yield chunk
         finally:
             source.close()  # type: ignore[attr-defined]  # a generator
@@ -170,7 +170,7 @@ def download(file: IO[bytes], filename: str, media_type: str) -> StreamingRespon
     """Send an open file as an attachment, then close it. It is untrusted: a browser must save it, not display it."""
 
     async def chunks() -> AsyncIterator[bytes]:
-        while chunk := await run_to_completion(asyncio.to_thread(file.read, SEND_BYTES)):
+        while chunk := await in_thread(file.read, SEND_BYTES):
             yield chunk
 
     disposition = f"attachment; filename*=UTF-8''{quote(filename, safe='')}"

@@ -13,7 +13,7 @@ from python_multipart import MultipartParser
 from python_multipart.exceptions import MultipartParseError
 from python_multipart.multipart import parse_options_header
 
-from apexbridge._tasks import run_to_completion
+from apexbridge._tasks import in_thread, run_to_completion
 from apexbridge.bridge import Bridge
 from apexbridge.disk import BLOCK_BYTES
 from apexbridge.errors import InvalidArchiveError, InvalidInputError, RequestError
@@ -86,7 +86,7 @@ async def receive_upload(request: Request, folder: Path, *, any_type: bool = Fal
         async def write() -> None:
             claim.take(len(pending))
             # Not cancelled: the file is closed afterwards, and must not be while a thread writes to it.
-            await run_to_completion(asyncio.to_thread(file.write, bytes(pending)))
+            await in_thread(file.write, bytes(pending))
             claim.wrote()
             pending.clear()
 

@@ -15,9 +15,9 @@ from apexbridge._safe_open import Opener, open_beneath
 from apexbridge._tasks import run_to_completion
 from apexbridge.disk import Disk
 from apexbridge.errors import InvalidInputError, PermissionDeniedError, RequestError
+from apexbridge.tools.builtin.files.file_roots import Root
 from apexbridge.tools.builtin.files.listing import Entry, Glob
 from apexbridge.tools.builtin.files.paths import RelativePath, read_path
-from apexbridge.tools.builtin.files.roots import Root
 
 RUNS = "runs"
 THREADS = 64

@@ -22,7 +22,7 @@ SHORT_TOKENS, LONG_TOKENS = 14.0, 22.0
 """`b` falls between these mean lengths: among short descriptions a long one is vague, among long ones specific."""
 
 
-class MemoryIndex:
+class VectorIndex:
     """Readers and writers hold its lock, so that no reader sees a partial change."""
 
     def __init__(self, dimensions: Sequence[int]) -> None:
@@ -38,7 +38,7 @@ class MemoryIndex:
         self._lock = threading.Lock()
 
     @contextmanager
-    def locked(self) -> Iterator["MemoryIndex"]:
+    def locked(self) -> Iterator["VectorIndex"]:
         with self._lock:
             yield self
 

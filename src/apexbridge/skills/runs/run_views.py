@@ -10,7 +10,7 @@ from typing import Any
 from apexbridge._time import from_ms
 from apexbridge.sandbox.models import ErrorCode, ExecutionResult
 from apexbridge.skills.runs.events import RunLog
-from apexbridge.storage.runs import RunFilter, RunRow, RunState
+from apexbridge.storage.run_store import RunFilter, RunRow, RunState
 from apexbridge.wire import WireModel
 
 READ_BYTES = 32 * 1024

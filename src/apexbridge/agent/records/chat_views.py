@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import Field
 
-from apexbridge.storage.chats import ChatOutcome, ChatRow, ChatSums
+from apexbridge.storage.chat_store import ChatOutcome, ChatRow, ChatSums
 from apexbridge.wire import WireModel
 
 

@@ -8,9 +8,17 @@ from typing import Protocol
 
 from apexbridge._tasks import run_to_completion
 from apexbridge._time import MS_PER_DAY, now_ms
-from apexbridge.agent.records.views import ChatDetail, ChatPage, ChatStatistics, ModelTotals, detail, summary, totals
+from apexbridge.agent.records.chat_views import (
+    ChatDetail,
+    ChatPage,
+    ChatStatistics,
+    ModelTotals,
+    detail,
+    summary,
+    totals,
+)
 from apexbridge.errors import RequestError
-from apexbridge.storage.chats import ChatFilter, ChatRow, ChatStore
+from apexbridge.storage.chat_store import ChatFilter, ChatRow, ChatStore
 from apexbridge.storage.database import WriteBehind
 from apexbridge.storage.directory import storage_faults
 

@@ -7,7 +7,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
-from apexbridge.agent.approvals import Approver
+from apexbridge.agent.approver import Approver
 from apexbridge.agent.budget import ChatLimits
 from apexbridge.agent.chat_events import ChatFinished, Event, PassedThrough, TextDelta
 from apexbridge.agent.loop import ChatDependencies, run_chat
@@ -20,8 +20,8 @@ from apexbridge.agent.tool_offer import ServerTools
 from apexbridge.agent.usage_feedback import RecordUsage, UsageFeedback
 from apexbridge.llm.client import UpstreamClient
 from apexbridge.llm.config import LLMSettings, Upstream
-from apexbridge.llm.errors import UpstreamError
 from apexbridge.llm.tool_modes import ModeMemory
+from apexbridge.llm.upstream_errors import UpstreamError
 from apexbridge.tools.registry import ToolRegistry
 
 Json = dict[str, Any]

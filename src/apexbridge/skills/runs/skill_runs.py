@@ -29,14 +29,14 @@ from apexbridge.skills.package.skill import effective_mode, runnable_scripts
 from apexbridge.skills.runs.direct import render
 from apexbridge.skills.runs.grants import SkillFolder, SkillGrants
 from apexbridge.skills.runs.input_files import HeldFiles
-from apexbridge.skills.runs.layers import SkillLayers
+from apexbridge.skills.runs.skill_layers import SkillLayers
 from apexbridge.skills.runs.tracker import Run, RunTracker
 from apexbridge.skills.store.catalog import Row
 from apexbridge.skills.store.skill_store import SkillStore
-from apexbridge.storage.statistics import CallStatisticsStore
+from apexbridge.storage.call_statistics import CallStatisticsStore
 from apexbridge.tools.calls import CallRecord
 from apexbridge.tools.conversation import Conversation
-from apexbridge.tools.executor import Admitted, ToolExecutor
+from apexbridge.tools.executor import Admission, ToolExecutor
 from apexbridge.tools.naming import skill_tool_id
 
 SHOWN_SCRIPTS = 10
@@ -110,19 +110,19 @@ class SkillRuns:
             call = _normalized(call, row)
             mode = call.mode or self._mode(row, call)
             held = await self._hold(call, row, mode, resources)
-            admitted = await self._admit(call, row, mode, held)
-            async with admitted.begin():
+            admission = await self._admit(call, row, mode, held)
+            async with admission.begin():
                 id = uuid.uuid4().hex
-                record = self._executor.open(admitted, call.call_id or id)
-                record.run()
+                record = self._executor.record(admission, call.call_id or id)
+                record.mark_running()
                 try:
-                    if row.content_hash != admitted.tool.metadata.content_hash:
+                    if row.content_hash != admission.tool.metadata.content_hash:
                         raise _busy(row.name)
                     if mode == "direct":
                         result = await self._render(row, folder.path, call.input)
                         record.complete(result.content)
                         return result
-                    run = await self._start(id, call, row, folder, admitted, held, resources)
+                    run = await self._start(id, call, row, folder, admission, held, resources)
                 except BaseException as error:
                     record.fail(str(error) or "cancelled")
                     raise
@@ -175,7 +175,7 @@ class SkillRuns:
                 raise
             return None  # unreadable files cannot be the approved ones: without digests the approval never matches
 
-    async def _admit(self, call: SkillCall, row: Row, mode: Mode, held: HeldFiles | None) -> Admitted:
+    async def _admit(self, call: SkillCall, row: Row, mode: Mode, held: HeldFiles | None) -> Admission:
         files = held.described if held else list(call.files)
         try:
             return await self._executor.admit(
@@ -197,7 +197,7 @@ class SkillRuns:
         call: SkillCall,
         row: Row,
         folder: SkillFolder,
-        admitted: Admitted,
+        admission: Admission,
         held: HeldFiles | None,
         resources: ExitStack,
     ) -> Run:
@@ -211,7 +211,7 @@ class SkillRuns:
                 code="SANDBOX_UNAVAILABLE",
                 mode="sandbox",
             )
-        approved = row.content_hash if admitted.admission else None
+        approved = row.content_hash if admission.approval else None
         grants = functools.partial(self._grants.for_run, row, folder, approved=approved)
         await grants()  # fail now if a granted value is missing; computed again when the run leaves the queue
         layers, warnings = await self._layers.for_run(row, folder.path)
