@@ -8,6 +8,7 @@ from apexbridge.sandbox.diagnosis import diagnose
 pytestmark = pytest.mark.anyio
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["bubblewrap", "landlock"])
 async def test_a_working_backend_is_healthy_with_a_proof_for_each_guarantee(backend: BackendChoice) -> None:
     found = await diagnose(SandboxSettings(backend=backend))
@@ -17,6 +18,7 @@ async def test_a_working_backend_is_healthy_with_a_proof_for_each_guarantee(back
     assert {runtime.runtime for runtime in found.runtimes if runtime.works} == {"node", "python", "shell"}
 
 
+@pytest.mark.slow
 async def test_missing_guarantees_are_reported_with_a_remedy_for_each() -> None:
     found = await diagnose(SandboxSettings(backend="plain"))
     assert (found.ok, found.status, found.backend) == (False, "unavailable", "plain")

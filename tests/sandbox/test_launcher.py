@@ -97,6 +97,7 @@ async def test_a_launcher_that_dies_while_nothing_runs_is_replaced(kind: str, tm
             assert (await Bench(sandbox, tmp_path).run("print('again')")).stdout == "again\n"
 
 
+@pytest.mark.slow
 @kinds
 async def test_all_processes_end_when_the_server_dies(kind: str, tmp_path: Path) -> None:
     mark = marker()

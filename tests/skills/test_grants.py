@@ -94,6 +94,7 @@ async def test_only_granted_hosts_are_reachable(bridge: Bridge, listener: int) -
     assert (await probe(bridge, hosts=hosts))[f"127.0.0.1:{listener}"] == "refused"
 
 
+@pytest.mark.slow
 async def test_a_granted_remote_address_goes_through_the_proxy(bridge: Bridge) -> None:
     await install(bridge, ["net:192.0.2.7:80"])
     await bridge.skills.grant("wants", "net:192.0.2.7:80")

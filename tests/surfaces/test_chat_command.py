@@ -16,6 +16,8 @@ from tests.making import skill_zip
 from tests.surfaces.conftest import APEX, Apex, StartServer
 from tests.waiting import PATIENCE_SECONDS
 
+pytestmark = pytest.mark.slow
+
 TIMEOUT_SECONDS = 60
 
 

@@ -215,6 +215,7 @@ def test_deleting_a_run_is_in_the_audit_log(shared: SharedServer) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_owners_survive_a_restart_and_runs_of_a_revoked_key_are_for_admins(
     start_server: StartServer, data_dir: Path
 ) -> None:

@@ -12,6 +12,8 @@ from tests.making import skill_zip, zip_of
 from tests.surfaces.conftest import Server, StartServer
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 TIMEOUT_SECONDS = 120
 MARK = "quaggaword"
 QUESTION = f"write a haiku poem about the {MARK}"

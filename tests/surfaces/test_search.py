@@ -219,6 +219,7 @@ anyio.run(main)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.anyio
 @pytest.mark.requirement("E2")
 async def test_a_crash_right_after_an_edit_leaves_no_old_text_in_the_index(data_dir: Path, embedder: Embedder) -> None:
@@ -273,6 +274,7 @@ async def test_folders_copied_into_the_data_directory_are_found_by_meaning(data_
         assert (await bridge.retrieval.find_relevant_skills("do I get wet today"))[0].name == "umbrella"
 
 
+@pytest.mark.slow
 def test_a_server_answers_while_it_indexes(start_server: StartServer, data_dir: Path) -> None:
     for number in range(150):
         write_skill(data_dir / "skills", f"skill-{number}", description=f"Handles the topic number {number}")

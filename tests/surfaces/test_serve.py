@@ -20,6 +20,8 @@ from tests.making import skill_zip, walk, write_skill
 from tests.surfaces.conftest import APEX, Apex, Server, StartServer, environment
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = Path(__file__).parent.parent.parent / "examples/skills"
 
 

@@ -162,6 +162,7 @@ def test_invalid_input_is_refused_with_path_and_message(client: httpx.Client) ->
     assert response.json()["details"]["retryable"] is False
 
 
+@pytest.mark.slow
 def test_statistics_count_every_tool_and_survive_a_restart(start_server: StartServer) -> None:
     first = start_server()
     with httpx.Client(base_url=first.url, timeout=TIMEOUT_SECONDS, trust_env=False) as client:
