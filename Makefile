@@ -8,7 +8,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 DATA_DIR ?= data
 PORT ?= 8420
-TEST_PROCESSES ?= 2
+# For two cores: tests wait about a third of their time.
+TEST_PROCESSES ?= 3
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 # Cache bytecode, including pytest's rewritten tests, outside of the source tree.
@@ -40,11 +41,11 @@ imports: .venv/dev.stamp
 	$(BIN)/lint-imports
 
 tests: .venv/dev.stamp ## the ordinary tests, with coverage
-	$(PYTEST) -m "not slow" --cov --cov-report=term
+	$(PYTEST) -n $(TEST_PROCESSES) -m "not slow" --cov --cov-report=term
 
 torture: .venv/dev.stamp .venv/clients.stamp system-parts ## the slow tests: endurance, crashes, races, real clients, a browser
-	$(PYTEST) -m slow
-PYTEST := $(BIN)/pytest -n $(TEST_PROCESSES) --dist worksteal
+	$(PYTEST) -n 2 -m slow
+PYTEST := $(BIN)/pytest --dist worksteal
 
 bench: .venv/dev.stamp ## run the benchmarks and print their ratios
 	$(BIN)/python -m benchmarks

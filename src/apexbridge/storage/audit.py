@@ -312,7 +312,8 @@ class AuditLog:
 
     def _last_row(self) -> Head:
         assert self._connection is not None  # noqa: S101  # the file is in place
-        return Head(*self._connection.execute(_LAST).fetchone() or ())
+        last = Head(*self._connection.execute(_LAST).fetchone() or ())
+        return last if isinstance(last.seq, int) else Head(0, "")  # the table was replaced by one of another shape
 
     def _insert(self, rows: Sequence[Row]) -> None:
         connection = self._connection
