@@ -213,15 +213,19 @@ class SkillManager:
         profile: Profile | None,
         filename: str | None,
     ) -> tuple[BinaryIO, T]:
-        file, own_name = await in_thread(stack.enter_context, open_source(source))
-        package = await in_thread(
-            read,
-            file,
-            filename=filename or own_name,
-            profile=profile or default_profile_of(source, self._settings.default_profile),
-            require_entry_script=self._settings.require_entry_script,
-        )
-        return file, package
+        profile = profile or default_profile_of(source, self._settings.default_profile)
+
+        def read_in_thread() -> tuple[BinaryIO, T]:
+            file, own_name = stack.enter_context(open_source(source))
+            result = read(
+                file,
+                filename=filename or own_name,
+                profile=profile,
+                require_entry_script=self._settings.require_entry_script,
+            )
+            return file, result
+
+        return await in_thread(read_in_thread)
 
     async def uninstall_skill(self, name: str) -> Receipt:
         """Remove a skill with its grants and approvals. Its call history is kept."""

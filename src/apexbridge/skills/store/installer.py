@@ -11,7 +11,7 @@ from apexbridge._time import now_ms
 from apexbridge.errors import RequestError, SkillAlreadyExistsError, SkillNotFoundError
 from apexbridge.skills.models import InstallReceipt
 from apexbridge.skills.package.validation import Package, PluginManifest
-from apexbridge.skills.store.catalog import INSTALLED_ROOT, Catalog, derived_tags_of
+from apexbridge.skills.store.catalog import INSTALLED_ROOT, Catalog, Row, derived_tags_of
 from apexbridge.skills.store.indexer import IndexDocument, SkillIndex
 from apexbridge.skills.store.library import Library, StagedSkill
 from apexbridge.skills.store.locks import NameLocks
@@ -49,9 +49,9 @@ class Installer:
             SkillAlreadyExistsError: one of them is installed and `overwrite` is false.
         """
         names = [skill.metadata.name for skill in package.skills]
-        if not overwrite:
-            await self._refuse_existing(names, package.plugin)  # fail early; checked again under the lock
-        stage = await in_thread(self._library.new_stage)
+        if not overwrite:  # fail early; checked again under the lock
+            await self._refuse_existing(names, package.plugin, await self._catalog.named(names))
+        stage = self._library.stage_path()
         try:
             staged = await in_thread(self._stage, file, package, stage)
             documents = [
@@ -68,15 +68,16 @@ class Installer:
                 for one, vector in zip(staged, vectors, strict=True)
             }
             async with self._holding(names, package.plugin.name if package.plugin else None) as members:
+                known = await self._catalog.named(names)
                 if not overwrite:
-                    await self._refuse_existing(names, package.plugin)
+                    await self._refuse_existing(names, package.plugin, known)
                 superseded = [name for name in members if name not in names]
-                elsewhere = await self._elsewhere(names)
+                # Manually added folders of the installed root that hold one of these skills under another folder name.
+                elsewhere = [row.folder for row in known if row.root == INSTALLED_ROOT and row.folder != row.name]
                 replaced = bool(elsewhere) or any(self._exists(name) for name in names)
                 await self._catalog.prove_writable()
                 async with self._commits.hold(*names, *superseded):
-                    await in_thread(self._commit, stage, staged, package.plugin, superseded)
-                    await in_thread(self._clear, elsewhere)
+                    await in_thread(self._commit, stage, staged, package.plugin, superseded, elsewhere)
                     await self._settle([*names, *superseded, *elsewhere], prepared)
         finally:
             await in_thread(self._library.discard_stage, stage)
@@ -104,7 +105,7 @@ class Installer:
 
     async def uninstall_plugin(self, name: str) -> None:
         """Remove all skills of a plugin, or none. Raises RequestError: PLUGIN_NOT_FOUND."""
-        stage = await in_thread(self._library.new_stage)
+        stage = await in_thread(self._library.make_stage, self._library.stage_path())
         try:
             async with self._holding([], name) as members:
                 plugin = await in_thread(self._library.plugins.named, name)
@@ -143,7 +144,7 @@ class Installer:
         """Whether the folder exists; a dangling link counts."""
         return os.path.lexists(self._path(name))
 
-    async def _refuse_existing(self, names: Sequence[str], plugin: PluginManifest | None) -> None:
+    async def _refuse_existing(self, names: Sequence[str], plugin: PluginManifest | None, known: Sequence[Row]) -> None:
         """Fail if a name is taken: by its folder, or by a manually added folder of another name with that skill.
 
         Raises:
@@ -151,42 +152,41 @@ class Installer:
         """
         if plugin is not None and await self._members(plugin.name):
             raise SkillAlreadyExistsError(plugin.name, kind="Plugin")
-        known = {row.name for row in await self._catalog.named(names) if row.root == INSTALLED_ROOT}
+        taken = {row.name for row in known if row.root == INSTALLED_ROOT}
         for name in names:
-            if name in known or self._exists(name):
+            if name in taken or self._exists(name):
                 raise SkillAlreadyExistsError(name)
 
     def _stage(self, file: BinaryIO, package: Package, stage: Path) -> list[StagedSkill]:
+        self._library.make_stage(stage)
         return [self._library.stage_skill(file, skill, stage) for skill in package.skills]
 
-    async def _elsewhere(self, names: Sequence[str]) -> list[str]:
-        """Manually added folders of the installed root that hold one of these skills under another folder name."""
-        rows = await self._catalog.named(names)
-        return [row.folder for row in rows if row.root == INSTALLED_ROOT and row.folder != row.name]
-
-    def _clear(self, folders: Sequence[str]) -> None:
-        for folder in folders:
-            if self._exists(folder):
-                self._library.discard(self._library.remove(self._path(folder), self._library.skills))
-
     def _commit(
-        self, stage: Path, staged: list[StagedSkill], plugin: PluginManifest | None, superseded: list[str]
+        self,
+        stage: Path,
+        staged: list[StagedSkill],
+        plugin: PluginManifest | None,
+        superseded: list[str],
+        elsewhere: list[str],
     ) -> None:
         names = [skill.name for skill in staged]
         if plugin is None:
             # Before the folder changes: a crash in between loses only the link to the old plugin, never the skill.
             self._library.plugins.drop(names)
             self._library.put(staged[0], self._path(staged[0].name))
-            return
-        record = PluginRecord(
-            name=plugin.name,
-            version=plugin.version,
-            description=plugin.description,
-            installed_at=now_ms(),
-            skills=tuple(sorted(names)),
-        )
-        self._library.plugins.drop(names, except_plugin=plugin.name)
-        self._library.put_plugin(stage, staged, record, superseded=superseded)
+        else:
+            record = PluginRecord(
+                name=plugin.name,
+                version=plugin.version,
+                description=plugin.description,
+                installed_at=now_ms(),
+                skills=tuple(sorted(names)),
+            )
+            self._library.plugins.drop(names, except_plugin=plugin.name)
+            self._library.put_plugin(stage, staged, record, superseded=superseded)
+        for folder in elsewhere:
+            if self._exists(folder):
+                self._library.discard(self._library.remove(self._path(folder), self._library.skills))
 
     def _remove(self, name: str, folder: Path) -> Path:
         installed = folder.parent == self._library.skills

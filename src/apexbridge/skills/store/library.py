@@ -74,9 +74,12 @@ class Library:
                 remove_tree(str(leftover))
 
     # ------------------------------------------------------------------------------------------------- staging
-    def new_stage(self) -> Path:
-        """Create an empty folder for one installation."""
-        return _make_folder(self.staging / uuid.uuid4().hex)
+    def stage_path(self) -> Path:
+        """A path for the folder of one installation, which `make_stage` creates."""
+        return self.staging / uuid.uuid4().hex
+
+    def make_stage(self, stage: Path) -> Path:
+        return _make_folder(stage)
 
     def stage_skill(self, file: BinaryIO, package: PackagedSkill, stage: Path) -> StagedSkill:
         """Extract one skill of an archive into a stage; hash and sync every file."""

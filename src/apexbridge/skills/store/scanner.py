@@ -265,19 +265,19 @@ class Scanner:
 
     async def _settle(self, folders: Sequence[FoundFolder], prepared: Mapping[str, Prepared]) -> ScanReport:
         known = await self._catalog.at([found.key for found in folders])
-        plugins = await in_thread(self._plugins_by_skill)
 
         def examine_all() -> dict[FolderKey, Row]:
-            examined = {
-                found.key: self._examine(found, known.get(found.key), prepared.get(found.folder)) for found in folders
+            plugins = {skill: plugin.name for plugin in self._library.plugins.all() for skill in plugin.skills}
+            examined = [
+                (found, self._examine(found, known.get(found.key), prepared.get(found.folder))) for found in folders
+            ]
+            return {
+                found.key: replace(row, plugin=plugins.get(row.name) if found.root.is_installed else None)
+                for found, row in examined
+                if row is not None
             }
-            return {key: row for key, row in examined.items() if row is not None}
 
         seen = await in_thread(examine_all)
-        seen = {
-            key: replace(row, plugin=plugins.get(row.name) if self.folder_of(key).root.is_installed else None)
-            for key, row in seen.items()
-        }
         names = {row.name for row in (*known.values(), *seen.values())}
         before = await self._catalog.named(names)
         served = {row.name: row for row in before if row.state == "live"}
@@ -329,9 +329,6 @@ class Scanner:
                 result.append(replace(winner, state="live", reason=None))
                 result += [replace(row, state="shadowed", reason=reason) for row in losers]
         return result
-
-    def _plugins_by_skill(self) -> dict[str, str]:
-        return {skill: plugin.name for plugin in self._library.plugins.all() for skill in plugin.skills}
 
 
 def _why(error: Exception) -> str:
