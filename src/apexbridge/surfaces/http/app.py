@@ -42,13 +42,13 @@ def create_app(bridge: Bridge, access: Access | None = None) -> FastAPI:
         telemetry={"tracing": False, "metrics": False, "logs": False},  # otherwise looked up for every request
     )
     app.state.bridge = bridge
-    # Chat comes first, so that its requests are not matched against all other routes. All applications of a process
-    # share these: `app.include_router` would build them again for each one.
-    app.router.routes[:0] = endpoint.routes(bridge)
+    app.router.routes.extend(endpoint.routes(bridge))
+    # All applications of a process share these: `app.include_router` would build them again for each one.
     app.router.routes.extend(_ROUTES.routes)
     complete_document(app, access)
     add_error_handlers(app)
     trail = AuditTrail(bridge.audit, bridge.content_hash)
+    app.add_middleware(endpoint.ChatDispatch, bridge=bridge)
     app.add_middleware(BodyLimit)
     app.add_middleware(AccessGuard, access=access, keys=bridge.keys, rates=RateLimit(settings.rate_limit), trail=trail)
     app.add_middleware(

@@ -66,15 +66,23 @@ class CompletionStream:
     def __init__(self, request: ChatRequest) -> None:
         self._request = request
         self._head: Json = {}
+        self._before = self._after = b""
+        """A chunk of text without its delta. Only the delta differs, and most of a stream is text."""
 
     def render(self, event: Event) -> bytes:
         if isinstance(event, PassedThrough):
             return b"".join(_sse(chunk if "choices" in chunk else {**chunk, "choices": []}) for chunk in event.chunks)
         if isinstance(event, ChatStarted):
             self._head = _head("chat.completion.chunk", event.model)
+            self._before, _, self._after = self._chunk({}).rpartition(b"{}")
             return self._chunk({"role": "assistant", "content": ""})
         if isinstance(event, TextDelta):
-            return b"".join(self._chunk(delta.fields, choice_fields=delta.beside) for delta in event.deltas)
+            return b"".join(
+                self._chunk(delta.fields, choice_fields=delta.beside)
+                if delta.beside
+                else self._before + _dumped(delta.fields) + self._after
+                for delta in event.deltas
+            )
         if isinstance(event, ToolActivity):
             if not self._request.options.activity:
                 return b""

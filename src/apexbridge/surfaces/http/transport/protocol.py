@@ -53,7 +53,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._on_disconnect: set[Callable[[], None]] = set()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        self._meter = _Meter(transport)
+        self._meter = _Meter(transport, self.loop)
         super().connection_made(cast(asyncio.Transport, self._meter))
         self._set_deadline(HEAD_SECONDS)
         self._schedule_check(min(HEAD_SECONDS, WRITE_SECONDS))
@@ -189,18 +189,39 @@ class LimitedProtocol(HttpToolsProtocol):
 
 
 class _Meter:
-    """A transport that counts written bytes: the size of the buffer alone does not show progress."""
+    """A transport that counts written bytes: the size of the buffer alone does not show progress.
 
-    __slots__ = ("_transport", "_write", "written")
+    It also sends the head of a response together with the start of its body, if that follows in the same step of the
+    event loop. This saves a system call for most responses.
+    """
 
-    def __init__(self, transport: asyncio.Transport) -> None:
+    __slots__ = ("_head", "_loop", "_transport", "_write", "written")
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport = transport
         self._write = transport.write
+        self._loop = loop
+        self._head = b""
         self.written = 0
 
     def write(self, data: bytes) -> None:
         self.written += len(data)
+        if self._head:
+            data, self._head = self._head + data, b""
+        elif data.startswith(b"HTTP/1."):
+            self._head = data
+            self._loop.call_soon(self._send_head)
+            return
         self._write(data)
+
+    def close(self) -> None:
+        self._send_head()
+        self._transport.close()
+
+    def _send_head(self) -> None:
+        if self._head and not self._transport.is_closing():
+            self._write(self._head)
+        self._head = b""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
