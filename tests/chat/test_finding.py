@@ -174,5 +174,5 @@ def test_a_failed_run_does_not_affect_the_search(server: Live, upstream: Upstrea
         Step(text="It did not work."),
     )
     server.ask(model, words)
-    server.do(server.bridge.chat._deps.lessons.close())
+    server.do(server.bridge.chat._deps.feedback.close())
     assert found_by_past_use(server, words) == []

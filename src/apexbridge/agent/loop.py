@@ -50,8 +50,8 @@ class ChatDependencies:
     approver: Approver
     own_tools: ServerTools
     modes: ModeMemory
-    hidden: SuspendedTurns
-    lessons: UsageFeedback
+    suspended: SuspendedTurns
+    feedback: UsageFeedback
 
 
 def run_chat(
@@ -94,6 +94,12 @@ async def _pass_through(
 
 
 class _Loop:
+    """One chat request: ask the model, run its calls, repeat.
+
+    It ends with an answer, or with calls and approval questions for the client, which suspend it. After a limit or a
+    loop (`cause`), the model is asked once more, without tools (`is_last`).
+    """
+
     def __init__(self, deps: ChatDependencies, model: Model, request: ChatRequest, upstream: Upstream) -> None:
         self._deps = deps
         self._request = request
@@ -112,7 +118,7 @@ class _Loop:
         self._usage: Json | None = None
         self._outcomes: list[Outcome] = []
         self._is_shortened = False
-        restored, self._answered = deps.hidden.restored(request.caller, request.messages)
+        restored, self._answered = deps.suspended.restored(request.caller, request.messages)
         self._restored_count = len(restored)
         self._messages = self._beginning(restored)
         self._own_from = len(self._messages)
@@ -148,7 +154,7 @@ class _Loop:
                         while approved:  # these ran before the response had started
                             yield _activity(approved.pop(0))
             except UpstreamError as error:
-                if turn.has_text or not self._is_shortened_for(error):
+                if turn.has_text or not self._shorten_after(error):
                     raise
                 cause = cause or "length"
                 continue
@@ -158,32 +164,32 @@ class _Loop:
                 is_last = True  # ask once more for the final answer, now with response_format
                 continue
             if not calls:
-                self._deps.lessons.learn(self._request, self._outcomes)
+                self._deps.feedback.learn(self._request, self._outcomes)
                 yield self._end(turn, cause or ("length" if turn.finish_reason == "length" else "answered"))
                 return
-            theirs = [call for call in calls if self._offer.is_client(call["function"]["name"])]
-            ours = [call for call in calls if not self._offer.is_client(call["function"]["name"])]
-            outcomes = await self._act(ours)
+            client_calls = [call for call in calls if self._offer.is_client(call["function"]["name"])]
+            server_calls = [call for call in calls if not self._offer.is_client(call["function"]["name"])]
+            outcomes = await self._act(server_calls)
             for outcome in outcomes:
                 yield _activity(outcome)
             questions = self._questions(outcomes)
             results = [outcome.message for outcome in outcomes if outcome.call["id"] not in questions]
-            theirs += [asked for asked, _ in questions.values()]
-            if theirs:
-                self._hide(turn, calls, results, theirs, [question for _, question in questions.values()])
-                yield self._end(turn, "approval" if questions else "client_tools", calls=theirs)
+            shown = [*client_calls, *(asked for asked, _ in questions.values())]
+            if shown:
+                self._suspend(turn, calls, results, shown, [question for _, question in questions.values()])
+                yield self._end(turn, "approval" if questions else "client_tools", calls=shown)
                 return
             if any(outcome.is_loop for outcome in outcomes):
                 cause = "loop"
-            elif self._is_repeated(ours):
+            elif self._note_turn(server_calls):
                 cause = "loop"
                 results[-1] = {**results[-1], "content": results[-1]["content"] + SAME_CALLS}
             self._messages += [turn.message(calls), *results]
             if self._model.choice not in (None, "auto"):
                 self._model.choice = "auto"  # the required call has been made
 
-    def _is_repeated(self, calls: list[Json]) -> bool:
-        """Whether this turn repeats the calls of the last turns. Repeated single calls are detected by the executor."""
+    def _note_turn(self, calls: list[Json]) -> bool:
+        """Note the calls of a turn; returns whether the last turns made the same. The executor detects single calls."""
         made = [(call["function"]["name"], call["function"]["arguments"]) for call in calls]
         self._same_turns = self._same_turns + 1 if made == self._last_calls else 1
         self._last_calls = made
@@ -216,16 +222,16 @@ class _Loop:
             asked.results[asked.question.asked_as] = outcome.message
         return list(self._outcomes)
 
-    def _hide(
+    def _suspend(
         self, turn: Turn, calls: list[Json], results: list[Json], shown: list[Json], questions: list[Question]
     ) -> None:
         """Store the part of a turn that the client does not see, until it sends its tool results."""
-        hidden, caller = self._deps.hidden, self._request.caller
+        suspended, caller = self._deps.suspended, self._request.caller
         before = self._messages[self._own_from :]
         if results or questions or before:
-            hidden.keep(caller, turn.message(calls), results, shown, questions, before)
+            suspended.keep(caller, turn.message(calls), results, shown, questions, before)
         else:
-            hidden.forget(caller, shown)
+            suspended.forget(caller, shown)
 
     # ---------------------------------------------------------------------------------------------------- steps
     async def _act(self, calls: list[Json]) -> list[Outcome]:
@@ -241,7 +247,7 @@ class _Loop:
         self._outcomes += outcomes
         return outcomes
 
-    def _is_shortened_for(self, error: UpstreamError) -> bool:
+    def _shorten_after(self, error: UpstreamError) -> bool:
         """Truncate long tool results once if the upstream says that the conversation is too long."""
         if self._is_shortened or not is_too_long(error):
             return False

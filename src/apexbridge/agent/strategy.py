@@ -67,13 +67,13 @@ class ReActStrategy:
             approver=approver,
             own_tools=ServerTools(registry),
             modes=ModeMemory(),
-            hidden=SuspendedTurns(),
-            lessons=UsageFeedback(teach),
+            suspended=SuspendedTurns(),
+            feedback=UsageFeedback(teach),
         )
 
     async def close(self) -> None:
         """Finish recording usage and close the connections to upstreams."""
-        await self._deps.lessons.close()
+        await self._deps.feedback.close()
         await self._client.close()
 
     async def run(self, request: ChatRequest) -> AsyncGenerator[Event, None]:

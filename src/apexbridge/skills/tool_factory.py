@@ -108,7 +108,7 @@ class SkillToolFactory:
                 tags=metadata.tags,
                 content_hash=source.content_hash,
             ),
-            admits_calls=True,
+            admits_itself=True,
         )
 
 

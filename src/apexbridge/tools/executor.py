@@ -1,7 +1,7 @@
 """Runs a call of a tool: find, allow, validate, approve, run, truncate, record.
 
 Calls of skills are approved and recorded by `SkillRuns`, which uses `admit` and `record` of this module, because a run
-outlives its tool call and can be started without one. `Tool.admits_calls` marks these tools.
+outlives its tool call and can be started without one. `Tool.admits_itself` marks these tools.
 """
 
 import asyncio
@@ -81,7 +81,7 @@ class ToolExecutor:
                 skillName=allowance.skill,
             )
         tool = self._registry.callable(id)
-        if tool.admits_calls:
+        if tool.admits_itself:
             value, record = _read(tool, input), None
         else:
             admission = await self.admit(id, input, conversation=conversation, approval=context.approval)

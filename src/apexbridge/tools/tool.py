@@ -129,8 +129,8 @@ class Tool:
     parameters: Parameters
     execute: Execute
     metadata: ToolMetadata = field(default_factory=ToolMetadata)
-    admits_calls: bool = False
-    """Whether `execute` asks for approval and records the call. Skills do, because a run outlives its tool call."""
+    admits_itself: bool = False
+    """Whether this tool asks for approval and records its calls. Skills do, because a run outlives its tool call."""
 
     @overload
     @classmethod

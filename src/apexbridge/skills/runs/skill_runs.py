@@ -104,7 +104,8 @@ class SkillRuns:
                 replaced during the call.
             ServerError: QUEUE_FULL, STORAGE_FULL, SANDBOX_UNAVAILABLE.
         """
-        with ExitStack() as resources:  # the run closes them once it has started
+        # `RunTracker.start` takes these over and closes them when the run ends. On any earlier exit they close here.
+        with ExitStack() as resources:
             resources.enter_context(await self._store.gate.enter())  # the roots cannot change until the run ends
             row, folder = await self._find(call.skill)
             call = _normalized(call, row)
@@ -116,7 +117,7 @@ class SkillRuns:
                 record = self._executor.record(admission, call.call_id or id)
                 record.mark_running()
                 try:
-                    if row.content_hash != admission.tool.metadata.content_hash:
+                    if row.content_hash != admission.tool.metadata.content_hash:  # replaced since it was found
                         raise _busy(row.name)
                     if mode == "direct":
                         result = await self._render(row, folder.path, call.input)

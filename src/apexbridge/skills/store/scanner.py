@@ -256,61 +256,71 @@ class Scanner:
         """Settle one batch at a time: folders of different names may contain the same skill."""
         async with self._settling:
             with storage_faults():
-                return await self._settle(folders, prepared)
+                return await self._reconcile(folders, prepared)
 
     async def retry(self) -> None:
         """Settle folders again whose last attempt failed."""
         if self._unsettled:
             await self._settle_in_batches(list(self._unsettled.values()), await self._catalog.states(), None)
 
-    async def _settle(self, folders: Sequence[FoundFolder], prepared: Mapping[str, Prepared]) -> ScanReport:
-        known = await self._catalog.at([found.key for found in folders])
+    async def _reconcile(self, folders: Sequence[FoundFolder], prepared: Mapping[str, Prepared]) -> ScanReport:
+        """Read the folders, choose for each affected name the folder that provides it, and record the changes.
 
-        def examine_all() -> dict[FolderKey, Row]:
-            plugins = {skill: plugin.name for plugin in self._library.plugins.all() for skill in plugin.skills}
-            examined = [
-                (found, self._examine(found, known.get(found.key), prepared.get(found.folder))) for found in folders
-            ]
-            return {
-                found.key: replace(row, plugin=plugins.get(row.name) if found.root.is_installed else None)
-                for found, row in examined
-                if row is not None
-            }
+        The index comes first, then the catalog, then the tools: a crash in between leaves a row that no longer matches
+        its folder, so the next start repeats the work.
+        """
+        rows_before = await self._catalog.at([found.key for found in folders])
+        rows_on_disk = await in_thread(self._examine_all, folders, rows_before, prepared)
+        names = {row.name for row in (*rows_before.values(), *rows_on_disk.values())}
+        rows_of_names = await self._catalog.named(names)
+        live_before = {row.name: row for row in rows_of_names if row.state == "live"}
+        elsewhere = [row for row in rows_of_names if row.key not in rows_before and row.key not in rows_on_disk]
+        rows = self._ranked([*rows_on_disk.values(), *elsewhere], names)
+        live = {row.name: row for row in rows if row.state == "live"}
+        removed = [name for name in live_before if name not in live]
 
-        seen = await in_thread(examine_all)
-        names = {row.name for row in (*known.values(), *seen.values())}
-        before = await self._catalog.named(names)
-        served = {row.name: row for row in before if row.state == "live"}
-        untouched = [row for row in before if row.key not in known and row.key not in seen]
-        rows = self._ranked([*seen.values(), *untouched], names)
-        winners = {row.name: row for row in rows if row.state == "live"}
-
-        # If another folder provides the name now, the index has the old folder's vector, even if the marker matches.
-        lost = await self.indexer.missing({name: row.content_hash for name, row in winners.items()})
-        stale = [
+        not_indexed = await self.indexer.missing({name: row.content_hash for name, row in live.items()})
+        to_index = [
             row
-            for row in winners.values()
+            for row in live.values()
             if row.embedder != self.indexer.signature
-            or row.name in lost
-            or (row.name in served and served[row.name].key != row.key)
+            or row.name in not_indexed
+            # Another folder provides the name now: the index has the old folder's vector, even if the marker matches.
+            or (row.name in live_before and live_before[row.name].key != row.key)
             or row.name in prepared
         ]
-        gone = [name for name in served if name not in winners]
-        await self.indexer.forget(gone)
-        fresh = await self.indexer.put(stale, {name: one.vector for name, one in prepared.items()})
-        rows = [fresh.get(row.key, row) for row in rows]
-        before_by_key = {row.key: row for row in before} | known
-        changed = [row for row in rows if before_by_key.get(row.key) != row]
-        await self._catalog.save(changed, forget=[key for key in known if key not in seen])
-        if any(row.embedder is None for row in fresh.values()):
+        await self.indexer.forget(removed)
+        indexed = await self.indexer.put(to_index, {name: one.vector for name, one in prepared.items()})
+        rows = [indexed.get(row.key, row) for row in rows]
+
+        stored = {row.key: row for row in rows_of_names} | rows_before  # a folder's skill can change its name
+        changed = [row for row in rows if stored.get(row.key) != row]
+        await self._catalog.save(changed, forget=[key for key in rows_before if key not in rows_on_disk])
+        if any(row.embedder is None for row in indexed.values()):
             self.indexer.mark_pending()  # after the save: the indexer reads the catalog
-        for name in gone:
+        for name in removed:
             self._listener.skill_removed(name)
         for row in changed:
             if row.state == "live":
                 self._listener.skill_changed(row)
-        done = [row for row in fresh.values() if row.embedder]
-        return ScanReport(indexed=len(done), skipped=len(seen) - len(done), removed=len(gone))
+        embedded = sum(row.embedder is not None for row in indexed.values())
+        return ScanReport(indexed=embedded, skipped=len(rows_on_disk) - embedded, removed=len(removed))
+
+    def _examine_all(
+        self,
+        folders: Sequence[FoundFolder],
+        rows_before: Mapping[FolderKey, Row],
+        prepared: Mapping[str, Prepared],
+    ) -> dict[FolderKey, Row]:
+        """The rows of these folders as they are on disk. Folders that do not exist are omitted."""
+        plugins = {skill: plugin.name for plugin in self._library.plugins.all() for skill in plugin.skills}
+        rows = {}
+        for found in folders:
+            # In the installed root, where skills are prepared, a folder has the name of its skill.
+            row = self._examine(found, rows_before.get(found.key), prepared.get(found.folder))
+            if row is not None:
+                rows[found.key] = replace(row, plugin=plugins.get(row.name) if found.root.is_installed else None)
+        return rows
 
     def _ranked(self, rows: Sequence[Row], names: Iterable[str]) -> list[Row]:
         """Select one live row per name: the last root wins; within a root, the folder with the skill's name."""

@@ -226,4 +226,4 @@ def run_skill(skills: Skills) -> Tool:
         execute=skills.run,
         metadata=ToolMetadata(category="builtin", tags=("skills",)),
     )
-    return replace(tool, admits_calls=True)
+    return replace(tool, admits_itself=True)
