@@ -3,6 +3,7 @@
 import asyncio
 import contextvars
 import functools
+import os
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -13,7 +14,16 @@ import anyio
 MAX_THREADS = 40
 P = ParamSpec("P")
 T = TypeVar("T")
-_threads = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="apexbridge")
+_threads: ThreadPoolExecutor
+
+
+def _start_pool() -> None:
+    global _threads
+    _threads = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="apexbridge")
+
+
+_start_pool()
+os.register_at_fork(after_in_child=_start_pool)  # a forked child has none of the threads, and the pool would not notice
 
 
 async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
