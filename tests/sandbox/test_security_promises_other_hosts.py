@@ -26,7 +26,7 @@ from tests.sandbox.conftest import KINDS
 from tests.sandbox.hostile_scripts import bait
 from tests.sandbox.other_hosts import CHANGES_ITS_INPUT, GUARANTEES_OF_PLAIN, IN_MEMORY, USER, report_of
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 IS_ROOT = os.getuid() == 0
 ROOT = Path(__file__).parents[2]
 

@@ -14,6 +14,8 @@ import uvicorn
 from apexbridge.surfaces.http.transport import protocol
 from apexbridge.surfaces.http.transport.protocol import MAX_HEADERS, LimitedProtocol
 
+pytestmark = pytest.mark.slow
+
 TIMEOUT_SECONDS = 60
 HEAD = b"POST /x HTTP/1.1\r\nHost: localhost\r\n"
 

@@ -13,6 +13,8 @@ from tests.making import skill_zip, write_skill
 from tests.surfaces.conftest import Apex, Server, StartServer
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 TIMEOUT_SECONDS = 60
 ECHO = "import os\nprint(os.environ['INPUT_JSON'])\n"
 SLEEP = "import time\nprint('begun', flush=True)\ntime.sleep(60)\n"
@@ -184,7 +186,6 @@ def test_input_files_are_uploaded_and_output_files_downloaded(client: httpx.Clie
     assert client.get(f"/api/executions/{result['id']}/files/ä b.txt").status_code == 404
 
 
-@pytest.mark.slow
 def test_megabytes_of_output_arrive_complete(client: httpx.Client) -> None:
     install(client, "floods", "import sys\nsys.stdout.write('ü' * (5 << 20))\n")
     result = execute(client, "floods").json()
@@ -219,7 +220,6 @@ def test_an_operator_manages_grants_secrets_and_dependencies(client: httpx.Clien
     assert client.delete("/api/secrets/TOKEN").status_code == 404
 
 
-@pytest.mark.slow
 def test_no_process_of_a_run_is_left_after_a_signal(client: httpx.Client, server: Server, tmp_path: Path) -> None:
     install(client, "waits", "import sys, time\nprint('begun', flush=True)\ntime.sleep(60)\n")
     identity = execute(client, "waits", wait=False, args=[str(tmp_path)]).json()["id"]
@@ -269,7 +269,6 @@ def test_a_skill_is_run_from_the_command_line(apex: Apex, tmp_path: Path) -> Non
     assert apex("skills", "run", "echo", "--mode", "direct").code == 0
 
 
-@pytest.mark.slow
 def test_output_of_a_run_on_the_server_appears_on_the_terminal(
     start_server: StartServer, apex: Apex, tmp_path: Path
 ) -> None:
@@ -304,7 +303,6 @@ def test_grants_secrets_and_dependencies_are_managed_on_the_command_line(
     assert apex("skills", "grant", "wants", "net:x:1").code == 1
 
 
-@pytest.mark.slow
 def test_the_doctor_checks_every_guarantee(apex: Apex) -> None:
     completed = apex("doctor", "--json")
     assert completed.code == 0, completed.out
@@ -319,7 +317,6 @@ def test_the_doctor_checks_every_guarantee(apex: Apex) -> None:
     assert "mount namespace" in text_output.out
 
 
-@pytest.mark.slow
 def test_the_doctor_reports_missing_guarantees_and_exits_with_1(apex: Apex, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("APEX_SANDBOX_BACKEND", "plain")
     completed = apex("doctor")

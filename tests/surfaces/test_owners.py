@@ -14,6 +14,8 @@ from tests.making import skill_zip
 from tests.surfaces.conftest import Server, StartServer, servers
 from tests.surfaces.keyed_server import TIMEOUT_SECONDS, ZIP, error_of
 
+pytestmark = pytest.mark.slow
+
 SCOPES = ["chat", "read", "run"]
 UNKNOWN_ID = "0" * 32
 SAYS = """
@@ -215,7 +217,6 @@ def test_deleting_a_run_is_in_the_audit_log(shared: SharedServer) -> None:
     ]
 
 
-@pytest.mark.slow
 def test_owners_survive_a_restart_and_runs_of_a_revoked_key_are_for_admins(
     start_server: StartServer, data_dir: Path
 ) -> None:

@@ -16,6 +16,8 @@ from tests.making import skill_zip
 from tests.surfaces.conftest import Apex, Server, StartServer, servers
 from tests.surfaces.keyed_server import TIMEOUT_SECONDS, ZIP, KeyedServer, error_of, start_keyed_server
 
+pytestmark = pytest.mark.slow
+
 RATE_LIMIT = 60
 DEEP = b'{"input": ' + b"[" * 64 + b"]" * 64 + b"}"
 
