@@ -1,13 +1,16 @@
 """A bridge served over HTTP on a loopback socket, in a thread of the test process."""
 
 import asyncio
+import contextlib
 import json
+import socket
 import threading
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import httpx
 import uvicorn
@@ -206,3 +209,14 @@ def _tables(upstream: Upstream) -> tuple[UpstreamSettings, ...]:
         )
         for mode in modes
     )
+
+
+@contextlib.contextmanager
+def request_until_disconnect(server: Live, model: str, **fields: object) -> Iterator[None]:
+    """Send a request whose client disconnects at the end of the block."""
+    address = urlsplit(server.url)
+    body = json.dumps(request_of(model, **fields)).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: {address.netloc}\r\ncontent-type: application/json\r\n"
+    with socket.create_connection((address.hostname or "", address.port or 0), TIMEOUT_SECONDS) as connection:
+        connection.sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
+        yield

@@ -1,16 +1,13 @@
 """When a client disconnects, the request to the upstream and the running skill are cancelled."""
 
 import contextlib
-import json
-import socket
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 
 from apexbridge.retrieval.embedders.embedder import Embedder
-from tests.chat.live import TIMEOUT_SECONDS, Live, live, request_of
+from tests.chat.live import Live, live, request_until_disconnect
 from tests.chat.upstream import Step, Upstream, call
 from tests.waiting import wait_until
 
@@ -28,17 +25,6 @@ def server(upstream: Upstream, embedder: Embedder, tmp_path_factory: pytest.Temp
     with live(tmp_path_factory.mktemp("served") / "data", upstream, embedder) as opened:
         opened.install(NAME, {"scripts/execute.py": SLEEP})
         yield opened
-
-
-@contextlib.contextmanager
-def request_until_disconnect(server: Live, model: str, **fields: object) -> Iterator[None]:
-    """Send a request whose client disconnects at the end of the block."""
-    address = urlsplit(server.url)
-    body = json.dumps(request_of(model, **fields)).encode()
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: {address.netloc}\r\ncontent-type: application/json\r\n"
-    with socket.create_connection((address.hostname or "", address.port or 0), TIMEOUT_SECONDS) as connection:
-        connection.sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
-        yield
 
 
 def sleepers() -> list[str]:

@@ -1,15 +1,13 @@
 """Records of chat requests to a real server over HTTP, with a scripted model."""
 
-import contextlib
 import json
 import logging
 import os
-import socket
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -19,7 +17,7 @@ from apexbridge.agent.records.content import log_safe
 from apexbridge.retrieval.embedders.embedder import Embedder
 from apexbridge.storage.audit import AUDIT_FILE, exported
 from apexbridge.tools.tool import Tool, ToolContext, ToolResult
-from tests.chat.live import TIMEOUT_SECONDS, UPSTREAM_KEY_VARIABLE, Json, Live, live, request_of
+from tests.chat.live import UPSTREAM_KEY_VARIABLE, Json, Live, live, request_of, request_until_disconnect
 from tests.chat.upstream import KEY, Step, Upstream, call, refusal, upstreams
 from tests.surfaces.conftest import Apex
 from tests.surfaces.keyed_server import error_of
@@ -91,17 +89,6 @@ def record(server: Live, model: str) -> Json:
 def wait_for(server: Live, model: str) -> Json:
     wait_until(lambda: records(server, model=model))
     return record(server, model)
-
-
-@contextlib.contextmanager
-def request_until_disconnect(server: Live, model: str, **fields: object) -> Iterator[None]:
-    """Send a request whose client disconnects at the end of the block."""
-    address = urlsplit(server.url)
-    body = json.dumps(request_of(model, **fields)).encode()
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: {address.netloc}\r\ncontent-type: application/json\r\n"
-    with socket.create_connection((address.hostname or "", address.port or 0), TIMEOUT_SECONDS) as connection:
-        connection.sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
-        yield
 
 
 # ----------------------------------------------------------------------------------------------------------- records
@@ -441,11 +428,11 @@ def test_the_command_line_shows_recorded_texts_of_a_server(apex: Apex, full: Liv
     assert "a question" in shown
     assert "Found." in shown
     assert "nowhere" in shown
-    listed = apex("chats", "list", "--url", full.url, "--limit", "1")
-    assert "1 of " in listed.err
     failing = upstream.play(refusal(400, "No."))
     full.post(failing, [{"role": "user", "content": [{"type": "text", "text": "in parts"}]}])
     completed = apex("chats", "show", record(full, failing)["id"], "--url", full.url)
     assert "in parts" in completed.out
     assert "No." in completed.out
     assert "No step was taken" in completed.err
+    listed = apex("chats", "list", "--url", full.url, "--limit", "1")
+    assert "1 of " in listed.err
