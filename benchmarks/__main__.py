@@ -11,12 +11,15 @@ from benchmarks import (
     attack,
     calculate,
     chat,
+    commands,
     corpus,
     file_read,
     freezing,
     help,
     install,
     listing,
+    real_work,
+    run_code,
     sandbox,
     search,
     start,
@@ -26,21 +29,28 @@ TIMED = {
     "attack": attack,
     "calculate": calculate,
     "chat": chat,
+    "commands": commands,
     "file_read": file_read,
     "freezing": freezing,
     "help": help,
     "install": install,
     "listing": listing,
+    "run_code": run_code,
     "sandbox": sandbox,
     "search": search,
     "start": start,
 }
 
 
+NEEDS_NETWORK = {"real_work": real_work}
+"""Only run by name."""
+
+
 def main() -> None:
     """Run the named benchmarks, or all timed ones."""
+    known = {**TIMED, **NEEDS_NETWORK}
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(TIMED)}, or: corpus PATH")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(known)}, or: corpus PATH")
     parser.add_argument("--short", action="store_true", help="fewer rounds of chat")
     options = parser.parse_args()
     names = options.names
@@ -49,11 +59,11 @@ def main() -> None:
             parser.error("corpus needs the path of a folder or a .jsonl.gz")
         corpus.run(Path(names[1]))
         return
-    if unknown := [name for name in names if name not in TIMED]:
+    if unknown := [name for name in names if name not in known]:
         parser.error(f"unknown benchmark: {', '.join(unknown)}")
     missed = 0
     for name in names or TIMED:
-        work = partial(chat.run, short=options.short) if name == "chat" else TIMED[name].run
+        work = partial(chat.run, short=options.short) if name == "chat" else known[name].run
         for comparison in anyio.run(work):
             print(comparison, flush=True)
             missed += comparison.ratio > comparison.goal

@@ -23,6 +23,7 @@ from apexbridge.surfaces.http.app import create_app
 from apexbridge.surfaces.http.middleware import auth
 from apexbridge.surfaces.http.middleware.auth import Access
 from apexbridge.surfaces.http.middleware.limits import MAX_KEY_EXPORTS, ConcurrencyLimit
+from apexbridge.tools.conversation import Conversation
 from tests.making import skill_zip
 
 pytestmark = pytest.mark.anyio
@@ -413,9 +414,9 @@ async def test_copies_of_approved_files_count_toward_the_callers_quota(data_dir:
         caller, runs = identity_of(key), gate.bridge.runs
         before = gate.bridge.disk.used_by(caller)
         with pytest.raises(ServerError):
-            await runs.inputs.hold(["large.txt"], caller=caller)
+            await runs.inputs.hold(["large.txt"], conversation=Conversation(caller=caller))
         (await gate.write(key, "large.txt", 1_000_000)).raise_for_status()
-        with await runs.inputs.hold(["large.txt"], caller=caller) as held:
+        with await runs.inputs.hold(["large.txt"], conversation=Conversation(caller=caller)) as held:
             assert [file["bytes"] for file in held.described] == [1_000_000]
             assert gate.bridge.disk.used_by(caller) > before - 1_500_000
         assert gate.bridge.disk.used_by(caller) < before

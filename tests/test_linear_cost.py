@@ -25,8 +25,10 @@ from apexbridge.llm.turn import Turn
 from apexbridge.llm.upstream_errors import UpstreamError
 from apexbridge.retrieval.text import name_words, tokens, translated, visible
 from apexbridge.sandbox.masking import StreamMasker
+from apexbridge.sandbox.missing import find_missing
 from apexbridge.sandbox.outcome import Ending, failure_of
-from apexbridge.skills.package.dependencies import read_dependencies, script_blocks
+from apexbridge.skills.package.dependencies import parse_package, read_dependencies, script_blocks
+from apexbridge.skills.package.detection import detect
 from apexbridge.skills.package.entry_names import collision_key, is_odd
 from apexbridge.skills.package.frontmatter import parse_leniently, replace_description
 from apexbridge.skills.package.permissions import parse as parse_permission
@@ -119,7 +121,22 @@ def read_script(text: str) -> None:
         read_dependencies(Path(folder))
 
 
+def detect_in(name: str) -> Work:
+    def work(text: str) -> None:
+        with TemporaryDirectory() as folder:
+            (Path(folder) / name).write_text(text, "utf-8", "replace")
+            detect(Path(folder))
+
+    return work
+
+
 READERS: dict[str, Work] = {
+    "imports of Python": detect_in("a.py"),
+    "imports of JavaScript": detect_in("a.js"),
+    "programs of a shell script": detect_in("a.sh"),
+    "code in Markdown": detect_in("a.md"),
+    "a package to add": lambda text: parse_package(f"npm:a@{text}") and parse_package(text),
+    "what a failed script misses": lambda text: find_missing(text, 1, "shell", skill="a"),
     "a whole SKILL.md": read_lenient,
     "the body of a SKILL.md": lambda text: read_lenient(f"{HEAD}---\n{text}"),
     "the frontmatter": lambda text: read_lenient(f"{HEAD}{text}\n---\n"),
@@ -198,6 +215,13 @@ UNITS = [
     "` ",
     "[a](b)",
     "](a",
+    "import a, ",
+    "import {a, ",
+    "require( ",
+    "`pip install ",
+    "x=(",
+    "Cannot find module '",
+    "a: line 1: ",
     "{{",
     "{{ input.",
     "{{input.a}}",

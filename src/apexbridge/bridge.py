@@ -5,13 +5,14 @@ import logging
 import os
 import uuid
 from collections.abc import AsyncIterator, Coroutine, Iterable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Literal
 
 import apexbridge
 from apexbridge._tasks import in_thread
 from apexbridge.agent.approver import Approver
+from apexbridge.agent.conversation_files import ConversationFiles
 from apexbridge.agent.records.chat_records import ChatRecords
 from apexbridge.agent.request import ChatRequest
 from apexbridge.agent.strategy import ReActStrategy
@@ -20,10 +21,14 @@ from apexbridge.errors import ApexBridgeError
 from apexbridge.retrieval.embedders.embedder import Embedder, choose_embedder
 from apexbridge.retrieval.matches import SearchAnswer
 from apexbridge.retrieval.service import ToolRetrievalService
+from apexbridge.sandbox.bundles import Bundles
+from apexbridge.sandbox.layers import LayerStore
+from apexbridge.sandbox.programs import is_visible
 from apexbridge.sandbox.sandbox import Sandbox
 from apexbridge.settings import Settings
 from apexbridge.skills.manager import SkillManager
-from apexbridge.skills.runs.input_files import InputFiles, UploadStore
+from apexbridge.skills.runs.code_runs import CodeRuns
+from apexbridge.skills.runs.input_files import InputFiles, UploadStore, upload_owner
 from apexbridge.skills.runs.tracker import RunTracker
 from apexbridge.skills.sandbox_executor import SkillsSandboxExecutor
 from apexbridge.skills.store.catalog import Catalog
@@ -35,11 +40,14 @@ from apexbridge.storage.audit import AUDIT_FILE, AuditLog
 from apexbridge.storage.call_statistics import CallCounts, CallStatisticsStore, CallTally
 from apexbridge.storage.chat_store import ChatStore
 from apexbridge.storage.database import Database
+from apexbridge.storage.directory import DATABASE_FILE as DATABASE_FILE  # re-exported
 from apexbridge.storage.directory import keep_private, owned, storage_faults
 from apexbridge.storage.key_store import KeyStore
 from apexbridge.storage.run_store import RunStore
+from apexbridge.storage.workspace_store import WorkspaceStore
 from apexbridge.tools.approvals import Approvals
 from apexbridge.tools.builtin.calculator import calculate
+from apexbridge.tools.builtin.code_tool import run_code
 from apexbridge.tools.builtin.date_time import datetime_tool
 from apexbridge.tools.builtin.file_tools import file_read, file_write, list_files
 from apexbridge.tools.builtin.files.workspace import KEYS, Workspace
@@ -49,12 +57,14 @@ from apexbridge.tools.conversation import Conversations
 from apexbridge.tools.naming import SKILL_PREFIX, skill_tool_id
 from apexbridge.tools.packages import register_packages
 from apexbridge.tools.registry import BuiltInExecutor, ToolRegistry
+from apexbridge.workspaces.workspaces import Workspace as LastingWorkspace
+from apexbridge.workspaces.workspaces import Workspaces
 
-DATABASE_FILE = "apex.sqlite3"
 Indexing = Literal["wait", "background", "on-demand"]
 """When skills are indexed: while the bridge opens, in the background, or before the first search."""
 
 RETRY_SECONDS = 10
+SECONDS_PER_DAY = 86_400
 TOOL_KEY = "tool:"
 """Prefix of the call counters of all tools except skills; those of skills use the bare skill name."""
 logger = logging.getLogger(__name__)
@@ -86,11 +96,21 @@ class Bridge:
         self.retrieval = ToolRetrievalService(settings.data_dir, embedder, settings.retrieval, facts=catalog.facts)
         run_store = RunStore(database)
         self.disk = _disk(settings, run_store)
-        self.sandbox = Sandbox(settings.sandbox, disk=self.disk)
+        layers = LayerStore(settings.data_dir / "layers")
+        self.packages = Bundles(layers)
+        self.sandbox = Sandbox(settings.sandbox, disk=self.disk, bundles=self.packages)
         self.keys = KeyStore(database, ballast=self.disk.ballast)
         self.audit = AuditLog(settings.data_dir / AUDIT_FILE, database, ballast=self.disk.ballast)
+        self.workspaces = Workspaces(
+            settings.data_dir / "workspaces",
+            WorkspaceStore(database),
+            limits=settings.workspace_limits,
+            disk=self.disk,
+            reach=self.keys.reach,
+        )
         workspace = _workspace(settings, run_store, self.keys, self.disk)
-        uploads = UploadStore(_uploads_folder(settings), disk=self.disk)
+        file_seconds = settings.workspace_days * SECONDS_PER_DAY
+        uploads = UploadStore(_uploads_folder(settings), disk=self.disk, file_seconds=file_seconds)
         self.runs = RunTracker(
             self.sandbox,
             store=run_store,
@@ -121,7 +141,16 @@ class Bridge:
             approvals=self.approvals,
             tracker=self.runs,
             disk=self.disk,
+            bundles=self.packages,
+            has_program=lambda program: is_visible(program, settings.sandbox.path),
             settings=settings.skills,
+        )
+        self.code = CodeRuns(
+            self.skills.store,
+            tracker=self.runs,
+            layers=self.skills.layers,
+            may_run=lambda caller: self.keys.allows(caller, "run"),
+            max_timeout_ms=settings.skills.max_sandbox_timeout_ms,
         )
         self.executor = SkillsSandboxExecutor(self.skills, self.sandbox)
         self.builtins = BuiltInExecutor(self.tools)
@@ -141,6 +170,10 @@ class Bridge:
             Approver(self.approvals),
             teach=self._teach if has_records else None,  # without records, nothing about a chat is stored
             recorder=self.chats if has_records else None,
+            files=ConversationFiles(
+                self.workspaces, lambda id, caller: uploads.open(id, owner=self.keys.reach(caller))
+            ),
+            may_run_code=lambda caller: self.keys.allows(caller, "run"),
         )
         self.instance = uuid.uuid4().hex
         """Identifies this open data directory, so that a client can detect that it talks to the wrong server."""
@@ -200,6 +233,9 @@ class Bridge:
             await stack.enter_async_context(self.sandbox.running())
             stack.push_async_callback(self.runs.close)
             await self.runs.recover()
+            await self.workspaces.load()
+            if not watch:
+                await self.workspaces.sweep()
             await self._approval_store.sweep()
             await self._database.erase()  # a crash may have left deleted text in the WAL file
             if not self.retrieval.dimensions:  # still unknown: without it, every skill would look re-embedded
@@ -209,7 +245,7 @@ class Bridge:
                 await self._index_skills()
             work = [self._keep_indexed()] if self._indexing != "on-demand" else []
             if watch:
-                tidy = (self.runs, self._approval_store, self.chats)
+                tidy = (self.runs, self._approval_store, self.chats, self.workspaces, self.skills)
                 work += [watch_skills(self.skills), *(one.keep_tidy() for one in tidy)]
             await stack.enter_async_context(_background(work))
             yield
@@ -225,7 +261,7 @@ class Bridge:
 
     def _register_tools(self, workspace: Workspace) -> None:
         """Register the built-in tools and the tools of other packages."""
-        backend = SkillToolBackend(self.skills)
+        backend = SkillToolBackend(self.skills, self.code)
         for tool in (
             file_read(workspace),
             file_write(workspace),
@@ -236,6 +272,7 @@ class Bridge:
             vector_search(self._search),
             read_skill(backend),
             run_skill(backend),
+            *([run_code(backend.run_code)] if self.settings.run_code else []),
         ):
             self.builtins.tools.register(tool)
         register_packages(self.tools)
@@ -243,6 +280,10 @@ class Bridge:
     async def _search(self, query: str, *, limit: int | None, for_model: bool, caller: str) -> SearchAnswer:
         await self.prepare_search()
         return await self.retrieval.search(query, limit=limit, for_model=for_model, caller=caller)
+
+    def open_workspace(self, id: str | None, caller: str) -> LastingWorkspace | None:
+        """The workspace that a call names; None if it names none. Raises FORBIDDEN if it belongs to another key."""
+        return None if id is None else self.workspaces.open(id, caller=caller)
 
     async def switch_tool(self, id: str, *, enabled: bool) -> None:
         """Enable or disable a tool: a skill permanently, any other tool until the next start."""
@@ -324,15 +365,19 @@ def _disk(settings: Settings, store: RunStore) -> Disk:
     def measure(caller: str) -> int:
         runs, size = store.taken_by(caller)
         size += size_on_disk(settings.workspace / KEYS / caller)
-        for folder, is_own in (
-            (_runs_folder(settings), lambda name: name in runs),
-            (_uploads_folder(settings), lambda name: name.endswith(f".{caller}")),
-        ):
-            with suppress(OSError):
-                size += sum(size_on_disk(folder / name) for name in os.listdir(folder) if is_own(name))  # noqa: PTH208
+        own_uploads = {name for name in _names_in(_uploads_folder(settings)) if upload_owner(name) == caller}
+        for folder, own in ((_runs_folder(settings), runs), (_uploads_folder(settings), own_uploads)):
+            size += sum(size_on_disk(folder / name) for name in _names_in(folder) if name in own)
         return size
 
     return Disk(settings.data_dir, quota_bytes=settings.key_quota_mb * MB, measure=measure)
+
+
+def _names_in(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)  # noqa: PTH208  # names, not paths
+    except OSError:
+        return []
 
 
 def _workspace(settings: Settings, store: RunStore, keys: KeyStore, disk: Disk) -> Workspace:

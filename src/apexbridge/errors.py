@@ -27,7 +27,7 @@ ApexBridgeError
     └── UpstreamError                UPSTREAM_ERROR, with the model server's status and body (llm/upstream_errors.py)
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 STATUS_OF_CODE: Mapping[str, int] = {
@@ -42,14 +42,18 @@ STATUS_OF_CODE: Mapping[str, int] = {
     "EACCES": 403,
     "FORBIDDEN": 403,
     "APPROVAL_INVALID": 403,
+    "ADDRESS_REFUSED": 403,
     "SKILL_NOT_FOUND": 404,
     "ENOENT": 404,
     "PLUGIN_NOT_FOUND": 404,
     "TOOL_NOT_FOUND": 404,
     "FILE_NOT_FOUND": 404,
     "EXECUTION_NOT_FOUND": 404,
+    "WORKSPACE_NOT_FOUND": 404,
     "APPROVAL_NOT_FOUND": 404,
     "CHAT_NOT_FOUND": 404,
+    "DATA_DIR_NOT_FOUND": 404,
+    "SOURCE_NOT_FOUND": 404,
     "NOT_FOUND": 404,
     "METHOD_NOT_ALLOWED": 405,
     "REQUEST_TIMEOUT": 408,
@@ -58,6 +62,9 @@ STATUS_OF_CODE: Mapping[str, int] = {
     "CONFIRMATION_REQUIRED": 409,
     "TOOL_DISABLED": 409,
     "DIRECT_MODE_DISABLED": 409,
+    "SOURCE_UNKNOWN": 409,
+    "SOURCE_CHANGED": 409,
+    "NAME_TAKEN": 409,
     "BUSY": 409,
     "ADDRESS_IN_USE": 409,
     "DATA_DIR_IN_USE": 409,
@@ -74,6 +81,7 @@ STATUS_OF_CODE: Mapping[str, int] = {
     "EXECUTION_ERROR": 500,
     "TIMEOUT": 500,
     "UPSTREAM_ERROR": 502,
+    "SOURCE_UNREACHABLE": 502,
     "SANDBOX_UNAVAILABLE": 503,
     "LANCE_SEARCH_ERROR": 503,
     "NOT_READY": 503,
@@ -83,6 +91,7 @@ STATUS_OF_CODE: Mapping[str, int] = {
 RETRYABLE_CODES = frozenset(
     {
         "BUSY",
+        "SOURCE_UNREACHABLE",
         "REQUEST_TIMEOUT",
         "RATE_LIMITED",
         "QUEUE_FULL",
@@ -146,8 +155,10 @@ class SkillNotFoundError(SkillError):
 
     default_code = "SKILL_NOT_FOUND"
 
-    def __init__(self, name: str, *, code: str | None = None) -> None:
-        super().__init__(f"Skills not found: {name}", skill=name, code=code)
+    def __init__(self, name: str, *, code: str | None = None, near: Sequence[str] = ()) -> None:
+        """`near` are similar names that exist."""
+        message = f"Skills not found: {name}{did_you_mean(near)}"
+        super().__init__(message, skill=name, code=code, suggestions=list(near) or None)
 
 
 class SkillAlreadyExistsError(SkillError):
@@ -289,3 +300,9 @@ class ServerError(ApexBridgeError):
     """The server's own state prevents the request."""
 
     name = "ServerError"
+
+
+def did_you_mean(near: Sequence[str]) -> str:
+    """The end of a message about an unknown name: a question with similar names, empty without any."""
+    quoted = [f'"{name}"' for name in near]
+    return f". Did you mean {' or '.join(quoted)}?" if quoted else ""

@@ -15,8 +15,7 @@ from pydantic_settings import (
 )
 
 from apexbridge.agent.budget import ChatLimits
-from apexbridge.agent.records.recorder import Recording
-from apexbridge.agent.strategy import ChatSettings
+from apexbridge.agent.config import ChatSettings, Recording
 from apexbridge.errors import ServerError
 from apexbridge.llm.config import LLMSettings, ToolMode, Upstream
 from apexbridge.retrieval.config import (
@@ -35,10 +34,11 @@ from apexbridge.sandbox.config import (
     SandboxSettings,
     default_concurrency,
 )
-from apexbridge.skills.config import SkillsSettings
+from apexbridge.skills.config import FetchSettings, SkillsSettings
 from apexbridge.skills.models import DefaultMode, Profile
-
-SETTINGS_FILE = "apex.toml"
+from apexbridge.storage.directory import SETTINGS_FILE as SETTINGS_FILE  # re-exported
+from apexbridge.storage.directory import default_data_dir
+from apexbridge.workspaces.config import WorkspaceLimits
 
 
 class UpstreamSettings(BaseModel):
@@ -65,6 +65,7 @@ class UpstreamSettings(BaseModel):
 
 Origin = Literal["flag", "environment", "apex.toml", "default"]
 KeysRequired = Literal["auto", "true", "false"]
+LogFormat = Literal["text", "json"]
 _TRUTH = {"1": "true", "yes": "true", "on": "true", "0": "false", "no": "false", "off": "false"}
 
 
@@ -73,13 +74,16 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="APEX_", toml_file=SETTINGS_FILE, extra="forbid", frozen=True)
 
-    data_dir: Path = Field(default=Path("data"), description="Folder of the skills and of everything known about them.")
+    data_dir: Path = Field(
+        default_factory=default_data_dir, description="Folder of the skills and of everything known about them."
+    )
     host: str = Field(
         default="127.0.0.1", description="Address the server binds to; others than loopback need an API key."
     )
     port: int = Field(default=8420, ge=0, le=65535, description="Port the server binds to; 0 takes a free one.")
     url: str | None = Field(default=None, description="Address of a running server that commands should talk to.")
     api_key: SecretStr | None = Field(default=None, description="API key with which commands talk to a server.")
+    log_format: LogFormat = Field(default="text", description="How `apex serve` logs: text, or json.")
     api_keys_required: KeysRequired = Field(
         default="auto", description="Whether clients need an API key: true, false, or auto, unless bound to loopback."
     )
@@ -111,9 +115,24 @@ class Settings(BaseSettings):
     default_profile: Profile = Field(default="seed", description="How archives are read: seed, lenient or strict.")
     require_entry_script: bool = Field(default=False, description="Refuse packages whose scripts/ has no entry script.")
     confirm_dangerous: bool = Field(default=True, description="Whether dangerous skills need approval to run.")
+    install_private_addresses: bool = Field(
+        default=False, description="Whether skills may be installed from private addresses, and without TLS."
+    )
+    install_max_mb: int = Field(default=200, ge=1, le=10_000, description="Download limit of one install.")
+    install_timeout_seconds: int = Field(default=120, ge=1, le=3600, description="Time limit of one download.")
     workspace_root: Path | None = Field(
         default=None, description="Folder that file tools and input files are taken from; `<data-dir>/workspace`."
     )
+    workspace_quota_mb: int = Field(
+        default=512, ge=1, le=1_000_000_000, description="Size of all workspaces of an API key together."
+    )
+    workspace_files: int = Field(
+        default=10_000, ge=1, le=10_000_000, description="Files in all workspaces of an API key together."
+    )
+    workspace_days: int = Field(
+        default=7, ge=1, le=36_500, description="Days after which a workspace that is not used is deleted."
+    )
+    run_code: bool = Field(default=True, description="Whether models may run code that they wrote, in the sandbox.")
     sandbox_backend: BackendChoice = Field(
         default="auto", description="Sandbox backend: auto, bubblewrap, landlock, or plain, which is none."
     )
@@ -295,6 +314,12 @@ class Settings(BaseSettings):
         return _absolute(self.workspace_root or self.data_dir / "workspace")
 
     @property
+    def workspace_limits(self) -> WorkspaceLimits:
+        return WorkspaceLimits(
+            quota_bytes=self.workspace_quota_mb * MB, max_files=self.workspace_files, days=self.workspace_days
+        )
+
+    @property
     def skills(self) -> SkillsSettings:
         return SkillsSettings(
             roots=self.skill_roots,
@@ -305,6 +330,11 @@ class Settings(BaseSettings):
             sandbox_timeout_ms=min(self.sandbox_timeout_seconds, self.sandbox_max_timeout_seconds) * 1000,
             max_sandbox_timeout_ms=self.sandbox_max_timeout_seconds * 1000,
             confirm_dangerous=self.confirm_dangerous,
+            fetch=FetchSettings(
+                private_addresses=self.install_private_addresses,
+                max_mb=self.install_max_mb,
+                timeout_seconds=self.install_timeout_seconds,
+            ),
         )
 
 

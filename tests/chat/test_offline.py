@@ -1,5 +1,6 @@
 """The offline planner answers without an upstream, with the same loop and tools."""
 
+import json
 import logging
 from collections.abc import Iterator
 from typing import Any
@@ -21,6 +22,8 @@ def server(embedder: Embedder, tmp_path_factory: pytest.TempPathFactory) -> Iter
         words = "Turns a text into capital letters."
         opened.install("shouting", {"scripts/execute.py": script}, description=words, parameters=schema)
         opened.install("poem-writing", description="How to write a poem about the sea.", body="# Count the syllables\n")
+        long = "# Knead\n" + "text\n" * 400 + "## Let it rise\n# Bake\n"
+        opened.install("bread-baking", description="How to bake sourdough bread at home.", body=long)
         opened.do(opened.bridge.builtins.execute("file-write", {"path": "note.txt", "content": "Remember the milk."}))
         yield opened
 
@@ -28,16 +31,33 @@ def server(embedder: Embedder, tmp_path_factory: pytest.TempPathFactory) -> Iter
 def answer_to(server: Live, text: Any, is_stream: bool = False, **more: Any) -> str:
     answer = server.answer(is_stream, "apex-offline", text, **more)
     assert answer["finish_reason"] == "stop"
-    assert "not a language model" in answer["content"]
+    assert "not a language model" in answer["content"] or "不是语言模型" in answer["content"]
     return str(answer["content"])
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("What is 6*7?", "42"),
+        ("What is 6*7?", "6*7 = 42"),
+        ("hello", "Hello."),
+        ("Hi there!", "Hello."),
+        ("thanks", "You are welcome."),
+        ("what can you do", "calculate"),
+        ("what day is it", " UTC."),
+        ("15% of 340", "340 * 15% = 51"),
+        ("how much is 17 * 23 in total", "17 * 23 = 391"),
+        ("what is 2+2?", "2+2 = 4"),
+        ("what is 3 plus 4", "= 7"),
+        ("5!", "= 120"),
+        ("你好", "你好。"),
+        ("谢谢", "不客气。"),
+        ("你能做什么", "没有语言模型时"),
+        ("340的15%是多少", "340 * 15% = 51"),
+        ("340的百分之15是多少", "= 51"),
+        ("3加4等于多少", "= 7"),
+        ("how do I bake sourdough bread", "Let it rise"),
         ("sqrt(144) + 10", "22"),
-        ("今天星期几？", "20"),
+        ("今天星期几？", "星期"),
         ("What time is it?", "20"),
         ("read the file note.txt", "Remember the milk."),
         ("list my files", "note.txt"),
@@ -54,9 +74,110 @@ def test_the_planner_uses_tools_and_says_that_it_is_not_a_language_model(
     assert words in answer_to(server, text, is_stream)
 
 
-def test_any_model_name_is_answered_by_the_planner_if_there_is_no_upstream(server: Live) -> None:
-    assert "42" in server.ask("gpt-5", "6*7")["choices"][0]["message"]["content"]
+def test_an_unknown_model_is_an_error_that_lists_the_models(server: Live, is_stream: bool) -> None:
+    response = server.post("gpt-5", "6*7", stream=is_stream)
+    error = response.json()["error"]
+    assert (response.status_code, error["code"], error["param"]) == (404, "model_not_found", "model")
+    assert "apex-offline" in error["message"]
+    assert "APEX_LLM_BASE_URL" in error["message"]
     assert [model["id"] for model in server.http.get("/v1/models").json()["data"]] == ["apex-offline"]
+    assert "42" in server.post("", "6*7").json()["choices"][0]["message"]["content"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["what happened on 2026-11-17", "summarise my log", "what is the error in line 12", "version 1.2.3 of the tool"],
+)
+def test_numbers_and_words_that_are_not_a_sum_are_not_calculated(server: Live, text: str) -> None:
+    assert " = " not in answer_to(server, text)
+
+
+def test_long_instructions_are_summarized_with_a_link(server: Live) -> None:
+    answer = answer_to(server, "how do I bake sourdough bread")
+    assert len(answer) < 1_000
+    for words in ("How to bake sourdough bread", "- Knead", "- Bake", "40"):
+        assert words in answer
+    assert "apex skills show bread-baking" in answer
+    assert server.http.get("/api/skills/bread-baking/files/SKILL.md").status_code == 200
+    assert "/api/skills/bread-baking/files/SKILL.md" in answer
+
+
+@pytest.mark.parametrize(
+    "text", ["why?", "make it shorter", "and the second one?", "再短一点", "hmm, that is odd to me"]
+)
+def test_a_follow_up_is_not_understood_and_says_so(server: Live, text: str) -> None:
+    before = [{"role": "user", "content": "how do I bake sourdough bread"}, {"role": "assistant", "content": "Knead."}]
+    answer = answer_to(server, [*before, {"role": "user", "content": text}])
+    assert "follow-up" in answer or "后续问题" in answer
+    assert "APEX_LLM_BASE_URL" in answer
+    assert "= 42" in answer_to(server, [*before, {"role": "user", "content": "6*7"}])
+
+
+def test_usage_is_estimated(server: Live) -> None:
+    for more in ({}, {"x_bridge": {"tools": False}}):
+        usage = server.post("apex-offline", "6*7", **more).json()["usage"]
+        assert usage["prompt_tokens"] > 0
+        assert usage["completion_tokens"] > 0
+        assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
+        streamed = server.post("apex-offline", "6*7", stream=True, stream_options={"include_usage": True}, **more).text
+        assert '"total_tokens"' in streamed
+        assert '"total_tokens"' not in server.post("apex-offline", "6*7", stream=True, **more).text
+
+
+@pytest.mark.parametrize("text", ["6*7", "hello", "how do I write a poem about the sea", "xyzzy plugh"])
+@pytest.mark.parametrize("tools", [True, False])
+def test_a_json_object_is_answered_with_one(server: Live, text: str, tools: bool, is_stream: bool) -> None:
+    form = {"type": "json_object"}
+    answer = server.answer(is_stream, "apex-offline", text, response_format=form, x_bridge={"tools": tools})
+    assert list(json.loads(answer["content"])) == ["answer"]
+    if text == "6*7" and tools:
+        assert json.loads(answer["content"]) == {"answer": "6*7 = 42"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}}, "response_format"),
+        ({"response_format": {"type": "xml"}}, "response_format"),
+        ({"tool_choice": {"type": "function", "function": {"name": "nothing"}}}, "tool_choice"),
+        ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice"),
+        ({"tool_choice": "required", "x_bridge": {"tools": False}}, "tool_choice"),
+    ],
+)
+def test_what_the_planner_cannot_do_is_refused(server: Live, fields: Any, param: str, is_stream: bool) -> None:
+    response = server.post("apex-offline", "hello", stream=is_stream, **fields)
+    assert (response.status_code, response.json()["error"]["param"]) == (400, param)
+
+
+def function(name: str, *required: str, kind: str = "string") -> Any:
+    properties = {field: {"type": kind} for field in required}
+    schema = {"type": "object", "properties": properties, "required": list(required)}
+    return {"type": "function", "function": {"name": name, "parameters": schema}}
+
+
+@pytest.mark.parametrize("tools", [True, False])
+def test_a_named_client_function_is_called(server: Live, tools: bool, is_stream: bool) -> None:
+    choice = {"type": "function", "function": {"name": "note"}}
+    more = {"tools": [function("other"), function("note", "text")], "x_bridge": {"tools": tools}}
+    answer = server.answer(is_stream, "apex-offline", "buy milk", tool_choice=choice, **more)
+    (made,) = answer["tool_calls"]
+    assert answer["finish_reason"] == "tool_calls"
+    assert made["function"]["name"] == "note"
+    assert json.loads(made["function"]["arguments"]) == {"text": "buy milk"}
+    result = {"role": "tool", "tool_call_id": made["id"], "content": "noted: buy milk"}
+    turn = {"role": "assistant", "content": None, "tool_calls": [made]}
+    messages = [{"role": "user", "content": "buy milk"}, turn, result]
+    assert "noted: buy milk" in answer_to(server, messages, is_stream, tool_choice=choice, **more)
+
+
+def test_required_calls_a_tool_or_is_refused(server: Live, is_stream: bool) -> None:
+    more = {"tool_choice": "required", "x_bridge": {"tools": False}}
+    answer = server.answer(is_stream, "apex-offline", "hello", tools=[function("ping")], **more)
+    assert answer["tool_calls"][0]["function"]["name"] == "ping"
+    refused = server.post("apex-offline", "hello", tools=[function("add", "a", "b")], stream=is_stream, **more)
+    assert refused.status_code == 400
+    assert "add" in refused.json()["error"]["message"]
+    assert "42" in answer_to(server, "6*7", is_stream, tool_choice="required")
 
 
 def test_the_planner_uses_no_tools_if_the_client_forbids_them(server: Live) -> None:

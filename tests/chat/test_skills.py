@@ -11,7 +11,7 @@ from apexbridge._text import estimated_tokens as tokens
 from apexbridge.retrieval.embedders.embedder import Embedder
 from tests.chat.live import Live, live
 from tests.chat.upstream import Step, Upstream, call
-from tests.making import write_skill
+from tests.making import skill_markdown, write_skill, zip_of
 
 Json = dict[str, Any]
 ECHO = "import json, sys\nprint('echo', json.dumps(json.load(sys.stdin), sort_keys=True))\n"
@@ -23,6 +23,7 @@ BUILT_IN = [
     "list_files",
     "platform_detect",
     "load_skill",
+    "run_code",
     "run_skill",
     "search_skills",
 ]
@@ -155,6 +156,24 @@ def test_skills_named_by_the_client_are_tools_from_the_first_turn(
     assert (refused.status_code, refused.json()["error"]["code"]) == (400, "skill_not_found")
 
 
+def test_a_skill_of_a_taken_name_is_a_tool_of_its_own(server: Live, upstream: Upstream, is_stream: bool) -> None:
+    files = {
+        "desk/skills/picky/SKILL.md": skill_markdown("picky", description="Checks the desk."),
+        "desk/skills/picky/scripts/execute.py": ECHO,
+    }
+    server.do(server.bridge.skills.install_skill(zip_of(files), overwrite=True))
+    model = upstream.play(Step(calls=[call("skill__desk_picky", {"a": 3})]), Step(text="Done."))
+    server.answer(is_stream, model, x_bridge={"skills": ["desk:picky"]})
+    assert [one["function"]["name"] for one in upstream.bodies(model)[0]["tools"]] == [*BUILT_IN, "skill__desk_picky"]
+    message = upstream.bodies(model)[1]["messages"][-1]["content"]
+    assert message.startswith("[Output of the skill desk:picky;")
+    assert '{"a": 3}' in message
+    assert "Checks the desk" not in result_of(server, upstream, "load_skill", {"name": "picky"}, is_stream)
+    assert "scripts/execute.py" in result_of(server, upstream, "load_skill", {"name": "desk:picky"}, is_stream)
+    # Not offered, but known from a search.
+    assert '{"b": 1}' in result_of(server, upstream, "skill__desk_picky", {"b": 1}, is_stream)
+
+
 @pytest.mark.requirement("G7")
 def test_the_trajectory_with_scores_and_reasons_is_shown_on_request(
     server: Live, upstream: Upstream, is_stream: bool
@@ -239,6 +258,6 @@ def test_the_allowed_tools_of_a_skill_apply_within_the_request(server: Live, ups
 
 @pytest.mark.requirement("G3")
 def test_the_error_about_an_unknown_skill_suggests_similar_names(server: Live, upstream: Upstream) -> None:
-    assert "Did you mean git-commit?" in result_of(server, upstream, "run_skill", {"name": "git-comit"})
-    assert "Did you mean git-commit?" in result_of(server, upstream, "load_skill", {"name": "gitcommit"})
+    assert 'Did you mean "git-commit"?' in result_of(server, upstream, "run_skill", {"name": "git-comit"})
+    assert 'Did you mean "git-commit"?' in result_of(server, upstream, "load_skill", {"name": "gitcommit"})
     assert "search_skills finds" in result_of(server, upstream, "run_skill", {"name": "good morning"})

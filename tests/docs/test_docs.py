@@ -34,7 +34,6 @@ from apexbridge.disk import RESERVE_BYTES
 from apexbridge.errors import STATUS_OF_CODE
 from apexbridge.llm import client, response
 from apexbridge.retrieval.matches import SearchAnswer
-from apexbridge.sandbox.artifacts import MAX_BYTES, MAX_DEPTH, MAX_FILES
 from apexbridge.sandbox.backends import FIRST_UID, NICENESS, SLACK_BYTES
 from apexbridge.sandbox.config import GUARANTEES, MB
 from apexbridge.sandbox.launcher.main import MAX_UIDS, WATCH_SECONDS
@@ -42,10 +41,14 @@ from apexbridge.sandbox.layers import MAX_LAYER_BYTES
 from apexbridge.sandbox.models import ErrorCode, ExecutionResult
 from apexbridge.sandbox.run_input import MAX_INPUT_BYTES, MAX_INPUT_FILES
 from apexbridge.sandbox.seccomp import refused_numbers
+from apexbridge.sandbox.workspace_files import MAX_BYTES, MAX_DEPTH, MAX_FILES
 from apexbridge.settings import SETTINGS_FILE, Settings, load_settings
+from apexbridge.skills.config import FetchSettings
 from apexbridge.skills.manager import SkillManager
+from apexbridge.skills.remote import git, tree
 from apexbridge.skills.runs.tracker import RunTracker
 from apexbridge.skills.sandbox_executor import SkillsSandboxExecutor
+from apexbridge.skills.store import trash
 from apexbridge.surfaces.cli.app import app as cli
 from apexbridge.surfaces.cli.app import main as apex
 from apexbridge.surfaces.cli.lazy_commands import LazyCommand
@@ -286,6 +289,24 @@ def test_the_numbers_of_the_security_page_match_the_code() -> None:
 
 
 @pytest.mark.requirement("H2")
+def test_the_numbers_about_sources_and_removed_skills_match_the_code() -> None:
+    fetch = FetchSettings()
+    limits = f"{fetch.max_mb} MB, {tree.MAX_FILES:,} files or {fetch.timeout_seconds:g} seconds"
+    memory = f"{git.MAX_MEMORY_KB // MB} GB of memory and {git.MAX_CPU_SECONDS} seconds of CPU time"
+    expected = {
+        "docs/security.md": ("Sources", limits, memory),
+        "docs/guides/install-skills.md": ("Change, disable, remove", f"restored for {trash.KEEP_DAYS} days"),
+        "docs/guides/operate.md": (
+            "The data directory",
+            f"kept for {trash.KEEP_DAYS} days, at most {trash.MAX_TRASH_BYTES // MB // 1024} GB",
+        ),
+    }
+    for page, (title, *texts) in expected.items():
+        section = " ".join(sections_of((ROOT / page).read_text("utf-8"))[title].split())
+        assert [text for text in texts if text not in section] == [], page
+
+
+@pytest.mark.requirement("H2")
 def test_the_numbers_of_the_chat_page_match_the_code() -> None:
     sections = sections_of((ROOT / "docs/concepts/chat.md").read_text("utf-8"))
     expected = {
@@ -432,6 +453,8 @@ class Terminal:
         self._server = server
         self._values: dict[str, str] = {}
         self.code = 0
+        Path("data").mkdir()  # a data directory in the current folder, as `make run` creates it
+        Path("data/apex.sqlite3").touch()
 
     def run(self, line: str) -> str:
         if line == "echo $?":
@@ -477,16 +500,34 @@ def piped(output: str, pipe: list[str]) -> str:
     return output
 
 
+class Screen(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class Messages(io.StringIO):
+    """Writes to a screen, and is not a terminal: no progress bars, no questions."""
+
+    def __init__(self, screen: Screen) -> None:
+        super().__init__()
+        self._screen = screen
+
+    def write(self, text: str) -> int:
+        return self._screen.write(text)
+
+
 def run_apex(line: str, typed: str = "") -> tuple[int, str]:
-    printed = io.StringIO()
+    """Run a command on a wide terminal, as the pages show it."""
+    printed = Screen()
     code: Any = 0
     root = logging.getLogger()
     level = root.level
     with (
         pytest.MonkeyPatch.context() as patch,
         contextlib.redirect_stdout(printed),
-        contextlib.redirect_stderr(printed),
+        contextlib.redirect_stderr(Messages(printed)),
     ):
+        patch.setenv("COLUMNS", "2000")
         patch.setattr(sys, "argv", shlex.split(line))
         patch.setattr(sys, "stdin", io.StringIO(typed))
         patch.setattr(root, "handlers", [])  # the command installs its own handlers, as in a new process
@@ -550,6 +591,7 @@ def matches(expected: str, printed: str) -> bool:
 
 def plain(text: str) -> str:
     """Replace values that differ between runs or terminals."""
+    text = re.sub(r"\x1b\[[\d;]*m", "", text)
     text = re.sub(r"\b[0-9a-f]{64}\b", "HASH", text)
     text = re.sub(r"\b[0-9a-f]{32}\b", "ID", text)
     text = re.sub(r"\b\d{4}-\d\d-\d\dT[\d:.]+Z", "MOMENT", text)

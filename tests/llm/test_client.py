@@ -271,13 +271,17 @@ async def test_a_broken_stream_is_an_error_and_is_not_retried(
     assert (error.status, error.error["code"], len(upstream.seen(model))) == (status, code, 1)
 
 
-async def test_an_unreachable_server_is_an_error_without_its_address(client: UpstreamClient) -> None:
+async def test_an_unreachable_server_is_an_error_with_its_address_and_without_credentials(
+    client: UpstreamClient,
+) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        address = Address(base_url=f"http://127.0.0.1:{free.getsockname()[1]}/v1", api_key=KEY)
+        port = free.getsockname()[1]
+    address = Address(base_url=f"http://user:secret@127.0.0.1:{port}/v1?token=hidden", api_key=KEY)
     error = await failure(client, address, "any", stream=False)
     assert (error.status, error.error["code"]) == (502, "upstream_unreachable")
-    assert "127.0.0.1" not in error.error["message"]
+    assert f"The model server at http://127.0.0.1:{port}/v1 cannot be reached" in error.error["message"]
+    assert not any(word in error.error["message"] for word in ("user", "secret", "hidden", KEY))
     for url in ("no address", "http://", "ftp://127.0.0.1/v1"):
         assert (await failure(client, Address(base_url=url), "any", stream=True)).status == 502
 

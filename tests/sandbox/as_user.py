@@ -100,7 +100,7 @@ async def main(kind: str) -> dict[str, Any]:
             report["inotify"] = await bench.run_json(INOTIFY)
             report["ordinary use"] = await bench.run_json(ORDINARY_USE)
             job = bench.job("print(1)")
-            (job.folder / job.script).chmod(0)
+            Path(f"{job.folder}/{job.script}").chmod(0)
             try:
                 await sandbox.check(job)
             except SkillPermissionError as error:

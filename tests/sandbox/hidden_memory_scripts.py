@@ -171,6 +171,54 @@ time.sleep(20)
 print("reached", flush=True)
 """,
 }
+FILL = """
+import os, socket, time
+def fill(link):
+    link.setblocking(False)
+    try:
+        while True: link.send(b"x" * 32768)
+    except OSError: pass
+held = []
+"""
+INTERNET_HIDDEN: dict[str, str] = {
+    "TCP connections that are never accepted": FILL
+    + """
+listener = socket.create_server(("127.0.0.1", 0), backlog=4096)
+for _ in range(40):
+    if os.fork() == 0:
+        for _ in range(200):
+            held.append(socket.create_connection(listener.getsockname()))
+            fill(held[-1])
+        time.sleep(20)
+        os._exit(0)
+time.sleep(20)
+print("reached", flush=True)
+""",
+    "TCP connections that were closed with data under way": FILL
+    + """
+listener = socket.create_server(("::1", 0), family=socket.AF_INET6, backlog=4096)
+for _ in range(4000):
+    with socket.create_connection(listener.getsockname()[:2]) as link: fill(link)
+time.sleep(20)
+print("reached", flush=True)
+""",
+    "datagrams that nobody reads": FILL
+    + """
+for _ in range(20):
+    if os.fork() == 0:
+        for _ in range(200):
+            receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            receiver.bind(("127.0.0.1", 0))
+            held.append(receiver)
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as link:
+                link.connect(receiver.getsockname())
+                for _ in range(20): link.send(b"x" * 32768)
+        time.sleep(20)
+        os._exit(0)
+time.sleep(20)
+print("reached", flush=True)
+""",
+}
 REFUSED = """
 import fcntl, json, mmap, os, socket, struct, ctypes
 def refused(do):

@@ -73,7 +73,10 @@ for folder in (INPUT["folder"], "/root", "/home", "/var/lib", "/var/log", "/run"
     attempt("list " + folder, lambda: os.listdir(folder))
 """,
     "write the host's files": """
-for folder in ("/", "/etc", "/usr", "/usr/local/bin", "/var/tmp", "/tmp", "/run", "/home", "/root", INPUT["folder"]):
+folders = ["/", "/etc", "/usr", "/usr/local/bin", "/var/tmp", "/run", "/home", "/root", INPUT["folder"]]
+tmp = os.stat("/tmp")
+if [tmp.st_dev, tmp.st_ino] == INPUT["tmp"]: folders.append("/tmp")  # otherwise it is the run's own
+for folder in folders:
     attempt("create in " + folder, lambda: create(folder + "/created"))
     attempt("mkdir in " + folder, lambda: os.mkdir(folder + "/made"))
 for path in (INPUT["secret"], "/etc/passwd", "/usr/bin/env"):
@@ -112,7 +115,7 @@ def route():
 attempt("a route", route)
 """,
     "open a socket of another kind": """
-for family, kind in ((2, 3), (2, 2), (10, 1), (16, 3), (17, 3), (29, 3), (30, 5), (31, 3), (38, 5), (40, 1), (44, 3)):
+for family, kind in ((2, 3), (10, 3), (16, 3), (17, 3), (29, 3), (30, 5), (31, 3), (38, 5), (40, 1), (44, 3)):
     attempt(f"family {family}", lambda: socket.socket(family, kind).close())
 for family in (2, 10, 16, 17, 40):
     attempt(f"pair of {family}", lambda: socket.socketpair(family))
@@ -254,7 +257,7 @@ attempt("its parent", lambda: os.kill(os.getppid(), 0) if os.getppid() > 1 else 
 """,
     "find anything but the system in the root": """
 allowed = {"bin", "sbin", "lib", "lib32", "lib64", "libx32", "usr", "etc", "dev", "proc", "tmp",
-           "skill", "loaders", "layers", "node_modules"}
+           "skill", "skills", "workspace", "loaders", "layers", "node_modules"}
 for name in os.listdir("/"):
     if name not in allowed: attempt("list /" + name, lambda: os.listdir("/" + name))
 for name in os.listdir("/dev"):
@@ -319,6 +322,7 @@ def bait(skills: Path) -> Iterator[dict[str, Any]]:
         yield {
             "secret": str(folder / "secret"),
             "folder": str(folder),
+            "tmp": [Path("/tmp").stat().st_dev, Path("/tmp").stat().st_ino],
             "other": str(folder / "other-skill/scripts/execute.py"),
             "beside": str(beside),
             "port": port.getsockname()[1],

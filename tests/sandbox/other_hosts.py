@@ -78,7 +78,7 @@ print(json.dumps(int(open("/proc/self/oom_score_adj").read())))
 SHOWS_ITS_PYTHON = """
 import json, os, sys
 packages = "%s/lib/python%d.%d/site-packages" % (sys.base_prefix, *sys.version_info[:2])
-print(json.dumps([sys.executable, os.listdir(packages) if os.path.isdir(packages) else []]))
+print(json.dumps([os.path.realpath("/proc/self/exe"), os.listdir(packages) if os.path.isdir(packages) else []]))
 """
 
 

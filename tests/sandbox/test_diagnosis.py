@@ -2,8 +2,10 @@
 
 import pytest
 
+from apexbridge.sandbox import diagnosis
 from apexbridge.sandbox.config import GUARANTEES, BackendChoice, SandboxSettings
 from apexbridge.sandbox.diagnosis import diagnose
+from apexbridge.sandbox.package_names import SYSTEM_PACKAGES
 
 pytestmark = pytest.mark.anyio
 
@@ -16,6 +18,20 @@ async def test_a_working_backend_is_healthy_with_a_proof_for_each_guarantee(back
     assert [finding.guarantee for finding in found.guarantees] == list(GUARANTEES)
     assert all(finding.held and finding.mechanism and finding.proof for finding in found.guarantees)
     assert {runtime.runtime for runtime in found.runtimes if runtime.works} == {"node", "python", "shell"}
+
+
+@pytest.mark.slow
+async def test_programs_are_looked_for_in_the_sandbox_and_reported_with_the_command_that_installs_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(diagnosis, "REPORTED_PROGRAMS", ("cat", "surely-missing"))
+    monkeypatch.setitem(SYSTEM_PACKAGES, "surely-missing", "a-package")
+    found = await diagnose(SandboxSettings(path="/usr/bin:/bin"))
+    programs = {one.program: one for one in found.programs}
+    assert (programs["cat"].found, programs["cat"].remedy) == (True, None)
+    missing = programs["surely-missing"]
+    assert (missing.found, missing.remedy) == (False, "apt-get install a-package")
+    assert found.status == "healthy", "missing programs are not a fault of the sandbox"
 
 
 @pytest.mark.slow

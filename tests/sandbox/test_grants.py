@@ -174,7 +174,7 @@ async def test_a_secret_in_an_error_is_masked(bench: Bench) -> None:
     result = await bench.run(
         "import os; raise ValueError(os.environ['TOKEN'])", grants=Grants(secrets={"TOKEN": "hunter2"})
     )
-    assert (result.error, "hunter2" in result.stderr) == ("***", False)
+    assert (result.error, "hunter2" in result.stderr) == ("ValueError: ***", False)
 
 
 def identity(path: str | Path) -> tuple[int, int]:

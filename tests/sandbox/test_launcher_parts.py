@@ -256,5 +256,5 @@ def test_a_folder_is_reachable_if_all_users_can_traverse_its_parents(tmp_path: P
 
 def test_granted_hosts_are_listed_in_the_hosts_file() -> None:
     granted = [["127.83.0.1", 443, "example.com"], ["127.83.0.1", 80, "example.com"], ["192.0.2.1", 80, "192.0.2.1"]]
-    assert hosts_file(granted) == "127.0.0.1 localhost\n127.83.0.1 example.com\n"
-    assert json.dumps(hosts_file([])) == '"127.0.0.1 localhost\\n"'
+    assert hosts_file(granted) == "127.0.0.1 localhost\n::1 localhost\n127.83.0.1 example.com\n"
+    assert json.dumps(hosts_file([])) == '"127.0.0.1 localhost\\n::1 localhost\\n"'

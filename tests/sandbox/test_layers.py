@@ -1,6 +1,7 @@
 """Layers built by the real pip and npm from indexes on this machine; untrusted packages cannot harm the server."""
 
 import base64
+import errno
 import hashlib
 import io
 import json
@@ -61,18 +62,24 @@ def store(tmp_path: Path) -> LayerStore:
 
 
 def make_wheel(
-    folder: Path, name: str, files: Mapping[str, str], *, metadata: str = "", links: Mapping[str, str] | None = None
+    folder: Path,
+    name: str,
+    files: Mapping[str, str],
+    *,
+    metadata: str = "",
+    links: Mapping[str, str] | None = None,
+    version: str = "1.0",
 ) -> None:
     """A minimal wheel; `dist-info/` in a name is replaced by the wheel's own folder."""
-    info = f"{name}-1.0.dist-info"
-    with zipfile.ZipFile(folder / f"{name}-1.0-py3-none-any.whl", "w") as archive:
+    info = f"{name}-{version}.dist-info"
+    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as archive:
         for path, content in files.items():
             archive.writestr(path.replace("dist-info/", f"{info}/"), content)
         for path, target in (links or {}).items():
             entry = zipfile.ZipInfo(path)
             entry.create_system, entry.external_attr = 3, (stat.S_IFLNK | 0o777) << 16
             archive.writestr(entry, target)
-        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n{metadata}\n")
+        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{metadata}\n")
         archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         archive.writestr(f"{info}/RECORD", "")
 
@@ -715,3 +722,20 @@ async def test_the_store_accepts_every_requirement_that_a_skill_may_declare(
     # The requirements are accepted; then the installers are missing.
     assert (await refusal(store, "python", *found.python)).code == "NOT_READY"
     assert (await refusal(store, "node", *found.node_requirements)).code == "NOT_READY"
+
+
+async def test_a_full_disk_is_named_as_the_cause(store: LayerStore, fake_npm: NpmScript) -> None:
+    fake_npm("echo 'npm error code ENOSPC'; echo 'npm error nospc ENOSPC: no space left on device, write'; exit 1")
+    error = await refusal(store, "node", "a@1")
+    assert (error.code, error.status) == ("STORAGE_FULL", 507)
+    assert "Free some space" in error.message
+
+
+async def test_a_full_disk_while_a_layer_is_prepared_leaves_nothing(
+    store: LayerStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(key: str) -> Path:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(store, "_prepare", fail)
+    assert (await refusal(store, "python", "tiny")).code == "STORAGE_FULL"

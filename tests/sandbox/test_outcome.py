@@ -68,35 +68,45 @@ def test_a_run_that_never_started_reports_the_last_line(stderr: str, message: st
     ("stderr", "message"),
     [
         (f"{NODE_TOP}Error: boom\n{NODE_STACK}", "boom"),
-        (f"{NODE_TOP}TypeError [ERR_INVALID_ARG_TYPE]: wrong\n{NODE_STACK}", "wrong"),
-        (f"{NODE_TOP}Mine [Error]: boom\n{NODE_STACK}", "boom"),
+        (f"{NODE_TOP}TypeError [ERR_INVALID_ARG_TYPE]: wrong\n{NODE_STACK}", "TypeError [ERR_INVALID_ARG_TYPE]: wrong"),
+        (f"{NODE_TOP}Mine [Error]: boom\n{NODE_STACK}", "Mine [Error]: boom"),
         (f"{NODE_TOP}Error: one\ntwo: three\n{NODE_STACK}", "one\ntwo: three"),
         (f"{NODE_TOP}Error: ENOENT: no such file, open 'x'\n{NODE_STACK}", "ENOENT: no such file, open 'x'"),
         ("\n/skill/x.js:1\nthrow 'bare'\n^\nbare\n(Use `node --trace-uncaught ...` to show where)\n", "bare"),
         (f"Warning: careful\n{NODE_TOP}Error: boom\n{NODE_STACK}", "boom"),
-        ('  File "/skill/x.py", line 1\n    f(\n     ^\nSyntaxError: never closed\n', "never closed"),
-        ("  + Exception Group Traceback …\n  | ExceptionGroup: several (2 …)\n  +-+---- 1 ----\n", "several (2 …)"),
-        (f"{PYTHON_TOP}ValueError: boom\n", "boom"),
-        (f"{PYTHON_TOP}package.errors.Mine: boom: twice\n", "boom: twice"),
-        (f"{PYTHON_TOP}ValueError: one\ntwo\n", "one\ntwo"),
-        (f"{PYTHON_TOP}KeyError: 'k'\n", "'k'"),
+        ('  File "/skill/x.py", line 1\n    f(\n     ^\nSyntaxError: never closed\n', "SyntaxError: never closed"),
+        (
+            "  + Exception Group Traceback …\n  | ExceptionGroup: several (2 …)\n  +-+---- 1 ----\n",
+            "ExceptionGroup: several (2 …)",
+        ),
+        (f"{PYTHON_TOP}ValueError: boom\n", "ValueError: boom"),
+        (f"{PYTHON_TOP}package.errors.Mine: boom: twice\n", "package.errors.Mine: boom: twice"),
+        (f"{PYTHON_TOP}ValueError: one\ntwo\n", "ValueError: one\ntwo"),
+        (f"{PYTHON_TOP}KeyError: 'k'\n", "KeyError: 'k'"),
         (
             f"{PYTHON_TOP}OSError: first\n\nThe above exception was the direct cause of the following exception:\n\n"
             f"{PYTHON_TOP}ValueError: second\n",
-            "second",
+            "ValueError: second",
         ),
         (
             f"{PYTHON_TOP}OSError: first\n\nDuring handling of the above exception, another exception occurred:\n\n"
             f"{PYTHON_TOP}ValueError: second\n",
-            "second",
+            "ValueError: second",
         ),
         (f"{PYTHON_TOP}ValueError\n", "ValueError"),
+        (f"{PYTHON_TOP}Exception: boom\n", "boom"),
+        (f"{PYTHON_TOP}Exception: Error: boom\n", "Error: boom"),
+        (f"{PYTHON_TOP}outer.<locals>.Mine: boom\n", "outer.<locals>.Mine: boom"),
+        (f"{NODE_TOP}TypeError: x is not a function\n{NODE_STACK}", "TypeError: x is not a function"),
+        (f"{NODE_TOP}Uncaught TypeError: later\n{NODE_STACK}", "TypeError: later"),
+        (f"{NODE_TOP}TypeError\n{NODE_STACK}", "TypeError"),
+        ("Error: no such file\n", "Error: no such file"),
         ("one\n\nlast words\n\n  \n", "last words"),
         ("grep: no such file\n", "grep: no such file"),
         ("only\nNode.js v22.11.0\n", "only"),
     ],
 )
-def test_the_message_of_an_uncaught_error_omits_its_class(stderr: str, message: str) -> None:
+def test_an_uncaught_error_is_reported_with_its_class_unless_that_is_the_general_one(stderr: str, message: str) -> None:
     assert error_message(stderr) == message
     assert failed(1, stderr) == Failure(code="EXIT_NONZERO", message=message, exit_code=1)
 

@@ -171,22 +171,38 @@ async def test_a_script_may_start_children_threads_and_workers(bench: Bench, suf
     [
         ("js", "throw new Error('boom')", "boom", 1),
         ("mjs", "throw new Error('boom')", "boom", 1),
-        ("js", "class Mine extends Error { name = 'Mine' }; throw new Mine('boom: twice')", "boom: twice", 1),
-        ("js", "class Plain extends Error {}; throw new Plain('boom')", "boom", 1),
+        ("js", "class Mine extends Error { name = 'Mine' }; throw new Mine('boom: twice')", "Mine: boom: twice", 1),
+        ("js", "class Plain extends Error {}; throw new Plain('boom')", "Plain [Error]: boom", 1),
         ("js", "throw new Error('one\\ntwo')", "one\ntwo", 1),
-        ("js", "Promise.reject(new TypeError('later'))", "later", 1),
+        ("js", "Promise.reject(new TypeError('later'))", "TypeError: later", 1),
         ("js", "throw new Error('outer', { cause: new Error('inner') })", "outer", 1),
         ("js", "throw 'a string'", "a string", 1),
         ("js", "throw { a: 1 }", "{ a: 1 }", 1),
-        ("js", "null.x", "Cannot read properties of null (reading 'x')", 1),
+        ("js", "null.x", "TypeError: Cannot read properties of null (reading 'x')", 1),
         ("js", "console.error('last words'); process.exit(3)", "last words", 3),
         ("js", "process.exitCode = 5", "Exit code 5", 5),
-        ("py", "raise ValueError('boom')", "boom", 1),
-        ("py", "class Mine(Exception): pass\nraise Mine('boom: twice')", "boom: twice", 1),
-        ("py", "raise ValueError('one\\ntwo')", "one\ntwo", 1),
-        ("py", "try: 1 / 0\nexcept ZeroDivisionError as e: raise KeyError('k') from e", "'k'", 1),
-        ("py", "try: 1 / 0\nexcept ZeroDivisionError: raise KeyError('k')", "'k'", 1),
+        ("py", "raise ValueError('boom')", "ValueError: boom", 1),
+        ("py", "class Mine(Exception): pass\nraise Mine('boom: twice')", "Mine: boom: twice", 1),
+        ("py", "raise ValueError('one\\ntwo')", "ValueError: one\ntwo", 1),
+        ("py", "try: 1 / 0\nexcept ZeroDivisionError as e: raise KeyError('k') from e", "KeyError: 'k'", 1),
+        ("py", "try: 1 / 0\nexcept ZeroDivisionError: raise KeyError('k')", "KeyError: 'k'", 1),
         ("py", "raise ValueError", "ValueError", 1),
+        ("py", "raise Exception('boom')", "boom", 1),
+        ("py", "{}['files']", "KeyError: 'files'", 1),
+        (
+            "py",
+            "import json; json.loads('')",
+            "json.decoder.JSONDecodeError: Expecting value: line 1 column 1 (char 0)",
+            1,
+        ),
+        (
+            "py",
+            "raise ExceptionGroup('both', [ValueError('a'), KeyError('b')])",
+            "ExceptionGroup: both (2 sub-exceptions)",
+            1,
+        ),
+        ("js", "throw new TypeError()", "TypeError", 1),
+        ("js", "const x = 1; x()", "TypeError: x is not a function", 1),
         ("py", "import sys; sys.exit('last words')", "last words", 1),
         ("py", "import sys; sys.exit(7)", "Exit code 7", 7),
         ("py", "raise KeyboardInterrupt", "KeyboardInterrupt", 130),
@@ -227,12 +243,12 @@ async def test_a_missing_script_is_refused_before_it_runs(cold: Bench) -> None:
 @pytest.mark.requirement("B10")
 async def test_a_script_that_cannot_be_read_is_refused_before_it_runs(cold: Bench) -> None:
     job = cold.job("print(1)")
-    (job.folder / job.script).chmod(0)
+    Path(f"{job.folder}/{job.script}").chmod(0)
     for refused in (cold.sandbox.check(job), cold.sandbox.run(job)):
         with pytest.raises(SkillPermissionError) as caught:
             await refused
         assert caught.value.code == "EACCES"
-    (job.folder / job.script).chmod(0o644)
+    Path(f"{job.folder}/{job.script}").chmod(0o644)
     assert (await cold.sandbox.run(job)).success
 
 
@@ -270,13 +286,15 @@ async def test_output_is_reported_while_the_script_runs(bench: Bench, suffix: st
         await ongoing.recorder.wait_for("begun")
         assert ongoing.result is None
         ongoing.cancel()
-    assert ongoing.recorder.chunks == [("stdout", "begun\n")]
+    assert ongoing.recorder.text.rstrip() == "begun"
+    assert {stream for stream, _ in ongoing.recorder.chunks} == {"stdout"}
 
 
 async def test_both_streams_are_reported_separately(bench: Bench) -> None:
     recorder = OutputRecorder()
     result = await bench.run("import sys; print('one'); print('two', file=sys.stderr)", listener=recorder)
-    assert sorted(recorder.chunks) == [("stderr", "two\n"), ("stdout", "one\n")]
+    both = {stream: "".join(text for each, text in recorder.chunks if each == stream) for stream, _ in recorder.chunks}
+    assert both == {"stdout": "one\n", "stderr": "two\n"}
     assert (result.stdout, result.stderr) == ("one\n", "two\n")
 
 

@@ -36,7 +36,7 @@ def job(**fields: Any) -> Job:
 
 def variables_of(made: Job) -> dict[str, str]:
     base = base_environment("/w", "/bin")
-    return environment(made, base, skill_path="/s", input_text=input_json(made))
+    return environment(made, base, skill_path="/s", skills_path="/skills", input_text=input_json(made))
 
 
 def options_of(payload: dict[str, Any]) -> list[str]:
@@ -54,6 +54,16 @@ def test_a_run_has_these_variables_and_no_others() -> None:
         "SKILL_PATH": "/s",
         "TIMEOUT": "1500",
         "INPUT_JSON": '{"text":"日本"}',
+    }
+
+
+def test_code_that_belongs_to_no_skill_has_the_path_of_the_skills_instead() -> None:
+    assert variables_of(Job(script=".code.py", code="1", timeout_ms=1500)) == {
+        "PATH": "/bin",
+        "HOME": "/w",
+        "TMPDIR": "/w/tmp",
+        "TIMEOUT": "1500",
+        "SKILLS_PATH": "/skills",
     }
 
 
@@ -152,9 +162,9 @@ line = readable.filter(lambda text: "\0" not in text)
 @given(line, st.lists(line, max_size=4), st.dictionaries(line, line, max_size=4))
 @unhurried
 def test_an_encoded_job_can_be_decoded(script: str, words: list[str], variables: dict[str, str]) -> None:
-    fields = [field.decode() for field in encode_job(script, "", words, variables).split(b"\0")]
+    fields = [field.decode() for field in encode_job(script, words, variables, root="/s", module="m").split(b"\0")]
     assert fields.pop() == ""
-    count = int(fields[2])
-    assert (fields[0], fields[1], fields[3 : 3 + count]) == (script, "", words)
-    tail = fields[3 + count :]
+    count = int(fields[4])
+    assert (fields[:4], fields[5 : 5 + count]) == ([script, "m", "/s", ""], words)
+    tail = fields[5 + count :]
     assert dict(zip(tail[::2], tail[1::2], strict=True)) == variables

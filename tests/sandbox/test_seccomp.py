@@ -179,6 +179,17 @@ def test_only_sockets_of_allowed_families_can_be_created(
         assert answer(code, machine, SOCKET[machine], [each, kind]) == expected
 
 
+@given(any_machine, word)
+@unhurried
+def test_internet_sockets_are_tcp_and_udp_only(machine: str, protocol: int) -> None:
+    code = filter_program(machine=machine, network=True)
+    for family in (AF_INET, AF_INET6):
+        for each in (0, 6, 17, 1, 58, 132, 136, 262, protocol):
+            expected = ALLOWED if each & 0xFFFF_FFFF in (0, 6, 17) else "EPROTONOSUPPORT"
+            assert answer(code, machine, SOCKET[machine], [family, 1, each]) == expected
+    assert answer(code, machine, SOCKET[machine], [AF_UNIX, 1, protocol]) == ALLOWED
+
+
 @given(any_machine, st.booleans(), st.booleans(), word)
 @unhurried
 def test_only_pairs_of_unix_sockets_can_be_created(
@@ -272,6 +283,9 @@ def test_socket_filters_are_refused_and_other_options_with_the_same_number_work(
     for option in (26, 50, 51, 52):
         assert answer(code, machine, SETSOCKOPT[machine], [3, 1, option]) == "EPERM"
         assert answer(code, machine, SETSOCKOPT[machine], [3, 41, option]) == ALLOWED, "IPV6_V6ONLY is 26 too"
+    assert answer(code, machine, SETSOCKOPT[machine], [3, 6, 31]) == "EPERM", "TLS in the kernel"
+    assert answer(code, machine, SETSOCKOPT[machine], [3, 6, 1]) == ALLOWED, "TCP_NODELAY"
+    assert answer(code, machine, SETSOCKOPT[machine], [3, 1, 31]) == ALLOWED
 
 
 @machines

@@ -193,8 +193,10 @@ async def test_500_input_files_of_50_megabytes_are_accepted_and_no_more(cold: Be
         (workspace / name).write_bytes(b"x")
     with (workspace / names[0]).open("wb") as largest:
         largest.truncate(50 * MB - 499)
+    files_of = Workspace(workspace, lambda run, _: None)
+    view = files_of.view("")
     found = InputFiles(
-        workspace=Workspace(workspace, lambda run, _: None),
+        workspace=files_of,
         uploads=UploadStore(tmp_path / "uploads"),
         reach=lambda _: None,
         folder=tmp_path,
@@ -205,12 +207,12 @@ import json, os
 sizes = [os.path.getsize(path) for path in json.loads(os.environ["INPUT_JSON"])["files"]]
 print(json.dumps([len(sizes), sum(sizes)]))
 """
-    with found.opened(names[:500]) as files:
-        assert await cold.run_json(text, files=files) == [500, 50 * MB]
-    with pytest.raises(InvalidInputError, match="501"), found.opened(names):
+    with found.opened(names[:500], view) as files:
+        assert await cold.run_json(text, files=files.inputs) == [500, 50 * MB]
+    with pytest.raises(InvalidInputError, match="501"), found.opened(names, view):
         raise AssertionError
     (workspace / names[1]).write_bytes(b"xx")
-    with pytest.raises(InvalidInputError, match="50 MB"), found.opened(names[:500]):
+    with pytest.raises(InvalidInputError, match="50 MB"), found.opened(names[:500], view):
         raise AssertionError
 
 

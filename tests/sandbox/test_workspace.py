@@ -1,6 +1,7 @@
-"""The workspace, the only folder a run can write to: new, private, limited, and removed afterwards."""
+"""The workspace and a /tmp of its own, the only folders that a run can write to: new, private, limited, removed."""
 
 import json
+import secrets
 import tempfile
 from pathlib import Path
 
@@ -62,7 +63,7 @@ print(json.dumps([read, done, sorted(os.listdir(here))]))
 
 
 @pytest.mark.requirement("B9")
-async def test_only_the_workspace_is_writable(bench: Bench) -> None:
+async def test_only_the_workspace_and_the_runs_own_tmp_are_writable(bench: Bench) -> None:
     text = """
 import json, os
 home, written = os.environ["HOME"], []
@@ -78,16 +79,25 @@ for folder, names, files in os.walk("/"):
 print(json.dumps(sorted(written)))
 """
     found = await bench.run_json(text)
-    allowed = {"/dev/shm", "/dev/full", "/dev/null", "/dev/random", "/dev/urandom", "/dev/zero"}
+    allowed = {"/tmp", "/dev/shm", "/dev/full", "/dev/null", "/dev/random", "/dev/urandom", "/dev/zero"}
     assert [path for path in found if path not in allowed and not path.startswith("/dev/std")] == []
 
 
 @pytest.mark.requirement("B9")
 async def test_the_host_has_no_trace_of_a_workspace(bench: Bench) -> None:
     before = workspaces()
-    assert (await bench.run("open('left', 'w').write('x'); open('/dev/shm/left', 'w').write('x')")).success
+    name = f"left-{secrets.token_hex(8)}"
+    text = "".join(f"open('{folder}/{name}', 'x').write('x'); " for folder in (".", "/dev/shm", "/tmp"))
+    assert (await bench.run(text)).success
     assert workspaces() <= before
-    assert not Path("/dev/shm/left").exists()
+    assert not [folder for folder in ("/dev/shm", "/tmp") if (Path(folder) / name).exists()]
+    assert (await bench.run(text)).success  # a new one each time
+
+
+@pytest.mark.requirement("B9")
+async def test_the_runs_own_tmp_counts_with_its_workspace(small: Bench) -> None:
+    result = await small.run("open('half', 'wb').write(bytes(3 << 20)); open('/tmp/half', 'wb').write(bytes(3 << 20))")
+    assert (result.success, result.error_code) == (False, "DISK_LIMIT")
 
 
 TRAPS = {
@@ -111,14 +121,13 @@ async def test_a_workspace_is_removed_with_any_content(each_backend: Bench, trap
     before, opened = workspaces(), descriptors()
     result = await each_backend.run(TRAPS[trap], artifacts=tmp_path / "artifacts")
     assert result.success, result.error
-    assert result.files == []
     await until(lambda: workspaces() <= before)
     await until(lambda: descriptors() <= opened)
 
 
 # ---------------------------------------------------------------------------------------------------------- artifacts
 @pytest.mark.requirement("B14")
-async def test_files_in_output_are_collected_and_listed(each_backend: Bench, tmp_path: Path) -> None:
+async def test_new_files_are_collected_and_listed(each_backend: Bench, tmp_path: Path) -> None:
     text = """
 import os
 os.makedirs("output/deep/er")
@@ -127,14 +136,15 @@ open("output/deep/er/data.bin", "wb").write(bytes(2_000_000))
 os.symlink("/etc/passwd", "output/link")
 os.mkfifo("output/pipe")
 open(b"output/odd\\n", "w")
-open("beside", "w").write("not an artifact")
+open("beside", "w").write("in the current folder")
 """
     result = await each_backend.run(text, artifacts=tmp_path / "artifacts")
     assert result.success, result.error
-    assert [(file.path, file.size) for file in result.files] == [("deep/er/data.bin", 2_000_000), ("report.md", 5)]
-    assert json.loads(result.model_dump_json(by_alias=True))["files"][1] == {"path": "report.md", "size": 5}
+    found = [(file.path, file.size) for file in result.files]
+    assert found == [("beside", 21), ("deep/er/data.bin", 2_000_000), ("report.md", 5)]
+    assert json.loads(result.model_dump_json(by_alias=True))["files"][2] == {"path": "report.md", "size": 5}
     collected = {path: kind for path, kind in walk(tmp_path / "artifacts").items() if kind != "folder"}
-    assert sorted(collected) == ["deep/er/data.bin", "report.md"]
+    assert sorted(collected) == ["beside", "deep/er/data.bin", "report.md"]
     assert (tmp_path / "artifacts/report.md").read_text() == "hello"
     assert len(result.warnings) == 3
 

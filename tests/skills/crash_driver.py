@@ -19,7 +19,8 @@ import anyio
 from apexbridge.bridge import DATABASE_FILE
 from apexbridge.skills.manager import SkillManager
 from apexbridge.storage.database import Database
-from tests.making import WatchedIndex, skill_manager, skill_zip
+from tests.making import WatchedIndex, skill_manager, skill_zip, write_skill, zip_of
+from tests.skills.source_server import shop_of
 from tests.skills.test_plugins import plugin_zip
 
 STEPS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.chmod", "ctypes.dlsym", "os.truncate"}
@@ -34,9 +35,17 @@ CHANGES: dict[str, Callable[[SkillManager], Awaitable[Any]]] = {
     "edit": lambda skills: skills.update_skill_description("known", NEW),
     "plugin": lambda skills: skills.install_skill(plugin_zip("p-one", "p-two", description=NEW, root="box/")),
     "plugin overwrite": lambda skills: skills.install_skill(
-        plugin_zip("q-one", "q-three", description=NEW, root="bag/"), overwrite=True
+        plugin_zip("q-one", "q-three", "known", description=NEW, root="bag/"), overwrite=True
     ),
+    "plugins": lambda skills: skills.install_skill(
+        zip_of({f"shop/{path}": text for path, text in shop_of(("tea", "brew"), ("coffee", "brew")).items()})
+    ),
+    "qualified uninstall": lambda skills: skills.uninstall_skill("bag:known"),
+    "qualified restore": lambda skills: skills.restore_skill("belt:known"),
     "plugin uninstall": lambda skills: skills.uninstall_plugin("bag"),
+    "restore": lambda skills: skills.restore_skill("lost"),
+    "plugin restore": lambda skills: skills.restore_plugin("sack"),
+    "hide": lambda skills: skills.uninstall_skill("shared"),
 }
 
 
@@ -46,7 +55,7 @@ async def open_manager(data_dir: Path) -> AsyncIterator[SkillManager]:
     data_dir.mkdir(exist_ok=True)
     database = Database(data_dir / DATABASE_FILE)
     try:
-        manager = skill_manager(data_dir, database, WatchedIndex())
+        manager = skill_manager(data_dir, database, WatchedIndex(), roots=(data_dir / "team",))
         await manager.initialize()
         yield manager
     finally:
@@ -54,9 +63,17 @@ async def open_manager(data_dir: Path) -> AsyncIterator[SkillManager]:
 
 
 async def prepare(data_dir: Path) -> None:
+    write_skill(data_dir / "team", "shared", description=OLD)
     async with open_manager(data_dir) as manager:
         await manager.install_skill(skill_zip("known", {"o.md": "x"}, description=OLD))
-        await manager.install_skill(plugin_zip("q-one", "q-two", description=OLD, root="bag/"))
+        await manager.install_skill(plugin_zip("q-one", "q-two", "known", description=OLD, root="bag/"))
+        await manager.install_skill(skill_zip("lost", {"o.md": "x"}, description=OLD))
+        await manager.uninstall_skill("lost")
+        await manager.install_skill(plugin_zip("s-one", "known", description=OLD, root="belt/"))
+        await manager.change_dependencies("belt:known", add=["pypdf"])
+        await manager.uninstall_skill("belt:known")
+        await manager.install_skill(plugin_zip("r-one", "r-two", "known", description=OLD, root="sack/"))
+        await manager.uninstall_plugin("sack")
 
 
 def change_until_killed(data_dir: Path, change: str, step: int) -> bool:
@@ -106,7 +123,8 @@ async def _state(data_dir: Path) -> dict[str, Any]:
         skills = {}
         for summary in await manager.list_skills():
             detail = await manager.get_skill(summary.name)
-            skills[detail.name] = [detail.description, detail.plugin, [file.path for file in detail.files]]
+            added = (await manager.dependencies_of(summary.name)).added
+            skills[detail.name] = [detail.description, detail.plugin, [file.path for file in detail.files], added]
         folders = data_dir / "skills"
         return {
             "skills": skills,
@@ -114,7 +132,9 @@ async def _state(data_dir: Path) -> dict[str, Any]:
             "problems": [problem.reason for problem in await manager.problems()],
             "folders": sorted(path.name for path in folders.iterdir()),
             "marked": sorted(path.parent.name for path in folders.glob("*/.vectorized")),
-            "left": sorted(str(path) for name in ("staging", "trash") for path in (data_dir / name).iterdir()),
+            "left": sorted(str(path) for path in (data_dir / "staging").iterdir()),
+            "removed": sorted([item.name, *item.skills] for item in await manager.removed_skills()),
+            "trash": len(list((data_dir / "trash").iterdir())),
         }
 
 

@@ -119,9 +119,10 @@ REFUSED: dict[str, tuple[bytes, str]] = {
         good_with(*[entry(f"git-commit/{n}", b"", size=24 * MEGABYTE, packed=MEGABYTE) for n in range(5)]),
         "ARCHIVE_TOO_LARGE",
     ),
-    "too many entries": (good_with(*[entry(f"git-commit/{n}", method=0) for n in range(2000)]), "ARCHIVE_TOO_LARGE"),
+    "too many files": (good_with(*[entry(f"git-commit/{n}", method=0) for n in range(2000)]), "ARCHIVE_TOO_LARGE"),
+    "too many entries": (raw_zip([entry(f"docs/{n}", method=0) for n in range(10_001)]), "ARCHIVE_TOO_LARGE"),
     "directory too large": (
-        raw_zip([entry("a" * 60_000, b"") for _ in range(13)], count=1),
+        raw_zip([entry("a" * 60_000, b"") for _ in range(60)], count=1),
         "ARCHIVE_TOO_LARGE",
     ),
     "SKILL.md too large": (skill_zip(markdown=skill_markdown(body="word " * 250_000)), "ARCHIVE_TOO_LARGE"),

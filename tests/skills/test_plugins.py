@@ -62,15 +62,11 @@ async def test_uninstalling_a_plugin_removes_all_its_skills(
 
 
 @pytest.mark.requirement("D9")
-async def test_a_plugin_install_is_all_or_nothing(skills: SkillManager, data_dir: Path) -> None:
-    await skills.install_skill(skill_zip("beta", description="It was here before."))
+async def test_a_strict_plugin_install_is_all_or_nothing(skills: SkillManager, data_dir: Path) -> None:
     before = walk(data_dir)
-    with pytest.raises(SkillAlreadyExistsError):
-        await skills.install_skill(plugin_zip("alpha", "beta"))
-    assert walk(data_dir) == before
     bad = zip_of({"p/skills/good/SKILL.md": skill_markdown("good"), "p/skills/bad/SKILL.md": "---\nname: bad\n---\n"})
     with pytest.raises(SkillError, match="bad: Missing required fields: description"):
-        await skills.install_skill(bad)
+        await skills.install_skill(bad, strict=True)
     assert walk(data_dir) == before
 
 
@@ -206,7 +202,10 @@ async def test_an_uninstalled_or_replaced_skill_is_removed_from_its_plugin(skill
     assert [plugin.skills for plugin in await skills.list_plugins()] == [["gamma"]]
     assert (await skills.get_skill("beta")).plugin is None
     await skills.install_skill(plugin_zip("gamma", root="other/"), overwrite=True)
-    assert [(plugin.name, plugin.skills) for plugin in await skills.list_plugins()] == [("other", ["gamma"])]
+    assert [(plugin.name, plugin.skills) for plugin in await skills.list_plugins()] == [
+        ("my-plugin", ["gamma"]),
+        ("other", ["other:gamma"]),
+    ]
 
 
 async def test_plugins_survive_a_restart_and_a_lost_database(workshop: Workshop, data_dir: Path) -> None:
@@ -248,10 +247,12 @@ async def test_a_plugin_that_cannot_be_named_or_read_is_refused(
         await skills.install_skill(archive)
 
 
-async def test_two_skills_with_one_name_in_a_plugin_are_refused(skills: SkillManager) -> None:
+async def test_the_second_skill_with_one_name_in_a_plugin_is_left_out(skills: SkillManager) -> None:
     archive = zip_of({"p/skills/a/SKILL.md": skill_markdown("Same"), "p/skills/b/SKILL.md": skill_markdown("same")})
-    with pytest.raises(SkillError, match='all named "same"'):
-        await skills.install_skill(archive, profile="lenient")
+    receipt = await skills.install_skill(archive)
+    assert receipt.names == ["same"]
+    assert [(one.name, one.path) for one in receipt.left_out] == [("b", "p/skills/b")]
+    assert 'p/skills/a is also named "same"' in receipt.left_out[0].reason
 
 
 async def test_a_plugin_installs_from_a_folder(skills: SkillManager, tmp_path: Path) -> None:

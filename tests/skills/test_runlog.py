@@ -4,7 +4,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from apexbridge.skills.runs.events import RunLog
+from apexbridge.skills.runs.events import MAX_SWITCHES, RunLog
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -15,18 +15,49 @@ def text_of(log: RunLog, kind: str) -> str:
     return "".join(event.data for event in log.events if event.kind == kind)
 
 
+@pytest.mark.computes_in_loop
 async def test_single_characters_are_batched_into_few_events() -> None:
     log = RunLog()
-    for _ in range(100_000):
-        log.add_output("stdout", "a")
-        log.add_output("stderr", "b")
+    for stream in ("stdout", "stderr"):
+        for _ in range(100_000):
+            log.add_output(stream, "a")
     log.end()
-    assert (text_of(log, "stdout"), text_of(log, "stderr")) == ("a" * 100_000, "b" * 100_000)
-    assert len(log.events) == 4
-    assert [event.number for event in log.events] == [1, 2, 3, 4]
+    assert (text_of(log, "stdout"), text_of(log, "stderr")) == ("a" * 100_000, "a" * 100_000)
+    assert [event.number for event in log.events] == [1, 2]
 
 
-async def test_the_first_output_is_sent_immediately_and_later_output_soon() -> None:
+async def test_both_streams_keep_their_order() -> None:
+    log = RunLog()
+    for number in range(100):
+        log.add_output("stdout", f"{number} ")
+        log.add_output("stdout", "out")
+        log.add_output("stderr", f"{number} err")
+    log.end()
+    assert [(event.kind, event.data) for event in log.events] == [
+        each for number in range(100) for each in (("stdout", f"{number} out"), ("stderr", f"{number} err"))
+    ]
+
+
+@pytest.mark.computes_in_loop
+async def test_a_run_that_changes_the_stream_all_the_time_creates_a_bounded_number_of_events() -> None:
+    log = RunLog()
+    for number in range(100_000):
+        log.add_output("stdout", f"{number} ")
+        log.add_output("stderr", f"{number} ")
+    log.end()
+    whole = "".join(f"{number} " for number in range(100_000))
+    assert (text_of(log, "stdout"), text_of(log, "stderr")) == (whole, whole)
+    assert len(log.events) <= MAX_SWITCHES + 2
+    more = RunLog()
+    more._switches = MAX_SWITCHES
+    for _ in range(1000):
+        more.add_output("stdout", "a")
+        more.add_output("stderr", "b")
+    more.end()
+    assert [(event.kind, len(event.data)) for event in more.events] == [("stdout", 1000), ("stderr", 1000)]
+
+
+async def test_the_first_output_and_later_output_is_sent_soon() -> None:
     log = RunLog()
     seen: list[str] = []
 
@@ -55,8 +86,7 @@ async def test_output_comes_before_the_state_that_follows_it() -> None:
     log.end()
     assert [(event.kind, event.data) for event in log.events] == [
         ("state", "running"),
-        ("stdout", "a"),
-        ("stdout", "bc"),
+        ("stdout", "abc"),
         ("state", "completed"),
         ("result", {}),
     ]

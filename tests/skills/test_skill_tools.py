@@ -96,7 +96,7 @@ async def test_errors_of_skills_have_one_shape_and_a_result_can_raise_them(bridg
     with pytest.raises(SkillExecutionError) as execution:
         failed.raise_for_status()
     payload = execution.value.to_json()
-    assert (payload["name"], payload["message"]) == ("SkillError", "boom")
+    assert (payload["name"], payload["message"]) == ("SkillError", "ValueError: boom")
     assert {
         "skillName": "fails",
         "mode": "sandbox",

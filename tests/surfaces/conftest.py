@@ -7,10 +7,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -76,6 +76,12 @@ def environment(**extra: str) -> dict[str, str]:
     return {**{key: value for key, value in os.environ.items() if not key.startswith("APEX_")}, **extra}
 
 
+def _drain(pipe: IO[str]) -> None:
+    with suppress(ValueError):  # closed by the end of the test
+        for _ in pipe:
+            pass
+
+
 @contextmanager
 def servers(data_dir: Path) -> Iterator[StartServer]:
     """Start `apex serve` on free ports. A start waits for the printed URL; all servers stop at the end of the block."""
@@ -97,6 +103,8 @@ def servers(data_dir: Path) -> Iterator[StartServer]:
                 break
         watchdog.cancel()
         assert "Ctrl-C" in startup_output, startup_output
+        # The server logs every request: a full pipe would block it.
+        threading.Thread(target=_drain, args=(process.stderr,), daemon=True).start()
         url = next(word for word in startup_output.split() if word.startswith("http"))
         return Server(process, url, startup_output, folder)
 

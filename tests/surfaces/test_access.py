@@ -19,7 +19,7 @@ from apexbridge.surfaces.http.middleware.audit_trail import act_of
 from apexbridge.surfaces.http.middleware.auth import Access
 from apexbridge.surfaces.http.middleware.scopes import OPEN_PATHS, required_scope
 from apexbridge.surfaces.http.serve import check_host
-from tests.making import skill_zip
+from tests.making import skill_zip, write_skill
 from tests.surfaces.conftest import Apex, Server, StartServer, servers
 from tests.surfaces.keyed_server import ZIP, KeyedServer, error_of, start_keyed_server
 from tests.waiting import PATIENCE_SECONDS, wait_until
@@ -131,6 +131,8 @@ async def test_every_route_except_health_checks_has_a_scope(bridge: Bridge) -> N
         "POST /api/tools/{id}/execute",
         "POST /api/executions/{id}/cancel",
         "DELETE /api/executions/{id}",
+        "DELETE /api/workspaces/{id}",
+        "DELETE /api/workspaces/{id}/files/{path:path}",
         "POST /api/uploads",
     }
     assert {route for route in by_scope["read"] if not route.startswith(("GET ", "HEAD "))} == {
@@ -452,7 +454,8 @@ def test_the_command_line_creates_lists_and_revokes_keys(apex: Apex, data_dir: P
         assert key.split("_", 2)[2] not in str(database.execute("SELECT * FROM api_keys").fetchall())
 
 
-def test_an_empty_list_of_keys_names_the_create_command(apex: Apex) -> None:
+def test_an_empty_list_of_keys_names_the_create_command(apex: Apex, data_dir: Path) -> None:
+    write_skill(data_dir / "skills", "a")
     assert "apex keys create" in apex("keys", "list").err
 
 

@@ -24,7 +24,7 @@ TIMEOUT_SECONDS = 60
 def test_a_question_is_answered_on_stdout_with_its_steps_on_stderr(apex: Apex) -> None:
     completed = apex("chat", "what is 12*12?")
     assert completed.code == 0
-    assert completed.out.startswith("144\n")
+    assert completed.out.startswith("12*12 = 144\n")
     assert "not a language model" in completed.out
     assert "calculate" in completed.err
 
@@ -33,13 +33,13 @@ def test_a_conversation_ends_with_an_empty_line(apex: Apex, monkeypatch: pytest.
     monkeypatch.setattr(sys, "stdin", io.StringIO("3+4\n5+6\n\nnever asked\n"))
     completed = apex("chat")
     assert (completed.code, completed.out.count("not a language model")) == (0, 2)
-    assert completed.out.startswith("7\n")
-    assert "\n11\n" in completed.out
+    assert completed.out.startswith("3+4 = 7\n")
+    assert "5+6 = 11\n" in completed.out
 
 
 def test_json_output_is_the_completion(apex: Apex) -> None:
     completion = apex("chat", "1+1", "--json").json
-    assert completion["choices"][0]["message"]["content"].startswith("2")
+    assert completion["choices"][0]["message"]["content"].startswith("1+1 = 2")
     assert completion["x_bridge"]["stopCause"] == "answered"
     assert apex("chat", "--json").code == 2
 

@@ -395,6 +395,7 @@ def test_only_admins_see_records_and_a_deletion_is_in_the_audit_log(server: Live
 
 # ------------------------------------------------------------------------------------------------------ command line
 def test_the_command_line_shows_records_step_by_step_without_a_server(apex: Apex) -> None:
+    assert apex("tools", "run", "calculate", "--input", '{"expression": "1"}').code == 0
     assert "No chat request is recorded" in apex("chats", "list").err
     assert apex("chat", "what is 12*12?").code == 0
     listed = apex("chats", "list")

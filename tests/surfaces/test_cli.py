@@ -10,7 +10,7 @@ import pytest
 
 from apexbridge import __version__
 from apexbridge.storage.directory import owned
-from tests.making import skill_zip, write_skill, zip_of
+from tests.making import skill_markdown, skill_zip, write_skill, zip_of
 from tests.skills.test_plugins import plugin_zip
 from tests.surfaces.conftest import APEX, Apex, environment
 
@@ -31,7 +31,8 @@ def test_a_skill_is_installed_managed_and_removed_on_the_command_line(
     assert (completed.code, completed.out) == (0, "")
     assert "Skill installed successfully: git-commit" in completed.err
     listed = apex("skills", "list")
-    assert [word in listed.out for word in ("NAME", "git-commit", "sandbox", "1.0.0", "自动生成提交信息")] == [True] * 5
+    assert listed.out.startswith("git-commit\tsandbox\t1.0.0\tinstalled\t")
+    assert "自动生成提交信息" in listed.out
     shown = apex("skills", "show", "git-commit")
     assert "scripts/execute.js" in shown.out
     assert "# How" in shown.out
@@ -43,7 +44,7 @@ def test_a_skill_is_installed_managed_and_removed_on_the_command_line(
     assert "enabled" in apex("skills", "enable", "git-commit").err
     assert "never called" in apex("skills", "stats").out
     assert "average" in apex("skills", "stats", "git-commit").out
-    assert "NEW" in apex("skills", "growth", "--by", "week").out
+    assert apex("skills", "growth", "--by", "week").out.endswith("\t1\n")
     assert "1 unchanged" in apex("skills", "reindex").err
     assert "No problems." in apex("skills", "problems").err
     assert "uninstalled" in apex("skills", "rm", "git-commit").err
@@ -234,11 +235,12 @@ def test_a_url_without_a_server_is_explained(apex: Apex) -> None:
 
 
 def test_the_data_dir_option_overrides_the_url_of_the_environment(
-    apex: Apex, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+    apex: Apex, archive: Path, data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    apex("skills", "install", archive)
     monkeypatch.setenv("APEX_URL", "http://127.0.0.1:9")
     assert apex("skills", "list", "--json").code == 1
-    assert apex("skills", "list", "--json", "--data-dir", data_dir).json["total"] == 0
+    assert apex("skills", "list", "--json", "--data-dir", data_dir).json["total"] == 1
 
 
 def test_a_data_directory_that_is_a_file_is_explained(apex: Apex, tmp_path: Path) -> None:
@@ -248,7 +250,8 @@ def test_a_data_directory_that_is_a_file_is_explained(apex: Apex, tmp_path: Path
 
 
 @pytest.mark.parametrize("name", ["stats", "growth", "problems", "", ".", "..", "a/b", "Upper"])
-def test_a_reserved_or_invalid_name_is_not_found(apex: Apex, name: str) -> None:
+def test_a_reserved_or_invalid_name_is_not_found(apex: Apex, data_dir: Path, name: str) -> None:
+    write_skill(data_dir / "skills", "a")
     completed = apex("skills", "show", name)
     assert completed.code == 1
     assert "Skills not found" in completed.err
@@ -259,13 +262,50 @@ def test_the_suggested_command_matches_the_error(apex: Apex, tmp_path: Path) -> 
     write_skill(tmp_path / "many", "two")
     assert "apex skills import" in apex("skills", "install", tmp_path / "many").err
     (tmp_path / "bad.zip").write_bytes(zip_of({"bad/SKILL.md": "# Bad\n"}))
-    assert "--profile lenient" in apex("skills", "install", tmp_path / "bad.zip").err
+    assert "--profile lenient" in apex("skills", "install", tmp_path / "bad.zip", "--profile", "seed").err
+    (tmp_path / "flat.zip").write_bytes(zip_of({"SKILL.md": skill_markdown("flat")}))
+    flat = apex("skills", "install", tmp_path / "flat.zip")
+    assert flat.err.startswith("Invalid ZIP structure: missing root directory")
+    assert "--profile lenient" in flat.err
+    assert apex("skills", "install", tmp_path / "flat.zip", "--profile", "lenient").code == 0
     assert "lenient" not in apex("skills", "install", write_skill(tmp_path, "stats")).err
+
+
+def test_a_repository_is_installed_by_one_command(apex: Apex, tmp_path: Path) -> None:
+    for name in ("one", "two", "three", "four"):
+        write_skill(tmp_path / "repo/skills/.group", name, body="[gone](gone.md)\n")
+    write_skill(tmp_path / "repo/skills", "bad", markdown="")
+    apex("skills", "install", write_skill(tmp_path, "two"))
+    installed = apex("skills", "install", tmp_path / "repo")
+    assert installed.code == 0
+    lines = installed.err.splitlines()
+    assert lines[0].startswith("warning: bad (repo/skills/bad) was left out: Missing required fields: description")
+    assert lines[1].startswith("warning: 4 warnings about the skills")
+    assert "Plugin installed successfully: repo (four, one, three, repo:two)" in lines[2]
+    assert lines[3] == "4 skills installed, 1 left out"
+    assert "desk" not in apex("skills", "show", "repo:two").out
+    exported = apex("skills", "export", "repo:two", "--out", tmp_path / "x.zip")
+    assert exported.code == 0
+    refused = apex("skills", "install", tmp_path / "repo", "--overwrite", "--strict")
+    assert refused.code == 1
+    assert "bad: Missing required fields: description" in refused.err
+    report = apex("skills", "install", tmp_path / "repo", "--overwrite", "--json").json
+    assert report["names"] == ["four", "one", "three", "repo:two"]
+    assert [one["name"] for one in report["leftOut"]] == ["bad"]
+    assert apex("skills", "uninstall", "repo:two").code == 0
+    assert apex("skills", "show", "two").code == 0
+
+
+def test_a_skill_file_is_installed(apex: Apex, tmp_path: Path) -> None:
+    folder = write_skill(tmp_path, "tidy", {"notes.md": "x"})
+    assert apex("skills", "validate", folder / "SKILL.md").code == 0
+    assert apex("skills", "install", folder / "SKILL.md").code == 0
+    assert "notes.md" in apex("skills", "show", "tidy").out
 
 
 def test_a_piped_table_is_not_truncated(apex: Apex, tmp_path: Path) -> None:
     apex("skills", "install", write_skill(tmp_path, "long", description="word " * 100 + "end"))
-    assert "word end" in apex("skills", "list").out.splitlines()[1]
+    assert "word end" in apex("skills", "list").out
 
 
 def test_a_locked_data_directory_is_reported_after_a_wait(

@@ -242,6 +242,7 @@ def test_a_skill_is_run_from_the_command_line(apex: Apex, tmp_path: Path) -> Non
     write_skill(tmp_path, "echo", files={"scripts/execute.py": script})
     write_skill(tmp_path, "leaves", files={"scripts/execute.py": WRITE_FILE})
     write_skill(tmp_path, "fails", files={"scripts/execute.py": "raise ValueError('boom')"})
+    write_skill(tmp_path, "lists", files={"scripts/execute.sh": "find -P input -type f"})
     write_skill(tmp_path, "words", body="Say {{input.x}}.")
     assert apex("skills", "import", tmp_path).code == 0
     completed = apex("skills", "run", "echo", "--input", '{"a": 1}')
@@ -255,16 +256,23 @@ def test_a_skill_is_run_from_the_command_line(apex: Apex, tmp_path: Path) -> Non
     assert (result["success"], result["exitCode"]) == (True, 0)
     failed = apex("skills", "run", "fails")
     assert failed.code == 1
-    assert "boom (EXIT_NONZERO, exit code 1" in failed.err
+    assert "ValueError: boom (EXIT_NONZERO, exit code 1" in failed.err
     assert apex("skills", "run", "fails", "--json").code == 1
     (tmp_path / "data.txt").write_text("x")
     assert apex("skills", "run", "leaves", "--file", tmp_path / "data.txt", "--out", tmp_path / "out").code == 0
     assert (tmp_path / "out/ä b.txt").read_text() == "left"
-    assert "runs/" in apex("skills", "run", "leaves").err
+    assert "apex runs files" in apex("skills", "run", "leaves").err
     assert apex("skills", "run", "words", "--input", '{"x": "hello"}').out == "Say hello.\n"
     for wrong in ("[1]", "{", "@/no/such/file"):
         assert apex("skills", "run", "echo", "--input", wrong).code == 1
     assert apex("skills", "run", "leaves", "--file", tmp_path / "none").code == 1
+    (tmp_path / "in/deep").mkdir(parents=True)
+    assert apex("skills", "run", "leaves", "--file", tmp_path / "in").code == 1, "it has no files"
+    (tmp_path / "in/deep/a.txt").write_text("a")
+    (tmp_path / "in/link").symlink_to("deep/a.txt")
+    ran = apex("skills", "run", "lists", "--file", tmp_path / "in")
+    assert (ran.code, ran.out) == (0, "input/in/deep/a.txt\n")
+    assert "only regular files are: link" in ran.err
     assert "apex skills list" in apex("skills", "run", "none").err
     assert apex("skills", "run", "echo", "--mode", "direct").code == 0
 

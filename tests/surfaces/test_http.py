@@ -12,7 +12,7 @@ import pytest
 from apexbridge.bridge import Bridge
 from apexbridge.surfaces.http.middleware import limits
 from apexbridge.surfaces.http.transport import uploads
-from tests.making import DESCRIPTION, MEGABYTE, skill_zip, walk, write_skill, zip_of
+from tests.making import DESCRIPTION, MEGABYTE, skill_markdown, skill_zip, walk, write_skill, zip_of
 
 pytestmark = pytest.mark.anyio
 ZIP = {"content-type": "application/zip"}
@@ -43,6 +43,8 @@ async def test_a_form_installs_a_skill(client: httpx.AsyncClient) -> None:
         "success": True,
         "name": "git-commit",
         "names": ["git-commit"],
+        "plugins": [],
+        "leftOut": [],
         "message": "Skill installed successfully",
         "replaced": False,
         "warnings": [],
@@ -76,10 +78,40 @@ async def test_a_bad_structure_answers_400_with_all_errors(client: httpx.AsyncCl
     assert lenient.status_code == 201
 
 
+async def test_a_repository_is_installed_whole_and_reports_what_is_left_out(client: httpx.AsyncClient) -> None:
+    plugins = [{"name": "a", "source": "./a"}, {"name": "far", "source": {"source": "github", "repo": "x/y"}}]
+    files = {
+        "repo-main/.claude-plugin/marketplace.json": json.dumps({"name": "shop", "plugins": plugins}),
+        "repo-main/a/skills/one/SKILL.md": skill_markdown("one", description="word " * 300),
+        "repo-main/a/skills/bad/SKILL.md": "",
+    }
+    assert error_of(await install(client, zip_of(files), strict="true")) == (
+        400,
+        "SkillError",
+        "INVALID_SKILL_STRUCTURE",
+    )
+    checked = (await client.post("/api/skills/validate", content=zip_of(files), headers=ZIP)).json()
+    assert (checked["valid"], checked["names"]) == (True, ["one"])
+    response = await install(client, zip_of(files))
+    assert response.status_code == 201
+    body = response.json()
+    assert (body["name"], body["names"], body["plugins"]) == ("a", ["one"], ["a"])
+    assert [one["name"] for one in body["leftOut"]] == ["far", "bad"] == [one["name"] for one in checked["leftOut"]]
+    assert set(body["leftOut"][0]) == {"name", "path", "reason"}
+    assert error_of(await install(client, zip_of(files), strict="maybe"))[2] == "INVALID_INPUT"
+
+
 async def test_validate_reports_all_errors_and_writes_nothing(client: httpx.AsyncClient, data_dir: Path) -> None:
     before = walk(data_dir)
     good = (await client.post("/api/skills/validate", content=skill_zip(), headers=ZIP)).json()
-    assert good == {"valid": True, "name": "git-commit", "errors": [], "warnings": []}
+    assert good == {
+        "valid": True,
+        "name": "git-commit",
+        "names": ["git-commit"],
+        "errors": [],
+        "warnings": [],
+        "leftOut": [],
+    }
     bad = (await client.post("/api/skills/validate", content=b"x", headers=ZIP)).json()
     assert bad["valid"] is False
     assert bad["errors"]
@@ -218,7 +250,14 @@ async def test_a_skill_is_shown_edited_reloaded_and_removed(client: httpx.AsyncC
     )
     assert (await client.post("/api/skills/git-commit/enable")).json()["enabled"] is True
     removed = await client.delete("/api/skills/git-commit")
-    assert removed.json() == {"success": True, "name": "git-commit", "message": "Skill uninstalled successfully"}
+    receipt = removed.json()
+    assert receipt.pop("restorableUntil") > "2026"
+    assert receipt == {
+        "success": True,
+        "name": "git-commit",
+        "message": "Skill uninstalled successfully",
+        "hidden": False,
+    }
     for call in (
         client.get("/api/skills/git-commit"),
         client.delete("/api/skills/git-commit"),
@@ -401,7 +440,7 @@ async def test_the_openapi_document_is_complete(client: httpx.AsyncClient) -> No
             assert operation.get("description"), (method, path)
             assert operation["responses"].get("4XX"), (method, path)
     install_body = document["paths"]["/api/skills/install"]["post"]["requestBody"]["content"]
-    assert set(install_body) == {"multipart/form-data", "application/zip"}
+    assert set(install_body) == {"multipart/form-data", "application/zip", "application/json"}
     assert json.dumps(document)
 
 

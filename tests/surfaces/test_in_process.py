@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import anyio
-import httpx
 import pytest
 from starlette.types import Receive, Scope, Send
 
 from apexbridge.surfaces.cli.in_process import InProcess
+from apexbridge.surfaces.cli.transport import Request, TransportError
 
 pytestmark = pytest.mark.anyio
 START = {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]}
@@ -49,19 +49,19 @@ class App:
         await send({"type": "http.response.body", "body": b"two"})
 
 
-def client(app: App) -> httpx.AsyncClient:
-    return httpx.AsyncClient(transport=InProcess(app), base_url="http://in-process")
+async def whole(app: App, path: str, method: str = "GET", body: bytes | AsyncIterator[bytes] = b"") -> bytes:
+    async with InProcess(app).send(Request(method=method, target=path, body=body)) as response:
+        return b"".join([chunk async for chunk in response.chunks])
 
 
 async def test_a_response_is_streamed() -> None:
     app = App()
     with anyio.fail_after(60):
-        async with client(app) as opened, opened.stream("GET", "/") as response:
-            assert (response.status_code, response.headers["content-type"]) == (200, "text/plain")
-            chunks = response.aiter_raw()
-            assert await anext(chunks) == b"one"
+        async with InProcess(app).send(Request(method="GET", target="/")) as response:
+            assert (response.status, response.headers["content-type"]) == (200, "text/plain")
+            assert await anext(response.chunks) == b"one"
             app.may_continue.set()
-            assert [chunk async for chunk in chunks] == [b"two"]
+            assert [chunk async for chunk in response.chunks] == [b"two"]
 
 
 async def test_a_request_body_is_streamed() -> None:
@@ -72,16 +72,15 @@ async def test_a_request_body_is_streamed() -> None:
     app = App()
     app.may_continue.set()
     with anyio.fail_after(60):
-        async with client(app) as opened:
-            assert (await opened.post("/", content=chunks())).text == "onetwo"
+        assert await whole(app, "/", "POST", chunks()) == b"onetwo"
     assert app.body == b"ab"
 
 
 async def test_the_application_sees_an_early_disconnect() -> None:
     app = App()
     with anyio.fail_after(60):
-        async with client(app) as opened, opened.stream("GET", "/listening") as response:
-            assert response.status_code == 200
+        async with InProcess(app).send(Request(method="GET", target="/listening")) as response:
+            assert response.status == 200
     assert app.saw_disconnect
 
 
@@ -89,30 +88,27 @@ async def test_an_application_that_ignores_a_disconnect_is_cancelled(monkeypatch
     monkeypatch.setattr("apexbridge.surfaces.cli.in_process.DISCONNECT_SECONDS", 0.05)
     app = App()
     with anyio.fail_after(60):
-        async with client(app) as opened, opened.stream("GET", "/") as response:
-            assert response.status_code == 200
+        async with InProcess(app).send(Request(method="GET", target="/")) as response:
+            assert response.status == 200
             assert not app.is_cancelled
     assert app.is_cancelled
 
 
 @pytest.mark.parametrize("path", ["/never", "/broken", "/cut"])
 async def test_a_missing_or_incomplete_response_is_an_error(path: str) -> None:
-    with anyio.fail_after(60):
-        async with client(App()) as opened:
-            with pytest.raises(httpx.RemoteProtocolError):
-                await opened.get(path)
+    with anyio.fail_after(60), pytest.raises(TransportError):
+        await whole(App(), path)
 
 
 async def test_a_cancelled_task_cancels_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("apexbridge.surfaces.cli.in_process.DISCONNECT_SECONDS", 0.05)
     app = App()
     with anyio.fail_after(60):
-        async with client(app) as opened:
-            waiting = asyncio.create_task(opened.get("/"))
-            await app.is_waiting.wait()
-            waiting.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await waiting
+        waiting = asyncio.create_task(whole(app, "/"))
+        await app.is_waiting.wait()
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
     assert app.is_cancelled
 
 
@@ -120,8 +116,8 @@ async def test_a_cancelled_scope_cancels_the_request(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("apexbridge.surfaces.cli.in_process.DISCONNECT_SECONDS", 0.05)
     app = App()
     with anyio.fail_after(60):
-        async with client(app) as opened, anyio.create_task_group() as tasks:
-            tasks.start_soon(opened.get, "/")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(whole, app, "/")
             await app.is_waiting.wait()
             tasks.cancel_scope.cancel()
     assert app.is_cancelled

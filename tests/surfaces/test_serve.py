@@ -74,6 +74,7 @@ def test_commands_ignore_a_proxy_of_the_environment(
 
 
 def test_concurrent_commands_wait_for_each_other(data_dir: Path) -> None:
+    write_skill(data_dir / "skills", "a")
     command = [*APEX, "skills", "list", "--json", "--data-dir", str(data_dir)]
     running = [
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
@@ -82,7 +83,7 @@ def test_concurrent_commands_wait_for_each_other(data_dir: Path) -> None:
     for process in running:
         out, errors = process.communicate(timeout=60)
         assert process.returncode == 0, errors
-        assert json.loads(out)["total"] == 0
+        assert json.loads(out)["total"] == 1
 
 
 def test_a_stale_server_file_is_ignored(start_server: StartServer, apex: Apex) -> None:
@@ -101,6 +102,7 @@ def test_a_command_never_uses_the_server_of_another_directory(
     with owned(data_dir):
         (data_dir / "server.json").write_text(json.dumps({"url": other.url, "pid": 1, "instance": "gone"}))
         assert apex("skills", "list", "--json").json["code"] == "DATA_DIR_IN_USE"
+    write_skill(data_dir / "skills", "a")
     assert apex("skills", "list", "--json").code == 0
     assert not (data_dir / "server.json").exists()
 

@@ -41,6 +41,7 @@ BUILT_IN = [
     "list-files",
     "platform-detect",
     "read-skill",
+    "run-code",
     "run-skill",
     "vector-search",
 ]
@@ -177,7 +178,7 @@ def test_statistics_count_every_tool_and_survive_a_restart(start_server: StartSe
         counts = {item["id"]: item for item in answer["tools"]}
         assert (counts["calculate"]["callCount"], counts["calculate"]["successCount"]) == (3, 2)
         assert (counts["skill:calculate"]["callCount"], counts["skill:calculate"]["toolName"]) == (1, "calculate")
-        assert answer["categories"] == {"builtin": 9, "skill": 1}
+        assert answer["categories"] == {"builtin": 10, "skill": 1}
         assert client.get("/api/skills/calculate/stats").json()["callCount"] == 1
 
 
@@ -392,6 +393,8 @@ def test_every_way_to_run_a_dangerous_skill_needs_approval(client: httpx.Client)
 
 # ---------------------------------------------------------------------------------------------------- command line
 def test_the_command_line_lists_shows_and_runs_tools(apex: Apex, tmp_path: Path) -> None:
+    assert apex("tools", "list").code == 1  # there is no data directory yet
+    assert apex("tools", "run", "calculate", "--input", '{"expression": "1"}').code == 0
     listed = apex("tools", "list", "--json").json
     assert [tool["id"] for tool in listed["tools"]] == BUILT_IN
     assert "calculate" in apex("tools", "list").out
@@ -400,7 +403,7 @@ def test_the_command_line_lists_shows_and_runs_tools(apex: Apex, tmp_path: Path)
     written = apex("tools", "run", "file-write", "--input", '{"path": "a.txt", "content": "hi"}', "--json")
     assert written.json == {"success": True, "path": "a.txt", "bytes": 2}
     assert apex("tools", "run", "file-read", "--input", '{"path": "a.txt"}').out == "hi\n"
-    assert apex("tools", "run", "list-files").out.split()[:4] == ["PATH", "TYPE", "SIZE", "MODIFIED"]
+    assert apex("tools", "run", "list-files").out.split("\t")[:3] == ["a.txt", "file", "2"]
     assert apex("tools", "run", "vector-search", "--input", '{"query": "x"}').err == "No results.\n"
     assert apex("tools", "run", "calculate", "--input", '{"expression": "2^100"}').out == f"{2**100}\n"
     assert apex("tools", "show", "stats").code == 1

@@ -98,10 +98,10 @@ async def test_runs_of_other_callers_are_not_found(tmp_path: Path) -> None:
     (tmp_path / RUN / "files").mkdir(parents=True)
     (tmp_path / RUN / "files" / "a").write_text("a")
     workspace = Workspace(tmp_path / "w", lambda identity, caller: tmp_path / identity if caller == "one" else None)
-    with workspace.open_file(f"runs/{RUN}/a", caller="one") as file:
+    with workspace.view("one").open_file(f"runs/{RUN}/a") as file:
         assert file.read() == b"a"
     with pytest.raises(RequestError):
-        workspace.open_file(f"runs/{RUN}/a", caller="two")
+        workspace.view("two").open_file(f"runs/{RUN}/a")
 
 
 async def test_a_real_folder_named_runs_is_not_shown(workspace: FileWorkspace) -> None:

@@ -74,6 +74,10 @@ class Report:
     duration_ms: int = 0
     trajectory: list[Json] = field(default_factory=list)
     """Each model call, search and run with its duration."""
+    workspace: str | None = None
+    """The id of the workspace with the conversation's files, if it has any."""
+    files: list[Json] = field(default_factory=list)
+    """Files that the request made or changed: path, size, url."""
 
     def to_dict(self, *, debug: bool) -> Json:
         fields: Json = {
@@ -82,6 +86,8 @@ class Report:
             "stopCause": self.stop_cause,
             "durationMs": self.duration_ms,
         }
+        if self.workspace is not None:
+            fields |= {"workspace": self.workspace, "files": self.files}
         return fields | ({"trajectory": self.trajectory} if debug else {})
 
 

@@ -11,7 +11,8 @@ from typing import Any
 
 from apexbridge.agent.approver import Approver, question_for
 from apexbridge.agent.budget import Budget, ChatLimits, StopCause, add_usage, tokens_of
-from apexbridge.agent.chat_events import ChatFinished, Event, PassedThrough, Report, ToolActivity
+from apexbridge.agent.chat_events import ChatFinished, Event, PassedThrough, Report, TextDelta, ToolActivity
+from apexbridge.agent.conversation_files import ConversationFiles, listed_files
 from apexbridge.agent.model_turn import GRACE_SECONDS, Answer, Model, ModelCaller
 from apexbridge.agent.records.content import log_safe
 from apexbridge.agent.request import BadRequestError, ChatRequest
@@ -52,6 +53,8 @@ class ChatDependencies:
     modes: ModeMemory
     suspended: SuspendedTurns
     feedback: UsageFeedback
+    files: ConversationFiles | None = None
+    """None: chats have no workspaces."""
 
 
 def run_chat(
@@ -122,12 +125,20 @@ class _Loop:
         self._restored_count = len(restored)
         self._messages = self._beginning(restored)
         self._own_from = len(self._messages)
+        self._workspace = deps.files.open(request) if deps.files else None
+        self._sent: list[str] = []
+        """The text that the client has received."""
         self._last_calls: list[tuple[str, str]] = []
         self._same_turns = 0
         self._tools = ToolCaller(
             deps.registry,
             self._offer,
-            Conversation(id=request.request_id or "chat", caller=request.caller, tainted=_starts_tainted(request)),
+            Conversation(
+                id=request.request_id or "chat",
+                caller=request.caller,
+                workspace=self._workspace,
+                tainted=_starts_tainted(request),
+            ),
             self._budget,
             lambda error: deps.approver.approve(error, request.options.approvals, self._budget.seconds_left),
         )
@@ -141,6 +152,7 @@ class _Loop:
     async def run(self) -> AsyncGenerator[Event, None]:
         cause: StopCause | None = None
         is_last = False
+        await self._prepare_workspace()
         approved = await self._take_answers()
         while True:
             cause = cause or self._budget.exhausted()
@@ -150,6 +162,8 @@ class _Loop:
             try:
                 async with aclosing(self._model.ask(turn, self._messages, is_last=is_last)) as events:
                     async for event in events:
+                        if isinstance(event, TextDelta):
+                            self._sent.append(event.text)
                         yield event
                         while approved:  # these ran before the response had started
                             yield _activity(approved.pop(0))
@@ -165,7 +179,7 @@ class _Loop:
                 continue
             if not calls:
                 self._deps.feedback.learn(self._request, self._outcomes)
-                yield self._end(turn, cause or ("length" if turn.finish_reason == "length" else "answered"))
+                yield await self._end(turn, cause or ("length" if turn.finish_reason == "length" else "answered"))
                 return
             client_calls = [call for call in calls if self._offer.is_client(call["function"]["name"])]
             server_calls = [call for call in calls if not self._offer.is_client(call["function"]["name"])]
@@ -177,7 +191,7 @@ class _Loop:
             shown = [*client_calls, *(asked for asked, _ in questions.values())]
             if shown:
                 self._suspend(turn, calls, results, shown, [question for _, question in questions.values()])
-                yield self._end(turn, "approval" if questions else "client_tools", calls=shown)
+                yield await self._end(turn, "approval" if questions else "client_tools", calls=shown)
                 return
             if any(outcome.is_loop for outcome in outcomes):
                 cause = "loop"
@@ -276,8 +290,17 @@ class _Loop:
         name = "that does not exist" if is_made_up else log_safe(step["name"])
         logger.info("chat %s: %s %s, %s ms", self._request.request_id, step["kind"], name, step["durationMs"])
 
-    def _end(self, turn: Turn, cause: StopCause, calls: list[Json] | None = None) -> ChatFinished:
+    async def _prepare_workspace(self) -> None:
+        """Put the client's files into the workspace."""
+        if self._deps.files is None or self._workspace is None:
+            return
+        self._messages = await self._deps.files.receive(self._request, self._workspace, self._messages)
+
+    async def _end(self, turn: Turn, cause: StopCause, calls: list[Json] | None = None) -> ChatFinished:
         report = self._report
+        if self._deps.files is not None and self._workspace is not None and self._workspace.exists:
+            report.workspace, report.files = self._workspace.id, listed_files(self._workspace)
+            await self._deps.files.remember(self._request, self._workspace, "".join(self._sent), calls or ())
         report.turns, report.calls, report.stop_cause = self._budget.turns, self._budget.calls, cause
         report.duration_ms = round(self._budget.seconds_used * 1000)
         finish = "tool_calls" if calls else turn.finish_reason

@@ -5,10 +5,16 @@ It is not a language model. It knows a few patterns, and otherwise searches for 
 
 import json
 import re
+import time
 import uuid
 from collections.abc import Iterator
-from typing import Any
+from datetime import datetime
+from math import ceil
+from typing import Any, NamedTuple
+from urllib.parse import quote
 
+from apexbridge._text import CJK_RANGES, estimated_tokens
+from apexbridge.agent.request import BadRequestError
 from apexbridge.llm.config import Upstream
 from apexbridge.llm.tool_modes import text_of
 
@@ -19,18 +25,118 @@ NOTICE = (
     "(apex-offline is not a language model, only a planner. Set APEX_LLM_BASE_URL, APEX_LLM_API_KEY and APEX_LLM_MODEL "
     "to have a real one answer.)"
 )
+NOTICE_ZH = (
+    "（apex-offline 不是语言模型，只是一个规划器。设置 APEX_LLM_BASE_URL、APEX_LLM_API_KEY 和 APEX_LLM_MODEL "
+    "之后，由真正的模型回答。）"
+)
 GOOD_SCORE = 0.5
 """Skills below this confidence are listed, not run."""
+FOLLOW_UP_SCORE = 0.7
+"""The same for a later message of a conversation: most of them refer to what was said before."""
 MAX_TEXT = 2_000
-_ARITHMETIC = re.compile(
-    r"(?:[-+(√]\s{0,10})?(?:\d|sqrt|sin|cos|tan|log|ln|pi\b|π|√)[\d\s.+\-*/^%()×÷!,a-zπ√（）＋－]*", re.IGNORECASE
+SHORT_SKILL_CHARACTERS = 800
+"""Longer instructions are summarized."""
+MAX_HEADINGS = 6
+
+
+class _Replies(NamedTuple):
+    """What the planner says, in one language."""
+
+    greeting: str
+    thanks: str
+    abilities: str
+    nothing: str
+    no_skill: str
+    candidates: str
+    follow_up: str
+    failed: str
+    notice: str
+
+
+_ENGLISH = _Replies(
+    greeting="Hello. I calculate, know the date, read workspace files, and find and run skills. "
+    'Ask "what can you do" for examples.',
+    thanks="You are welcome.",
+    abilities="Without a language model I can:\n"
+    '- calculate: "15% of 340", "sqrt(144) + 10"\n'
+    '- say the date and the time: "what day is it"\n'
+    '- list and read files of the workspace: "list my files", "read the file notes.txt"\n'
+    "- find an installed skill for a task, and run it if one text is all it needs: describe the task in a sentence\n"
+    "See what is installed with: apex skills list",
+    nothing="There is nothing I can do with that here.",
+    no_skill="I found no skill for that. See what is installed with: apex skills list",
+    candidates="These skills may help; name the one you want:",
+    follow_up="I do not understand this as a follow-up: I read each message without the ones before it. "
+    "Write the whole question, or connect a model.",
+    failed="That did not work: ",
+    notice=NOTICE,
 )
-_OPERATOR = re.compile(r"\d\s*[-+*/^%×÷!＋－]|sqrt|√|sin|cos|log|factorial", re.IGNORECASE)
+_CHINESE = _Replies(
+    greeting="你好。我可以计算、查看日期、读取工作区文件，并查找和运行技能。问“你能做什么”可以看到例子。",
+    thanks="不客气。",
+    abilities="没有语言模型时，我可以：\n"
+    "- 计算：“340的15%是多少”、“sqrt(144) + 10”\n"
+    "- 查看日期和时间：“今天星期几”\n"
+    "- 列出和读取工作区的文件：“列出文件”\n"
+    "- 查找适合任务的技能，如果它只需要一段文字就运行它：用一句话描述任务\n"
+    "查看已安装的技能：apex skills list",
+    nothing="这个我在这里做不到。",
+    no_skill="没有找到合适的技能。查看已安装的技能：apex skills list",
+    candidates="这些技能可能有用，请说出需要的那个：",
+    follow_up="我不理解这个后续问题：我只看每条消息本身，不看之前的对话。请写出完整的问题，或者连接一个模型。",
+    failed="没有成功：",
+    notice=NOTICE_ZH,
+)
+_CHINESE_TEXT = re.compile(f"[{CJK_RANGES}]")
+_INTENTS = {
+    "greeting": re.compile(
+        r"(?:(?:hi|hello|hey|good (?:morning|afternoon|evening))\b|你好|您好|嗨|早上好|晚上好)", re.I
+    ),
+    "thanks": re.compile(r"(?:thanks|thank you|thx|谢谢|多谢)", re.I),
+    "abilities": re.compile(
+        r"(?:what can you do|what do you do|who are you|what are you|help\s{0,3}$|how can you help"
+        r"|你能做什么|你会做?什么|你可以做什么|你是谁|帮助\s{0,3}$)",
+        re.IGNORECASE,
+    ),
+}
+_MAX_INTENT_CHARACTERS = 60
+"""A greeting at the beginning of a longer message is not what the message is about."""
+_REFERS = re.compile(
+    r"(?:and|but|why|how so|again|more|shorter|longer|it|that|this one|the (?:first|second|last|other) one"
+    r"|(?:do|make|explain|repeat|change|fix|translate|summari[sz]e|shorten) (?:it|that|them)"
+    r"|can you (?:do|make|explain|repeat) (?:it|that|them)"
+    r"|为什么|再|那|然后|继续|换|把它|短一点|详细)(?:\b|[，。？?]|\s|$)",
+    re.IGNORECASE,
+)
+"""How a message begins that refers to the ones before it."""
+_NUMBER = r"\d{1,15}(?:\.\d{1,15})?"
+_PERCENT_OF = re.compile(
+    rf"({_NUMBER})\s{{0,5}}(?:%|％|percent|per cent)\s{{1,5}}of\s{{1,5}}({_NUMBER})", re.IGNORECASE
+)
+_OF_PERCENT = re.compile(
+    rf"({_NUMBER})\s{{0,5}}的\s{{0,5}}(?:({_NUMBER})\s{{0,5}}[%％]|百分之\s{{0,5}}({_NUMBER}))", re.IGNORECASE
+)
+_ARITHMETIC = re.compile(
+    r"(?:[\d.,\s+\-*/^%×÷!()（）＋－√π]|(?:sqrt|cbrt|exp|ln|log10|log2|log|sin|cos|tan|abs|factorial)\s?\(|\bpi\b)+",
+    re.IGNORECASE,
+)
+_OPERATION = re.compile(r"\d\s?\)?\s?(?:[-+*/^×÷＋－]\s?[-(（√]?\s?[\da-zπ]|!|%\s?[-+*/])|[a-z]\(\d|√\d", re.IGNORECASE)
+_ISO_DATE = re.compile(r"\b\d{4}-\d\d-\d\d\b")
+_SPOKEN = {"plus": "+", "minus": "-", "times": "*", "x": "*", "divided by": "/", "加": "+", "减": "-"}
+_SPOKEN |= {"乘以": "*", "乘": "*", "除以": "/"}
+_SPOKEN_OPERATOR = re.compile(
+    r"(?<=\d)\s{0,3}(plus|minus|times|x|divided by|乘以|除以|加|减|乘)\s{0,3}(?=\d)", re.IGNORECASE
+)
 _DATE = re.compile(
     r"\b(?:what time|what day|what date|today|current (?:time|date)|time is it|now)\b|几点|今天|现在|日期|星期", re.I
 )
 _FILE = re.compile(r"\b(?:read|show|open|cat)\b.{0,20}?\bfile\b\s+[`'\"]?([\w./-]+)", re.IGNORECASE)
 _LIST = re.compile(r"\b(?:list|show)\b.{0,20}?\bfiles\b|列出.{0,4}文件", re.IGNORECASE)
+_HIT = re.compile(r"^\d+\. ([a-z0-9-]+) \(([\d.]+), (runs|instructions)\): (.*)(?:\n   input: (.*))?$", re.MULTILINE)
+_MARK = re.compile(r"\A\[Output of the skill [^\]]*\]\n")
+"""A note for models, at the beginning of a skill's output."""
+_HEADING = re.compile(r"^#{1,3} (.{1,80})", re.MULTILINE)
+_WEEKDAYS = "一二三四五六日"
 
 
 class OfflineModel:
@@ -42,54 +148,105 @@ class OfflineModel:
 
 
 class OfflineAnswer:
-    """One step of the plan, as the chunks of a stream."""
+    """One step of the plan, as the chunks of a stream. Raises BadRequestError if a required call is not possible."""
 
     def __init__(self, body: Json) -> None:
-        self._chunks = _chunks(body)
+        calls, text = _next_step(body)
+        self._chunks = _chunks(body, calls, text)
 
     async def next(self) -> list[Json] | None:
         chunk = next(self._chunks, None)
         return None if chunk is None else [chunk]
 
 
-def _chunks(body: Json) -> Iterator[Json]:
-    calls, text = _next_step(body)
-    for word in re.findall(r"\S+\s*|\s+", text or ""):
-        yield _chunk({"content": word}, None)
+def check_supported(body: Json) -> None:
+    """Refuse what a planner cannot do. Raises BadRequestError."""
+    form = body.get("response_format")
+    kind = form.get("type") if isinstance(form, dict) else form
+    if kind not in (None, "text", "json_object"):
+        raise BadRequestError(
+            f"apex-offline cannot answer in the response_format {str(kind)[:64]!r}; it has text and json_object. "
+            "Connect a model with APEX_LLM_BASE_URL for others.",
+            param="response_format",
+        )
+    choice = body.get("tool_choice")
+    if choice not in (None, "none", "auto", "required") and _named(choice) is None:
+        raise BadRequestError("'tool_choice' is none, auto, required, or a function by its name.", param="tool_choice")
+
+
+# ------------------------------------------------------------------------------------------------------- chunks
+def _chunks(body: Json, calls: list[Json], text: str) -> Iterator[Json]:
+    head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "object": "chat.completion.chunk", "created": int(time.time())}
+    head["model"] = OFFLINE_MODEL
+
+    def chunk(delta: Json, finish: str | None = None) -> Json:
+        return {**head, "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}
+
+    yield chunk({"role": "assistant", "content": ""})
+    for word in re.findall(r"\S+\s*|\s+", text):
+        yield chunk({"content": word})
     if calls:
-        yield _chunk({"tool_calls": [{"index": index, **call} for index, call in enumerate(calls)]}, None)
-    yield _chunk({}, "tool_calls" if calls else "stop")
+        yield chunk({"tool_calls": [{"index": index, **call} for index, call in enumerate(calls)]})
+    yield chunk({}, "tool_calls" if calls else "stop")
+    if not body.get("stream") or (body.get("stream_options") or {}).get("include_usage"):
+        yield {**head, "choices": [], "usage": _usage(body, calls, text)}
 
 
-def _chunk(delta: Json, finish: str | None) -> Json:
-    choice = {"index": 0, "delta": delta, "finish_reason": finish}
-    return {"id": "offline", "object": "chat.completion.chunk", "model": OFFLINE_MODEL, "choices": [choice]}
+def _usage(body: Json, calls: list[Json], text: str) -> Json:
+    """Estimated tokens."""
+    prompt = ceil(estimated_tokens(json.dumps([body["messages"], body.get("tools") or []], ensure_ascii=False)))
+    answer = ceil(estimated_tokens(text) + (estimated_tokens(json.dumps(calls)) if calls else 0))
+    return {"prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": prompt + answer}
 
 
-def _next_step(body: Json) -> tuple[list[Json], str | None]:
+# -------------------------------------------------------------------------------------------------------- steps
+class _Done(NamedTuple):
+    """A call since the question, and its result."""
+
+    name: str
+    arguments: str
+    result: str
+
+
+def _next_step(body: Json) -> tuple[list[Json], str]:
     """Tool calls, or the final text."""
     messages = body["messages"]
-    offered = {tool["function"]["name"] for tool in body.get("tools") or () if "function" in tool}
-    asked = next((text_of(item.get("content")) for item in reversed(messages) if item["role"] == "user"), "")
+    asked = next((text_of(item.get("content")) for item in reversed(messages) if item["role"] == "user"), "")[:MAX_TEXT]
+    replies = _CHINESE if _CHINESE_TEXT.search(asked) else _ENGLISH
     done = _since_the_question(messages)
-    if body.get("tool_choice") == "none":
-        offered = set()
-    if not done:
-        call = _first_call(asked[:MAX_TEXT], offered)
-        return ([call], None) if call else ([], f"There is nothing I can do with that here. {NOTICE}")
-    name, result = done[-1]
-    if name == "search_skills" and "run_skill" in offered:
-        return _use_of_a_skill(asked, result, offered)
-    if result.startswith("Error"):
-        return [], f"That did not work: {result}\n\n{NOTICE}"
-    return [], f"{result.strip()}\n\n{NOTICE}"
+    choice = body.get("tool_choice")
+    functions = [tool["function"] for tool in body.get("tools") or () if isinstance(tool.get("function"), dict)]
+    offered = {} if choice == "none" else {function["name"]: function.get("parameters") for function in functions}
+    if not done and (choice == "required" or _named(choice)):
+        return [_required_call(choice, asked, offered)], ""
+    is_later = sum(item["role"] == "user" for item in messages) > 1
+    step = _after(done, asked, set(offered), replies, is_later=is_later) if done else None
+    if step is None:
+        step = _first_step(asked, set(offered), replies, is_later=is_later)
+    if not isinstance(step, str):
+        return [step], ""
+    if (body.get("response_format") or {}).get("type") == "json_object":
+        return [], json.dumps({"answer": step}, ensure_ascii=False)
+    return [], f"{step}\n\n{replies.notice}"
+
+
+def _first_step(asked: str, offered: set[str], replies: _Replies, *, is_later: bool) -> Json | str:
+    """The first call for a question, or an answer without one."""
+    if len(asked) <= _MAX_INTENT_CHARACTERS:
+        for name, pattern in _INTENTS.items():
+            if pattern.match(asked.strip()):
+                return str(getattr(replies, name))
+    call = _first_call(asked, offered)
+    if call is not None and call["function"]["name"] == "search_skills" and is_later and _REFERS.match(asked.strip()):
+        return replies.follow_up
+    return call or replies.nothing
 
 
 def _first_call(asked: str, offered: set[str]) -> Json | None:
-    if "calculate" in offered and (found := _arithmetic(asked)):
-        return _call("calculate", {"expression": found})
     if "file_read" in offered and (file := _FILE.search(asked)):
         return _call("file_read", {"path": file[1]})
+    if "calculate" in offered and (found := _arithmetic(asked)):
+        return _call("calculate", {"expression": found})
     if "list_files" in offered and _LIST.search(asked):
         return _call("list_files", {})
     if "datetime" in offered and _DATE.search(asked):
@@ -100,29 +257,50 @@ def _first_call(asked: str, offered: set[str]) -> Json | None:
 
 
 def _arithmetic(asked: str) -> str | None:
-    """The longest part of the question that looks like an expression."""
-    found = [match[0].strip().rstrip("?.,=a-z ").strip() for match in _ARITHMETIC.finditer(asked)]
-    sums = [text for text in found if _OPERATOR.search(text)]
-    return max(sums, key=len, default=None)
+    """The expression in a question; the longest, if there are several."""
+    if share := _PERCENT_OF.search(asked):
+        return f"{share[2]} * {share[1]}%"
+    if share := _OF_PERCENT.search(asked):
+        return f"{share[1]} * {share[2] or share[3]}%"
+    written = _SPOKEN_OPERATOR.sub(lambda found: f" {_SPOKEN[found[1].lower()]} ", _ISO_DATE.sub(" ", asked))
+    found = [match[0].strip(" \t\n,.").lstrip("*/^%!)") for match in _ARITHMETIC.finditer(written)]
+    return max((text for text in found if _OPERATION.search(text)), key=len, default=None)
 
 
-def _use_of_a_skill(asked: str, results: str, offered: set[str]) -> tuple[list[Json], str | None]:
+def _after(done: list[_Done], asked: str, offered: set[str], replies: _Replies, *, is_later: bool) -> Json | str | None:
+    """What follows the last result: another call, or its text for people."""
+    last = done[-1]
+    if last.result.startswith("Error"):
+        return f"{replies.failed}{last.result}"
+    if last.name == "search_skills":
+        return _use_of_a_skill(asked, last.result, offered, replies, is_later=is_later)
+    if last.name == "calculate":
+        return f"{_argument(last, 'expression')} = {last.result.strip()}"
+    if last.name == "datetime":
+        return _moment(last.result, is_chinese=replies is _CHINESE)
+    if last.name == "load_skill":
+        description = next((hit[3] for hit in _HIT.findall(done[-2].result)), "") if len(done) > 1 else ""
+        return _skill_text(_argument(last, "name"), description, last.result.strip())
+    return _MARK.sub("", last.result).strip()
+
+
+def _use_of_a_skill(asked: str, results: str, offered: set[str], replies: _Replies, *, is_later: bool) -> Json | str:
     """Run the best skill if its input can be filled in; load a skill that has only instructions."""
-    hits = re.findall(
-        r"^\d+\. ([a-z0-9-]+) \(([\d.]+), (runs|instructions)\): (.*)(?:\n   input: (.*))?$", results, re.M
-    )
+    hits = _HIT.findall(results)
+    if is_later and (not hits or float(hits[0][1]) < FOLLOW_UP_SCORE):
+        return replies.follow_up
     if not hits:
-        return [], f"I found no skill for that. {NOTICE}"
+        return replies.no_skill
     name, score, kind, description, arguments = hits[0]
     if float(score) < GOOD_SCORE:
         names = "\n".join(f"- {hit[0]}: {hit[3]}" for hit in hits)
-        return [], f"These skills may help; name the one you want:\n{names}\n\n{NOTICE}"
+        return f"{replies.candidates}\n{names}"
     if kind == "instructions":
-        return ([_call("load_skill", {"name": name})], None) if "load_skill" in offered else ([], description)
+        return _call("load_skill", {"name": name}) if "load_skill" in offered else f"{name}: {description}"
     filled = _filled(asked, arguments)
-    if filled is None:
-        return [], f"The skill {name} fits ({description}) and needs: {arguments}. Call it with run_skill.\n\n{NOTICE}"
-    return [_call("run_skill", {"name": name, "input": filled})], None
+    if filled is None or "run_skill" not in offered:
+        return f"The skill {name} fits ({description}) and needs: {arguments}. Run it with: apex skills run {name}"
+    return _call("run_skill", {"name": name, "input": filled})
 
 
 def _filled(asked: str, arguments: str) -> Json | None:
@@ -134,18 +312,87 @@ def _filled(asked: str, arguments: str) -> Json | None:
     return {name: asked} if len(required) == 1 and kind.strip() == "string" else None
 
 
-def _since_the_question(messages: list[Json]) -> list[tuple[str, str]]:
-    """Names and results of the calls since the last question."""
-    names: dict[str, str] = {}
-    done: list[tuple[str, str]] = []
+def _moment(result: str, *, is_chinese: bool) -> str:
+    """The result of the tool `datetime` as a sentence."""
+    try:
+        moment = datetime.fromisoformat(json.loads(result)["iso"])
+    except (ValueError, KeyError, TypeError):
+        return result.strip()
+    if is_chinese:
+        weekday = _WEEKDAYS[moment.weekday()]
+        return f"现在是{moment.year}年{moment.month}月{moment.day}日，星期{weekday}，{moment:%H:%M}（UTC）。"
+    return f"It is {moment:%A}, {moment.day} {moment:%B %Y}, {moment:%H:%M} UTC."
+
+
+def _skill_text(name: str, description: str, instructions: str) -> str:
+    """The instructions of a skill if they are short; otherwise what it is about, and where to read it."""
+    if len(instructions) <= SHORT_SKILL_CHARACTERS:
+        return instructions
+    headings = "\n".join(f"- {heading.strip()}" for heading in _HEADING.findall(instructions)[:MAX_HEADINGS])
+    size = f"Its instructions have {len(instructions.splitlines()):,} lines, which a language model would follow."
+    where = f"Read them with: apex skills show {name}, or at /api/skills/{quote(name, safe='')}/files/SKILL.md"
+    parts = [f"The skill {name} fits: {description}" if description else f"The skill {name}:", headings, size, where]
+    return "\n\n".join(part for part in parts if part)
+
+
+# -------------------------------------------------------------------------------------------------------- calls
+def _required_call(choice: Any, asked: str, offered: Json) -> Json:
+    """The call that `tool_choice` demands. Raises BadRequestError if its arguments cannot be filled in."""
+    named = _named(choice)
+    if named is not None and named not in offered:
+        raise BadRequestError(f"'tool_choice' names {named[:64]!r}, which is not in 'tools'.", param="tool_choice")
+    names = [named] if named else list(offered)
+    if (call := _first_call(asked, set(names))) is not None:
+        return call
+    for name in names:
+        if (arguments := _arguments(offered[name], asked)) is not None:
+            return _call(name, arguments)
+    raise BadRequestError(
+        f"'tool_choice' demands a call of {' or '.join(name[:64] for name in names[:5]) or 'a tool'}, and apex-offline "
+        "can fill in only one text. Connect a model with APEX_LLM_BASE_URL, or use tool_choice auto.",
+        param="tool_choice",
+    )
+
+
+def _arguments(schema: Any, asked: str) -> Json | None:
+    """The question as the arguments of a function; None if it needs more than one text."""
+    required = schema.get("required") or [] if isinstance(schema, dict) else []
+    if not isinstance(required, list) or not required:
+        return {}
+    properties = schema.get("properties")
+    own = properties.get(required[0]) if isinstance(properties, dict) and isinstance(required[0], str) else None
+    return (
+        {required[0]: asked} if len(required) == 1 and isinstance(own, dict) and own.get("type") == "string" else None
+    )
+
+
+def _named(choice: Any) -> str | None:
+    """The function that `tool_choice` names; None if it names none."""
+    function = choice.get("function") if isinstance(choice, dict) else None
+    name = function.get("name") if isinstance(function, dict) else None
+    return name if isinstance(name, str) else None
+
+
+def _since_the_question(messages: list[Json]) -> list[_Done]:
+    """The calls since the last question."""
+    calls: dict[str, Json] = {}
+    done: list[_Done] = []
     for message in messages:
         if message["role"] == "user":
             done = []
-        for call in message.get("tool_calls") or ():
-            names[call["id"]] = call.get("function", {}).get("name", "")
+        calls |= {call["id"]: call.get("function", {}) for call in message.get("tool_calls") or ()}
         if message["role"] == "tool":
-            done.append((names.get(message["tool_call_id"], ""), text_of(message.get("content"))))
+            function = calls.get(message["tool_call_id"], {})
+            result = text_of(message.get("content"))
+            done.append(_Done(function.get("name", ""), function.get("arguments", ""), result))
     return done
+
+
+def _argument(call: _Done, name: str) -> str:
+    try:
+        return str(json.loads(call.arguments).get(name, ""))
+    except (ValueError, AttributeError):
+        return ""
 
 
 def _call(name: str, arguments: Json) -> Json:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from apexbridge.errors import RequestError
+from apexbridge.workspaces.workspaces import is_workspace_id
 
 Json = dict[str, Any]
 ApprovalMode = Literal["deny", "tool", "wait"]
@@ -37,6 +38,7 @@ _OPTIONS: Mapping[str, type] = {
     "debug": bool,
     "approvals": str,
     "functions": bool,
+    "workspace": str,
 }
 
 
@@ -75,6 +77,8 @@ class Options:
     approvals: ApprovalMode = "deny"
     functions: bool = False
     """Whether skills found by a search become functions in the following turns."""
+    workspace: str | None = None
+    """The id of the workspace with the conversation's files; None finds it by the messages, or creates one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,6 +174,11 @@ def _options(options: Any) -> Options:
             raise BadRequestError(f"'x_bridge.{key}' does not fit.", param=f"x_bridge.{key}")
     if options.get("approvals", "deny") not in ("deny", "tool", "wait"):
         raise BadRequestError("'x_bridge.approvals' is deny, tool or wait.", param="x_bridge.approvals")
+    if "workspace" in options and not is_workspace_id(options["workspace"]):
+        raise BadRequestError(
+            "'x_bridge.workspace' has at most 64 letters, digits, and . _ - after the first.",
+            param="x_bridge.workspace",
+        )
     if not all(isinstance(name, str) for name in options.get("skills", [])):
         raise BadRequestError("'x_bridge.skills' is a list of names.", param="x_bridge.skills")
     return Options(**{**options, "skills": tuple(options.get("skills", ()))})

@@ -2,37 +2,30 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
 from apexbridge.agent.approver import Approver
-from apexbridge.agent.budget import ChatLimits
 from apexbridge.agent.chat_events import ChatFinished, Event, PassedThrough, TextDelta
+from apexbridge.agent.config import ChatSettings
+from apexbridge.agent.conversation_files import ConversationFiles
 from apexbridge.agent.loop import ChatDependencies, run_chat
 from apexbridge.agent.model_turn import Model
-from apexbridge.agent.offline import OFFLINE_MODEL, OFFLINE_UPSTREAM, OfflineModel
+from apexbridge.agent.offline import OFFLINE_MODEL, OFFLINE_UPSTREAM, OfflineModel, check_supported
 from apexbridge.agent.records.recorder import ChatRecorder, Recorder
 from apexbridge.agent.request import BadRequestError, ChatRequest, read_request
 from apexbridge.agent.suspended_turns import SuspendedTurns
 from apexbridge.agent.tool_offer import ServerTools
 from apexbridge.agent.usage_feedback import RecordUsage, UsageFeedback
 from apexbridge.llm.client import UpstreamClient
-from apexbridge.llm.config import LLMSettings, Upstream
+from apexbridge.llm.config import Upstream
 from apexbridge.llm.tool_modes import ModeMemory
 from apexbridge.llm.upstream_errors import UpstreamError
 from apexbridge.tools.registry import ToolRegistry
 
 Json = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChatSettings:
-    llm: LLMSettings
-    limits: ChatLimits
-    system_prompt: str | None = None
-    """Replaces the default prompt. Empty: no system prompt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +48,8 @@ class ReActStrategy:
         *,
         teach: RecordUsage | None = None,
         recorder: Recorder | None = None,
+        files: ConversationFiles | None = None,
+        may_run_code: Callable[[str], bool] = lambda caller: True,
     ) -> None:
         self.settings = settings
         self._recorder = recorder
@@ -65,10 +60,11 @@ class ReActStrategy:
             limits=settings.limits,
             system_prompt=settings.system_prompt,
             approver=approver,
-            own_tools=ServerTools(registry),
+            own_tools=ServerTools(registry, may_run_code),
             modes=ModeMemory(),
             suspended=SuspendedTurns(),
             feedback=UsageFeedback(teach),
+            files=files,
         )
 
     async def close(self) -> None:
@@ -122,7 +118,7 @@ class ReActStrategy:
             for model in [*listed, *({"id": name} for name in named)]:
                 if isinstance(model.get("id"), str) and self._serving(model["id"]) is upstream:
                     found.setdefault(model["id"], _model(model, upstream.name))
-        if (default := self.settings.llm.default_model) is not None:
+        if upstreams and (default := self.settings.llm.default_model) is not None:
             found.setdefault(default, _model({"id": default}, "default"))
         if not upstreams:
             found[OFFLINE_MODEL] = _model({"id": OFFLINE_MODEL}, "apexbridge")
@@ -136,8 +132,18 @@ class ReActStrategy:
 
     def _chosen(self, request: ChatRequest) -> tuple[Model, Upstream]:
         llm = self.settings.llm
-        if request.model == OFFLINE_MODEL or not llm.upstreams:
+        if request.model == OFFLINE_MODEL or not (llm.upstreams or request.model):
+            check_supported(request.body)
             return self._offline, OFFLINE_UPSTREAM
+        if not llm.upstreams:
+            raise BadRequestError(
+                f"The model '{request.model[:200]}' does not exist here; there is only {OFFLINE_MODEL}, "
+                "because no model server is configured. Set APEX_LLM_BASE_URL to connect one.",
+                param="model",
+                openai_code="model_not_found",
+                code="NOT_FOUND",
+                status=404,
+            )
         if not request.model:
             if llm.default_model is None:
                 raise BadRequestError("you must provide a model parameter", param="model")

@@ -3,11 +3,14 @@
 import asyncio
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from apexbridge._text import near_names
 from apexbridge.agent.request import DEFER_MARK, MAX_TOOLS, BadRequestError, ChatRequest, is_deferred
+from apexbridge.errors import did_you_mean
 from apexbridge.retrieval.text import name_words, tokens, translated
+from apexbridge.tools.builtin.code_tool import RUN_CODE
 from apexbridge.tools.builtin.skill_tools import DESCRIPTION_TOKENS, cut
 from apexbridge.tools.naming import SKILL_PREFIX, WireNames, skill_tool_id, wire_name
 from apexbridge.tools.registry import ToolRegistry
@@ -28,13 +31,15 @@ MAX_NAME_CHARACTERS = 64
 class ServerTools:
     """This server's tools as functions, cached for each version of the registry, which may hold thousands of skills."""
 
-    def __init__(self, registry: ToolRegistry) -> None:
+    def __init__(self, registry: ToolRegistry, may_run_code: Callable[[str], bool] = lambda caller: True) -> None:
+        """`may_run_code` returns whether a caller may run code."""
         self.registry = registry
+        self._may_run_code = may_run_code
         self._version = -1
         self._common: tuple[Tool, ...] = ()
         self._usual: dict[str, tuple[str, Json]] = {}
 
-    def offered(self, skills: Sequence[str]) -> Mapping[str, tuple[str, Json]]:
+    def offered(self, skills: Sequence[str], caller: str = "") -> Mapping[str, tuple[str, Json]]:
         """Built-in and registered tools, and the skills that the client named: id and function by wire name.
 
         Raises:
@@ -48,20 +53,27 @@ class ServerTools:
                 if not tool.id.startswith(SKILL_PREFIX) and self.registry.is_enabled(tool.id)
             )
             self._usual = _functions(self._common)
-        if not skills:
-            return self._usual
-        return _functions([*self._common, *(self._skill(name) for name in dict.fromkeys(skills))])
+        functions: Mapping[str, tuple[str, Json]] = self._usual
+        if skills:
+            functions = _functions([*self._common, *(self._skill(name) for name in dict.fromkeys(skills))])
+        if self._may_run_code(caller):
+            return functions
+        return {name: (id, function) for name, (id, function) in functions.items() if id != RUN_CODE}
 
     def _skill(self, name: str) -> Tool:
         tool = self.registry.find(skill_tool_id(name))
         if tool is None or not self.registry.is_enabled(tool.id):
             raise BadRequestError(
-                f"No skill named {name[:64]}.",
+                f"No skill named {name[:64]}{did_you_mean(near_names(name, self._skill_names())) or '.'}",
                 param="x_bridge.skills",
                 openai_code="skill_not_found",
                 code="SKILL_NOT_FOUND",
             )
         return tool
+
+    def _skill_names(self) -> list[str]:
+        ids = (tool.id for tool in self.registry.list() if self.registry.is_enabled(tool.id))
+        return [id.removeprefix(SKILL_PREFIX) for id in ids if id.startswith(SKILL_PREFIX)]
 
 
 class ToolOffer:
@@ -71,7 +83,7 @@ class ToolOffer:
     """
 
     def __init__(self, request: ChatRequest, own: ServerTools) -> None:
-        offered = own.offered(request.options.skills) if request.uses_our_tools else {}
+        offered = own.offered(request.options.skills, request.caller) if request.uses_our_tools else {}
         # If names collide, the client's tool wins.
         shown = {name: pair for name, pair in offered.items() if name not in request.client_names}
         self._offered = {name: id for name, (id, _) in shown.items()}
@@ -135,7 +147,8 @@ class ToolOffer:
         if name in self._offered:
             return self._offered[name]
         if name.startswith("skill__"):
-            return self._known(skill_tool_id(name.removeprefix("skill__")))
+            # `skill__plugin_skill` is the wire name of `plugin:skill`: names of skills contain no underscore.
+            return self._known(skill_tool_id(name.removeprefix("skill__").replace("_", ":", 1)))
         return self._known(name) or self._known(skill_tool_id(name))
 
     def is_known(self, name: str) -> bool:

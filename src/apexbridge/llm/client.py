@@ -18,7 +18,6 @@ Json = dict[str, Any]
 ATTEMPTS = 3
 RETRIED_STATUSES = frozenset({408, 429, 500, 502, 503, 504, 529})
 SILENT_STATUS = 504
-_ELSEWHERE = "The model's server sends requests elsewhere; set its base URL to the address that answers them."
 MAX_WAIT_SECONDS = 20.0
 """A longer Retry-After is passed on to the client instead."""
 FIRST_WAIT_SECONDS = 0.5
@@ -79,9 +78,9 @@ class UpstreamClient:
                 finally:
                     answer.close()
         except TimeoutError as error:
-            raise _silent() from error
+            raise _silent(upstream) from error
         if response.status >= 300:
-            raise UpstreamError(response.status, data, response.headers)
+            raise UpstreamError(response.status, data, response.headers, address=upstream.address)
         listing = parsed(data)
         found = listing.get("data") if isinstance(listing, dict) else None
         return [model for model in found if isinstance(model, dict)] if isinstance(found, list) else []
@@ -101,10 +100,15 @@ class UpstreamClient:
                 return response
             if response.status < 400:
                 response.close()
-                raise UpstreamError.of_ours(502, _ELSEWHERE, "upstream_redirect")
+                message = (
+                    f"The model server at {upstream.address} redirects requests. "
+                    "Set its base URL to the address that answers them."
+                )
+                raise UpstreamError.of_ours(502, message, "upstream_redirect")
             answer = ModelResponse(response, self._silence)
             try:
-                failure = UpstreamError(response.status, await answer.body(MAX_REFUSAL_BYTES), response.headers)
+                body = await answer.body(MAX_REFUSAL_BYTES)
+                failure = UpstreamError(response.status, body, response.headers, address=upstream.address)
             finally:
                 answer.close()
             pause = _pause(attempt, response.headers)
@@ -134,11 +138,13 @@ class UpstreamClient:
                 timeout=limits,
             )
         except TimeoutError as error:
-            raise _silent() from error
+            raise _silent(upstream) from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise UpstreamError.of_ours(
-                502, f"The model's server cannot be reached ({type(error).__name__}).", "upstream_unreachable"
-            ) from error
+            message = (
+                f"The model server at {upstream.address} cannot be reached ({type(error).__name__}). "
+                "Check the address, and that the server runs."
+            )
+            raise UpstreamError.of_ours(502, message, "upstream_unreachable") from error
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -151,8 +157,9 @@ class UpstreamClient:
         return self._session
 
 
-def _silent() -> UpstreamError:
-    return UpstreamError.of_ours(SILENT_STATUS, "The model's server did not answer in time.", "upstream_timeout")
+def _silent(upstream: Upstream) -> UpstreamError:
+    message = f"The model server at {upstream.address} did not answer in time."
+    return UpstreamError.of_ours(SILENT_STATUS, message, "upstream_timeout")
 
 
 def _encoded(body: Json) -> bytes:

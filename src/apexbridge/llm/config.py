@@ -24,6 +24,13 @@ class Upstream(BaseModel):
         return any(fnmatchcase(model, pattern) for pattern in self.models)
 
     @property
+    def address(self) -> str:
+        """The base URL for messages: without credentials and query."""
+        scheme, _, tail = self.base_url.partition("://")
+        authority, slash, path = tail.partition("?")[0].partition("/")
+        return f"{scheme}://{authority.rpartition('@')[2]}{slash}{path}".rstrip("/")
+
+    @property
     def chat_url(self) -> str:
         return f"{self.base_url.rstrip('/')}/chat/completions"
 

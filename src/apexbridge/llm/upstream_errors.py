@@ -10,6 +10,7 @@ from apexbridge.errors import ServerError
 PASSED_HEADERS = ("retry-after", "x-request-id")
 PASSED_PREFIX = "x-ratelimit-"
 LAST_STATUS = 599
+MAX_MESSAGE = 500
 
 
 class UpstreamError(ServerError):
@@ -17,8 +18,11 @@ class UpstreamError(ServerError):
 
     default_code = "UPSTREAM_ERROR"
 
-    def __init__(self, status: int, body: bytes, headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(f"The model server answered {status}")
+    def __init__(
+        self, status: int, body: bytes, headers: Mapping[str, str] | None = None, *, address: str = ""
+    ) -> None:
+        self._server = f"The model server{f' at {address}' if address else ''}"
+        super().__init__(f"{self._server} answered {status}")
         self._status = status if status <= LAST_STATUS else 502
         self.body = body
         self.headers = {
@@ -46,8 +50,8 @@ class UpstreamError(ServerError):
         error = self._error
         if self.is_shaped and isinstance(error, dict):
             return error
-        text = error if isinstance(error, str) else self.body[:500].decode("utf-8", "replace")
-        message = text.strip() or f"The upstream answered {self.status}"
+        text = error if isinstance(error, str) else self.body[:MAX_MESSAGE].decode("utf-8", "replace")
+        message = f"{self._server} answered {self.status}{f': {text.strip()}' if text.strip() else ''}"[:MAX_MESSAGE]
         ours: dict[str, Any] = openai_error(message, kind="upstream_error", code="upstream_error")["error"]
         return ours
 

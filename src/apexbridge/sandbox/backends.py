@@ -10,7 +10,15 @@ from pathlib import Path
 
 from apexbridge.sandbox.config import BackendName, Guarantee, SandboxLimits
 from apexbridge.sandbox.launcher import syscalls
-from apexbridge.sandbox.launcher.mounts import LAYER_PATHS, LOADERS_PATH, SKILL_PATH
+from apexbridge.sandbox.launcher.mounts import (
+    LAYER_PATHS,
+    LOADERS_PATH,
+    PACKAGES_PATH,
+    PYTHON_LAYERS,
+    SKILL_PATH,
+    SKILLS_PATH,
+    WORKSPACE_PATH,
+)
 from apexbridge.sandbox.launcher.protocol import LauncherConfig, Limits
 from apexbridge.sandbox.models import Grants, LaunchError
 from apexbridge.sandbox.runtimes import Runtimes
@@ -54,6 +62,12 @@ class Backend:
     # Paths inside the sandbox. `{base}` and `{cell}` stand for the launcher's folder and the ID of the cell.
     temporary_folder: str
     skill_path: str
+    skills_path: str
+    """Where other skills are, each in a folder with its name."""
+    packages_path: str | None
+    """Where packages of other skills are; None if their paths are the same as on the host."""
+    workspace_path: str | None
+    """A path of the workspace that is the same in every run; None if there is none."""
     loaders: str
     layer_paths: Mapping[str, str | None]
     """By kind of dependency; None if the path is the same as on the host."""
@@ -84,6 +98,7 @@ def create_backend(name: BackendName, runtimes: Runtimes, limits: SandboxLimits,
         backend=name,
         temporary_folder=tempfile.gettempdir(),
         loaders=str(Path(__file__).parent / "loaders"),
+        programs=runtimes.programs,
         interpreters=runtimes.prefixes,
         niceness=NICENESS,
         first_uid=FIRST_UID,
@@ -107,6 +122,9 @@ def create_backend(name: BackendName, runtimes: Runtimes, limits: SandboxLimits,
             launcher=replace(config, bubblewrap=program, hidden=runtimes.hidden, filters=filters),
             temporary_folder="/tmp",  # noqa: S108  # inside the sandbox, where it is the run's own
             skill_path=SKILL_PATH,
+            skills_path=SKILLS_PATH,
+            packages_path=PACKAGES_PATH,
+            workspace_path=WORKSPACE_PATH,
             loaders=LOADERS_PATH,
             layer_paths=LAYER_PATHS,
             has_namespaces=True,
@@ -128,8 +146,13 @@ def create_backend(name: BackendName, runtimes: Runtimes, limits: SandboxLimits,
         launcher=config,
         temporary_folder=config.temporary_folder,
         skill_path="{base}/{cell}/skill",
+        skills_path="{base}/{cell}/skills",
+        packages_path=None,
+        workspace_path=None,
         loaders="{base}/loaders",
-        layer_paths={} if is_root else {"python": None},  # root's runs may have another Python than the server
+        layer_paths={}
+        if is_root
+        else dict.fromkeys(PYTHON_LAYERS),  # root's runs may have another Python than the server
         has_namespaces=False,
     )
 

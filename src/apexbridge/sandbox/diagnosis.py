@@ -7,6 +7,7 @@ from typing import Literal
 from apexbridge.sandbox.config import GUARANTEES, Guarantee, SandboxSettings
 from apexbridge.sandbox.models import LaunchError
 from apexbridge.sandbox.outcome import last_line
+from apexbridge.sandbox.programs import REPORTED_PROGRAMS, install_command
 from apexbridge.sandbox.runtimes import RuntimeName, Runtimes
 from apexbridge.sandbox.selection import ADVICE, CheckResult, candidates, open_session, run_all_checks, run_canary
 from apexbridge.sandbox.session import SandboxSession
@@ -51,6 +52,14 @@ class RuntimeFinding(WireModel):
     remedy: str | None = None
 
 
+class ProgramFinding(WireModel):
+    """One program of the host that public skills call, looked for in the sandbox."""
+
+    program: str
+    found: bool
+    remedy: str | None = None
+
+
 class BackendFinding(WireModel):
     """A backend that was tried."""
 
@@ -71,6 +80,8 @@ class Diagnosis(WireModel):
     backends: list[BackendFinding]
     guarantees: list[Finding]
     runtimes: list[RuntimeFinding]
+    programs: list[ProgramFinding]
+    """They do not influence the status: only skills that call them need them."""
 
 
 async def diagnose(settings: SandboxSettings) -> Diagnosis:
@@ -90,10 +101,12 @@ async def diagnose(settings: SandboxSettings) -> Diagnosis:
             break
     results: dict[str, CheckResult] = {}
     started: list[RuntimeFinding] = []
+    programs: list[ProgramFinding] = []
     if session is not None:
         try:
             results = await run_all_checks(session)
             started = [await _test_runtime(session, name) for name in _HELLO]
+            programs = await _find_programs(session)
         finally:
             await session.close()
     guarantees = [_finding(guarantee, session, results, settings) for guarantee in GUARANTEES]
@@ -107,6 +120,7 @@ async def diagnose(settings: SandboxSettings) -> Diagnosis:
         backends=tried,
         guarantees=guarantees,
         runtimes=started,
+        programs=programs,
     )
 
 
@@ -118,6 +132,17 @@ async def _test_runtime(session: SandboxSession, name: RuntimeName) -> RuntimeFi
     if finished.ending.code == 0:
         return RuntimeFinding(runtime=name, works=True, version=finished.stdout.strip())
     return RuntimeFinding(runtime=name, works=False, version=last_line(finished.stderr), remedy=remedy)
+
+
+async def _find_programs(session: SandboxSession) -> list[ProgramFinding]:
+    finished = await run_canary(session, "programs.sh", arguments=REPORTED_PROGRAMS)
+    found = finished.stdout.split()
+    return [
+        ProgramFinding(
+            program=program, found=program in found, remedy=None if program in found else install_command(program)
+        )
+        for program in REPORTED_PROGRAMS
+    ]
 
 
 def _finding(

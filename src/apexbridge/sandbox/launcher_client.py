@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any, Literal
 from apexbridge.errors import ServerError
 from apexbridge.sandbox.launcher import protocol
 from apexbridge.sandbox.launcher.child_process import close_all
-from apexbridge.sandbox.launcher.protocol import LauncherConfig, StartRequest
+from apexbridge.sandbox.launcher.protocol import Attachment, LauncherConfig, StartRequest
 from apexbridge.sandbox.launcher.removal import remove_tree
 from apexbridge.sandbox.models import LaunchError
 from apexbridge.sandbox.outcome import Ending
@@ -83,10 +83,9 @@ class CellHandle:
         await self._client.send({"command": "start", "id": self.identity, "request": asdict(request)}, files)
         self.pipes.close_theirs()
 
-    async def attach(self, skill: str, layers: Mapping[str, str], folder: tuple[int, int] | None = None) -> None:
-        """Mount the skill in a warm cell; `folder` is the device and inode that it must have."""
-        message = {"command": "attach", "id": self.identity, "skill": skill, "layers": layers, "folder": folder}
-        await self._client.send(message)
+    async def attach(self, attachment: Attachment) -> None:
+        """Mount skills in a warm cell."""
+        await self._client.send({"command": "attach", "id": self.identity, "attachment": asdict(attachment)})
         await asyncio.shield(self.attached)
 
     def kill(self) -> None:
@@ -202,14 +201,17 @@ class LauncherClient:
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
-    async def open_cell(self, *, with_input: bool = False) -> CellHandle:
-        """Create a cell; its workspace exists when `opened` resolves."""
+    async def open_cell(self, *, with_input: bool = False, copied: tuple[int, int] = (0, 0)) -> CellHandle:
+        """Create a cell; its workspace exists when `opened` resolves.
+
+        `copied` is the size and number of files that will be copied into the workspace.
+        """
         if self._link is None:
             raise ServerError("The sandbox is not running.", code="SANDBOX_UNAVAILABLE")
         cell = CellHandle(self)
         self._cells[cell.identity] = cell
         try:
-            await self.send({"command": "open", "id": cell.identity, "input": with_input})
+            await self.send({"command": "open", "id": cell.identity, "input": with_input, "copied": copied})
         except BaseException:
             cell.pipes.close()
             raise

@@ -5,18 +5,21 @@ pip and npm run none of their code, and download nothing from outside the operat
 """
 
 import asyncio
+import errno
 import fcntl
 import json
 import os
+import platform
 import re
 import shutil
 import signal
 import stat
 import sys
+import sysconfig
 from asyncio.subprocess import DEVNULL, PIPE, STDOUT
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,6 +27,7 @@ from typing import Literal
 
 from pydantic import ValidationError
 
+from apexbridge._fs import exchange
 from apexbridge._tasks import in_thread, run_to_completion
 from apexbridge.disk import blocks
 from apexbridge.errors import RequestError, ServerError
@@ -31,6 +35,10 @@ from apexbridge.sandbox.launcher.removal import remove_tree
 from apexbridge.wire import WireModel
 
 Kind = Literal["python", "node"]
+_LIBC = "".join(platform.libc_ver()) or "libc"
+PYTHON_RUNTIME = f"{sysconfig.get_config_var('SOABI')}-{sysconfig.get_platform()}-{_LIBC}"
+NODE_RUNTIME = f"node-{platform.machine()}-{_LIBC}"
+"""Part of the keys of layers: another version of the interpreter or of the C library needs other packages."""
 MAX_LAYER_BYTES = 1024 * 1024 * 1024
 TIMEOUT_SECONDS = 600.0
 LOCK_PAUSE_SECONDS = 0.1
@@ -58,6 +66,7 @@ _PASSED_ON = re.compile(
 _EMPTY_LINE = re.compile(r"npm (?:error|ERR!)(?: \w+| Log files .*)?\Z")
 _PATH = re.compile(r"(?:file:/*|(?<![\w/:.~-]))/(?:[^\s/'\"]+/)+(?P<last>[^\s/'\"]*)")
 """An absolute path of two segments or more, or a `file:` URL. Paths in other URLs follow a host and do not match."""
+_NO_SPACE = "No space left on device"
 _NO_PIP, _UNKNOWN_PIP = 97, 98
 _GUARDED_PIP = f"""
 import os, runpy, sys
@@ -146,6 +155,8 @@ class Layer(WireModel):
     """Name and version of all packages in it, dependencies included."""
     size_bytes: int
     installed_at: datetime
+    bundle: str | None = None
+    """The bundle that it is; None for the packages of skills."""
 
 
 class LayerStore:
@@ -162,6 +173,12 @@ class LayerStore:
         """The layer's folder: for Python an entry of `sys.path`, for Node the parent of `node_modules`."""
         folder = self._layer_folder(kind, key) / "layer"
         return folder if folder.is_dir() else None
+
+    def record(self, kind: Kind, key: str) -> Layer | None:
+        """The record of a layer; None if it is not installed."""
+        with suppress(OSError, ValidationError):
+            return Layer.model_validate_json((self._layer_folder(kind, key) / RECORD_FILE).read_bytes())
+        return None
 
     def list(self) -> tuple[Layer, ...]:
         layers: dict[tuple[str, str], Layer] = {}
@@ -183,9 +200,20 @@ class LayerStore:
         return True
 
     async def install(
-        self, kind: Kind, key: str, requirements: Sequence[str], progress: Progress | None = None
+        self,
+        kind: Kind,
+        key: str,
+        requirements: Sequence[str],
+        progress: Progress | None = None,
+        *,
+        constraints: Sequence[str] = (),
+        bundle: str | None = None,
+        replace: bool = False,
     ) -> Path:
         """Install packages as a layer and return its folder; does nothing if the layer exists.
+
+        `constraints` are versions for Python packages that happen to be among the dependencies. With `replace`, a layer
+        that was installed for other requirements is replaced, at once and only if the install succeeds.
 
         Installs happen one at a time, across all processes: the second of two finds the layer of the first. The key is
         a hash in hexadecimal digits. Requirements are `name>=1` for Python, `name@range` for Node. `progress` is called
@@ -193,9 +221,10 @@ class LayerStore:
 
         Raises:
             RequestError: INVALID_INPUT, a requirement is more than a name and a version.
-            ServerError: NOT_READY without an installer, TIMEOUT, or EXECUTION_ERROR with the installer's last lines.
+            ServerError: NOT_READY without an installer, TIMEOUT, STORAGE_FULL, or EXECUTION_ERROR with the installer's
+                last lines.
         """
-        for requirement in requirements:
+        for requirement in (*requirements, *constraints):
             if not _REQUIREMENTS[kind].match(requirement):
                 raise RequestError(
                     f"{readable(requirement)} is not the name and version of a package", code="INVALID_INPUT"
@@ -204,15 +233,17 @@ class LayerStore:
             raise RequestError("There is nothing to install", code="INVALID_INPUT")
         progress = progress or (lambda line: None)
         async with self._lock(progress):
-            if found := self.find(kind, key):
+            if (found := self.find(kind, key)) and not (replace and self._is_different(kind, key, requirements)):
                 return found
-            folder = await in_thread(self._prepare, key)
-            build = Build(folder=folder, max_bytes=self._max_bytes, progress=progress)
+            with _disk_faults():
+                folder = await in_thread(self._prepare, key)
+            build = Build(folder=folder, max_bytes=self._max_bytes, progress=progress, constraints=constraints)
             try:
                 install = install_python if kind == "python" else install_node
                 async with asyncio.timeout(self._timeout_seconds):
                     packages = await install(build, requirements)
-                await in_thread(self._finish, kind, key, build, requirements, packages)
+                with _disk_faults():
+                    await in_thread(self._finish, kind, key, build, requirements, packages, bundle)
             except TimeoutError as error:
                 raise ServerError(
                     f"The installer took longer than {self._timeout_seconds:g} seconds and was stopped.", code="TIMEOUT"
@@ -220,6 +251,10 @@ class LayerStore:
             finally:
                 await in_thread(remove_tree, str(folder))
         return self._layer_folder(kind, key) / "layer"
+
+    def _is_different(self, kind: Kind, key: str, requirements: Sequence[str]) -> bool:
+        record = self.record(kind, key)
+        return record is None or record.requirements != tuple(requirements)
 
     @asynccontextmanager
     async def _lock(self, progress: Progress) -> AsyncIterator[None]:
@@ -257,7 +292,13 @@ class LayerStore:
         return build
 
     def _finish(
-        self, kind: Kind, key: str, build: "Build", requirements: Sequence[str], packages: Sequence[tuple[str, str]]
+        self,
+        kind: Kind,
+        key: str,
+        build: "Build",
+        requirements: Sequence[str],
+        packages: Sequence[tuple[str, str]],
+        bundle: str | None,
     ) -> None:
         done = build.layer.parent
         size = freeze(build.layer, within=build.layer / ("node_modules" if kind == "node" else ""))
@@ -270,13 +311,31 @@ class LayerStore:
             packages=tuple(packages),
             size_bytes=size,
             installed_at=datetime.now(UTC),
+            bundle=bundle,
         )
         (done / RECORD_FILE).write_text(layer.model_dump_json(indent=2) + "\n", "utf-8")
         done.chmod(0o755)  # with any umask: runs have another user
         os.sync()  # one call for thousands of files: after a power cut, no layer is incomplete
         folder = self._layer_folder(kind, key)
         folder.parent.mkdir(exist_ok=True)
-        done.rename(folder)
+        if folder.exists():
+            exchange(done, folder)  # the previous layer is removed with the build
+        else:
+            done.rename(folder)
+
+
+@contextmanager
+def _disk_faults() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise _disk_full() from error
+
+
+def _disk_full() -> ServerError:
+    return ServerError("The disk is full; nothing was installed. Free some space and try again.", code="STORAGE_FULL")
 
 
 def _try_lock(descriptor: int) -> bool:
@@ -292,6 +351,7 @@ class Build:
     folder: Path
     max_bytes: int
     progress: Progress
+    constraints: Sequence[str] = ()
 
     @property
     def work(self) -> Path:
@@ -354,9 +414,19 @@ class Build:
 async def install_python(build: Build, requirements: Sequence[str]) -> list[tuple[str, str]]:
     """Have pip fill the layer, with its own configuration, which may name another index."""
     guarded = [sys.executable, "-I", "-B", "-c", _GUARDED_PIP, str(build.folder)]
-    code, output = await build.run(
-        [*guarded, "install", "--target", str(build.layer), *_PIP_OPTIONS, "--", *requirements]
-    )
+    options = ["--target", str(build.layer), *_PIP_OPTIONS]
+    if build.constraints:
+        file = build.work / "constraints.txt"
+        file.write_text("".join(f"{constraint}\n" for constraint in build.constraints), "utf-8")
+        options += ["--constraint", str(file)]
+    is_unreachable = False
+
+    def report(line: str) -> None:
+        nonlocal is_unreachable
+        is_unreachable = is_unreachable or "Retrying (" in line
+        build.progress(line)
+
+    code, output = await replace(build, progress=report).run([*guarded, "install", *options, "--", *requirements])
     if code == _NO_PIP:
         raise ServerError(
             "pip is missing in the server's Python environment. Add it with `python -m ensurepip`, or with "
@@ -368,6 +438,13 @@ async def install_python(build: Build, requirements: Sequence[str]) -> list[tupl
             "This version of pip cannot be prevented from downloading URLs that packages name. Install another version "
             "into the server's Python environment, and try again.",
             code="NOT_READY",
+        )
+    if code and _NO_SPACE in output:
+        raise _disk_full()
+    if code and is_unreachable:
+        raise install_error(
+            f"The Python packages could not be installed: the package index cannot be reached. Check the network, or "
+            f"pip's own configuration, and try again. {output}"
         )
     if code:
         raise install_error(f"The Python packages could not be installed; only wheels are used. {output}")
@@ -400,6 +477,8 @@ async def install_node(build: Build, requirements: Sequence[str]) -> list[tuple[
     manifest = json.dumps({"private": True, "dependencies": dependencies})
     (build.work / "package.json").write_text(manifest, "utf-8")
     code, output = await build.run([npm, "install", *_NPM_OPTIONS])
+    if code and (_NO_SPACE in output or "ENOSPC" in output):
+        raise _disk_full()
     if code:
         raise install_error(f"The Node packages could not be installed. {output}")
     packages = await asyncio.to_thread(_node_packages, build.work / "node_modules")

@@ -1,13 +1,16 @@
 """A job and its result."""
 
 from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO, Literal, Protocol
 
 from pydantic import Field, PrivateAttr, SerializerFunctionWrapHandler, computed_field, model_serializer
 
 from apexbridge.errors import SkillExecutionError, SkillTimeoutError
+from apexbridge.sandbox.missing import Missing
+from apexbridge.sandbox.workspace_files import Changes
 from apexbridge.wire import WireModel
 
 Status = Literal["success", "error", "timeout"]
@@ -33,7 +36,7 @@ class LaunchError(Exception):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputFile:
     name: str
-    """Its name in `input/`."""
+    """Its name in `input/`, with the folders in which it is there."""
     file: BinaryIO
     """Open; the creator of this object closes it."""
 
@@ -51,12 +54,44 @@ class Grants:
     """Device and inode of the skill's folder that has these grants."""
 
 
+class LastingWorkspace(Protocol):
+    """A workspace on the server's disk, whose files a run gets and whose changes are kept."""
+
+    def reading(self) -> AbstractAsyncContextManager[Path]:
+        """The folder with its files, which does not change during the block."""
+
+    async def keep(self, changes: Changes, artifacts: Path) -> list[str]:
+        """Apply the changes of a run, all or none of them; returns warnings."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MountedSkill:
+    """A skill that a run of other code can read."""
+
+    folder: Path
+    identity: tuple[int, int]
+    """Device and inode of the folder."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    skill: str
-    folder: Path
+    """What to run: a script of a skill, or code that belongs to none."""
+
+    skill: str = ""
+    folder: Path | None = None
+    """The skill's folder; None for code."""
     script: str
-    """Relative to the skill's folder."""
+    """Relative to the skill's folder. For code, the name of the file that it is written to."""
+    module: str | None = None
+    """The dotted name of a Python module whose file is `script`: it runs as by `python -m` in the skill's folder."""
+    code: str | None = None
+    skills: Mapping[str, MountedSkill] = field(default_factory=dict)
+    """Other skills that the run can read, by name."""
+    python_packages: Mapping[str, Path] = field(default_factory=dict)
+    """Packages of those skills."""
+    node_packages: Mapping[str, Path] = field(default_factory=dict)
+    workspace: LastingWorkspace | None = None
+    """None: the workspace exists only during the run."""
     input: Mapping[str, Any] = field(default_factory=dict)
     args: tuple[str, ...] = ()
     is_entry: bool = True
@@ -65,9 +100,14 @@ class Job:
     timeout_ms: int
     grants: Grants = Grants()
     layers: Mapping[str, Path] = field(default_factory=dict)
-    """Installed dependencies: `python`, `node_modules`."""
+    """Installed dependencies: `python`, `node_modules`. The sandbox adds the bundles."""
     warnings: tuple[str, ...] = ()
     """Added to those of the result."""
+
+    @property
+    def has_fixed_path(self) -> bool:
+        """Whether the workspace has the same path in every run: programs and models remember paths."""
+        return self.workspace is not None or self.code is not None
 
 
 class RunFile(WireModel):
@@ -94,7 +134,20 @@ class ExecutionResult(WireModel):
     peak_memory: int | None = Field(default=None, description="Bytes.")
     enforcement: dict[str, str | None] = Field(default_factory=dict, description="The mechanism of each guarantee.")
     warnings: list[str] = Field(default_factory=list)
+    missing: list[Missing] = Field(
+        default_factory=list, description="Modules and programs that a failed run did not find; omitted if none."
+    )
     _skill: str | None = PrivateAttr(default=None)
+    _workspace_files: tuple[RunFile, ...] | None = PrivateAttr(default=None)
+
+    @property
+    def workspace_files(self) -> tuple[RunFile, ...] | None:
+        """The new and changed files with their paths in the workspace, if it lasts; else None."""
+        return self._workspace_files
+
+    def with_workspace_files(self, files: tuple[RunFile, ...]) -> "ExecutionResult":
+        self._workspace_files = files
+        return self
 
     def of_skill(self, name: str) -> "ExecutionResult":
         """Set the skill's name for the errors of `raise_for_status`."""
@@ -113,6 +166,8 @@ class ExecutionResult(WireModel):
         if self.error is None:
             for key in ("error", "errorCode", "error_code"):
                 fields.pop(key, None)
+        if not self.missing:
+            fields.pop("missing", None)
         return fields
 
     def raise_for_status(self) -> None:

@@ -23,14 +23,16 @@ _NO_PROCESSES = ("Cannot fork", "can't start new thread", "fork: retry", "fork: 
 _NO_PROCESSES_IN_MESSAGE = ("Resource temporarily unavailable", "EAGAIN")
 _NO_SPACE = ("No space left on device", "ENOSPC", "File too large", "EFBIG")
 _PYTHON_TRACE = re.compile(r"^Traceback \(most recent call last\):$", re.M)
-_PYTHON_ERROR = re.compile(r"^(?!Traceback |During handling|The above exception)[^\s:(\[][^\s:]*: (.*)", re.M | re.S)
-_PYTHON_SYNTAX = re.compile(r"^(?:SyntaxError|IndentationError|TabError): (.*)", re.M | re.S)
-_PYTHON_GROUP = re.compile(r"^ *\| \w*ExceptionGroup: (.*)$", re.M)
-_NODE_HEAD = re.compile(r"^(?:Uncaught )?[A-Za-z_$][\w.$]*(?: \[\w+\])?: ", re.M)
+_PYTHON_ERROR = re.compile(r"^(?!Traceback |During handling|The above exception)[^\s:(\[][^\s:]*: .*", re.M | re.S)
+_PYTHON_SYNTAX = re.compile(r"^(?:SyntaxError|IndentationError|TabError): .*", re.M | re.S)
+_PYTHON_GROUP = re.compile(r"^ *\| ((?:[\w.]+\.)?\w*ExceptionGroup: .*)$", re.M)
+_NODE_HEAD = re.compile(r"^(?:Uncaught )?([A-Za-z_$][\w.$]*)(?: \[\w+\])?(?:: |(?=\n\Z))", re.M)
 _NODE_POINTER = re.compile(r"^[ \t]*\^+\n\n", re.M)  # `\s` would cross line ends and make the search quadratic
 _NODE_STACK = re.compile(r"^ {4}at ", re.M)
 _NODE_BARE = re.compile(r"^(.+)\n\(Use `node --trace-uncaught", re.M)
 _NODE_VERSION = re.compile(r"^Node\.js v\d")
+_GENERAL_CLASS = re.compile(r"\A(?:Error|Exception): ")
+"""Classes that say nothing about an error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,9 +90,9 @@ def _explain_exit(exit_code: int, stderr: str) -> Failure:
 
 
 def error_message(stderr: str) -> str:
-    """The message of an uncaught error, without its class; else the last line with text."""
-    message = _python_message(stderr) or _node_message(stderr) or last_line(stderr)
-    return message.strip()[:MAX_ERROR_CHARACTERS]
+    """An uncaught error as `Class: message`, for the general classes only the message; else the last line with text."""
+    message = _GENERAL_CLASS.sub("", (_python_message(stderr) or _node_message(stderr)).strip())
+    return (message or last_line(stderr).strip())[:MAX_ERROR_CHARACTERS]
 
 
 def _python_message(stderr: str) -> str:
@@ -99,7 +101,7 @@ def _python_message(stderr: str) -> str:
     traces = list(_PYTHON_TRACE.finditer(stderr))
     match = _PYTHON_ERROR.search(stderr, traces[-1].end()) if traces else None
     match = match or _PYTHON_SYNTAX.search(stderr)  # has no traceback if the script itself cannot be parsed
-    return match[1] if match else ""
+    return match[0] if match else ""
 
 
 def _node_message(stderr: str) -> str:
@@ -112,7 +114,7 @@ def _node_message(stderr: str) -> str:
     pointers = list(_NODE_POINTER.finditer(stderr, 0, stack.start()))
     heads = list(_NODE_HEAD.finditer(stderr, pointers[-1].end() if pointers else 0, stack.start()))
     head = (heads[0] if pointers else heads[-1]) if heads else None
-    return stderr[head.end() : stack.start()] if head else ""
+    return stderr[head.start(1) : stack.start()] if head else ""
 
 
 def last_line(stderr: str) -> str:

@@ -2,7 +2,8 @@
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePosixPath
 from typing import Any
 
 from apexbridge.errors import InvalidInputError
@@ -17,6 +18,7 @@ MAX_ARGUMENT_BYTES = 1024 * 1024
 INPUT_VARIABLE = "INPUT_JSON"
 MAX_INPUT_BYTES = 50 * 1024 * 1024
 MAX_INPUT_FILES = 500
+MAX_INPUT_FOLDERS = 500
 _CHUNK_BYTES = 1024 * 1024
 
 
@@ -40,16 +42,29 @@ def base_environment(workspace: str, path: str) -> dict[str, str]:
     return {"PATH": path, "HOME": workspace, "TMPDIR": f"{workspace}/tmp"}  # noqa: S108
 
 
-def environment(job: Job, base: Mapping[str, str], *, skill_path: str, input_text: str) -> dict[str, str]:
-    """All variables of the run. Input that is too large for a variable arrives on stdin only."""
-    variables = {
-        **base,
-        **job.grants.variables,
-        **job.grants.secrets,
-        "SKILL_NAME": job.skill,
-        "SKILL_PATH": skill_path,
-        "TIMEOUT": str(job.timeout_ms),
+def layer_variables(workspace: str, python_path: Sequence[str]) -> dict[str, str]:
+    """The variables of a run with Python packages, also for interpreters that it starts.
+
+    matplotlib draws without a display and caches fonts in the workspace. Numeric libraries start one thread, not one
+    per core: threads count as processes of the run.
+    """
+    threads = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_MAX_THREADS")
+    return {
+        "PYTHONPATH": os.pathsep.join(python_path),
+        "MPLBACKEND": "Agg",
+        "MPLCONFIGDIR": f"{workspace}/tmp/matplotlib",  # noqa: S108
+        **dict.fromkeys(threads, "1"),
     }
+
+
+def environment(
+    job: Job, base: Mapping[str, str], *, skill_path: str, skills_path: str, input_text: str
+) -> dict[str, str]:
+    """All variables of the run. Input that is too large for a variable arrives on stdin only."""
+    variables = {**base, **job.grants.variables, **job.grants.secrets, "TIMEOUT": str(job.timeout_ms)}
+    if job.code is not None:
+        return {**variables, "SKILLS_PATH": skills_path}
+    variables |= {"SKILL_NAME": job.skill, "SKILL_PATH": skill_path}
     if len(INPUT_VARIABLE) + 1 + len(input_text.encode()) <= MAX_VARIABLE_BYTES and "\0" not in input_text:
         variables[INPUT_VARIABLE] = input_text
     return variables
@@ -76,9 +91,17 @@ def arguments(job: Job) -> list[str]:
     return words
 
 
-def encode_job(script: str, layer: str, arguments: Sequence[str], variables: Mapping[str, str]) -> bytes:
+def encode_job(
+    script: str,
+    arguments: Sequence[str],
+    variables: Mapping[str, str],
+    *,
+    root: str,
+    module: str | None = None,
+    python_path: Sequence[str] = (),
+) -> bytes:
     """A job in the format of the loaders: strings, each followed by a NUL."""
-    words = [script, layer, str(len(arguments)), *arguments]
+    words = [script, module or "", root, "\n".join(python_path), str(len(arguments)), *arguments]
     words += [word for pair in variables.items() for word in pair]
     return b"".join(word.encode("utf-8", "surrogateescape") + b"\0" for word in words)
 
@@ -90,12 +113,22 @@ def check_file_count(count: int) -> None:
 
 def check_file_sizes(sizes: Sequence[int]) -> None:
     if sum(sizes) > MAX_INPUT_BYTES:
-        raise InvalidInputError(f"The input files are larger than {MAX_INPUT_BYTES // 1024 // 1024} MB")
+        limit = MAX_INPUT_BYTES // 1024 // 1024
+        raise InvalidInputError(f"The input files have {sum(sizes):,} bytes together; at most {limit} MB are possible")
+
+
+def input_folders(names: Iterable[str]) -> list[str]:
+    """All folders of these input files, each after its own folder."""
+    parents = (list(PurePosixPath(name).parents)[-2::-1] for name in names)
+    return list(dict.fromkeys(str(parent) for folders in parents for parent in folders))
 
 
 def copy_input_files(folder: int, files: Sequence[InputFile]) -> None:
     """Copy the files to an open folder, which the run can read but not change. They may have grown meanwhile."""
     copied = 0
+    folders = input_folders(file.name for file in files)
+    for name in folders:
+        os.mkdir(name, 0o755, dir_fd=folder)
     for file in files:
         target = os.open(file.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o444, dir_fd=folder)
         with os.fdopen(target, "wb") as copy:
@@ -103,7 +136,9 @@ def copy_input_files(folder: int, files: Sequence[InputFile]) -> None:
                 copied += len(chunk)
                 check_file_sizes([copied])
                 copy.write(chunk)
-    os.chmod(folder, 0o555)  # noqa: S103  # readable by the run's user
+    for name in folders:
+        os.chmod(name, 0o555, dir_fd=folder)  # noqa: S103  # readable by the run's user
+    os.chmod(folder, 0o555)  # noqa: S103
 
 
 def _option(key: str, value: Any) -> list[str]:

@@ -45,7 +45,11 @@ class Runtime:
     """Memory that it reserves at the start. Newer V8 versions reserve half a gigabyte for code and use little of it."""
 
     def command(self, script: str, arguments: list[str], *, memory_bytes: int) -> list[str]:
-        options = {"node": [f"--max-old-space-size={memory_bytes // MB}"], "python": ["-I", "-S", "-B"], "shell": []}
+        options = {
+            "node": [f"--max-old-space-size={memory_bytes // MB}"],
+            "python": ["-I", "-S", "-B", "-u"],
+            "shell": [],
+        }
         return [self.program, *options[self.name], script, *arguments]
 
     def loader_command(self, loaders: str, *, memory_bytes: int) -> list[str]:
@@ -66,6 +70,12 @@ class Runtimes:
         if not self._found:
             found = (_find_node(self._path), _server_python(), Runtime(name="shell", program="/bin/sh"))
             self._found = {runtime.name: runtime for runtime in found if runtime is not None}
+
+    @property
+    def programs(self) -> dict[str, str]:
+        """The interpreters by the names under which scripts start them."""
+        names: dict[str, RuntimeName] = {"python": "python", "python3": "python", "node": "node"}
+        return {name: self._found[runtime].program for name, runtime in names.items() if runtime in self._found}
 
     def get(self, name: RuntimeName) -> Runtime | None:
         return self._found.get(name)
@@ -99,8 +109,10 @@ def runtime_name(script: str) -> RuntimeName:
     return _RUNTIME_OF_SUFFIX[PurePosixPath(script).suffix]
 
 
-def shell_for(script: Path) -> str:
-    """`sh`, or `bash` if the script's first line names it and it is installed."""
+def shell_for(script: Path | None) -> str:
+    """`sh`, or `bash` if it is installed and the script's first line names it, or the script is a model's own code."""
+    if script is None:
+        return "/bin/bash" if os.access("/bin/bash", os.X_OK) else "/bin/sh"
     try:
         with script.open("rb") as file:
             first = file.readline(_SHEBANG_BYTES)

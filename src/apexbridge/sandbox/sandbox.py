@@ -11,28 +11,34 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from apexbridge._tasks import run_to_completion
 from apexbridge.disk import Disk
 from apexbridge.errors import ServerError, SkillPermissionError
-from apexbridge.sandbox.artifacts import collect_artifacts
+from apexbridge.sandbox.bundles import Bundles
 from apexbridge.sandbox.config import SandboxSettings
-from apexbridge.sandbox.models import ExecutionResult, Grants, Job, LaunchError
-from apexbridge.sandbox.outcome import Ending, failure_of
+from apexbridge.sandbox.missing import Missing, find_missing
+from apexbridge.sandbox.models import ExecutionResult, Grants, Job, LaunchError, RunFile
+from apexbridge.sandbox.outcome import Ending, Failure, failure_of
 from apexbridge.sandbox.output import OutputListener
 from apexbridge.sandbox.queue import RunQueue
 from apexbridge.sandbox.run_input import arguments, input_json
-from apexbridge.sandbox.runtimes import Runtimes
+from apexbridge.sandbox.runtimes import Runtimes, runtime_name
 from apexbridge.sandbox.selection import open_best_session
 from apexbridge.sandbox.session import Collect, FinishedJob, OnStart, SandboxSession
+from apexbridge.sandbox.workspace_files import MAX_BYTES, collect_changes
 
 
 class Sandbox:
     """Runs jobs in a sandbox. Nothing is started before the first job or `warm_up`."""
 
-    def __init__(self, settings: SandboxSettings | None = None, *, disk: Disk | None = None) -> None:
-        """Artifacts are claimed on `disk`."""
+    def __init__(
+        self, settings: SandboxSettings | None = None, *, disk: Disk | None = None, bundles: Bundles | None = None
+    ) -> None:
+        """Artifacts are claimed on `disk`. Every run sees the packages of `bundles`."""
         self.settings = settings or SandboxSettings()
         self.queue = RunQueue(self.settings.max_concurrency, self.settings.queue)
         self._disk = disk
+        self._bundles = bundles
         self._runtimes = Runtimes(self.settings.path)
         self._session: SandboxSession | None = None
         self._opening = asyncio.Lock()
@@ -64,6 +70,12 @@ class Sandbox:
         node = self._runtimes.get("node")
         return node.version if node else None
 
+    @property
+    def node_program(self) -> str | None:
+        """The path of the Node that runs skills."""
+        node = self._runtimes.get("node")
+        return node.program if node else None
+
     async def warm_up(self) -> None:
         session = await self.ready()
         await session.pool.wait_until_full()
@@ -94,13 +106,14 @@ class Sandbox:
         """
         collect: Collect | None = None
         if artifacts is not None:
-            limit = self.settings.limits.disk_bytes
-            collect = partial(collect_artifacts, target=artifacts, limit=limit, disk=self._disk, caller=caller)
+            limit = self.settings.limits.disk_bytes if job.workspace is None else MAX_BYTES
+            collect = partial(collect_changes, target=artifacts, limit=limit, disk=self._disk, caller=caller)
         async with self.queue.turn(caller, is_reserved=is_reserved):
             _check_readable(job)
             if grants is not None:
                 job = replace(job, grants=await grants())
             session = await self.ready()
+            job = self._with_bundles(job, session)
             begun = time.monotonic()
             try:
                 finished = await session.run(job, collect=collect, listener=listener, on_start=on_start)
@@ -114,8 +127,14 @@ class Sandbox:
                 session.pool.fill()
             duration = round((time.monotonic() - begun) * 1000)
         failure = failure_of(finished.ending, finished.stderr, output_limit=self.settings.limits.output_bytes)
+        changes = finished.changes
+        missing = self._missing(job, failure, finished.stderr)
+        warnings = [*job.warnings, *changes.warnings, *(item.to_message() for item in missing)]
+        is_killed = finished.ending.code is None or finished.ending.verdict is not None
+        if job.workspace is not None and artifacts is not None and not is_killed:
+            warnings += await run_to_completion(job.workspace.keep(changes, artifacts))
         has_started = finished.ending.code is not None or finished.ending.verdict is not None
-        return ExecutionResult(
+        result = ExecutionResult(
             id=run_id or uuid.uuid4().hex,
             success=failure is None,
             status="success" if failure is None else "timeout" if failure.code == "TIMEOUT" else "error",
@@ -126,11 +145,31 @@ class Sandbox:
             error=failure.message if failure else None,
             error_code=failure.code if failure else None,
             truncated=finished.is_truncated,
-            files=finished.files,
+            files=sorted(
+                (RunFile(path=file.artifact, size=file.size) for file in changes.files), key=lambda file: file.path
+            ),
             peak_memory=finished.ending.peak_memory or None,
             enforcement=session.backend.enforcement_for(job.grants) if has_started else {},
-            warnings=[*job.warnings, *finished.warnings],
+            warnings=warnings,
+            missing=missing,
         ).of_skill(job.skill)
+        if job.workspace is not None:
+            files = () if is_killed else changes.files
+            result.with_workspace_files(tuple(RunFile(path=file.path, size=file.size) for file in files))
+        return result
+
+    def _with_bundles(self, job: Job, session: SandboxSession) -> Job:
+        """The job with the installed bundles beneath the packages of its skill, if the backend can provide them."""
+        if self._bundles is None:
+            return job
+        layers = {name: path for name, path in self._bundles.layers().items() if name in session.backend.layer_paths}
+        return replace(job, layers={**layers, **job.layers}) if layers else job
+
+    def _missing(self, job: Job, failure: Failure | None, stderr: str) -> list[Missing]:
+        if failure is None or failure.code != "EXIT_NONZERO":
+            return []
+        skill = job.skill or next(reversed([*job.skills]), None)  # the last one that was loaded
+        return find_missing(stderr, failure.exit_code, runtime_name(job.script), skill=skill, installed=job.layers)
 
     async def _stop(self) -> None:
         session, self._session = self._session, None
@@ -140,6 +179,8 @@ class Sandbox:
 
 def _check_readable(job: Job) -> None:
     """A script that the run's user cannot read is an error of the installation: there is no run."""
+    if job.folder is None:
+        return
     try:
         reason = _unreadable_reason(job.folder / job.script, len(Path(job.script).parents))
     except OSError as error:

@@ -34,7 +34,7 @@ def filter_program(
     shared_bytes: int = 16 * 1024 * 1024,
     machine: str | None = None,
 ) -> bytes:
-    """The filter in the kernel's format; with `network`, internet sockets are allowed.
+    """The filter in the kernel's format; with `network`, TCP and UDP sockets are allowed.
 
     Without `unix_sockets`, socket pairs are still allowed: they connect to nothing else.
 
@@ -65,12 +65,14 @@ def filter_program(
     rules += [
         (tables.FCNTL, _if_argument(1, tables.OPEN_FILE_DESCRIPTION_LOCKS, errno.EINVAL)),
         (tables.MMAP, _large_mappings(shared_bytes)),
-        (tables.SETSOCKOPT, _socket_programs()),
+        (tables.SETSOCKOPT, _socket_options(tables.SOL_SOCKET, tables.SOCKET_PROGRAMS)),
+        (tables.SETSOCKOPT, _socket_options(tables.SOL_TCP, [tables.TCP_ULP])),
         (tables.CLONE, [_load(0), (_ANY_BIT, 0, 1, tables.NAMESPACE_FLAGS), (_RETURN, 0, 0, _ERRNO | errno.EPERM)]),
         (tables.IOCTL, _if_argument(1, tables.TERMINAL_INJECTION, errno.EPERM)),
         (tables.SETSOCKOPT, _if_argument(2, tables.BUFFER_SIZES, 0)),
         (tables.PERSONALITY, _unless_argument(0, tables.ALLOWED_PERSONALITIES, errno.EPERM)),
         (tables.SOCKET, _unless_argument(0, families, errno.EAFNOSUPPORT)),
+        (tables.SOCKET, _other_internet_protocols()),
         (tables.SOCKETPAIR, _unless_argument(0, [tables.AF_UNIX], errno.EAFNOSUPPORT)),
     ]
     if not unix_sockets:  # a datagram socket can send to any socket of the host
@@ -136,7 +138,13 @@ def _large_mappings(shared_bytes: int) -> list[Instruction]:
     ]
 
 
-def _socket_programs() -> list[Instruction]:
-    """setsockopt fails for programs at SOL_SOCKET; the same numbers mean other options at other levels."""
-    option_tests = _if_argument(2, tables.SOCKET_PROGRAMS, errno.EPERM)
-    return [_load(1), (_EQUAL, 0, len(option_tests), tables.SOL_SOCKET), *option_tests]
+def _socket_options(level: int, options: Sequence[int]) -> list[Instruction]:
+    """setsockopt fails for these options; the same numbers mean other options at other levels."""
+    option_tests = _if_argument(2, options, errno.EPERM)
+    return [_load(1), (_EQUAL, 0, len(option_tests), level), *option_tests]
+
+
+def _other_internet_protocols() -> list[Instruction]:
+    """socket fails for SCTP, ping and other protocols: they are more of the kernel than a server on loopback needs."""
+    protocol_tests = _unless_argument(2, tables.INTERNET_PROTOCOLS, errno.EPROTONOSUPPORT)
+    return [_load(0), (_EQUAL, len(protocol_tests), 0, tables.AF_UNIX), *protocol_tests]

@@ -10,7 +10,7 @@ import os
 import socket
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,8 +116,17 @@ async def run_quick_checks(session: SandboxSession) -> dict[str, CheckResult]:
     return {name: CheckResult(held=result["held"], detail=result["proof"]) for name, result in results.items()}
 
 
-async def run_canary(session: SandboxSession, script: str, canary_input: dict[str, Any] | None = None) -> FinishedJob:
-    job = Job(skill="canary", folder=_CANARIES, script=script, input=canary_input or {}, timeout_ms=TIMEOUT_MS)
+async def run_canary(
+    session: SandboxSession, script: str, canary_input: dict[str, Any] | None = None, arguments: Sequence[str] = ()
+) -> FinishedJob:
+    job = Job(
+        skill="canary",
+        folder=_CANARIES,
+        script=script,
+        input=canary_input or {},
+        args=tuple(arguments),
+        timeout_ms=TIMEOUT_MS,
+    )
     return await session.run(job)
 
 
@@ -190,4 +199,11 @@ def _bait() -> Iterator[dict[str, Any]]:
         secret.chmod(0o644)
         abstract.bind(f"\0{path.name}")
         abstract.listen()
-        yield {"secret": str(secret), "folder": folder, "port": port.getsockname()[1], "abstract": path.name}
+        tmp = Path("/tmp").stat()  # noqa: S108  # the host's: a run must not write there, only in one of its own
+        yield {
+            "secret": str(secret),
+            "folder": folder,
+            "tmp": [tmp.st_dev, tmp.st_ino],
+            "port": port.getsockname()[1],
+            "abstract": path.name,
+        }

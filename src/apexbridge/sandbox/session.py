@@ -2,18 +2,22 @@
 
 import asyncio
 import logging
+import os
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from apexbridge._tasks import in_thread, run_to_completion
 from apexbridge.errors import ServerError
 from apexbridge.sandbox.backends import Backend
 from apexbridge.sandbox.config import BackendName, SandboxSettings
-from apexbridge.sandbox.launcher.protocol import StartRequest
+from apexbridge.sandbox.launcher.mounts import PYTHON_LAYERS
+from apexbridge.sandbox.launcher.protocol import Attachment, StartRequest
 from apexbridge.sandbox.launcher_client import CellHandle, LauncherClient
 from apexbridge.sandbox.masking import secret_patterns
-from apexbridge.sandbox.models import Job, LaunchError, RunFile
+from apexbridge.sandbox.models import Job, LaunchError
 from apexbridge.sandbox.outcome import Ending
 from apexbridge.sandbox.output import OutputListener, RunOutput
 from apexbridge.sandbox.proxy import GrantedHosts, host_endpoints
@@ -24,13 +28,23 @@ from apexbridge.sandbox.run_input import (
     encode_job,
     environment,
     input_json,
+    layer_variables,
 )
 from apexbridge.sandbox.runtimes import WARM_RUNTIMES, Runtime, RuntimeName, Runtimes, runtime_name, shell_for
 from apexbridge.sandbox.supervisor import Supervisor
+from apexbridge.sandbox.workspace_files import (
+    Changes,
+    Signature,
+    TreeEntry,
+    copy_in,
+    list_tree,
+    size_in_memory,
+    write_code,
+)
 
 Cancel = Callable[[], None]
-Collect = Callable[[int, Sequence[str]], tuple[list[RunFile], list[str]]]
-"""Collects artifacts from an open workspace, except for those that contain a secret."""
+Collect = Callable[[int, Mapping[str, Signature], Sequence[str]], Changes]
+"""Collects what changed in an open workspace, except for files that contain a secret."""
 OnStart = Callable[[Cancel], None]
 """Called when a job starts, with a function that cancels it."""
 logger = logging.getLogger(__name__)
@@ -42,8 +56,7 @@ class FinishedJob:
     stdout: str = ""
     stderr: str = ""
     is_truncated: bool = False
-    files: list[RunFile] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
+    changes: Changes = field(default_factory=Changes)
 
 
 class SandboxSession:
@@ -92,41 +105,41 @@ class SandboxSession:
         """Run a job to its end. Raises LaunchError if it cannot be started."""
         deadline = asyncio.get_running_loop().time() + job.timeout_ms / 1000
         runtime = self._runtime_for(job)
-        # Input files, granted hosts and granted paths must be known when a cell starts.
-        needs_own_cell = bool(job.files or job.grants.hosts or job.grants.paths)
-        warm_cell = None if needs_own_cell else self.pool.take(runtime.name)
-        cell = warm_cell or await self.launcher.open_cell(with_input=bool(job.files))
-        secrets = secret_patterns(job.grants.secrets)
-        output = RunOutput(self.limits.output_bytes, secrets=secrets, listener=listener)
-        supervisor = Supervisor(cell, output, deadline=deadline)
-        try:
-            if on_start is not None:
-                on_start(lambda: supervisor.kill_for("cancelled"))
-            text = input_json(job)
-            if warm_cell:
-                await cell.attach(str(job.folder), _layer_folders(job), job.grants.folder)
-                packet: bytes | None = self._encoded_job(job, cell, text)
-            else:
-                packet = await self._start(job, runtime, cell, text)
-            supervisor.begin(stdin=text.encode("utf-8", "surrogatepass"), job=packet)
-            async with GrantedHosts(job.grants, cell).reachable():
-                ending = await supervisor.wait()
-            stdout, stderr = output.finish()
-            files, warnings = list[RunFile](), list[str]()
-            if collect is not None and cell.is_open:
-                collecting = asyncio.to_thread(collect, cell.opened.result()[0], secrets)
-                files, warnings = await run_to_completion(collecting)
-            return FinishedJob(
-                ending=ending,
-                stdout=stdout,
-                stderr=stderr,
-                is_truncated=output.is_truncated,
-                files=files,
-                warnings=warnings,
-            )
-        finally:
-            supervisor.stop()
-            self.launcher.close_in_background(cell)
+        async with AsyncExitStack() as reading:
+            files = await _JobFiles.of(job, reading)
+            # Input files, granted hosts and granted paths must be known when a cell starts.
+            needs_own_cell = bool(job.files or job.grants.hosts or job.grants.paths)
+            warm_cell = None if needs_own_cell else self.pool.take(runtime.name)
+            cell = warm_cell or await self.launcher.open_cell(with_input=bool(job.files), copied=files.size)
+            secrets = secret_patterns(job.grants.secrets)
+            output = RunOutput(self.limits.output_bytes, secrets=secrets, listener=listener)
+            supervisor = Supervisor(cell, output, deadline=deadline)
+            try:
+                if on_start is not None:
+                    on_start(lambda: supervisor.kill_for("cancelled"))
+                text = input_json(job) if job.code is None else ""
+                if warm_cell:
+                    await cell.attach(_attachment(job, copied=files.size))
+                    before = await files.copy(cell)
+                    packet: bytes | None = self._encoded_job(job, cell, text)
+                else:
+                    before = await files.copy(cell)
+                    packet = await self._start(job, runtime, cell, text)
+                await reading.aclose()
+                supervisor.begin(stdin=text.encode("utf-8", "surrogatepass"), job=packet)
+                async with GrantedHosts(job.grants, cell).reachable():
+                    ending = await supervisor.wait()
+                stdout, stderr = output.finish()
+                changes = Changes()
+                if collect is not None and cell.is_open:
+                    collecting = asyncio.to_thread(collect, cell.opened.result()[0], before, secrets)
+                    changes = await run_to_completion(collecting)
+                return FinishedJob(
+                    ending=ending, stdout=stdout, stderr=stderr, is_truncated=output.is_truncated, changes=changes
+                )
+            finally:
+                supervisor.stop()
+                self.launcher.close_in_background(cell)
 
     def _runtime_for(self, job: Job) -> Runtime:
         """Raise LaunchError if there is none, or for a grant or layer that this backend cannot provide."""
@@ -149,17 +162,16 @@ class SandboxSession:
         if runtime.name == "python":
             command, packet = self._loader_command(runtime, cell), self._encoded_job(job, cell, text)
         else:
-            script = f"{self._skill_path(cell)}/{job.script}"
-            command = runtime.command(script, arguments(job), memory_bytes=self.limits.memory_bytes)
+            arguments_of_job = arguments(job)
+            script = f"{self._root(job, cell)}/{job.script}"
+            command = runtime.command(script, arguments_of_job, memory_bytes=self.limits.memory_bytes)
             if runtime.name == "shell":
-                command[0] = await asyncio.to_thread(shell_for, job.folder / job.script)
+                command[0] = await asyncio.to_thread(shell_for, job.folder and job.folder / job.script)
         request = StartRequest(
             command=command,
             environment=self._environment(job, cell, text),
-            workspace=self._workspace(cell),
-            skill=str(job.folder),
-            folder=job.grants.folder,
-            layers=_layer_folders(job),
+            workspace=self._working_folder(job, cell),
+            attachment=_attachment(job),
             paths=dict(job.grants.paths),
             hosts=host_endpoints(job.grants),
         )
@@ -167,13 +179,55 @@ class SandboxSession:
         return packet
 
     def _encoded_job(self, job: Job, cell: CellHandle, text: str) -> bytes:
-        layer = str(self.backend.layer_paths["python"] or job.layers["python"]) if "python" in job.layers else ""
-        script = f"{self._skill_path(cell)}/{job.script}"
-        return encode_job(script, layer, arguments(job), self._environment(job, cell, text))
+        root = self._root(job, cell)
+        variables = self._environment(job, cell, text)
+        return encode_job(
+            f"{root}/{job.script}",
+            arguments(job),
+            variables,
+            root=root,
+            module=job.module,
+            python_path=self._python_path(job),
+        )
+
+    def _python_path(self, job: Job) -> list[str]:
+        """The folders with Python packages, as the run sees them."""
+        own = [self._package_path(_package_name(name, "python"), path) for name, path in job.python_packages.items()]
+        found = [(name, job.layers[name]) for name in PYTHON_LAYERS if name in job.layers]
+        return [*own, *(str(self.backend.layer_paths[name] or folder) for name, folder in found)]
+
+    def _package_path(self, name: str, path: Path) -> str:
+        return str(path) if self.backend.packages_path is None else f"{self.backend.packages_path}/{name}"
 
     def _environment(self, job: Job, cell: CellHandle, text: str) -> dict[str, str]:
-        base = base_environment(self._workspace(cell), self._path)
-        return environment(job, base, skill_path=self._skill_path(cell), input_text=text)
+        folder = self._working_folder(job, cell)
+        base = base_environment(folder, self._path)
+        python_path = self._python_path(job)
+        if python_path or job.has_fixed_path:
+            base["PATH"] = f"{self._resolve_path(self.backend.loaders, cell)}/bin:{self._path}"
+        if python_path:
+            base |= layer_variables(folder, python_path)
+        if job.node_packages:
+            folders = [
+                self._package_path(_package_name(name, "node"), path) for name, path in job.node_packages.items()
+            ]
+            base["NODE_PATH"] = os.pathsep.join(folders)
+        return environment(
+            job,
+            base,
+            skill_path=self._resolve_path(self.backend.skill_path, cell),
+            skills_path=self._resolve_path(self.backend.skills_path, cell),
+            input_text=text,
+        )
+
+    def _root(self, job: Job, cell: CellHandle) -> str:
+        """The folder of the script's path."""
+        if job.code is not None:
+            return self._working_folder(job, cell)
+        return self._resolve_path(self.backend.skill_path, cell)
+
+    def _working_folder(self, job: Job, cell: CellHandle) -> str:
+        return (self.backend.workspace_path if job.has_fixed_path else None) or self._workspace(cell)
 
     def _loader_command(self, runtime: Runtime, cell: CellHandle) -> list[str]:
         loaders = self._resolve_path(self.backend.loaders, cell)
@@ -182,15 +236,65 @@ class SandboxSession:
     def _workspace(self, cell: CellHandle) -> str:
         return f"{self.backend.temporary_folder}/skill-workspace-{cell.identity}"
 
-    def _skill_path(self, cell: CellHandle) -> str:
-        return self._resolve_path(self.backend.skill_path, cell)
-
     def _resolve_path(self, pattern: str, cell: CellHandle) -> str:
         return pattern.format(base=self.launcher.base, cell=cell.identity)
 
 
-def _layer_folders(job: Job) -> dict[str, str]:
-    return {kind: str(path) for kind, path in job.layers.items()}
+def _attachment(job: Job, *, copied: tuple[int, int] = (0, 0)) -> Attachment:
+    return Attachment(
+        skill=str(job.folder) if job.folder else None,
+        folder=job.grants.folder,
+        layers={kind: str(path) for kind, path in job.layers.items()},
+        skills={name: (str(skill.folder), skill.identity) for name, skill in job.skills.items()},
+        packages={name: str(path) for name, path in _packages(job).items()},
+        has_fixed_path=job.has_fixed_path,
+        copied=copied,
+    )
+
+
+def _packages(job: Job) -> dict[str, Path]:
+    """The packages of other skills by the names of their mount points."""
+    python = {_package_name(name, "python"): path for name, path in job.python_packages.items()}
+    return python | {_package_name(name, "node"): path for name, path in job.node_packages.items()}
+
+
+def _package_name(skill: str, kind: str) -> str:
+    """A mount point without a colon, which separates paths in variables."""
+    return f"{skill.replace(':', '.')}.{kind}"
+
+
+class _JobFiles:
+    """The files that a job gets in its workspace: those of a lasting workspace, and its code."""
+
+    def __init__(self, job: Job, top: Path | None, tree: Sequence[TreeEntry]) -> None:
+        self._job = job
+        self._top = top
+        self._tree = tree
+
+    @classmethod
+    async def of(cls, job: Job, reading: AsyncExitStack) -> "_JobFiles":
+        """List the files of the lasting workspace, which does not change until `reading` is closed."""
+        if job.workspace is None:
+            return cls(job, None, ())
+        top = await reading.enter_async_context(job.workspace.reading())
+        return cls(job, top, await asyncio.to_thread(list_tree, top))
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Bytes and number of inodes in the run's workspace."""
+        return size_in_memory(self._tree)
+
+    async def copy(self, cell: CellHandle) -> dict[str, Signature]:
+        """Copy the files to an open cell; returns their signatures."""
+        if not self._tree and self._job.code is None:
+            return {}
+        workspace = (await asyncio.shield(cell.opened))[0]
+        return await in_thread(self._copy, workspace)
+
+    def _copy(self, workspace: int) -> dict[str, Signature]:
+        if self._job.code is not None:
+            write_code(workspace, self._job.script, self._job.code)
+        return copy_in(self._top, self._tree, workspace) if self._top is not None else {}
 
 
 class WarmPool:

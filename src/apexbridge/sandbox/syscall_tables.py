@@ -158,7 +158,11 @@ PR_SET_DUMPABLE = 4
 OPEN_FILE_DESCRIPTION_LOCKS = (37, 38)
 """F_OFD_SETLK and F_OFD_SETLKW: the kernel records no process for such a lock, so the watchdog cannot attribute it."""
 MAP_SHARED, MAP_ANONYMOUS, MAP_HUGETLB = 0x1, 0x20, 0x4_0000
-SOL_SOCKET = 1
+SOL_SOCKET, SOL_TCP = 1, 6
+TCP_ULP = 31
+"""Attaches a protocol such as TLS in the kernel to a TCP socket."""
+INTERNET_PROTOCOLS = (0, 6, 17)
+"""The default of the socket's type, TCP, and UDP."""
 SOCKET_PROGRAMS = (26, 50, 51, 52)
 """SO_ATTACH_FILTER, SO_ATTACH_BPF and the same for SO_REUSEPORT: the kernel compiles them into kernel memory whose size
 is limited for the whole host."""

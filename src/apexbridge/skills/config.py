@@ -14,6 +14,15 @@ from apexbridge.wire import MAX_PROBLEMS, WireInput, problem, summary_of
 MAX_CUSTOM_PATHS = 100
 
 
+class FetchSettings(BaseModel):
+    """Limits for sources that are fetched."""
+
+    private_addresses: bool = False
+    """Whether sources may be on loopback and in private networks, and on servers without TLS."""
+    max_mb: int = 200
+    timeout_seconds: float = 120
+
+
 class SkillsSettings(BaseModel):
     """Settings of the skills package."""
 
@@ -29,6 +38,7 @@ class SkillsSettings(BaseModel):
     """Upper limit for the timeout of every run."""
     confirm_dangerous: bool = True
     """Whether skills that are marked dangerous need approval."""
+    fetch: FetchSettings = FetchSettings()
 
 
 class SkillManagerConfig(WireInput):

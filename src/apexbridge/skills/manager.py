@@ -2,11 +2,13 @@
 
 import asyncio
 import functools
+import logging
 import os
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Literal, TypeVar
 
@@ -14,58 +16,85 @@ from apexbridge._fs import replace_file
 from apexbridge._safe_open import open_file_beneath
 from apexbridge._tasks import in_thread, run_to_completion
 from apexbridge._time import from_ms
-from apexbridge.disk import Disk
-from apexbridge.errors import InvalidInputError, SkillError, SkillNotFoundError, SkillParseError
+from apexbridge.disk import Disk, size_on_disk
+from apexbridge.errors import (
+    ApexBridgeError,
+    InvalidArchiveError,
+    InvalidInputError,
+    InvalidSkillStructureError,
+    RequestError,
+    SkillError,
+    SkillNotFoundError,
+    SkillParseError,
+)
+from apexbridge.sandbox.bundles import Bundles
 from apexbridge.sandbox.layers import LayerStore
 from apexbridge.sandbox.models import ExecutionResult
 from apexbridge.skills.config import SkillManagerConfig, SkillsSettings
 from apexbridge.skills.models import (
-    NAME_PATTERN,
+    SERVED_NAME_PATTERN,
     CallStatistics,
     DirectSkillResult,
     GrowthPoint,
     InstallReceipt,
     Mode,
+    Origin,
+    OriginItem,
     PluginSummary,
     Problem,
     Profile,
     Receipt,
+    RemovalReceipt,
+    RemovedItem,
     ScanReport,
+    SkillChange,
     SkillDetail,
     SkillFile,
     SkillPage,
     SkillStatistics,
+    UpdateReport,
     ValidationReport,
 )
 from apexbridge.skills.package.entry_names import is_text
 from apexbridge.skills.package.fingerprint import scan_folder
 from apexbridge.skills.package.frontmatter import checked_description, parse_leniently, with_description
+from apexbridge.skills.package.named_files import SHOWN_CHARACTERS, NamedFile, NoSuchNameError, find_file
 from apexbridge.skills.package.packing import packed
 from apexbridge.skills.package.skill import runnable_scripts
-from apexbridge.skills.package.sources import SkillSource, default_profile_of, open_source
-from apexbridge.skills.package.validation import open_package, validate_package
+from apexbridge.skills.package.sources import SkillSource, default_profile_of, default_profile_of_several, open_source
+from apexbridge.skills.package.validation import Package, open_package, validate_package
+from apexbridge.skills.remote.fetcher import Fetched, Fetcher
+from apexbridge.skills.remote.source_text import RemoteSource, parse_source
 from apexbridge.skills.runs.grants import GrantView, SkillGrants
 from apexbridge.skills.runs.secrets import SecretStore
 from apexbridge.skills.runs.skill_layers import DependencyView, SkillLayers
 from apexbridge.skills.runs.skill_runs import SkillCall, SkillRuns
 from apexbridge.skills.runs.tracker import RunTracker
 from apexbridge.skills.store.catalog import INSTALLED_ROOT, Catalog, Row, derived_tags_of
+from apexbridge.skills.store.comparison import compare
 from apexbridge.skills.store.indexer import IndexDocument, Progress, SkillIndex
+from apexbridge.skills.store.library import read_origin
+from apexbridge.skills.store.names import folder_of_name, own_name
 from apexbridge.skills.store.roots import SkillRoot
 from apexbridge.skills.store.scanner import Prepared
 from apexbridge.skills.store.skill_store import SkillStore
+from apexbridge.skills.store.trash import Removed
 from apexbridge.skills.tool_factory import SkillToolFactory, SkillTools
 from apexbridge.storage.call_statistics import CallStatisticsStore
 from apexbridge.storage.database import Database
 from apexbridge.storage.directory import storage_faults
 from apexbridge.storage.grant_store import GrantStore
+from apexbridge.storage.package_store import PackageStore
 from apexbridge.tools.approvals import Approvals
 from apexbridge.tools.naming import skill_tool_id
 from apexbridge.tools.registry import ToolRegistry
 from apexbridge.tools.tool import Tool
 
 DEFAULT_PAGE_SIZE = 50
+SWEEP_SECONDS = 3600
+"""How often removed skills are checked for their age."""
 T = TypeVar("T")
+logger = logging.getLogger(__name__)
 
 
 class SkillManager:
@@ -82,13 +111,17 @@ class SkillManager:
         approvals: Approvals,
         tracker: RunTracker | None,
         disk: Disk,
+        bundles: Bundles | None = None,
+        has_program: Callable[[str], bool] = lambda program: False,
         settings: SkillsSettings | None = None,
     ) -> None:
+        """`has_program` returns whether runs find a program of the host."""
         settings = settings or SkillsSettings()
         self.tools = tools
         self.approvals = approvals
         self.grants = SkillGrants(GrantStore(database), SecretStore(data_dir / "secrets.json"), data_dir=data_dir)
-        self.layers = SkillLayers(LayerStore(data_dir / "layers"))
+        layers = LayerStore(data_dir / "layers")
+        self.layers = SkillLayers(layers, PackageStore(database), bundles or Bundles(layers), has_program=has_program)
         self._settings = settings
         self._disk = disk
         self._catalog = catalog
@@ -110,6 +143,7 @@ class SkillManager:
             listener=self._skill_tools,
             require_entry_script=settings.require_entry_script,
         )
+        self._fetcher = Fetcher(lambda: self.staging, disk, settings.fetch)
         self.runner = SkillRuns(
             self.store,
             tools.executor,
@@ -177,32 +211,73 @@ class SkillManager:
     # ---------------------------------------------------------------------------------------- install, uninstall
     async def install_skill(
         self,
-        source: SkillSource,
+        source: SkillSource | RemoteSource,
         *,
         overwrite: bool = False,
         profile: Profile | None = None,
         filename: str | None = None,
+        strict: bool = False,
+        local: bool = True,
+        caller: str = "",
     ) -> InstallReceipt:
-        """Install a skill or a plugin from archive bytes, a `.zip` or `.skill` file, or a folder.
+        """Install a skill, a plugin or a marketplace: from archive bytes, a `.zip`, a folder or a `SKILL.md`, or from a
+        source that is fetched, such as `owner/repo`. A text is a path if there is such a file.
+
+        Skills of plugins that cannot be installed are left out, and the receipt names them. With `strict`, one such
+        skill refuses the whole package. Without `local`, a repository on this machine is refused. A download counts
+        against the quota of `caller`.
 
         Raises:
             InvalidArchiveError: the archive breaks the ZIP policy.
             InvalidSkillStructureError: it contains no valid skill; the error lists all reasons.
-            SkillAlreadyExistsError: the name is taken and `overwrite` is false.
+            SkillAlreadyExistsError: the skill or the plugin exists and `overwrite` is false.
+            RequestError: the source cannot be fetched.
         """
         begun = time.monotonic()
-        with ExitStack() as stack, storage_faults():
-            file, package = await self._read_package(stack, open_package, source, profile, filename)
-            async with self.store.gate.working():
-                receipt = await run_to_completion(self.store.installer.install(file, package, overwrite=overwrite))
+        if isinstance(source, str) and not await in_thread(os.path.lexists, source):
+            source = parse_source(source) or source
+        if isinstance(source, RemoteSource):
+            if source.is_local and not local:
+                raise _local_refused()
+            async with self._fetcher.fetched(source, caller=caller) as fetched:
+                origin = _origin(source, fetched, profile, strict)
+                with _explained(source):
+                    receipt = await self._install(
+                        fetched.path, overwrite=overwrite, profile=profile, strict=strict, origin=origin
+                    )
+        else:
+            receipt = await self._install(
+                source, overwrite=overwrite, profile=profile, strict=strict, filename=filename
+            )
         return receipt.model_copy(update={"duration": round((time.monotonic() - begun) * 1000)})
 
+    async def _install(
+        self,
+        source: SkillSource,
+        *,
+        overwrite: bool,
+        profile: Profile | None,
+        strict: bool,
+        filename: str | None = None,
+        origin: Origin | None = None,
+    ) -> InstallReceipt:
+        with ExitStack() as stack, storage_faults():
+            file, package = await self._read_package(stack, open_package, source, profile, filename, strict)
+            async with self.store.gate.working():
+                installing = self.store.installer.install(file, package, overwrite=overwrite, origin=origin)
+                return await run_to_completion(installing)
+
     async def validate_skill(
-        self, source: SkillSource, *, profile: Profile | None = None, filename: str | None = None
+        self,
+        source: SkillSource,
+        *,
+        profile: Profile | None = None,
+        filename: str | None = None,
+        strict: bool = False,
     ) -> ValidationReport:
         """Check whether a package could be installed. Writes nothing."""
         with ExitStack() as stack:
-            _, report = await self._read_package(stack, validate_package, source, profile, filename)
+            _, report = await self._read_package(stack, validate_package, source, profile, filename, strict)
             return report
 
     async def _read_package(
@@ -212,35 +287,370 @@ class SkillManager:
         source: SkillSource,
         profile: Profile | None,
         filename: str | None,
+        strict: bool,
     ) -> tuple[BinaryIO, T]:
-        profile = profile or default_profile_of(source, self._settings.default_profile)
+        configured = self._settings.default_profile
 
         def read_in_thread() -> tuple[BinaryIO, T]:
-            file, own_name = stack.enter_context(open_source(source))
+            file, stem = stack.enter_context(open_source(source))
             result = read(
                 file,
-                filename=filename or own_name,
-                profile=profile,
+                filename=filename or stem,
+                profile=profile or default_profile_of(source, configured),
+                profile_of_several=profile or default_profile_of_several(source, configured),
                 require_entry_script=self._settings.require_entry_script,
+                long_description=profile is None,
+                strict=strict,
             )
             return file, result
 
         return await in_thread(read_in_thread)
 
-    async def uninstall_skill(self, name: str) -> Receipt:
-        """Remove a skill with its grants and approvals. Its call history is kept."""
+    async def uninstall_skill(self, name: str, *, delete: bool = False) -> RemovalReceipt:
+        """Remove a skill with its grants and approvals. Its call history is kept.
+
+        An installed skill can be restored for some days. A skill of another root is hidden, and its folder stays. With
+        `delete`, that folder is deleted.
+        """
         async with self.store.gate.working(), self.store.locks.hold(name):
             row = await self._catalog.live(name)
             if row is None:  # an installed folder that is no longer a valid skill can still be uninstalled
                 rows = await self._catalog.named([name])
                 row = next((row for row in rows if row.root == INSTALLED_ROOT and row.state == "broken"), None)
             if row is None:
-                raise SkillNotFoundError(name)
-            folder = self.store.writable_folder(row)
+                raise await self.store.not_found(name)
+            found = self.store.scanner.folder_of(row.key)
+            is_hidden = not found.root.is_installed and not delete
+            record = None
             with storage_faults():
-                await run_to_completion(self.store.installer.uninstall(name, folder))
+                if is_hidden:
+                    await run_to_completion(self.store.installer.hide(name, found, packages_of=self.layers.added_to))
+                else:
+                    folder = self.store.writable_folder(row)
+                    keep = not self._disk.is_short
+                    removing = self.store.installer.uninstall(name, folder, keep=keep, packages_of=self.layers.added_to)
+                    record = await run_to_completion(removing)
                 await self._forget(name)
-        return Receipt(name=name, message="Skill uninstalled successfully")
+        message = f"Skill hidden; its folder in {found.root.label} stays" if is_hidden else None
+        return _removal_receipt(name, message or "Skill uninstalled successfully", record, hidden=is_hidden)
+
+    async def removed_skills(self) -> list[RemovedItem]:
+        """Skills and plugins that can be restored, the newest first; then hidden skills."""
+        return await in_thread(self._removed_items)
+
+    def _removed_items(self) -> list[RemovedItem]:
+        library, labels = self.store.library, self.store.scanner.labels()
+        items = [
+            RemovedItem(
+                id=entry.name,
+                kind=record.kind,
+                name=record.name,
+                skills=record.names,
+                description=record.skills[0].description if record.kind == "skill" else "",
+                source=INSTALLED_ROOT,
+                removed_at=from_ms(record.removed_at),
+                restorable_until=from_ms(record.until),
+                size=size_on_disk(entry),
+            )
+            for entry, record in library.removed.all()
+        ]
+        return items + [
+            RemovedItem(
+                id=None,
+                kind="hidden",
+                name=hidden.name,
+                skills=[hidden.name],
+                description="",
+                source=labels[hidden.root],
+                removed_at=from_ms(hidden.hidden_at),
+                restorable_until=None,
+                size=0,
+            )
+            for hidden in library.hidden.all()
+            if hidden.root in labels
+        ]
+
+    async def restore_skill(self, name: str, *, id: str | None = None) -> Receipt:
+        """Bring a removed or hidden skill back: the newest of that name, or the one with this id.
+
+        Its grants are not restored: the removal may have been meant to revoke them.
+
+        Raises:
+            SkillError: SKILL_NOT_FOUND if none can be restored, NAME_TAKEN.
+        """
+        if await self._restore("skill", name, id):
+            return Receipt(name=name, message="Skill restored, without its grants")
+        hidden = next((one for one in self.store.library.hidden.all() if one.name == name and id is None), None)
+        if hidden is None or hidden.root not in self.store.scanner.labels():
+            restorable = [item.name for item in await self.removed_skills() if item.kind != "plugin"]
+            raise SkillError(
+                f"No removed skill {name} can be restored.", skill=name, code="SKILL_NOT_FOUND", restorable=restorable
+            )
+        async with self.store.gate.working():
+            with storage_faults():
+                await run_to_completion(self.store.installer.show(hidden))
+                await self.layers.restore(name, hidden.packages)
+        await self.store.scanner.indexer.sync(names=[name])
+        return Receipt(name=name, message="Skill is served again")
+
+    async def restore_plugin(self, name: str, *, id: str | None = None) -> Receipt:
+        """Bring a removed plugin back with all its skills; as `restore_skill`. Raises PLUGIN_NOT_FOUND."""
+        if not await self._restore("plugin", name, id):
+            restorable = [item.name for item in await self.removed_skills() if item.kind == "plugin"]
+            raise RequestError(
+                f"No removed plugin {name} can be restored.", code="PLUGIN_NOT_FOUND", restorable=restorable
+            )
+        return Receipt(name=name, message="Plugin restored, without its grants")
+
+    async def _restore(self, kind: Literal["skill", "plugin"], name: str, id: str | None) -> bool:
+        """Restore an entry of the trash; False if there is none."""
+        entries = await in_thread(self.store.library.removed.all)
+        fitting = (
+            (entry, record)
+            for entry, record in entries
+            if record.kind == kind and record.name == name and id in (None, entry.name)
+        )
+        entry, record = next(fitting, (None, None))
+        if entry is None or record is None:
+            return False
+        async with self.store.gate.working():
+            with storage_faults():
+                restoring = self.store.installer.restore(entry, record, add_packages=self.layers.restore)
+                await run_to_completion(restoring)
+        for skill in record.skills:
+            if not skill.enabled:
+                with suppress(SkillNotFoundError):
+                    await self.set_enabled(skill.name, False)
+        await self.store.scanner.indexer.sync(names=record.names)
+        return True
+
+    # ------------------------------------------------------------------------------------------------------ update
+    async def origins(self) -> list[OriginItem]:
+        """Plugins and skills that were fetched from a source, sorted by name."""
+        rows = [row for row in await self._catalog.all_live() if row.root == INSTALLED_ROOT]
+        return await in_thread(self._origins, rows)
+
+    def _origins(self, rows: Sequence[Row]) -> list[OriginItem]:
+        plugins = [
+            OriginItem(name=plugin.name, kind="plugin", origin=plugin.origin)
+            for plugin in self._plugins()
+            if plugin.origin
+        ]
+        names = {plugin.name for plugin in plugins}
+        skills = [
+            OriginItem(name=row.name, kind="skill", origin=origin)
+            for row in rows
+            if row.plugin not in names and (origin := read_origin(self.store.folder(row)))
+        ]
+        return sorted([*plugins, *skills], key=lambda item: item.name)
+
+    async def update_skill(
+        self,
+        name: str,
+        *,
+        apply: bool = False,
+        revision: str | None = None,
+        local: bool = True,
+        caller: str = "",
+    ) -> UpdateReport:
+        """Fetch a skill's source again and report what changed; with `apply`, install it. A skill of a plugin is
+        updated with its plugin.
+
+        With `revision`, only that one is installed. Without `local`, sources on this machine are refused.
+
+        Raises:
+            SkillError: SOURCE_UNKNOWN, the skill was not fetched from a source.
+            RequestError: the source cannot be fetched; SOURCE_CHANGED if it has another revision, or is another skill.
+        """
+        row = await self.store.live(name)
+        plugin = next((one for one in await self.list_plugins() if one.name == row.plugin), None)
+        if plugin and plugin.origin:
+            return await self.update_plugin(plugin.name, apply=apply, revision=revision, local=local, caller=caller)
+        is_installed = row.root == INSTALLED_ROOT
+        origin = await in_thread(read_origin, self.store.folder(row)) if is_installed else None
+        item = OriginItem(name=name, kind="skill", origin=_known_origin(name, "skill", origin))
+        return await self._update(item, [name], apply=apply, revision=revision, local=local, caller=caller)
+
+    async def update_plugin(
+        self,
+        name: str,
+        *,
+        apply: bool = False,
+        revision: str | None = None,
+        local: bool = True,
+        caller: str = "",
+    ) -> UpdateReport:
+        """Fetch a plugin's source again; as `update_skill`. Raises RequestError: PLUGIN_NOT_FOUND."""
+        plugin = next((one for one in await self.list_plugins() if one.name == name), None)
+        if plugin is None:
+            raise RequestError(f"Plugin not found: {name}", code="PLUGIN_NOT_FOUND", plugin=name)
+        item = OriginItem(name=name, kind="plugin", origin=_known_origin(name, "plugin", plugin.origin))
+        return await self._update(item, plugin.skills, apply=apply, revision=revision, local=local, caller=caller)
+
+    async def update_source(
+        self,
+        source: str,
+        *,
+        apply: bool = False,
+        revision: str | None = None,
+        local: bool = True,
+        caller: str = "",
+    ) -> list[UpdateReport]:
+        """Fetch a repository once for all plugins that were installed from it; as `update_plugin`.
+
+        The report on a plugin that cannot be updated, such as one that the source no longer contains, has an error.
+
+        Raises:
+            SkillError: SOURCE_UNKNOWN, no plugin was fetched from it.
+            RequestError: the source cannot be fetched; SOURCE_CHANGED if it has another revision.
+        """
+        members = {plugin.name: plugin.skills for plugin in await self.list_plugins()}
+        items = [item for item in await self.origins() if item.kind == "plugin" and item.origin.source == source]
+        if not items:
+            raise SkillError(f"No plugin was installed from {source}", code="SOURCE_UNKNOWN")
+        reports = await self._updates(
+            [(item, members[item.name]) for item in items],
+            apply=apply,
+            revision=revision,
+            local=local,
+            caller=caller,
+        )
+        return [
+            self._report(item, error=report.to_json()) if isinstance(report, ApexBridgeError) else report
+            for item, report in zip(items, reports, strict=True)
+        ]
+
+    async def _update(
+        self,
+        item: OriginItem,
+        members: Sequence[str],
+        *,
+        apply: bool,
+        revision: str | None,
+        local: bool,
+        caller: str,
+    ) -> UpdateReport:
+        (report,) = await self._updates([(item, members)], apply=apply, revision=revision, local=local, caller=caller)
+        if isinstance(report, ApexBridgeError):
+            raise report
+        return report
+
+    async def _updates(
+        self,
+        items: Sequence[tuple[OriginItem, Sequence[str]]],
+        *,
+        apply: bool,
+        revision: str | None,
+        local: bool,
+        caller: str,
+    ) -> list[UpdateReport | ApexBridgeError]:
+        """A report for each item with the names of its skills, or the reason why it cannot be updated.
+
+        All have the same source, which is fetched once, and only if one of them has another commit.
+        """
+        first, _ = items[0]
+        source = parse_source(first.origin.source)
+        if source is None:
+            raise _unknown_source(first.name, first.kind)
+        if source.is_local and not local:
+            raise _local_refused()
+        commits = {item.origin.commit for item, _ in items if item.origin.commit} & {
+            revision or item.origin.commit for item, _ in items
+        }
+        current = source.ref if source.ref in commits else None
+        if commits and current is None:
+            current = await self._fetcher.find_commit(source, caller=caller)
+        reports: list[UpdateReport | ApexBridgeError] = []
+        async with AsyncExitStack() as stack:
+            fetched: Fetched | None = None
+            packages: dict[tuple[Profile | None, bool], tuple[BinaryIO, Package]] = {}
+            for item, members in items:
+                named = await self._catalog.named(members)
+                rows = {row.name: row for row in named if row.root == INSTALLED_ROOT}
+                if current is not None and item.origin.commit == current and current in commits:
+                    reports.append(await in_thread(self._unchanged, item, rows))
+                    continue
+                if fetched is None:
+                    fetched = await stack.enter_async_context(self._fetcher.fetched(source, caller=caller))
+                origin = _origin(source, fetched, item.origin.profile, item.origin.strict)
+                if revision not in (None, origin.revision):
+                    raise RequestError(
+                        f"{item.name} was not updated: its source has changed again, to {origin.revision[:12]}. "
+                        "Look at the changes, and try again.",
+                        code="SOURCE_CHANGED",
+                    )
+                try:
+                    with _explained(source), storage_faults():
+                        key = origin.profile, origin.strict
+                        if key not in packages:  # once for all plugins of a repository
+                            files = stack.enter_context(ExitStack())
+                            packages[key] = await self._read_package(
+                                files, open_package, fetched.path, origin.profile, None, origin.strict
+                            )
+                        reports.append(await self._update_from(*packages[key], origin, item, rows, apply=apply))
+                except ApexBridgeError as error:
+                    reports.append(error)
+        return reports
+
+    async def _update_from(
+        self, file: BinaryIO, whole: Package, origin: Origin, item: OriginItem, rows: dict[str, Row], *, apply: bool
+    ) -> UpdateReport:
+        installer, served_as = self.store.installer, item.name if item.kind == "skill" else None
+        package = _part_of(item, rows, whole)
+        names = await installer.names(package, overwrite=True, served_as=served_as)
+        changes = await in_thread(compare, file, package, names, self.store.library.skills, rows)
+        is_changed = any(change.change != "unchanged" for change in changes)
+        if is_changed and apply:
+            async with self.store.gate.working():
+                edited = [change.name for change in changes if change.edited]
+                installing = installer.install(
+                    file, package, overwrite=True, origin=origin, keep=edited, served_as=served_as
+                )
+                await run_to_completion(installing)
+        return self._report(
+            item,
+            new_revision=origin.revision,
+            changed=is_changed,
+            applied=is_changed and apply,
+            skills=changes,
+            warnings=package.warnings,
+        )
+
+    def _report(self, item: OriginItem, **fields: Any) -> UpdateReport:
+        """A report; unless `fields` say otherwise, that nothing changed."""
+        revision = item.origin.revision
+        unchanged = {"new_revision": revision, "changed": False, "skills": []}
+        return UpdateReport(
+            name=item.name,
+            kind=item.kind,
+            source=item.origin.source,
+            old_revision=revision,
+            **{**unchanged, **fields},
+        )
+
+    def _unchanged(self, item: OriginItem, rows: Mapping[str, Row]) -> UpdateReport:
+        origins = {name: read_origin(self.store.folder(row)) for name, row in rows.items()}
+        return self._report(
+            item,
+            skills=[
+                SkillChange(
+                    name=name,
+                    change="unchanged",
+                    edited=bool(origin and origin.content_hash != rows[name].content_hash),
+                )
+                for name, origin in origins.items()
+            ],
+        )
+
+    async def keep_tidy(self) -> None:
+        """Delete removed skills after some days, until cancelled."""
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            try:
+                async with self.store.gate.working():
+                    await in_thread(self.store.library.removed.sweep)
+            except Exception:
+                logger.exception("old removed skills could not be deleted; trying again later")
 
     async def list_plugins(self) -> list[PluginSummary]:
         """Installed plugins with their skills."""
@@ -254,25 +664,29 @@ class SkillManager:
                 version=record.version,
                 description=record.description,
                 installed_at=from_ms(record.installed_at),
-                skills=[skill for skill in record.skills if os.path.lexists(library.skills / skill)],
+                origin=record.origin,
+                skills=[skill for skill in record.skills if os.path.lexists(library.skills / folder_of_name(skill))],
             )
             for record in library.plugins.all()
         ]
         return [plugin for plugin in found if plugin.skills]  # all its folders may have been removed by hand
 
-    async def uninstall_plugin(self, name: str) -> Receipt:
-        """Remove a plugin with all its skills."""
+    async def uninstall_plugin(self, name: str) -> RemovalReceipt:
+        """Remove a plugin with all its skills. It can be restored for some days."""
         with storage_faults():
             async with self.store.gate.working():
                 members = next((plugin.skills for plugin in await self.list_plugins() if plugin.name == name), [])
-                await run_to_completion(self.store.installer.uninstall_plugin(name))
+                keep = not self._disk.is_short
+                removing = self.store.installer.uninstall_plugin(name, keep=keep, packages_of=self.layers.added_to)
+                record = await run_to_completion(removing)
                 for member in members:
                     await self._forget(member)
-        return Receipt(name=name, message="Plugin uninstalled successfully")
+        return _removal_receipt(name, "Plugin uninstalled successfully", record)
 
     async def _forget(self, name: str) -> None:
-        """Delete the grants and approvals of a removed skill."""
+        """Delete the grants, added packages and approvals of a removed skill."""
         await self.grants.forget(name)
+        await self.layers.forget(name)
         await self.approvals.forget(skill_tool_id(name))
 
     # -------------------------------------------------------------------------------------------- edit, reload
@@ -316,8 +730,8 @@ class SkillManager:
         scanner = self.store.scanner
         async with self.store.gate.working(), self.store.locks.hold(name):
             keys = {row.key for row in await self._catalog.named([name])}
-            if NAME_PATTERN.match(name):  # the folder may not be cataloged yet; other names could be paths
-                keys.add((INSTALLED_ROOT, name))
+            if SERVED_NAME_PATTERN.match(name):  # the folder may not be cataloged yet; other names could be paths
+                keys.add((INSTALLED_ROOT, folder_of_name(name)))
             with storage_faults():
                 await scanner.settle([scanner.folder_of(key) for key in sorted(keys)])
             rows = await self._catalog.named([name])
@@ -328,7 +742,7 @@ class SkillManager:
         if live is None:
             if broken := next((row for row in rows if row.state == "broken"), None):
                 raise SkillParseError(f"{name} cannot be loaded: {broken.reason}", skill=name)
-            raise SkillNotFoundError(name)
+            raise await self.store.not_found(name)
         return await self.get_skill(name)
 
     async def set_enabled(self, name: str, enabled: bool) -> SkillDetail:
@@ -400,19 +814,21 @@ class SkillManager:
             disable_model_invocation=metadata.disable_model_invocation,
             metadata=metadata.metadata,
             read_only=not found.root.is_writable(found.path),
+            origin=read_origin(found.path) if found.root.is_installed else None,
         )
 
     async def open_skill_file(self, name: str, path: str) -> BinaryIO:
-        """Open a bundled file for reading.
+        """Open a bundled file for reading. Raises as `open_named_file`."""
+        return (await self.open_named_file(name, path))[0]
+
+    async def open_named_file(self, name: str, path: str) -> tuple[BinaryIO, NamedFile]:
+        """Open a bundled file for reading, found by `find_file` if no file has exactly this path.
 
         Raises:
             SkillError: FILE_NOT_FOUND; also for anything that is not a regular file inside the skill's folder.
         """
         async with self.store.reading(name) as row:
-            try:
-                return await in_thread(open_file_beneath, self.store.folder(row), path)
-            except (OSError, ValueError) as error:
-                raise SkillError(f"{name} has no file {path}", code="FILE_NOT_FOUND", skill=name) from error
+            return await in_thread(_open_named_file, name, self.store.folder(row), path)
 
     async def export_skill(self, name: str, *, caller: str = "") -> IO[bytes]:
         """The skill as a ZIP, in an unnamed file positioned at its start.
@@ -424,7 +840,7 @@ class SkillManager:
         """
         async with self.store.reading(name) as row:
             pack = functools.partial(packed, staging=self.staging, disk=self._disk, caller=caller)
-            return await in_thread(pack, self.store.folder(row), name)
+            return await in_thread(pack, self.store.folder(row), own_name(name))
 
     async def problems(self) -> list[Problem]:
         """Folders that are not available as skills: broken, shadowed or missing, each with the reason."""
@@ -506,13 +922,30 @@ class SkillManager:
         """The requested and granted permissions of a skill."""
         return await self.grants.views(await self.store.live(name))
 
-    async def dependencies_of(self, name: str) -> DependencyView:
-        """The declared dependencies of a skill, and whether they are installed."""
+    async def dependencies_of(self, name: str, *, detect: bool = False) -> DependencyView:
+        """The declared and added packages of a skill, and whether they are installed.
+
+        With `detect`, also the packages and programs that its code uses.
+        """
+        async with self.store.reading(name) as row:
+            return await self.layers.view(row, self.store.folder(row), with_detected=detect)
+
+    async def change_dependencies(
+        self, name: str, *, add: Sequence[str] = (), remove: Sequence[str] = ()
+    ) -> DependencyView:
+        """Add packages to a skill, or remove added ones: `pypdf>=4`, `npm:docx`. They stay if it is overwritten.
+
+        Raises:
+            InvalidInputError: a package is not a name with a version, or one to be removed was not added.
+        """
         row = await self.store.live(name)
+        async with self.store.locks.hold(row.name):  # do not add packages to a skill that was removed meanwhile
+            row = await self.store.live(name)
+            await self.layers.change(row, add=add, remove=remove)
         return await self.layers.view(row, self.store.folder(row))
 
     async def install_dependencies(self, name: str, progress: Callable[[str], None] | None = None) -> DependencyView:
-        """Install the declared dependencies of a skill. Runs never install anything."""
+        """Install the declared and added packages of a skill. Runs never install anything."""
         row = await self.store.live(name)
         return await self.layers.install(row, self.store.folder(row), progress)
 
@@ -555,6 +988,111 @@ class SkillManager:
                     if live := await self._catalog.live(row.name):
                         self._skill_tools.register(live)
         return config
+
+
+def _open_named_file(skill: str, folder: Path, written: str) -> tuple[BinaryIO, NamedFile]:
+    with suppress(OSError, ValueError):
+        return open_file_beneath(folder, written), NamedFile(path=written)
+    try:
+        found = find_file(skill, written, [file.path for file in scan_folder(folder).files])
+        return open_file_beneath(folder, found.path), found
+    except NoSuchNameError as error:
+        raise SkillError(str(error), code="FILE_NOT_FOUND", skill=skill, suggestions=error.suggestions) from error
+    except (OSError, ValueError) as error:
+        raise SkillError(
+            f"{skill} has no file {written[:SHOWN_CHARACTERS]}", code="FILE_NOT_FOUND", skill=skill
+        ) from error
+
+
+def _origin(source: RemoteSource, fetched: Fetched, profile: Profile | None, strict: bool) -> Origin:
+    return Origin(
+        source=source.text,
+        kind=source.kind,
+        url=source.url,
+        ref=source.ref,
+        path=source.path or None,
+        commit=fetched.commit,
+        digest=fetched.digest,
+        profile=profile,
+        strict=strict,
+        installed_at=datetime.now(UTC),
+    )
+
+
+@contextmanager
+def _explained(source: RemoteSource) -> Iterator[None]:
+    """Add to an error about a whole repository that the folder of one skill can be named."""
+    try:
+        yield
+    except InvalidSkillStructureError as error:
+        folders = [folder.partition("/")[2] for folder in error.details.get("folders", [])]
+        if source.kind != "git" or not all(folders) or not folders:
+            raise
+        found = [f"{source.path}/{folder}".lstrip("/") for folder in folders]
+        raise RequestError(
+            f"{source.text} contains several skills, but neither a plugin nor a folder skills/. Name one of them, such "
+            f"as: {source.at(found[0])}",
+            code="INVALID_INPUT",
+            sources=[source.at(folder) for folder in found],
+        ) from error
+    except InvalidArchiveError as error:
+        if source.kind != "git" or source.path or error.code != "ARCHIVE_TOO_LARGE":
+            raise
+        raise InvalidArchiveError(
+            f"{error.message}. Name the folder of one skill in the repository: {source.at('PATH')}", code=error.code
+        ) from error
+
+
+def _removal_receipt(name: str, message: str, record: Removed | None, *, hidden: bool = False) -> RemovalReceipt:
+    until = from_ms(record.until) if record else None
+    return RemovalReceipt(name=name, message=message, hidden=hidden, restorable_until=until)
+
+
+def _known_origin(name: str, kind: str, origin: Origin | None) -> Origin:
+    if origin is None:
+        raise _unknown_source(name, kind)
+    return origin
+
+
+def _unknown_source(name: str, kind: str) -> SkillError:
+    return SkillError(
+        f"The {kind} {name} was not installed from a repository or an address, so it cannot be updated. "
+        "Install it from its source: apex skills install SOURCE --overwrite",
+        skill=name if kind == "skill" else None,
+        code="SOURCE_UNKNOWN",
+    )
+
+
+def _local_refused() -> RequestError:
+    return RequestError(
+        "Files of the server are not installed over HTTP. Upload the archive, or use the command line on the server.",
+        code="FORBIDDEN",
+    )
+
+
+def _part_of(item: OriginItem, members: Collection[str], package: Package) -> Package:
+    """The skill or plugin of a package that an update installs; of a repository, the other plugins are left alone.
+
+    Raises:
+        RequestError: SOURCE_CHANGED, the source no longer contains it.
+    """
+    if item.kind == "skill" and package.skill and package.name == own_name(item.name):
+        return package
+    for plugin in package.plugins:
+        if (plugin.name, "plugin") == (item.name, item.kind):
+            own = {*map(own_name, members)}
+            left_out = (
+                package.left_out
+                if len(package.plugins) == 1
+                else (tuple(one for one in package.left_out if one.name in own))
+            )
+            return replace(package, name=plugin.name, plugins=(plugin,), left_out=left_out)
+    kind = "skill" if package.skill else "plugin" if len(package.plugins) == 1 else "plugins of"
+    raise RequestError(
+        f"The source of the {item.kind} {item.name} now contains the {kind} {package.name}. Nothing was changed. "
+        f"Install it with: apex skills install {item.origin.source}",
+        code="SOURCE_CHANGED",
+    )
 
 
 def _with_indexed(report: ScanReport, indexed: int) -> ScanReport:

@@ -1,12 +1,13 @@
 """Models of skills that cross the API, and constants that all subpackages use."""
 
-import re
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Any, Literal
 
 from pydantic import Field
 
+from apexbridge.skills import NAME_PATTERN as NAME_PATTERN  # re-exported
+from apexbridge.skills import SERVED_NAME_PATTERN as SERVED_NAME_PATTERN  # re-exported
 from apexbridge.wire import WireModel
 
 Profile = Literal["seed", "lenient", "strict"]
@@ -15,7 +16,9 @@ DefaultMode = Literal["auto", "sandbox", "direct"]
 
 SKILL_FILE = "SKILL.md"
 MARKER_FILE = ".vectorized"
-NAME_PATTERN = re.compile(r"[a-z0-9][a-z0-9-]{0,63}\Z")
+ORIGIN_FILE = ".apex-origin.json"
+OWN_FILES = frozenset({MARKER_FILE, ORIGIN_FILE})
+"""Files that this server keeps in the folder of an installed skill. They are not part of its content."""
 MAX_NAME_CHARACTERS = 64
 MAX_DESCRIPTION_CHARACTERS = 1024
 SUMMARY_CHARACTERS = 200
@@ -39,6 +42,34 @@ class SkillSummary(WireModel):
     installed_at: datetime
     updated_at: datetime
     dangerous: bool
+
+
+class Origin(WireModel):
+    """Where a skill or a plugin was fetched from."""
+
+    source: str
+    """As it was asked for."""
+    kind: Literal["git", "archive"]
+    url: str
+    ref: str | None = None
+    """The branch, tag or commit that was asked for; None is the default branch."""
+    path: str | None = None
+    """The folder in the repository."""
+    commit: str | None = None
+    digest: str | None = None
+    """SHA-256 of an archive."""
+    profile: Profile | None = None
+    """As it was asked for."""
+    strict: bool = False
+    """Whether one skill that cannot be installed refuses all of it."""
+    installed_at: datetime
+    content_hash: str | None = None
+    """Of the skill as it was fetched. If the skill has another one now, it was edited here."""
+
+    @property
+    def revision(self) -> str:
+        """The commit, or the digest of an archive."""
+        return self.commit or self.digest or ""
 
 
 class SkillFile(WireModel):
@@ -78,6 +109,8 @@ class SkillDetail(SkillSummary):
     disable_model_invocation: bool
     metadata: dict[str, Any]
     read_only: bool
+    origin: Origin | None = None
+    """Where it was fetched from; None if it was uploaded."""
 
 
 class SkillPage(WireModel):
@@ -103,14 +136,102 @@ class Receipt(WireModel):
     message: str
 
 
+class LeftOut(WireModel):
+    """A skill or a plugin of a package that was not installed, and why."""
+
+    name: str
+    path: str
+    """Its folder in the package; empty if it has none."""
+    reason: str
+    """Why, and what to do about it."""
+
+    def __str__(self) -> str:
+        where = f" ({self.path})" if self.path and self.path != self.name else ""
+        return f"{self.name}{where} was left out: {self.reason}"
+
+
+class RemovalReceipt(Receipt):
+    """The answer to a removal."""
+
+    hidden: bool = False
+    """Whether it stays on disk, because it is in another root than the installed skills."""
+    restorable_until: datetime | None = None
+    """Until when it can be restored; None for a hidden skill (no limit), or if the disk is too full to keep it."""
+
+
+class RemovedItem(WireModel):
+    """A skill or a plugin that can be restored."""
+
+    id: str | None
+    """None for a hidden skill."""
+    kind: Literal["skill", "plugin", "hidden"]
+    name: str
+    skills: list[str]
+    description: str
+    source: str
+    removed_at: datetime
+    restorable_until: datetime | None
+    size: int
+    """Bytes on the disk; 0 for a hidden skill."""
+
+
 class InstallReceipt(Receipt):
-    """The answer to an install; for a plugin `name` is the plugin and `names` its skills."""
+    """The answer to an install.
+
+    `name` is the skill, the plugin, or the marketplace of several plugins. `names` are the names under which the skills
+    are served.
+    """
 
     names: list[str]
+    plugins: list[str] = Field(default_factory=list)
+    left_out: list[LeftOut] = Field(default_factory=list)
     replaced: bool = False
     warnings: list[str] = Field(default_factory=list)
     duration: int = 0
     """Milliseconds."""
+
+
+class OriginItem(WireModel):
+    """A skill or a plugin that can be updated from its source."""
+
+    name: str
+    kind: Literal["skill", "plugin"]
+    origin: Origin
+
+
+class SkillChange(WireModel):
+    """What an update does to one skill."""
+
+    name: str
+    change: Literal["added", "changed", "removed", "unchanged"]
+    files_added: list[str] = Field(default_factory=list)
+    files_changed: list[str] = Field(default_factory=list)
+    files_removed: list[str] = Field(default_factory=list)
+    old_description: str | None = None
+    new_description: str | None = None
+    """Both descriptions, if they differ."""
+    permissions_added: list[str] = Field(default_factory=list)
+    permissions_removed: list[str] = Field(default_factory=list)
+    """Permissions that it asks for. Those that were granted to other content are void."""
+    edited: bool = False
+    """Whether it was edited here after it was fetched. An update replaces the edits."""
+
+
+class UpdateReport(WireModel):
+    """What an update of a skill or a plugin changes, or has changed."""
+
+    name: str
+    kind: Literal["skill", "plugin"]
+    source: str
+    old_revision: str
+    """The commit that is installed; for an archive, its SHA-256."""
+    new_revision: str
+    changed: bool
+    applied: bool = False
+    skills: list[SkillChange]
+    warnings: list[str] = Field(default_factory=list)
+    error: dict[str, Any] | None = None
+    """Why nothing is known about it; only in the reports on all plugins of a source."""
 
 
 class ValidationReport(WireModel):
@@ -118,8 +239,11 @@ class ValidationReport(WireModel):
 
     valid: bool
     name: str | None = None
+    names: list[str] = Field(default_factory=list)
+    """The skills that would be installed, by their own names."""
     errors: list[str]
     warnings: list[str]
+    left_out: list[LeftOut] = Field(default_factory=list)
 
 
 class Problem(WireModel):
@@ -173,6 +297,7 @@ class PluginSummary(WireModel):
     description: str | None
     installed_at: datetime
     skills: list[str]
+    origin: Origin | None = None
 
 
 class ScanReport(WireModel):

@@ -1,23 +1,29 @@
-"""What the built-in tools `read-skill` and `run-skill` need from the skills."""
+"""What the built-in tools `read-skill`, `run-skill` and `run-code` need from the skills."""
+
+from collections.abc import Collection, Sequence
 
 from apexbridge.skills.manager import SkillManager
 from apexbridge.skills.models import SkillDetail
+from apexbridge.skills.runs.code_runs import CodeRuns
+from apexbridge.skills.runs.skill_layers import DetectedPackage
 from apexbridge.skills.runs.skill_runs import SkillCall
 from apexbridge.skills.tool_factory import tool_result
+from apexbridge.tools.builtin.code_tool import RunCodeInput
 from apexbridge.tools.builtin.skill_tools import Instructions, RunSkillInput
 from apexbridge.tools.builtin.skill_tools import signature as told_arguments
 from apexbridge.tools.tool import ToolContext, ToolResult
 
 
 class SkillToolBackend:
-    """Provides instructions, files and runs of skills to the built-in tools."""
+    """Provides instructions, files and runs of skills, and runs of code, to the built-in tools."""
 
-    def __init__(self, skills: SkillManager) -> None:
+    def __init__(self, skills: SkillManager, code: CodeRuns) -> None:
         self._skills = skills
-        self.open_file = skills.open_skill_file
+        self._code = code
+        self.open_file = skills.open_named_file
 
-    async def instructions(self, name: str) -> Instructions:
-        """Read a skill's instructions.
+    async def instructions(self, name: str, *, with_packages: bool = False) -> Instructions:
+        """Read a skill's instructions, on request with the packages and programs that its code uses.
 
         Raises:
             SkillNotFoundError: there is no skill with this name.
@@ -26,6 +32,7 @@ class SkillToolBackend:
         detail = await self._skills.get_skill(name)
         if detail.mode == "direct":
             self._skills.runner.check_direct_mode(name)
+        used = (await self._skills.dependencies_of(name, detect=True)).detected if with_packages else None
         return Instructions(
             name=detail.name,
             mode=detail.mode,
@@ -33,6 +40,8 @@ class SkillToolBackend:
             files=[file.path for file in detail.files],
             scripts=[_with_arguments(detail, path) for path in detail.scripts],
             allowed_tools=detail.allowed_tools,
+            available=_names(used, ("installed", "bundle")),
+            missing=_names(used, ("declared", "missing")),
         )
 
     async def run(self, call: RunSkillInput, context: ToolContext) -> ToolResult:
@@ -51,6 +60,22 @@ class SkillToolBackend:
                 )
             )
         )
+
+    async def run_code(self, input: RunCodeInput, context: ToolContext) -> ToolResult:
+        """Run code with the files and skills of the conversation."""
+        result = await self._code.run(
+            input.language, input.code, timeout_ms=input.timeout, conversation=context.conversation
+        )
+        return tool_result(result, with_stderr=True)
+
+
+def _names(used: Sequence[DetectedPackage] | None, states: Collection[str]) -> list[str]:
+    """The names of packages and programs in one of these states, each once."""
+    return list(
+        dict.fromkeys(
+            one.name if one.kind == "program" else one.package or one.name for one in used or () if one.status in states
+        )
+    )
 
 
 def _with_arguments(detail: SkillDetail, path: str) -> str:

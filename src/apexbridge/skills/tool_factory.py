@@ -23,6 +23,7 @@ from apexbridge.tools.tool import MAX_DESCRIPTION_CHARACTERS, Tool, ToolContext,
 
 CATEGORY = "skill"
 STDERR_CHARACTERS = 2000
+SHOWN_FILES = 50
 """Length of the tail of stderr that is shown for a failed run."""
 CallSkill = Callable[[SkillCall], Awaitable[ExecutionResult | DirectSkillResult]]
 """Runs a skill, or renders its instructions."""
@@ -166,18 +167,26 @@ class SkillParameters:
             return SchemaParameters(tool_schema(None, self._source.metadata.name))
 
 
-def tool_result(result: ExecutionResult | DirectSkillResult) -> ToolResult:
-    """The tool result: `output` for the model, `data` for programs."""
+def tool_result(result: ExecutionResult | DirectSkillResult, *, with_stderr: bool = False) -> ToolResult:
+    """The tool result: `output` for the model, `data` for programs.
+
+    The text of stderr is part of the output if the run failed, or always, `with_stderr`.
+    """
     data = result.model_dump(mode="json")
     if isinstance(result, DirectSkillResult):
         return ToolResult(output=result.content, data=data, notices=tuple(result.warnings))
-    files = tuple(f"runs/{result.id}/{file.path}" for file in result.files)
+    if result.workspace_files is None:
+        files = tuple(f"runs/{result.id}/{file.path}" for file in result.files)
+    else:
+        files = tuple(file.path for file in result.workspace_files)
     parts = [result.stdout.rstrip("\n")]
     if not result.success:
         parts = [f"Failed: {result.error} ({result.error_code}, exit code {result.exit_code})", *parts]
+    if with_stderr or not result.success:
         parts += [f"stderr: {result.stderr[-STDERR_CHARACTERS:].strip()}"] if result.stderr.strip() else []
     if files:
-        parts.append(f"Files: {', '.join(files)}")
+        more = f" and {len(files) - SHOWN_FILES} more" if len(files) > SHOWN_FILES else ""
+        parts.append(f"Files: {', '.join(files[:SHOWN_FILES])}{more}")
     return ToolResult(
         output="\n".join(part for part in parts if part) or "(the script succeeded without output)",
         data=data,

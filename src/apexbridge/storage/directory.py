@@ -15,6 +15,8 @@ from apexbridge._fs import OTHERS, is_open_to_others, take_from_others
 from apexbridge.errors import ServerError
 
 LOCK_FILE = ".lock"
+DATABASE_FILE = "apex.sqlite3"
+SETTINGS_FILE = "apex.toml"
 SERVER_FILE = "server.json"
 """Address of the server that owns the directory."""
 ATTEMPTS = 5
@@ -38,11 +40,31 @@ PRIVATE = (
     "trash",
     "plugins",
     "markers",
+    "hidden.json*",
 )
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
 _SQLITE_FULL = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE}
 _SQLITE_READ_ONLY = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN}
+
+
+def default_data_dir() -> Path:
+    """`./data` if it is a data directory, else `$XDG_DATA_HOME/apexbridge`."""
+    local = Path("data").absolute()
+    if is_data_dir(local):
+        return local
+    base = Path(os.environ.get("XDG_DATA_HOME", ""))
+    if not base.is_absolute():  # unset, or invalid by the XDG specification
+        try:
+            base = Path.home() / ".local/share"
+        except RuntimeError:  # a user without a home, as in many containers
+            return local
+    return base / "apexbridge"
+
+
+def is_data_dir(folder: Path) -> bool:
+    """Whether a folder was opened as a data directory before."""
+    return (folder / DATABASE_FILE).is_file()
 
 
 @contextmanager

@@ -95,6 +95,11 @@ class KeyStore:
         key = self._keys.get(identity)
         return key.name if key else None
 
+    def allows(self, caller: str, scope: KeyScope) -> bool:
+        """Whether a caller has a scope. Callers without a key have all."""
+        key = self._keys.get(caller)
+        return not caller or (key is not None and key.allows(scope))
+
     def reach(self, caller: str) -> str | None:
         """The caller whose runs and uploads this caller may see; None for those of all.
 

@@ -8,7 +8,7 @@ from apexbridge.tools.naming import skill_tool_id, wire_name
 
 NEVER_LIMITED = frozenset({"vector-search", "read-skill"})
 """Searching and reading skills has no side effects."""
-RUN_SKILL = "run-skill"
+RUN_SKILL, RUN_CODE = "run-skill", "run-code"
 MAX_PATTERN_CHARACTERS = 128
 MAX_NAMES = 100
 MAX_WILDCARDS = 10
@@ -77,7 +77,7 @@ class Allowance:
         skill = input.get("name") if id == RUN_SKILL else None
         if isinstance(skill, str) and self._names(skill_tool_id(skill)):
             return True
-        is_own = id == skill_tool_id(self.skill) or skill == self.skill
+        is_own = id in (RUN_CODE, skill_tool_id(self.skill)) or skill == self.skill
         return is_own and self.runs_own_scripts
 
     def _names(self, id: str) -> bool:
@@ -87,7 +87,7 @@ class Allowance:
     @property
     def text(self) -> str:
         """The allowed tools, for messages."""
-        own = [f"run-skill with {self.skill}'s scripts"] if self.runs_own_scripts else []
+        own = [RUN_CODE, f"run-skill with {self.skill}'s scripts"] if self.runs_own_scripts else []
         return ", ".join([*self.patterns, *own]) or "nothing but searching and reading skills"
 
 

@@ -3,14 +3,38 @@
 import hashlib
 import json
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
 from apexbridge.tools.allowance import Allowance
 
 LOOP_CALLS = 3
 REMEMBERED_CONVERSATIONS = 1_000
+T = TypeVar("T")
+
+
+class ConversationWorkspace(Protocol):
+    """The files of a conversation, and the skills that it has loaded."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def skills(self) -> Sequence[str]: ...
+
+    async def add_skill(self, name: str) -> None: ...
+
+    def reading(self) -> AbstractAsyncContextManager[Path]:
+        """The folder with the files, which do not change during the block. It does not exist if there are none."""
+
+    async def change(self, work: Callable[[Path], T]) -> T:
+        """Run `work` in a thread on a copy of the files, which then replaces them. Raises STORAGE_FULL."""
+
+    async def keep(self, changes: Any, artifacts: Path) -> list[str]:
+        """Apply what a run changed; see `LastingWorkspace` of the sandbox."""
 
 
 class LoopWatch:
@@ -43,6 +67,8 @@ class Conversation:
     allowance: Allowance | None = None
     """The tools that may be called while a skill's instructions are active; None if not limited."""
     loop: LoopWatch = field(default_factory=LoopWatch)
+    workspace: ConversationWorkspace | None = None
+    """None: file tools use the caller's own folder, and each run has a workspace of its own."""
     tainted: bool = False
     """Whether the conversation contains untrusted text, such as a skill's output. From then on dangerous calls need
     approval, even if the operator disabled it."""

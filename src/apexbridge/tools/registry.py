@@ -2,12 +2,13 @@
 
 import uuid
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-from apexbridge.errors import InvalidInputError, ToolDisabledError, ToolNotFoundError
+from apexbridge._text import near_names
+from apexbridge.errors import InvalidInputError, ToolDisabledError, ToolNotFoundError, did_you_mean
 from apexbridge.tools.approvals import Approvals
 from apexbridge.tools.calls import REMEMBERED_CALLS, CallHistory, CallRecord
 from apexbridge.tools.conversation import Conversation
@@ -105,7 +106,7 @@ class ToolRegistry:
         tool = self._tools.get(id)
         if tool is None:
             kind = "Skills" if id.startswith(SKILL_PREFIX) else "BuiltIn tool"
-            raise ToolNotFoundError(f"{kind} not found: {id.removeprefix(SKILL_PREFIX)[:200]}", tool=id[:200])
+            raise _not_found(kind, id, self._tools)
         return tool
 
     def find(self, id: str) -> Tool | None:
@@ -206,7 +207,8 @@ class BuiltInToolsRegistry:
         """A built-in tool by its id. Raises ToolNotFoundError if the tool does not exist."""
         tool = self._registry.find(name)
         if tool is None or tool.metadata.category != BUILTIN:
-            raise ToolNotFoundError(f"BuiltIn tool not found: {name[:200]}", tool=name[:200])
+            known = (tool.id for tool in self._registry.list() if tool.metadata.category == BUILTIN)
+            raise _not_found("BuiltIn tool", name, known)
         return tool
 
     def register(self, tool: Tool) -> Tool:
@@ -234,3 +236,12 @@ class BuiltInExecutor:
         """
         self.tools.get(name)
         return (await self._registry.execute(name, input)).data
+
+
+def _not_found(kind: str, id: str, known: Iterable[str]) -> ToolNotFoundError:
+    prefix = SKILL_PREFIX if id.startswith(SKILL_PREFIX) else ""  # it would make all skills similar
+    name = id.removeprefix(prefix)
+    near = near_names(name, (other.removeprefix(prefix) for other in known if other.startswith(prefix)))
+    shown = name if kind == "Skills" else id
+    message = f"{kind} not found: {shown[:200]}{did_you_mean([prefix + other for other in near])}"
+    return ToolNotFoundError(message, tool=id[:200])

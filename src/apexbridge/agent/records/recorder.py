@@ -17,8 +17,6 @@ from apexbridge.agent.request import ChatRequest
 from apexbridge.storage.chat_store import ChatOutcome, ChatRow
 
 Json = dict[str, Any]
-Recording = Literal["off", "steps", "full"]
-"""Nothing; steps, times and tokens without texts; or everything."""
 RecordedCause = StopCause | Literal["cancelled"]
 MAX_ANSWER_CHARACTERS = 256 * 1024
 MAX_TOKENS = 2**40

@@ -15,7 +15,8 @@ import sys
 import time
 
 INPUT = json.loads(os.environ["INPUT_JSON"])
-EXPECTED = {"PATH", "HOME", "TMPDIR", "SKILL_NAME", "SKILL_PATH", "INPUT_JSON", "TIMEOUT", "PWD", "LC_CTYPE"}
+SET_BY_THE_SANDBOX = {"PATH", "HOME", "TMPDIR", "SKILL_NAME", "SKILL_PATH", "INPUT_JSON", "TIMEOUT"}
+EXPECTED = {*SET_BY_THE_SANDBOX, "PWD", "LC_CTYPE"}
 MAX_FORKS = 2000
 
 
@@ -31,12 +32,19 @@ def files() -> tuple[list[str], str]:
     for folder in ("/", "/etc", "/usr", "/tmp", "/var/tmp", os.environ["SKILL_PATH"], INPUT["folder"]):
         path = folder + "/apexbridge-canary"
         try:
+            if folder == "/tmp" and not is_of_host(folder):
+                continue  # the run's own
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT))
             os.unlink(path)
             reached.append("write " + folder)
         except OSError:
             pass
     return reached, "the host's files are out of reach"
+
+
+def is_of_host(folder: str) -> bool:
+    found = os.stat(folder)
+    return bool([found.st_dev, found.st_ino] == INPUT["tmp"])
 
 
 def network() -> tuple[list[str], str]:
@@ -54,7 +62,17 @@ def network() -> tuple[list[str], str]:
             reached.append(str(address))
         except OSError:
             pass
-    return reached, "no listener of the host and no route can be reached"
+    own = "its own loopback works" if has_loopback() else "it has no loopback"
+    return reached, f"no listener of the host and no route can be reached; {own}"
+
+
+def has_loopback() -> bool:
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            socket.create_connection(server.getsockname(), 1).close()
+    except OSError:
+        return False
+    return True
 
 
 def variables() -> tuple[list[str], str]:

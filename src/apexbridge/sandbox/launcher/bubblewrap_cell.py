@@ -7,7 +7,7 @@ attached later appear inside as well. That is how a warm cell gets its skill, an
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from selectors import EVENT_READ, BaseSelector
 from typing import Any
@@ -18,7 +18,10 @@ from apexbridge.sandbox.launcher.child_process import close_all, kill, limit_pro
 from apexbridge.sandbox.launcher.granted_paths import check_identity
 from apexbridge.sandbox.launcher.mounts import (
     LAYER_PATHS,
+    PACKAGES_PATH,
     SKILL_PATH,
+    SKILLS_PATH,
+    WORKSPACE_PATH,
     MountNamespace,
     copy_rootfs,
     create_mount_point,
@@ -29,16 +32,17 @@ from apexbridge.sandbox.launcher.mounts import (
     mount_tmpfs,
     permanent,
 )
-from apexbridge.sandbox.launcher.prefork import Prefork
-from apexbridge.sandbox.launcher.protocol import StartRequest
+from apexbridge.sandbox.launcher.prefork import FILTER_FILE, OFFLINE_FILTER_FILE, Prefork
+from apexbridge.sandbox.launcher.protocol import Attachment, StartRequest
 
 _SANDBOX_ID = "1000"
 """User and group of the run, as seen inside."""
-_STATUS_FILE, _GATE_FILE, _FILTER_FILE, _OPTIONS_FILE = 10, 11, 12, 13
+_STATUS_FILE, _GATE_FILE, _OPTIONS_FILE = 10, 11, 13
 _BUBBLEWRAP_PROCESSES = 2
 """bubblewrap outside, and as the first process inside."""
 _INPUT_OPTIONS = f"size={52 * 1024 * 1024},nr_inodes=1024,mode=755"
 _STATUS_BYTES = 4096
+_REMOUNT = syscalls.MS_REMOUNT | syscalls.MS_NOSUID | syscalls.MS_NODEV
 
 
 class BubblewrapCell(Cell):
@@ -66,6 +70,7 @@ class BubblewrapCell(Cell):
         self._disk.mkdir()
         mount_tmpfs(self._disk, f"size={self.limits.disk},nr_inodes={self.limits.inodes},mode=755")
         (self._disk / "tmp").mkdir()
+        (self._disk / "tmp").chmod(0o1777)  # the run's own /tmp: some programs ignore TMPDIR, such as LibreOffice
         workspace = self._workspace
         for folder in (workspace, workspace / "output", workspace / "tmp", self._disk / "shm"):
             folder.mkdir()
@@ -80,12 +85,13 @@ class BubblewrapCell(Cell):
 
     def start(self, request: StartRequest, files: Sequence[int]) -> list[int]:
         self._build_rootfs(request)
-        if request.skill is not None:
-            self.attach(request.skill, request.layers, request.folder)
+        if request.attachment is not None:
+            self.attach(request.attachment)
         status, status_inside = os.pipe()
         gate_inside, gate = os.pipe()
-        seccomp_filter = os.open(self._mounts.filter_path(network=bool(request.hosts)), os.O_RDONLY)
-        inside = {_STATUS_FILE: status_inside, _GATE_FILE: gate_inside, _FILTER_FILE: seccomp_filter}
+        inside = {_STATUS_FILE: status_inside, _GATE_FILE: gate_inside}
+        for number, has_network in ((FILTER_FILE, True), (OFFLINE_FILTER_FILE, False)):
+            inside[number] = os.open(self._mounts.filter_path(network=has_network), os.O_RDONLY)
         if not self._needs_gate:  # bubblewrap would leave a descriptor that is not in its options open for the run
             os.close(inside.pop(_GATE_FILE))
         inside[_OPTIONS_FILE] = self._write_options(request)
@@ -106,19 +112,28 @@ class BubblewrapCell(Cell):
         os.set_blocking(status, False)
         self._selector.register(status, EVENT_READ, self._read_status)
         self._status, self._gate = status, gate
-        self.is_watched = request.skill is not None
+        self.is_watched = request.attachment is not None
         return listeners
 
-    def attach(self, skill: str, layers: Mapping[str, str], folder: Sequence[int] | None) -> None:
-        mount = syscalls.clone_mount(skill)
-        try:
-            check_identity(mount, "the skill", folder)
-        except OSError:
-            os.close(mount)
-            raise
-        syscalls.attach_mount(mount, f"{self._rootfs}{SKILL_PATH}")
-        for kind, layer in layers.items():
+    def attach(self, attachment: Attachment) -> None:
+        if attachment.skill is not None:
+            _mount_skill(attachment.skill, f"{self._rootfs}{SKILL_PATH}", attachment.folder)
+        for kind, layer in attachment.layers.items():
             syscalls.bind_mount(layer, f"{self._rootfs}{LAYER_PATHS[kind]}")
+        if attachment.packages:
+            self._mount_points(PACKAGES_PATH, attachment.packages)
+            for name, layer in attachment.packages.items():
+                syscalls.bind_mount(layer, f"{self._rootfs}{PACKAGES_PATH}/{name}")
+        if attachment.skills:
+            self._mount_points(SKILLS_PATH, attachment.skills)
+            for name, (folder, identity) in attachment.skills.items():
+                _mount_skill(folder, f"{self._rootfs}{SKILLS_PATH}/{name}", identity)
+        if attachment.has_fixed_path:
+            self._mount_workspace(WORKSPACE_PATH)
+        if any(attachment.copied):
+            self.extend_disk(attachment.copied)
+            options = f"size={self.limits.disk},nr_inodes={self.limits.inodes}"
+            syscalls.mount(None, str(self._disk), None, _REMOUNT, options)
         self.is_watched = True
 
     def kill(self) -> None:
@@ -162,6 +177,9 @@ class BubblewrapCell(Cell):
         """All sockets of the network namespace, including connections that are not accepted yet."""
         return process_tree.count_namespace_sockets(self.pid) if self.pid is not None else 0
 
+    def count_internet_sockets(self) -> int:
+        return process_tree.count_internet_sockets(self.pid) if self.pid is not None else 0
+
     def _build_rootfs(self, request: StartRequest) -> None:
         """Copy the template's mounts, and mount on top what is this run's own."""
         rootfs = self._rootfs
@@ -177,7 +195,7 @@ class BubblewrapCell(Cell):
                     own.rmdir()
         else:
             copy_rootfs(self._mounts.template, rootfs)
-        syscalls.bind_mount(str(self._disk / "tmp"), f"{rootfs}/tmp")
+        syscalls.bind_mount(str(self._disk / "tmp"), f"{rootfs}/tmp", read_only=False)
         # The run's own /tmp covers the host's, so paths in that are mounted again.
         for path in filter(is_temporary, self._mounts.config.interpreters):
             create_mount_point(self._disk, path)
@@ -187,16 +205,26 @@ class BubblewrapCell(Cell):
             mount_granted_path(rootfs, path, request.paths[path])
         for folder in filter(is_temporary, self._mounts.config.hidden):
             hide(rootfs, folder)
-        workspace = f"{rootfs}{request.workspace}"
-        syscalls.bind_mount(str(self._workspace), workspace, read_only=False)
         syscalls.bind_mount(str(self._disk / "shm"), f"{rootfs}/dev/shm", read_only=False)
-        if self._input.exists():
-            (self._workspace / "input").mkdir()
-            syscalls.bind_mount(str(self._input), f"{workspace}/input")
+        self._mount_workspace(f"/tmp/{self._workspace.name}")
         if request.hosts:
             hosts = self._disk / "hosts"
             hosts.write_text(hosts_file(request.hosts))
             syscalls.bind_mount(str(hosts), f"{rootfs}/etc/hosts")
+
+    def _mount_points(self, path: str, names: Iterable[str]) -> None:
+        """Mount a folder that contains an empty folder for each name."""
+        points = self._disk / path.replace("/", "-")
+        points.mkdir()
+        for name in names:
+            (points / name).mkdir()
+        syscalls.bind_mount(str(points), f"{self._rootfs}{path}")
+
+    def _mount_workspace(self, path: str) -> None:
+        syscalls.bind_mount(str(self._workspace), f"{self._rootfs}{path}", read_only=False)
+        if self._input.exists():
+            (self._workspace / "input").mkdir(exist_ok=True)
+            syscalls.bind_mount(str(self._input), f"{self._rootfs}{path}/input")
 
     def _write_options(self, request: StartRequest) -> int:
         """A memfd with bubblewrap's options: on the command line, `ps` would show them to all users.
@@ -209,7 +237,7 @@ class BubblewrapCell(Cell):
         # /proc is read-only: otherwise a normal user's run could lower its oom_score_adj to that of the server.
         options += ["--dev-bind", str(self._rootfs), "/", "--proc", "/proc", "--remount-ro", "/proc"]
         options += ["--chdir", request.workspace]
-        options += ["--seccomp", str(_FILTER_FILE), "--json-status-fd", str(_STATUS_FILE)]
+        options += ["--seccomp", str(FILTER_FILE), "--json-status-fd", str(_STATUS_FILE)]
         options += ["--block-fd", str(_GATE_FILE)] if self._needs_gate else []
         for name, value in request.environment.items():
             options += ["--setenv", name, value]
@@ -255,3 +283,13 @@ class BubblewrapCell(Cell):
             self._selector.unregister(self._status)
             os.close(self._status)
             self._status = None
+
+
+def _mount_skill(folder: str, target: str, identity: Sequence[int] | None) -> None:
+    mount = syscalls.clone_mount(folder)
+    try:
+        check_identity(mount, "the skill", identity)
+    except OSError:
+        os.close(mount)
+        raise
+    syscalls.attach_mount(mount, target)

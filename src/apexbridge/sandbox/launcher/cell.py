@@ -1,11 +1,12 @@
 """A cell: the sandbox of one run, from its empty workspace until everything is removed."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 
 from apexbridge.sandbox.launcher import process_tree
 from apexbridge.sandbox.launcher.cgroups import RunCgroup
-from apexbridge.sandbox.launcher.protocol import Limits, StartRequest
+from apexbridge.sandbox.launcher.protocol import Attachment, Limits, StartRequest
 
 _MAPPINGS_INTERVAL = 4
 """Mappings are read on every fourth check only, as that is slow."""
@@ -13,6 +14,8 @@ _MAX_LISTINGS = 3
 """How often one check lists the run's processes while they come and go."""
 _MAX_FILE_LOCKS = 1024
 """A database holds a handful."""
+_MAX_INTERNET_SOCKETS = 512
+"""Both ends of a connection count. The kernel limits the buffers of all TCP sockets of the host together."""
 
 
 class Cell(ABC):
@@ -48,8 +51,8 @@ class Cell(ABC):
         """Start the run with `files` as its first descriptors; returns listening sockets of granted hosts."""
 
     @abstractmethod
-    def attach(self, skill: str, layers: Mapping[str, str], folder: Sequence[int] | None) -> None:
-        """Mount a skill in a warm cell; fails if its folder does not have the device and inode in `folder`."""
+    def attach(self, attachment: Attachment) -> None:
+        """Mount skills in a warm cell; fails if a folder does not have its device and inode."""
 
     @abstractmethod
     def kill(self) -> None:
@@ -63,11 +66,20 @@ class Cell(ABC):
     def close(self) -> None:
         """Remove the workspace."""
 
+    def extend_disk(self, copied: Sequence[int]) -> None:
+        """Add files that are copied into the workspace, their bytes and their number, to the limits."""
+        size, count = copied
+        self.limits = replace(self.limits, disk=self.limits.disk + size, inodes=self.limits.inodes + count)
+
     def processes(self) -> list[int]:
         return process_tree.descendants(self.pid) if self.pid is not None else []
 
     def count_sockets(self, pids: Sequence[int]) -> int:
         return process_tree.count_open_sockets(pids)
+
+    def count_internet_sockets(self) -> int:
+        """None, if the backend has no network namespace: then a run cannot create one."""
+        return 0
 
     def exceeded_backend_limit(self) -> str | None:
         """A limit that this kind of cell must poll for because the kernel does not enforce it."""
@@ -107,6 +119,8 @@ class Cell(ABC):
         if not mappings.is_complete or process_tree.count_file_locks(pids) > _MAX_FILE_LOCKS:
             return True
         if unreadable and self.limits.shared:
+            return True
+        if self.count_internet_sockets() > _MAX_INTERNET_SOCKETS:
             return True
         hidden = process_tree.socket_buffer_bytes() * self.count_sockets(pids)
         if mappings.ranges:

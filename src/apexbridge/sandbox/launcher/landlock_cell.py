@@ -25,7 +25,7 @@ from apexbridge.sandbox.launcher.child_process import (
 )
 from apexbridge.sandbox.launcher.granted_paths import check_granted_path, check_identity, mounts_below
 from apexbridge.sandbox.launcher.mounts import SYSTEM, make_readable
-from apexbridge.sandbox.launcher.protocol import LauncherConfig, StartRequest
+from apexbridge.sandbox.launcher.protocol import Attachment, LauncherConfig, StartRequest
 from apexbridge.sandbox.launcher.removal import remove_tree
 
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_FOLDER = 1, 2, 4, 8
@@ -36,7 +36,19 @@ _BIND_AND_CONNECT = 3
 _SOCKETS_AND_SIGNALS = 3
 _DEVICES = ("null", "full", "random", "urandom")
 """Not /dev/zero: a shared mapping of it is memory whose size the watchdog cannot determine. /dev/full reads alike."""
-_ETC = ("alternatives", "ld.so.cache", "localtime", "ssl/openssl.cnf", "ssl/certs", "pki", "mime.types", "fonts")
+_ETC = (
+    "alternatives",
+    "ld.so.cache",
+    "localtime",
+    "ssl/openssl.cnf",
+    "ssl/certs",
+    "pki",
+    "mime.types",
+    "fonts",
+    "libreoffice",
+    "ImageMagick-6",
+    "ImageMagick-7",
+)
 _ERROR_FILE = 10
 _SIGNAL_BASE = 128
 _KEEPER_SIGNALS = {signal.SIGTERM, signal.SIGCHLD}
@@ -78,14 +90,21 @@ class LandlockCell(Cell):
 
     def start(self, request: StartRequest, files: Sequence[int]) -> list[int]:
         """Start a keeper process, which starts the run and outlives it."""
-        if request.skill is None:
+        attachment = request.attachment
+        if attachment is None:
             raise OSError("a run without namespaces cannot be started before its skill is known")
-        with syscalls.opened(request.skill, os.O_PATH) as descriptor:
-            check_identity(descriptor, "the skill", request.folder)
         if self._has_landlock:
             _check_granted_paths(request.paths)
-        skill = self._provide_skill(request.skill)
-        rules = self._rules([f"{self._config.base}/loaders", skill, *request.layers.values(), *request.paths])
+        skills = self._provide_skills(attachment)
+        rules = self._rules(
+            [
+                f"{self._config.base}/loaders",
+                *skills,
+                *attachment.layers.values(),
+                *attachment.packages.values(),
+                *request.paths,
+            ]
+        )
         status, status_inside = os.pipe()
         signal.pthread_sigmask(signal.SIG_BLOCK, _KEEPER_SIGNALS)  # the keeper waits for them
         self.pid = os.fork()
@@ -100,7 +119,7 @@ class LandlockCell(Cell):
         self.is_watched = True
         return []
 
-    def attach(self, skill: str, layers: Mapping[str, str], folder: Sequence[int] | None) -> None:
+    def attach(self, attachment: Attachment) -> None:
         raise OSError("a run without namespaces cannot get its skill after the start")
 
     def kill(self) -> None:
@@ -148,10 +167,20 @@ class LandlockCell(Cell):
         size += process_tree.unlinked_file_bytes(self.processes(), self._device)
         return size > self.limits.disk or count > self.limits.inodes
 
-    def _provide_skill(self, skill: str) -> str:
-        """Put the skill at the path where the run expects it: as a link, or as a copy if its user cannot reach it."""
-        self._folder.mkdir(mode=0o755)
-        target = self._folder / "skill"
+    def _provide_skills(self, attachment: Attachment) -> list[str]:
+        """Put the skills at the paths where the run expects them; returns the folders that it must be able to read."""
+        (self._folder / "skills").mkdir(mode=0o755, parents=True)
+        readable = [str(self._folder)]
+        for name, (folder, identity) in attachment.skills.items():
+            readable.append(self._provide_skill(self._folder / "skills" / name, folder, identity))
+        if attachment.skill is not None:
+            readable.append(self._provide_skill(self._folder / "skill", attachment.skill, attachment.folder))
+        return readable
+
+    def _provide_skill(self, target: Path, skill: str, identity: Sequence[int] | None) -> str:
+        """Link to the skill, or copy it if the run's user cannot reach it."""
+        with syscalls.opened(skill, os.O_PATH) as descriptor:
+            check_identity(descriptor, "the skill", identity)
         if self.uid is None or is_reachable(skill):
             target.symlink_to(skill)
             return skill

@@ -20,7 +20,7 @@ from apexbridge.sandbox.launcher.child_process import close_all, error_text, kil
 from apexbridge.sandbox.launcher.landlock_cell import LandlockCell
 from apexbridge.sandbox.launcher.mounts import MountNamespace, install_loaders
 from apexbridge.sandbox.launcher.prefork import Prefork
-from apexbridge.sandbox.launcher.protocol import LauncherConfig, StartRequest
+from apexbridge.sandbox.launcher.protocol import Attachment, LauncherConfig, StartRequest
 from apexbridge.sandbox.launcher.removal import remove_tree
 from apexbridge.sandbox.launcher.uids import UidPool
 
@@ -50,7 +50,7 @@ class Launcher:
             if config.backend == "bubblewrap":
                 self._mounts = MountNamespace(config)
             else:
-                install_loaders(config.loaders, Path(config.base) / "loaders")
+                install_loaders(config, Path(config.base) / "loaders")
         except BaseException:
             self._shut_down()
             raise
@@ -107,13 +107,13 @@ class Launcher:
         command, identity = message["command"], message["id"]
         try:
             if command == "open":
-                self._open(identity, with_input=message["input"])
+                self._open(identity, with_input=message["input"], copied=message["copied"])
             elif cell := self._cells.get(identity):
                 match command:
                     case "start":
-                        self._start(cell, StartRequest(**message["request"]), files)
+                        self._start(cell, StartRequest.parse(message["request"]), files)
                     case "attach":
-                        cell.attach(message["skill"], message["layers"], message["folder"])
+                        cell.attach(Attachment.parse(message["attachment"]))
                         self._send_event({"event": "attached", "id": identity})
                     case "kill":
                         cell.is_killed = True
@@ -127,13 +127,14 @@ class Launcher:
         finally:
             close_all(files)
 
-    def _open(self, identity: str, *, with_input: bool) -> None:
+    def _open(self, identity: str, *, with_input: bool, copied: Sequence[int]) -> None:
         uid = self._uids.acquire()
         if self._mounts is not None:
             cell: Cell = BubblewrapCell(identity, uid, self._mounts, self._prefork, self._selector)
         else:
             cell = LandlockCell(identity, uid, self._config, self._cgroups.create(self._config.limits))
         self._cells[identity] = cell
+        cell.extend_disk(copied)
         self._send_event({"event": "opened", "id": identity}, cell.open(with_input=with_input))
 
     def _start(self, cell: Cell, request: StartRequest, files: list[int]) -> None:

@@ -6,6 +6,7 @@ one system call and adds its own: much cheaper than having bubblewrap create eve
 
 import errno
 import os
+import shlex
 import shutil
 import stat
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,11 +19,20 @@ from apexbridge.sandbox.launcher.granted_paths import check_granted_path, mounts
 from apexbridge.sandbox.launcher.protocol import LauncherConfig
 
 SKILL_PATH = "/skill"
+SKILLS_PATH = "/skills"
+WORKSPACE_PATH = "/workspace"
+"""A second path of the workspace, the same in every run."""
 LOADERS_PATH = "/loaders"
-LAYER_PATHS = {"python": "/layers/python", "node_modules": "/node_modules"}
+PYTHON_LAYERS = ("python", "documents", "data", "web", "images")
+"""The skill's own packages, then the bundles: in this order, a run finds modules."""
+LAYER_PATHS = {"node_modules": "/node_modules", **{name: f"/layers/{name}" for name in PYTHON_LAYERS}}
+PACKAGES_PATH = "/layers/skills"
 _EMPTY_FOLDER_PATH, _EMPTY_FILE_PATH = "/layers/nothing", "/layers/empty"
 """Mounted over folders and files that runs must not see."""
-_EMPTY_FOLDERS = ("proc", "tmp", "skill", "layers/python", "layers/nothing", "node_modules", "dev/pts", "dev/shm")
+_EMPTY_FOLDERS = (
+    *("proc", "tmp", "skill", "skills", "workspace", "layers/skills", "layers/nothing", "dev/pts", "dev/shm"),
+    *(path[1:] for path in LAYER_PATHS.values()),
+)
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _DEVICES = {"null": "null", "zero": "full", "full": "full", "random": "random", "urandom": "urandom", "tty": "tty"}
 """Name in the sandbox, and on the host. /dev/zero is the host's /dev/full, which also reads as zeros but cannot be
@@ -45,13 +55,17 @@ _ETC = (
     "ssl/certs/ca-certificates.crt",
     "pki/tls/certs/ca-bundle.crt",
     "fonts",
+    "libreoffice",  # its programs do not start without their configuration
+    "ImageMagick-6",
+    "ImageMagick-7",
 )
-_HOSTS = "127.0.0.1 localhost\n"
+_HOSTS = "127.0.0.1 localhost\n::1 localhost\n"
 _ETC_FILES = {
     "passwd": "root:x:0:0:root:/:/usr/sbin/nologin\nskill:x:1000:1000:skill:/:/bin/sh\n",
     "group": "root:x:0:\nskill:x:1000:\n",
     "hosts": _HOSTS,
-    "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
+    "host.conf": "multi on\n",  # both addresses of localhost
+    "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
 }
 _MAX_ETC_BYTES = 4 * 1024 * 1024
 _LIMITS_PER_USER = ("/proc/sys/user/max_inotify_instances", "/proc/sys/user/max_inotify_watches")
@@ -87,7 +101,7 @@ class MountNamespace:
             (rootfs / name).mkdir(parents=True)
         (rootfs / _EMPTY_FILE_PATH[1:]).touch()
         _create_etc(rootfs / "etc")
-        install_loaders(self.config.loaders, rootfs / LOADERS_PATH[1:])
+        install_loaders(self.config, rootfs / LOADERS_PATH[1:])
         _create_devices(rootfs / "dev")
         for folder in (*SYSTEM, *permanent(self.config.interpreters)):
             if os.path.islink(folder):
@@ -168,8 +182,20 @@ def create_mount_point(rootfs: Path, path: str) -> None:
         target.mkdir() if os.path.isdir(path) else target.touch()
 
 
-def install_loaders(source: str, target: Path) -> None:
-    shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+def install_loaders(config: LauncherConfig, target: Path) -> None:
+    """Copy the loaders, and create `bin` with the interpreters that run skills, for the PATH of runs.
+
+    A Python that a script starts writes its output at once, as the script itself does.
+    """
+    shutil.copytree(config.loaders, target, ignore=shutil.ignore_patterns("__pycache__"))
+    (target / "bin").mkdir()
+    for name, program in config.programs.items():
+        if name == "node":
+            (target / "bin" / name).symlink_to(program)
+        else:
+            wrapper = target / "bin" / name
+            wrapper.write_text(f'#!/bin/sh\nPYTHONUNBUFFERED=1 exec {shlex.quote(program)} "$@"\n')
+            wrapper.chmod(0o755)
     make_readable(target)
 
 

@@ -3,9 +3,9 @@
 A fork of the launcher and new namespaces for network, IPC, host name and cgroups take longer than everything else in a
 start, and they are the same for every run. So one child is always ready; it is used once.
 
-Its network namespace has a loopback device only. For a granted host, the child listens on a loopback address, or on the
-granted IP address, added to the loopback device. The listening socket belongs to the namespace, its descriptor goes to
-the server, and the server forwards each connection to the real host.
+Its network namespace has a loopback device only, on which a run can start servers of its own. For a granted host, the
+child listens on a loopback address, or on the granted IP address, added to the loopback device. The listening socket
+belongs to the namespace, its descriptor goes to the server, and the server forwards each connection to the real host.
 """
 
 import fcntl
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from apexbridge.sandbox.launcher import protocol, syscalls
+from apexbridge.sandbox.launcher import process_tree, protocol, syscalls
 from apexbridge.sandbox.launcher.cgroups import Cgroups, RunCgroup
 from apexbridge.sandbox.launcher.child_process import (
     close_descriptors_except,
@@ -34,8 +34,14 @@ from apexbridge.sandbox.launcher.protocol import Limits
 HOST_NAME = "sandbox"
 _NAMESPACES = syscalls.CLONE_NEWNET | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWUTS | syscalls.CLONE_NEWCGROUP
 _SIOCSIFADDR, _SIOCSIFFLAGS, _UP = 0x8916, 0x8914, 0x1
+FILTER_FILE, OFFLINE_FILTER_FILE = 12, 14
+"""Descriptors of the seccomp filters with and without internet sockets."""
 _BACKLOG = 64
 _ALIASES = 100_000
+_SYSCTL = Path("/proc/sys/net")
+"""Of the namespace of the process that opens a file in it."""
+_OPTION_BYTES = 20_480
+"""Memory for options of a socket, which the watchdog does not count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,18 +97,19 @@ class Prefork:
         pid = os.fork()
         if pid == 0:
             try:
-                _create_namespaces(theirs, cgroup)
+                has_loopback = _create_namespaces(theirs, cgroup)
                 reset_process(limits=self._limits, niceness=self._niceness)
                 received = protocol.receive(theirs)
                 if received is not None:
-                    _execute(theirs, *received)
+                    _execute(theirs, *received, has_loopback=has_loopback)
             finally:
                 os._exit(1)  # on any error: this copy of the launcher must not return to its event loop
         theirs.close()
         return PreforkedChild(pid=pid, link=ours, cgroup=cgroup)
 
 
-def _create_namespaces(link: socket.socket, cgroup: RunCgroup) -> None:
+def _create_namespaces(link: socket.socket, cgroup: RunCgroup) -> bool:
+    """Returns whether a run may use internet sockets on the loopback device: only if their buffers are limited."""
     close_descriptors_except({0, 1, 2, link.fileno()})
     syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
     cgroup.join()  # first: the kernel may be slow here, and the cgroup namespace is rooted at the current group
@@ -110,15 +117,18 @@ def _create_namespaces(link: socket.socket, cgroup: RunCgroup) -> None:
     socket.sethostname(HOST_NAME)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sh22x", b"lo", _UP))
+    return _limit_buffers()
 
 
-def _execute(link: socket.socket, request: dict[str, Any], files: list[int]) -> None:
+def _execute(link: socket.socket, request: dict[str, Any], files: list[int], *, has_loopback: bool) -> None:
     """`files` are the descriptors for `request["numbers"]`."""
     descriptors, uid = dict(zip(request["numbers"], files, strict=True)), request["uid"]
     stderr = descriptors[2]
+    offline_filter = descriptors.pop(OFFLINE_FILTER_FILE)
     try:
+        if not has_loopback and not request["hosts"]:
+            descriptors[FILTER_FILE] = offline_filter
         if request["hosts"]:
-            _limit_buffers()
             listeners = [_open_listener(str(address), int(port)) for address, port, _ in request["hosts"]]
             protocol.send(link, {}, [listener.fileno() for listener in listeners])
         drop_privileges(descriptors, uid=uid)
@@ -130,15 +140,21 @@ def _execute(link: socket.socket, request: dict[str, Any], files: list[int]) -> 
         os.write(stderr, f"bwrap: {error_text(error)}\n".encode())  # in the form of bubblewrap's own errors
 
 
-def _limit_buffers() -> None:
-    """Limit TCP buffers in this namespace to the size of other sockets' buffers.
+def _limit_buffers() -> bool:
+    """Limit the buffers of TCP sockets in this namespace; returns False if that is not possible.
 
-    The watchdog counts every socket as if a buffer of that size were full, and the kernel would let TCP's grow.
+    The watchdog counts every socket as if a buffer of the usual size were full. A TCP socket has two, for received data
+    and for data to send, and the kernel would let both grow.
     """
-    size = Path("/proc/sys/net/core/wmem_default").read_text().strip()
-    for name in ("tcp_rmem", "tcp_wmem"):
-        with suppress(OSError):  # read-only in some containers
-            Path(f"/proc/sys/net/ipv4/{name}").write_text(f"4096 {size} {size}")
+    size = process_tree.socket_buffer_bytes() // 2
+    try:
+        for name in ("tcp_rmem", "tcp_wmem"):
+            (_SYSCTL / "ipv4" / name).write_text(f"4096 {size} {size}")
+    except OSError:  # read-only in some containers
+        return False
+    with suppress(OSError):  # before Linux 6.8 for the whole host, and that small
+        (_SYSCTL / "core/optmem_max").write_text(str(_OPTION_BYTES))
+    return True
 
 
 def _open_listener(address: str, port: int) -> socket.socket:

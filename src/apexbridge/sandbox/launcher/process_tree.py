@@ -134,6 +134,13 @@ def count_namespace_sockets(pid: int) -> int:
     return int(words[2]) if len(words) > 2 else 0
 
 
+def count_internet_sockets(pid: int) -> int:
+    """TCP and UDP sockets in the network namespace of a process that are bound or connected, accepted or not."""
+    lines = [_read(f"/proc/{pid}/net/{name}").splitlines() for name in ("sockstat", "sockstat6")]
+    words = (line.split() for line in (*lines[0], *lines[1]))
+    return sum(int(word[2]) for word in words if word[0].startswith((b"TCP", b"UDP")))
+
+
 def count_open_sockets(pids: Iterable[int]) -> int:
     return len({(file.st_dev, file.st_ino) for file in _open_files(pids) if stat.S_ISSOCK(file.st_mode)})
 

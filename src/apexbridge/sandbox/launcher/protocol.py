@@ -41,6 +41,8 @@ class LauncherConfig:
     """The host's."""
     bubblewrap: str | None = None
     loaders: str
+    programs: Mapping[str, str]
+    """Interpreters by the names under which scripts start them."""
     interpreters: Sequence[str]
     """Folders that interpreters need in addition to the system's."""
     hidden: Sequence[str] = ()
@@ -57,6 +59,30 @@ class LauncherConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Attachment:
+    """What a run gets in its cell: mounted when a cold cell starts, or later in a warm one."""
+
+    skill: str | None = None
+    """The skill's folder; None for code that belongs to no skill."""
+    folder: Sequence[int] | None = None
+    """Device and inode that the skill's folder must have; None if it does not matter."""
+    layers: Mapping[str, str] = field(default_factory=dict)
+    skills: Mapping[str, tuple[str, Sequence[int]]] = field(default_factory=dict)
+    """Folders of other skills that the run can read, by name, each with its device and inode."""
+    packages: Mapping[str, str] = field(default_factory=dict)
+    """Folders with packages of those skills, by a name of their own."""
+    has_fixed_path: bool = False
+    """Whether the workspace is also mounted at the path that is the same in every run."""
+    copied: Sequence[int] = (0, 0)
+    """Bytes and number of the files that are copied into a warm cell's workspace. They do not count against the run's
+    disk limit. A cold cell is opened with them."""
+
+    @classmethod
+    def parse(cls, message: Mapping[str, Any]) -> "Attachment":
+        return cls(**message)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StartRequest:
     """Sent with the command `start`: what to start in a cell."""
 
@@ -64,15 +90,17 @@ class StartRequest:
     environment: Mapping[str, str]
     workspace: str
     """Its path inside the sandbox."""
-    skill: str | None = None
-    """The skill's folder; None for a warm cell, which gets it later with `attach`."""
-    folder: Sequence[int] | None = None
-    """Device and inode that the skill's folder must have; None if it does not matter."""
-    layers: Mapping[str, str] = field(default_factory=dict)
+    attachment: Attachment | None = None
+    """None for a warm cell, which gets it later with `attach`."""
     paths: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """Granted host paths, mounted read-only at the same path, and the device and inode that each must have."""
     hosts: Sequence[Sequence[Any]] = ()
     """Granted hosts: the address inside the sandbox, the port, the name."""
+
+    @classmethod
+    def parse(cls, message: Mapping[str, Any]) -> "StartRequest":
+        attachment = message["attachment"]
+        return cls(**{**message, "attachment": attachment and Attachment.parse(attachment)})
 
 
 def send(link: socket.socket, message: dict[str, Any], files: Sequence[int] = ()) -> None:

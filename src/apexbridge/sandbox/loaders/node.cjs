@@ -25,11 +25,12 @@
   if (!words.length) process.reallyExit(0); // the cell was closed without a job
 
   const script = words[0];
-  const count = Number(words[2]);
-  const variables = words.slice(3 + count);
+  const count = Number(words[4]);
+  const variables = words.slice(5 + count);
   for (const name of Object.keys(process.env)) delete process.env[name];
   for (let i = 0; i < variables.length; i += 2) process.env[variables[i]] = variables[i + 1];
-  process.argv.splice(1, process.argv.length, script, ...words.slice(3, 3 + count));
+  process.chdir(process.env.HOME);
+  process.argv.splice(1, process.argv.length, script, ...words.slice(5, 5 + count));
   for (const name of Object.keys(require.cache)) delete require.cache[name];
   Module.runMain(script);
 }

@@ -1,4 +1,4 @@
-"""Waits in a warm cell for a job, then runs its script as if Python had been started with it.
+"""Waits in a warm cell for a job, then runs its script or module as if Python had been started with it.
 
 Python runs with `-I -S`, without the server's packages. While waiting, it imports the modules that most scripts use.
 The job arrives on descriptor 3: strings, each followed by a NUL.
@@ -13,6 +13,7 @@ import sys
 JOB = 3
 CHUNK_BYTES = 65536
 COMMON_MODULES = ("json", "re", "pathlib", "argparse", "datetime", "csv")
+RUNPY = "<frozen runpy>"
 
 
 def read_first_chunk() -> bytes:
@@ -27,7 +28,7 @@ def read_first_chunk() -> bytes:
     return os.read(JOB, CHUNK_BYTES)
 
 
-def receive() -> tuple[str, str, list[str], list[str]]:
+def receive() -> tuple[str, str, str, list[str], list[str], list[str]]:
     chunks = [chunk := read_first_chunk()]
     os.set_blocking(JOB, True)
     while chunk:
@@ -37,46 +38,55 @@ def receive() -> tuple[str, str, list[str], list[str]]:
     words = [word.decode("utf-8", "surrogateescape") for word in b"".join(chunks).split(b"\0")[:-1]]
     if not words:
         os._exit(0)  # the cell was closed without a job
-    script, layer, count = words[0], words[1], int(words[2])
-    return script, layer, words[3 : 3 + count], words[3 + count :]
+    script, module, root, layers, count = words[0], words[1], words[2], words[3].split("\n"), int(words[4])
+    return script, module, root, layers, words[5 : 5 + count], words[5 + count :]
 
 
 def forget_shadowed(folder: str) -> None:
-    """Forget imported library modules that a module next to the script shadows."""
-    for name in os.listdir(folder):
-        stem = name.partition(".")[0]
-        if stem in sys.modules and stem not in sys.builtin_module_names:
+    """Forget imported library modules that a module in the folder shadows."""
+    for entry in os.scandir(folder):
+        stem, _, suffix = entry.name.partition(".")
+        if stem not in sys.modules or stem in sys.builtin_module_names:
+            continue
+        if suffix == "py" or suffix.endswith("so") or os.path.isfile(f"{folder}/{stem}/__init__.py"):
             del sys.modules[stem]
 
 
 def main() -> None:
     # A function, so that its names do not appear in the script's module.
-    script, layer, arguments, variables = receive()
+    script, name, root, layers, arguments, variables = receive()
     gc.freeze()  # these objects live until the end, so collections, also the one at exit, can skip them
-    folder = os.path.dirname(script)
-    for name in list(os.environ):
-        del os.environ[name]
+    for variable in list(os.environ):
+        del os.environ[variable]
     for index in range(0, len(variables), 2):
         os.environ[variables[index]] = variables[index + 1]
-    forget_shadowed(folder)
+    os.chdir(os.environ["HOME"])
+    # A module is found from the skill's root alone, as by `python -m` in that folder.
+    folders = [root] if name else list(dict.fromkeys((os.path.dirname(script), root)))
+    for folder in folders:
+        forget_shadowed(folder)
     builtins.exit = _sitebuiltins.Quitter("exit", "Ctrl-D (i.e. EOF)")  # as the site module does
     builtins.quit = _sitebuiltins.Quitter("quit", "Ctrl-D (i.e. EOF)")
     sys.argv[:] = [script, *arguments]
-    sys.path.insert(0, folder)
-    if layer:
-        sys.path.append(layer)
+    sys.path[:0] = folders
+    sys.path.extend(layer for layer in layers if layer)
     module = type(sys)("__main__")
     module.__dict__.update(__file__=script, __builtins__=builtins, __cached__=None)
     sys.modules["__main__"] = module
     try:
-        with open(script, "rb") as file:
-            code = compile(file.read(), script, "exec", dont_inherit=True)
-        exec(code, module.__dict__)
+        if name:
+            __import__("runpy")._run_module_as_main(name)  # what `python -m` calls
+        else:
+            with open(script, "rb") as file:
+                code = compile(file.read(), script, "exec", dont_inherit=True)
+            exec(code, module.__dict__)
     except SystemExit:
         raise
     except BaseException as error:
-        # Print the traceback without this program's frame, with the hook of the script if it has set one.
-        frames = error.__traceback__.tb_next if error.__traceback__ else None
+        # Print the traceback without the frames before the script's, with the hook of the script if it has set one.
+        frames = error.__traceback__
+        while frames is not None and frames.tb_frame.f_code.co_filename in (__file__, RUNPY):
+            frames = frames.tb_next
         sys.excepthook(type(error), error.with_traceback(frames), frames)
         sys.exit(130 if isinstance(error, KeyboardInterrupt) else 1)
 

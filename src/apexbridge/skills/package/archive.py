@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from apexbridge.errors import InvalidArchiveError, InvalidSkillStructureError
-from apexbridge.skills.package.entry_names import MAX_PATH_BYTES, checked_parts, collision_key, is_junk
+from apexbridge.skills.package.entry_names import MAX_PATH_BYTES, checked_parts, collision_key, is_junk, leads_out
 
 MEGABYTE = 1024 * 1024
 MAX_ARCHIVE_BYTES = 50 * MEGABYTE
-MAX_ENTRIES = 2_000
+MAX_ENTRIES = 10_000
+"""Of an archive, which may contain a whole repository."""
+MAX_SKILL_ENTRIES = 2_000
 MAX_FILE_BYTES = 25 * MEGABYTE
 MAX_TOTAL_BYTES = 100 * MEGABYTE
 MAX_RATIO = 200
@@ -45,14 +47,19 @@ class Entry:
     offset: int
     """Of the data, after the local header."""
     executable: bool
+    refusal: InvalidArchiveError | None = None
+    """Why it must not be extracted: its name, its size, or a link, a device or a pipe."""
 
     @property
     def path(self) -> str:
         return "/".join(self.parts)
 
 
-def inspect(file: BinaryIO) -> list[Entry]:
+def inspect(file: BinaryIO, *, keep_refused: bool = False) -> list[Entry]:
     """Check an archive; returns its files, without junk.
+
+    With `keep_refused`, a link, a large file or a name that is not portable is returned with its `refusal`: in a
+    repository it may be outside of all skills. What concerns the archive as a whole is always refused.
 
     Raises:
         InvalidArchiveError: INVALID_ZIP, UNSAFE_PATH, UNSAFE_ENTRY or ARCHIVE_TOO_LARGE.
@@ -61,23 +68,51 @@ def inspect(file: BinaryIO) -> list[Entry]:
     directory_offset, records = _read_directory(file)
     if not records:
         raise InvalidSkillStructureError(["SKILL.md not found: the archive is empty"])
+    refusals: list[InvalidArchiveError] = []
+    try:
+        entries = _check_records(file, records, directory_offset, refusals)
+    except InvalidArchiveError:
+        if refusals:  # it explains more than what a false size led to
+            raise refusals[0] from None
+        raise
+    if refusals and not keep_refused:
+        raise refusals[0]
+    return entries
+
+
+def _check_records(
+    file: BinaryIO, records: list["_Record"], directory_offset: int, refusals: list[InvalidArchiveError]
+) -> list[Entry]:
     entries: list[Entry] = []
     spans: list[tuple[int, int]] = []
     names = _Names()
     total = 0
     for record in records:
-        parts = checked_parts(record.name)
-        record.check()
-        total += record.size
+        parts, refusal = _parts_of(record.name)
+        refusal = record.check() or refusal
+        if refusal:
+            refusals.append(refusal)
+        else:
+            total += record.size
         if total > MAX_TOTAL_BYTES:
-            raise _too_large(f"the files are larger than {MAX_TOTAL_BYTES // MEGABYTE} MB together")
+            raise _too_large(f"with {record.name} the files are larger than {MAX_TOTAL_BYTES // MEGABYTE} MB together")
         names.add(parts, is_folder=record.is_folder)
         offset = _check_local_header(file, record)
         spans.append((record.header_offset, offset + record.packed_size))
         if not record.is_folder and not is_junk(parts):
-            entries.append(record.entry(parts, offset))
+            entries.append(record.entry(parts, offset, refusal))
     _check_spans(spans, directory_offset)
     return entries
+
+
+def _parts_of(name: str) -> tuple[tuple[str, ...], InvalidArchiveError | None]:
+    """The components of a name, and why it is not allowed. Raises InvalidArchiveError: it may lead out."""
+    try:
+        return checked_parts(name), None
+    except InvalidArchiveError as error:
+        if leads_out(name):
+            raise
+        return tuple(name.rstrip("/").split("/")), error
 
 
 def read_entry(file: BinaryIO, entry: Entry) -> Iterator[bytes]:
@@ -132,10 +167,9 @@ class _Record:
     def is_folder(self) -> bool:
         return self.name.endswith("/")
 
-    def check(self) -> None:
+    def check(self) -> InvalidArchiveError | None:
+        """The reason why this entry must not be extracted; None if it may be. Raises for an invalid archive."""
         kind = stat.S_IFMT(self.mode)
-        if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
-            raise _unsafe(self.name, "links, devices and pipes are not allowed; pack regular files only")
         if (kind == stat.S_IFDIR and not self.is_folder) or (self.is_folder and self.size):
             raise _unsafe(self.name, "file and folder at once")
         if self.flags & (_ENCRYPTED | _STRONG):
@@ -146,12 +180,15 @@ class _Record:
             raise _invalid(f"{self.name}: ZIP64; a skill's archive is never that large")
         if self.method == _STORED and self.size != self.packed_size:
             raise _invalid(f"{self.name}: stored, but its two sizes differ")
-        if self.size > MAX_FILE_BYTES:
-            raise _too_large(f"{self.name} is larger than {MAX_FILE_BYTES // MEGABYTE} MB")
         if self.size > RATIO_FREE_BYTES and self.size > MAX_RATIO * max(1, self.packed_size):
             raise _too_large(f"{self.name} is packed more than {MAX_RATIO} times smaller than it is")
+        if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
+            return _unsafe(self.name, "links, devices and pipes are not allowed; pack regular files only")
+        if self.size > MAX_FILE_BYTES:
+            return _too_large(f"{self.name} has {self.size:,} bytes; a file may have {MAX_FILE_BYTES // MEGABYTE} MB")
+        return None
 
-    def entry(self, parts: tuple[str, ...], offset: int) -> Entry:
+    def entry(self, parts: tuple[str, ...], offset: int, refusal: InvalidArchiveError | None) -> Entry:
         return Entry(
             parts=parts,
             size=self.size,
@@ -160,6 +197,7 @@ class _Record:
             crc=self.crc,
             offset=offset,
             executable=bool(self.mode & 0o111),
+            refusal=refusal,
         )
 
 
@@ -190,7 +228,7 @@ def _read_directory(file: BinaryIO) -> tuple[int, list[_Record]]:
     """Read the central directory; returns its offset and its records. The archive must fill the file exactly."""
     size = file.seek(0, 2)
     if size > MAX_ARCHIVE_BYTES:
-        raise _too_large(f"the archive is larger than {MAX_ARCHIVE_BYTES // MEGABYTE} MB")
+        raise _too_large(f"the archive has {size:,} bytes; at most {MAX_ARCHIVE_BYTES // MEGABYTE} MB are accepted")
     file.seek(0)
     if file.read(4) not in (b"PK\3\4", b"PK\5\6"):
         raise _invalid("not a ZIP file, or there is data before the archive")

@@ -10,16 +10,17 @@ import platform
 import re
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from apexbridge._safe_open import open_file_beneath
+from apexbridge.errors import InvalidInputError
 from apexbridge.skills.package.fingerprint import FolderTooLargeError, scan_folder
 
 MAX_REQUIREMENTS = 200
@@ -28,7 +29,9 @@ MAX_FILES = 2_000
 MAX_FILE_BYTES = 1024 * 1024
 MAX_REQUIREMENT_CHARACTERS = 500
 MAX_SHOWN_CHARACTERS = 120
+MAX_NODE_NAME_CHARACTERS = 214
 KEY_CHARACTERS = 32
+NODE_PREFIX = "npm:"
 MAX_BLOCK_CHARACTERS = 16 * 1024
 """Of a PEP 723 block. The TOML parser takes quadratic time for a dotted key with many parts."""
 MAX_SEARCHED_CHARACTERS = 20_000_000
@@ -74,6 +77,18 @@ class Dependencies:
         """Each as `name@range`."""
         return tuple(f"{name}@{requested}" for name, requested in self.node)
 
+    def with_added(self, packages: Sequence["Package"]) -> "Dependencies":
+        """With packages of the operator, whose version ranges replace those that the skill declares for Node."""
+        python = {package.requirement for package in packages if package.kind == "python"}
+        ranges = {
+            package.name: package.requirement.rpartition("@")[2] for package in packages if package.kind == "node"
+        }
+        return replace(
+            self,
+            python=tuple(sorted({*self.python, *python})),
+            node=tuple(sorted({**dict(self.node), **ranges}.items())),
+        )
+
     def python_key(self, runtime: str) -> str | None:
         """The key of the layer with the Python packages, for a runtime such as `cpython-311-x86_64-linux`."""
         return _key("python", runtime, self.python)
@@ -81,6 +96,42 @@ class Dependencies:
     def node_key(self, runtime: str) -> str | None:
         """The key of the layer with the Node packages, for a runtime such as `node-20-x64-linux`."""
         return _key("node", runtime, self.node_requirements)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Package:
+    """A package that an operator names."""
+
+    kind: Literal["python", "node"]
+    name: str
+    requirement: str
+    """In normal form: for Python without marker, for Node `name@range`."""
+
+    @property
+    def spec(self) -> str:
+        """As it is written on the command line: `pypdf>=4`, `npm:docx@^9`."""
+        return self.requirement if self.kind == "python" else f"{NODE_PREFIX}{self.requirement}"
+
+
+def parse_package(spec: str) -> Package:
+    """Read the name of a package with an optional version: PEP 508, or `npm:NAME@RANGE`.
+
+    Raises:
+        InvalidInputError: it is anything else, such as a URL, an option or a path.
+    """
+    try:
+        if spec.startswith(NODE_PREFIX):
+            words = spec.removeprefix(NODE_PREFIX).strip()
+            at = words.find("@", 1)
+            name, versions = (words[:at], words[at + 1 :]) if at > 0 else (words, "*")
+            return Package(kind="node", name=name, requirement=f"{name}@{_normal_range(name, versions)}")
+        requirement = _normal_requirement(spec.strip())
+        if requirement is None:
+            raise _RefusedError("its marker does not apply to this machine")
+    except _RefusedError as error:
+        hint = ". Write an npm package as npm:NAME or npm:NAME@VERSION" if "@" in spec else ""
+        raise InvalidInputError(f'"{_shown(spec)}" is refused: {error}{hint}.') from error
+    return Package(kind="python", name=canonicalize_name(Requirement(requirement).name), requirement=requirement)
 
 
 def read_dependencies(folder: Path) -> Dependencies:
@@ -106,6 +157,10 @@ def script_blocks(text: str) -> list[tuple[int, str]]:
         toml = "\n".join(line[2:] for _, line in numbered[header + 1 : closing])
         blocks.append((numbered[header][0], toml))
     return blocks
+
+
+def is_node_name(name: str) -> bool:
+    return len(name) <= MAX_NODE_NAME_CHARACTERS and bool(_NODE_NAME.match(name))
 
 
 class _RefusedError(ValueError):

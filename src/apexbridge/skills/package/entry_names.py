@@ -5,11 +5,13 @@ import unicodedata
 
 from apexbridge._text import normalized
 from apexbridge.errors import InvalidArchiveError
+from apexbridge.skills.models import OWN_FILES
 
 MAX_PATH_BYTES = 240
 MAX_COMPONENT_BYTES = 200
 MAX_DEPTH = 16
 _RESERVED = re.compile(r"(?:con|prn|aux|nul|conin\$|conout\$|com[0-9¹²³]|lpt[0-9¹²³])\s*(?:\..*)?\Z", re.IGNORECASE)
+_JUNK = {*OWN_FILES, ".DS_Store", "Thumbs.db"}
 _HIDDEN_CATEGORIES = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 """Control, bidi and other invisible characters, surrogates, line and paragraph separators."""
 
@@ -23,15 +25,28 @@ def checked_parts(name: str) -> tuple[str, ...]:
     return tuple(name.rstrip("/").split("/"))
 
 
+def leads_out(name: str) -> bool:
+    """Whether a name that is not allowed could mean a path outside of its folder, or hide one."""
+    parts = name.removesuffix("/").split("/")
+    hidden = any(unicodedata.category(character) in _HIDDEN_CATEGORIES for character in name)
+    return hidden or "\\" in name or bool(re.match(r"[A-Za-z]:", name)) or not {"", ".", ".."}.isdisjoint(parts)
+
+
 def collision_key(parts: tuple[str, ...]) -> str:
     """A key that is equal for names that collide on case-insensitive or normalizing file systems."""
     return normalized("NFC", normalized("NFC", "/".join(parts)).casefold())
 
 
+SKIPPED_FOLDERS = frozenset({".git", ".hg", ".svn", "node_modules", "__pycache__", ".venv"})
+"""Version control, caches and installed packages: never scanned for skills, and never copied."""
+
+
 def is_junk(parts: tuple[str, ...]) -> bool:
-    """Whether this is a file of the operating system, or a marker, which only this server may write."""
+    """Whether this is a file of the operating system or of a skipped folder, or one that only this server may write."""
     last = parts[-1]
-    return parts[0] == "__MACOSX" or last.startswith("._") or last in {".DS_Store", "Thumbs.db", ".vectorized"}
+    if not SKIPPED_FOLDERS.isdisjoint(parts[:-1]):
+        return True
+    return parts[0] == "__MACOSX" or last.startswith("._") or last in _JUNK
 
 
 def is_text(path: str) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from apexbridge.skills.models import MARKER_FILE
+from apexbridge.skills.models import MARKER_FILE, OWN_FILES
 from apexbridge.skills.package.skill import PackageFile
 
 MAX_FILES = 20_000
@@ -24,11 +24,11 @@ class FolderScan:
     """A scan of a folder with `stat`. No file is opened."""
 
     signature: str
-    """Changes with the name, size, mode, inode or ctime of any file except the marker."""
+    """Changes with the name, size, mode, inode or ctime of any file except those of this server."""
     marker: str
     """The signature of the marker alone; empty if missing."""
     stats: tuple[tuple[str, os.stat_result], ...]
-    """Relative path and status of everything except folders and the marker, sorted."""
+    """Relative path and status of everything except folders and files of this server, sorted."""
 
     @property
     def files(self) -> list[PackageFile]:
@@ -55,8 +55,8 @@ def scan_folder(folder: Path) -> FolderScan:
     marker = ""
     stats: list[tuple[str, os.stat_result]] = []
     for path, status in _walk(str(folder)):
-        if path == MARKER_FILE:
-            marker = sign(status)
+        if path in OWN_FILES:
+            marker = sign(status) if path == MARKER_FILE else marker
             continue
         stats.append((path, status))
         if len(stats) > MAX_FILES:
@@ -75,7 +75,7 @@ def sign(status: os.stat_result) -> str:
 
 def hash_folder(folder: Path, files: list[PackageFile]) -> str:
     """The content hash of files on disk."""
-    return content_hash([(file, _hash_file(folder / file.path)) for file in files])
+    return content_hash([(file, hash_file(folder / file.path)) for file in files])
 
 
 def content_hash(files: list[tuple[PackageFile, str]]) -> str:
@@ -87,7 +87,7 @@ def content_hash(files: list[tuple[PackageFile, str]]) -> str:
     return digest.hexdigest()
 
 
-def _hash_file(path: Path) -> str:
+def hash_file(path: Path) -> str:
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

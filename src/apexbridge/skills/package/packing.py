@@ -7,13 +7,13 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any, cast
 
 from apexbridge.disk import Claim, Disk
-from apexbridge.errors import InvalidArchiveError, RequestError
-from apexbridge.skills.models import MARKER_FILE
+from apexbridge.errors import InvalidArchiveError, InvalidSkillStructureError, RequestError
+from apexbridge.skills.models import OWN_FILES, SKILL_FILE
 from apexbridge.skills.package.archive import (
     MAX_ENTRIES,
     MAX_FILE_BYTES,
@@ -22,16 +22,19 @@ from apexbridge.skills.package.archive import (
     MEGABYTE,
     RATIO_FREE_BYTES,
 )
-from apexbridge.skills.package.entry_names import MAX_DEPTH, is_text
+from apexbridge.skills.package.entry_names import MAX_DEPTH, SKIPPED_FOLDERS, is_text
+from apexbridge.skills.package.layout import is_skill_file
+from apexbridge.skills.package.manifests import MARKETPLACE_MANIFEST, PLUGIN_MANIFEST
 
-_SKIPPED_FOLDERS = {".git", ".hg", ".svn", "node_modules", "__pycache__", ".venv"}
+MAX_SCANNED = 100_000
+"""Files and folders that are searched for skills."""
 _DATE = (1980, 1, 1, 0, 0, 0)
 """Date of every entry, so that archives are reproducible."""
-_SKIPPED_FILES = {MARKER_FILE, ".DS_Store", "Thumbs.db"}
+_SKIPPED_FILES = {*OWN_FILES, ".DS_Store", "Thumbs.db"}
 
 
 def pack_folder(folder: Path, target: IO[bytes], *, name: str | None = None, keep_everything: bool = False) -> None:
-    """Write a folder as a ZIP with one top folder.
+    """Write a folder as a ZIP with one top folder: a skill whole, of a repository the skills and the manifests.
 
     Skips version control, caches and `node_modules`, unless `keep_everything` is true. Follows links inside the folder.
 
@@ -39,15 +42,41 @@ def pack_folder(folder: Path, target: IO[bytes], *, name: str | None = None, kee
         InvalidArchiveError: UNSAFE_ENTRY for a link out of the folder or a special file; ARCHIVE_TOO_LARGE.
         RequestError: FILE_NOT_FOUND, a file cannot be read.
     """
-    try:
+    with _reading(folder):
         folder = folder.resolve(strict=True)
+        top = name or folder.name
         packer = _Packer(folder, keep_everything)
         with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-            for path, relative in packer.files(folder, ""):
-                _add(archive, path, f"{name or folder.name}/{relative}")
+            if keep_everything or _skill_files(folder):
+                for path, relative in packer.files(folder, ""):
+                    _add(archive, path, f"{top}/{relative}")
+                return
+            skills, manifests, links = _find_skills(folder)
+            if not skills and not manifests:
+                raise InvalidSkillStructureError([f"{SKILL_FILE} not found in {folder.name}"])
+            for relative in manifests:
+                packer.take(folder / relative, relative)
+                _add(archive, folder / relative, f"{top}/{relative}")
+            for relative in links if manifests else ():
+                _add_link(archive, f"{top}/{relative}")
+            for skill in skills:
+                _add_skill(archive, packer, folder / skill, prefix=f"{skill}/", top=top)
+
+
+def pack_file(path: Path, target: IO[bytes], *, name: str) -> None:
+    """Write a single SKILL.md as a ZIP with one top folder. Raises RequestError: FILE_NOT_FOUND."""
+    with _reading(path), zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        _Packer(path.parent, False).take(path, path.name)
+        _add(archive, path, f"{name}/{path.name}")
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    try:
+        yield
     except (OSError, RuntimeError) as error:  # before Python 3.13, a link loop raises RuntimeError
         reason = (error.strerror if isinstance(error, OSError) else None) or "a link that leads to itself"
-        shown = getattr(error, "filename", None) or folder
+        shown = getattr(error, "filename", None) or path
         raise RequestError(f"Cannot read {Path(os.fsdecode(shown)).name}: {reason}", code="FILE_NOT_FOUND") from error
 
 
@@ -98,7 +127,7 @@ class _Packer:
     def __init__(self, root: Path, keep_everything: bool) -> None:
         self._root = root
         self._keep_everything = keep_everything
-        self._seen = {root}
+        self.seen = {root}
         self._count = 0
         self._bytes = 0
 
@@ -118,32 +147,98 @@ class _Packer:
             elif not real.is_file():
                 raise _unsafe(relative, "not a regular file; remove it")
             elif entry.name not in _SKIPPED_FILES:
-                self._take(real, relative)
+                self.take(real, relative)
                 yield path, relative
 
     def _folder(self, path: Path, real: Path, relative: str) -> Iterator[tuple[Path, str]]:
-        if not self._keep_everything and path.name in _SKIPPED_FOLDERS:
+        if not self._keep_everything and path.name in SKIPPED_FOLDERS:
             return
-        if real in self._seen:
+        if real in self.seen:
             raise _unsafe(relative, "a link to a folder that is packed already")
-        self._seen.add(real)
+        self.seen.add(real)
         if relative.count("/") >= MAX_DEPTH:
             raise _unsafe(relative, f"deeper than {MAX_DEPTH} folders")
         yield from self.files(path, f"{relative}/")
 
-    def _take(self, real: Path, relative: str) -> None:
+    def take(self, real: Path, relative: str) -> None:
         size = real.stat().st_size
         self._count += 1
         self._bytes += size
         if self._count > MAX_ENTRIES or self._bytes > MAX_TOTAL_BYTES or size > MAX_FILE_BYTES:
             limits = (
-                f"{MAX_ENTRIES} files, {MAX_FILE_BYTES // MEGABYTE} MB each, {MAX_TOTAL_BYTES // MEGABYTE} MB in all"
+                f"{MAX_ENTRIES:,} files, {MAX_FILE_BYTES // MEGABYTE} MB each, {MAX_TOTAL_BYTES // MEGABYTE} MB in all"
             )
             raise InvalidArchiveError(
-                f"Archive too large: {relative} is beyond what a skill may hold ({limits})",
+                f"Archive too large: {relative} ({size:,} bytes) is beyond what a package may hold ({limits})",
                 code="ARCHIVE_TOO_LARGE",
                 entry=relative,
             )
+
+
+def _add_skill(archive: zipfile.ZipFile, packer: _Packer, folder: Path, *, prefix: str, top: str) -> None:
+    """Add one skill of several. A link out of the package is added as a link, so that only this skill is left out."""
+    packer.seen.clear()  # two skills may link to the same folder
+    try:
+        files = list(packer.files(folder, prefix))
+    except InvalidArchiveError as error:
+        if error.code != "UNSAFE_ENTRY":
+            raise
+        for name in _skill_files(folder)[:1]:
+            _add(archive, folder / name, f"{top}/{prefix}{name}")
+        _add_link(archive, f"{top}/{error.details['entry']}")
+        return
+    for path, relative in files:
+        _add(archive, path, f"{top}/{relative}")
+
+
+def _add_link(archive: zipfile.ZipFile, name: str) -> None:
+    """Add a link without its target: the reader refuses what depends on it."""
+    link = zipfile.ZipInfo(name, _DATE)
+    link.create_system, link.external_attr = 3, (stat.S_IFLNK | 0o777) << 16
+    archive.writestr(link, b"")
+
+
+def _skill_files(folder: Path) -> list[str]:
+    with os.scandir(folder) as entries:
+        return [entry.name for entry in entries if is_skill_file(entry.name)]
+
+
+def _find_skills(folder: Path) -> tuple[list[str], list[str], list[str]]:
+    """The topmost skill folders, the manifests and the links to folders of a repository, relative to it.
+
+    Links are not followed.
+
+    Raises:
+        InvalidArchiveError: ARCHIVE_TOO_LARGE, more than `MAX_SCANNED` files and folders.
+    """
+    skills: list[str] = []
+    manifests: list[str] = []
+    links: list[str] = []
+    scanned = 0
+    for current, folders, files in os.walk(folder):
+        scanned += len(folders) + len(files)
+        if scanned > MAX_SCANNED:
+            raise InvalidArchiveError(
+                f"Archive too large: {folder.name} has more than {MAX_SCANNED:,} files; "
+                "install the folder in it that contains the skills",
+                code="ARCHIVE_TOO_LARGE",
+            )
+        relative = os.path.relpath(current, folder)
+        path = Path(current)
+        if relative != "." and any(is_skill_file(name) and not (path / name).is_symlink() for name in files):
+            skills.append(Path(relative).as_posix())
+            folders.clear()
+            continue
+        links += [
+            Path(os.path.relpath(path / name, folder)).as_posix() for name in folders if (path / name).is_symlink()
+        ]
+        folders[:] = sorted(name for name in folders if name not in SKIPPED_FOLDERS)
+        manifests += [
+            f"{Path(relative).as_posix()}/{name}"
+            for folder_name, name in (PLUGIN_MANIFEST, MARKETPLACE_MANIFEST)
+            if path.name == folder_name and name in files and not (path / name).is_symlink()
+        ]
+    return skills, manifests, links
 
 
 def _add(archive: zipfile.ZipFile, path: Path, name: str) -> None:

@@ -3,7 +3,7 @@
 import hashlib
 import re
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from apexbridge._text import normalized
@@ -86,6 +86,10 @@ class Skill:
     @property
     def name(self) -> str:
         return self.metadata.name
+
+    def renamed(self, name: str) -> "Skill":
+        """The same skill under another name."""
+        return replace(self, metadata=replace(self.metadata, name=name))
 
 
 def effective_mode(declared: str | None, entry: str | None, default: DefaultMode) -> Mode:

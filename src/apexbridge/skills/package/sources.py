@@ -1,18 +1,24 @@
-"""Opens the source of an install as an archive: bytes, a file or a folder."""
+"""Opens the source of an install as an archive: bytes, an archive, a folder or a SKILL.md."""
 
 import io
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import IO, BinaryIO, cast
 
-from apexbridge.errors import RequestError
+from apexbridge.errors import RequestError, SkillError
 from apexbridge.skills.models import Profile
-from apexbridge.skills.package.packing import pack_folder
+from apexbridge.skills.package.archive import inspect
+from apexbridge.skills.package.frontmatter import parse_leniently
+from apexbridge.skills.package.layout import is_skill_file
+from apexbridge.skills.package.packing import pack_file, pack_folder
+from apexbridge.skills.package.skill import lenient_name
+from apexbridge.skills.package.skill_md import MAX_SKILL_FILE_BYTES
+from apexbridge.skills.package.yaml_block import FrontmatterError
 
 SkillSource = bytes | bytearray | Path | str | BinaryIO
-"""Bytes of an archive, the path of a .zip, a .skill or a folder, or an open file."""
+"""Bytes of an archive, the path of a .zip, a .skill, a folder or a SKILL.md, or an open file."""
 
 
 @contextmanager
@@ -30,17 +36,71 @@ def open_source(source: SkillSource) -> Iterator[tuple[BinaryIO, str | None]]:
             pack_folder(path, packed)
             yield cast(BinaryIO, packed), path.resolve().name
         return
+    if is_skill_file(path.name):
+        with tempfile.TemporaryFile() as packed:
+            yield cast(BinaryIO, packed), _pack_skill_file(path, packed)
+        return
+    with _opened(path) as file:
+        yield file, path.name
+
+
+def _pack_skill_file(path: Path, packed: IO[bytes]) -> str:
+    """Pack the folder of a SKILL.md if it has the skill's name, else the file alone; returns the name."""
+    with _opened(path) as file:
+        text = file.read(MAX_SKILL_FILE_BYTES).decode("utf-8", "replace")
+    try:
+        field = parse_leniently(text).fields.get("name")
+    except FrontmatterError:  # the validator reports it
+        field = None
+    folder = path.resolve().parent
+    written = field.raw or "" if field else ""
+    if written.strip() == folder.name:
+        pack_folder(folder, packed)
+        return folder.name
+    name = lenient_name(written.strip(), folder.name)
+    pack_file(path, packed, name=name)
+    return name
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
     try:
         file = path.open("rb")
     except OSError as error:
         raise RequestError(f"Cannot open {path.name}: {error.strerror}", code="FILE_NOT_FOUND") from error
     with file:
-        yield file, path.name
+        yield file
 
 
 def default_profile_of(source: SkillSource, configured: Profile) -> Profile:
-    """`lenient` for folders, which are often work in progress; the operator's setting for archives."""
-    return "lenient" if is_folder(source) else configured
+    """The profile of a package with one skill, if none was requested.
+
+    Uploads are read by the operator's setting. Paths, which a person chose, are read leniently, so that a skill gets
+    the same result as a folder, as a SKILL.md and as an archive. Two cases remain with the setting: `strict`, and an
+    archive with a SKILL.md at its top, which only an explicit `lenient` accepts.
+    """
+    if not isinstance(source, (Path, str)):
+        return configured
+    if is_folder(source) or is_skill_file(Path(source).name):
+        return "lenient"
+    return "lenient" if configured == "seed" and not _is_flat(Path(source)) else configured
+
+
+def default_profile_of_several(source: SkillSource, configured: Profile) -> Profile:
+    """The profile of plugins, if none was requested: lenient, unless the setting for an archive is strict.
+
+    The rules of `seed` are for one skill: most public repositories would be installed incompletely.
+    """
+    return "strict" if configured == "strict" and not is_folder(source) else "lenient"
+
+
+def _is_flat(path: Path) -> bool:
+    """Whether an archive has a SKILL.md at its top. False if it cannot be read: the install reports why."""
+    try:
+        with path.open("rb") as file:
+            return any(is_skill_file(entry.path) for entry in inspect(file, keep_refused=True))
+    except (OSError, SkillError):
+        return False
 
 
 def is_folder(source: SkillSource) -> bool:

@@ -1,8 +1,8 @@
 """Reads and checks skills, in an archive or in a folder, without writing anything."""
 
-import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
@@ -10,12 +10,13 @@ from typing import BinaryIO
 
 from apexbridge._safe_open import open_file_beneath
 from apexbridge.errors import InvalidArchiveError, InvalidSkillStructureError, SkillError
-from apexbridge.skills.models import SKILL_FILE, SUMMARY_CHARACTERS, Profile, ValidationReport
+from apexbridge.skills.models import SKILL_FILE, SUMMARY_CHARACTERS, LeftOut, Profile, ValidationReport
 from apexbridge.skills.package.advice import advice
-from apexbridge.skills.package.archive import Entry, inspect, read_entry
+from apexbridge.skills.package.archive import MAX_SKILL_ENTRIES, Entry, inspect, read_entry
 from apexbridge.skills.package.entry_names import is_text
 from apexbridge.skills.package.fingerprint import FolderScan, hash_folder
-from apexbridge.skills.package.layout import Layout, Parts, find_layout, is_skill_file
+from apexbridge.skills.package.layout import Layout, PluginLayout, find_layout, is_skill_file
+from apexbridge.skills.package.manifests import MAX_MARKETPLACE_BYTES, Parts
 from apexbridge.skills.package.script_arguments import MAX_SOURCE_BYTES, ScriptArguments, derive
 from apexbridge.skills.package.skill import (
     Diagnostic,
@@ -29,9 +30,15 @@ from apexbridge.skills.package.skill import (
 )
 from apexbridge.skills.package.skill_md import MAX_SKILL_FILE_BYTES, read_skill_markdown
 
-MAX_MANIFEST_BYTES = 64 * 1024
 MAX_SCRIPTS = 20
 """Scripts whose arguments are derived. A package can contain hundreds of scripts."""
+MAX_SKILLS = 2_000
+"""Of one package."""
+MAX_LEFT_OUT = 500
+"""That are named. An untrusted manifest may list many thousands."""
+_TEMPLATES = frozenset({"template", "template-skill", "skill-template"})
+_REVISION = re.compile(r"-(?:main|master|[0-9a-f]{40})\Z")
+"""What GitHub appends to the name of a repository in the top folder of its archives."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,134 +52,269 @@ class PackagedSkill:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PluginManifest:
-    """The fields used from a plugin's `plugin.json`."""
+class PackagedPlugin:
+    """A plugin of an archive with its valid skills."""
 
     name: str
+    is_declared: bool
+    """Whether a manifest names it; otherwise its folder does."""
     version: str | None = None
     description: str | None = None
+    skills: tuple[PackagedSkill, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Package:
-    """An archive that passed every check."""
+    """An archive that passed every check: a single skill, or plugins."""
 
-    skills: tuple[PackagedSkill, ...]
-    plugin: PluginManifest | None
+    name: str
+    """Of the skill, of the only plugin, or of the marketplace."""
+    skill: PackagedSkill | None = None
+    plugins: tuple[PackagedPlugin, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
+
+    @property
+    def skills(self) -> list[PackagedSkill]:
+        """All skills, in the order of the plugins."""
+        return [self.skill] if self.skill else [skill for plugin in self.plugins for skill in plugin.skills]
 
     @property
     def warnings(self) -> list[str]:
-        """All warnings; prefixed with the skill's name if there are several skills."""
+        """What was left out, and all warnings; prefixed with the skill's name if there are several skills."""
         many = len(self.skills) > 1
-        return [
+        return [str(one) for one in self.left_out] + [
             f"{skill.metadata.name}: {warning}" if many else str(warning)
             for skill in self.skills
             for warning in skill.assessment.warnings
         ]
 
 
-def open_package(file: BinaryIO, *, filename: str | None, profile: Profile, require_entry_script: bool) -> Package:
+def open_package(
+    file: BinaryIO,
+    *,
+    filename: str | None,
+    profile: Profile,
+    require_entry_script: bool,
+    profile_of_several: Profile | None = None,
+    long_description: bool = False,
+    strict: bool = False,
+) -> Package:
     """Read an archive without writing anything.
 
+    `profile` is for an archive of one skill, `profile_of_several` for plugins (default: `profile`). With
+    `long_description`, the profile `seed` accepts a long description with a warning. Skills of plugins that cannot be
+    installed are left out, or with `strict` refuse the whole archive.
+
     Raises:
-        SkillError: the archive is invalid; the error lists all problems of its kind.
+        SkillError: the archive is invalid, or nothing in it can be installed; the error lists all problems of its kind.
     """
-    entries = inspect(file)
-    layout = find_layout((entry.parts for entry in entries), profile)
+    entries = inspect(file, keep_refused=True)
+    files = {entry.parts: entry for entry in entries if not entry.refusal}
+    refused = [(entry.parts, entry.refusal) for entry in entries if entry.refusal]
+    links = [parts for parts, refusal in refused if refusal.code == "UNSAFE_ENTRY"]
+    if refused and not any(is_skill_file(parts[-1]) for parts in files):
+        raise refused[0][1]
+    layout = find_layout(files, lambda parts: _read_start(file, files[parts]), flat=profile == "lenient", links=links)
     stem = re.sub(r"\.(zip|skill)\Z", "", PurePath(filename or "").name, flags=re.IGNORECASE)
-    skills, errors = [], []
-    for root in layout.skills:
-        own = tuple(entry for entry in entries if entry.parts[: len(root)] == root and len(entry.parts) > len(root))
-        folder = root[-1] if root else stem
-        assessment = _assess(file, own, root, folder=folder, profile=profile, require_entry_script=require_entry_script)
-        if assessment.metadata is None:
-            where = f"{folder}: " if layout.plugin is not None else ""
-            errors += [f"{where}{error}" for error in assessment.errors]
-        else:
-            skills.append(PackagedSkill(root=root, entries=own, metadata=assessment.metadata, assessment=assessment))
-    errors += _same_names(skills)
-    if errors:
-        raise InvalidSkillStructureError(errors, skill=None if layout.plugin is not None else folder or None)
-    return Package(skills=tuple(skills), plugin=_plugin(file, entries, layout, stem))
+    if layout.skill is not None:
+        if refused:
+            raise refused[0][1]
+        reader = _Reader(
+            file,
+            entries,
+            profile=profile,
+            require_entry_script=require_entry_script,
+            long_description=long_description,
+        )
+        folder = layout.skill[-1] if layout.skill else stem
+        skill, errors = reader.read(layout.skill, folder)
+        if skill is None:
+            other = {} if profile == "lenient" else {"profile": "lenient"}
+            raise InvalidSkillStructureError(errors, skill=folder or None, **other)
+        return Package(name=skill.metadata.name, skill=skill)
+    reader = _Reader(file, entries, profile=profile_of_several or profile, require_entry_script=require_entry_script)
+    return _read_plugins(layout, reader, stem, strict=strict)
+
+
+def _read_plugins(layout: Layout, reader: "_Reader", stem: str, *, strict: bool) -> Package:
+    count = sum(len(plugin.skills) for plugin in layout.plugins)
+    if count > MAX_SKILLS:
+        raise InvalidSkillStructureError([f"{count:,} skills; at most {MAX_SKILLS:,} are installed at once"])
+    plugins: list[PackagedPlugin] = []
+    left_out = list(layout.left_out)
+    for one in layout.plugins:
+        name = _plugin_name(one, stem)
+        problem = name_problem(name)
+        if any(name == plugin.name for plugin in plugins):
+            problem = "another plugin of this package has the same name; install its folder on its own"
+        if problem:
+            left_out.append(LeftOut(name=f"plugin {name}", path="/".join(one.folder), reason=problem))
+            continue
+        skills: dict[str, PackagedSkill] = {}
+        for root in one.skills:
+            try:
+                skill, errors = reader.read(root, root[-1] if root else stem)
+            except InvalidArchiveError as error:
+                if error.code != "ARCHIVE_TOO_LARGE":
+                    raise
+                skill, errors = None, [error.message]
+            if skill is None:
+                reason = f"{'; '.join(errors)}. Correct it and install the package again with --overwrite"
+                left_out.append(_left_out(root, reason))
+            elif not _TEMPLATES.isdisjoint((skill.metadata.name, *root[-1:])):
+                left_out.append(_left_out(root, "it is a template; install its folder on its own if you need it"))
+            elif other := skills.get(skill.metadata.name):
+                where = "/".join(other.root)
+                left_out.append(_left_out(root, f'{where} is also named "{skill.metadata.name}"; rename one of them'))
+            else:
+                skills[skill.metadata.name] = skill
+        if skills:
+            manifest = one.manifest
+            plugins.append(
+                PackagedPlugin(
+                    name=name,
+                    is_declared=manifest.name is not None,
+                    version=manifest.version,
+                    description=manifest.description,
+                    skills=tuple(skills.values()),
+                )
+            )
+    if len(left_out) > MAX_LEFT_OUT:
+        more = len(left_out) - MAX_LEFT_OUT
+        left_out[MAX_LEFT_OUT:] = [LeftOut(name=f"{more:,} more", path="", reason="too many to be named")]
+    if left_out and (strict or not plugins):
+        raise InvalidSkillStructureError([f"{one.name}: {one.reason}" for one in left_out])
+    if not plugins:
+        raise InvalidSkillStructureError([f"{SKILL_FILE} not found"])
+    name = plugins[0].name if len(plugins) == 1 else layout.name or stem or plugins[0].name
+    return Package(name=name, plugins=tuple(plugins), left_out=tuple(left_out))
+
+
+def _left_out(root: Parts, reason: str) -> LeftOut:
+    return LeftOut(name=root[-1] if root else SKILL_FILE, path="/".join(root), reason=reason)
+
+
+def _plugin_name(plugin: PluginLayout, stem: str) -> str:
+    """The name in its manifest, else that of its folder; dot folders such as `.claude` name nothing."""
+    folder = next((part for part in reversed(plugin.folder) if not part.startswith(".")), stem)
+    return lenient_name(plugin.manifest.name or "", _REVISION.sub("", folder))
+
+
+def _read_start(file: BinaryIO, entry: Entry) -> bytes:
+    """The first bytes of a manifest: enough to see that it is too large."""
+    data = b""
+    for chunk in read_entry(file, entry):
+        data += chunk
+        if len(data) > MAX_MARKETPLACE_BYTES:
+            break
+    return data
 
 
 def validate_package(
-    file: BinaryIO, *, filename: str | None, profile: Profile, require_entry_script: bool
+    file: BinaryIO,
+    *,
+    filename: str | None,
+    profile: Profile,
+    require_entry_script: bool,
+    profile_of_several: Profile | None = None,
+    long_description: bool = False,
+    strict: bool = False,
 ) -> ValidationReport:
     """Check whether an archive could be installed. Decompresses every entry and writes nothing."""
     try:
-        package = open_package(file, filename=filename, profile=profile, require_entry_script=require_entry_script)
+        package = open_package(
+            file,
+            filename=filename,
+            profile=profile,
+            require_entry_script=require_entry_script,
+            profile_of_several=profile_of_several,
+            long_description=long_description,
+            strict=strict,
+        )
         for skill in package.skills:
             for entry in skill.entries:
                 for _ in read_entry(file, entry):
                     pass
     except SkillError as error:
         return ValidationReport(valid=False, errors=error.details.get("errors") or [error.message], warnings=[])
-    name = package.plugin.name if package.plugin else package.skills[0].metadata.name
-    return ValidationReport(valid=True, name=name, errors=[], warnings=package.warnings)
-
-
-def _assess(
-    file: BinaryIO, entries: Iterable[Entry], root: Parts, *, folder: str, profile: Profile, require_entry_script: bool
-) -> "Assessment":
-    by_path = {"/".join(entry.parts[len(root) :]): entry for entry in entries}
-    filename = skill_file_among(list(by_path)) or SKILL_FILE
-    markdown = by_path[filename]
-    if markdown.size > MAX_SKILL_FILE_BYTES:
-        raise InvalidArchiveError(f"Archive too large: {markdown.path} is larger than 1 MB", code="ARCHIVE_TOO_LARGE")
-    return assess(
-        b"".join(read_entry(file, markdown)),
-        [PackageFile(path=path, size=entry.size, executable=entry.executable) for path, entry in by_path.items()],
-        filename=filename,
-        folder=folder,
-        profile=profile,
-        require_entry_script=require_entry_script,
+    return ValidationReport(
+        valid=True,
+        name=package.name,
+        names=[skill.metadata.name for skill in package.skills],
+        errors=[],
+        warnings=package.warnings,
+        left_out=list(package.left_out),
     )
 
 
-def _same_names(skills: list[PackagedSkill]) -> list[str]:
-    folders: dict[str, list[str]] = {}
-    for skill in skills:
-        folders.setdefault(skill.metadata.name, []).append("/".join(skill.root))
-    return [f'{", ".join(where)} are all named "{name}"' for name, where in folders.items() if len(where) > 1]
+class _Reader:
+    """Reads and checks the skills of one archive by one profile."""
 
+    def __init__(
+        self,
+        file: BinaryIO,
+        entries: Sequence[Entry],
+        *,
+        profile: Profile,
+        require_entry_script: bool,
+        long_description: bool = False,
+    ) -> None:
+        self._file = file
+        self._profile: Profile = profile
+        self._require_entry_script = require_entry_script
+        self._long_description = long_description
+        self._by_parts = {entry.parts: entry for entry in entries}
+        self._sorted = sorted(self._by_parts)
 
-def _plugin(file: BinaryIO, entries: list[Entry], layout: Layout, stem: str) -> PluginManifest | None:
-    if layout.plugin is None:
-        return None
-    manifest = _read_manifest(file, entries, layout)
-    folder = layout.plugin[-1] if layout.plugin else stem
-    written = manifest.get("name")
-    name = lenient_name(written if isinstance(written, str) else "", folder)
-    if problem := name_problem(name):
-        raise InvalidSkillStructureError([f"plugin: {problem}"])
-    texts = {
-        key: str(manifest[key]).encode("utf-8", "replace").decode()[:1024]
-        for key in ("version", "description")
-        if isinstance(manifest.get(key), (str, int, float))
-    }
-    return PluginManifest(name=name, version=texts.get("version"), description=texts.get("description"))
+    def read(self, root: Parts, folder: str) -> tuple[PackagedSkill | None, list[str]]:
+        """The skill in this folder; None with the reasons if it is not valid.
 
+        Raises:
+            InvalidArchiveError: INVALID_ZIP if its SKILL.md cannot be inflated.
+        """
+        entries = self._below(root)
+        by_path = {"/".join(entry.parts[len(root) :]): entry for entry in entries}
+        if refusal := next((entry.refusal for entry in entries if entry.refusal), None):
+            return None, [refusal.message]
+        if len(entries) > MAX_SKILL_ENTRIES:
+            raise InvalidArchiveError(
+                f"Archive too large: {folder} has more than {MAX_SKILL_ENTRIES:,} files", code="ARCHIVE_TOO_LARGE"
+            )
+        filename = skill_file_among(list(by_path)) or SKILL_FILE
+        markdown = by_path[filename]
+        if markdown.size > MAX_SKILL_FILE_BYTES:
+            message = f"Archive too large: {markdown.path} is larger than 1 MB"
+            raise InvalidArchiveError(message, code="ARCHIVE_TOO_LARGE")
+        assessment = assess(
+            b"".join(read_entry(self._file, markdown)),
+            [PackageFile(path=path, size=entry.size, executable=entry.executable) for path, entry in by_path.items()],
+            filename=filename,
+            folder=folder,
+            profile=self._profile,
+            require_entry_script=self._require_entry_script,
+            long_description=self._long_description,
+        )
+        if assessment.metadata is None:
+            return None, [str(error) for error in assessment.errors]
+        skill = PackagedSkill(root=root, entries=tuple(entries), metadata=assessment.metadata, assessment=assessment)
+        return skill, []
 
-def _read_manifest(file: BinaryIO, entries: list[Entry], layout: Layout) -> dict[str, object]:
-    entry = next((entry for entry in entries if entry.parts == layout.manifest), None)
-    if entry is None:
-        return {}
-    if entry.size > MAX_MANIFEST_BYTES:
-        raise InvalidSkillStructureError(["plugin.json is larger than 64 KB"])
-    try:
-        manifest = json.loads(b"".join(read_entry(file, entry)))
-    except (ValueError, RecursionError) as error:
-        raise InvalidSkillStructureError(["plugin.json is not valid JSON"]) from error
-    return manifest if isinstance(manifest, dict) else {}
+    def _below(self, root: Parts) -> list[Entry]:
+        """The entries of a folder; found by bisection, because a repository has many folders."""
+        index = bisect_left(self._sorted, root)
+        found = []
+        while index < len(self._sorted) and self._sorted[index][: len(root)] == root:
+            found.append(self._by_parts[self._sorted[index]])
+            index += 1
+        return found
 
 
 class BrokenFolderError(Exception):
     """The folder is not a usable skill; the message is the reason."""
 
 
-def read_folder(path: Path, scan: FolderScan, *, require_entry_script: bool) -> Skill:
-    """Read a folder with the lenient profile.
+def read_folder(path: Path, scan: FolderScan, *, require_entry_script: bool, folder: str | None = None) -> Skill:
+    """Read a folder with the lenient profile. `folder` is the name that its skill should have (default: its own).
 
     Raises:
         BrokenFolderError: it is not a skill.
@@ -190,7 +332,7 @@ def read_folder(path: Path, scan: FolderScan, *, require_entry_script: bool) -> 
         markdown,
         files,
         filename=filename,
-        folder=path.name,
+        folder=path.name if folder is None else folder,
         profile="lenient",
         require_entry_script=require_entry_script,
     )
@@ -255,9 +397,10 @@ def assess(
     folder: str,
     profile: Profile,
     require_entry_script: bool,
+    long_description: bool = False,
 ) -> Assessment:
     """Check a package by its SKILL.md and the list of its files."""
-    reading = read_skill_markdown(markdown, folder=folder, profile=profile)
+    reading = read_skill_markdown(markdown, folder=folder, profile=profile, long_description=long_description)
     errors, warnings = list(reading.errors), list(reading.warnings)
     entry: str | None = None
     if reading.metadata:

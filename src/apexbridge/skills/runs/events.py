@@ -7,8 +7,13 @@ from typing import Any, Literal
 
 EVENT_CHARACTERS = 150
 """Memory estimate of an event without its text."""
+FIRST_OUTPUT_SECONDS = 0.005
+"""Output after a pause is buffered for this time: a `print` writes its line in several pieces."""
 OUTPUT_SECONDS = 0.05
-"""At most one event per stream in this time: a run can print millions of single characters."""
+"""Later output is buffered for this time: a run can print millions of single characters."""
+MAX_SWITCHES = 5000
+"""How often in a run the buffered output may change between stdout and stderr, with one event for each part. Later,
+each stream has one event for each buffer, so that a run cannot create millions of events."""
 Stream = Literal["stdout", "stderr"]
 EventKind = Literal["state", "stdout", "stderr", "result"]
 
@@ -31,17 +36,25 @@ class RunLog:
         self.characters = 0
         """Estimated size of all events."""
         self._changed = asyncio.Event()
-        self._unsent: dict[Stream, list[str]] = {}
-        """Output buffered until the timer of its stream fires."""
-        self._timers: dict[Stream, asyncio.TimerHandle] = {}
+        self._unsent: list[tuple[Stream, list[str]]] = []
+        """Output buffered until the timer fires: the parts of both streams in the order in which they arrived."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._switches = 0
 
     def add_output(self, stream: Stream, text: str) -> None:
-        """Add output of a running script: immediately if its stream was idle, else buffered until the timer fires."""
-        if stream in self._unsent:
-            self._unsent[stream].append(text)
+        """Add output of a running script. It is buffered until the timer fires: soon, if both streams were idle.
+
+        Output keeps its order, within a stream and between the two, until it has changed MAX_SWITCHES times.
+        """
+        if self._timer is None:
+            self._collect(FIRST_OUTPUT_SECONDS)
+        last_parts = self._unsent[-1:] if self._switches < MAX_SWITCHES else self._unsent[-2:]
+        part = next((part for part in last_parts if part[0] == stream), None)
+        if part is None:
+            self._switches += bool(self._unsent)
+            self._unsent.append((stream, [text]))
         else:
-            self.add(stream, text)
-            self._collect(stream)
+            part[1].append(text)
 
     def add(self, kind: EventKind, data: Any) -> None:
         """Append an event; a `state` event is preceded by buffered output."""
@@ -57,36 +70,36 @@ class RunLog:
         self.is_over = True
         self._wake()
 
-    async def follow(self, after: int = 0) -> AsyncIterator[RunEvent]:
-        """Yield every event after that number, live, until the log ends."""
+    async def follow(self, after: int = 0, *, waits: bool = True) -> AsyncIterator[RunEvent]:
+        """Yield every event after that number, live, until the log ends; without `waits`, only those so far."""
         position = max(after, 0)
         while True:
             changed = self._changed
             while position < len(self.events):
                 yield self.events[position]
                 position += 1
-            if self.is_over:
+            if self.is_over or not waits:
                 return
             await changed.wait()
 
-    def _collect(self, stream: Stream) -> None:
-        self._unsent[stream] = []
-        self._timers[stream] = asyncio.get_running_loop().call_later(OUTPUT_SECONDS, self._send, stream)
+    def _collect(self, seconds: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._send)
 
-    def _send(self, stream: Stream) -> None:
-        """Called by the timer of a stream. Starts another one if there was output."""
-        if texts := self._unsent.pop(stream):
-            self.add(stream, "".join(texts))
-            self._collect(stream)
+    def _send(self) -> None:
+        """Called by the timer. Starts another one if there was output."""
+        has_output = bool(self._unsent)
+        self._flush()
+        if has_output:
+            self._collect(OUTPUT_SECONDS)
 
     def _flush(self) -> None:
         """Turn buffered output into events now."""
-        for timer in self._timers.values():
-            timer.cancel()
-        unsent, self._unsent, self._timers = self._unsent, {}, {}
-        for stream, texts in unsent.items():
-            if texts:
-                self.add(stream, "".join(texts))
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        unsent, self._unsent = self._unsent, []
+        for stream, texts in unsent:
+            self.add(stream, "".join(texts))
 
     def _wake(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()

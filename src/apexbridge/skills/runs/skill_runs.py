@@ -25,6 +25,7 @@ from apexbridge.sandbox.models import ExecutionResult, Job
 from apexbridge.skills.models import DirectSkillResult, Mode
 from apexbridge.skills.package.fingerprint import scan_folder
 from apexbridge.skills.package.frontmatter import parse_leniently
+from apexbridge.skills.package.named_files import NamedFile, NoSuchNameError, find_script
 from apexbridge.skills.package.skill import effective_mode, runnable_scripts
 from apexbridge.skills.runs.direct import render
 from apexbridge.skills.runs.grants import SkillFolder, SkillGrants
@@ -39,7 +40,6 @@ from apexbridge.tools.conversation import Conversation
 from apexbridge.tools.executor import Admission, ToolExecutor
 from apexbridge.tools.naming import skill_tool_id
 
-SHOWN_SCRIPTS = 10
 logger = logging.getLogger(__name__)
 
 
@@ -110,6 +110,10 @@ class SkillRuns:
             row, folder = await self._find(call.skill)
             call = _normalized(call, row)
             mode = call.mode or self._mode(row, call)
+            script: NamedFile | None = None
+            if mode == "sandbox" and call.script is not None:
+                script = await in_thread(_named_script, row, folder.path, call.script)
+                call = replace(call, script=script.name)  # an approval shows and is bound to what will run
             held = await self._hold(call, row, mode, resources)
             admission = await self._admit(call, row, mode, held)
             async with admission.begin():
@@ -123,7 +127,7 @@ class SkillRuns:
                         result = await self._render(row, folder.path, call.input)
                         record.complete(result.content)
                         return result
-                    run = await self._start(id, call, row, folder, admission, held, resources)
+                    run = await self._start(id, call, row, folder, script, admission, held, resources)
                 except BaseException as error:
                     record.fail(str(error) or "cancelled")
                     raise
@@ -155,7 +159,8 @@ class SkillRuns:
             async with self._store.reading(name) as row:
                 folder = await in_thread(SkillFolder.of, self._store.folder(row))
         except SkillNotFoundError as error:
-            raise SkillNotFoundError(name, code="ENOENT") from error
+            near = error.details.get("suggestions", ())
+            raise SkillNotFoundError(name, code="ENOENT", near=near) from error
         _check_enabled(row)
         return row, folder
 
@@ -170,7 +175,7 @@ class SkillRuns:
         if not needs_approval or not call.files or self._tracker is None:
             return None
         try:
-            return resources.enter_context(await self._tracker.inputs.hold(call.files, caller=call.caller))
+            return resources.enter_context(await self._tracker.inputs.hold(call.files, conversation=call.conversation))
         except InvalidInputError:
             if call.approval is None:
                 raise
@@ -198,13 +203,14 @@ class SkillRuns:
         call: SkillCall,
         row: Row,
         folder: SkillFolder,
+        script: NamedFile | None,
         admission: Admission,
         held: HeldFiles | None,
         resources: ExitStack,
     ) -> Run:
-        script = row.entry
-        if call.script is not None or script is None:
-            script = await in_thread(_script, row, folder.path, call.script)
+        if script is None:
+            entry = row.entry
+            script = NamedFile(path=await in_thread(_only_script, row, folder.path) if entry is None else entry)
         if self._tracker is None:
             raise SkillError(
                 "No sandbox is available, so scripts are not run; the skill's instructions can be read.",
@@ -218,21 +224,23 @@ class SkillRuns:
         layers, warnings = await self._layers.for_run(row, folder.path)
         await self._tracker.check_quota(call.caller)
         if held is not None:
-            files = held.inputs
+            files = held.opened
         else:
-            files = await self._tracker.inputs.open(call.files, caller=call.caller, resources=resources)
+            files = await self._tracker.inputs.open(call.files, conversation=call.conversation, resources=resources)
         timeout = call.timeout or row.metadata.timeout_ms or self._store.config.sandbox_timeout
         job = Job(
             skill=row.name,
             folder=folder.path,
-            script=script,
+            script=script.path,
+            module=script.module,
             input=call.input,
-            args=tuple(call.args) or _argv(row, script, call.input),
-            is_entry=script == row.entry,
-            files=files,
+            args=tuple(call.args) or _argv(row, script.path, call.input),
+            is_entry=script.path == row.entry,
+            files=files.inputs,
             timeout_ms=min(timeout, self._max_timeout_ms),
             layers=layers,
-            warnings=tuple(warnings),
+            workspace=call.conversation.workspace,
+            warnings=(*([script.notice] if script.notice else []), *files.warnings, *warnings),
         )
         return await self._tracker.start(
             id,
@@ -275,13 +283,13 @@ def _check_enabled(row: Row) -> None:
 
 
 def _normalized(call: SkillCall, row: Row) -> SkillCall:
-    """The call with a plain script path. The skill's own name is dropped from its input, unless it declares `name`."""
+    """The call without the skill's own name in its input, unless the skill declares `name`."""
     schema = row.parameters or {}
     declares_name = "name" in (schema.get("properties") or ()) or "name" in (schema.get("required") or ())
     input = dict(call.input)
     if not declares_name and input.get("name") == row.name:
         del input["name"]
-    return replace(call, script=call.script and call.script.removeprefix("./"), input=input)
+    return replace(call, input=input)
 
 
 def _end(record: CallRecord, result: ExecutionResult | None) -> None:
@@ -291,14 +299,22 @@ def _end(record: CallRecord, result: ExecutionResult | None) -> None:
         record.fail((result.error if result else None) or "The run could not be started")
 
 
-def _script(row: Row, folder: Path, name: str | None) -> str:
-    """The script to run: the named one, or the only one of a skill without an entry script."""
+def _named_script(row: Row, folder: Path, written: str) -> NamedFile:
+    """The script that a call names."""
+    if written == row.entry:
+        return NamedFile(path=written)
+    paths = [file.path for file in scan_folder(folder).files]
+    try:
+        return find_script(row.name, written, paths)
+    except NoSuchNameError as error:
+        raise InvalidInputError(
+            str(error), skillName=row.name, scripts=runnable_scripts(paths), suggestions=error.suggestions
+        ) from error
+
+
+def _only_script(row: Row, folder: Path) -> str:
+    """The only script of a skill without an entry script."""
     scripts = runnable_scripts(file.path for file in scan_folder(folder).files)
-    if name is not None:
-        if name == row.entry or name in scripts:
-            return name
-        known = f"; it has {', '.join(scripts[:SHOWN_SCRIPTS])}" if scripts else ""
-        raise InvalidInputError(f"{row.name} has no script {name[:200]}{known}", skillName=row.name, scripts=scripts)
     if len(scripts) == 1:
         return scripts[0]
     what = "several scripts; name one of them" if scripts else "no script to run; use direct mode"

@@ -13,9 +13,10 @@ from typing import Any, BinaryIO
 from apexbridge._fs import make_private_folder, write_private
 from apexbridge._safe_open import open_file_beneath
 from apexbridge._tasks import in_thread, run_to_completion
+from apexbridge._text import near_names
 from apexbridge._time import MS_PER_DAY, now_ms
 from apexbridge.disk import Disk, blocks, size_on_disk
-from apexbridge.errors import ApexBridgeError, RequestError, ServerError
+from apexbridge.errors import ApexBridgeError, RequestError, ServerError, did_you_mean
 from apexbridge.sandbox.launcher.removal import remove_tree
 from apexbridge.sandbox.models import ExecutionResult, Grants, Job
 from apexbridge.sandbox.sandbox import Sandbox
@@ -51,6 +52,8 @@ SWEEP_SECONDS = 3600
 CLOSE_SECONDS = 10
 """Limit for the end of a cancelled run when the server stops."""
 SWEEP_RUNS = 500
+RECENT_RUNS = 500
+"""Runs whose ids are compared with a mistyped one."""
 logger = logging.getLogger(__name__)
 
 
@@ -236,7 +239,7 @@ class RunTracker:
             recorded = replace(ended, result=await self._stored_result(run.row, result))
             await self._store.put(recorded)
             self._disk.add(recorded.caller, recorded.size)
-            if run.row.started_at is not None:
+            if run.row.started_at is not None and run.row.skill:
                 await self._statistics.record(run.row.skill, success=result.success, duration_ms=result.duration)
         except Exception:  # return the result even if the record cannot be written
             logger.exception("the run %s of %s could not be recorded", run.id, run.row.skill)
@@ -341,14 +344,16 @@ class RunTracker:
                 found[name] = RecordedText(path)
         return found
 
-    async def events(self, id: str, after: int = 0, *, owner: str | None = None) -> AsyncIterator[RunEvent]:
+    async def events(
+        self, id: str, after: int = 0, *, owner: str | None = None, waits: bool = True
+    ) -> AsyncIterator[RunEvent]:
         """Yield the events of a run after that number, until it ends. Older runs are replayed from their record.
 
-        In a replay, `data` of a long stream is a `RecordedText`.
+        Without `waits`, only the events so far. In a replay, `data` of a long stream is a `RecordedText`.
         """
         run = self._live.get(id) or self._ended.get(id)
         log = run.log if run and _belongs(run.row, owner) else replay(*await self.outline(id, owner=owner))
-        async for event in log.follow(after):
+        async for event in log.follow(after, waits=waits):
             yield event
 
     async def open_file(self, id: str, path: str, *, owner: str | None = None) -> BinaryIO:
@@ -382,7 +387,10 @@ class RunTracker:
     async def _row_of(self, id: str, owner: str | None) -> RunRow:
         row = await self._store.get(id)
         if row is None or not _belongs(row, owner):
-            raise RequestError(f"No execution {id[:64]}", code="EXECUTION_NOT_FOUND")
+            recent, _ = await self._store.page(RunFilter(caller=owner), offset=0, limit=RECENT_RUNS)
+            near = near_names(id, [other.id for other in recent])
+            message = f"No execution {id[:64]}{did_you_mean(near)}"
+            raise RequestError(message, code="EXECUTION_NOT_FOUND")
         return row
 
     # --------------------------------------------------------------------------------------------------- ending

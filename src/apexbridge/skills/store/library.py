@@ -8,25 +8,27 @@ import errno
 import hashlib
 import logging
 import os
+import shutil
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from apexbridge._fs import exchange, sync_folder
+from apexbridge._fs import exchange, replace_file, sync_folder
 from apexbridge.sandbox.launcher.removal import remove_tree
+from apexbridge.skills.models import ORIGIN_FILE, Origin
 from apexbridge.skills.package.archive import Entry, read_entry
 from apexbridge.skills.package.fingerprint import FolderTooLargeError, content_hash, hash_folder, scan_folder
 from apexbridge.skills.package.skill import PackageFile, Skill
 from apexbridge.skills.package.validation import PackagedSkill
-from apexbridge.skills.store.plugins import PLAN_FILE, Plan, PluginRecord, PluginRecords
+from apexbridge.skills.store.names import folder_of_name, own_name
+from apexbridge.skills.store.plugins import PLAN_FILE, Plan, PluginChange, PluginRecord, PluginRecords
+from apexbridge.skills.store.trash import HiddenSkills, Removed, Trash, gone_folder
 
 logger = logging.getLogger(__name__)
 _TRASH = ".apex-trash-"
 _ASIDE = ".apex-aside-"
-_GONE = "gone."
-"""Prefix of folders that a plan removed. Skill names contain no dot, so it cannot collide."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +42,16 @@ class StagedSkill:
 
     @property
     def name(self) -> str:
+        """The name under which it will be served."""
         return self.skill.name
+
+    def renamed(self, name: str) -> "StagedSkill":
+        """The same skill, to be served under another name. Its folder is renamed within the stage."""
+        if name == self.name:
+            return self
+        path = self.path.with_name(folder_of_name(name))
+        self.path.rename(path)
+        return StagedSkill(path=path, skill=self.skill.renamed(name), signature=self.signature)
 
 
 class Library:
@@ -53,6 +64,8 @@ class Library:
         one_mount = _can_rename(data_dir, self.skills)
         self.staging = data_dir / "staging" if one_mount else self.skills / ".staging"
         self.trash = data_dir / "trash" if one_mount else self.skills / ".trash"
+        self.removed = Trash(self.trash)
+        self.hidden = HiddenSkills(data_dir / "hidden.json")
         self.plugins = PluginRecords(data_dir / "plugins")
         self.markers = data_dir / "markers"
 
@@ -63,15 +76,16 @@ class Library:
         for aside in sorted(self.skills.glob(f"{_ASIDE}*")):  # a crash interrupted a three-step swap
             target = self.skills / aside.name.removeprefix(_ASIDE)
             aside.rename(self.trash / uuid.uuid4().hex if os.path.lexists(target) else target)
-        for stage in sorted(self.staging.iterdir()):
+        for stage in sorted((*self.staging.iterdir(), *self.trash.iterdir())):
             if plan := Plan.read(stage):
                 try:
                     self._apply(stage, plan)
                 except OSError:
                     logger.exception("a change of several skills could not be finished; the next start tries again")
-        for leftover in (*self.staging.iterdir(), *self.trash.iterdir()):
+        for leftover in self.staging.iterdir():
             if not Plan.read(leftover):
                 remove_tree(str(leftover))
+        self.removed.sweep()
 
     # ------------------------------------------------------------------------------------------------- staging
     def stage_path(self) -> Path:
@@ -81,9 +95,11 @@ class Library:
     def make_stage(self, stage: Path) -> Path:
         return _make_folder(stage)
 
-    def stage_skill(self, file: BinaryIO, package: PackagedSkill, stage: Path) -> StagedSkill:
-        """Extract one skill of an archive into a stage; hash and sync every file."""
-        target = _make_folder(stage / package.metadata.name)
+    def stage_skill(
+        self, file: BinaryIO, package: PackagedSkill, name: str, stage: Path, origin: Origin | None = None
+    ) -> StagedSkill:
+        """Extract one skill of an archive into a stage, to be served as `name`; hash and sync every file."""
+        target = _make_folder(stage / folder_of_name(name))
         folders = {target}
         hashed: list[tuple[PackageFile, str]] = []
         for entry in package.entries:
@@ -95,11 +111,15 @@ class Library:
                     folders.add(_make_folder(folder))
             packed = PackageFile(path="/".join(parts), size=entry.size, executable=entry.executable)
             hashed.append((packed, _write_entry(file, entry, path)))
+        content = content_hash(hashed)
+        if origin is not None:
+            data = origin.model_copy(update={"content_hash": content}).model_dump_json(indent=1).encode()
+            replace_file(target / ORIGIN_FILE, data, beside=target, durable=True)
         for folder in folders:
             sync_folder(folder)
         scan = scan_folder(target)
-        skill = package.assessment.skill(target, scan, content_hash(hashed))
-        return StagedSkill(path=target, skill=skill, signature=scan.signature)
+        skill = package.assessment.skill(target, scan, content)
+        return StagedSkill(path=target, skill=skill.renamed(name), signature=scan.signature)
 
     def discard(self, folder: Path) -> None:
         """Delete a folder that is no longer reachable."""
@@ -141,26 +161,33 @@ class Library:
                 raise
             aside.rename(staged)
 
-    def put_plugin(
-        self, stage: Path, staged: Sequence[StagedSkill], plugin: PluginRecord, *, superseded: Sequence[str]
+    def put_plugins(
+        self,
+        stage: Path,
+        staged: Sequence[StagedSkill],
+        plugins: Sequence[PluginRecord],
+        *,
+        superseded: Sequence[str],
+        keep: Sequence[Removed] = (),
     ) -> None:
-        """Commit a plugin: write a plan to disk, then install every skill of it, or none.
+        """Commit plugins: write a plan to disk, then install every skill of it, or none.
 
-        The same plan removes `superseded` skills. Without staged skills, it removes the plugin.
+        The same plan removes `superseded` skills: those of `keep` to the trash. A plugin without skills is removed.
         """
-        plan = Plan(
-            plugin=plugin,
-            before=self.plugins.named(plugin.name),
-            skills={one.name: one.skill.content_hash for one in staged},
-            superseded=tuple(superseded),
-        )
-        sync_folder(stage)
-        plan.write(stage)
-        try:
-            self._apply(stage, plan)
-        except BaseException:
-            self._undo(stage, plan)
-            raise
+        with self.removed.lock:
+            plan = Plan(
+                plugins=tuple(PluginChange(after=one, before=self.plugins.named(one.name)) for one in plugins),
+                skills={one.name: one.skill.content_hash for one in staged},
+                superseded=tuple(superseded),
+                trash={record.name: self.removed.begin(record).name for record in keep},
+            )
+            sync_folder(stage)
+            plan.write(stage)
+            try:
+                self._apply(stage, plan)
+            except BaseException:
+                self._undo(stage, plan)
+                raise
 
     def remove(self, folder: Path, root: Path) -> Path:
         """Atomically move a folder out of its root; returns the new path, for `discard`."""
@@ -172,6 +199,68 @@ class Library:
         sync_folder(folder.parent)
         return gone
 
+    def retire(self, folder: Path, record: Removed) -> None:
+        """Move a folder of the installed root into a new entry of the trash. Raises FileNotFoundError."""
+        with self.removed.lock:
+            entry = self.removed.begin(record)
+            try:
+                folder.rename(gone_folder(entry, record.name))
+            except BaseException:
+                remove_tree(str(entry))
+                raise
+            sync_folder(folder.parent)
+            sync_folder(entry)
+
+    def keep_copy(self, folder: Path, record: Removed) -> Path:
+        """Copy a folder that will be replaced into a new entry of the trash; returns the entry.
+
+        The record is written last: a copy without one is deleted at the next start.
+        """
+        with self.removed.lock:
+            return self.removed.begin(
+                record, lambda entry: shutil.copytree(folder, gone_folder(entry, record.name), symlinks=True)
+            )
+
+    def retire_plugin(self, plugin: PluginRecord, record: Removed) -> None:
+        """Move all folders of a plugin into a new entry of the trash, or none."""
+        with self.removed.lock:
+            entry = self.removed.begin(record)
+            try:
+                self.put_plugins(entry, [], [plugin.having(())], superseded=record.names)
+            except BaseException:
+                self.discard_stage(entry)
+                raise
+
+    def restore(self, entry: Path, record: Removed) -> None:
+        """Move the folders of an entry back, all or none, and delete the entry. Their names must be free.
+
+        Raises:
+            FileNotFoundError: the entry is gone.
+        """
+        with self.removed.lock:
+            if self.removed.read(entry) is None:
+                raise FileNotFoundError(entry)
+            if record.kind == "plugin" and record.plugin is not None:
+                self._restore_plugin(entry, record.plugin)
+            else:
+                plugin = self.plugins.named(record.plugin.name) if record.plugin else None
+                if plugin and plugin.name_of(own_name(record.name)) is None:
+                    self.plugins.write(plugin.having(sorted({*plugin.skills, record.name})))
+                gone_folder(entry, record.name).rename(self.skills / folder_of_name(record.name))
+                sync_folder(self.skills)
+            remove_tree(str(entry))
+
+    def _restore_plugin(self, entry: Path, plugin: PluginRecord) -> None:
+        names = tuple(name for name in plugin.skills if os.path.lexists(gone_folder(entry, name)))
+        change = PluginChange(after=plugin.having(names), before=self.plugins.named(plugin.name))
+        plan = Plan(plugins=(change,), skills={}, superseded=(), restored=names)
+        plan.write(entry)
+        try:
+            self._apply(entry, plan)
+        except BaseException:
+            self._undo(entry, plan)
+            raise
+
     def clear_trash_of(self, folder: Path) -> None:
         """Delete what a crash left of uninstalls in another root."""
         for left in (*folder.glob(f"{_TRASH}*"), *folder.glob(f"*/{_TRASH}*")):
@@ -180,33 +269,60 @@ class Library:
     def _apply(self, stage: Path, plan: Plan) -> None:
         """Apply a plan. Idempotent: after a crash, only the missing steps are done."""
         for name, expected in plan.skills.items():
-            self._swap_in(stage / name, expected, self.skills / name)
+            folder = folder_of_name(name)
+            self._swap_in(stage / folder, expected, self.skills / folder)
         for name in plan.superseded:
-            if os.path.lexists(self.skills / name):
-                (self.skills / name).rename(stage / f"{_GONE}{name}")
-        self.plugins.write(plan.plugin)
+            live = self.skills / folder_of_name(name)
+            if os.path.lexists(live):
+                live.rename(self._gone(stage, plan, name))
+        for name in plan.restored:
+            gone, live = gone_folder(stage, name), self.skills / folder_of_name(name)
+            if os.path.lexists(gone) and not os.path.lexists(live):
+                gone.rename(live)
+        for change in plan.plugins:
+            self.plugins.write(change.after)
         sync_folder(self.skills)
         (stage / PLAN_FILE).unlink()
 
     def _undo(self, stage: Path, plan: Plan) -> None:
         for name, expected in plan.skills.items():
-            live = self.skills / name
+            folder = folder_of_name(name)
+            live = self.skills / folder
             if live.exists() and _hash(live) == expected:
-                if (stage / name).exists():
-                    self._put_in_place(stage / name, live)
+                if (stage / folder).exists():
+                    self._put_in_place(stage / folder, live)
                 else:
-                    live.rename(stage / name)
+                    live.rename(stage / folder)
         for name in plan.superseded:
-            if (stage / f"{_GONE}{name}").exists():
-                (stage / f"{_GONE}{name}").rename(self.skills / name)
+            if os.path.lexists(gone := self._gone(stage, plan, name)):
+                gone.rename(self.skills / folder_of_name(name))
+        for entry in plan.trash.values():
+            remove_tree(str(self.trash / entry))
+        for name in plan.restored:
+            if not os.path.lexists(gone_folder(stage, name)):
+                (self.skills / folder_of_name(name)).rename(gone_folder(stage, name))
         (stage / PLAN_FILE).unlink(missing_ok=True)
-        if self.plugins.named(plan.plugin.name) != plan.before:
-            self.plugins.write(plan.before or plan.plugin.having(()))
+        for change in plan.plugins:
+            if self.plugins.named(change.after.name) != change.before:
+                self.plugins.write(change.before or change.after.having(()))
+
+    def _gone(self, stage: Path, plan: Plan, name: str) -> Path:
+        """Where a plan puts a superseded skill: into its entry of the trash, or into the stage, to be deleted."""
+        entry = self.trash / plan.trash[name] if name in plan.trash else stage
+        return gone_folder(entry if entry.is_dir() else stage, name)
 
     def _swap_in(self, staged: Path, expected: str, target: Path) -> None:
         if staged.exists() and _hash(staged) == expected:
             self._put_in_place(staged, target)
         # Otherwise it is committed already, and the staged path holds the folder that it replaced.
+
+
+def read_origin(folder: Path) -> Origin | None:
+    """Where an installed skill was fetched from; None if it was not, or if the record is invalid."""
+    try:
+        return Origin.model_validate_json((folder / ORIGIN_FILE).read_bytes())
+    except (OSError, ValueError):
+        return None
 
 
 def _can_rename(data_dir: Path, skills: Path) -> bool:

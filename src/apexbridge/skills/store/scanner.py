@@ -22,6 +22,7 @@ from apexbridge.skills.store.catalog import Catalog, FolderKey, FolderState, Row
 from apexbridge.skills.store.indexer import Indexer, Progress, SkillIndex
 from apexbridge.skills.store.library import Library
 from apexbridge.skills.store.locks import NameLocks
+from apexbridge.skills.store.names import folder_of_name, name_of_folder, own_name, served_name
 from apexbridge.skills.store.roots import FoundFolder, SkillRoot, discover, locate
 from apexbridge.storage.directory import storage_faults
 
@@ -154,7 +155,7 @@ class Scanner:
         indexed = skipped = removed = 0
         for start in range(0, len(folders), BATCH):
             batch = folders[start : start + BATCH]
-            names = {Path(found.folder).name for found in batch} | {
+            names = {_expected_name(found) for found in batch} | {
                 known[found.key].name for found in batch if found.key in known
             }
             async with self._locks.hold(*names):
@@ -169,7 +170,8 @@ class Scanner:
         return {key: one for root in self.roots for key, one in self._scan_root(root).items()}
 
     def _scan_root(self, root: SkillRoot) -> dict[FolderKey, _Seen]:
-        return {found.key: self._scan(found) for found in discover(root, self._link_targets)}
+        hidden = self._library.hidden
+        return {found.key: self._scan(found) for found in discover(root, self._link_targets) if found.key not in hidden}
 
     def _scan(self, found: FoundFolder) -> _Seen:
         if found.problem:
@@ -185,7 +187,7 @@ class Scanner:
 
     def _examine(self, found: FoundFolder, known: Row | None, prepared: Prepared | None) -> Row | None:
         """The folder's row as it is on disk, with state live or broken; None if the folder does not exist."""
-        if not found.path.is_dir():
+        if found.key in self._library.hidden or not found.path.is_dir():
             return None
         now = now_ms()
         seen = self._scan(found)
@@ -209,11 +211,18 @@ class Scanner:
             if prepared and prepared.skill and prepared.signature == seen.signature:
                 skill = prepared.skill
             else:
-                skill = read_folder(found.path, seen.scan, require_entry_script=self._require_entry_script)
+                skill = read_folder(
+                    found.path,
+                    seen.scan,
+                    require_entry_script=self._require_entry_script,
+                    folder=own_name(_expected_name(found)),
+                )
+                if found.root.is_installed:
+                    skill = skill.renamed(served_name(found.folder, skill.name))
         except Exception as error:  # a bad folder must not stop the others
             logger.warning("%s in %s is not served: %s", found.folder, found.root.label, _why(error))
             return replace(
-                base, name=base.name or Path(found.folder).name, state="broken", reason=_why(error), embedder=None
+                base, name=base.name or _expected_name(found), state="broken", reason=_why(error), embedder=None
             )
         marker = self.indexer.marker(found)
         if known is None and marker:  # the database was lost or the folder was moved here: the marker has the date
@@ -317,7 +326,7 @@ class Scanner:
         rows = {}
         for found in folders:
             # In the installed root, where skills are prepared, a folder has the name of its skill.
-            row = self._examine(found, rows_before.get(found.key), prepared.get(found.folder))
+            row = self._examine(found, rows_before.get(found.key), prepared.get(_expected_name(found)))
             if row is not None:
                 rows[found.key] = replace(row, plugin=plugins.get(row.name) if found.root.is_installed else None)
         return rows
@@ -330,7 +339,10 @@ class Scanner:
         for name in names:
             rivals = [row for row in rows if row.name == name and row.state != "broken"]
             rivals.sort(key=lambda row: row.folder)
-            rivals.sort(key=lambda row: (order.get(row.root, -1), Path(row.folder).name == row.name), reverse=True)
+            rivals.sort(
+                key=lambda row: (order.get(row.root, -1), Path(row.folder).name == folder_of_name(row.name)),
+                reverse=True,
+            )
             if rivals:
                 winner, *losers = rivals
                 reason = (
@@ -339,6 +351,12 @@ class Scanner:
                 result.append(replace(winner, state="live", reason=None))
                 result += [replace(row, state="shadowed", reason=reason) for row in losers]
         return result
+
+
+def _expected_name(found: FoundFolder) -> str:
+    """The name that the skill of a folder should have."""
+    name = Path(found.folder).name
+    return name_of_folder(name) if found.root.is_installed else name
 
 
 def _why(error: Exception) -> str:

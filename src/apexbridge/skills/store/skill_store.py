@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from apexbridge._tasks import in_thread, run_to_completion
+from apexbridge._text import near_names
 from apexbridge.errors import SkillNotFoundError, SkillReadOnlyError
 from apexbridge.skills.config import SkillManagerConfig
 from apexbridge.skills.store.catalog import INSTALLED_ROOT, Catalog, Row
@@ -100,8 +101,13 @@ class SkillStore:
         """The skill with this name. Raises SkillNotFoundError: there is none."""
         row = await self.catalog.live(name)
         if row is None:
-            raise SkillNotFoundError(name, code=code)
+            raise await self.not_found(name, code=code)
         return row
+
+    async def not_found(self, name: str, *, code: str | None = None) -> SkillNotFoundError:
+        """The error for a name that is not installed, with similar names."""
+        near = await in_thread(near_names, name, await self.catalog.live_names())
+        return SkillNotFoundError(name, code=code, near=near)
 
     @asynccontextmanager
     async def reading(self, name: str) -> AsyncIterator[Row]:

@@ -10,6 +10,7 @@ import apexbridge
 from apexbridge.errors import ApexBridgeError
 from apexbridge.skills import RESERVED_NAMES
 from apexbridge.surfaces.cli import interrupts
+from apexbridge.surfaces.cli.hints import with_options
 from apexbridge.surfaces.cli.lazy_commands import lazy_group
 from apexbridge.surfaces.cli.terminal_text import printable, printable_json, set_up_logging
 
@@ -67,28 +68,37 @@ def _print_error(error: ApexBridgeError) -> int:
     if "--json" in sys.argv:
         sys.stdout.write(printable_json(error.to_json()))
     else:
-        sys.stderr.write(f"{printable(error.message)}\n")
+        sys.stderr.write(f"{printable(with_options(error.message))}\n")
         if hint := _hint(error):
-            sys.stderr.write(f"{hint}\n")
+            sys.stderr.write(f"{with_options(hint)}\n")
     return APPROVAL_NEEDED if error.code == "CONFIRMATION_REQUIRED" else 1
 
 
 def _hint(error: ApexBridgeError) -> str | None:
     """A command to try next; None if there is none for this error."""
+    if "restorable" in error.details:
+        return "See what can be restored with: apex skills restore"
+    if sources := error.details.get("sources"):
+        return "\n".join(["All of them:", *(f"  {printable(str(source))}" for source in sources)])
     if error.code != "INVALID_SKILL_STRUCTURE":
         return _HINTS.get(error.code)
     if error.details.get("folders"):
         return "A folder of several skills is installed with: apex skills import DIR"
     if error.details.get("skillName") in RESERVED_NAMES:
         return None
-    return "Lines and repairs: apex skills doctor FOLDER. Read it as leniently as possible: --profile lenient"
+    hints = ["Lines and repairs: apex skills doctor FOLDER."] if error.details.get("skillName") else []
+    if profile := error.details.get("profile"):
+        hints.append(f"Read it as leniently as possible: --profile {profile}")
+    return " ".join(hints) or None
 
 
 _HINTS = {
     "SKILL_NOT_FOUND": "See what is installed with: apex skills list",
     "ENOENT": "See what is installed with: apex skills list",
+    "NAME_TAKEN": "See what can be restored with: apex skills restore",
     "PLUGIN_NOT_FOUND": "See what is installed with: apex plugins list",
     "TOOL_NOT_FOUND": "See what there is with: apex tools list",
+    "EXECUTION_NOT_FOUND": "See what is recorded with: apex runs list",
     "CHAT_NOT_FOUND": "See what is recorded with: apex chats list",
     "UNAUTHORIZED": "Set the key in APEX_API_KEY. Create one with: apex keys create",
     "CONFIRMATION_REQUIRED": "Approve it with --yes; or elsewhere (apex approvals list), and then use --approval ID",

@@ -37,13 +37,18 @@ class SavedFile:
 
 async def save_files(api: Api, result: dict[str, Any], folder: Path) -> list[SavedFile]:
     """Download a run's files to a folder, which is created if it is missing."""
-    paths = _paths(result)
+    address = f"/api/executions/{quote(str(result.get('id')), safe='')}/files/"
+    return await download_files(api, address, _paths(result), folder)
+
+
+async def download_files(api: Api, address: str, paths: Sequence[str], folder: Path) -> list[SavedFile]:
+    """Download the files with these paths below an address to a folder, which is created if it is missing."""
     if not paths:
         return []
     root = _open_root(folder)
     try:
         async with asyncio.timeout(DOWNLOAD_SECONDS):
-            return await _save_all(api, f"/api/executions/{quote(str(result.get('id')), safe='')}/files/", paths, root)
+            return await _save_all(api, address, paths, root)
     except TimeoutError as error:
         raise ServerError(f"The files took longer than {DOWNLOAD_SECONDS} s.", code="NOT_READY") from error
     finally:

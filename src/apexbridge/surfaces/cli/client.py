@@ -4,31 +4,33 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, BinaryIO, NamedTuple, NoReturn
-from urllib.parse import quote
-
-import httpx
+from urllib.parse import quote, urlencode
 
 from apexbridge.errors import ApexBridgeError, InvalidInputError, ServerError, SkillNotFoundError
-from apexbridge.settings import Settings, load_settings
-from apexbridge.skills import RESERVED_NAMES
-from apexbridge.skills.models import NAME_PATTERN
-from apexbridge.storage.directory import SERVER_FILE, is_owned
+from apexbridge.skills import RESERVED_NAMES, SERVED_NAME_PATTERN
+from apexbridge.storage.directory import SERVER_FILE, is_data_dir, is_owned
+from apexbridge.surfaces.cli.connection import Connection, find_connection
+from apexbridge.surfaces.cli.transport import (
+    CONNECT_SECONDS,
+    HttpTransport,
+    Request,
+    Response,
+    Transport,
+    TransportError,
+)
 
 WAIT_SECONDS = 20
 """How long to wait for another command that holds the data directory."""
-CONNECT_SECONDS = 5.0
-SILENCE_SECONDS = 3600.0
-"""Longest wait for data. It is long because a run may be queued or work without output for a long time."""
-TIMEOUT = httpx.Timeout(SILENCE_SECONDS, connect=CONNECT_SECONDS)
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
 """Limit for one response or one event stream."""
 SEND_BYTES = 256 * 1024
 CHAT_PATH = "/v1/chat/completions"
-MAX_PORT = 65535
 
 
 class AnsweredError(ApexBridgeError):
@@ -45,36 +47,60 @@ class TooLargeError(ServerError):
     pass
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Answer:
+    """A complete response."""
+
+    status: int
+    body: bytes
+    address: str
+
+    @property
+    def is_error(self) -> bool:
+        return self.status >= 400
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
 class Api:
     """The HTTP API of a remote or in-process server."""
 
-    def __init__(self, client: httpx.AsyncClient) -> None:
-        self._client = client
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
 
     async def ask(self, method: str, path: str, **options: Any) -> Any:
         """Send a request and return the JSON of the response."""
         async with self._stream(method, path, **options) as response:
-            return _checked(await _whole(response))
+            return _checked(await self._whole(path, response))
 
     async def ask_skill(self, method: str, name: str, *segments: str, **options: Any) -> Any:
         return await self.ask(method, skill_path(name, *segments), **options)
 
     async def upload(self, path: str, file: BinaryIO, **query: Any) -> Any:
         """Upload an archive. `query` values that are None are omitted."""
-
-        async def chunks() -> AsyncIterator[bytes]:
-            while chunk := await asyncio.to_thread(file.read, SEND_BYTES):
-                yield chunk
-
         params = {key: value for key, value in query.items() if value is not None}
         headers = {"content-type": "application/zip"}
-        return await self.ask("POST", path, content=chunks(), params=params, headers=headers)
+        with _sized(str(query.get("filename") or "the archive"), file):
+            return await self.ask("POST", path, body=_file_chunks(file), params=params, headers=headers)
 
     async def send_file(self, path: str, source: Path) -> Any:
         """Upload a file of any kind as multipart/form-data."""
+        boundary = token_hex(16)
+        # The rules of HTML for file names in form data.
+        name = source.name.replace("\n", "%0A").replace("\r", "%0D").replace('"', "%22")
+        head = f'--{boundary}\r\nContent-Disposition: form-data; name="file"; filename="{name}"\r\n'
+
+        async def body(file: BinaryIO) -> AsyncIterator[bytes]:
+            yield f"{head}Content-Type: application/octet-stream\r\n\r\n".encode("utf-8", "surrogateescape")
+            async for chunk in _file_chunks(file):
+                yield chunk
+            yield f"\r\n--{boundary}--\r\n".encode()
+
+        headers = {"content-type": f"multipart/form-data; boundary={boundary}"}
         try:
-            with source.open("rb") as file:
-                return await self.ask("POST", path, files={"file": (source.name, file)})
+            with source.open("rb") as file, _sized(str(source), file):
+                return await self.ask("POST", path, body=body(file), headers=headers)
         except OSError as error:
             raise InvalidInputError(f"{source} cannot be read: {error.strerror}") from error
 
@@ -87,7 +113,7 @@ class Api:
     async def complete(self, body: dict[str, Any]) -> Any:
         """Request a chat completion without streaming."""
         async with self._stream("POST", CHAT_PATH, check=_check_chat, json=body) as response:
-            return (await _whole(response)).json()
+            return (await self._whole(CHAT_PATH, response)).json()
 
     async def completion_chunks(self, body: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
         """Request a chat completion and yield its chunks."""
@@ -109,40 +135,73 @@ class Api:
 
     @asynccontextmanager
     async def _stream(
-        self, method: str, path: str, *, check: Callable[[httpx.Response], Any] | None = None, **options: Any
-    ) -> AsyncIterator[httpx.Response]:
+        self,
+        method: str,
+        path: str,
+        *,
+        check: Callable[[_Answer], Any] | None = None,
+        json: Any = None,
+        body: bytes | AsyncIterator[bytes] = b"",
+        params: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> AsyncIterator[Response]:
         """Send a request and yield the response. `check` raises for an error response."""
+        own_headers = dict(headers or {})
+        if json is not None:
+            body, own_headers["content-type"] = _encoded(json), "application/json"
+        target = f"{path}?{urlencode(params, doseq=True)}" if params else path
+        request = Request(method=method, target=target, headers=own_headers, body=body)
         try:
-            async with self._client.stream(method, path, **options) as response:
-                if response.is_error:
-                    (check or _checked)(await _whole(response))
+            async with self._transport.send(request) as response:
+                if response.status >= 400:
+                    (check or _checked)(await self._whole(path, response))
                 yield response
-        except (httpx.TransportError, httpx.InvalidURL, UnicodeError) as error:
+        except TransportError as error:
             raise ServerError(
-                f"No answer from {self._client.base_url}: {error}. Is the server running? Start it with: apex serve",
+                f"No answer from {self._transport.address}: {error}. Is the server running? Start it with: apex serve",
                 code="NOT_READY",
             ) from error
 
+    async def _whole(self, path: str, response: Response) -> _Answer:
+        body = b"".join([chunk async for chunk in _chunks(response)])
+        return _Answer(status=response.status, body=body, address=f"{self._transport.address}{path}")
 
-async def _chunks(response: httpx.Response, limit: int | None = None) -> AsyncIterator[bytes]:
+
+@contextmanager
+def _sized(name: str, file: BinaryIO) -> Iterator[None]:
+    """Name the file and its size in the server's error if it is too large."""
+    try:
+        yield
+    except AnsweredError as error:
+        if error.code not in ("ARCHIVE_TOO_LARGE", "PAYLOAD_TOO_LARGE"):
+            raise
+        message = f"{name} ({file.seek(0, 2):,} bytes): {error.message}"
+        raise AnsweredError({**error.to_json(), "message": message}) from error
+
+
+async def _file_chunks(file: BinaryIO) -> AsyncIterator[bytes]:
+    while chunk := await asyncio.to_thread(file.read, SEND_BYTES):
+        yield chunk
+
+
+def _encoded(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass")
+
+
+async def _chunks(response: Response, limit: int | None = None) -> AsyncIterator[bytes]:
     """Yield the raw body up to a limit. It is never decompressed, which avoids decompression bombs."""
     if response.headers.get("content-encoding", "identity").lower() != "identity":
         raise ServerError("The server compressed its answer, which was not requested. Check --url.", code="NOT_READY")
     max_bytes = MAX_ANSWER_BYTES if limit is None else limit
     received = 0
-    async for chunk in response.aiter_raw():
+    async for chunk in response.chunks:
         received += len(chunk)
         if received > max_bytes:
             raise TooLargeError(f"The answer is larger than {max_bytes:,} bytes.", code="NOT_READY")
         yield chunk
 
 
-async def _whole(response: httpx.Response) -> httpx.Response:
-    body = b"".join([chunk async for chunk in _chunks(response)])
-    return httpx.Response(response.status_code, content=body, request=response.request)
-
-
-async def _events(response: httpx.Response) -> AsyncIterator[tuple[str, str]]:
+async def _events(response: Response) -> AsyncIterator[tuple[str, str]]:
     """Yield the kind and the data of server-sent events. This server writes the data of an event on one line."""
     kind = ""
     begun: list[bytes] = []
@@ -159,61 +218,91 @@ async def _events(response: httpx.Response) -> AsyncIterator[tuple[str, str]]:
         begun.append(tail)
 
 
-def _check_chat(response: httpx.Response) -> NoReturn:
+def _check_chat(answer: _Answer) -> NoReturn:
     """Raise the error of a response below `/v1`, which has OpenAI's shape."""
     try:
-        message = str(response.json()["error"]["message"])
+        message = str(answer.json()["error"]["message"])
     except (ValueError, KeyError, TypeError):
-        message = f"The server answered {response.status_code}"
-    code = {401: "UNAUTHORIZED", 403: "FORBIDDEN", 429: "RATE_LIMITED"}.get(response.status_code, "NOT_READY")
+        message = f"The server answered {answer.status}"
+    code = {401: "UNAUTHORIZED", 403: "FORBIDDEN", 429: "RATE_LIMITED"}.get(answer.status, "NOT_READY")
     raise ServerError(message, code=code)
 
 
 def skill_path(name: str, *segments: str) -> str:
-    if name in RESERVED_NAMES or not NAME_PATTERN.match(name):  # it would lead to another route
+    if name in RESERVED_NAMES or not SERVED_NAME_PATTERN.match(name):  # it would lead to another route
         raise SkillNotFoundError(name)
     return "/".join(["/api/skills", quote(name, safe=""), *segments])
 
 
 @asynccontextmanager
-async def connected(*, data_dir: str | None, url: str | None) -> AsyncIterator[Api]:
-    """Connect to the running server. Without one, open the data directory in this process until the block ends."""
-    settings = load_settings(data_dir=data_dir, url=url)
-    # --data-dir takes precedence over a URL from the environment or apex.toml.
-    remote = settings.url if url is not None or data_dir is None else None
+async def connected(*, data_dir: str | None, url: str | None, creates: bool = True) -> AsyncIterator[Api]:
+    """Connect to the running server. Without one, open the data directory in this process until the block ends.
+
+    With `creates=False`, a missing data directory is an error.
+    """
+    connection = find_connection(data_dir=data_dir, url=url)
+    key = connection.api_key
+    if connection.url is not None:
+        yield Api(_transport(connection.url, key, trust_env=True))
+        return
     async with AsyncExitStack() as stack:
-        yield Api(await _enter(settings, remote, stack))
+        deadline = time.monotonic() + WAIT_SECONDS
+        while True:
+            server = await _running_server(connection.data_dir, deadline)
+            if server is not None:
+                yield Api(_transport(server.address, key or server.key, trust_env=False))
+                return
+            try:
+                transport = await stack.enter_async_context(_opened(connection.data_dir, creates=creates))
+                break
+            except ServerError as error:  # another command opened the directory first: wait for it
+                if error.code != "DATA_DIR_IN_USE" or time.monotonic() > deadline:
+                    raise
+        yield Api(transport)
 
 
-async def _enter(settings: Settings, remote: str | None, stack: AsyncExitStack) -> httpx.AsyncClient:
-    key = settings.api_key.get_secret_value() if settings.api_key else None
-    if remote is not None:
-        return await stack.enter_async_context(_client(remote, key, trust_env=True))
-    deadline = time.monotonic() + WAIT_SECONDS
-    while True:
-        server = await _running_server(settings.data_dir, deadline)
-        if server is not None:
-            return await stack.enter_async_context(_client(server.address, key or server.key, trust_env=False))
-        from apexbridge.surfaces.cli.in_process import in_process_client  # the bridge and the whole HTTP application
-
-        try:
-            return await stack.enter_async_context(in_process_client(settings, timeout=TIMEOUT))
-        except ServerError as error:  # another command opened the directory first: wait for it
-            if error.code != "DATA_DIR_IN_USE" or time.monotonic() > deadline:
-                raise
+async def running_api(connection: Connection) -> Api | None:
+    """The server that a command would use, without waiting; None if none answers."""
+    if connection.url is not None:
+        return Api(_transport(connection.url, connection.api_key, trust_env=True))
+    server = _announced(connection.data_dir) if is_owned(connection.data_dir) else None
+    if server is None or not await _answers(server):
+        return None
+    return Api(_transport(server.address, connection.api_key or server.key, trust_env=False))
 
 
-def _client(address: str, key: str | None, *, trust_env: bool) -> httpx.AsyncClient:
-    """Create the HTTP client. `trust_env` is false for local servers, which must not be reached through a proxy."""
+@asynccontextmanager
+async def _opened(data_dir: Path, *, creates: bool) -> AsyncIterator[Transport]:
+    """Open the data directory in this process."""
+    from apexbridge.settings import load_settings  # these import the whole application
+
+    settings = load_settings(data_dir=data_dir)
+    if not creates and _is_missing(data_dir):
+        raise ServerError(
+            f"No data directory at {data_dir}. apex serve or apex skills install creates it; "
+            "--data-dir or APEX_DATA_DIR names another one.",
+            code="DATA_DIR_NOT_FOUND",
+            path=str(data_dir),
+        )
+    from apexbridge.surfaces.cli.in_process import in_process_server
+
+    async with in_process_server(settings) as transport:
+        yield transport
+
+
+def _is_missing(data_dir: Path) -> bool:
+    is_new = not data_dir.exists() or (data_dir.is_dir() and not is_data_dir(data_dir))
+    return is_new and not (data_dir / "skills").is_dir()
+
+
+def _transport(address: str, key: str | None, *, trust_env: bool) -> HttpTransport:
+    """`trust_env` is false for local servers, which must not be reached through a proxy."""
     try:
-        url = httpx.URL(address)
-        is_valid = url.scheme in ("http", "https") and bool(url.host) and (url.port or 0) <= MAX_PORT
-    except (httpx.InvalidURL, ValueError):
-        is_valid = False
-    if not is_valid:
-        raise ServerError(f"{address} is not the address of a server. Check --url and APEX_URL.", code="NOT_READY")
-    headers = {"accept-encoding": "identity"} | ({"authorization": f"Bearer {key}"} if key else {})
-    return httpx.AsyncClient(base_url=url, timeout=TIMEOUT, trust_env=trust_env, headers=headers)
+        return HttpTransport(address, key, trust_env=trust_env)
+    except ValueError as error:
+        raise ServerError(
+            f"{address} is not the address of a server. Check --url and APEX_URL.", code="NOT_READY"
+        ) from error
 
 
 class _Server(NamedTuple):
@@ -256,23 +345,23 @@ def _announced(data_dir: Path) -> _Server | None:
 async def _answers(server: _Server) -> bool:
     """Whether this server instance answers, and not another process that now uses its port."""
     try:
-        async with httpx.AsyncClient(base_url=server.address, timeout=CONNECT_SECONDS, trust_env=False) as client:
-            answer = (await client.get("/healthz")).json()
+        async with asyncio.timeout(CONNECT_SECONDS):
+            answer = await Api(HttpTransport(server.address)).ask("GET", "/healthz")
             return isinstance(answer, dict) and answer.get("instance") == server.instance
-    except (httpx.TransportError, httpx.InvalidURL, ValueError):
+    except (ApexBridgeError, ValueError, TimeoutError):
         return False
 
 
-def _checked(response: httpx.Response) -> Any:
+def _checked(answer: _Answer) -> Any:
     try:
-        answer = response.json()
+        data = answer.json()
     except ValueError:
-        answer = None
-    if response.is_success and answer is not None:
-        return answer
-    if isinstance(answer, dict) and "code" in answer:
-        raise AnsweredError(answer)
+        data = None
+    if not answer.is_error and data is not None:
+        return data
+    if isinstance(data, dict) and "code" in data:
+        raise AnsweredError(data)
     raise ServerError(
-        f"{response.request.url} answered {response.status_code}; that is not an apexbridge server. Check --url.",
+        f"{answer.address} answered {answer.status}; that is not an apexbridge server. Check --url.",
         code="NOT_READY",
     )

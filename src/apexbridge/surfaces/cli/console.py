@@ -1,21 +1,22 @@
-"""Tables, messages and progress bars for people. They are readable without colour."""
+"""Tables, messages and progress bars for people; plain lines for programs.
 
+rich is imported for a terminal only: a command in a pipe needs none of it.
+"""
+
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
-import rich.console
-from rich.cells import cell_len
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
-from rich.text import Text
-
+from apexbridge.surfaces.cli.hints import with_options
 from apexbridge.surfaces.cli.terminal_text import printable
+
+if TYPE_CHECKING:
+    import rich.console
 
 GAP = 2
 MIN_TAIL_WIDTH = 20
-PIPE_WIDTH = 2000
-"""Width of tables that are not on a terminal, so that nothing is truncated for a program."""
 MIN_STEPS = 2
 """Fewer steps finish too quickly for a progress bar."""
 
@@ -23,19 +24,27 @@ MIN_STEPS = 2
 class Console:
     """Prints data to stdout and messages to stderr."""
 
-    def __init__(self) -> None:
-        self._out = rich.console.Console(highlight=False)
-        self._err = rich.console.Console(stderr=True, highlight=False)
-
     def table(
         self, columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str = "", one_line: bool = False
     ) -> None:
-        """Print a table, or `empty` to stderr if it has no rows. `one_line` truncates the last column on a terminal."""
+        """Print a table, or `empty` to stderr if it has no rows. `one_line` truncates the last column on a terminal.
+
+        In a pipe, each row is a line of values with tabs between them.
+        """
         cells = [[_text(value) for value in row] for row in rows]
         if not cells:
             if empty:
                 self.say(empty)
-            return
+        elif sys.stdout.isatty():
+            self._print_grid(columns, cells, one_line=one_line)
+        else:
+            sys.stdout.writelines("\t".join(" ".join(cell.split()) for cell in row) + "\n" for row in cells)
+
+    def _print_grid(self, columns: Sequence[str], cells: Sequence[Sequence[str]], *, one_line: bool) -> None:
+        from rich.cells import cell_len
+        from rich.table import Table
+        from rich.text import Text
+
         grid = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
         *heads, last = map(printable, columns)
         tail_width = self._out.width
@@ -46,34 +55,64 @@ class Console:
         grid.add_column(last, overflow="fold")
         for *head, tail in cells:
             text = Text(tail)
-            if one_line and self._out.is_terminal:  # truncated here because rich would drop whole columns
+            if one_line:  # truncated here because rich would drop whole columns
                 text.truncate(max(tail_width, MIN_TAIL_WIDTH), overflow="ellipsis")
             grid.add_row(*map(Text, head), text)
-        wide = self._out if self._out.is_terminal else rich.console.Console(highlight=False, width=PIPE_WIDTH)
-        wide.print(grid)
+        self._out.print(grid)
 
     def facts(self, values: Mapping[str, Any]) -> None:
         """Print one key and value per line. Empty values are omitted."""
         width = max((len(key) for key in values), default=0)
         for key, value in values.items():
             if value not in (None, "", [], {}):
-                self._out.print(Text.assemble((f"{printable(key):<{width}}  ", "bold"), _text(value)), soft_wrap=True)
+                head, text = f"{printable(key):<{width}}  ", _text(value)
+                if sys.stdout.isatty():
+                    from rich.text import Text
+
+                    self._out.print(Text.assemble((head, "bold"), text), soft_wrap=True)
+                else:
+                    sys.stdout.write(f"{head}{text}\n")
 
     def line(self, text: str) -> None:
-        self._out.print(Text(printable(text)), soft_wrap=True)
+        sys.stdout.write(f"{printable(text)}\n")
 
     def say(self, message: str, *, style: str = "") -> None:
-        self._err.print(Text(printable(message), style=style), soft_wrap=True)
+        """Print a message. Commands in it get this command's `--data-dir` and `--url`."""
+        text = printable(with_options(message))
+        if style and sys.stderr.isatty():
+            from rich.text import Text
+
+            self._err.print(Text(text, style=style), soft_wrap=True)
+        else:
+            sys.stderr.write(f"{text}\n")
 
     def warn(self, warnings: Iterable[str]) -> None:
         for warning in warnings:
             self.say(f"warning: {warning}", style="yellow")
 
     @contextmanager
+    def working(self, label: str) -> Iterator[None]:
+        """Show a spinner on a terminal while the block runs. In a pipe nothing is printed."""
+        if not sys.stderr.isatty():
+            yield
+            return
+        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+        with Progress(*columns, console=self._err, transient=True) as bar:
+            bar.add_task(printable(label), total=None)
+            yield
+
+    @contextmanager
     def progress_bar(self, label: str) -> Iterator[Callable[[int, int], None]]:
         """Yield a function that takes the number of finished steps and the total. In a pipe nothing is printed."""
+        if not sys.stderr.isatty():
+            yield lambda done, total: None
+            return
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        bar = Progress(*columns, console=self._err, transient=True, disable=not self._err.is_terminal)
+        bar = Progress(*columns, console=self._err, transient=True)
         task = bar.add_task(label, total=None)
 
         def update(done: int, total: int) -> None:
@@ -87,6 +126,18 @@ class Console:
             yield update
         finally:
             bar.stop()
+
+    @cached_property
+    def _out(self) -> "rich.console.Console":
+        import rich.console
+
+        return rich.console.Console(highlight=False)
+
+    @cached_property
+    def _err(self) -> "rich.console.Console":
+        import rich.console
+
+        return rich.console.Console(stderr=True, highlight=False)
 
 
 def plural(count: int, noun: str) -> str:

@@ -1,18 +1,19 @@
-"""An httpx transport that calls the HTTP application in this process, for commands without a server.
+"""A transport that calls the HTTP application in this process, for commands without a server.
 
-Responses are streamed, as over a socket. httpx's own ASGI transport returns a response only when it is complete.
+Responses are streamed, as over a socket.
 """
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from urllib.parse import unquote
 
-import httpx
 from starlette.types import ASGIApp, Message, Scope
 
 from apexbridge.bridge import Bridge
 from apexbridge.settings import Settings
 from apexbridge.surfaces.cli.console import Console
+from apexbridge.surfaces.cli.transport import Request, Response, TransportError
 from apexbridge.surfaces.http.app import create_app
 
 DISCONNECT_SECONDS = 5.0
@@ -20,8 +21,8 @@ DISCONNECT_SECONDS = 5.0
 
 
 @asynccontextmanager
-async def in_process_client(settings: Settings, *, timeout: httpx.Timeout) -> AsyncIterator[httpx.AsyncClient]:
-    """Open the data directory and yield a client of its HTTP application."""
+async def in_process_server(settings: Settings) -> AsyncIterator["InProcess"]:
+    """Open the data directory and yield a transport to its HTTP application."""
     console = Console()
     # Preforked sandboxes would be useless: this process ends before a second run.
     settings = settings.model_copy(update={"sandbox_warm": 0})
@@ -33,48 +34,53 @@ async def in_process_client(settings: Settings, *, timeout: httpx.Timeout) -> As
                     settings, watch=False, indexing="on-demand", progress=progress, index_progress=index_progress
                 )
             )
-        transport = InProcess(create_app(bridge))
-        async with httpx.AsyncClient(transport=transport, base_url="http://in-process", timeout=timeout) as client:
-            yield client
+        yield InProcess(create_app(bridge))
 
 
-class InProcess(httpx.AsyncBaseTransport):
+class InProcess:
+    address = "http://in-process"
+
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+    @asynccontextmanager
+    async def send(self, request: Request) -> AsyncIterator[Response]:
         exchange = _Exchange(self._app, request)
         try:
             start = await exchange.messages.get()
             if start is None:
-                raise httpx.RemoteProtocolError("the request was not answered")
+                raise TransportError("the request was not answered")
         except BaseException:
             await exchange.cancel()
             raise
-        return httpx.Response(start["status"], headers=start["headers"], stream=exchange)
+        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in start["headers"]}
+        try:
+            yield Response(status=start["status"], headers=headers, chunks=exchange.chunks())
+        finally:
+            await exchange.close()
 
 
-class _Exchange(httpx.AsyncByteStream):
-    """One request to the application. As a stream it is the body of the response."""
+class _Exchange:
+    """One request to the application."""
 
-    def __init__(self, app: ASGIApp, request: httpx.Request) -> None:
-        url = request.url
+    def __init__(self, app: ASGIApp, request: Request) -> None:
+        path, _, query = request.target.partition("?")
+        headers = {"host": "in-process", **request.headers}
         scope: Scope = {
             "type": "http",
             "asgi": {"version": "3.0"},
             "http_version": "1.1",
             "method": request.method,
-            "headers": [(name.lower(), value) for name, value in request.headers.raw],
-            "scheme": url.scheme,
-            "path": url.path,
-            "raw_path": url.raw_path.partition(b"?")[0],
-            "query_string": url.query,
-            "server": (url.host, url.port),
+            "headers": [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()],
+            "scheme": "http",
+            "path": unquote(path),
+            "raw_path": path.encode("ascii"),
+            "query_string": query.encode("ascii"),
+            "server": ("in-process", 80),
             "client": None,
             "root_path": "",
         }
-        assert isinstance(request.stream, httpx.AsyncByteStream)  # noqa: S101  # AsyncClient has async streams
-        self._body = aiter(request.stream)
+        self._body = _body_chunks(request.body)
         self._is_sent = False
         self._disconnected = asyncio.Event()
         self.messages: asyncio.Queue[Message | None] = asyncio.Queue()
@@ -82,14 +88,14 @@ class _Exchange(httpx.AsyncByteStream):
         self._task = asyncio.ensure_future(app(scope, self._receive, self.messages.put))
         self._task.add_done_callback(self._end)
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
+    async def chunks(self) -> AsyncIterator[bytes]:
         while (message := await self.messages.get()) is not None:
             yield message.get("body", b"")
             if not message.get("more_body", False):
                 return
-        raise httpx.RemoteProtocolError("the answer broke off")
+        raise TransportError("the answer broke off")
 
-    async def aclose(self) -> None:
+    async def close(self) -> None:
         """Signal a disconnect, and cancel the application if it does not stop in time."""
         self._disconnected.set()
         try:
@@ -115,3 +121,12 @@ class _Exchange(httpx.AsyncByteStream):
         if not task.cancelled():
             task.exception()
         self.messages.put_nowait(None)
+
+
+async def _body_chunks(body: bytes | AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    if isinstance(body, bytes):
+        if body:
+            yield body
+        return
+    async for chunk in body:
+        yield chunk

@@ -8,12 +8,24 @@ from fastapi_offline import FastAPIOffline
 import apexbridge
 from apexbridge.bridge import Bridge
 from apexbridge.surfaces.http.chat import endpoint
+from apexbridge.surfaces.http.middleware.access_log import AccessLog
 from apexbridge.surfaces.http.middleware.audit_trail import AuditTrail
 from apexbridge.surfaces.http.middleware.auth import Access, AccessGuard
 from apexbridge.surfaces.http.middleware.browser_protection import OriginGuard, SecurityHeaders
 from apexbridge.surfaces.http.middleware.limits import BodyLimit, RateLimit
 from apexbridge.surfaces.http.openapi import complete_document
-from apexbridge.surfaces.http.routes import chats, executions, keys, search, service, skills, tools
+from apexbridge.surfaces.http.routes import (
+    chats,
+    executions,
+    files,
+    keys,
+    packages,
+    search,
+    service,
+    skills,
+    tools,
+    workspaces,
+)
 from apexbridge.surfaces.http.transport.error_responses import CatchAll, ErrorAnswer, add_error_handlers
 from apexbridge.surfaces.http.transport.response_pacing import PacedAnswers, UnreadAnswers
 
@@ -22,7 +34,7 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
     "5XX": {"model": ErrorAnswer, "description": "The server failed."},
 }
 _ROUTES = APIRouter(responses=_ERRORS)
-for _module in (search, skills, executions, tools, keys, chats, service):
+for _module in (search, skills, packages, executions, workspaces, files, tools, keys, chats, service):
     _ROUTES.include_router(_module.router)
 
 
@@ -56,5 +68,6 @@ def create_app(bridge: Bridge, access: Access | None = None) -> FastAPI:
     )
     app.add_middleware(PacedAnswers, unread=UnreadAnswers())
     app.add_middleware(CatchAll)
-    app.add_middleware(SecurityHeaders)  # the last one added is the outermost
+    app.add_middleware(SecurityHeaders)
+    app.add_middleware(AccessLog, key_name=bridge.keys.name_of)  # the last one added is the outermost
     return app

@@ -157,6 +157,7 @@ class BridgeOptions(BaseModel):
     approvals: ApprovalMode = Field(default="deny", description="What happens to calls that need approval.")
     activity: bool = Field(default=False, description="Report each tool call in the stream.")
     debug: bool = Field(default=False, description="Return the trajectory.")
+    workspace: str | None = Field(default=None, description="The workspace with the conversation's files.")
 
 
 class ChatRequest(OpenShape):
@@ -184,6 +185,10 @@ class BridgeReport(WireModel):
     calls: int = Field(description="Tool calls of this server.")
     stop_cause: StopCause
     duration_ms: int
+    workspace: str | None = Field(default=None, description="The workspace with the conversation's files.")
+    files: list[dict[str, Any]] = Field(
+        default_factory=list, description="Files that the request made or changed: path, size, url."
+    )
     trajectory: list[dict[str, Any]] = Field(default_factory=list, description="With `debug`: all steps in order.")
 
 

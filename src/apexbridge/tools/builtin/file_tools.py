@@ -9,7 +9,7 @@ from apexbridge.errors import InvalidInputError, PermissionDeniedError
 from apexbridge.tools.builtin.files.listing import Entry, Glob
 from apexbridge.tools.builtin.files.paths import read_path, shown
 from apexbridge.tools.builtin.files.text_files import DEFAULT_ENCODING, LineRange, encoding_named, read_lines
-from apexbridge.tools.builtin.files.workspace import Workspace
+from apexbridge.tools.builtin.files.workspace import FileView, Workspace
 from apexbridge.tools.tool import Tool, ToolContext, ToolResult
 from apexbridge.wire import WireInput
 
@@ -38,7 +38,9 @@ def file_read(workspace: Workspace) -> Tool:
     )
     async def tool(args: FileReadInput, context: ToolContext) -> ToolResult:
         line_range = LineRange(name=shown(args.path), offset=args.offset, limit=args.limit, encoding=args.encoding)
-        with workspace.open_file(args.path, caller=context.caller) as file:
+        async with workspace.reading(context.conversation) as files:
+            file = files.open_file(args.path)
+        with file:
             if os.fstat(file.fileno()).st_size <= INLINE_BYTES:
                 lines = read_lines(file, line_range)
             else:
@@ -66,17 +68,17 @@ def file_write(workspace: Workspace) -> Tool:
     )
     async def tool(args: FileWriteInput, context: ToolContext) -> ToolResult:
         # Not abandoned if the caller disconnects: the write completes, so that no partial change remains.
-        return await workspace.in_thread(lambda: _write(workspace, args, context.caller), caller=context.caller)
+        return await workspace.write(context.conversation, args.path, lambda files: _write(files, args))
 
     return tool
 
 
-def _write(workspace: Workspace, args: FileWriteInput, caller: str) -> ToolResult:
+def _write(files: FileView, args: FileWriteInput) -> ToolResult:
     mark, content = _encoded(args)
     if args.append:
-        written, saved = workspace.append_to_file(args.path, content, mark=mark, caller=caller, backup=args.backup)
+        written, saved = files.append_to_file(args.path, content, mark=mark, backup=args.backup)
     else:
-        saved = workspace.write_file(args.path, mark + content, caller=caller, backup=args.backup)
+        saved = files.write_file(args.path, mark + content, backup=args.backup)
         written = len(mark) + len(content)
     path = read_path(args.path).text
     data: dict[str, Any] = {"success": True, "path": path, "bytes": written}
@@ -118,22 +120,21 @@ def list_files(workspace: Workspace) -> Tool:
         metadata={"category": "builtin"},
     )
     async def tool(args: ListFilesInput, context: ToolContext) -> ToolResult:
-        return await workspace.in_thread(lambda: _list(workspace, args, context.caller), caller=context.caller)
+        async with workspace.reading(context.conversation) as files:
+            return await workspace.in_thread(lambda: _list(files, args), caller=context.caller)
 
     return tool
 
 
-def _list(workspace: Workspace, args: ListFilesInput, caller: str) -> ToolResult:
+def _list(files: FileView, args: ListFilesInput) -> ToolResult:
     pattern, deep = _pattern(args)
     path = args.path if args.path == "/" else args.path.removesuffix("/") or "."
-    found, is_cut = workspace.list_folder(path, caller=caller, glob=Glob(pattern) if pattern else None, deep=deep)
-    files, is_cut = found[: args.limit], is_cut or len(found) > args.limit
-    lines = [
-        f"{shown(entry.path)} ({f'{entry.size} bytes' if entry.type == 'file' else entry.type})" for entry in files
-    ]
+    found, is_cut = files.list_folder(path, glob=Glob(pattern) if pattern else None, deep=deep)
+    shown_entries, is_cut = found[: args.limit], is_cut or len(found) > args.limit
+    lines = [f"{shown(entry.path)} ({_kind(entry)})" for entry in shown_entries]
     if is_cut:
         lines.append("[There is more: narrow it down with path or pattern.]")
-    data = {"success": True, "files": [_entry_data(entry) for entry in files], "truncated": is_cut}
+    data = {"success": True, "files": [_entry_data(entry) for entry in shown_entries], "truncated": is_cut}
     return ToolResult(output="\n".join(lines) or "[Nothing there.]", data=data)
 
 
@@ -150,6 +151,11 @@ def _pattern(args: ListFilesInput) -> tuple[str | None, bool]:
     if "/" in pattern or pattern == "**":
         return pattern, True
     return (f"**/{pattern}", True) if args.recursive else (pattern, False)
+
+
+def _kind(entry: Entry) -> str:
+    kind = f"{entry.size} bytes" if entry.type == "file" else entry.type
+    return f"{kind}; can be read, but is not in the workspace of runs" if entry.is_beneath else kind
 
 
 def _entry_data(entry: Entry) -> dict[str, Any]:

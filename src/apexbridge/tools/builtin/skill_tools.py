@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field, model_validator
 
 from apexbridge._tasks import in_thread
 from apexbridge._text import estimated_tokens
-from apexbridge.tools.allowance import Allowance
+from apexbridge.tools.allowance import RUN_CODE, Allowance
 from apexbridge.tools.builtin.files.paths import shown
 from apexbridge.tools.builtin.files.text_files import LineRange, read_lines
 from apexbridge.tools.naming import SKILL_IDENTIFIER, skill_tool_id
@@ -52,13 +52,28 @@ class Instructions:
     scripts: Sequence[str]
     """Path of each script that can run, with its arguments if known."""
     allowed_tools: Sequence[str] = ()
+    available: Sequence[str] = ()
+    """Packages and programs that its code uses and that runs have."""
+    missing: Sequence[str] = ()
+    """Those that runs do not have."""
+
+
+class FoundFile(Protocol):
+    """A file of a skill, found by a name that may differ from its path."""
+
+    @property
+    def path(self) -> str: ...
+    @property
+    def notice(self) -> str | None: ...
 
 
 class Skills(Protocol):
     """The installed skills."""
 
-    async def instructions(self, name: str) -> Instructions: ...
-    async def open_file(self, name: str, path: str) -> BinaryIO: ...
+    async def instructions(self, name: str, *, with_packages: bool = False) -> Instructions:
+        """A skill's instructions; with the packages and programs that its code uses, on request."""
+
+    async def open_file(self, name: str, path: str) -> tuple[BinaryIO, FoundFile]: ...
     async def run(self, call: Any, context: ToolContext) -> ToolResult:
         """Run a skill, or one of its scripts, as `RunSkillInput` names it."""
 
@@ -162,20 +177,28 @@ def read_skill(skills: Skills) -> Tool:
     )
     async def tool(input: ReadSkillInput, context: ToolContext) -> ToolResult:
         if input.path is not None:
-            line_range = LineRange(name=shown(input.path), offset=input.offset)
-            with await skills.open_file(input.name, input.path) as file:
+            file, found_file = await skills.open_file(input.name, input.path)
+            with file:
+                line_range = LineRange(name=shown(found_file.path), offset=input.offset)
                 lines = await in_thread(read_lines, file, line_range)
-            return ToolResult(output=lines.text, data={**lines.data, "name": input.name, "path": input.path})
-        found = await skills.instructions(input.name)
+            return ToolResult(
+                output=lines.text,
+                data={**lines.data, "name": input.name, "path": found_file.path},
+                notices=(found_file.notice,) if found_file.notice else (),
+            )
+        can_run_code = context.conversation.workspace is not None and context.registry.is_enabled(RUN_CODE)
+        found = await skills.instructions(input.name, with_packages=can_run_code)
         known = [tool.id for tool in context.registry.list()]
         allowance = Allowance.of(found.name, found.allowed_tools, known=known)
         context.conversation.allowance = allowance  # active until the next skill is read, or the request ends
-        return _instructions_result(found, allowance)
+        if context.conversation.workspace is not None:
+            await context.conversation.workspace.add_skill(found.name)
+        return _instructions_result(found, allowance, can_run_code=can_run_code)
 
     return tool
 
 
-def _instructions_result(found: Instructions, allowance: Allowance | None) -> ToolResult:
+def _instructions_result(found: Instructions, allowance: Allowance | None, *, can_run_code: bool) -> ToolResult:
     files = [path for path in found.files if path.lower() != "skill.md"]
     sections = [found.content.strip()]
     if found.scripts:
@@ -183,6 +206,16 @@ def _instructions_result(found: Instructions, allowance: Allowance | None) -> To
     if files:
         more = f"\n… and {len(files) - MAX_FILES} more" if len(files) > MAX_FILES else ""
         sections.append("Files, for load_skill(name, path):\n" + "\n".join(files[:MAX_FILES]) + more)
+    if can_run_code:
+        sections.append(
+            f"In run_code this skill's folder is /skills/{found.name} (read-only): run its scripts by that path, such "
+            f"as `python3 /skills/{found.name}/scripts/x.py`, or write code of your own as the instructions say. The "
+            "current directory /workspace keeps its files between calls; leave results there."
+        )
+        if found.available:
+            sections.append(f"Packages and programs that are there: {', '.join(found.available[:MAX_FILES])}.")
+        if found.missing:
+            sections.append(f"Missing: {', '.join(found.missing[:MAX_FILES])}. Do without, or say what is missing.")
     if allowance is not None:
         sections.append(f"While you follow these instructions, only these tools may be called: {allowance.text}.")
     data: dict[str, Any] = {
@@ -201,9 +234,9 @@ def _instructions_result(found: Instructions, allowance: Allowance | None) -> To
 class RunSkillInput(WireModel):
     name: str = Field(description="The skill's name.")
     input: dict[str, Any] = Field(default_factory=dict, description="Its input.")
-    script: str | None = Field(default=None, description="One of its scripts, such as scripts/x.py.")
+    script: str | None = Field(default=None, description="One of its scripts, such as scripts/x.py, or -m scripts.x.")
     args: list[str] = Field(default_factory=list, description="The script's command-line arguments, one word each.")
-    files: list[str] = Field(default_factory=list, description="Workspace files it gets to read.")
+    files: list[str] = Field(default_factory=list, description="Workspace files or folders it gets to read.")
 
     @model_validator(mode="before")
     @classmethod

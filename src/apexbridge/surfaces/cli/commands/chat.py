@@ -3,12 +3,18 @@
 import json
 import sys
 from collections.abc import Iterable, Iterator
-from functools import partial
+from pathlib import Path
+from secrets import token_hex
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import quote, urlencode
 
 import typer
 
 from apexbridge.surfaces.cli import interrupts
+from apexbridge.surfaces.cli.artifacts import SavedFile, download_files
+from apexbridge.surfaces.cli.commands.workspaces import print_problems
+from apexbridge.surfaces.cli.completion import skill_names
+from apexbridge.surfaces.cli.console import plural
 from apexbridge.surfaces.cli.session import Session, ask_approval, can_ask, command
 from apexbridge.surfaces.cli.terminal_text import printable
 
@@ -24,22 +30,47 @@ def chat(
     session: Session,
     message: Annotated[str | None, typer.Argument(help="The question; without one, a conversation begins.")] = None,
     skill: Annotated[
-        list[str] | None, typer.Option("--skill", help="A skill to offer by name; may be repeated.")
+        list[str] | None,
+        typer.Option("--skill", help="A skill to offer by name; may be repeated.", autocompletion=skill_names),
     ] = None,
     model: Annotated[str | None, typer.Option("--model", help="The model to ask.")] = None,
+    file: Annotated[
+        list[Path] | None, typer.Option("--file", help="A file for the workspace; may be repeated.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Save the files that the answers make in this folder.")
+    ] = None,
+    workspace: Annotated[
+        str | None, typer.Option("--workspace", metavar="ID", help="Continue with the files of this workspace.")
+    ] = None,
 ) -> None:
     """Ask a model that can use every tool and skill of the server."""
     if message is None and session.json:
         raise typer.BadParameter("--json needs a MESSAGE")
+    if file and workspace is None:
+        workspace = f"chat-{token_hex(8)}"
     body: dict[str, Any] = {"x_bridge": {"skills": skill or [], "activity": not session.json}}
+    body["x_bridge"] |= {"workspace": workspace} if workspace is not None else {}
     body |= {"model": model} if model else {}
-    if session.json:
-        body["messages"] = [{"role": "user", "content": message}]
-        session.show_json(session.call(lambda api: api.complete(body)))
-        return
-    questions = [message] if message is not None else _questions()
+    saved: list[SavedFile] = []
+
+    async def work(api: "Api") -> Any:
+        target = f"/api/uploads?{urlencode({'workspace': workspace or ''})}"
+        for path in file or []:
+            await api.send_file(target, path)
+        if session.json:
+            body["messages"] = [{"role": "user", "content": message}]
+            answer = await api.complete(body)
+            saved.extend(await _save(api, answer.get("x_bridge") or {}, out))
+            return answer
+        questions = [message] if message is not None else _questions()
+        return await _converse(session, api, body, questions, out, saved)
+
     # One connection for the whole conversation: suspended turns are in the server's memory, and it may be this process.
-    session.call(partial(_converse, body=body, questions=questions))
+    answer = session.call(work)
+    if session.json:
+        session.show_json(answer)
+    print_problems(session, saved)
 
 
 def _questions() -> Iterator[str]:
@@ -48,7 +79,14 @@ def _questions() -> Iterator[str]:
         yield line
 
 
-async def _converse(api: "Api", body: dict[str, Any], questions: Iterable[str]) -> None:
+async def _converse(
+    session: Session,
+    api: "Api",
+    body: dict[str, Any],
+    questions: Iterable[str],
+    out: Path | None,
+    saved: list[SavedFile],
+) -> None:
     """On a terminal, the user is asked to approve dangerous skills; otherwise they are denied."""
     options = {**body["x_bridge"], "approvals": "tool" if can_ask() else "deny"}
     messages: list[Message] = []
@@ -56,8 +94,11 @@ async def _converse(api: "Api", body: dict[str, Any], questions: Iterable[str]) 
         messages.append({"role": "user", "content": question})
         while True:
             request = {**body, "x_bridge": options, "messages": messages, "stream": True}
-            answer = await _print_answer(api, request)
+            answer, report = await _print_answer(api, request)
             messages.append(answer)
+            options |= {"workspace": report["workspace"]} if "workspace" in report else {}
+            saved.extend(await _save(api, report, out))
+            _print_files(session, report, out)
             if not answer.get("tool_calls"):
                 break
             messages += [
@@ -72,13 +113,34 @@ def _decision(call: dict[str, Any]) -> str:
     return json.dumps({"approve": approve})
 
 
-async def _print_answer(api: "Api", request: dict[str, Any]) -> Message:
-    """Print an answer as it is streamed and return it as a message."""
+async def _save(api: "Api", report: dict[str, Any], out: Path | None) -> list[SavedFile]:
+    """Save the files that an answer made."""
+    paths = [str(file["path"]) for file in report.get("files") or ()]
+    if out is None or not paths:
+        return []
+    return await download_files(api, f"/api/workspaces/{quote(str(report['workspace']), safe='')}/files/", paths, out)
+
+
+def _print_files(session: Session, report: dict[str, Any], out: Path | None) -> None:
+    files = report.get("files") or ()
+    for file in files:
+        session.console.say(f"  {file['path']}  {file['size']} bytes", style="dim")
+    if files and out is None:
+        session.console.say(f"Save them with: apex workspaces files {report['workspace']} --out DIR")
+    elif files:
+        session.console.say(f"{plural(len(files), 'file')} in {out}")
+
+
+async def _print_answer(api: "Api", request: dict[str, Any]) -> tuple[Message, dict[str, Any]]:
+    """Print an answer as it is streamed; returns it as a message, and the server's report about it."""
     texts: list[str] = []
+    report: dict[str, Any] = {}
     calls: list[dict[str, Any]] = []
     async for chunk in api.completion_chunks(request):
         choice = (chunk.get("choices") or [{}])[0]
         delta = choice.get("delta") or {}
+        if "turns" in (chunk.get("x_bridge") or {}):
+            report = chunk["x_bridge"]
         if "activity" in (chunk.get("x_bridge") or {}):
             step = printable(str(delta.get("reasoning_content", "")).strip())
             sys.stderr.write(f"\x1b[2m{step}\x1b[0m\n" if sys.stderr.isatty() else f"{step}\n")
@@ -91,4 +153,4 @@ async def _print_answer(api: "Api", request: dict[str, Any]) -> Message:
         ]
     sys.stdout.write("\n" if texts else "")
     message: Message = {"role": "assistant", "content": "".join(texts) or None}
-    return message | ({"tool_calls": calls} if calls else {})
+    return message | ({"tool_calls": calls} if calls else {}), report

@@ -7,7 +7,7 @@ from urllib.parse import quote
 import typer
 
 from apexbridge.errors import RequestError
-from apexbridge.surfaces.cli.session import Session, command
+from apexbridge.surfaces.cli.session import Limit, Page, Session, command
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 ChatId = Annotated[str, typer.Argument(metavar="ID", help="The record's id, as in `apex chats list`.")]
@@ -21,13 +21,13 @@ def list_chats(
     caller: Annotated[str | None, typer.Option("--caller", help="Only requests with this API key's id.")] = None,
     stop_cause: Annotated[str | None, typer.Option("--stop-cause", help="Only with this end: answered, …")] = None,
     outcome: Annotated[str | None, typer.Option("--outcome", help="answered, failed or cancelled.")] = None,
-    page: Annotated[int, typer.Option("--page", help="The page number.")] = 1,
-    limit: Annotated[int, typer.Option("--limit", help="Requests per page.")] = 50,
+    page: Page = None,
+    limit: Limit = None,
 ) -> None:
     """List chat requests, the newest first."""
     filters = {"model": model, "caller": caller, "stopCause": stop_cause, "outcome": outcome}
-    params = {key: value for key, value in filters.items() if value is not None} | {"page": page, "limit": limit}
-    answer = session.ask("GET", "/api/chats", params=params)
+    params = {key: value for key, value in filters.items() if value is not None}
+    answer = session.ask_page("/api/chats", "chats", params, page=page, limit=limit)
     if session.show_json(answer):
         return
     rows = [
@@ -46,8 +46,8 @@ def list_chats(
     ]
     columns = ("ID", "STARTED", "TOOK", "END", "TURNS", "CALLS", "TOKENS", "KEY", "MODEL")
     session.console.table(columns, rows, empty="No chat request is recorded.")
-    if rows and answer["total"] > len(rows):
-        session.console.say(f"{len(rows)} of {answer['total']}; more with --page and --limit")
+    if rows and answer["total"] > answer["page"] * answer["limit"]:
+        session.console.say(f"{len(rows)} of {answer['total']}; more with --page {answer['page'] + 1}")
 
 
 @command(app, "show")

@@ -1,13 +1,17 @@
 """`apex skills grant|revoke|grants|deps` and `apex secrets …`: permissions, dependencies and secrets of skills."""
 
 import sys
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
 
 import typer
 
 from apexbridge.surfaces.cli import interrupts
 from apexbridge.surfaces.cli.session import Session, SkillName, command
+
+if TYPE_CHECKING:
+    from apexbridge.surfaces.cli.client import Api
+    from apexbridge.surfaces.cli.console import Console
 
 Permission = Annotated[
     str, typer.Argument(metavar="PERMISSION", help="net:HOST:PORT, env:NAME, secret:NAME, fs:ro:PATH.")
@@ -43,25 +47,70 @@ def grants(session: Session, name: SkillName) -> None:
 def deps(
     session: Session,
     name: SkillName,
+    packages: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="PACKAGE…", help="For --add and --remove: pypdf, 'pypdf>=4', npm:docx@^9."),
+    ] = None,
+    detect: Annotated[bool, typer.Option("--detect", help="Read which packages and programs its code uses.")] = False,
+    add: Annotated[bool, typer.Option("--add", help="Add packages to the skill; an overwrite keeps them.")] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove added packages from the skill.")] = False,
     install: Annotated[
-        bool, typer.Option("--install", help="Install what is missing, from the package indexes.")
+        bool, typer.Option("--install", help="Install what is declared and added, from the package indexes.")
     ] = False,
 ) -> None:
-    """Show a skill's declared dependencies, and install them; a run never does."""
-    if install and not session.json:
-        session.console.say("installing; this can take a while")
-    view = session.ask_skill("POST" if install else "GET", name, "dependencies")
+    """Show, detect, add, remove and install a skill's packages; a run never installs any."""
+    if add and remove:
+        raise typer.BadParameter("use either --add or --remove")
+    if (add or remove) != bool(packages):
+        raise typer.BadParameter("--add and --remove take one package or more, and nothing else does")
+
+    async def work(api: "Api") -> Any:
+        if packages:
+            change = {"add" if add else "remove": packages}
+            view = await api.ask_skill("PUT", name, "dependencies", json=change)
+        if install:
+            if not session.json:
+                session.console.say("installing; this can take a while")
+            view = await api.ask_skill("POST", name, "dependencies")
+        if detect or not (packages or install):
+            view = await api.ask_skill("GET", name, "dependencies", params={"detect": "true"} if detect else None)
+        return view
+
+    view = session.call(work)
     if session.show_json(view):
         return
     console = session.console
     console.warn(view["problems"])
-    console.facts({key: view[key] for key in ("python", "node", "sources")})
+    console.facts({key: view[key] for key in ("python", "node", "added", "sources")})
+    if detect:
+        _print_detected(console, name, view)
     if not view["python"] and not view["node"]:
         console.say(f"{name} declares no dependencies.")
     elif view["installed"]:
         console.say("Everything is installed.")
     else:
         console.say(f"Not installed. Install with: apex skills deps {name} --install", style="yellow")
+
+
+def _print_detected(console: "Console", name: str, view: dict[str, Any]) -> None:
+    rows = [
+        (
+            found["package"] if found["kind"] != "program" and found["package"] else found["name"],
+            found["kind"],
+            f"in bundle {found['bundle']}" if found["status"] == "bundle" else found["status"],
+            f"{found['file']}:{found['line']}",
+        )
+        for found in view["detected"]
+    ]
+    console.table(("PACKAGE", "KIND", "STATUS", "FOUND IN"), rows, empty="Its code uses no packages and no programs.")
+    for line in view["commands"]:
+        console.line(f"To add what is missing: {line}")
+    if unknown := [
+        found["name"] for found in view["detected"] if (found["status"], found["kind"]) == ("unknown", "python")
+    ]:
+        console.say(
+            f"No known package provides {', '.join(unknown)}. If you know one: apex skills deps {name} --add PACKAGE"
+        )
 
 
 @command(secrets, "set")

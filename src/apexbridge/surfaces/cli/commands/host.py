@@ -40,6 +40,9 @@ def doctor(data_dir: DataDir = None, json: Json = False) -> None:
         console.line("")
         runtimes = [(found.runtime, found.works, found.version) for found in diagnosis.runtimes]
         console.table(["runtime", "works", "version"], runtimes)
+        console.line("")
+        programs = [(found.program, found.found, found.remedy) for found in diagnosis.programs]
+        console.table(["program", "found", "install with"], programs)
         for broken in diagnosis.guarantees:
             if not broken.held:
                 console.say(f"{broken.guarantee}: {broken.remedy}", style="red" if broken.required else "yellow")

@@ -1,6 +1,7 @@
 """`apex skills install|import|validate|doctor`: commands that read packages on this machine."""
 
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,31 +12,71 @@ import typer
 from apexbridge.errors import ApexBridgeError, RequestError
 from apexbridge.settings import load_settings
 from apexbridge.skills.package.repair import diagnose
-from apexbridge.skills.package.sources import default_profile_of, is_folder, open_source
+from apexbridge.skills.package.sources import (
+    default_profile_of,
+    default_profile_of_several,
+    is_folder,
+    open_source,
+)
 from apexbridge.skills.package.validation import skill_file_among, validate_package
+from apexbridge.skills.remote.source_text import SOURCE_USAGE, RemoteSource, parse_source
 from apexbridge.skills.store.roots import SkillRoot, discover
 from apexbridge.surfaces.cli.client import Api
-from apexbridge.surfaces.cli.console import Console
-from apexbridge.surfaces.cli.session import PackagePath, Profile, ProfileChoice, Session, command
+from apexbridge.surfaces.cli.console import Console, plural
+from apexbridge.surfaces.cli.session import PackagePath, Profile, ProfileChoice, Session, Strict, command
 
 app = typer.Typer(rich_markup_mode=None)
+MANY_SKILLS = 3
+"""Warnings about more skills than this are counted."""
 _ARCHIVE_SUFFIXES = {".zip", ".skill"}
 
 
 @command(app, "install", "add")
 def install(
     session: Session,
-    path: PackagePath,
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SOURCE",
+            help=(
+                "A folder, a .zip, a .skill, a SKILL.md, owner/repo[/path][@ref], a Git URL[@ref][#path], or the URL "
+                "of a .zip."
+            ),
+        ),
+    ],
     overwrite: Annotated[bool, typer.Option("--overwrite", "--force", help="Replace an installed skill.")] = False,
     profile: Profile = None,
+    strict: Strict = False,
 ) -> None:
-    """Install a skill or a plugin."""
-    receipt = session.call(lambda api: _send(api, path, overwrite=overwrite, profile=profile))
-    if session.show_json(receipt):
-        return
-    session.console.warn(receipt["warnings"])
+    """Install a skill, a plugin or a marketplace of plugins."""
+    options: dict[str, Any] = {"overwrite": overwrite, "profile": profile, "strict": strict}
+    remote = _remote_source(source)
+    if remote and remote.is_short:  # it could have been meant as a path
+        session.console.say(f"fetching {remote.url}")
+    with session.console.working(f"installing {source}"):
+        receipt = session.call(
+            lambda api: (
+                _fetch(api, session.console, remote, **options) if remote else _send(api, Path(source), **options)
+            )
+        )
+    if not session.show_json(receipt):
+        _print_receipt(session.console, receipt)
+
+
+def _print_receipt(console: Console, receipt: dict[str, Any]) -> None:
+    """Print what was installed and what was left out. Warnings about many skills are counted, not printed."""
+    count = len(receipt["leftOut"])
+    left_out, others = receipt["warnings"][:count], receipt["warnings"][count:]
+    if len(receipt["names"]) > MANY_SKILLS and others:
+        others = [f"{plural(len(others), 'warning')} about the skills; apex skills show NAME prints those of a skill"]
+    console.warn([*left_out, *others])
     names = f" ({', '.join(receipt['names'])})" if receipt["names"] != [receipt["name"]] else ""
-    session.console.say(f"{receipt['message']}: {receipt['name']}{names}, {receipt['duration']} ms")
+    if len(receipt["plugins"]) > 1:
+        names = ""
+    console.say(f"{receipt['message']}: {receipt['name']}{names}, {receipt['duration']} ms")
+    if len(receipt["names"]) > 1 or left_out:
+        more = ". See them with: apex plugins list" if len(receipt["plugins"]) > 1 else ""
+        console.say(f"{plural(len(receipt['names']), 'skill')} installed, {len(left_out)} left out{more}")
 
 
 @command(app, "import")
@@ -59,15 +100,18 @@ def import_folder(
 
 
 @command(app, "validate", connects=False)
-def validate(session: Session, path: PackagePath, profile: Profile = None) -> None:
+def validate(session: Session, path: PackagePath, profile: Profile = None, strict: Strict = False) -> None:
     """Check whether a package can be installed; nothing is written."""
     settings = load_settings().skills
+    configured = settings.default_profile
     with open_source(path) as (file, filename):
         report = validate_package(
             file,
             filename=filename,
-            profile=profile.value if profile else default_profile_of(path, settings.default_profile),
+            profile=profile.value if profile else default_profile_of(path, configured),
+            profile_of_several=profile.value if profile else default_profile_of_several(path, configured),
             require_entry_script=settings.require_entry_script,
+            strict=strict,
         )
     if not session.show_json(report.model_dump(mode="json")):
         session.console.warn(report.warnings)
@@ -102,8 +146,43 @@ def doctor(
         raise typer.Exit(1)
 
 
-async def _send(api: Api, path: Path, *, overwrite: bool, profile: ProfileChoice | None) -> Any:
-    """Install one archive or folder. A folder is packed first; its default profile is lenient."""
+def _remote_source(text: str) -> RemoteSource | None:
+    """The source that the server fetches; None for a folder or a file of this machine, which is uploaded."""
+    address = _repository_address(text)
+    if address is None and os.path.lexists(text):
+        return None
+    source = parse_source(address or text)
+    if source is None:
+        raise RequestError(f"There is no file or folder {text}. {SOURCE_USAGE}.", code="FILE_NOT_FOUND")
+    return source
+
+
+async def _fetch(
+    api: Api, console: Console, source: RemoteSource, *, overwrite: bool, profile: ProfileChoice | None, strict: bool
+) -> Any:
+    chosen = profile.value if profile else None
+    body = {"source": source.text, "overwrite": overwrite, "profile": chosen, "strict": strict}
+    try:
+        return await api.ask("POST", "/api/skills/install", json=body)
+    except ApexBridgeError as error:
+        if error.code in ("SOURCE_NOT_FOUND", "SOURCE_UNREACHABLE") and source.is_short:
+            console.say(f"There is no file or folder {source.text} here, so it was looked up on GitHub.")
+        raise
+
+
+def _repository_address(text: str) -> str | None:
+    """The `file://` address of a bare repository on this machine, with its ref and path; None if it is not one."""
+    path, tail = text, ""
+    if not os.path.lexists(text) and (found := re.search("[@#]", text)):
+        path, tail = text[: found.start()], text[found.start() :]
+    folder = Path(path)
+    is_bare = (folder / "HEAD").is_file() and (folder / "objects").is_dir() and (folder / "refs").is_dir()
+    return f"file://{folder.resolve()}{tail}" if is_bare else None
+
+
+async def _send(api: Api, path: Path, *, overwrite: bool, profile: ProfileChoice | None, strict: bool = False) -> Any:
+    """Install one archive, folder or SKILL.md. Folders are packed first. The default profile is lenient."""
+    chosen = profile.value if profile else default_profile_of(path, load_settings().skills.default_profile)
     with open_source(path) as (file, filename):
         file.seek(0)
         return await api.upload(
@@ -111,7 +190,8 @@ async def _send(api: Api, path: Path, *, overwrite: bool, profile: ProfileChoice
             file,
             filename=filename,
             overwrite="true" if overwrite else None,
-            profile=profile.value if profile else "lenient" if is_folder(path) else None,
+            profile=chosen if profile or chosen == "lenient" else None,
+            strict="true" if strict else None,
         )
 
 

@@ -3,9 +3,11 @@
 import asyncio
 import logging
 import os
+import shlex
 import shutil
 import sys
 from contextlib import AsyncExitStack
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -17,13 +19,21 @@ from apexbridge.errors import ApexBridgeError
 from apexbridge.settings import Settings, load_settings
 from apexbridge.skills.store.roots import SkillRoot, discover
 from apexbridge.surfaces.cli import interrupts
+from apexbridge.surfaces.cli.connection import find_connection
 from apexbridge.surfaces.cli.console import Console, plural
 from apexbridge.surfaces.cli.session import DataDir, Json, Session
+from apexbridge.surfaces.cli.terminal_text import log_as_server
 from apexbridge.surfaces.http.middleware.auth import needs_keys
 from apexbridge.surfaces.http.serve import bind, check_host
 from apexbridge.surfaces.http.serve import serve as serve_http
 
 app = typer.Typer(rich_markup_mode=None)
+logger = logging.getLogger("apexbridge.server")
+
+
+class LogFormatChoice(StrEnum):
+    TEXT = "text"
+    JSON = "json"
 
 
 @app.command("serve")
@@ -35,24 +45,21 @@ def serve(
     port: Annotated[int | None, typer.Option(help="Port to bind; 0 takes a free one.", show_default="8420")] = None,
     data_dir: DataDir = None,
     examples: Annotated[Path | None, typer.Option(help="Install the skills of this folder on the first start.")] = None,
+    log_format: Annotated[
+        LogFormatChoice | None, typer.Option("--log-format", help="How to log on stderr.", show_default="text")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Start the HTTP API."""
-    _configure_logging()
-    settings = load_settings(host=host, port=port, data_dir=data_dir)
+    settings = load_settings(
+        host=host, port=port, data_dir=data_dir, log_format=log_format.value if log_format else None
+    )
+    log_as_server(settings.log_format)
     may_have_keys = (settings.data_dir / DATABASE_FILE).exists()
     check_host(settings.host, required=settings.api_keys_required, has_keys=may_have_keys)
     interrupts.leave_to_python()  # the runner, and then the server, handle SIGINT
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(Session(json=json), settings, examples))
-
-
-def _configure_logging() -> None:
-    logging.getLogger().setLevel(logging.WARNING)
-    logging.getLogger("apexbridge.agent").setLevel(logging.INFO)  # the steps of chat requests
-    # Skip the lookup of thread, process and source location for each record: the log format does not use them.
-    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
-    logging._srcfile = None
 
 
 async def _serve(session: Session, settings: Settings, examples: Path | None) -> None:
@@ -72,7 +79,10 @@ async def _serve(session: Session, settings: Settings, examples: Path | None) ->
         broken = len(await bridge.skills.problems())
 
         def announce(url: str) -> None:
-            if not session.show_json({"url": url, "pid": os.getpid(), "skills": total, "problems": broken}):
+            facts = {"url": url, "pid": os.getpid(), "skills": total, "problems": broken}
+            if settings.log_format == "json":
+                logger.info("serving at %s", url, extra={"fields": facts})
+            if not session.show_json(facts) and settings.log_format == "text":
                 _greet(console, url, settings, total, broken)
             sys.stdout.flush()
 
@@ -95,20 +105,22 @@ def _this_command() -> str:
     """How to call this program: `apex` if the PATH leads to it, else its path."""
     own = Path(sys.argv[0])
     found = shutil.which("apex")
-    if found and Path(found).resolve() == own.resolve():
+    if own.name != "apex" or (found and Path(found).resolve() == own.resolve()):
         return "apex"
     return str(own.relative_to(Path.cwd()) if own.is_relative_to(Path.cwd()) else own)
 
 
 def _greet(console: Console, url: str, settings: Settings, total: int, broken: int) -> None:
+    is_default = settings.data_dir == find_connection().data_dir
+    data_dir = "" if is_default else f" --data-dir {shlex.quote(str(settings.data_dir))}"
+    apex = _this_command()
     console.say(f"apexbridge serves {plural(total, 'skill')} at {url}", style="bold")
     if broken:
-        console.say(f"{plural(broken, 'folder')} could not be served: apex skills problems", style="yellow")
+        console.say(f"{plural(broken, 'folder')} could not be served: {apex} skills problems{data_dir}", style="yellow")
     if needs_keys(settings.api_keys_required, settings.host):
-        console.say("Clients need an API key: apex keys create", style="yellow")
-    data_dir = "" if settings.data_dir == Path("data").absolute() else f" --data-dir {settings.data_dir}"
+        console.say(f"Clients need an API key: {apex} keys create --name NAME{data_dir}", style="yellow")
     console.say(f"  API and its documentation   {url}/docs")
     console.say(f"  list the skills             curl {url}/api/skills")
-    console.say(f"  or in another terminal      {_this_command()} skills list{data_dir}")
-    console.say(f'  find one for a task         {_this_command()} skills search "what you want done"{data_dir}')
+    console.say(f"  or in another terminal      {apex} skills list{data_dir}")
+    console.say(f'  find one for a task         {apex} skills search "what you want done"{data_dir}')
     console.say("Stop with Ctrl-C.")

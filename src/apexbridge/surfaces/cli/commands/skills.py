@@ -7,12 +7,20 @@ from urllib.parse import quote
 
 import typer
 
+from apexbridge.errors import ApexBridgeError
 from apexbridge.surfaces.cli.commands import grants
+from apexbridge.surfaces.cli.completion import plugin_names
 from apexbridge.surfaces.cli.lazy_commands import lazy_group
-from apexbridge.surfaces.cli.session import Session, SkillName, Tags, command
+from apexbridge.surfaces.cli.session import Limit, NoQuestion, Page, Session, SkillName, Tags, can_ask, command
 
 if TYPE_CHECKING:
     from apexbridge.surfaces.cli.client import Api
+    from apexbridge.surfaces.cli.console import Console
+
+MAX_SHOWN_FILES = 20
+"""Files of each kind that `update` lists for a skill."""
+PluginName = Annotated[str, typer.Argument(metavar="NAME", help="The plugin's name.", autocompletion=plugin_names)]
+EntryId = Annotated[str | None, typer.Option("--id", help="One of several of that name; default: the newest.")]
 
 app = typer.Typer(cls=lazy_group("skills"), no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(grants.app)
@@ -32,7 +40,7 @@ def search(
 ) -> None:
     """Find skills by what they do, in English or Chinese."""
     body = _without_none({"query": query, "limit": limit, "tags": tag or [], "threshold": threshold})
-    found = session.ask("POST", "/api/skills/search", json=body)
+    found = session.ask("POST", "/api/skills/search", creates=False, json=body)
     if session.show_json(found):
         return
     session.console.warn(found["warnings"])
@@ -48,22 +56,24 @@ def list_skills(
     session: Session,
     name: Annotated[str | None, typer.Option(help="A substring of the name.")] = None,
     tag: Tags = None,
-    page: Annotated[int, typer.Option(min=1, help="The page number.")] = 1,
-    limit: Annotated[int, typer.Option(min=1, max=500, help="Skills per page.")] = 50,
+    page: Page = None,
+    limit: Limit = None,
 ) -> None:
     """List the installed skills by name."""
-    params = _without_none({"name": name, "tags": ",".join(tag or []) or None, "page": page, "limit": limit})
-    found = session.ask("GET", "/api/skills", params=params)
+    params = _without_none({"name": name, "tags": ",".join(tag or []) or None})
+    found = session.ask_page("/api/skills", "skills", params, page=page, limit=limit)
     if session.show_json(found):
         return
     rows = [
         (skill["name"], skill["mode"], skill["version"], skill["source"], _one_line(skill)) for skill in found["skills"]
     ]
-    empty = "Nothing fits." if name or tag or page > 1 else "No skill is installed. Try: apex skills install PATH"
+    empty = (
+        "Nothing fits." if name or tag or (page or 1) > 1 else "No skill is installed. Try: apex skills install PATH"
+    )
     columns = ("NAME", "MODE", "VERSION", "SOURCE", "DESCRIPTION")
     session.console.table(columns, rows, empty=empty, one_line=True)
-    if found["total"] > len(rows):
-        session.console.say(f"{len(rows)} of {found['total']}; more with --page {page + 1}")
+    if rows and found["total"] > found["page"] * found["limit"]:
+        session.console.say(f"{len(rows)} of {found['total']}; more with --page {found['page'] + 1}")
 
 
 @command(app, "show")
@@ -75,8 +85,12 @@ def show_skill(session: Session, name: SkillName) -> None:
     session.console.warn(detail["warnings"])
     basic = ("name", "description", "version", "author", "category", "tags", "mode", "entry", "scripts", "enabled")
     more = ("dangerous", "permissions", "source", "plugin", "sourcePath", "installedAt", "updatedAt", "contentHash")
+    origin = detail.get("origin") or {}
+    fetched = {key: origin.get(key) for key in ("url", "ref", "path", "commit", "digest", "installedAt")}
     session.console.facts(
-        {key: detail[key] for key in basic + more} | {"files": [file["path"] for file in detail["files"]]}
+        {key: detail[key] for key in basic + more}
+        | {"origin": {key: value for key, value in fetched.items() if value}}
+        | {"files": [file["path"] for file in detail["files"]]}
     )
     session.console.line(f"\n{detail['content'].strip()}")
 
@@ -96,7 +110,7 @@ def export(
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Where to write it.", show_default="NAME.zip")] = None,
 ) -> None:
     """Write a skill as a ZIP."""
-    target = out or Path(f"{name}.zip")
+    target = out or Path(f"{name.replace(':', '+')}.zip")
     if not target.parent.is_dir():
         raise typer.BadParameter(f"there is no folder {target.parent}")
 
@@ -109,7 +123,7 @@ def export(
         finally:
             draft.unlink(missing_ok=True)
 
-    session.call(download)
+    session.call(download, creates=False)
     size = target.stat().st_size
     session.report({"name": name, "path": str(target), "size": size}, f"{target} written, {size} bytes")
 
@@ -143,7 +157,7 @@ def forget(
     """Delete what search learned from past requests about a skill."""
     if (name is None) != everything:
         raise typer.BadParameter("name a skill, or use --all")
-    receipt = session.ask("POST", "/api/skills/forget", json={"name": name})
+    receipt = session.ask("POST", "/api/skills/forget", creates=False, json={"name": name})
     session.report(receipt, f"past requests deleted: {receipt['forgotten']}")
 
 
@@ -166,16 +180,77 @@ def disable(session: Session, name: SkillName) -> None:
 
 
 @command(app, "uninstall", "remove", "rm")
-def uninstall(session: Session, name: SkillName) -> None:
-    """Remove a skill with everything except its history."""
-    receipt = session.ask_skill("DELETE", name)
-    session.report(receipt, f"{receipt['message']}: {receipt['name']}")
+def uninstall(
+    session: Session,
+    name: SkillName,
+    yes: NoQuestion = False,
+    delete: Annotated[bool, typer.Option("--delete", help="Delete the folder of a skill in another root too.")] = False,
+) -> None:
+    """Remove a skill with everything except its history; it can be restored for 7 days."""
+    what = f"Delete {name}, also if its folder is in another root?" if delete else f"Uninstall {name}?"
+    if not session.confirm(what, yes=yes):
+        raise typer.Abort
+    receipt = session.ask_skill("DELETE", name, params={"delete": "true"} if delete else None)
+    session.report(receipt, _removal_message(receipt, "skills"))
+
+
+@command(app, "restore")
+def restore(
+    session: Session,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="The skill; default: list what there is.")
+    ] = None,
+    id: EntryId = None,
+) -> None:
+    """Bring a removed or hidden skill back; without a name, list what can be restored."""
+    if name is None:
+        _list_removed(session)
+        return
+    receipt = session.ask_skill("POST", name, "restore", json={"id": id})
+    session.report(receipt, f"{receipt['message']}: {name}")
+
+
+@command(app, "update")
+def update(
+    session: Session,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="The skill or plugin; default: all that were fetched.")
+    ] = None,
+    check: Annotated[bool, typer.Option("--check", "--dry-run", help="Show what would change, and stop.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Apply the changes without a question.")] = False,
+) -> None:
+    """Fetch the sources of skills again, show what changed, and install it."""
+    console = session.console
+    found = session.call(lambda api: _find_updates(api, console, name), creates=False)
+    failed = [entry for entry in found if entry.get("error")]
+    if name is not None and failed:
+        from apexbridge.surfaces.cli.client import AnsweredError
+
+        raise AnsweredError(failed[0]["error"])
+    changed = [entry for entry in found if entry.get("changed")]
+    if not session.json:
+        _show_updates(session, found)
+    can_apply = yes or (not session.json and can_ask())
+    applied: list[dict[str, Any]] = []
+    if changed and not check and can_apply:
+        if not session.confirm(f"Update {', '.join(entry['name'] for entry in changed)}?", yes=yes):
+            raise typer.Abort
+        applied = session.call(lambda api: _apply_updates(api, console, changed))
+        failed += [entry for entry in applied if entry.get("error")]
+    done = {entry["name"]: entry for entry in applied}
+    if not session.show_json({"updates": [done.get(entry["name"], entry) for entry in found]}):
+        for entry in applied:
+            console.say(entry["error"]["message"] if entry.get("error") else f"{entry['name']} was updated")
+        if changed and not applied:
+            console.say("Nothing was changed. Apply the changes with: apex skills update --yes")
+    if failed:
+        raise typer.Exit(1)
 
 
 @command(app, "reindex")
 def reindex(session: Session) -> None:
     """Scan all roots again and index what changed."""
-    report = session.ask("POST", "/api/skills/reindex")
+    report = session.ask("POST", "/api/skills/reindex", creates=False)
     session.report(report, f"{report['indexed']} indexed, {report['skipped']} unchanged, {report['removed']} removed")
 
 
@@ -231,11 +306,27 @@ def list_plugins(session: Session) -> None:
 
 
 @command(plugins, "uninstall", "remove", "rm")
-def uninstall_plugin(
-    session: Session, name: Annotated[str, typer.Argument(metavar="NAME", help="The plugin's name.")]
+def uninstall_plugin(session: Session, name: PluginName, yes: NoQuestion = False) -> None:
+    """Remove a plugin with all its skills; it can be restored for 7 days."""
+    if not session.confirm(f"Uninstall the plugin {name} with all its skills?", yes=yes):
+        raise typer.Abort
+    receipt = session.ask("DELETE", _plugin_path(name))
+    session.report(receipt, _removal_message(receipt, "plugins"))
+
+
+@command(plugins, "restore")
+def restore_plugin(
+    session: Session,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="The plugin; default: list what there is.")
+    ] = None,
+    id: EntryId = None,
 ) -> None:
-    """Remove a plugin with all its skills."""
-    receipt = session.ask("DELETE", f"/api/plugins/{quote(name, safe='')}")
+    """Bring a removed plugin back with all its skills; without a name, list what can be restored."""
+    if name is None:
+        _list_removed(session)
+        return
+    receipt = session.ask("POST", _plugin_path(name, "restore"), creates=False, json={"id": id})
     session.report(receipt, f"{receipt['message']}: {name}")
 
 
@@ -245,6 +336,117 @@ def _change(session: Session, name: str, action: str, done: str) -> None:
     if not session.show_json(detail):
         session.console.warn(detail["warnings"])
         session.console.say(f"{name} was {done}")
+
+
+def _plugin_path(name: str, *segments: str) -> str:
+    return "/".join(["/api/plugins", quote(name, safe=""), *segments])
+
+
+def _removal_message(receipt: dict[str, Any], group: str) -> str:
+    name, until = receipt["name"], receipt["restorableUntil"]
+    message = f"{receipt['message']}: {name}"
+    if until is None and not receipt["hidden"]:
+        return message
+    return f"{message}\nBring it back{f' until {until[:10]}' if until else ''} with: apex {group} restore {name}"
+
+
+def _list_removed(session: Session) -> None:
+    found = session.ask("GET", "/api/skills/removed")
+    rows = [
+        (one["name"], one["kind"], one["removedAt"][:10], (one["restorableUntil"] or "")[:10], one["id"], one["skills"])
+        for one in found
+    ]
+    columns = ("NAME", "KIND", "REMOVED", "UNTIL", "ID", "SKILLS")
+    session.table(found, columns, rows, empty="There is nothing to restore.")
+
+
+async def _find_updates(api: "Api", console: "Console", name: str | None) -> list[dict[str, Any]]:
+    """A report for each skill and plugin that was fetched, or for one of them; or its error."""
+    origins = await api.ask("GET", "/api/skills/origins")
+    if name is not None:
+        origins = [item for item in origins if item["name"] == name] or [{"name": name, "kind": "skill"}]
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for item in origins:
+        groups.setdefault(_group_of(item), []).append(item)
+    if len(groups) == 1:
+        with console.working("fetching the source"):
+            return await _ask_updates(api, origins, {})
+    with console.progress_bar("fetching") as progress:
+        found = []
+        for number, group in enumerate(groups.values(), start=1):
+            progress(number - 1, len(groups))
+            found += await _ask_updates(api, group, {})
+        progress(len(groups), len(groups))
+    return found
+
+
+async def _apply_updates(api: "Api", console: "Console", changed: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Install the revisions that were shown, and no others."""
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for item in changed:
+        groups.setdefault(_group_of(item), []).append(item)
+    applied = []
+    with console.working("updating"):
+        for group in groups.values():
+            applied += await _ask_updates(api, group, {"apply": True, "revision": group[0]["newRevision"]})
+    names = {item["name"] for item in changed}
+    return [entry for entry in applied if entry["name"] in names]
+
+
+def _group_of(item: dict[str, Any]) -> tuple[str, str]:
+    """Plugins of the same source are fetched together, everything else alone."""
+    source = item.get("origin", item).get("source")
+    return ("source", source) if item["kind"] == "plugin" and source else ("skill", item["name"])
+
+
+async def _ask_updates(api: "Api", items: list[dict[str, Any]], body: dict[str, Any]) -> list[dict[str, Any]]:
+    """The reports on a skill, a plugin or several plugins of the same source; or their errors."""
+    first = items[0]
+    try:
+        if len(items) > 1:
+            source = first.get("origin", first)["source"]
+            return list(await api.ask("POST", "/api/skills/update", json={"source": source, **body}))
+        if first["kind"] == "plugin":
+            return [await api.ask("POST", _plugin_path(first["name"], "update"), json=body)]
+        return [await api.ask_skill("POST", first["name"], "update", json=body)]
+    except ApexBridgeError as error:
+        return [{"name": item["name"], "kind": item["kind"], "error": error.to_json()} for item in items]
+
+
+def _show_updates(session: Session, found: list[dict[str, Any]]) -> None:
+    console = session.console
+    if not found:
+        console.say("No skill was installed from a repository or an address.")
+    for entry in found:
+        if entry.get("error"):
+            console.say(f"{entry['name']}: {entry['error']['message']}", style="yellow")
+        elif not entry["changed"]:
+            console.say(f"{entry['name']} is up to date ({entry['newRevision'][:12]})")
+        else:
+            console.line(
+                f"{entry['name']}  {entry['oldRevision'][:12]} → {entry['newRevision'][:12]}  {entry['source']}"
+            )
+            for change in entry["skills"]:
+                _show_change(session, change)
+
+
+def _show_change(session: Session, change: dict[str, Any]) -> None:
+    line = session.console.line
+    if change["change"] == "unchanged":
+        return
+    line(f"  {change['name']}: {change['change']}")
+    for sign, key in (("+", "filesAdded"), ("~", "filesChanged"), ("-", "filesRemoved")):
+        for path in change[key][:MAX_SHOWN_FILES]:
+            line(f"    {sign} {path}")
+        if (hidden := len(change[key]) - MAX_SHOWN_FILES) > 0:
+            line(f"    {sign} {hidden} more; see --json")
+    if change["newDescription"] is not None:
+        line(f"    description: {change['newDescription']}")
+    for label, key in (("asks for", "permissionsAdded"), ("no longer asks for", "permissionsRemoved")):
+        if change[key]:
+            line(f"    {label}: {', '.join(change[key])}")
+    if change["edited"]:
+        session.console.warn([f"{change['name']} was edited here; an update replaces the edits"])
 
 
 def _without_none(values: dict[str, Any]) -> dict[str, Any]:

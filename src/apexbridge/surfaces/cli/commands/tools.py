@@ -8,6 +8,7 @@ from urllib.parse import quote
 import typer
 
 from apexbridge.errors import RequestError, ToolNotFoundError
+from apexbridge.surfaces.cli.completion import tool_ids
 from apexbridge.surfaces.cli.session import Approval, InputOption, Session, Yes, command, read_input
 
 if TYPE_CHECKING:
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 approvals = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
-ToolId = Annotated[str, typer.Argument(metavar="ID", help="Such as calculate or skill:git-commit.")]
+ToolId = Annotated[
+    str, typer.Argument(metavar="ID", help="Such as calculate or skill:git-commit.", autocompletion=tool_ids)
+]
 ApprovalId = Annotated[str, typer.Argument(metavar="ID", help="The approval's id.")]
 LONG_CHARACTERS = 40
 
@@ -94,7 +97,7 @@ def deny(session: Session, id: ApprovalId) -> None:
 
 
 def _decide(session: Session, id: str, *, approve: bool) -> None:
-    answer = session.ask("POST", _approval_path(id), json={"approve": approve})
+    answer = session.ask("POST", _approval_path(id), creates=False, json={"approve": approve})
     session.report(answer, f"{answer['tool']} is {answer['state']}: {answer['summary']}")
 
 

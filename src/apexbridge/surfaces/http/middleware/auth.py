@@ -1,7 +1,7 @@
 """Access control: API keys, their scopes and their rate limits.
 
 The key's id becomes `caller` in the request's state. It is empty for the owner of the data directory and
-for requests that are admitted without a key.
+for requests that are admitted without a key. Only for the owner, `is_owner` is true.
 """
 
 import hmac
@@ -9,6 +9,7 @@ import ipaddress
 import re
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 from urllib.parse import unquote_plus
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -19,7 +20,7 @@ from apexbridge.settings import KeysRequired
 from apexbridge.storage.key_store import PREFIX, KeyScope, KeyStore
 from apexbridge.surfaces.http.middleware.audit_trail import AuditTrail
 from apexbridge.surfaces.http.middleware.limits import ConcurrencyLimit, RateLimit
-from apexbridge.surfaces.http.middleware.scopes import UPLOAD_PATHS, is_act, required_scope
+from apexbridge.surfaces.http.middleware.scopes import UPLOAD_PATHS, is_act, is_own_file, required_scope
 from apexbridge.surfaces.http.transport.error_responses import answer_error
 
 _KEY_IN_QUERY = re.compile(
@@ -71,6 +72,7 @@ class AccessGuard:
             return
         state = scope.setdefault("state", {})
         state["caller"] = ""
+        state["is_owner"] = self._access.bound is None
         needed = required_scope(scope["method"], scope["path"])
         if needed is None:
             await self._app(scope, receive, send)
@@ -90,8 +92,8 @@ class AccessGuard:
                 self._trail.refused(scope, error.status, who=state["caller"])
             await answer_error(error, scope, receive, send)
 
-    def _admit(self, scope: Scope, state: dict[str, str], needed: KeyScope) -> None:
-        """Check the key of a request and set `caller`."""
+    def _admit(self, scope: Scope, state: dict[str, Any], needed: KeyScope) -> None:
+        """Check the key of a request and set `caller` and `is_owner`."""
         query = scope["query_string"]
         if query and _KEY_IN_QUERY.search(unquote_plus(query.decode("latin-1"))):
             raise RequestError(
@@ -99,12 +101,13 @@ class AccessGuard:
                 code="UNAUTHORIZED",
             )
         sent = _sent_key(scope)
+        if self._owner is not None and sent is not None and hmac.compare_digest(sent.encode(), self._owner):
+            state["is_owner"] = True
+            return
         if sent is None or not (self._access.keys_required or sent.startswith(PREFIX)):
             # OpenAI SDKs always send a key. If this server requires none, ignore foreign keys.
             if self._access.keys_required:
                 raise RequestError(f"This server requires an API key. {_HOW}", code="UNAUTHORIZED")
-            return
-        if self._owner is not None and hmac.compare_digest(sent.encode(), self._owner):
             return
         key = self._keys.find(sent)
         if key is None:
@@ -119,7 +122,7 @@ class AccessGuard:
                 code="RATE_LIMITED",
                 retryAfter=wait,
             )
-        if not key.allows(needed):
+        if not key.allows(needed) and not (is_own_file(scope["path"]) and key.allows("chat")):
             raise RequestError(
                 f"This needs the scope {needed}; the API key {key.id} has {', '.join(sorted(key.scopes))}.",
                 code="FORBIDDEN",

@@ -9,15 +9,17 @@ OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _READING = frozenset({"/api/skills/search"})
 """Reads that use POST because the query may be too long for a URL."""
-UPLOAD_PATHS = frozenset({"/api/skills", "/api/skills/install", "/api/skills/validate", "/api/uploads"})
+UPLOAD_PATHS = frozenset({"/api/skills", "/api/skills/install", "/api/skills/validate", "/api/uploads", "/v1/files"})
 """Routes whose bodies go to disk and have their own limits."""
 _RUNNING = re.compile(
     r"/api/(?:skills/[^/]+/execute|tools/[^/]+/execute|executions/[^/]+/cancel|uploads"
     r"|skills/remember|skills/validate)"
 )
 """Requests that do work for the caller and change nothing for other callers."""
-_FORGETTING = re.compile(r"/api/executions/[^/]+")
-"""What callers may delete: only their own runs."""
+_FORGETTING = re.compile(r"/api/executions/[^/]+|/api/workspaces/.+")
+"""What callers may delete: only their own runs and workspaces."""
+_OWN_FILES = re.compile(r"/api/workspaces(?:/.*)?")
+"""Files of the caller's conversations."""
 _ADMINISTRATION = ("/api/keys", "/api/audit", "/api/approvals", "/api/chats", "/api/secrets")
 """Admin even for reads: keys, the audit log, pending approvals, chats and secrets of all callers."""
 
@@ -38,6 +40,11 @@ def required_scope(method: str, path: str) -> KeyScope | None:
     if method == "DELETE" and _FORGETTING.fullmatch(path):
         return "run"
     return "admin"
+
+
+def is_own_file(path: str) -> bool:
+    """Whether a request concerns only files of the caller's conversations, for which the scope chat is enough."""
+    return _OWN_FILES.fullmatch(path) is not None
 
 
 def is_act(method: str, needed: KeyScope) -> bool:

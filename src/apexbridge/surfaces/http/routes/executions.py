@@ -9,7 +9,7 @@ from fastapi.responses import StreamingResponse
 
 from apexbridge.sandbox.models import ExecutionResult
 from apexbridge.skills.runs.events import RunEvent
-from apexbridge.skills.runs.input_files import Upload
+from apexbridge.skills.runs.input_files import Upload, safe_name
 from apexbridge.skills.runs.run_views import RunDetail, RunPage
 from apexbridge.skills.runs.tracker import RunTracker
 from apexbridge.storage.run_store import RunFilter, RunState
@@ -64,12 +64,13 @@ async def follow_execution(
     identity: Identity,
     bridge: ServedBridge,
     owner: Owner,
+    follow: Annotated[bool, Query(description="Wait for further events until the run ends.")] = True,
     last_event_id: Annotated[str | None, Header(description="Start after this event.")] = None,
 ) -> StreamingResponse:
     """Stream the run as server-sent events: `state`, `stdout`, `stderr`, and `result` at the end."""
     last = last_event_id or ""
     after = int(last) if last.isascii() and last.isdigit() and len(last) <= MAX_DIGITS else 0
-    events = bridge.runs.events(identity, after, owner=owner)
+    events = bridge.runs.events(identity, after, owner=owner, waits=follow)
     first = await anext(events, None)  # so that a missing run is a 404 and not an empty stream
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", "X-Content-Type-Options": "nosniff"}
     return StreamingResponse(_stream(bridge.runs, first, events), media_type="text/event-stream", headers=headers)
@@ -97,9 +98,19 @@ async def delete_execution(identity: Identity, bridge: ServedBridge, owner: Owne
 
 
 @router.post("/api/uploads", status_code=201)
-async def upload_file(request: Request, bridge: ServedBridge, caller: Caller) -> Upload:
-    """Upload a file for `files` of a later run; only the same key can use it."""
+async def upload_file(
+    request: Request,
+    bridge: ServedBridge,
+    caller: Caller,
+    workspace: Annotated[str | None, Query(description="Put the file into this workspace.")] = None,
+) -> Upload:
+    """Upload a file for `files` of a later run, or into a workspace; only the same key can use it."""
     async with receive_upload(request, bridge.skills.staging, any_type=True) as upload:
+        if (target := upload.fields.get("workspace") or workspace) is not None:
+            name = safe_name(upload.filename or "upload")
+            await bridge.workspaces.add_file(target, name, upload.file, caller=caller)
+            upload.file.seek(0, 2)
+            return Upload(id=name, name=name, size=upload.file.tell(), workspace=target)
         return await bridge.runs.uploads.add(upload.file, upload.filename, caller=caller)
 
 

@@ -6,9 +6,8 @@ from fastapi import APIRouter, Body, Query
 from pydantic import Field
 
 from apexbridge.bridge import Bridge
-from apexbridge.errors import SkillNotFoundError
 from apexbridge.retrieval.matches import SearchAnswer, SearchMode
-from apexbridge.skills.models import NAME_PATTERN, Receipt
+from apexbridge.skills.models import SERVED_NAME_PATTERN, Receipt
 from apexbridge.surfaces.http.deps import Caller, ServedBridge, SkillName
 from apexbridge.wire import WireInput, WireModel
 
@@ -57,8 +56,8 @@ class EditReceipt(Receipt):
 
 
 async def _check_exists(bridge: Bridge, name: str) -> None:
-    if not NAME_PATTERN.match(name) or await bridge.skills.store.catalog.live(name) is None:
-        raise SkillNotFoundError(name)
+    if not SERVED_NAME_PATTERN.match(name) or await bridge.skills.store.catalog.live(name) is None:
+        raise await bridge.skills.store.not_found(name)
 
 
 @router.post("/search")

@@ -2,12 +2,16 @@
 
 import asyncio
 import json
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
+from urllib.parse import quote
 
 from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import StreamingResponse
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationError, field_validator
 
+from apexbridge._json import loads_untrusted
+from apexbridge.errors import InvalidInputError, RequestError
 from apexbridge.sandbox.models import ExecutionResult
 from apexbridge.sandbox.run_input import MAX_ARGUMENTS, MAX_INPUT_FILES
 from apexbridge.skills.models import (
@@ -16,18 +20,26 @@ from apexbridge.skills.models import (
     GrowthPoint,
     InstallReceipt,
     Mode,
+    OriginItem,
     PluginSummary,
     Problem,
+    Profile,
     Receipt,
+    RemovalReceipt,
+    RemovedItem,
     ScanReport,
     SkillDetail,
     SkillPage,
     SkillStatistics,
+    UpdateReport,
     ValidationReport,
 )
+from apexbridge.skills.package.dependencies import MAX_REQUIREMENT_CHARACTERS, MAX_REQUIREMENTS
+from apexbridge.skills.remote.source_text import MAX_SOURCE_CHARACTERS, parse_source
 from apexbridge.skills.runs.grants import GrantView
 from apexbridge.skills.runs.skill_layers import DependencyView
 from apexbridge.skills.runs.skill_runs import SkillCall
+from apexbridge.skills.store.names import folder_of_name
 from apexbridge.surfaces.http.deps import (
     APPROVAL_PATTERN,
     DEFAULT_LIMIT,
@@ -41,6 +53,7 @@ from apexbridge.surfaces.http.deps import (
 from apexbridge.surfaces.http.middleware.audit_trail import note
 from apexbridge.surfaces.http.routes.executions import Accepted
 from apexbridge.surfaces.http.transport.disconnect import run_while_connected
+from apexbridge.surfaces.http.transport.requests import is_owner
 from apexbridge.surfaces.http.transport.responses import download, json_response, long_output, result_response
 from apexbridge.surfaces.http.transport.uploads import receive_upload
 from apexbridge.tools.conversation import Conversation
@@ -52,6 +65,13 @@ _BINARY = {"type": "string", "format": "binary"}
 _OPTIONS: dict[str, Any] = {
     "overwrite": {"type": "boolean", "default": False},
     "profile": {"type": "string", "enum": ["seed", "lenient", "strict"]},
+    "strict": {"type": "boolean", "default": False},
+}
+_SOURCE = {
+    "type": "object",
+    "required": ["source"],
+    "additionalProperties": False,
+    "properties": {"source": {"type": "string"}, **_OPTIONS},
 }
 _FORM = {"type": "object", "required": ["file"], "properties": {"file": _BINARY, **_OPTIONS}}
 _ARCHIVE_BODY: dict[str, Any] = {
@@ -65,7 +85,17 @@ _ARCHIVE_BODY: dict[str, Any] = {
     ],
 }
 
+_INSTALL_BODY: dict[str, Any] = {
+    **_ARCHIVE_BODY,
+    "requestBody": {
+        "required": True,
+        "content": {**_ARCHIVE_BODY["requestBody"]["content"], "application/json": {"schema": _SOURCE}},
+    },
+}
+MAX_SOURCE_BYTES = 64 * 1024
+
 router = APIRouter(tags=["skills"])
+PackageSpec = Annotated[str, Field(max_length=MAX_REQUIREMENT_CHARACTERS)]
 SecretName = Annotated[str, Path(alias="name", description="The secret's name.")]
 
 
@@ -82,6 +112,9 @@ class ExecuteInput(WireInput):
         default=None, pattern=APPROVAL_PATTERN, description="The id of an approval, for dangerous skills."
     )
     wait: bool = Field(default=True, description="Respond when the run has ended.")
+    workspace: str | None = Field(
+        default=None, description="The id of a workspace whose files the run gets and whose changes are kept."
+    )
 
     @field_validator("input")
     @classmethod
@@ -93,10 +126,37 @@ class ExecuteInput(WireInput):
         return value
 
 
+class InstallInput(WireInput):
+    source: str = Field(max_length=MAX_SOURCE_CHARACTERS)
+    overwrite: bool = False
+    profile: Profile | None = None
+    strict: bool = False
+
+
+class UpdateInput(WireInput):
+    apply: bool = Field(default=False, description="Install what changed; default: report it.")
+    revision: str | None = Field(default=None, max_length=64, description="Install only this `newRevision`.")
+
+
+class SourceUpdateInput(UpdateInput):
+    source: str = Field(max_length=MAX_SOURCE_CHARACTERS, description="The `source` of an origin.")
+
+
+class RestoreInput(WireInput):
+    id: str | None = Field(default=None, max_length=64, description="One of several; default: the newest.")
+
+
 class GrantInput(WireInput):
     permission: str = Field(
         max_length=MAX_PERMISSION_CHARACTERS, description="net:HOST:PORT, env:NAME, secret:NAME or fs:ro:PATH."
     )
+
+
+class DependencyChange(WireInput):
+    """Packages by name and version: `pypdf>=4` for Python, `npm:docx@^9` for Node."""
+
+    add: list[PackageSpec] = Field(default_factory=list, max_length=MAX_REQUIREMENTS)
+    remove: list[PackageSpec] = Field(default_factory=list, max_length=MAX_REQUIREMENTS)
 
 
 class SecretInput(WireInput):
@@ -122,14 +182,39 @@ async def list_skills(
     return await skills.list_skills(name=name, tags=any_of, page=page, limit=limit)
 
 
-@router.post("/api/skills/install", status_code=201, openapi_extra=_ARCHIVE_BODY)
-@router.post("/api/skills", status_code=201, openapi_extra=_ARCHIVE_BODY)
-async def install_skill(request: Request, response: Response, skills: Skills) -> InstallReceipt:
-    """Install a skill or a plugin from an archive. The status is 200 if one was replaced."""
-    async with receive_upload(request, skills.staging) as upload:
-        receipt = await skills.install_skill(
-            upload.file, overwrite=upload.overwrite, profile=upload.profile, filename=upload.filename
+@router.post("/api/skills/install", status_code=201, openapi_extra=_INSTALL_BODY)
+@router.post("/api/skills", status_code=201, openapi_extra=_INSTALL_BODY)
+async def install_skill(request: Request, response: Response, skills: Skills, caller: Caller) -> InstallReceipt:
+    """Install a skill, a plugin or a marketplace from an archive, or from a source that is fetched.
+
+    The status is 200 if one was replaced.
+    """
+    if _is_json(request):
+        body = await _install_input(request)
+        source = parse_source(body.source)  # refuses passwords, which must not be in the audit log
+        note(request, detail=body.source)
+        if source is None:
+            raise InvalidInputError(
+                "source is a path. Upload the archive, or name owner/repo[/path][@ref], a Git URL or the URL of a .zip."
+            )
+        installing = skills.install_skill(
+            source,
+            overwrite=body.overwrite,
+            profile=body.profile,
+            strict=body.strict,
+            local=is_owner(request.scope),
+            caller=caller,
         )
+        receipt = await run_while_connected(request, installing)
+    else:
+        async with receive_upload(request, skills.staging) as upload:
+            receipt = await skills.install_skill(
+                upload.file,
+                overwrite=upload.overwrite,
+                profile=upload.profile,
+                filename=upload.filename,
+                strict=upload.strict,
+            )
     note(request, target=receipt.name)
     response.status_code = 200 if receipt.replaced else 201
     return receipt
@@ -139,7 +224,9 @@ async def install_skill(request: Request, response: Response, skills: Skills) ->
 async def validate_skill(request: Request, skills: Skills) -> ValidationReport:
     """Check whether an archive can be installed; nothing is written."""
     async with receive_upload(request, skills.staging) as upload:
-        return await skills.validate_skill(upload.file, profile=upload.profile, filename=upload.filename)
+        return await skills.validate_skill(
+            upload.file, profile=upload.profile, filename=upload.filename, strict=upload.strict
+        )
 
 
 @router.get("/api/skills/stats")
@@ -160,40 +247,81 @@ async def problems(skills: Skills) -> list[Problem]:
     return await skills.problems()
 
 
+@router.get("/api/skills/origins")
+async def list_origins(request: Request, skills: Skills) -> list[OriginItem]:
+    """List the skills and plugins that were fetched from a source."""
+    return [_shown(request, item) for item in await skills.origins()]
+
+
+@router.get("/api/skills/removed")
+async def list_removed(skills: Skills) -> list[RemovedItem]:
+    """List the skills and plugins that can be restored."""
+    return await skills.removed_skills()
+
+
 @router.post("/api/skills/reindex")
 async def reindex(skills: Skills) -> ScanReport:
     """Scan all roots again and index what changed."""
     return await skills.reconcile()
 
 
+@router.post("/api/skills/update")
+async def update_source(
+    request: Request, skills: Skills, caller: Caller, body: SourceUpdateInput
+) -> list[UpdateReport]:
+    """Fetch a source once for all plugins that were installed from it; report or install what changed."""
+    parse_source(body.source)  # refuses passwords, which must not be in the audit log
+    options = _update_options(request, caller, body)
+    note(request, detail=f"{'apply' if body.apply else 'report'} {body.source}")
+    return await run_while_connected(request, skills.update_source(body.source, **options))
+
+
 @router.get("/api/skills/{name}")
-async def show_skill(name: SkillName, skills: Skills) -> SkillDetail:
+async def show_skill(name: SkillName, request: Request, skills: Skills) -> SkillDetail:
     """Show one skill."""
-    return await skills.get_skill(name)
+    return _shown(request, await skills.get_skill(name))
 
 
 @router.delete("/api/skills/{name}")
-async def uninstall_skill(name: SkillName, skills: Skills) -> Receipt:
-    """Remove a skill with everything except its history."""
-    return await skills.uninstall_skill(name)
+async def uninstall_skill(
+    name: SkillName,
+    skills: Skills,
+    delete: Annotated[bool, Query(description="Delete the folder of a skill in another root too.")] = False,
+) -> RemovalReceipt:
+    """Remove a skill with everything except its history. It can be restored for some days."""
+    return await skills.uninstall_skill(name, delete=delete)
+
+
+@router.post("/api/skills/{name}/restore")
+async def restore_skill(name: SkillName, skills: Skills, body: RestoreInput | None = None) -> Receipt:
+    """Bring a removed or hidden skill back, without its grants."""
+    return await skills.restore_skill(name, id=body.id if body else None)
+
+
+@router.post("/api/skills/{name}/update")
+async def update_skill(
+    name: SkillName, request: Request, skills: Skills, caller: Caller, body: UpdateInput | None = None
+) -> UpdateReport:
+    """Fetch a skill's source again and report what changed; with `apply`, install it."""
+    return await run_while_connected(request, skills.update_skill(name, **_update_options(request, caller, body)))
 
 
 @router.post("/api/skills/{name}/reload")
-async def reload_skill(name: SkillName, skills: Skills) -> SkillDetail:
+async def reload_skill(name: SkillName, request: Request, skills: Skills) -> SkillDetail:
     """Read a skill from disk again."""
-    return await skills.reload_skill(name)
+    return _shown(request, await skills.reload_skill(name))
 
 
 @router.post("/api/skills/{name}/enable")
-async def enable_skill(name: SkillName, skills: Skills) -> SkillDetail:
+async def enable_skill(name: SkillName, request: Request, skills: Skills) -> SkillDetail:
     """Enable a skill."""
-    return await skills.set_enabled(name, True)
+    return _shown(request, await skills.set_enabled(name, True))
 
 
 @router.post("/api/skills/{name}/disable")
-async def disable_skill(name: SkillName, skills: Skills) -> SkillDetail:
+async def disable_skill(name: SkillName, request: Request, skills: Skills) -> SkillDetail:
     """Disable a skill; it stays installed."""
-    return await skills.set_enabled(name, False)
+    return _shown(request, await skills.set_enabled(name, False))
 
 
 @router.post(
@@ -224,7 +352,7 @@ async def execute_skill(
             args=call.args,
             files=call.files,
             timeout=call.timeout,
-            conversation=Conversation(caller=caller),
+            conversation=Conversation(caller=caller, workspace=bridge.open_workspace(call.workspace, caller)),
             approval=call.approval,
         )
     )
@@ -245,15 +373,18 @@ async def skill_statistics(name: SkillName, skills: Skills) -> CallStatistics:
 
 @router.get("/api/skills/{name}/files/{path:path}", response_class=StreamingResponse)
 async def download_file(name: SkillName, path: str, skills: Skills) -> StreamingResponse:
-    """Download one of the skill's files."""
-    file = await skills.open_skill_file(name, path)
-    return download(file, path.rsplit("/", 1)[-1], "application/octet-stream")
+    """Download one of the skill's files. If it was found by another name, `Content-Location` is its own."""
+    file, found = await skills.open_named_file(name, path)
+    response = download(file, found.path.rsplit("/", 1)[-1], "application/octet-stream")
+    if found.notice:
+        response.headers["content-location"] = quote(f"/api/skills/{name}/files/{found.path}", errors="surrogateescape")
+    return response
 
 
 @router.get("/api/skills/{name}/export", response_class=StreamingResponse)
 async def export_skill(name: SkillName, skills: Skills, caller: Caller) -> StreamingResponse:
     """Download the skill as a ZIP."""
-    return download(await skills.export_skill(name, caller=caller), f"{name}.zip", "application/zip")
+    return download(await skills.export_skill(name, caller=caller), f"{folder_of_name(name)}.zip", "application/zip")
 
 
 # ------------------------------------------------------------------------ permissions, dependencies, secrets, plugins
@@ -284,14 +415,28 @@ async def revoke(
 
 
 @router.get("/api/skills/{name}/dependencies")
-async def show_dependencies(name: SkillName, skills: Skills) -> DependencyView:
-    """Show a skill's declared dependencies, and whether they are installed."""
-    return await skills.dependencies_of(name)
+async def show_dependencies(
+    name: SkillName,
+    skills: Skills,
+    detect: Annotated[bool, Query(description="Also read which packages and programs the skill's code uses.")] = False,
+) -> DependencyView:
+    """Show the packages that a skill declares and those that were added, and whether they are installed."""
+    return await skills.dependencies_of(name, detect=detect)
+
+
+@router.put("/api/skills/{name}/dependencies")
+async def change_dependencies(
+    name: SkillName, request: Request, skills: Skills, body: DependencyChange
+) -> DependencyView:
+    """Add packages to a skill, or remove added ones. Nothing is installed; an overwrite of the skill keeps them."""
+    changes = [*(f"add {spec}" for spec in body.add), *(f"remove {spec}" for spec in body.remove)]
+    note(request, detail=", ".join(changes)[:MAX_PERMISSION_CHARACTERS])
+    return await skills.change_dependencies(name, add=body.add, remove=body.remove)
 
 
 @router.post("/api/skills/{name}/dependencies")
 async def install_dependencies(name: SkillName, skills: Skills) -> DependencyView:
-    """Install a skill's declared dependencies, and respond when they are installed."""
+    """Install the packages that a skill declares and those that were added, and respond when they are installed."""
     return await skills.install_dependencies(name)
 
 
@@ -316,12 +461,64 @@ async def remove_secret(name: SecretName, skills: Skills) -> Receipt:
 
 
 @router.get("/api/plugins")
-async def list_plugins(skills: Skills) -> list[PluginSummary]:
+async def list_plugins(request: Request, skills: Skills) -> list[PluginSummary]:
     """List the installed plugins with their skills."""
-    return await skills.list_plugins()
+    return [_shown(request, plugin) for plugin in await skills.list_plugins()]
 
 
 @router.delete("/api/plugins/{name}")
-async def uninstall_plugin(name: str, skills: Skills) -> Receipt:
-    """Remove a plugin with all its skills."""
+async def uninstall_plugin(name: str, skills: Skills) -> RemovalReceipt:
+    """Remove a plugin with all its skills. It can be restored for some days."""
     return await skills.uninstall_plugin(name)
+
+
+@router.post("/api/plugins/{name}/restore")
+async def restore_plugin(name: str, skills: Skills, body: RestoreInput | None = None) -> Receipt:
+    """Bring a removed plugin back with all its skills, without their grants."""
+    return await skills.restore_plugin(name, id=body.id if body else None)
+
+
+@router.post("/api/plugins/{name}/update")
+async def update_plugin(
+    name: str, request: Request, skills: Skills, caller: Caller, body: UpdateInput | None = None
+) -> UpdateReport:
+    """Fetch a plugin's source again and report what changed; with `apply`, install it."""
+    return await run_while_connected(request, skills.update_plugin(name, **_update_options(request, caller, body)))
+
+
+def _update_options(request: Request, caller: str, body: UpdateInput | None) -> dict[str, Any]:
+    body = body or UpdateInput()
+    note(request, detail="apply" if body.apply else "report")
+    return {"apply": body.apply, "revision": body.revision, "local": is_owner(request.scope), "caller": caller}
+
+
+WithOrigin = TypeVar("WithOrigin", SkillDetail, PluginSummary, OriginItem)
+
+
+def _shown(request: Request, item: WithOrigin) -> WithOrigin:
+    """Hide the path of a repository on the server's disk from everyone but the owner of the data directory."""
+    origin = item.origin
+    if origin is None or not origin.url.startswith("file:") or is_owner(request.scope):
+        return item
+    return item.model_copy(update={"origin": origin.model_copy(update={"source": "file:", "url": "file:"})})
+
+
+def _is_json(request: Request) -> bool:
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
+
+
+async def _install_input(request: Request) -> InstallInput:
+    """The JSON body of an install. The path also takes uploads, so the general limit of a body is not checked."""
+    data = bytearray()
+    async for chunk in request.stream():
+        data += chunk
+        if len(data) > MAX_SOURCE_BYTES:
+            raise RequestError(f"The body is larger than {MAX_SOURCE_BYTES // 1024} KB", code="PAYLOAD_TOO_LARGE")
+    try:
+        body = loads_untrusted(data.decode("utf-8"))
+    except ValueError as error:
+        raise InvalidInputError("The body is not valid JSON") from error
+    try:
+        return InstallInput.model_validate(body)
+    except ValidationError as error:
+        raise RequestValidationError(error.errors()) from error

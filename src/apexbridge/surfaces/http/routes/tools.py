@@ -63,6 +63,9 @@ class ToolCall(WireInput):
     conversation: str | None = Field(
         default=None, max_length=128, description="Repeated calls with the same id are detected as loops."
     )
+    workspace: str | None = Field(
+        default=None, description="The id of a workspace for the file tools, run-code and skills."
+    )
 
 
 class Decision(WireInput):
@@ -121,6 +124,7 @@ async def execute_tool(
     """Call a tool and return its result object."""
     call = call or ToolCall()
     conversation = bridge.conversations.get(call.conversation, caller=caller)
+    conversation.workspace = bridge.open_workspace(call.workspace, caller)
     result = await run_while_connected(
         request, bridge.tools.execute(id, call.input, conversation=conversation, approval=call.approval)
     )

@@ -5,6 +5,8 @@ import secrets
 from starlette.types import Scope
 
 MAX_REQUEST_ID = 128
+REQUEST_ID = "request_id"
+"""Key of the request's state: the id that the access log has for it."""
 
 
 def fresh_id(prefix: str) -> str:
@@ -12,7 +14,9 @@ def fresh_id(prefix: str) -> str:
 
 
 def request_id(scope: Scope) -> str:
-    """The client's `X-Request-Id` if it is valid, else a new one."""
+    """The id in the access log, else the client's `X-Request-Id` if it is valid, else a new one."""
+    if known := scope.get("state", {}).get(REQUEST_ID):
+        return str(known)
     return client_request_id(scope) or fresh_id("req_")
 
 
@@ -20,6 +24,11 @@ def client_request_id(scope: Scope) -> str:
     """The client's `X-Request-Id`; empty if it is missing or not safe to write to a log."""
     id = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"x-request-id"), "")
     return id if len(id) <= MAX_REQUEST_ID and id.isascii() and id.isprintable() else ""
+
+
+def is_owner(scope: Scope) -> bool:
+    """Whether the request is of the data directory's owner, who can read every file that the server can."""
+    return bool(scope.get("state", {}).get("is_owner", False))
 
 
 def caller_of(scope: Scope) -> str:

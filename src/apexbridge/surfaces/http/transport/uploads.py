@@ -45,9 +45,16 @@ class Upload:
 
     @property
     def overwrite(self) -> bool:
-        value = self.fields.get("overwrite", "").lower()
+        return self._flag("overwrite")
+
+    @property
+    def strict(self) -> bool:
+        return self._flag("strict")
+
+    def _flag(self, name: str) -> bool:
+        value = self.fields.get(name, "").lower()
         if value not in _TRUE + _FALSE:
-            raise InvalidInputError("overwrite must be true or false")
+            raise InvalidInputError(f"{name} must be true or false")
         return value in _TRUE
 
     @property
@@ -101,7 +108,8 @@ async def receive_upload(request: Request, folder: Path, *, any_type: bool = Fal
                 if len(pending) >= WRITE_BYTES:
                     await write()
         if received > MAX_ARCHIVE_BYTES + FORM_BYTES:
-            problem = f"Archive too large: at most {MAX_ARCHIVE_BYTES // MEGABYTE} MB are accepted"
+            subject = "File" if any_type else "Archive"
+            problem = f"{subject} too large: at most {MAX_ARCHIVE_BYTES // MEGABYTE} MB are accepted"
             raise InvalidArchiveError(problem, code="ARCHIVE_TOO_LARGE")
         await write()
         file.seek(0)

@@ -73,6 +73,8 @@ class Entry:
     size: int
     """Bytes of a file; 0 for anything else."""
     modified: datetime
+    is_beneath: bool = False
+    """Whether it is only in the folder of the caller, not in that of the conversation."""
 
 
 def list_entries(

@@ -1,11 +1,14 @@
-"""The workspace as a caller sees it: its own folder, and the output of runs below `runs/`."""
+"""Files as callers see them: their own, or those of a conversation, and the output of runs below `runs/`."""
 
 import asyncio
 import re
+import secrets
+import shutil
+import stat
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
@@ -17,9 +20,12 @@ from apexbridge.disk import Disk
 from apexbridge.errors import InvalidInputError, PermissionDeniedError, RequestError
 from apexbridge.tools.builtin.files.file_roots import Root
 from apexbridge.tools.builtin.files.listing import Entry, Glob
-from apexbridge.tools.builtin.files.paths import RelativePath, read_path
+from apexbridge.tools.builtin.files.paths import RelativePath, read_path, shown
+from apexbridge.tools.conversation import Conversation
 
 RUNS = "runs"
+RUN_FOLDER = "/workspace"
+"""The workspace of a conversation, as its runs see it."""
 THREADS = 64
 THREADS_OF_A_KEY = 4
 KEYS = "keys"
@@ -33,9 +39,10 @@ RunFolder = Callable[[str, str], Path | None]
 
 
 class Workspace:
-    """Finds files for callers: each API key has a folder below the root, callers without a key have the root.
+    """Gives access to files: each API key has a folder below the root, callers without a key have the root.
 
-    Paths are checked by `read_path`, and errors are those of `Root`.
+    A conversation with a workspace of its own reads and writes there. Files that are only in the caller's folder can be
+    read as well.
     """
 
     def __init__(self, root: Path, runs: RunFolder, *, opener: Opener = open_beneath, disk: Disk | None = None) -> None:
@@ -54,12 +61,65 @@ class Workspace:
         async with self._limits[caller] if caller else nullcontext():
             return await run_to_completion(asyncio.get_running_loop().run_in_executor(self._threads, work))
 
-    def open_file(self, path: str, *, caller: str = "") -> BinaryIO:
+    @asynccontextmanager
+    async def reading(self, conversation: Conversation) -> AsyncIterator["FileView"]:
+        """The files as a conversation sees them; they do not change during the block."""
+        if conversation.workspace is None:
+            yield self.view(conversation.caller)
+            return
+        async with conversation.workspace.reading() as top:
+            yield self.view(conversation.caller, top)
+
+    async def write(self, conversation: Conversation, path: str, work: Callable[["FileView"], T]) -> T:
+        """Run `work`, which writes one file, in a thread: completely or not at all."""
+        caller, workspace = conversation.caller, conversation.workspace
+        known = _writable(path if workspace is None else in_conversation(path))
+        if workspace is None:
+            return await self.in_thread(lambda: work(self.view(caller)), caller=caller)
+
+        def change(top: Path) -> T:
+            _replace_link(top / known.text)
+            return work(self.view(caller, top))
+
+        return await workspace.change(change)
+
+    def view(self, caller: str, top: Path | None = None) -> "FileView":
+        """The files of a caller; with `top`, those of a conversation."""
+        of_caller = self._of_caller(caller)
+        runs = lambda run: self._runs(run, caller)  # noqa: E731
+        if top is None:
+            return FileView(of_caller, None, runs, opener=self._opener)
+        return FileView(Root(top, opener=self._opener), of_caller, runs, opener=self._opener)
+
+    def _of_caller(self, caller: str) -> Root:
+        if caller and not _CALLER.match(caller):
+            raise PermissionDeniedError("The caller's id cannot be the name of a folder")
+        inner = f"{KEYS}/{caller}" if caller else ""
+        return Root(self._root, inner=inner, opener=self._opener, disk=self._disk, caller=caller)
+
+
+class FileView:
+    """Finds files by the paths that callers and models use. Paths are checked by `read_path`; errors are those of
+    `Root`."""
+
+    def __init__(self, own: Root, beneath: Root | None, runs: Callable[[str], Path | None], *, opener: Opener) -> None:
+        """`beneath` is read where `own` has nothing; it is only set for conversations."""
+        self._own = own
+        self._beneath = beneath
+        self._runs = runs
+        self._opener = opener
+
+    def open_file(self, path: str) -> BinaryIO:
         """Open a file for reading."""
-        known = read_path(path)
+        known = read_path(self._local(path))
         if known.parts[:1] != (RUNS,):
-            return self._own(caller).open_file(known)
-        folder, inside = self._run(known, caller)
+            try:
+                return self._own.open_file(known)
+            except RequestError:
+                if self._beneath is None:
+                    raise
+                return self._beneath.open_file(known)
+        folder, inside = self._run(known)
         try:
             return self._artifacts(folder).open_file(inside)
         except RequestError:
@@ -67,47 +127,57 @@ class Workspace:
                 raise
             return Root(folder, opener=self._opener).open_file(inside)
 
-    def list_folder(
-        self, path: str = ".", *, caller: str = "", glob: Glob | None = None, deep: bool = False
-    ) -> tuple[list[Entry], bool]:
+    def list_folder(self, path: str = ".", *, glob: Glob | None = None, deep: bool = False) -> tuple[list[Entry], bool]:
         """The entries of a folder, with paths for `open_file`, and whether there may be more."""
-        known = read_path(path)
+        known = read_path(self._local(path))
         if known.parts[:1] == (RUNS,):
-            folder, inside = self._run(known, caller)
+            folder, inside = self._run(known)
             found, cut = self._artifacts(folder).list_folder(inside, glob=glob, deep=deep)
             if not inside.parts:
                 found = self._with_streams(found, folder, inside, glob)
         else:
-            found, cut = self._own(caller).list_folder(known, glob=glob, deep=deep)
+            found, cut = self._list_both(known, glob, deep=deep)
             if not known.parts:  # a real folder `runs` is hidden by the output of runs
                 found = [entry for entry in found if entry.path.partition("/")[0] != RUNS]
         return [replace(entry, path="/".join((*known.parts, entry.path))) for entry in found], cut
 
-    def write_file(self, path: str, data: bytes, *, caller: str = "", backup: bool = False) -> str | None:
+    def write_file(self, path: str, data: bytes, *, backup: bool = False) -> str | None:
         """Write a whole file; returns the path of the backup, None if none was made."""
-        return self._own(caller).write_file(_writable(path), data, backup=backup)
+        return self._own.write_file(_writable(self._local(path)), data, backup=backup)
 
     def append_to_file(
-        self, path: str, data: bytes, *, mark: bytes = b"", caller: str = "", backup: bool = False
+        self, path: str, data: bytes, *, mark: bytes = b"", backup: bool = False
     ) -> tuple[int, str | None]:
         """Append to a file, or create it with `mark` first; returns the bytes written and the path of the backup."""
-        return self._own(caller).append_to_file(_writable(path), data, mark=mark, backup=backup)
+        return self._own.append_to_file(_writable(self._local(path)), data, mark=mark, backup=backup)
 
-    def _own(self, caller: str) -> Root:
-        if caller and not _CALLER.match(caller):
-            raise PermissionDeniedError("The caller's id cannot be the name of a folder")
-        inner = f"{KEYS}/{caller}" if caller else ""
-        return Root(self._root, inner=inner, opener=self._opener, disk=self._disk, caller=caller)
+    def _local(self, path: str) -> str:
+        return path if self._beneath is None else in_conversation(path)
+
+    def _list_both(self, path: RelativePath, glob: Glob | None, *, deep: bool) -> tuple[list[Entry], bool]:
+        if self._beneath is None:
+            return self._own.list_folder(path, glob=glob, deep=deep)
+        try:
+            found, cut = self._own.list_folder(path, glob=glob, deep=deep)
+        except RequestError:
+            found, cut = self._beneath.list_folder(path, glob=glob, deep=deep)
+            return [replace(entry, is_beneath=True) for entry in found], cut
+        with suppress(RequestError, InvalidInputError, PermissionDeniedError):
+            more, more_cut = self._beneath.list_folder(path, glob=glob, deep=deep)
+            own = {entry.path for entry in found}
+            found += [replace(entry, is_beneath=True) for entry in more if entry.path not in own]
+            return sorted(found, key=attrgetter("path")), cut or more_cut
+        return found, cut
 
     def _artifacts(self, folder: Path) -> Root:
         return Root(folder, inner="files", opener=self._opener)
 
-    def _run(self, path: RelativePath, caller: str) -> tuple[Path, RelativePath]:
+    def _run(self, path: RelativePath) -> tuple[Path, RelativePath]:
         """The folder of the run in a path, and the path inside that folder."""
         identity = path.parts[1] if len(path.parts) > 1 else ""
         if not _RUN_ID.match(identity):
             raise InvalidInputError(f"{path} names no run: runs/ID/PATH, where ID has 32 digits of 0-9 and a-f")
-        folder = self._runs(identity, caller)
+        folder = self._runs(identity)
         if folder is None:
             raise RequestError(f"There is no run {identity}, or it left nothing", code="FILE_NOT_FOUND")
         return folder, replace(path, parts=path.parts[2:])
@@ -120,8 +190,27 @@ class Workspace:
         return sorted([*found, *more], key=attrgetter("path"))
 
 
+def in_conversation(path: str) -> str:
+    """A path as code of a conversation sees it: relative to the fixed path of the workspace."""
+    if path.rstrip("/") == RUN_FOLDER:
+        return "."
+    if path.startswith("/skills/"):
+        raise PermissionDeniedError(f"{shown(path)} is a file of a skill; read it with load_skill, name and path")
+    return path.removeprefix(f"{RUN_FOLDER}/")
+
+
 def _writable(path: str) -> RelativePath:
     known = read_path(path)
     if known.parts[:1] == (RUNS,):
         raise PermissionDeniedError(f"{known}: runs/ is what runs left; it cannot be written to")
     return known
+
+
+def _replace_link(file: Path) -> None:
+    """Replace a hard link by a copy: the other links belong to earlier states of the workspace."""
+    with suppress(OSError):
+        status = file.lstat()
+        if stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
+            draft = file.with_name(f".apex-{secrets.token_hex(8)}")
+            shutil.copy2(file, draft)
+            draft.replace(file)

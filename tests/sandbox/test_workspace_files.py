@@ -1,4 +1,4 @@
-"""Collecting artifacts: only regular files, up to a number and a size."""
+"""Files of a run's workspace: what is copied in, and which files are collected afterwards."""
 
 import os
 import socket
@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from apexbridge.sandbox import artifacts
-from apexbridge.sandbox.artifacts import MAX_DEPTH, MAX_FILES, collect_artifacts
+from apexbridge.sandbox import workspace_files
+from apexbridge.sandbox.workspace_files import MAX_DEPTH, Changes, collect_changes, copy_in, list_tree, write_code
 from tests.making import walk
 from tests.sandbox.properties import unhurried
 
@@ -30,8 +30,8 @@ def opened(workspace: Path) -> Iterator[int]:
 
 
 def collected(opened: int, target: Path, *secrets: str) -> tuple[dict[str, int], list[str]]:
-    files, warnings = collect_artifacts(opened, secrets, target=target)
-    return {file.path: file.size for file in files}, warnings
+    changes = collect_changes(opened, {}, secrets, target=target)
+    return {file.artifact: file.size for file in changes.files}, changes.warnings
 
 
 @pytest.mark.requirement("B14")
@@ -41,8 +41,7 @@ def test_files_and_folders_are_collected_unchanged(workspace: Path, opened: int,
         (workspace / "output" / path).write_text(content, "latin-1")
     (workspace / "elsewhere.txt").write_text("not in output")
     found, warnings = collected(opened, tmp_path / "artifacts")
-    assert found == {"-rf": 1, "a/deep/c.bin": 2, "a/空 .txt": 0, "b.txt": 2}
-    assert list(found) == sorted(found)
+    assert found == {"-rf": 1, "a/deep/c.bin": 2, "a/空 .txt": 0, "b.txt": 2, "elsewhere.txt": 13}
     assert warnings == []
     assert (tmp_path / "artifacts/a/deep/c.bin").read_bytes() == b"\x00\xff"
     assert sorted(path for path in walk(tmp_path / "artifacts") if "." in path or path == "-rf") == sorted(found)
@@ -95,7 +94,8 @@ def test_an_output_folder_that_is_a_link_is_not_followed(workspace: Path, opened
     (tmp_path / "private/key").write_text("of the host")
     (workspace / "output").rmdir()
     (workspace / "output").symlink_to(tmp_path / "private")
-    assert collected(opened, tmp_path / "artifacts") == ({}, [])
+    found, warnings = collected(opened, tmp_path / "artifacts")
+    assert (found, len(warnings)) == ({}, 1)
 
 
 @pytest.mark.requirement("B14")
@@ -112,18 +112,21 @@ def test_files_with_unprintable_names_are_not_collected(
 
 
 @pytest.mark.requirement("B14")
-def test_the_number_of_collected_files_is_limited(workspace: Path, opened: int, tmp_path: Path) -> None:
-    for number in range(MAX_FILES + 5):
+def test_the_number_of_collected_files_is_limited(
+    workspace: Path, opened: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workspace_files, "MAX_FILES", 20)
+    for number in range(25):
         (workspace / "output" / str(number)).touch()
-    found, warnings = collected(opened, tmp_path / "artifacts")
-    assert (len(found), len(warnings)) == (MAX_FILES, 1)
+    changes = collect_changes(opened, {}, target=tmp_path / "artifacts")
+    assert (len(changes.files), len(changes.warnings), changes.is_complete) == (20, 1, False)
 
 
 @pytest.mark.requirement("B14")
 def test_the_size_of_collected_files_is_limited(
     workspace: Path, opened: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(artifacts, "MAX_BYTES", 1000)
+    monkeypatch.setattr(workspace_files, "MAX_BYTES", 1000)
     for name, size in {"a": 600, "b": 500, "c": 400, "d": 1}.items():
         (workspace / "output" / name).write_bytes(b"x" * size)
     found, warnings = collected(opened, tmp_path / "artifacts")
@@ -173,3 +176,93 @@ def test_every_listed_file_is_stored_under_its_name(
         os.close(descriptor)
     assert len(found) + len(warnings) == len(made)
     assert {path: (root / "artifacts" / path).read_bytes() for path in found} == {path: made[path] for path in found}
+
+
+# ------------------------------------------------------------------------------------------- a workspace that lasts
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A lasting workspace on the server's disk."""
+    top = tmp_path / "lasting"
+    for path, content in {"data.csv": "a,b", "sub/deep/x.txt": "x", "output/old.pdf": "old", "run.sh": "echo"}.items():
+        (top / path).parent.mkdir(parents=True, exist_ok=True)
+        (top / path).write_text(content)
+    (top / "run.sh").chmod(0o700)
+    (top / "empty").mkdir()
+    return top
+
+
+def changes_of(opened: int, tree: Path, tmp_path: Path) -> Changes:
+    """Copy the tree in, and collect what has changed."""
+    return collect_changes(opened, copy_in(tree, list_tree(tree), opened), target=tmp_path / "artifacts")
+
+
+def test_the_files_of_a_lasting_workspace_are_copied_with_their_names_times_and_modes(
+    workspace: Path, opened: int, tree: Path
+) -> None:
+    os.utime(tree / "data.csv", ns=(10**18, 10**18))
+    copy_in(tree, list_tree(tree), opened)
+    assert (workspace / "sub/deep/x.txt").read_text() == "x"
+    assert (workspace / "output/old.pdf").read_text() == "old"
+    assert (workspace / "empty").is_dir()
+    assert (workspace / "data.csv").stat().st_mtime_ns == 10**18
+    assert [path.name for path in workspace.iterdir() if os.access(path, os.X_OK) and path.is_file()] == ["run.sh"]
+
+
+def test_untouched_files_are_not_changes(opened: int, tree: Path, tmp_path: Path) -> None:
+    changes = changes_of(opened, tree, tmp_path)
+    assert (list(changes.files), list(changes.removed), changes.warnings) == ([], [], [])
+    assert not (tmp_path / "artifacts").exists()
+
+
+def test_new_changed_moved_and_removed_files_are_found(
+    workspace: Path, opened: int, tree: Path, tmp_path: Path
+) -> None:
+    before = copy_in(tree, list_tree(tree), opened)
+    (workspace / "new.txt").write_text("new")
+    (workspace / "sub/deep/x.txt").rename(workspace / "moved.txt")
+    (workspace / "output/old.pdf").write_text("changed")
+    (workspace / "empty").rmdir()
+    (workspace / "made/inner").mkdir(parents=True)
+    changes = collect_changes(opened, before, target=tmp_path / "artifacts")
+    found = {file.path: file.artifact for file in changes.files}
+    assert found == {"moved.txt": "moved.txt", "new.txt": "new.txt", "output/old.pdf": "old.pdf"}
+    assert sorted(changes.removed) == ["empty", "sub/deep/x.txt"]
+    assert {"made", "made/inner", "sub/deep"} <= set(changes.folders)
+
+
+def test_a_change_that_keeps_size_and_time_is_found(workspace: Path, opened: int, tree: Path, tmp_path: Path) -> None:
+    before = copy_in(tree, list_tree(tree), opened)
+    old = (workspace / "data.csv").stat()
+    (workspace / "data.csv").write_text("x,y")
+    os.utime(workspace / "data.csv", ns=(old.st_atime_ns, old.st_mtime_ns))
+    changes = collect_changes(opened, before, target=tmp_path / "artifacts")
+    assert [file.path for file in changes.files] == ["data.csv"]
+
+
+def test_a_file_that_became_a_link_is_refused_and_not_removed(
+    workspace: Path, opened: int, tree: Path, tmp_path: Path
+) -> None:
+    before = copy_in(tree, list_tree(tree), opened)
+    (workspace / "data.csv").unlink()
+    (workspace / "data.csv").symlink_to("/etc/passwd")
+    changes = collect_changes(opened, before, target=tmp_path / "artifacts")
+    assert (list(changes.files), list(changes.removed)) == ([], [])
+    assert changes.warnings == ["data.csv was skipped: it is a link, a socket or a device"]
+
+
+def test_temporary_files_caches_and_the_code_are_not_collected(workspace: Path, opened: int, tmp_path: Path) -> None:
+    write_code(opened, ".code.py", "print(1)")
+    for path in ("tmp/x", ".cache/font/list", ".config/app", "sub/__pycache__/m.pyc"):
+        (workspace / path).parent.mkdir(parents=True, exist_ok=True)
+        (workspace / path).write_text("x")
+    (workspace / "kept.txt").write_text("x")
+    assert collected(opened, tmp_path / "artifacts") == ({"kept.txt": 1}, [])
+
+
+def test_a_file_in_output_and_one_beside_it_can_have_the_same_name(
+    workspace: Path, opened: int, tmp_path: Path
+) -> None:
+    (workspace / "output/a.txt").write_text("in output")
+    (workspace / "a.txt").write_text("beside")
+    assert collected(opened, tmp_path / "artifacts")[0] == {"a.txt": 9, "a-1.txt": 6}
+    assert (tmp_path / "artifacts/a-1.txt").read_text() == "beside"

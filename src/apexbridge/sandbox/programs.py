@@ -1,0 +1,43 @@
+"""Programs of the host that public skills call: which of them a run finds."""
+
+import os
+import shutil
+
+from apexbridge.sandbox.launcher.mounts import SYSTEM
+from apexbridge.sandbox.package_names import SYSTEM_PACKAGES
+
+REPORTED_PROGRAMS = (
+    "git",
+    "curl",
+    "jq",
+    "npx",
+    "rg",
+    "make",
+    "pandoc",
+    "soffice",
+    "pdftotext",
+    "pdftoppm",
+    "qpdf",
+    "ffmpeg",
+    "convert",
+    "tesseract",
+    "unzip",
+    "sqlite3",
+    "dot",
+)
+"""Those that public skills call most often. `apex doctor` reports them."""
+
+
+def is_visible(program: str, path: str) -> bool:
+    """Whether a run with this PATH finds a program. Of the host, runs see only the folders of the system."""
+    folders = [
+        folder for folder in path.split(os.pathsep) if f"{folder}/".startswith(tuple(f"{top}/" for top in SYSTEM))
+    ]
+    found = shutil.which(program, path=os.pathsep.join(folders)) if folders else None
+    return found is not None and os.path.realpath(found).startswith(tuple(f"{top}/" for top in SYSTEM))
+
+
+def install_command(program: str) -> str | None:
+    """The command that installs a program on Debian and its derivatives; None if unknown."""
+    package = SYSTEM_PACKAGES.get(program)
+    return f"apt-get install {package}" if package else None

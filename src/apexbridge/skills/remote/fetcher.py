@@ -1,0 +1,137 @@
+"""Fetches sources into a folder of the staging area, which is removed afterwards, or at the next start."""
+
+import asyncio
+import hashlib
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from apexbridge._tasks import in_thread
+from apexbridge.disk import MB, Disk
+from apexbridge.errors import RequestError, ServerError
+from apexbridge.sandbox.launcher.removal import remove_tree
+from apexbridge.skills.config import FetchSettings
+from apexbridge.skills.package.archive import MAX_ARCHIVE_BYTES
+from apexbridge.skills.remote.download import download, fetch_from_github
+from apexbridge.skills.remote.egress import Egress
+from apexbridge.skills.remote.git import Repository, find_git
+from apexbridge.skills.remote.source_text import RemoteSource
+from apexbridge.storage.directory import storage_faults
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetched:
+    """A source on the local disk."""
+
+    path: Path
+    """A folder, or an archive."""
+    commit: str | None = None
+    digest: str | None = None
+    """SHA-256 of an archive."""
+
+
+class Fetcher:
+    """Fetches sources within the limits of the settings."""
+
+    def __init__(self, staging: Callable[[], Path], disk: Disk, settings: FetchSettings) -> None:
+        self._staging = staging
+        self._disk = disk
+        self._settings = settings
+        self._egress = Egress(allow_private=settings.private_addresses)
+
+    @asynccontextmanager
+    async def fetched(self, source: RemoteSource, *, caller: str = "") -> AsyncIterator[Fetched]:
+        """Fetch a source; what was fetched is removed when the block ends. It counts against the caller's quota.
+
+        Raises:
+            RequestError: ADDRESS_REFUSED, SOURCE_NOT_FOUND or SOURCE_UNREACHABLE.
+            InvalidArchiveError: UNSAFE_PATH or ARCHIVE_TOO_LARGE.
+            ServerError: TIMEOUT, STORAGE_FULL, or NOT_READY if there is no git.
+        """
+        async with self._workspace(source, caller) as (folder, claim):
+            with storage_faults(), self._time_limit(source):
+                async with asyncio.timeout(self._settings.timeout_seconds):
+                    fetched = await self._fetch(source, folder, claim)
+            yield fetched
+
+    async def find_commit(self, source: RemoteSource, *, caller: str = "") -> str | None:
+        """The commit that a repository has now; None if that takes a fetch. Raises as `fetched`."""
+        git = find_git()
+        if source.kind != "git" or git is None:
+            return None
+        async with self._workspace(source, caller) as (folder, claim):
+            repository = Repository(folder, git, source, max_bytes=self._settings.max_mb * MB)
+            with self._time_limit(source):
+                async with asyncio.timeout(self._settings.timeout_seconds):
+                    return await repository.find_commit(self._egress, claim=claim)
+
+    @asynccontextmanager
+    async def _workspace(self, source: RemoteSource, caller: str) -> AsyncIterator[tuple[Path, Callable[[int], None]]]:
+        """A folder for a download, and a function that claims its size on the disk."""
+        if source.scheme == "http" and not self._settings.private_addresses:
+            raise RequestError(
+                "Plain HTTP is not used for downloads; use https://. For servers of your own network, set "
+                "APEX_INSTALL_PRIVATE_ADDRESSES=true.",
+                code="ADDRESS_REFUSED",
+            )
+        await in_thread(self._disk.used_by, caller)  # may scan folders, which `claim` would do here
+        folder = self._staging() / f"fetch-{uuid.uuid4().hex}"
+        with self._disk.claim(caller, self._staging()) as space:
+            claimed = 0
+
+            def claim(size: int) -> None:
+                nonlocal claimed
+                if size > claimed:
+                    space.take(size - claimed)
+                    space.wrote()
+                    claimed = size
+
+            try:
+                await in_thread(folder.mkdir)
+                yield folder, claim
+            finally:
+                await in_thread(remove_tree, str(folder))
+
+    @contextmanager
+    def _time_limit(self, source: RemoteSource) -> Iterator[None]:
+        try:
+            yield
+        except TimeoutError as error:
+            raise ServerError(
+                f"{source.url} was not fetched within {self._settings.timeout_seconds:g} seconds. Nothing was "
+                "installed. Try again, or raise APEX_INSTALL_TIMEOUT_SECONDS.",
+                code="TIMEOUT",
+            ) from error
+
+    async def _fetch(self, source: RemoteSource, folder: Path, claim: Callable[[int], None]) -> Fetched:
+        max_bytes = self._settings.max_mb * MB
+        if source.kind == "archive":
+            path = folder / source.name
+            with path.open("xb") as file:
+                limit = min(max_bytes, MAX_ARCHIVE_BYTES)
+                await download(self._egress, source.url, file, max_bytes=limit, claim=claim)
+            return Fetched(path=path, digest=await in_thread(_digest, path))
+        git = find_git()
+        if git is None:
+            return await self._fetch_without_git(source, folder, claim)
+        repository = Repository(folder, git, source, max_bytes=max_bytes)
+        await repository.fetch(self._egress, claim=claim)
+        tree = await repository.extract(source.path, folder / "tree", claim=claim)
+        return Fetched(path=tree, commit=repository.commit)
+
+    async def _fetch_without_git(self, source: RemoteSource, folder: Path, claim: Callable[[int], None]) -> Fetched:
+        if source.github_repository is None:
+            raise ServerError(
+                "git is not on the PATH of the server. Install it (the package `git` of your system), and try again.",
+                code="NOT_READY",
+            )
+        max_bytes = self._settings.max_mb * MB
+        tree, commit = await fetch_from_github(self._egress, source, folder, max_bytes=max_bytes, claim=claim)
+        return Fetched(path=tree, commit=commit)
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,61 @@
+"""The access log: one line for each request, without query strings and without secrets."""
+
+import logging
+import time
+from collections.abc import Callable
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from apexbridge.surfaces.http.transport.requests import REQUEST_ID, caller_of, request_id
+
+QUIET_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
+"""Not logged if they succeed: probes and commands request them all the time."""
+logger = logging.getLogger("apexbridge.access")
+
+
+class AccessLog:
+    """Logs each request when its response is complete, and sends the id that is in the log as `X-Request-Id`."""
+
+    def __init__(self, app: ASGIApp, *, key_name: Callable[[str], str | None]) -> None:
+        self._app = app
+        self._key_name = key_name
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        id = request_id(scope)
+        scope.setdefault("state", {})[REQUEST_ID] = id
+        status: int | None = None
+        begun = time.monotonic()
+
+        async def watched(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                if not any(name.lower() == b"x-request-id" for name, _ in message["headers"]):
+                    message = {**message, "headers": [*message["headers"], (b"x-request-id", id.encode("ascii"))]}
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watched)
+        finally:
+            self._log(scope, status, round((time.monotonic() - begun) * 1000), id)
+
+    def _log(self, scope: Scope, status: int | None, took_ms: int, id: str) -> None:
+        if scope["path"] in QUIET_PATHS and status == 200:
+            return
+        caller = caller_of(scope)
+        fields = {
+            "method": scope["method"],
+            "path": scope["path"],
+            "status": status,  # None if the client disconnected first
+            "durationMs": took_ms,
+            "requestId": None if " " in id else id,  # a client may send any text; only words are logged
+            "key": (self._key_name(caller) or caller) if caller else None,
+        }
+        logger.info(
+            "%(method)s %(path)s %(status)s %(durationMs)s ms request=%(requestId)s key=%(key)s",
+            {key: "-" if value is None else value for key, value in fields.items()},
+            extra={"fields": fields},
+        )

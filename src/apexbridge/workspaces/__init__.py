@@ -1,0 +1,1 @@
+"""Workspaces that last between runs: the files of a conversation."""

@@ -1,0 +1,378 @@
+"""All workspaces of a data directory: who owns them, how large they may be, and when they expire."""
+
+import asyncio
+import logging
+import re
+import secrets
+import shutil
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import BinaryIO, TypeVar
+
+from apexbridge._fs import PRIVATE_FILE
+from apexbridge._safe_open import open_file_beneath
+from apexbridge._tasks import in_thread, run_to_completion
+from apexbridge._time import MS_PER_DAY, now_ms
+from apexbridge.disk import MB, Disk, blocks
+from apexbridge.errors import InvalidInputError, RequestError, ServerError
+from apexbridge.sandbox.launcher.removal import remove_tree
+from apexbridge.sandbox.workspace_files import Changes, TreeEntry, list_tree
+from apexbridge.storage.directory import storage_faults
+from apexbridge.storage.workspace_store import WorkspaceRow, WorkspaceStore
+from apexbridge.workspaces.config import WorkspaceLimits
+from apexbridge.workspaces.generations import Generations, apply_changes
+
+SWEEP_SECONDS = 3600
+MS_PER_HOUR = 3_600_000
+MAX_LINKS = 100_000
+"""Remembered conversations. The oldest are forgotten first."""
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
+
+
+def is_workspace_id(text: str) -> bool:
+    return _ID.match(text) is not None
+
+
+class _Entry:
+    """A workspace that exists."""
+
+    def __init__(self, row: WorkspaceRow, folder: Path) -> None:
+        self.row = row
+        self.generations = Generations(folder)
+        self.is_deleted = False
+
+
+class Workspaces:
+    def __init__(
+        self,
+        folder: Path,
+        store: WorkspaceStore,
+        *,
+        limits: WorkspaceLimits | None = None,
+        disk: Disk | None = None,
+        reach: Callable[[str], str | None] = lambda caller: caller,
+    ) -> None:
+        """`reach` returns the owner whose workspaces a caller may use; None means all."""
+        self.limits = limits or WorkspaceLimits()
+        self._folder = folder
+        self._store = store
+        self._disk = disk or Disk(folder)
+        self._reach = reach
+        self._entries: dict[str, _Entry] = {}
+        self._links: dict[str, str | None] = {}
+        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """By owner: the quota is the owner's."""
+
+    async def load(self) -> None:
+        """Read the records, and remove what a crash has left."""
+        rows = await self._store.all()
+        self._entries = await in_thread(self._load, rows)
+        self._links = await self._store.links()
+
+    def _load(self, rows: Sequence[WorkspaceRow]) -> dict[str, _Entry]:
+        entries = {row.id: _Entry(row, self._folder / row.id) for row in rows}
+        if self._folder.is_dir():
+            for path in self._folder.iterdir():
+                if path.name not in entries:
+                    remove_tree(str(path))
+        return entries
+
+    # ------------------------------------------------------------------------------------------------- opening
+    def open(self, id: str | None, *, caller: str = "") -> "Workspace":
+        """A workspace by the id that a caller chose, or a new one. It is created when something is written to it.
+
+        Raises:
+            InvalidInputError: the id is not valid.
+            RequestError: FORBIDDEN, the workspace belongs to another key.
+        """
+        if id is None:
+            return Workspace(self, f"ws-{secrets.token_hex(16)}", caller)
+        if not is_workspace_id(id):
+            raise InvalidInputError(
+                f"{id[:64]!r} is not a valid id of a workspace: at most 64 letters, digits, and . _ - after the first"
+            )
+        entry = self._entries.get(id)
+        if entry is None:
+            return Workspace(self, id, caller)
+        if self._reach(caller) not in (None, entry.row.owner):
+            raise RequestError(f"The workspace {id} belongs to another API key; choose another id.", code="FORBIDDEN")
+        return Workspace(self, id, entry.row.owner)
+
+    def of_conversation(self, digest: str, *, caller: str) -> "Workspace | None":
+        """The workspace of a conversation whose messages so far have this digest; None if unknown or ambiguous."""
+        id = self._links.get(digest)
+        entry = self._entries.get(id) if id is not None else None
+        if entry is None or entry.row.owner != caller:
+            return None
+        return Workspace(self, entry.row.id, caller)
+
+    @property
+    def has_conversations(self) -> bool:
+        return bool(self._links)
+
+    async def link(self, digest: str, workspace: "Workspace") -> None:
+        """Remember the workspace of a conversation. Two conversations with the same messages get none from then on."""
+        known = self._links.get(digest, workspace.id)
+        linked = workspace.id if known == workspace.id else None
+        if self._links.get(digest, "") != linked:
+            self._links[digest] = linked
+            await self._store.link(digest, linked)
+        while len(self._links) > MAX_LINKS:
+            self._links.pop(next(iter(self._links)))
+
+    # ------------------------------------------------------------------------------------------------- reading
+    def list(self, *, owner: str | None = None) -> list[WorkspaceRow]:
+        """Workspaces, the last used first; with `owner`, only those of this owner."""
+        rows = [entry.row for entry in self._entries.values() if owner in (None, entry.row.owner)]
+        return sorted(rows, key=lambda row: (-row.used_at, row.id))
+
+    def get(self, id: str, *, owner: str | None = None) -> WorkspaceRow:
+        """Raises RequestError: WORKSPACE_NOT_FOUND."""
+        return self._entry(id, owner).row
+
+    async def files(self, id: str, *, owner: str | None = None) -> Sequence[TreeEntry]:
+        """The files and folders of a workspace. Raises RequestError: WORKSPACE_NOT_FOUND."""
+        entry = self._entry(id, owner)
+        async with self._reading(entry) as top:
+            return await in_thread(list_tree, top)
+
+    async def open_file(self, id: str, path: str, *, owner: str | None = None) -> BinaryIO:
+        """Open a file of a workspace. Raises RequestError: WORKSPACE_NOT_FOUND or FILE_NOT_FOUND."""
+        entry = self._entry(id, owner)
+        async with self._reading(entry) as top:
+            try:
+                return await in_thread(open_file_beneath, top, path)
+            except (OSError, ValueError) as error:
+                raise RequestError(f"The workspace {id} has no file {path[:200]}", code="FILE_NOT_FOUND") from error
+
+    def _entry(self, id: str, owner: str | None) -> _Entry:
+        entry = self._entries.get(id)
+        if entry is None or owner not in (None, entry.row.owner):
+            raise RequestError(f"No workspace {id[:64]}", code="WORKSPACE_NOT_FOUND")
+        return entry
+
+    @asynccontextmanager
+    async def _reading(self, entry: _Entry) -> AsyncIterator[Path]:
+        generation = entry.generations.acquire()
+        try:
+            yield generation
+        finally:
+            if entry.generations.release(generation):
+                await in_thread(remove_tree, str(generation))
+            await self._note_use(entry)
+
+    async def _note_use(self, entry: _Entry) -> None:
+        now = now_ms()
+        if not entry.is_deleted and now - entry.row.used_at > MS_PER_HOUR:
+            await self._put(entry, replace(entry.row, used_at=now))
+
+    # ------------------------------------------------------------------------------------------------- changing
+    async def _change(self, workspace: "Workspace", work: Callable[[Path], T]) -> T:
+        """Run `work` on a copy of the files, which then replaces them if the owner's quota allows it."""
+        async with self._locks[workspace.owner]:
+            entry = await self._created(workspace)
+            size = count = 0
+
+            def check(tree: Sequence[TreeEntry]) -> None:
+                nonlocal size, count
+                files = [entry for entry in tree if not entry.is_folder]
+                size, count = sum(file.size for file in files), len(tree)
+                self._check_quota(entry, size, count)
+
+            def run() -> T:
+                with storage_faults(), self._disk.claim("", self._folder) as claim:
+                    claim.take(blocks(0))
+                    return entry.generations.change(work, check)
+
+            result = await in_thread(run)
+            await self._put(entry, replace(entry.row, used_at=now_ms(), bytes=size, files=count))
+            return result
+
+    def _check_quota(self, entry: _Entry, size: int, count: int) -> None:
+        others = [row for row in self.list(owner=entry.row.owner) if row.id != entry.row.id]
+        total_bytes, total_files = size + sum(row.bytes for row in others), count + sum(row.files for row in others)
+        is_smaller = size <= entry.row.bytes and count <= entry.row.files
+        if is_smaller or (total_bytes <= self.limits.quota_bytes and total_files <= self.limits.max_files):
+            return
+        raise ServerError(
+            f"The workspaces would have {-(-total_bytes // MB)} MB in {total_files:,} files; at most "
+            f"{self.limits.quota_bytes // MB} MB and {self.limits.max_files:,} files are allowed. Nothing was changed. "
+            "Delete files, or workspaces that are no longer needed: `apex workspaces delete ID`.",
+            code="STORAGE_FULL",
+        )
+
+    async def _created(self, workspace: "Workspace") -> _Entry:
+        entry = self._entries.get(workspace.id)
+        if entry is None:
+            now = now_ms()
+            row = WorkspaceRow(id=workspace.id, owner=workspace.owner, created_at=now, used_at=now)
+            entry = self._entries[workspace.id] = await in_thread(_Entry, row, self._folder / row.id)
+            await self._store.put(row)
+        elif entry.row.owner != workspace.owner:
+            raise RequestError(
+                f"The workspace {workspace.id} belongs to another API key; choose another id.", code="FORBIDDEN"
+            )
+        return entry
+
+    async def _put(self, entry: _Entry, row: WorkspaceRow) -> None:
+        entry.row = row
+        if not entry.is_deleted:
+            await self._store.put(row)
+
+    # ------------------------------------------------------------------------------------------------- removing
+    async def delete(self, id: str, *, owner: str | None = None) -> None:
+        """Delete a workspace with its files. Raises RequestError: WORKSPACE_NOT_FOUND."""
+        async with self._locks[self._entry(id, owner).row.owner]:
+            entry = self._entry(id, owner)
+            entry.is_deleted = True
+            with storage_faults():
+                await self._disk.ballast.give_way(lambda: self._store.delete(id))
+            del self._entries[id]
+            self._links = {digest: linked for digest, linked in self._links.items() if linked != id}
+            await in_thread(entry.generations.remove)
+
+    async def delete_file(self, id: str, path: str, *, owner: str | None = None) -> None:
+        """Delete a file, or a folder with everything in it.
+
+        Raises:
+            RequestError: WORKSPACE_NOT_FOUND or FILE_NOT_FOUND.
+        """
+        row = self.get(id, owner=owner)
+
+        def remove(top: Path) -> None:
+            if path not in {entry.path for entry in list_tree(top)}:
+                raise RequestError(f"The workspace {id} has no file {path[:200]}", code="FILE_NOT_FOUND")
+            remove_tree(str(top / path))
+
+        await Workspace(self, id, row.owner).change(remove)
+
+    async def add_file(self, id: str, name: str, file: BinaryIO, *, caller: str) -> "WorkspaceRow":
+        """Copy an open file to a workspace, which is created if missing. A file of that name is replaced.
+
+        Raises:
+            InvalidInputError: the id is not valid, or a folder has the name.
+            RequestError: FORBIDDEN, the workspace belongs to another key.
+            ServerError: STORAGE_FULL.
+        """
+        workspace = self.open(id, caller=caller)
+
+        def store(top: Path) -> None:
+            if (top / name).is_dir():
+                raise InvalidInputError(f"{name} is a folder of the workspace; choose another name")
+            draft = top / f".apex-{secrets.token_hex(8)}"
+            with draft.open("xb") as copy:
+                shutil.copyfileobj(file, copy)
+            draft.chmod(PRIVATE_FILE)
+            draft.replace(top / name)
+
+        await workspace.change(store)
+        return self.get(id)
+
+    async def keep_tidy(self) -> None:
+        """Sweep periodically until cancelled."""
+        while True:
+            try:
+                await self.sweep()
+            except Exception:
+                logger.exception("expired workspaces could not be removed; trying again later")
+            await asyncio.sleep(SWEEP_SECONDS)
+
+    async def sweep(self) -> None:
+        """Delete workspaces that were not used for a while."""
+        oldest = now_ms() - self.limits.days * MS_PER_DAY
+        for row in self.list():
+            if row.used_at < oldest:
+                await self.delete(row.id)
+
+
+class Workspace:
+    """One workspace, as one request or call uses it."""
+
+    def __init__(self, workspaces: Workspaces, id: str, owner: str) -> None:
+        self.id = id
+        self.owner = owner
+        self.changed: dict[str, int] = {}
+        """Size of each file that was made or changed through this object."""
+        self.named_skills: Sequence[str] = ()
+        """Skills that the client named in this request; they count as loaded."""
+        self._workspaces = workspaces
+        self._opened = workspaces._entries.get(id)
+
+    @property
+    def exists(self) -> bool:
+        return self.id in self._workspaces._entries
+
+    @property
+    def skills(self) -> Sequence[str]:
+        """Skills that the conversation has loaded, in order."""
+        entry = self._workspaces._entries.get(self.id)
+        return tuple(dict.fromkeys((*self.named_skills, *(entry.row.skills if entry else ()))))
+
+    async def add_skill(self, name: str) -> None:
+        """Remember that the conversation has loaded a skill."""
+        if name in self.skills:
+            return
+        async with self._workspaces._locks[self.owner]:
+            entry = await self._workspaces._created(self)
+            await self._workspaces._put(entry, replace(entry.row, skills=(*entry.row.skills, name)))
+
+    @asynccontextmanager
+    async def reading(self) -> AsyncIterator[Path]:
+        """The folder with the files, which do not change during the block. It does not exist if there are none."""
+        entry = self._workspaces._entries.get(self.id)
+        if entry is None:
+            yield self._workspaces._folder / self.id / "none"
+            return
+        self._opened = entry
+        async with self._workspaces._reading(entry) as top:
+            yield top
+
+    async def change(self, work: Callable[[Path], T]) -> T:
+        """Run `work` in a thread on a copy of the files, which then replaces them.
+
+        Files of the copy are hard links: they must be replaced, not changed in place.
+
+        Raises:
+            ServerError: STORAGE_FULL.
+        """
+        before: Mapping[str, TreeEntry] = {}
+        after: Sequence[TreeEntry] = ()
+
+        def observed(top: Path) -> T:
+            nonlocal before, after
+            before = {entry.path: entry for entry in list_tree(top)}
+            result = work(top)
+            after = list_tree(top)
+            return result
+
+        result = await run_to_completion(self._workspaces._change(self, observed))
+        names = {entry.path for entry in after}
+        self.changed = {path: size for path, size in self.changed.items() if path in names}
+        self.changed |= {
+            entry.path: entry.size for entry in after if not entry.is_folder and before.get(entry.path) != entry
+        }
+        return result
+
+    async def keep(self, changes: Changes, artifacts: Path) -> list[str]:
+        """Apply what a run changed, or nothing of it; returns warnings."""
+        if not changes.is_complete:
+            return [
+                "The changes are too large or too many. The files of the workspace stay as they were before the run."
+            ]
+        if self._opened is not None and self._opened.is_deleted:
+            return ["The workspace was deleted during the run. Nothing was kept in it."]
+        if not changes.files and not changes.removed and not await self._has_new_folders(changes):
+            return []
+        try:
+            return await self.change(lambda top: apply_changes(top, changes, artifacts))
+        except ServerError as error:
+            return [f"{error.message} The files of the workspace stay as they were before the run."]
+
+    async def _has_new_folders(self, changes: Changes) -> bool:
+        async with self.reading() as top:
+            return any(not (top / folder).is_dir() for folder in changes.folders)

@@ -1,0 +1,281 @@
+"""The workspace of a conversation: its files stay between calls and requests, and nobody else sees them."""
+
+import base64
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from apexbridge.retrieval.embedders.embedder import Embedder
+from tests.chat.live import Live, live
+from tests.chat.upstream import Step, Upstream, call
+
+Json = dict[str, Any]
+FILL = "import sys\nopen(sys.argv[2], 'w').write('filled ' + open(sys.argv[1]).read())\nprint('filled')\n"
+
+
+@pytest.fixture(scope="module")
+def server(upstream: Upstream, embedder: Embedder, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    with live(tmp_path_factory.mktemp("served") / "data", upstream, embedder) as opened:
+        opened.install("forms", {"scripts/fill.py": FILL, "lib/forms.py": "NAME = 'forms'\n"}, body="# Forms\n")
+        opened.install("risky", {"scripts/execute.py": "print(1)\n"}, dangerous=True)
+        yield opened
+
+
+def run(server: Live, upstream: Upstream, *calls: tuple[str, Json], is_stream: bool = False, **fields: Any) -> Any:
+    """Let the model make these calls one after the other; returns the tool messages it got, and the answer."""
+    steps = [Step(calls=[call(name, arguments)]) for name, arguments in calls]
+    model = upstream.play(*steps, Step(text="Done."))
+    answer = server.answer(is_stream, model, **fields)
+    messages = upstream.bodies(model)[-1]["messages"]
+    return [message["content"] for message in messages if message["role"] == "tool"][-len(calls) :], answer
+
+
+def python(code: str) -> tuple[str, Json]:
+    return "run_code", {"language": "python", "code": code}
+
+
+def test_code_and_file_tools_see_the_same_files(server: Live, upstream: Upstream, is_stream: bool) -> None:
+    results, answer = run(
+        server,
+        upstream,
+        ("file_write", {"path": "data.csv", "content": "a,b\n1,2\n"}),
+        python("text = open('data.csv').read()\nopen('sum.txt', 'w').write('3')\nprint(text)"),
+        ("file_read", {"path": "sum.txt"}),
+        ("file_read", {"path": "/workspace/data.csv"}),
+        ("list_files", {}),
+        ("run_code", {"language": "shell", "code": "mkdir -p out && cp sum.txt out/copy.txt && rm data.csv && pwd"}),
+        ("run_code", {"language": "javascript", "code": "console.log(require('fs').readdirSync('.').join(' '))"}),
+        is_stream=is_stream,
+    )
+    assert "1,2" in results[1]
+    assert results[2] == "3"
+    assert "1,2" in results[3]
+    assert "sum.txt (1 bytes)" in results[4]
+    assert results[5].startswith("/workspace\nFiles: out/copy.txt")
+    assert "out" in results[6]
+    assert "data.csv" not in results[6]
+    files = answer["x_bridge"]["files"]
+    assert [(file["path"], file["size"]) for file in files] == [("out/copy.txt", 1), ("sum.txt", 1)]
+    assert server.http.get(files[0]["url"]).text == "3"
+
+
+def test_loaded_skills_are_mounted_and_their_scripts_work_on_the_files(server: Live, upstream: Upstream) -> None:
+    results, answer = run(
+        server,
+        upstream,
+        ("load_skill", {"name": "forms"}),
+        ("file_write", {"path": "form.txt", "content": "form"}),
+        ("run_code", {"language": "shell", "code": "python3 /skills/forms/scripts/fill.py form.txt out.txt"}),
+        python(
+            "import sys; sys.path.append('/skills/forms/lib')\nimport forms\nprint(forms.NAME, open('out.txt').read())"
+        ),
+        ("run_skill", {"name": "forms", "script": "scripts/fill.py", "args": ["out.txt", "again.txt"]}),
+        ("file_read", {"path": "again.txt"}),
+    )
+    assert "/skills/forms" in results[0]
+    assert results[2].startswith("filled")
+    assert results[3].startswith("forms filled form")
+    assert results[5] == "filled filled form"
+    assert [file["path"] for file in answer["x_bridge"]["files"]] == ["again.txt", "form.txt", "out.txt"]
+
+
+def test_a_skill_that_was_not_loaded_is_not_mounted(server: Live, upstream: Upstream) -> None:
+    results, _ = run(server, upstream, ("run_code", {"language": "shell", "code": "ls /skills"}))
+    assert "forms" not in results[0]
+
+
+def test_a_skill_that_needs_approval_is_not_mounted(server: Live, upstream: Upstream) -> None:
+    results, _ = run(
+        server,
+        upstream,
+        ("load_skill", {"name": "risky"}),
+        ("run_code", {"language": "shell", "code": "ls /skills"}),
+    )
+    assert "needs approval" in results[1]
+
+
+@pytest.mark.parametrize("has_files", [True, False])
+def test_a_conversation_continues_with_its_files_and_skills(
+    server: Live, upstream: Upstream, is_stream: bool, has_files: bool
+) -> None:
+    question = {"role": "user", "content": f"make a file {has_files} {is_stream}"}
+    first: list[tuple[str, Json]] = [("load_skill", {"name": "forms"})]
+    first += [python("open('mine.txt', 'w').write('kept')")] if has_files else []
+    _, answer = run(server, upstream, *first, is_stream=is_stream, messages=[question])
+    history = [question, {"role": "assistant", "content": answer["content"]}, {"role": "user", "content": "go on"}]
+    results, second = run(
+        server,
+        upstream,
+        ("run_code", {"language": "shell", "code": "ls /skills . "}),
+        is_stream=is_stream,
+        messages=history,
+    )
+    assert "forms" in results[0]
+    assert ("mine.txt" in results[0]) == has_files
+    assert second["x_bridge"]["workspace"] == answer["x_bridge"]["workspace"]
+    assert second["x_bridge"]["files"] == []
+
+
+def test_other_conversations_do_not_see_the_files(server: Live, upstream: Upstream) -> None:
+    _, answer = run(server, upstream, python("open('mine.txt', 'w').write('x')"), messages="one")
+    results, other = run(server, upstream, ("list_files", {}), messages="another")
+    assert results == ["[Nothing there.]"]
+    assert "workspace" not in other["x_bridge"]
+    assert answer["x_bridge"]["workspace"]
+
+
+def test_two_conversations_with_the_same_messages_do_not_share_files(server: Live, upstream: Upstream) -> None:
+    question = {"role": "user", "content": "the same question"}
+    for name in ("a", "b"):
+        _, answer = run(server, upstream, python(f"open('{name}.txt', 'w').write('x')"), messages=[question])
+    history = [question, {"role": "assistant", "content": answer["content"]}, {"role": "user", "content": "list"}]
+    results, _ = run(server, upstream, ("list_files", {}), messages=history)
+    assert results == ["[Nothing there.]"]
+
+
+def test_a_request_can_name_its_workspace(server: Live, upstream: Upstream) -> None:
+    run(server, upstream, python("open('n.txt', 'w').write('1')"), x_bridge={"workspace": "named-1"})
+    results, answer = run(server, upstream, ("list_files", {}), x_bridge={"workspace": "named-1"})
+    assert "n.txt" in results[0]
+    assert answer["x_bridge"]["workspace"] == "named-1"
+
+
+@pytest.mark.parametrize("name", ["", "../up", "a/b", "x" * 65, "a\nb", 7])
+def test_a_workspace_id_that_is_not_valid_is_refused(server: Live, upstream: Upstream, name: Any) -> None:
+    response = server.post(upstream.play(Step(text="never")), x_bridge={"workspace": name})
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "x_bridge.workspace"
+
+
+# ------------------------------------------------------------------------------------------------------------- files
+def test_a_file_part_lands_in_the_workspace(server: Live, upstream: Upstream) -> None:
+    data = base64.b64encode(b"%PDF-1.7 x").decode()
+    part = {"type": "file", "file": {"filename": "dir/form.pdf", "file_data": f"data:application/pdf;base64,{data}"}}
+    messages = [{"role": "user", "content": [{"type": "text", "text": "fill it"}, part]}]
+    results, answer = run(server, upstream, python("print(open('form.pdf','rb').read())"), messages=messages)
+    assert "%PDF-1.7 x" in results[0]
+    assert answer["x_bridge"]["files"] == []
+
+
+def test_a_file_of_the_files_api_lands_in_the_workspace_once(server: Live, upstream: Upstream) -> None:
+    made = server.http.post("/v1/files", files={"file": ("t.csv", b"a,b")}, data={"purpose": "user_data"}).json()
+    assert (made["object"], made["filename"], made["bytes"], made["purpose"]) == ("file", "t.csv", 3, "user_data")
+    message = {"role": "user", "content": [{"type": "file", "file": {"file_id": made["id"]}}]}
+    code = call("run_code", {"language": "python", "code": "open('t.csv', 'a').write(',c')"})
+    model = upstream.play(Step(calls=[code]), Step(text="Done."))
+    answer = server.answer(False, model, [message])
+    assert upstream.bodies(model)[0]["messages"][-1]["content"] == "[File t.csv, 3 bytes, in the workspace]"
+    history = [message, {"role": "assistant", "content": answer["content"]}, {"role": "user", "content": "read it"}]
+    results, _ = run(server, upstream, ("file_read", {"path": "t.csv"}), ("list_files", {}), messages=history)
+    assert results[0] == "a,b,c"
+    assert results[1].count("t") == "t.csv (5 bytes)".count("t")
+
+
+@pytest.mark.parametrize(
+    "file", [{}, "x", {"file_id": "file-0"}, {"file_data": "not base64 !"}, {"filename": "x"}, None]
+)
+def test_a_file_part_that_cannot_be_read_is_refused(server: Live, upstream: Upstream, file: Any) -> None:
+    messages = [{"role": "user", "content": [{"type": "file", "file": file}]}]
+    response = server.post(upstream.play(Step(text="never")), messages)
+    assert response.status_code in (400, 404)
+    assert response.json()["error"]["param"] == "messages"
+
+
+def test_the_files_api_lists_shows_and_deletes(server: Live) -> None:
+    made = [
+        server.http.post("/v1/files", files={"file": (f"{n}.txt", b"x" * n)}, data={"purpose": "assistants"}).json()
+        for n in (1, 2)
+    ]
+    listed = server.http.get("/v1/files", params={"purpose": "assistants"}).json()
+    assert {file["id"] for file in made} <= {file["id"] for file in listed["data"]}
+    assert server.http.get("/v1/files", params={"limit": 1}).json()["has_more"]
+    assert server.http.get(f"/v1/files/{made[1]['id']}").json() == made[1]
+    assert server.http.get(f"/v1/files/{made[1]['id']}/content").content == b"xx"
+    assert server.http.delete(f"/v1/files/{made[0]['id']}").json()["deleted"]
+    missing = server.http.get(f"/v1/files/{made[0]['id']}")
+    assert (missing.status_code, missing.json()["error"]["code"]) == (404, "file_not_found")
+
+
+# ---------------------------------------------------------------------------------------------------------- bad input
+@pytest.mark.parametrize(
+    ("code", "word"),
+    [("x" * 1_000_000, "256 KB"), ("print(1)\0", "NUL"), ("  ", "empty")],
+)
+def test_code_that_cannot_run_is_refused(server: Live, upstream: Upstream, code: str, word: str) -> None:
+    results, _ = run(server, upstream, python(code))
+    assert word in results[0] or "1,000,000 characters" in results[0]
+
+
+def test_a_killed_run_leaves_the_workspace_as_it_was(server: Live, upstream: Upstream) -> None:
+    code = "open('half.txt','w').write('x' * 100)\nopen('kept.txt','w').write('changed')\nimport time\ntime.sleep(60)"
+    results, _ = run(
+        server,
+        upstream,
+        ("file_write", {"path": "kept.txt", "content": "as it was"}),
+        ("run_code", {"language": "python", "code": code, "timeout": 500}),
+        ("list_files", {}),
+        ("file_read", {"path": "kept.txt"}),
+    )
+    assert "TIMEOUT" in results[1]
+    assert "half.txt" not in results[2]
+    assert results[3] == "as it was"
+
+
+def test_odd_names_and_links_are_refused_with_a_word(server: Live, upstream: Upstream) -> None:
+    code = "import os\nopen('a\\nb','w')\nos.symlink('/etc/passwd','link')\nopen('plain','w').write('1')"
+    results, answer = run(server, upstream, python(code), ("list_files", {}))
+    assert "a\\nb was skipped" in results[0]
+    assert "link was skipped" in results[0]
+    assert results[1] == "plain (1 bytes)"
+    assert [file["path"] for file in answer["x_bridge"]["files"]] == ["plain"]
+
+
+# -------------------------------------------------------------------------------------------------------- HTTP
+def test_a_skill_runs_in_a_named_workspace_over_http(server: Live) -> None:
+    uploaded = server.http.post("/api/uploads", files={"file": ("in.txt", b"form")}, data={"workspace": "http-1"})
+    assert uploaded.json() == {"id": "in.txt", "name": "in.txt", "size": 4, "workspace": "http-1"}
+    body = {"script": "scripts/fill.py", "args": ["in.txt", "out.txt"], "workspace": "http-1"}
+    result = server.http.post("/api/skills/forms/execute", json=body).json()
+    assert (result["success"], result["files"]) == (True, [{"path": "out.txt", "size": 11}])
+    shown = server.http.get("/api/workspaces/http-1").json()
+    assert [entry["path"] for entry in shown["entries"]] == ["in.txt", "out.txt"]
+    assert server.http.get("/api/workspaces/http-1/files/out.txt").text == "filled form"
+    code = {"input": {"language": "python", "code": "print(open('out.txt').read())"}, "workspace": "http-1"}
+    assert server.http.post("/api/tools/run-code/execute", json=code).json()["stdout"] == "filled form\n"
+    assert server.http.delete("/api/workspaces/http-1/files/in.txt").json()["success"]
+    assert server.http.delete("/api/workspaces/http-1").json()["success"]
+    assert server.http.get("/api/workspaces/http-1").json()["code"] == "WORKSPACE_NOT_FOUND"
+
+
+def test_a_request_for_a_file_outside_a_workspace_is_refused(server: Live) -> None:
+    server.http.post("/api/uploads", files={"file": ("in.txt", b"form")}, data={"workspace": "http-2"})
+    for path in ("../current", "%2e%2e/x", "/etc/passwd", "..%2f..%2fapex.sqlite3"):
+        assert server.http.get(f"/api/workspaces/http-2/files/{path}").status_code == 404
+    assert json.loads(server.http.get("/api/workspaces").text)["total"] > 0
+
+
+def test_bash_in_allowed_tools_means_code(server: Live, upstream: Upstream) -> None:
+    server.install("shell-only", {"scripts/x.py": "print(1)\n"}, allowed_tools="Bash(python:*)")
+    results, _ = run(
+        server,
+        upstream,
+        ("load_skill", {"name": "shell-only"}),
+        ("run_code", {"language": "shell", "code": "ls /skills/shell-only"}),
+        ("calculate", {"expression": "1+1"}),
+    )
+    assert "scripts" in results[1]
+    assert "PERMISSION_DENIED" in results[2]
+
+
+def test_a_script_that_is_looked_for_in_the_workspace_is_found_by_a_hint(server: Live, upstream: Upstream) -> None:
+    results, _ = run(
+        server,
+        upstream,
+        ("load_skill", {"name": "forms"}),
+        ("run_code", {"language": "shell", "code": "python3 scripts/fill.py a b"}),
+        python("import pypdf"),
+    )
+    assert "/skills/forms/scripts/fill.py" in results[1]
+    assert "apex packages install documents" in results[2]
