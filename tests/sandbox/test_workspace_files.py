@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from apexbridge.sandbox import workspace_files
@@ -160,7 +160,12 @@ def test_a_file_that_contains_a_secret_is_not_collected(workspace: Path, opened:
 names = st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=20)
 
 
-@given(st.dictionaries(names.filter(lambda name: name not in (".", "..")), st.binary(max_size=50), max_size=5))
+def can_be_kept(name: str) -> bool:
+    return name not in (".", "..") and not name.startswith((".code.", ".~lock."))
+
+
+@given(st.dictionaries(names.filter(can_be_kept), st.binary(max_size=50), max_size=5))
+@example({"__pycache__": b"", ".cache": b"", "tmp": b""})
 @settings(unhurried, max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_every_listed_file_is_stored_under_its_name(
     tmp_path_factory: pytest.TempPathFactory, made: dict[str, bytes]
@@ -257,6 +262,24 @@ def test_temporary_files_caches_and_the_code_are_not_collected(workspace: Path, 
         (workspace / path).write_text("x")
     (workspace / "kept.txt").write_text("x")
     assert collected(opened, tmp_path / "artifacts") == ({"kept.txt": 1}, [])
+
+
+def test_only_folders_at_the_top_are_a_programs_own(workspace: Path, opened: int, tmp_path: Path) -> None:
+    for path in ("app/.config/app.ini", "app/tmp/x", ".npmrc", ".cache", "__pycache__"):
+        (workspace / path).parent.mkdir(parents=True, exist_ok=True)
+        (workspace / path).write_text("x")
+    found, warnings = collected(opened, tmp_path / "artifacts")
+    assert sorted(found) == [".cache", ".npmrc", "__pycache__", "app/.config/app.ini", "app/tmp/x"]
+    assert warnings == []
+
+
+def test_what_lies_in_an_ignored_folder_does_not_count_as_removed(
+    workspace: Path, opened: int, tree: Path, tmp_path: Path
+) -> None:
+    for path in ("tmp/x", ".config/app", "sub/__pycache__/m.pyc"):
+        (tree / path).parent.mkdir(parents=True, exist_ok=True)
+        (tree / path).write_text("x")
+    assert list(changes_of(opened, tree, tmp_path).removed) == []
 
 
 def test_a_file_in_output_and_one_beside_it_can_have_the_same_name(

@@ -22,8 +22,9 @@ OUTPUT = "output"
 TEMPORARY = "tmp"
 CODE_NAME = ".code"
 """Name of the file with the code of a run that has no script, without its suffix."""
-_IGNORED = frozenset({".cache", ".config", ".local", ".npm", ".matplotlib", "__pycache__"})
-"""Folders that programs fill with their own files. The workspace is also their home folder."""
+_HOME_FOLDERS = frozenset({TEMPORARY, ".cache", ".config", ".local", ".npm", ".matplotlib"})
+"""Folders at the top of a workspace that programs fill with their own files. The workspace is also their home."""
+_BYTECODE = "__pycache__"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -194,7 +195,7 @@ def collect_changes(
             files.append(CollectedFile(path, artifact, size, bool(status.st_mode & stat.S_IXUSR)))
     if len(warnings) > MAX_WARNINGS:
         warnings[MAX_WARNINGS:] = [f"and {len(warnings) - MAX_WARNINGS} more were skipped"]
-    removed = [path for path in before if path not in seen and not _is_ignored(path)] if is_complete else []
+    removed = [path for path in before if path not in seen and not _was_ignored(path)] if is_complete else []
     return Changes(
         files=sorted(files, key=lambda file: file.path),
         folders=folders,
@@ -212,15 +213,15 @@ def _walk(folder: int, prefix: str, depth: int, warnings: list[str]) -> Iterator
     None for a folder; its name; its path."""
     for name in sorted(os.listdir(folder), key=lambda name: (bool(prefix) or name != OUTPUT, name)):
         path = f"{prefix}{name}"
-        if _is_ignored(path):
+        is_folder = _is_folder(name, folder)
+        if _is_ignored(path, is_folder=is_folder):
             continue
         if not _is_plain(name):
             warnings.append(f"{_shown(path)} was skipped: its name has characters that cannot be printed")
             continue
-        with suppress(OSError):
-            if not stat.S_ISDIR(os.lstat(name, dir_fd=folder).st_mode):
-                yield folder, name, path
-                continue
+        if not is_folder:
+            yield folder, name, path
+            continue
         if depth >= MAX_DEPTH:
             warnings.append("a folder was skipped: too deep")
             continue
@@ -232,11 +233,24 @@ def _walk(folder: int, prefix: str, depth: int, warnings: list[str]) -> Iterator
             warnings.append(f"a folder was skipped: {error.strerror}")
 
 
-def _is_ignored(path: str) -> bool:
-    """Whether a file is neither an artifact nor kept."""
-    parts = PurePosixPath(path).parts
-    is_lock = parts[-1].startswith(".~lock.")  # of LibreOffice
-    return parts[0] == TEMPORARY or is_lock or is_code(path) or not _IGNORED.isdisjoint(parts)
+def _is_folder(name: str, parent: int) -> bool:
+    with suppress(OSError):
+        return stat.S_ISDIR(os.lstat(name, dir_fd=parent).st_mode)
+    return False
+
+
+def _is_ignored(path: str, *, is_folder: bool) -> bool:
+    """Whether a file or folder is neither an artifact nor kept. What an ignored folder contains is never looked at."""
+    name = path.rpartition("/")[2]
+    if is_folder:
+        return path in _HOME_FOLDERS or name == _BYTECODE
+    return is_code(path) or name.startswith(".~lock.")  # of LibreOffice
+
+
+def _was_ignored(path: str) -> bool:
+    """Whether the walk passed by a path that existed before the run, so that its absence says nothing."""
+    parents = (str(parent) for parent in PurePosixPath(path).parents)
+    return any(_is_ignored(place, is_folder=True) for place in (path, *parents)) or _is_ignored(path, is_folder=False)
 
 
 def _copy_out(folder: int, name: str, target: Path, max_bytes: int, claim: Claim, secrets: Sequence[str]) -> int | str:
