@@ -644,19 +644,22 @@ async def test_a_disabled_skill_is_listed_and_not_run(skills: SkillManager, work
 async def test_an_install_is_completed_when_its_caller_is_cancelled(
     skills: SkillManager, data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    started, put = threading.Event(), Library.put
+    started, is_cancelled, put = threading.Event(), threading.Event(), Library.put
 
     def slow_put(self: Library, staged: StagedSkill, target: Path) -> None:
         started.set()
+        assert is_cancelled.wait(5)
         put(self, staged, target)
 
     monkeypatch.setattr(Library, "put", slow_put)
     for number in range(10):
         started.clear()
+        is_cancelled.clear()
         files = {f"f{index}.md": str(number) for index in range(30)}
         task = asyncio.ensure_future(skills.install_skill(skill_zip(f"s-{number}", files)))
         await anyio.to_thread.run_sync(started.wait, 5)
         task.cancel()
+        is_cancelled.set()
         with pytest.raises(asyncio.CancelledError):
             await task
         assert len((await skills.get_skill(f"s-{number}")).files) == 31

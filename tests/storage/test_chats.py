@@ -141,7 +141,7 @@ async def test_lists_of_thousands_are_filtered_and_paged_newest_first(records: C
 async def test_every_filter_uses_an_index(database: Database) -> None:
     def plans(connection: sqlite3.Connection) -> list[str]:
         wheres = ["TRUE", *(f"{name} = 'x'" for name in ("model", "caller", "stop_cause", "outcome"))]
-        query = "EXPLAIN QUERY PLAN SELECT id FROM chats WHERE {} ORDER BY started_at DESC, id LIMIT 50"
+        query = "EXPLAIN QUERY PLAN SELECT id FROM chats WHERE {} ORDER BY started_at DESC, rowid DESC LIMIT 50"
         return [str(connection.execute(query.format(where)).fetchall()) for where in wheres]
 
     for name, plan in zip(

@@ -250,7 +250,7 @@ def _is_ignored(path: str, *, is_folder: bool) -> bool:
 def _was_ignored(path: str) -> bool:
     """Whether the walk passed by a path that existed before the run, so that its absence says nothing."""
     parents = (str(parent) for parent in PurePosixPath(path).parents)
-    return any(_is_ignored(place, is_folder=True) for place in (path, *parents)) or _is_ignored(path, is_folder=False)
+    return any(_is_ignored(folder, is_folder=True) for folder in (path, *parents)) or _is_ignored(path, is_folder=False)
 
 
 def _copy_out(folder: int, name: str, target: Path, max_bytes: int, claim: Claim, secrets: Sequence[str]) -> int | str:

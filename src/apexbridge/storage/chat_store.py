@@ -101,7 +101,7 @@ class ChatStore:
             _SUMMARY,
             f"chats WHERE {where}",
             tuple(used.values()),
-            order="started_at DESC, id",
+            order="started_at DESC, rowid DESC",  # in one millisecond, the last one first
             offset=offset,
             limit=limit,
         )
