@@ -72,6 +72,7 @@ class CellHandle:
         self.opened: asyncio.Future[list[int]] = loop.create_future()
         """Descriptors of the workspace and, if requested, of the folder for input files."""
         self.attached: asyncio.Future[None] = loop.create_future()
+        self.extended: asyncio.Future[None] = loop.create_future()
         self.exited: asyncio.Future[Ending] = loop.create_future()
         self.closed: asyncio.Future[None] = loop.create_future()
         self.listening: asyncio.Future[list[int]] = loop.create_future()
@@ -84,9 +85,12 @@ class CellHandle:
         self.pipes.close_theirs()
 
     async def attach(self, attachment: Attachment) -> None:
-        """Mount skills in a warm cell."""
+        """Mount skills in a warm cell; `attached` resolves when that is done."""
         await self._client.send({"command": "attach", "id": self.identity, "attachment": asdict(attachment)})
-        await asyncio.shield(self.attached)
+
+    async def extend_disk(self, size: int, count: int) -> None:
+        """Make the workspace larger for files that are copied into it; `extended` resolves when that is done."""
+        await self._client.send({"command": "extend", "id": self.identity, "size": size, "count": count})
 
     def kill(self) -> None:
         """Kill everything in the cell; `exited` resolves when that is done."""
@@ -113,6 +117,8 @@ class CellHandle:
                 self.listening.set_result(files)
             case "attached":
                 _resolve(self.attached, None)
+            case "extended":
+                _resolve(self.extended, None)
             case "exited":
                 ending = Ending(code=message["code"], verdict=message["verdict"], peak_memory=message["peak"])
                 _resolve(self.exited, ending)
@@ -123,14 +129,14 @@ class CellHandle:
                 if command == "open":
                     _reject(self.opened, error)
                 # A cell that was not opened cannot start either.
-                _reject(self.attached if command == "attach" else self.exited, error)
+                _reject({"attach": self.attached, "extend": self.extended}.get(command, self.exited), error)
             case _:
                 close_all(files)
 
     def handle_disconnect(self, error: LaunchError) -> None:
         _resolve(self.exited, Ending(code=None, verdict="lost"))
         _resolve(self.closed, None)
-        for future in (self.opened, self.attached, self.listening):
+        for future in (self.opened, self.attached, self.extended, self.listening):
             _reject(future, error)
 
 
@@ -201,17 +207,14 @@ class LauncherClient:
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
-    async def open_cell(self, *, with_input: bool = False, copied: tuple[int, int] = (0, 0)) -> CellHandle:
-        """Create a cell; its workspace exists when `opened` resolves.
-
-        `copied` is the size and number of files that will be copied into the workspace.
-        """
+    async def open_cell(self, *, with_input: bool = False) -> CellHandle:
+        """Create a cell; its workspace exists when `opened` resolves."""
         if self._link is None:
             raise ServerError("The sandbox is not running.", code="SANDBOX_UNAVAILABLE")
         cell = CellHandle(self)
         self._cells[cell.identity] = cell
         try:
-            await self.send({"command": "open", "id": cell.identity, "input": with_input, "copied": copied})
+            await self.send({"command": "open", "id": cell.identity, "input": with_input})
         except BaseException:
             cell.pipes.close()
             raise

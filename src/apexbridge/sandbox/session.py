@@ -4,15 +4,15 @@ import asyncio
 import logging
 import os
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from apexbridge._tasks import in_thread, run_to_completion
 from apexbridge.errors import ServerError
 from apexbridge.sandbox.backends import Backend
-from apexbridge.sandbox.config import BackendName, SandboxSettings
+from apexbridge.sandbox.config import BackendName, SandboxLimits, SandboxSettings
 from apexbridge.sandbox.launcher.mounts import PYTHON_LAYERS
 from apexbridge.sandbox.launcher.protocol import Attachment, StartRequest
 from apexbridge.sandbox.launcher_client import CellHandle, LauncherClient
@@ -106,11 +106,11 @@ class SandboxSession:
         deadline = asyncio.get_running_loop().time() + job.timeout_ms / 1000
         runtime = self._runtime_for(job)
         async with AsyncExitStack() as reading:
-            files = await _JobFiles.of(job, reading)
+            files = _JobFiles(job, await reading.enter_async_context(_files_of(job)))
             # Input files, granted hosts and granted paths must be known when a cell starts.
             needs_own_cell = bool(job.files or job.grants.hosts or job.grants.paths)
             warm_cell = None if needs_own_cell else self.pool.take(runtime.name)
-            cell = warm_cell or await self.launcher.open_cell(with_input=bool(job.files), copied=files.size)
+            cell = warm_cell or await self.launcher.open_cell(with_input=bool(job.files))
             secrets = secret_patterns(job.grants.secrets)
             output = RunOutput(self.limits.output_bytes, secrets=secrets, listener=listener)
             supervisor = Supervisor(cell, output, deadline=deadline)
@@ -118,13 +118,16 @@ class SandboxSession:
                 if on_start is not None:
                     on_start(lambda: supervisor.kill_for("cancelled"))
                 text = input_json(job) if job.code is None else ""
+                attachment = _attachment(job)
                 if warm_cell:
-                    await cell.attach(_attachment(job, copied=files.size))
-                    before = await files.copy(cell)
+                    await cell.attach(attachment)
+                before = await files.copy(cell, self.limits)  # while the launcher mounts
+                if warm_cell:
+                    if attachment.has_mounts:
+                        await asyncio.shield(cell.attached)
                     packet: bytes | None = self._encoded_job(job, cell, text)
                 else:
-                    before = await files.copy(cell)
-                    packet = await self._start(job, runtime, cell, text)
+                    packet = await self._start(job, runtime, cell, attachment, text)
                 await reading.aclose()
                 supervisor.begin(stdin=text.encode("utf-8", "surrogatepass"), job=packet)
                 async with GrantedHosts(job.grants, cell).reachable():
@@ -153,7 +156,9 @@ class SandboxSession:
             raise LaunchError(f"the {self.backend.launcher.backend} sandbox cannot provide: {', '.join(missing)}")
         return runtime
 
-    async def _start(self, job: Job, runtime: Runtime, cell: CellHandle, text: str) -> bytes | None:
+    async def _start(
+        self, job: Job, runtime: Runtime, cell: CellHandle, attachment: Attachment, text: str
+    ) -> bytes | None:
         """Start a cold cell; returns the job for the loader if the runtime uses one."""
         if job.files:
             _, folder = await asyncio.shield(cell.opened)
@@ -171,7 +176,7 @@ class SandboxSession:
             command=command,
             environment=self._environment(job, cell, text),
             workspace=self._working_folder(job, cell),
-            attachment=_attachment(job),
+            attachment=attachment,
             paths=dict(job.grants.paths),
             hosts=host_endpoints(job.grants),
         )
@@ -240,15 +245,13 @@ class SandboxSession:
         return pattern.format(base=self.launcher.base, cell=cell.identity)
 
 
-def _attachment(job: Job, *, copied: tuple[int, int] = (0, 0)) -> Attachment:
+def _attachment(job: Job) -> Attachment:
     return Attachment(
         skill=str(job.folder) if job.folder else None,
         folder=job.grants.folder,
         layers={kind: str(path) for kind, path in job.layers.items()},
         skills={name: (str(skill.folder), skill.identity) for name, skill in job.skills.items()},
         packages={name: str(path) for name, path in _packages(job).items()},
-        has_fixed_path=job.has_fixed_path,
-        copied=copied,
     )
 
 
@@ -263,38 +266,47 @@ def _package_name(skill: str, kind: str) -> str:
     return f"{skill.replace(':', '.')}.{kind}"
 
 
+@asynccontextmanager
+async def _files_of(job: Job) -> AsyncIterator[Path | None]:
+    """The folder of the job's lasting workspace, which does not change during the block; None if it has none."""
+    if job.workspace is None:
+        yield None
+    else:
+        async with job.workspace.reading() as top:
+            yield top
+
+
 class _JobFiles:
     """The files that a job gets in its workspace: those of a lasting workspace, and its code."""
 
-    def __init__(self, job: Job, top: Path | None, tree: Sequence[TreeEntry]) -> None:
+    def __init__(self, job: Job, top: Path | None) -> None:
         self._job = job
         self._top = top
-        self._tree = tree
 
-    @classmethod
-    async def of(cls, job: Job, reading: AsyncExitStack) -> "_JobFiles":
-        """List the files of the lasting workspace, which does not change until `reading` is closed."""
-        if job.workspace is None:
-            return cls(job, None, ())
-        top = await reading.enter_async_context(job.workspace.reading())
-        return cls(job, top, await asyncio.to_thread(list_tree, top))
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """Bytes and number of inodes in the run's workspace."""
-        return size_in_memory(self._tree)
-
-    async def copy(self, cell: CellHandle) -> dict[str, Signature]:
-        """Copy the files to an open cell; returns their signatures."""
-        if not self._tree and self._job.code is None:
+    async def copy(self, cell: CellHandle, limits: SandboxLimits) -> dict[str, Signature]:
+        """Copy the files to a cell, where they do not count against the disk limit; returns their signatures."""
+        if self._top is None and self._job.code is None:
             return {}
         workspace = (await asyncio.shield(cell.opened))[0]
-        return await in_thread(self._copy, workspace)
+        before, tree = await in_thread(self._copy_small, workspace, limits)
+        if tree:
+            await cell.extend_disk(*size_in_memory(tree))
+        if before is None and self._top is not None:
+            await asyncio.shield(cell.extended)
+            before = await in_thread(copy_in, self._top, tree, workspace)
+        return before or {}
 
-    def _copy(self, workspace: int) -> dict[str, Signature]:
+    def _copy_small(self, workspace: int, limits: SandboxLimits) -> tuple[dict[str, Signature] | None, list[TreeEntry]]:
+        """Copy everything that an empty workspace has plenty of room for; returns the signatures, None if it has not,
+        and the list of files."""
         if self._job.code is not None:
             write_code(workspace, self._job.script, self._job.code)
-        return copy_in(self._top, self._tree, workspace) if self._top is not None else {}
+        if self._top is None:
+            return {}, []
+        tree = list_tree(self._top)
+        size, count = size_in_memory(tree)
+        is_small = size <= limits.disk_bytes // 2 and count <= limits.inodes // 2
+        return copy_in(self._top, tree, workspace) if is_small else None, tree
 
 
 class WarmPool:

@@ -128,13 +128,12 @@ class BubblewrapCell(Cell):
             self._mount_points(SKILLS_PATH, attachment.skills)
             for name, (folder, identity) in attachment.skills.items():
                 _mount_skill(folder, f"{self._rootfs}{SKILLS_PATH}/{name}", identity)
-        if attachment.has_fixed_path:
-            self._mount_workspace(WORKSPACE_PATH)
-        if any(attachment.copied):
-            self.extend_disk(attachment.copied)
-            options = f"size={self.limits.disk},nr_inodes={self.limits.inodes}"
-            syscalls.mount(None, str(self._disk), None, _REMOUNT, options)
         self.is_watched = True
+
+    def extend_disk(self, size: int, count: int) -> None:
+        super().extend_disk(size, count)
+        options = f"size={self.limits.disk},nr_inodes={self.limits.inodes}"
+        syscalls.mount(None, str(self._disk), None, _REMOUNT, options)
 
     def kill(self) -> None:
         """Kill the first process inside; the kernel then kills all others of its namespace."""
@@ -207,6 +206,7 @@ class BubblewrapCell(Cell):
             hide(rootfs, folder)
         syscalls.bind_mount(str(self._disk / "shm"), f"{rootfs}/dev/shm", read_only=False)
         self._mount_workspace(f"/tmp/{self._workspace.name}")
+        self._mount_workspace(WORKSPACE_PATH)
         if request.hosts:
             hosts = self._disk / "hosts"
             hosts.write_text(hosts_file(request.hosts))

@@ -66,9 +66,8 @@ class Cell(ABC):
     def close(self) -> None:
         """Remove the workspace."""
 
-    def extend_disk(self, copied: Sequence[int]) -> None:
-        """Add files that are copied into the workspace, their bytes and their number, to the limits."""
-        size, count = copied
+    def extend_disk(self, size: int, count: int) -> None:
+        """Add files that the server copies into the workspace, their bytes and their number, to the limits."""
         self.limits = replace(self.limits, disk=self.limits.disk + size, inodes=self.limits.inodes + count)
 
     def processes(self) -> list[int]:

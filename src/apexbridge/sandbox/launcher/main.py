@@ -107,7 +107,7 @@ class Launcher:
         command, identity = message["command"], message["id"]
         try:
             if command == "open":
-                self._open(identity, with_input=message["input"], copied=message["copied"])
+                self._open(identity, with_input=message["input"])
             elif cell := self._cells.get(identity):
                 match command:
                     case "start":
@@ -115,26 +115,28 @@ class Launcher:
                     case "attach":
                         cell.attach(Attachment.parse(message["attachment"]))
                         self._send_event({"event": "attached", "id": identity})
+                    case "extend":
+                        cell.extend_disk(message["size"], message["count"])
+                        self._send_event({"event": "extended", "id": identity})
                     case "kill":
                         cell.is_killed = True
                         cell.kill()
                     case "close":
                         self._close(cell)
-            elif command in ("start", "attach"):
+            elif command in ("start", "attach", "extend"):
                 raise LookupError("the cell could not be created")
         except Exception as error:
             self._send_event({"event": "failed", "id": identity, "command": command, "error": error_text(error)})
         finally:
             close_all(files)
 
-    def _open(self, identity: str, *, with_input: bool, copied: Sequence[int]) -> None:
+    def _open(self, identity: str, *, with_input: bool) -> None:
         uid = self._uids.acquire()
         if self._mounts is not None:
             cell: Cell = BubblewrapCell(identity, uid, self._mounts, self._prefork, self._selector)
         else:
             cell = LandlockCell(identity, uid, self._config, self._cgroups.create(self._config.limits))
         self._cells[identity] = cell
-        cell.extend_disk(copied)
         self._send_event({"event": "opened", "id": identity}, cell.open(with_input=with_input))
 
     def _start(self, cell: Cell, request: StartRequest, files: list[int]) -> None:

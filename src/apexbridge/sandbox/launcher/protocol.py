@@ -71,11 +71,11 @@ class Attachment:
     """Folders of other skills that the run can read, by name, each with its device and inode."""
     packages: Mapping[str, str] = field(default_factory=dict)
     """Folders with packages of those skills, by a name of their own."""
-    has_fixed_path: bool = False
-    """Whether the workspace is also mounted at the path that is the same in every run."""
-    copied: Sequence[int] = (0, 0)
-    """Bytes and number of the files that are copied into a warm cell's workspace. They do not count against the run's
-    disk limit. A cold cell is opened with them."""
+
+    @property
+    def has_mounts(self) -> bool:
+        """Whether a warm cell lacks something that its job needs from the start."""
+        return self.skill is not None or bool(self.layers or self.skills or self.packages)
 
     @classmethod
     def parse(cls, message: Mapping[str, Any]) -> "Attachment":

@@ -14,10 +14,12 @@ JOB = 3
 CHUNK_BYTES = 65536
 COMMON_MODULES = ("json", "re", "pathlib", "argparse", "datetime", "csv")
 RUNPY = "<frozen runpy>"
+WARM_UP = "import os\nprint(f'{os.sep}')\n"
 
 
 def read_first_chunk() -> bytes:
-    """The start of the job. Until it arrives, import common modules."""
+    """The start of the job. Until it arrives, do what is slow the first time: compile code, import common modules."""
+    compile(WARM_UP, "", "exec", dont_inherit=True)
     os.set_blocking(JOB, False)
     for name in COMMON_MODULES:
         try:
