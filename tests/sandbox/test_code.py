@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from apexbridge.sandbox.models import ExecutionResult, Job, MountedSkill
-from apexbridge.sandbox.workspace_files import Changes
+from apexbridge.sandbox.workspace_files import Changes, Kept
 from tests.sandbox.bench import Bench
 
 pytestmark = pytest.mark.anyio
@@ -26,9 +26,9 @@ class Folder:
     async def reading(self) -> AsyncIterator[Path]:
         yield self.top
 
-    async def keep(self, changes: Changes, artifacts: Path) -> list[str]:
+    async def keep(self, changes: Changes, artifacts: Path) -> Kept:
         self.changes = changes
-        return []
+        return Kept(files=changes.files)
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Files of a run's workspace: what is copied in, and which files are collected afterwards."""
 
 import os
+import shutil
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from apexbridge.sandbox import workspace_files
 from apexbridge.sandbox.workspace_files import MAX_DEPTH, Changes, collect_changes, copy_in, list_tree, write_code
+from apexbridge.workspaces.generations import apply_changes
 from tests.making import walk
 from tests.sandbox.properties import unhurried
 
@@ -18,7 +20,8 @@ from tests.sandbox.properties import unhurried
 @pytest.fixture
 def workspace(tmp_path: Path) -> Path:
     folder = tmp_path / "workspace"
-    (folder / "output").mkdir(parents=True)
+    for name in ("output", "tmp"):
+        (folder / name).mkdir(parents=True)
     return folder
 
 
@@ -280,6 +283,71 @@ def test_what_lies_in_an_ignored_folder_does_not_count_as_removed(
         (tree / path).parent.mkdir(parents=True, exist_ok=True)
         (tree / path).write_text("x")
     assert list(changes_of(opened, tree, tmp_path).removed) == []
+
+
+@pytest.mark.parametrize("path", ["a\u00a0b.txt", "new\nline.txt", "/".join(["d"] * (MAX_DEPTH + 2)) + "/deep.txt"])
+def test_a_file_that_cannot_be_collected_does_not_count_as_removed(
+    workspace: Path, opened: int, tree: Path, tmp_path: Path, path: str
+) -> None:
+    (tree / path).parent.mkdir(parents=True, exist_ok=True)
+    (tree / path).write_text("x")
+    changes = changes_of(opened, tree, tmp_path)
+    assert (list(changes.files), list(changes.removed), len(changes.warnings)) == ([], [], 1)
+
+
+def test_known_files_in_the_folders_of_programs_are_kept_up_to_date(
+    workspace: Path, opened: int, tree: Path, tmp_path: Path
+) -> None:
+    for path in ("tmp/changed", "tmp/gone", ".config/app"):
+        (tree / path).parent.mkdir(parents=True, exist_ok=True)
+        (tree / path).write_text("x")
+    before = copy_in(tree, list_tree(tree), opened)
+    (workspace / "tmp/changed").write_text("new")
+    (workspace / "tmp/gone").unlink()
+    (workspace / "tmp/added").write_text("temporary")
+    changes = collect_changes(opened, before, target=tmp_path / "artifacts")
+    assert [file.path for file in changes.files] == ["tmp/changed"]
+    assert changes.removed == ["tmp/gone"]
+
+
+@pytest.mark.parametrize("name", ["output", "tmp"])
+def test_a_workspace_can_have_a_file_with_the_name_of_a_runs_folder(
+    workspace: Path, opened: int, tmp_path: Path, name: str
+) -> None:
+    tree = tmp_path / "lasting"
+    tree.mkdir()
+    (tree / name).write_text("a file")
+    before = copy_in(tree, list_tree(tree), opened)
+    assert (workspace / name).read_text() == "a file"
+    assert not collect_changes(opened, before, target=tmp_path / "artifacts").has_any
+
+
+def test_a_file_that_became_a_folder_and_the_reverse_are_replaced(
+    workspace: Path, opened: int, tree: Path, tmp_path: Path
+) -> None:
+    before = copy_in(tree, list_tree(tree), opened)
+    (workspace / "data.csv").unlink()
+    (workspace / "data.csv").mkdir()
+    (workspace / "data.csv/part").write_text("1")
+    shutil.rmtree(workspace / "sub")
+    (workspace / "sub").write_text("2")
+    changes = collect_changes(opened, before, target=tmp_path / "artifacts")
+    kept = apply_changes(tree, changes, tmp_path / "artifacts")
+    assert [file.path for file in kept.files] == ["data.csv/part", "sub"]
+    assert ((tree / "data.csv/part").read_text(), (tree / "sub").read_text()) == ("1", "2")
+
+
+def test_a_file_in_output_and_a_folder_beside_it_can_have_the_same_name(
+    workspace: Path, opened: int, tmp_path: Path
+) -> None:
+    (workspace / "output/data").write_text("1")
+    (workspace / "output/more").mkdir()
+    (workspace / "output/more/x").write_text("2")
+    (workspace / "data").mkdir()
+    (workspace / "data/x").write_text("3")
+    (workspace / "more").write_text("4")
+    found, warnings = collected(opened, tmp_path / "artifacts")
+    assert (sorted(found), warnings) == (["data", "data-1/x", "more-1", "more/x"], [])
 
 
 def test_a_file_in_output_and_one_beside_it_can_have_the_same_name(

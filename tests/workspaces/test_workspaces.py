@@ -188,8 +188,9 @@ async def test_a_name_that_is_taken_is_refused_with_a_word(tmp_path: Path) -> No
 
         await workspace.change(make)
         files = [replace(collected(tmp_path, a="2")[0], path=path) for path in ("folder", "file/below", "other")]
-        warnings = await workspace.keep(Changes(files=files, folders=["file"]), tmp_path / "artifacts")
-        assert warnings == [
+        kept = await workspace.keep(Changes(files=files, folders=["file"]), tmp_path / "artifacts")
+        assert [file.path for file in kept.files] == ["other"]
+        assert kept.warnings == [
             "file was not kept: a file has this name",
             "folder was not kept: a folder has this name",
             "file/below was not kept: file is a file",
@@ -201,10 +202,11 @@ async def test_a_run_that_exceeds_the_quota_leaves_the_workspace_as_it_was(tmp_p
     async with opened(tmp_path, quota_bytes=10) as workspaces:
         workspace = workspaces.open("w")
         await write(workspace, a="1")
-        warnings = await workspace.keep(
+        kept = await workspace.keep(
             Changes(files=collected(tmp_path, b="2", c="x" * 20), removed=["a"]), tmp_path / "artifacts"
         )
-        assert "stay as they were" in warnings[0]
+        assert "stay as they were" in kept.warnings[0]
+        assert kept.files == ()
         assert await read(workspace) == {"a": "1"}
 
 
@@ -214,8 +216,8 @@ async def test_a_deleted_workspace_does_not_come_back_with_the_end_of_a_run(tmp_
         await write(workspace, a="1")
         async with workspace.reading():
             await workspaces.delete("w")
-        warnings = await workspace.keep(Changes(files=collected(tmp_path, b="2")), tmp_path / "artifacts")
-        assert "deleted" in warnings[0]
+        kept = await workspace.keep(Changes(files=collected(tmp_path, b="2")), tmp_path / "artifacts")
+        assert "deleted" in kept.warnings[0]
         assert workspaces.list() == []
 
 

@@ -10,7 +10,7 @@ from pydantic import Field, PrivateAttr, SerializerFunctionWrapHandler, computed
 
 from apexbridge.errors import SkillExecutionError, SkillTimeoutError
 from apexbridge.sandbox.missing import Missing
-from apexbridge.sandbox.workspace_files import Changes
+from apexbridge.sandbox.workspace_files import Changes, Kept
 from apexbridge.wire import WireModel
 
 Status = Literal["success", "error", "timeout"]
@@ -60,8 +60,8 @@ class LastingWorkspace(Protocol):
     def reading(self) -> AbstractAsyncContextManager[Path]:
         """The folder with its files, which does not change during the block."""
 
-    async def keep(self, changes: Changes, artifacts: Path) -> list[str]:
-        """Apply the changes of a run, all or none of them; returns warnings."""
+    async def keep(self, changes: Changes, artifacts: Path) -> Kept:
+        """Apply the changes of a run. If there is no space for them, nothing is changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,7 @@ from apexbridge.sandbox.run_input import arguments, input_json
 from apexbridge.sandbox.runtimes import Runtimes, runtime_name
 from apexbridge.sandbox.selection import open_best_session
 from apexbridge.sandbox.session import Collect, FinishedJob, OnStart, SandboxSession
-from apexbridge.sandbox.workspace_files import MAX_BYTES, collect_changes
+from apexbridge.sandbox.workspace_files import MAX_BYTES, UNCHANGED, Kept, collect_changes
 
 
 class Sandbox:
@@ -130,10 +130,15 @@ class Sandbox:
         changes = finished.changes
         missing = self._missing(job, failure, finished.stderr)
         warnings = [*job.warnings, *changes.warnings, *(item.to_message() for item in missing)]
-        is_killed = finished.ending.code is None or finished.ending.verdict is not None
-        if job.workspace is not None and artifacts is not None and not is_killed:
-            warnings += await run_to_completion(job.workspace.keep(changes, artifacts))
         has_started = finished.ending.code is not None or finished.ending.verdict is not None
+        is_killed = finished.ending.code is None or finished.ending.verdict is not None
+        kept = Kept()
+        if job.workspace is not None and artifacts is not None:
+            if is_killed:
+                kept = Kept(warnings=[f"The run was stopped. {UNCHANGED}"] if has_started and changes.has_any else ())
+            else:
+                kept = await run_to_completion(job.workspace.keep(changes, artifacts))
+            warnings += kept.warnings
         result = ExecutionResult(
             id=run_id or uuid.uuid4().hex,
             success=failure is None,
@@ -154,8 +159,7 @@ class Sandbox:
             missing=missing,
         ).of_skill(job.skill)
         if job.workspace is not None:
-            files = () if is_killed else changes.files
-            result.with_workspace_files(tuple(RunFile(path=file.path, size=file.size) for file in files))
+            result.with_workspace_files(tuple(RunFile(path=file.path, size=file.size) for file in kept.files))
         return result
 
     def _with_bundles(self, job: Job, session: SandboxSession) -> Job:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from apexbridge._tasks import in_thread, run_to_completion
-from apexbridge.errors import ServerError
+from apexbridge.errors import InvalidInputError, ServerError
 from apexbridge.sandbox.backends import Backend
 from apexbridge.sandbox.config import BackendName, SandboxLimits, SandboxSettings
 from apexbridge.sandbox.launcher.mounts import PYTHON_LAYERS
@@ -33,6 +33,7 @@ from apexbridge.sandbox.run_input import (
 from apexbridge.sandbox.runtimes import WARM_RUNTIMES, Runtime, RuntimeName, Runtimes, runtime_name, shell_for
 from apexbridge.sandbox.supervisor import Supervisor
 from apexbridge.sandbox.workspace_files import (
+    INPUT,
     Changes,
     Signature,
     TreeEntry,
@@ -304,6 +305,11 @@ class _JobFiles:
         if self._top is None:
             return {}, []
         tree = list_tree(self._top)
+        if self._job.files and any(entry.path == INPUT for entry in tree):
+            raise InvalidInputError(
+                "The workspace has something named input, where a run gets its `files`. Rename it, or leave out "
+                "`files`: the run sees all files of the workspace at their own names."
+            )
         size, count = size_in_memory(tree)
         is_small = size <= limits.disk_bytes // 2 and count <= limits.inodes // 2
         return copy_in(self._top, tree, workspace) if is_small else None, tree

@@ -2,7 +2,7 @@
 
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -19,11 +19,14 @@ MAX_SHOWN_CHARACTERS = 200
 MAX_BYTES = 256 * 1024 * 1024
 """For all files of a run, even if its workspace may be larger."""
 OUTPUT = "output"
+INPUT = "input"
 TEMPORARY = "tmp"
+UNCHANGED = "The files of the workspace stay as they were before the run."
 CODE_NAME = ".code"
 """Name of the file with the code of a run that has no script, without its suffix."""
 _HOME_FOLDERS = frozenset({TEMPORARY, ".cache", ".config", ".local", ".npm", ".matplotlib"})
-"""Folders at the top of a workspace that programs fill with their own files. The workspace is also their home."""
+"""Folders at the top of a workspace that programs fill with their own files. The workspace is also their home. What a
+run adds there is not kept."""
 _BYTECODE = "__pycache__"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -32,6 +35,7 @@ _COPY_BYTES = 8 * 1024 * 1024
 
 Signature = tuple[int, int]
 """Inode and time of the last change of a file. A run cannot set that time."""
+_FOLDER_SIGNATURE: Signature = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +70,24 @@ class Changes:
     folders: Sequence[str] = ()
     """All folders that exist after the run."""
     removed: Sequence[str] = ()
-    """Files and folders that existed before the run and no longer do."""
+    """Files and folders that existed before the run and no longer do, or are now the other of the two."""
     warnings: list[str] = field(default_factory=list)
     """One for each file that was skipped."""
     is_complete: bool = True
     """False if files were skipped because they are too large or too many."""
+
+    @property
+    def has_any(self) -> bool:
+        return bool(self.files or self.removed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """What a lasting workspace has taken over from a run."""
+
+    files: Sequence[CollectedFile] = ()
+    warnings: Sequence[str] = ()
+    """One for each file that it has not."""
 
 
 def list_tree(top: Path) -> list[TreeEntry]:
@@ -99,7 +116,10 @@ def size_in_memory(tree: Sequence[TreeEntry]) -> tuple[int, int]:
 
 
 def copy_in(top: Path, tree: Sequence[TreeEntry], workspace: int) -> dict[str, Signature]:
-    """Copy a tree into an open workspace in which nothing runs yet; returns the signatures of what was copied."""
+    """Copy a tree into an open workspace in which nothing runs yet; returns the signatures of what was copied.
+
+    Instead of `output` and `tmp`, which every workspace has, the tree may have files of these names.
+    """
     owner = os.fstat(workspace)
     is_foreign = owner.st_uid != os.getuid()
     copied: dict[str, Signature] = {}
@@ -109,8 +129,10 @@ def copy_in(top: Path, tree: Sequence[TreeEntry], workspace: int) -> dict[str, S
                 os.mkdir(entry.path, 0o755, dir_fd=workspace)
                 if is_foreign:
                     os.chown(entry.path, owner.st_uid, owner.st_gid, dir_fd=workspace)
-            copied[entry.path] = (0, 0)
+            copied[entry.path] = _FOLDER_SIGNATURE
         elif not is_code(entry.path):
+            if entry.path in (OUTPUT, TEMPORARY):
+                os.rmdir(entry.path, dir_fd=workspace)
             with (
                 opened(os.fspath(top / entry.path), _READ) as source,
                 opened(entry.path, _CREATE, workspace) as target,
@@ -157,21 +179,23 @@ def collect_changes(
     files: list[CollectedFile] = []
     folders: list[str] = []
     warnings: list[str] = []
-    seen: set[str] = set()
-    taken: set[str] = set()
+    walk = _Walk(before, warnings)
+    retyped: list[str] = []
+    names = _ArtifactNames()
     remaining = min(MAX_BYTES, limit)
     is_complete = True
     with ExitStack() as stack:
         claim = stack.enter_context(disk.claim(caller, target))  # separate claims could get the same space
-        for folder, name, path in _walk(workspace, "", 0, warnings):
-            seen.add(path)
+        for folder, name, path in walk.entries(workspace):
             if any(secret in path for secret in secrets):
                 if folder is not None:
                     warnings.append("a file with a secret in its name was skipped")
                 continue
             if folder is None:
-                if path != OUTPUT:  # every workspace has it
+                if path not in (OUTPUT, INPUT):  # made for the run
                     folders.append(path)
+                if before.get(path, _FOLDER_SIGNATURE) != _FOLDER_SIGNATURE:
+                    retyped.append(path)
                 continue
             try:
                 status = os.lstat(name, dir_fd=folder)
@@ -183,7 +207,7 @@ def collect_changes(
                 warnings.append(f"the run left more than {MAX_FILES} files; the others were skipped")
                 is_complete = False
                 break
-            artifact = _free_name(path.removeprefix(f"{OUTPUT}/"), taken)
+            artifact = names.free(path.removeprefix(f"{OUTPUT}/"))
             size = _copy_out(folder, name, target / artifact, remaining, claim, secrets)
             claim.wrote()
             if isinstance(size, str):
@@ -191,11 +215,13 @@ def collect_changes(
                 is_complete = is_complete and size != _NO_SPACE
                 continue
             remaining -= size
-            taken.add(artifact)
+            names.take(artifact)
+            if before.get(path) == _FOLDER_SIGNATURE:
+                retyped.append(path)
             files.append(CollectedFile(path, artifact, size, bool(status.st_mode & stat.S_IXUSR)))
     if len(warnings) > MAX_WARNINGS:
         warnings[MAX_WARNINGS:] = [f"and {len(warnings) - MAX_WARNINGS} more were skipped"]
-    removed = [path for path in before if path not in seen and not _was_ignored(path)] if is_complete else []
+    removed = [*retyped, *walk.missing()] if is_complete else []
     return Changes(
         files=sorted(files, key=lambda file: file.path),
         folders=folders,
@@ -208,29 +234,60 @@ def collect_changes(
 _NO_SPACE = "no space left for it"
 
 
-def _walk(folder: int, prefix: str, depth: int, warnings: list[str]) -> Iterator[tuple[int | None, str, str]]:
-    """All files and folders below an open folder, `output` first: the descriptor of the folder that contains a file, or
-    None for a folder; its name; its path."""
-    for name in sorted(os.listdir(folder), key=lambda name: (bool(prefix) or name != OUTPUT, name)):
-        path = f"{prefix}{name}"
-        is_folder = _is_folder(name, folder)
-        if _is_ignored(path, is_folder=is_folder):
-            continue
-        if not _is_plain(name):
-            warnings.append(f"{_shown(path)} was skipped: its name has characters that cannot be printed")
-            continue
-        if not is_folder:
-            yield folder, name, path
-            continue
-        if depth >= MAX_DEPTH:
-            warnings.append("a folder was skipped: too deep")
-            continue
-        try:
-            with opened(name, _FOLDER, folder) as below:
-                yield None, name, path
-                yield from _walk(below, f"{path}/", depth + (path != OUTPUT), warnings)
-        except OSError as error:
-            warnings.append(f"a folder was skipped: {error.strerror}")
+class _Walk:
+    """Walks through a workspace after a run."""
+
+    def __init__(self, before: Mapping[str, Signature], warnings: list[str]) -> None:
+        """Adds a warning for each file and folder that is skipped."""
+        self._before = before
+        self._warnings = warnings
+        self._seen: set[str] = set()
+        self._skipped: set[str] = set()
+        """Files and folders that exist, of which nothing else is known."""
+
+    def entries(self, workspace: int) -> Iterator[tuple[int | None, str, str]]:
+        """All files and folders, `output` first: the descriptor of the folder that contains a file, or None for a
+        folder; its name; its path."""
+        yield from self._below(workspace, "", 0, only_known=False)
+
+    def missing(self) -> list[str]:
+        """What existed before the run and no longer does."""
+        return [path for path in self._before if path not in self._seen and not self._is_skipped(path)]
+
+    def _is_skipped(self, path: str) -> bool:
+        return path in self._skipped or any(str(parent) in self._skipped for parent in PurePosixPath(path).parents)
+
+    def _below(
+        self, folder: int, prefix: str, depth: int, *, only_known: bool
+    ) -> Iterator[tuple[int | None, str, str]]:
+        """With `only_known`, only what existed before."""
+        for name in sorted(os.listdir(folder), key=lambda name: (bool(prefix) or name != OUTPUT, name)):
+            path = f"{prefix}{name}"
+            is_folder = _is_folder(name, folder)
+            is_ignored = only_known or _is_ignored(path, is_folder=is_folder)
+            if is_ignored and path not in self._before:
+                continue
+            if not _is_plain(name):
+                self._skip(path, f"{_shown(path)} was skipped: its name has characters that cannot be printed")
+                continue
+            if not is_folder:
+                self._seen.add(path)
+                yield folder, name, path
+                continue
+            if depth >= MAX_DEPTH:
+                self._skip(path, "a folder was skipped: too deep")
+                continue
+            try:
+                with opened(name, _FOLDER, folder) as below:
+                    self._seen.add(path)
+                    yield None, name, path
+                    yield from self._below(below, f"{path}/", depth + (path != OUTPUT), only_known=is_ignored)
+            except OSError as error:
+                self._skip(path, f"a folder was skipped: {error.strerror}")
+
+    def _skip(self, path: str, warning: str) -> None:
+        self._skipped.add(path)
+        self._warnings.append(warning)
 
 
 def _is_folder(name: str, parent: int) -> bool:
@@ -240,17 +297,11 @@ def _is_folder(name: str, parent: int) -> bool:
 
 
 def _is_ignored(path: str, *, is_folder: bool) -> bool:
-    """Whether a file or folder is neither an artifact nor kept. What an ignored folder contains is never looked at."""
+    """Whether a new file or folder is neither an artifact nor kept."""
     name = path.rpartition("/")[2]
     if is_folder:
         return path in _HOME_FOLDERS or name == _BYTECODE
     return is_code(path) or name.startswith(".~lock.")  # of LibreOffice
-
-
-def _was_ignored(path: str) -> bool:
-    """Whether the walk passed by a path that existed before the run, so that its absence says nothing."""
-    parents = (str(parent) for parent in PurePosixPath(path).parents)
-    return any(_is_ignored(folder, is_folder=True) for folder in (path, *parents)) or _is_ignored(path, is_folder=False)
 
 
 def _copy_out(folder: int, name: str, target: Path, max_bytes: int, claim: Claim, secrets: Sequence[str]) -> int | str:
@@ -299,12 +350,31 @@ def _signature(status: os.stat_result) -> Signature:
     return status.st_ino, status.st_ctime_ns
 
 
-def _free_name(path: str, taken: set[str]) -> str:
-    """The path, with a numeric suffix if an artifact has it already."""
-    known, free, number = PurePosixPath(path), path, 1
-    while free in taken:
-        free, number = str(known.with_name(f"{known.stem}-{number}{known.suffix}")), number + 1
-    return free
+class _ArtifactNames:
+    """The names of artifacts. Without `output/`, two files can have the same one."""
+
+    def __init__(self) -> None:
+        self._files: set[str] = set()
+        self._folders: set[str] = set()
+
+    def free(self, path: str) -> str:
+        """The path, with numeric suffixes where a name is taken."""
+        *parents, name = path.split("/")
+        free = ""
+        for parent in parents:
+            free = f"{self._numbered(free + parent, self._files)}/"
+        return self._numbered(free + name, self._files, self._folders)
+
+    def take(self, artifact: str) -> None:
+        self._files.add(artifact)
+        self._folders.update(str(parent) for parent in PurePosixPath(artifact).parents)
+
+    @staticmethod
+    def _numbered(path: str, *taken: Container[str]) -> str:
+        known, free, number = PurePosixPath(path), path, 1
+        while any(free in names for names in taken):
+            free, number = str(known.with_name(f"{known.stem}-{number}{known.suffix}")), number + 1
+        return free
 
 
 def _shown(path: str) -> str:

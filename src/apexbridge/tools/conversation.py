@@ -33,7 +33,7 @@ class ConversationWorkspace(Protocol):
     async def change(self, work: Callable[[Path], T]) -> T:
         """Run `work` in a thread on a copy of the files, which then replaces them. Raises STORAGE_FULL."""
 
-    async def keep(self, changes: Any, artifacts: Path) -> list[str]:
+    async def keep(self, changes: Any, artifacts: Path) -> Any:
         """Apply what a run changed; see `LastingWorkspace` of the sandbox."""
 
 

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from apexbridge._fs import PRIVATE_FILE, PRIVATE_FOLDER, make_private_folder
 from apexbridge.sandbox.launcher.removal import remove_tree
-from apexbridge.sandbox.workspace_files import Changes, TreeEntry, list_tree
+from apexbridge.sandbox.workspace_files import Changes, CollectedFile, Kept, TreeEntry, list_tree
 
 _CURRENT = "current"
 _PREFIX = "generation-"
@@ -96,8 +96,9 @@ def _link_tree(source: Path, target: Path) -> None:
             os.link(source / entry.path, target / entry.path)
 
 
-def apply_changes(top: Path, changes: Changes, artifacts: Path) -> list[str]:
-    """Apply what a run changed to a generation; returns a warning for each file whose name is taken."""
+def apply_changes(top: Path, changes: Changes, artifacts: Path) -> Kept:
+    """Apply what a run changed to a generation, except files whose name another run has taken."""
+    kept: list[CollectedFile] = []
     warnings: list[str] = []
     for path in sorted(changes.removed, reverse=True):  # files before their folders
         with suppress(OSError):  # changed by another run in the meantime
@@ -116,7 +117,8 @@ def apply_changes(top: Path, changes: Changes, artifacts: Path) -> list[str]:
         target.unlink(missing_ok=True)
         shutil.copyfile(artifacts / file.artifact, target)
         target.chmod(PRIVATE_FOLDER if file.is_executable else PRIVATE_FILE)
-    return warnings
+        kept.append(file)
+    return Kept(files=kept, warnings=warnings)
 
 
 def _problem(top: Path, path: str, *, is_folder: bool) -> str | None:

@@ -19,7 +19,7 @@ from apexbridge._time import MS_PER_DAY, now_ms
 from apexbridge.disk import MB, Disk, blocks
 from apexbridge.errors import InvalidInputError, RequestError, ServerError
 from apexbridge.sandbox.launcher.removal import remove_tree
-from apexbridge.sandbox.workspace_files import Changes, TreeEntry, list_tree
+from apexbridge.sandbox.workspace_files import UNCHANGED, Changes, Kept, TreeEntry, list_tree
 from apexbridge.storage.directory import storage_faults
 from apexbridge.storage.workspace_store import WorkspaceRow, WorkspaceStore
 from apexbridge.workspaces.config import WorkspaceLimits
@@ -358,20 +358,18 @@ class Workspace:
         }
         return result
 
-    async def keep(self, changes: Changes, artifacts: Path) -> list[str]:
-        """Apply what a run changed, or nothing of it; returns warnings."""
+    async def keep(self, changes: Changes, artifacts: Path) -> Kept:
+        """Apply what a run changed. If there is no space for it, nothing is changed."""
         if not changes.is_complete:
-            return [
-                "The changes are too large or too many. The files of the workspace stay as they were before the run."
-            ]
+            return Kept(warnings=[f"The changes are too large or too many. {UNCHANGED}"])
         if self._opened is not None and self._opened.is_deleted:
-            return ["The workspace was deleted during the run. Nothing was kept in it."]
+            return Kept(warnings=["The workspace was deleted during the run. Nothing was kept in it."])
         if not changes.files and not changes.removed and not await self._has_new_folders(changes):
-            return []
+            return Kept()
         try:
             return await self.change(lambda top: apply_changes(top, changes, artifacts))
         except ServerError as error:
-            return [f"{error.message} The files of the workspace stay as they were before the run."]
+            return Kept(warnings=[f"{error.message} {UNCHANGED}"])
 
     async def _has_new_folders(self, changes: Changes) -> bool:
         async with self.reading() as top:
