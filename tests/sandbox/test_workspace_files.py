@@ -285,7 +285,10 @@ def test_what_lies_in_an_ignored_folder_does_not_count_as_removed(
     assert list(changes_of(opened, tree, tmp_path).removed) == []
 
 
-@pytest.mark.parametrize("path", ["a\u00a0b.txt", "new\nline.txt", "/".join(["d"] * (MAX_DEPTH + 2)) + "/deep.txt"])
+@pytest.mark.parametrize(
+    "path",
+    ["new\nline.txt", "/".join(["d"] * (MAX_DEPTH + 2)) + "/deep.txt", "/".join(["d" * 200] * 11) + "/long.txt"],
+)
 def test_a_file_that_cannot_be_collected_does_not_count_as_removed(
     workspace: Path, opened: int, tree: Path, tmp_path: Path, path: str
 ) -> None:
@@ -322,6 +325,16 @@ def test_a_workspace_can_have_a_file_with_the_name_of_a_runs_folder(
     assert not collect_changes(opened, before, target=tmp_path / "artifacts").has_any
 
 
+def test_a_folder_with_the_name_of_the_code_is_left_out(workspace: Path, opened: int, tmp_path: Path) -> None:
+    tree = tmp_path / "lasting"
+    (tree / ".code.py").mkdir(parents=True)
+    (tree / ".code.py/x").write_text("x")
+    write_code(opened, ".code.py", "print(1)")
+    before = copy_in(tree, list_tree(tree), opened)
+    assert (workspace / ".code.py").read_text() == "print(1)"
+    assert not collect_changes(opened, before, target=tmp_path / "artifacts").has_any
+
+
 def test_a_file_that_became_a_folder_and_the_reverse_are_replaced(
     workspace: Path, opened: int, tree: Path, tmp_path: Path
 ) -> None:
@@ -335,6 +348,14 @@ def test_a_file_that_became_a_folder_and_the_reverse_are_replaced(
     kept = apply_changes(tree, changes, tmp_path / "artifacts")
     assert [file.path for file in kept.files] == ["data.csv/part", "sub"]
     assert ((tree / "data.csv/part").read_text(), (tree / "sub").read_text()) == ("1", "2")
+
+
+def test_names_with_spaces_of_all_kinds_are_kept(workspace: Path, opened: int, tmp_path: Path) -> None:
+    names = ["two words", "no\u00a0break", "Screenshot 1.23.45\u202fPM.png", "wide\u3000space"]
+    for name in names:
+        (workspace / name).write_text("x")
+    found, warnings = collected(opened, tmp_path / "artifacts")
+    assert (sorted(found), warnings) == (sorted(names), [])
 
 
 def test_a_file_in_output_and_a_folder_beside_it_can_have_the_same_name(

@@ -210,6 +210,54 @@ async def test_a_run_that_exceeds_the_quota_leaves_the_workspace_as_it_was(tmp_p
         assert await read(workspace) == {"a": "1"}
 
 
+async def test_of_two_keys_that_create_the_same_workspace_at_once_one_is_refused(tmp_path: Path) -> None:
+    async with opened(tmp_path) as workspaces:
+        for number in range(20):
+            both = [workspaces.open(f"w{number}", caller=caller) for caller in ("a", "b")]
+            answers = await asyncio.gather(*(write(one, f=one.owner) for one in both), return_exceptions=True)
+            (winner,) = [one for one, answer in zip(both, answers, strict=True) if answer is None]
+            (refused,) = [answer for answer in answers if answer is not None]
+            assert isinstance(refused, RequestError)
+            assert refused.code == "FORBIDDEN"
+            assert await read(winner) == {"f": winner.owner}
+    async with opened(tmp_path) as workspaces:
+        for row in workspaces.list():
+            assert await read(workspaces.open(row.id, caller=row.owner)) == {"f": row.owner}
+
+
+@pytest.mark.parametrize("owner", ["a", "b"])
+async def test_a_workspace_can_be_created_while_one_of_its_name_is_deleted(tmp_path: Path, owner: str) -> None:
+    async with opened(tmp_path) as workspaces:
+        for _ in range(10):
+            await write(workspaces.open("w", caller="a"), **{f"f{number}": "1" for number in range(50)})
+            other = Workspace(workspaces, "w", owner)
+            _, refused = await asyncio.gather(workspaces.delete("w"), write(other, new="2"), return_exceptions=True)
+            if refused is None:
+                assert await read(other) == {"new": "2"}
+                await workspaces.delete("w")
+            else:
+                assert isinstance(refused, RequestError)
+                assert (refused.code, owner) == ("FORBIDDEN", "b")
+
+
+async def test_a_new_workspace_whose_first_write_is_refused_does_not_exist(tmp_path: Path) -> None:
+    async with opened(tmp_path, quota_bytes=10) as workspaces:
+        with pytest.raises(ServerError):
+            await write(workspaces.open("w"), a="x" * 20)
+        assert workspaces.list() == []
+    async with opened(tmp_path) as workspaces:
+        assert workspaces.list() == []
+
+
+async def test_a_run_keeps_its_result_if_another_key_took_the_id_meanwhile(tmp_path: Path) -> None:
+    async with opened(tmp_path) as workspaces:
+        workspace = workspaces.open("w", caller="a")
+        await write(workspaces.open("w", caller="b"), theirs="1")
+        kept = await workspace.keep(Changes(files=collected(tmp_path, mine="2")), tmp_path / "artifacts")
+        assert kept.files == ()
+        assert "another API key" in kept.warnings[0]
+
+
 async def test_a_deleted_workspace_does_not_come_back_with_the_end_of_a_run(tmp_path: Path) -> None:
     async with opened(tmp_path) as workspaces:
         workspace = workspaces.open("w")

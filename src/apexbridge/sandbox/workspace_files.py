@@ -2,6 +2,7 @@
 
 import os
 import stat
+import unicodedata
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -14,6 +15,8 @@ from apexbridge.sandbox.launcher.syscalls import opened
 
 MAX_FILES = 10_000
 MAX_DEPTH = 32
+MAX_PATH_BYTES = 2048
+"""Of a path in the workspace: half of what Linux allows for the whole path on the server's disk."""
 MAX_WARNINGS = 20
 MAX_SHOWN_CHARACTERS = 200
 MAX_BYTES = 256 * 1024 * 1024
@@ -124,13 +127,15 @@ def copy_in(top: Path, tree: Sequence[TreeEntry], workspace: int) -> dict[str, S
     is_foreign = owner.st_uid != os.getuid()
     copied: dict[str, Signature] = {}
     for entry in tree:
+        if is_code(entry.path):
+            continue
         if entry.is_folder:
             with suppress(FileExistsError):  # output/ and tmp/
                 os.mkdir(entry.path, 0o755, dir_fd=workspace)
                 if is_foreign:
                     os.chown(entry.path, owner.st_uid, owner.st_gid, dir_fd=workspace)
             copied[entry.path] = _FOLDER_SIGNATURE
-        elif not is_code(entry.path):
+        else:
             if entry.path in (OUTPUT, TEMPORARY):
                 os.rmdir(entry.path, dir_fd=workspace)
             with (
@@ -156,7 +161,8 @@ def write_code(workspace: int, name: str, code: str) -> None:
 
 
 def is_code(path: str) -> bool:
-    return "/" not in path and path.startswith(f"{CODE_NAME}.")
+    """Whether a path is reserved for the code of a run, with everything below it."""
+    return path.startswith(f"{CODE_NAME}.")
 
 
 def collect_changes(
@@ -267,8 +273,8 @@ class _Walk:
             is_ignored = only_known or _is_ignored(path, is_folder=is_folder)
             if is_ignored and path not in self._before:
                 continue
-            if not _is_plain(name):
-                self._skip(path, f"{_shown(path)} was skipped: its name has characters that cannot be printed")
+            if (problem := _name_problem(path, name)) is not None:
+                self._skip(path, f"{_shown(path)} was skipped: {problem}")
                 continue
             if not is_folder:
                 self._seen.add(path)
@@ -300,7 +306,7 @@ def _is_ignored(path: str, *, is_folder: bool) -> bool:
     """Whether a new file or folder is neither an artifact nor kept."""
     name = path.rpartition("/")[2]
     if is_folder:
-        return path in _HOME_FOLDERS or name == _BYTECODE
+        return path in _HOME_FOLDERS or name == _BYTECODE or is_code(path)
     return is_code(path) or name.startswith(".~lock.")  # of LibreOffice
 
 
@@ -383,10 +389,14 @@ def _shown(path: str) -> str:
     return text[:MAX_SHOWN_CHARACTERS]
 
 
-def _is_plain(name: str) -> bool:
-    """Whether a name is printable text of at most 255 bytes."""
+def _name_problem(path: str, name: str) -> str | None:
+    """Why a file of this name is not kept: spaces of all kinds are fine, control characters are not."""
     try:
-        size = len(name.encode())
+        size = len(path.encode())
     except UnicodeEncodeError:
-        return False
-    return name.isprintable() and size <= 255
+        return "its name is not valid text"
+    if size > MAX_PATH_BYTES:
+        return "its path is too long"
+    if not all(letter.isprintable() or unicodedata.category(letter) == "Zs" for letter in name):
+        return "its name has characters that cannot be printed"
+    return None

@@ -11,8 +11,9 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from apexbridge._fs import PRIVATE_FILE, PRIVATE_FOLDER, make_private_folder
 from apexbridge.sandbox.launcher.removal import remove_tree
@@ -48,15 +49,16 @@ class Generations:
                 del self._readers[generation.name]
             return is_last and generation.name != self._current
 
-    def change(self, work: Callable[[Path], T], check: Callable[[Sequence[TreeEntry]], None]) -> T:
+    def change(self, work: Callable[[Path], T], check: Callable[[Sequence[TreeEntry]], None]) -> "Changed[T]":
         """Run `work` on a copy and make that the current generation, unless `work` or `check` fails."""
         name = f"{_PREFIX}{secrets.token_hex(8)}"
         folder = self._folder / name
         make_private_folder(self._folder)
         try:
-            _link_tree(self._folder / self._current, folder)
+            before = _link_tree(self._folder / self._current, folder)
             result = work(folder)
-            check(list_tree(folder))
+            after = list_tree(folder)
+            check(after)
             pointer = self._folder / f"{name}.pointer"
             pointer.symlink_to(name)
             pointer.replace(self._folder / _CURRENT)
@@ -68,7 +70,7 @@ class Generations:
             is_read = old in self._readers
         if not is_read:
             remove_tree(str(self._folder / old))
-        return result
+        return Changed(result=result, before=before, after=after)
 
     def remove(self) -> None:
         with self._lock:
@@ -87,13 +89,30 @@ class Generations:
         return current
 
 
-def _link_tree(source: Path, target: Path) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changed(Generic[T]):
+    """A change, with the files and folders before and after it."""
+
+    result: T
+    before: Sequence[TreeEntry]
+    after: Sequence[TreeEntry]
+
+    def new_files(self) -> list[TreeEntry]:
+        """Files that were made or replaced."""
+        known = {entry.path: entry for entry in self.before}
+        return [entry for entry in self.after if not entry.is_folder and known.get(entry.path) != entry]
+
+
+def _link_tree(source: Path, target: Path) -> Sequence[TreeEntry]:
+    """Link all files of a folder in a new one; returns them."""
     target.mkdir(PRIVATE_FOLDER)
-    for entry in list_tree(source):
+    tree = list_tree(source)
+    for entry in tree:
         if entry.is_folder:
             (target / entry.path).mkdir(PRIVATE_FOLDER)
         else:
             os.link(source / entry.path, target / entry.path)
+    return tree
 
 
 def apply_changes(top: Path, changes: Changes, artifacts: Path) -> Kept:

@@ -6,7 +6,7 @@ import re
 import secrets
 import shutil
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +23,7 @@ from apexbridge.sandbox.workspace_files import UNCHANGED, Changes, Kept, TreeEnt
 from apexbridge.storage.directory import storage_faults
 from apexbridge.storage.workspace_store import WorkspaceRow, WorkspaceStore
 from apexbridge.workspaces.config import WorkspaceLimits
-from apexbridge.workspaces.generations import Generations, apply_changes
+from apexbridge.workspaces.generations import Changed, Generations, apply_changes
 
 SWEEP_SECONDS = 3600
 MS_PER_HOUR = 3_600_000
@@ -99,8 +99,7 @@ class Workspaces:
         entry = self._entries.get(id)
         if entry is None:
             return Workspace(self, id, caller)
-        if self._reach(caller) not in (None, entry.row.owner):
-            raise RequestError(f"The workspace {id} belongs to another API key; choose another id.", code="FORBIDDEN")
+        self._check_owner(entry, self._reach(caller))
         return Workspace(self, id, entry.row.owner)
 
     def of_conversation(self, digest: str, *, caller: str) -> "Workspace | None":
@@ -172,26 +171,22 @@ class Workspaces:
             await self._put(entry, replace(entry.row, used_at=now))
 
     # ------------------------------------------------------------------------------------------------- changing
-    async def _change(self, workspace: "Workspace", work: Callable[[Path], T]) -> T:
+    async def _change(self, workspace: "Workspace", work: Callable[[Path], T]) -> Changed[T]:
         """Run `work` on a copy of the files, which then replaces them if the owner's quota allows it."""
-        async with self._locks[workspace.owner]:
-            entry = await self._created(workspace)
-            size = count = 0
+        async with self._locks[workspace.owner], self._created(workspace) as entry:
 
             def check(tree: Sequence[TreeEntry]) -> None:
-                nonlocal size, count
-                files = [entry for entry in tree if not entry.is_folder]
-                size, count = sum(file.size for file in files), len(tree)
-                self._check_quota(entry, size, count)
+                self._check_quota(entry, _bytes_of(tree), len(tree))
 
-            def run() -> T:
+            def run() -> Changed[T]:
                 with storage_faults(), self._disk.claim("", self._folder) as claim:
                     claim.take(blocks(0))
                     return entry.generations.change(work, check)
 
-            result = await in_thread(run)
+            changed = await in_thread(run)
+            size, count = _bytes_of(changed.after), len(changed.after)
             await self._put(entry, replace(entry.row, used_at=now_ms(), bytes=size, files=count))
-            return result
+            return changed
 
     def _check_quota(self, entry: _Entry, size: int, count: int) -> None:
         others = [row for row in self.list(owner=entry.row.owner) if row.id != entry.row.id]
@@ -206,18 +201,30 @@ class Workspaces:
             code="STORAGE_FULL",
         )
 
-    async def _created(self, workspace: "Workspace") -> _Entry:
+    @asynccontextmanager
+    async def _created(self, workspace: "Workspace") -> AsyncIterator[_Entry]:
+        """The entry of a workspace. A new one is removed again if the block fails."""
         entry = self._entries.get(workspace.id)
-        if entry is None:
-            now = now_ms()
-            row = WorkspaceRow(id=workspace.id, owner=workspace.owner, created_at=now, used_at=now)
-            entry = self._entries[workspace.id] = await in_thread(_Entry, row, self._folder / row.id)
-            await self._store.put(row)
-        elif entry.row.owner != workspace.owner:
+        if entry is not None:
+            self._check_owner(entry, workspace.owner)
+            yield entry
+            return
+        now = now_ms()
+        row = WorkspaceRow(id=workspace.id, owner=workspace.owner, created_at=now, used_at=now)
+        entry = self._entries[workspace.id] = _Entry(
+            row, self._folder / row.id
+        )  # at once: the id is taken from here on
+        try:
+            yield entry
+        except BaseException:
+            del self._entries[workspace.id]
+            raise
+
+    def _check_owner(self, entry: _Entry, owner: str | None) -> None:
+        if owner not in (None, entry.row.owner):
             raise RequestError(
-                f"The workspace {workspace.id} belongs to another API key; choose another id.", code="FORBIDDEN"
+                f"The workspace {entry.row.id} belongs to another API key; choose another id.", code="FORBIDDEN"
             )
-        return entry
 
     async def _put(self, entry: _Entry, row: WorkspaceRow) -> None:
         entry.row = row
@@ -232,9 +239,11 @@ class Workspaces:
             entry.is_deleted = True
             with storage_faults():
                 await self._disk.ballast.give_way(lambda: self._store.delete(id))
-            del self._entries[id]
             self._links = {digest: linked for digest, linked in self._links.items() if linked != id}
-            await in_thread(entry.generations.remove)
+            try:
+                await in_thread(entry.generations.remove)
+            finally:
+                del self._entries[id]  # last: a new workspace of this id uses the same folder
 
     async def delete_file(self, id: str, path: str, *, owner: str | None = None) -> None:
         """Delete a file, or a folder with everything in it.
@@ -317,8 +326,7 @@ class Workspace:
         """Remember that the conversation has loaded a skill."""
         if name in self.skills:
             return
-        async with self._workspaces._locks[self.owner]:
-            entry = await self._workspaces._created(self)
+        async with self._workspaces._locks[self.owner], self._workspaces._created(self) as entry:
             await self._workspaces._put(entry, replace(entry.row, skills=(*entry.row.skills, name)))
 
     @asynccontextmanager
@@ -340,23 +348,11 @@ class Workspace:
         Raises:
             ServerError: STORAGE_FULL.
         """
-        before: Mapping[str, TreeEntry] = {}
-        after: Sequence[TreeEntry] = ()
-
-        def observed(top: Path) -> T:
-            nonlocal before, after
-            before = {entry.path: entry for entry in list_tree(top)}
-            result = work(top)
-            after = list_tree(top)
-            return result
-
-        result = await run_to_completion(self._workspaces._change(self, observed))
-        names = {entry.path for entry in after}
+        changed = await run_to_completion(self._workspaces._change(self, work))
+        names = {entry.path for entry in changed.after}
         self.changed = {path: size for path, size in self.changed.items() if path in names}
-        self.changed |= {
-            entry.path: entry.size for entry in after if not entry.is_folder and before.get(entry.path) != entry
-        }
-        return result
+        self.changed |= {entry.path: entry.size for entry in changed.new_files()}
+        return changed.result
 
     async def keep(self, changes: Changes, artifacts: Path) -> Kept:
         """Apply what a run changed. If there is no space for it, nothing is changed."""
@@ -368,9 +364,13 @@ class Workspace:
             return Kept()
         try:
             return await self.change(lambda top: apply_changes(top, changes, artifacts))
-        except ServerError as error:
+        except (ServerError, RequestError) as error:  # no space, or another key has taken the id in the meantime
             return Kept(warnings=[f"{error.message} {UNCHANGED}"])
 
     async def _has_new_folders(self, changes: Changes) -> bool:
         async with self.reading() as top:
             return any(not (top / folder).is_dir() for folder in changes.folders)
+
+
+def _bytes_of(tree: Sequence[TreeEntry]) -> int:
+    return sum(entry.size for entry in tree if not entry.is_folder)
