@@ -124,6 +124,7 @@ class Bridge:
                 disk=self.disk,
             ),
             uploads=uploads,
+            open_kept=lambda id, path, owner: self.workspaces.open_file(id, path, owner=owner),
             disk=self.disk,
             record_input=settings.record_input,
             retention_days=settings.run_retention_days,

@@ -19,6 +19,7 @@ class Folder:
     """A workspace that notes what a run changed."""
 
     def __init__(self, top: Path) -> None:
+        self.id = "lasting"
         self.top = top
         self.changes = Changes()
 

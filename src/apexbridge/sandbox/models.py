@@ -57,11 +57,14 @@ class Grants:
 class LastingWorkspace(Protocol):
     """A workspace on the server's disk, whose files a run gets and whose changes are kept."""
 
+    @property
+    def id(self) -> str: ...
+
     def reading(self) -> AbstractAsyncContextManager[Path]:
         """The folder with its files, which does not change during the block."""
 
     async def keep(self, changes: Changes, artifacts: Path) -> Kept:
-        """Apply the changes of a run. If there is no space for them, nothing is changed."""
+        """Move the changes of a run from the folder of its artifacts. If there is no space, nothing is changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +116,7 @@ class Job:
 class RunFile(WireModel):
     """A file that a run left."""
 
-    path: str = Field(description="Relative to `output/`.")
+    path: str = Field(description="Without `output/`. If a workspace has kept it, its path there.")
     size: int
 
 
@@ -131,6 +134,9 @@ class ExecutionResult(WireModel):
     error_code: ErrorCode | None = None
     truncated: bool = False
     files: list[RunFile] = Field(default_factory=list)
+    workspace: str | None = Field(
+        default=None, description="The workspace of the run, which has kept the files; omitted if it had none."
+    )
     peak_memory: int | None = Field(default=None, description="Bytes.")
     enforcement: dict[str, str | None] = Field(default_factory=dict, description="The mechanism of each guarantee.")
     warnings: list[str] = Field(default_factory=list)
@@ -168,6 +174,8 @@ class ExecutionResult(WireModel):
                 fields.pop(key, None)
         if not self.missing:
             fields.pop("missing", None)
+        if self.workspace is None:
+            fields.pop("workspace", None)
         return fields
 
     def raise_for_status(self) -> None:

@@ -25,7 +25,7 @@ from apexbridge.sandbox.run_input import arguments, input_json
 from apexbridge.sandbox.runtimes import Runtimes, runtime_name
 from apexbridge.sandbox.selection import open_best_session
 from apexbridge.sandbox.session import Collect, FinishedJob, OnStart, SandboxSession
-from apexbridge.sandbox.workspace_files import MAX_BYTES, UNCHANGED, Kept, collect_changes
+from apexbridge.sandbox.workspace_files import MAX_BYTES, UNCHANGED, Changes, Kept, collect_changes
 
 
 class Sandbox:
@@ -150,9 +150,8 @@ class Sandbox:
             error=failure.message if failure else None,
             error_code=failure.code if failure else None,
             truncated=finished.is_truncated,
-            files=sorted(
-                (RunFile(path=file.artifact, size=file.size) for file in changes.files), key=lambda file: file.path
-            ),
+            files=sorted(_run_files(changes, kept), key=lambda file: file.path),
+            workspace=job.workspace.id if job.workspace is not None else None,
             peak_memory=finished.ending.peak_memory or None,
             enforcement=session.backend.enforcement_for(job.grants) if has_started else {},
             warnings=warnings,
@@ -179,6 +178,14 @@ class Sandbox:
         session, self._session = self._session, None
         if session is not None:
             await session.close()
+
+
+def _run_files(changes: Changes, kept: Kept) -> list[RunFile]:
+    """The files of a run: at their paths in the workspace if that has kept them, else among the run's artifacts."""
+    in_workspace = set(kept.files)
+    return [
+        RunFile(path=file.path if file in in_workspace else file.artifact, size=file.size) for file in changes.files
+    ]
 
 
 def _check_readable(job: Job) -> None:

@@ -134,10 +134,17 @@ def apply_changes(top: Path, changes: Changes, artifacts: Path) -> Kept:
         target = top / file.path
         target.parent.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
         target.unlink(missing_ok=True)
-        shutil.copyfile(artifacts / file.artifact, target)
+        _link_or_copy(artifacts / file.artifact, target)
         target.chmod(PRIVATE_FOLDER if file.is_executable else PRIVATE_FILE)
         kept.append(file)
     return Kept(files=kept, warnings=warnings)
+
+
+def _link_or_copy(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # on another file system
+        shutil.copyfile(source, target)
 
 
 def _problem(top: Path, path: str, *, is_folder: bool) -> str | None:

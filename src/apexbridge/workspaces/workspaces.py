@@ -7,7 +7,7 @@ import secrets
 import shutil
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, TypeVar
@@ -19,7 +19,7 @@ from apexbridge._time import MS_PER_DAY, now_ms
 from apexbridge.disk import MB, Disk, blocks
 from apexbridge.errors import InvalidInputError, RequestError, ServerError
 from apexbridge.sandbox.launcher.removal import remove_tree
-from apexbridge.sandbox.workspace_files import UNCHANGED, Changes, Kept, TreeEntry, list_tree
+from apexbridge.sandbox.workspace_files import UNCHANGED, Changes, CollectedFile, Kept, TreeEntry, list_tree
 from apexbridge.storage.directory import storage_faults
 from apexbridge.storage.workspace_store import WorkspaceRow, WorkspaceStore
 from apexbridge.workspaces.config import WorkspaceLimits
@@ -355,7 +355,7 @@ class Workspace:
         return changed.result
 
     async def keep(self, changes: Changes, artifacts: Path) -> Kept:
-        """Apply what a run changed. If there is no space for it, nothing is changed."""
+        """Move what a run changed from the folder of its artifacts. If there is no space, nothing is changed."""
         if not changes.is_complete:
             return Kept(warnings=[f"The changes are too large or too many. {UNCHANGED}"])
         if self._opened is not None and self._opened.is_deleted:
@@ -363,13 +363,26 @@ class Workspace:
         if not changes.files and not changes.removed and not await self._has_new_folders(changes):
             return Kept()
         try:
-            return await self.change(lambda top: apply_changes(top, changes, artifacts))
+            kept = await self.change(lambda top: apply_changes(top, changes, artifacts))
         except (ServerError, RequestError) as error:  # no space, or another key has taken the id in the meantime
             return Kept(warnings=[f"{error.message} {UNCHANGED}"])
+        await in_thread(_remove_files, artifacts, kept.files)
+        return kept
 
     async def _has_new_folders(self, changes: Changes) -> bool:
         async with self.reading() as top:
             return any(not (top / folder).is_dir() for folder in changes.folders)
+
+
+def _remove_files(artifacts: Path, files: Sequence[CollectedFile]) -> None:
+    """Remove artifacts and the folders that are empty then."""
+    for file in files:
+        path = artifacts / file.artifact
+        path.unlink()
+        with suppress(OSError):  # not empty
+            while path.parent.is_relative_to(artifacts):
+                path = path.parent
+                path.rmdir()
 
 
 def _bytes_of(tree: Sequence[TreeEntry]) -> int:

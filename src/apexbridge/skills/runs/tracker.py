@@ -54,6 +54,8 @@ CLOSE_SECONDS = 10
 SWEEP_RUNS = 500
 RECENT_RUNS = 500
 """Runs whose ids are compared with a mistyped one."""
+OpenKept = Callable[[str, str, str], Awaitable[BinaryIO]]
+"""Opens a file of a workspace by its id, the path there, and the owner."""
 logger = logging.getLogger(__name__)
 
 
@@ -124,6 +126,7 @@ class RunTracker:
         folder: Path,
         inputs: InputFiles,
         uploads: UploadStore,
+        open_kept: OpenKept,
         disk: Disk | None = None,
         record_input: bool = False,
         retention_days: int = 30,
@@ -134,6 +137,7 @@ class RunTracker:
         self._folder = folder
         self.inputs = inputs
         self.uploads = uploads
+        self._open_kept = open_kept
         self._disk = disk or Disk(folder)
         self._record_input = record_input
         self._retention_days = retention_days
@@ -357,12 +361,21 @@ class RunTracker:
             yield event
 
     async def open_file(self, id: str, path: str, *, owner: str | None = None) -> BinaryIO:
-        """Open an artifact of a run. Raises RequestError: EXECUTION_NOT_FOUND, or FILE_NOT_FOUND."""
-        await self._row_of(id, owner)
-        try:
+        """Open an artifact of a run; one that a workspace has kept, as it is there now.
+
+        Raises:
+            RequestError: EXECUTION_NOT_FOUND, or FILE_NOT_FOUND.
+        """
+        row = await self._row_of(id, owner)
+        with suppress(OSError, ValueError):
             return await in_thread(open_file_beneath, self._folder / id / "files", path)
-        except (OSError, ValueError) as error:
-            raise RequestError(f"The run left no file {path}", code="FILE_NOT_FOUND") from error
+        result = json.loads(row.result or "{}")
+        workspace, files = result.get("workspace"), result.get("files", ())
+        if workspace is not None and any(file["path"] == path for file in files):
+            with suppress(RequestError):
+                return await self._open_kept(workspace, path, row.caller)
+        gone = f". It was in the workspace {workspace}" if workspace is not None else ""
+        raise RequestError(f"The run left no file {path[:200]}{gone}", code="FILE_NOT_FOUND")
 
     def _result(self, row: RunRow) -> tuple[ExecutionResult | None, dict[str, RecordedText]]:
         """The result with its short streams, and the files of the long ones."""
