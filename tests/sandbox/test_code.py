@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from apexbridge.sandbox.models import ExecutionResult, Job, MountedSkill
-from apexbridge.sandbox.workspace_files import Changes, Kept
+from apexbridge.sandbox.workspace_files import Changes, AppliedChanges
 from tests.sandbox.bench import Bench
 
 pytestmark = pytest.mark.anyio
@@ -27,9 +27,9 @@ class Folder:
     async def reading(self) -> AsyncIterator[Path]:
         yield self.top
 
-    async def keep(self, changes: Changes, artifacts: Path) -> Kept:
+    async def keep(self, changes: Changes, artifacts: Path) -> AppliedChanges:
         self.changes = changes
-        return Kept(files=changes.files)
+        return AppliedChanges(files=changes.files)
 
 
 @pytest.fixture

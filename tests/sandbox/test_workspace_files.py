@@ -263,8 +263,8 @@ def test_temporary_files_caches_and_the_code_are_not_collected(workspace: Path, 
     for path in ("tmp/x", ".cache/font/list", ".config/app", "sub/__pycache__/m.pyc"):
         (workspace / path).parent.mkdir(parents=True, exist_ok=True)
         (workspace / path).write_text("x")
-    (workspace / "kept.txt").write_text("x")
-    assert collected(opened, tmp_path / "artifacts") == ({"kept.txt": 1}, [])
+    (workspace / "applied.txt").write_text("x")
+    assert collected(opened, tmp_path / "artifacts") == ({"applied.txt": 1}, [])
 
 
 def test_only_folders_at_the_top_are_a_programs_own(workspace: Path, opened: int, tmp_path: Path) -> None:
@@ -345,8 +345,8 @@ def test_a_file_that_became_a_folder_and_the_reverse_are_replaced(
     shutil.rmtree(workspace / "sub")
     (workspace / "sub").write_text("2")
     changes = collect_changes(opened, before, target=tmp_path / "artifacts")
-    kept = apply_changes(tree, changes, tmp_path / "artifacts")
-    assert [file.path for file in kept.files] == ["data.csv/part", "sub"]
+    applied = apply_changes(tree, changes, tmp_path / "artifacts")
+    assert [file.path for file in applied.files] == ["data.csv/part", "sub"]
     assert ((tree / "data.csv/part").read_text(), (tree / "sub").read_text()) == ("1", "2")
 
 

@@ -66,7 +66,7 @@ def test_files_of_the_files_api_belong_to_their_key(keyed_server: KeyedServer) -
 def test_files_of_a_run_are_in_its_workspace_and_not_also_with_the_run(keyed_server: KeyedServer) -> None:
     made = code(keyed_server, "run", "open('output/a.txt', 'w').write('1' * 5000)", "alone").json()
     assert (made["workspace"], made["files"]) == ("alone", [{"path": "output/a.txt", "size": 5000}])
-    assert not (keyed_server.server.data_dir / "runs" / made["id"]).exists()
+    assert list((keyed_server.server.data_dir / "runs" / made["id"]).iterdir()) == []
     path = f"/api/executions/{made['id']}/files/output/a.txt"
     assert keyed_server.request("GET", path, "run").text == "1" * 5000
     code(keyed_server, "run", "open('output/a.txt', 'w').write('2')", "alone")

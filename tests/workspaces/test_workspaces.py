@@ -188,9 +188,9 @@ async def test_a_name_that_is_taken_is_refused_with_a_word(tmp_path: Path) -> No
 
         await workspace.change(make)
         files = [replace(collected(tmp_path, a="2")[0], path=path) for path in ("folder", "file/below", "other")]
-        kept = await workspace.keep(Changes(files=files, folders=["file"]), tmp_path / "artifacts")
-        assert [file.path for file in kept.files] == ["other"]
-        assert kept.warnings == [
+        applied = await workspace.keep(Changes(files=files, folders=["file"]), tmp_path / "artifacts")
+        assert [file.path for file in applied.files] == ["other"]
+        assert applied.warnings == [
             "file was not kept: a file has this name",
             "folder was not kept: a folder has this name",
             "file/below was not kept: file is a file",
@@ -202,11 +202,11 @@ async def test_a_run_that_exceeds_the_quota_leaves_the_workspace_as_it_was(tmp_p
     async with opened(tmp_path, quota_bytes=10) as workspaces:
         workspace = workspaces.open("w")
         await write(workspace, a="1")
-        kept = await workspace.keep(
+        applied = await workspace.keep(
             Changes(files=collected(tmp_path, b="2", c="x" * 20), removed=["a"]), tmp_path / "artifacts"
         )
-        assert "stay as they were" in kept.warnings[0]
-        assert kept.files == ()
+        assert "stay as they were" in applied.warnings[0]
+        assert applied.files == ()
         assert await read(workspace) == {"a": "1"}
 
 
@@ -253,9 +253,9 @@ async def test_a_run_keeps_its_result_if_another_key_took_the_id_meanwhile(tmp_p
     async with opened(tmp_path) as workspaces:
         workspace = workspaces.open("w", caller="a")
         await write(workspaces.open("w", caller="b"), theirs="1")
-        kept = await workspace.keep(Changes(files=collected(tmp_path, mine="2")), tmp_path / "artifacts")
-        assert kept.files == ()
-        assert "another API key" in kept.warnings[0]
+        applied = await workspace.keep(Changes(files=collected(tmp_path, mine="2")), tmp_path / "artifacts")
+        assert applied.files == ()
+        assert "another API key" in applied.warnings[0]
 
 
 async def test_a_deleted_workspace_does_not_come_back_with_the_end_of_a_run(tmp_path: Path) -> None:
@@ -264,8 +264,8 @@ async def test_a_deleted_workspace_does_not_come_back_with_the_end_of_a_run(tmp_
         await write(workspace, a="1")
         async with workspace.reading():
             await workspaces.delete("w")
-        kept = await workspace.keep(Changes(files=collected(tmp_path, b="2")), tmp_path / "artifacts")
-        assert "deleted" in kept.warnings[0]
+        applied = await workspace.keep(Changes(files=collected(tmp_path, b="2")), tmp_path / "artifacts")
+        assert "deleted" in applied.warnings[0]
         assert workspaces.list() == []
 
 

@@ -10,7 +10,7 @@ from pydantic import Field, PrivateAttr, SerializerFunctionWrapHandler, computed
 
 from apexbridge.errors import SkillExecutionError, SkillTimeoutError
 from apexbridge.sandbox.missing import Missing
-from apexbridge.sandbox.workspace_files import Changes, Kept
+from apexbridge.sandbox.workspace_files import Changes, AppliedChanges
 from apexbridge.wire import WireModel
 
 Status = Literal["success", "error", "timeout"]
@@ -63,7 +63,7 @@ class LastingWorkspace(Protocol):
     def reading(self) -> AbstractAsyncContextManager[Path]:
         """The folder with its files, which does not change during the block."""
 
-    async def keep(self, changes: Changes, artifacts: Path) -> Kept:
+    async def keep(self, changes: Changes, artifacts: Path) -> AppliedChanges:
         """Move the changes of a run from the folder of its artifacts. If there is no space, nothing is changed."""
 
 

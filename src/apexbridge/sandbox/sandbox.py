@@ -25,7 +25,7 @@ from apexbridge.sandbox.run_input import arguments, input_json
 from apexbridge.sandbox.runtimes import Runtimes, runtime_name
 from apexbridge.sandbox.selection import open_best_session
 from apexbridge.sandbox.session import Collect, FinishedJob, OnStart, SandboxSession
-from apexbridge.sandbox.workspace_files import MAX_BYTES, UNCHANGED, Changes, Kept, collect_changes
+from apexbridge.sandbox.workspace_files import MAX_BYTES, UNCHANGED, Changes, AppliedChanges, collect_changes
 
 
 class Sandbox:
@@ -132,13 +132,15 @@ class Sandbox:
         warnings = [*job.warnings, *changes.warnings, *(item.to_message() for item in missing)]
         has_started = finished.ending.code is not None or finished.ending.verdict is not None
         is_killed = finished.ending.code is None or finished.ending.verdict is not None
-        kept = Kept()
+        applied = AppliedChanges()
         if job.workspace is not None and artifacts is not None:
             if is_killed:
-                kept = Kept(warnings=[f"The run was stopped. {UNCHANGED}"] if has_started and changes.has_any else ())
+                applied = AppliedChanges(
+                    warnings=[f"The run was stopped. {UNCHANGED}"] if has_started and changes.has_any else ()
+                )
             else:
-                kept = await run_to_completion(job.workspace.keep(changes, artifacts))
-            warnings += kept.warnings
+                applied = await run_to_completion(job.workspace.keep(changes, artifacts))
+            warnings += applied.warnings
         result = ExecutionResult(
             id=run_id or uuid.uuid4().hex,
             success=failure is None,
@@ -150,7 +152,7 @@ class Sandbox:
             error=failure.message if failure else None,
             error_code=failure.code if failure else None,
             truncated=finished.is_truncated,
-            files=sorted(_run_files(changes, kept), key=lambda file: file.path),
+            files=sorted(_run_files(changes, applied), key=lambda file: file.path),
             workspace=job.workspace.id if job.workspace is not None else None,
             peak_memory=finished.ending.peak_memory or None,
             enforcement=session.backend.enforcement_for(job.grants) if has_started else {},
@@ -158,7 +160,7 @@ class Sandbox:
             missing=missing,
         ).of_skill(job.skill)
         if job.workspace is not None:
-            result.with_workspace_files(tuple(RunFile(path=file.path, size=file.size) for file in kept.files))
+            result.with_workspace_files(tuple(RunFile(path=file.path, size=file.size) for file in applied.files))
         return result
 
     def _with_bundles(self, job: Job, session: SandboxSession) -> Job:
@@ -180,9 +182,9 @@ class Sandbox:
             await session.close()
 
 
-def _run_files(changes: Changes, kept: Kept) -> list[RunFile]:
+def _run_files(changes: Changes, applied: AppliedChanges) -> list[RunFile]:
     """The files of a run: at their paths in the workspace if that has kept them, else among the run's artifacts."""
-    in_workspace = set(kept.files)
+    in_workspace = set(applied.files)
     return [
         RunFile(path=file.path if file in in_workspace else file.artifact, size=file.size) for file in changes.files
     ]

@@ -85,7 +85,7 @@ class Changes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class AppliedChanges:
     """What a lasting workspace has taken over from a run."""
 
     files: Sequence[CollectedFile] = ()

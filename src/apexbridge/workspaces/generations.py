@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 
 from apexbridge._fs import PRIVATE_FILE, PRIVATE_FOLDER, make_private_folder
 from apexbridge.sandbox.launcher.removal import remove_tree
-from apexbridge.sandbox.workspace_files import Changes, CollectedFile, Kept, TreeEntry, list_tree
+from apexbridge.sandbox.workspace_files import Changes, CollectedFile, AppliedChanges, TreeEntry, list_tree
 
 _CURRENT = "current"
 _PREFIX = "generation-"
@@ -115,9 +115,9 @@ def _link_tree(source: Path, target: Path) -> Sequence[TreeEntry]:
     return tree
 
 
-def apply_changes(top: Path, changes: Changes, artifacts: Path) -> Kept:
+def apply_changes(top: Path, changes: Changes, artifacts: Path) -> AppliedChanges:
     """Apply what a run changed to a generation, except files whose name another run has taken."""
-    kept: list[CollectedFile] = []
+    applied: list[CollectedFile] = []
     warnings: list[str] = []
     for path in sorted(changes.removed, reverse=True):  # files before their folders
         with suppress(OSError):  # changed by another run in the meantime
@@ -136,8 +136,8 @@ def apply_changes(top: Path, changes: Changes, artifacts: Path) -> Kept:
         target.unlink(missing_ok=True)
         _link_or_copy(artifacts / file.artifact, target)
         target.chmod(PRIVATE_FOLDER if file.is_executable else PRIVATE_FILE)
-        kept.append(file)
-    return Kept(files=kept, warnings=warnings)
+        applied.append(file)
+    return AppliedChanges(files=applied, warnings=warnings)
 
 
 def _link_or_copy(source: Path, target: Path) -> None:

@@ -19,7 +19,7 @@ from apexbridge._time import MS_PER_DAY, now_ms
 from apexbridge.disk import MB, Disk, blocks
 from apexbridge.errors import InvalidInputError, RequestError, ServerError
 from apexbridge.sandbox.launcher.removal import remove_tree
-from apexbridge.sandbox.workspace_files import UNCHANGED, Changes, CollectedFile, Kept, TreeEntry, list_tree
+from apexbridge.sandbox.workspace_files import UNCHANGED, Changes, CollectedFile, AppliedChanges, TreeEntry, list_tree
 from apexbridge.storage.directory import storage_faults
 from apexbridge.storage.workspace_store import WorkspaceRow, WorkspaceStore
 from apexbridge.workspaces.config import WorkspaceLimits
@@ -354,20 +354,20 @@ class Workspace:
         self.changed |= {entry.path: entry.size for entry in changed.new_files()}
         return changed.result
 
-    async def keep(self, changes: Changes, artifacts: Path) -> Kept:
+    async def keep(self, changes: Changes, artifacts: Path) -> AppliedChanges:
         """Move what a run changed from the folder of its artifacts. If there is no space, nothing is changed."""
         if not changes.is_complete:
-            return Kept(warnings=[f"The changes are too large or too many. {UNCHANGED}"])
+            return AppliedChanges(warnings=[f"The changes are too large or too many. {UNCHANGED}"])
         if self._opened is not None and self._opened.is_deleted:
-            return Kept(warnings=["The workspace was deleted during the run. Nothing was kept in it."])
+            return AppliedChanges(warnings=["The workspace was deleted during the run. Nothing was kept in it."])
         if not changes.files and not changes.removed and not await self._has_new_folders(changes):
-            return Kept()
+            return AppliedChanges()
         try:
-            kept = await self.change(lambda top: apply_changes(top, changes, artifacts))
+            applied = await self.change(lambda top: apply_changes(top, changes, artifacts))
         except (ServerError, RequestError) as error:  # no space, or another key has taken the id in the meantime
-            return Kept(warnings=[f"{error.message} {UNCHANGED}"])
-        await in_thread(_remove_files, artifacts, kept.files)
-        return kept
+            return AppliedChanges(warnings=[f"{error.message} {UNCHANGED}"])
+        await in_thread(_remove_files, artifacts, applied.files)
+        return applied
 
     async def _has_new_folders(self, changes: Changes) -> bool:
         async with self.reading() as top:
