@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from apexbridge.sandbox.models import ExecutionResult, Job, MountedSkill
-from apexbridge.sandbox.workspace_files import Changes, AppliedChanges
+from apexbridge.sandbox.workspace_files import AppliedChanges, Changes
 from tests.sandbox.bench import Bench
 
 pytestmark = pytest.mark.anyio

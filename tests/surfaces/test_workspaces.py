@@ -64,15 +64,16 @@ def test_files_of_the_files_api_belong_to_their_key(keyed_server: KeyedServer) -
 
 
 def test_files_of_a_run_are_in_its_workspace_and_not_also_with_the_run(keyed_server: KeyedServer) -> None:
-    made = code(keyed_server, "run", "open('output/a.txt', 'w').write('1' * 5000)", "alone").json()
+    keyed_server.keys["runner"] = keyed_server.create_key("run", "read")["key"]
+    made = code(keyed_server, "runner", "open('output/a.txt', 'w').write('1' * 5000)", "alone").json()
     assert (made["workspace"], made["files"]) == ("alone", [{"path": "output/a.txt", "size": 5000}])
     assert list((keyed_server.server.data_dir / "runs" / made["id"]).iterdir()) == []
     path = f"/api/executions/{made['id']}/files/output/a.txt"
-    assert keyed_server.request("GET", path, "run").text == "1" * 5000
-    code(keyed_server, "run", "open('output/a.txt', 'w').write('2')", "alone")
-    assert keyed_server.request("GET", path, "run").text == "2"
-    keyed_server.request("DELETE", "/api/workspaces/alone", "run")
-    gone = keyed_server.request("GET", path, "run")
+    assert keyed_server.request("GET", path, "runner").text == "1" * 5000
+    code(keyed_server, "runner", "open('output/a.txt', 'w').write('2')", "alone")
+    assert keyed_server.request("GET", path, "runner").text == "2"
+    keyed_server.request("DELETE", "/api/workspaces/alone", "runner")
+    gone = keyed_server.request("GET", path, "runner")
     assert (gone.status_code, gone.json()["code"]) == (404, "FILE_NOT_FOUND")
     assert "the workspace alone" in gone.json()["message"]
 

@@ -10,7 +10,7 @@ from pydantic import Field, PrivateAttr, SerializerFunctionWrapHandler, computed
 
 from apexbridge.errors import SkillExecutionError, SkillTimeoutError
 from apexbridge.sandbox.missing import Missing
-from apexbridge.sandbox.workspace_files import Changes, AppliedChanges
+from apexbridge.sandbox.workspace_files import AppliedChanges, Changes
 from apexbridge.wire import WireModel
 
 Status = Literal["success", "error", "timeout"]

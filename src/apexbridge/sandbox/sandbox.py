@@ -25,7 +25,7 @@ from apexbridge.sandbox.run_input import arguments, input_json
 from apexbridge.sandbox.runtimes import Runtimes, runtime_name
 from apexbridge.sandbox.selection import open_best_session
 from apexbridge.sandbox.session import Collect, FinishedJob, OnStart, SandboxSession
-from apexbridge.sandbox.workspace_files import MAX_BYTES, UNCHANGED, Changes, AppliedChanges, collect_changes
+from apexbridge.sandbox.workspace_files import MAX_BYTES, UNCHANGED, AppliedChanges, Changes, collect_changes
 
 
 class Sandbox:

@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 
 from apexbridge._fs import PRIVATE_FILE, PRIVATE_FOLDER, make_private_folder
 from apexbridge.sandbox.launcher.removal import remove_tree
-from apexbridge.sandbox.workspace_files import Changes, CollectedFile, AppliedChanges, TreeEntry, list_tree
+from apexbridge.sandbox.workspace_files import AppliedChanges, Changes, CollectedFile, TreeEntry, list_tree
 
 _CURRENT = "current"
 _PREFIX = "generation-"

@@ -19,7 +19,7 @@ from apexbridge._time import MS_PER_DAY, now_ms
 from apexbridge.disk import MB, Disk, blocks
 from apexbridge.errors import InvalidInputError, RequestError, ServerError
 from apexbridge.sandbox.launcher.removal import remove_tree
-from apexbridge.sandbox.workspace_files import UNCHANGED, Changes, CollectedFile, AppliedChanges, TreeEntry, list_tree
+from apexbridge.sandbox.workspace_files import UNCHANGED, AppliedChanges, Changes, CollectedFile, TreeEntry, list_tree
 from apexbridge.storage.directory import storage_faults
 from apexbridge.storage.workspace_store import WorkspaceRow, WorkspaceStore
 from apexbridge.workspaces.config import WorkspaceLimits
