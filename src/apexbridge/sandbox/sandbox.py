@@ -124,7 +124,7 @@ class Sandbox:
                     f"The run could not be started: {error.strerror}. Try again later.", code="SANDBOX_UNAVAILABLE"
                 ) from error
             finally:
-                session.pool.fill()
+                session.pool.fill_soon()
             duration = round((time.monotonic() - begun) * 1000)
         failure = failure_of(finished.ending, finished.stderr, output_limit=self.settings.limits.output_bytes)
         changes = finished.changes

@@ -48,6 +48,7 @@ Collect = Callable[[int, Mapping[str, Signature], Sequence[str]], Changes]
 """Collects what changed in an open workspace, except for files that contain a secret."""
 OnStart = Callable[[Cancel], None]
 """Called when a job starts, with a function that cancels it."""
+FILL_DELAY_SECONDS = 0.005
 logger = logging.getLogger(__name__)
 
 
@@ -334,6 +335,10 @@ class WarmPool:
                 return cell
             self._session.launcher.close_in_background(cell)
         return None
+
+    def fill_soon(self) -> None:
+        """Start new interpreters when the caller of the run that used one has its result."""
+        asyncio.get_running_loop().call_later(FILL_DELAY_SECONDS, self.fill)
 
     def fill(self) -> None:
         if self._size and not self._is_closed and (self._filling is None or self._filling.done()):
