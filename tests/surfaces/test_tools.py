@@ -140,7 +140,19 @@ def test_an_unknown_tool_is_not_found(client: httpx.Client) -> None:
 
 
 @pytest.mark.requirement("A6")
-@pytest.mark.parametrize("path", ["/etc/passwd", "../secret", "a/../../secret", "link", "runs/x/y", "a\0b", "x" * 4096])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/etc/passwd",
+        "../secret",
+        "a/../../secret",
+        "link",
+        f"runs/{'0' * 32}/y",
+        f"runs/{'0' * 32}/../x",
+        "a\0b",
+        "x" * 4096,
+    ],
+)
 def test_file_tools_stay_inside_the_workspace(client: httpx.Client, server: Server, path: str) -> None:
     secret = server.data_dir / "secret"
     secret.write_text("MARKER")
