@@ -1,5 +1,5 @@
 """Saves files of the server to a local folder. Nothing is written outside the folder, and a file is only replaced if
-the same command wrote it and nobody changed it since.
+the same command wrote it and it was not changed since.
 
 The names come from the server, which takes them from the script. Both are untrusted.
 """
