@@ -939,14 +939,19 @@ class SkillManager:
             return await self.layers.view(row, self.store.folder(row), with_detected=detect)
 
     async def change_dependencies(
-        self, name: str, *, add: Sequence[str] = (), remove: Sequence[str] = ()
+        self, name: str, *, add: Sequence[str] = (), remove: Sequence[str] = (), install: bool = False
     ) -> DependencyView:
         """Add packages to a skill, or remove added ones: `pypdf>=4`, `npm:docx`. They stay if it is overwritten.
 
+        With `install`, they are installed first. If that fails, nothing is changed.
+
         Raises:
             InvalidInputError: a package is not a name with a version, or one to be removed was not added.
+            ServerError: with `install`, as `install_dependencies`.
         """
         row = await self.store.live(name)
+        if install:
+            await self.layers.install(row, self.store.folder(row), add=add, remove=remove)
         async with self.store.locks.hold(row.name):  # do not add packages to a skill that was removed meanwhile
             row = await self.store.live(name)
             await self.layers.change(row, add=add, remove=remove)
