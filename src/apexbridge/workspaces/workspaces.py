@@ -176,12 +176,12 @@ class Workspaces:
         """Run `work` on a copy of the files, which then replaces them if the owner's quota allows it."""
         async with self._locks[workspace.owner]:
             entry = await self._created(workspace)
-            size = count = 0
+            size = count = folders = 0
 
             def check(tree: Sequence[TreeEntry]) -> None:
-                nonlocal size, count
+                nonlocal size, count, folders
                 files = [entry for entry in tree if not entry.is_folder]
-                size, count = sum(file.size for file in files), len(tree)
+                size, count, folders = sum(file.size for file in files), len(tree), len(tree) - len(files)
                 self._check_quota(entry, size, count)
 
             def run() -> T:
@@ -190,13 +190,15 @@ class Workspaces:
                     return entry.generations.change(work, check)
 
             result = await in_thread(run)
-            await self._put(entry, replace(entry.row, used_at=now_ms(), bytes=size, files=count))
+            await self._put(
+                entry, replace(entry.row, used_at=now_ms(), bytes=size, files=count - folders, folders=folders)
+            )
             return result
 
     def _check_quota(self, entry: _Entry, size: int, count: int) -> None:
         others = [row for row in self.list(owner=entry.row.owner) if row.id != entry.row.id]
-        total_bytes, total_files = size + sum(row.bytes for row in others), count + sum(row.files for row in others)
-        is_smaller = size <= entry.row.bytes and count <= entry.row.files
+        total_bytes, total_files = size + sum(row.bytes for row in others), count + sum(row.entries for row in others)
+        is_smaller = size <= entry.row.bytes and count <= entry.row.entries
         if is_smaller or (total_bytes <= self.limits.quota_bytes and total_files <= self.limits.max_files):
             return
         raise ServerError(
