@@ -132,7 +132,7 @@ class Bridge:
         self._tally = CallTally(CallStatisticsStore(database))
         self._approval_store = SqliteApprovals(database)
         self.approvals = Approvals(self._approval_store, enabled=settings.skills.confirm_dangerous)
-        self.tools = ToolRegistry(approvals=self.approvals, counter=self._count)
+        self.tools = ToolRegistry(approvals=self.approvals, counter=self._count, open_workspace=self.open_workspace)
         self.skills = SkillManager(
             data_dir=settings.data_dir,
             database=database,
@@ -144,6 +144,7 @@ class Bridge:
             disk=self.disk,
             bundles=self.packages,
             has_program=lambda program: is_visible(program, settings.sandbox.path),
+            open_workspace=self.open_workspace,
             settings=settings.skills,
         )
         self.code = CodeRuns(

@@ -127,7 +127,7 @@ class Settings(BaseSettings):
         default=512, ge=1, le=1_000_000_000, description="Size of all workspaces of an API key together."
     )
     workspace_files: int = Field(
-        default=10_000, ge=1, le=10_000_000, description="Files in all workspaces of an API key together."
+        default=10_000, ge=1, le=10_000_000, description="Files and folders in all workspaces of an API key together."
     )
     workspace_days: int = Field(
         default=7, ge=1, le=36_500, description="Days after which a workspace that is not used is deleted."

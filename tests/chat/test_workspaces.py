@@ -61,6 +61,38 @@ def test_code_and_file_tools_see_the_same_files(server: Live, upstream: Upstream
     assert server.http.get(files[0]["url"]).text == "3"
 
 
+def test_file_tools_take_the_path_that_code_sees(server: Live, upstream: Upstream) -> None:
+    results, answer = run(
+        server,
+        upstream,
+        ("file_write", {"path": "/workspace/sub/new.txt", "content": "a"}),
+        ("file_write", {"path": "/workspace/sub/new.txt", "content": "b", "append": True, "backup": True}),
+        python("print(open('/workspace/sub/new.txt').read())"),
+        ("file_read", {"path": "/workspace/sub/new.txt"}),
+        ("list_files", {"path": "/workspace/sub/"}),
+    )
+    assert results[0] == "Wrote 1 bytes to sub/new.txt."
+    assert results[1] == "Added 1 bytes to sub/new.txt. The old file is sub/new.txt.bak."
+    assert results[2] == "ab"
+    assert results[3] == "ab"
+    assert "sub/new.txt (2 bytes)" in results[4]
+    assert [file["path"] for file in answer["x_bridge"]["files"]] == ["sub/new.txt", "sub/new.txt.bak"]
+
+
+def test_file_tools_see_a_folder_named_runs(server: Live, upstream: Upstream) -> None:
+    results, _ = run(
+        server,
+        upstream,
+        python("import os\nos.makedirs('runs/exp1')\nopen('runs/exp1/log.txt', 'w').write('logged')"),
+        ("list_files", {"recursive": True}),
+        ("file_read", {"path": "runs/exp1/log.txt"}),
+        ("file_write", {"path": "runs/exp1/more.txt", "content": "x"}),
+    )
+    assert "runs/exp1/log.txt (6 bytes)" in results[1]
+    assert results[2] == "logged"
+    assert results[3] == "Wrote 1 bytes to runs/exp1/more.txt."
+
+
 def test_loaded_skills_are_mounted_and_their_scripts_work_on_the_files(server: Live, upstream: Upstream) -> None:
     results, answer = run(
         server,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from apexbridge.bridge import Bridge
-from apexbridge.errors import InvalidInputError
+from apexbridge.errors import InvalidInputError, ServerError
 from apexbridge.sandbox import bundles
 from apexbridge.sandbox.models import ExecutionResult
 from apexbridge.skills.package.dependencies import Dependencies, parse_package
@@ -120,6 +120,30 @@ async def test_added_packages_are_installed_and_seen_by_runs(bridge: Bridge, whe
     result = await bridge.skills.execute_skill("wants")
     assert isinstance(result, ExecutionResult)
     assert (result.stdout, result.warnings, result.missing) == ("tiny\n", [], [])
+
+
+@pytest.mark.slow
+async def test_packages_that_cannot_be_installed_are_not_added(bridge: Bridge, wheels: Path) -> None:
+    await install(bridge)
+    view = await bridge.skills.change_dependencies("wants", add=["tiny"], install=True)
+    assert (view.added, view.installed) == (["tiny"], True)
+    for add in (["no-such-package"], ["jinja2", "no-such-package"], ["tiny>=2"]):
+        with pytest.raises(ServerError) as caught:
+            await bridge.skills.change_dependencies("wants", add=add, install=True)
+        assert caught.value.code == "EXECUTION_ERROR"
+    view = await bridge.skills.dependencies_of("wants")
+    assert (view.added, view.installed) == (["tiny"], True)
+    view = await bridge.skills.change_dependencies("wants", add=["jinja2"], remove=["tiny"], install=True)
+    assert (view.added, view.installed) == (["jinja2"], True)
+
+
+async def test_nothing_is_installed_for_a_change_that_is_refused(bridge: Bridge, wheels: Path) -> None:
+    await install(bridge)
+    for change in ({"add": ["--option"]}, {"add": ["tiny"], "remove": ["absent"]}):
+        with pytest.raises(InvalidInputError):
+            await bridge.skills.change_dependencies("wants", install=True, **change)
+    assert (await bridge.skills.dependencies_of("wants")).added == []
+    assert not list((bridge.settings.data_dir / "layers").glob("*/*"))
 
 
 # ------------------------------------------------------------------------------------------------------- detected

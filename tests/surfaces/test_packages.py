@@ -54,7 +54,7 @@ async def test_the_packages_of_a_skill_are_changed_over_http(client: httpx.Async
     changed = await client.put(path, json={"add": ["pypdf>=4", "npm:docx"]})
     assert (changed.status_code, changed.json()["added"]) == (200, ["pypdf>=4", "npm:docx@*"])
     assert (await client.put(path, json={"remove": ["npm:docx"]})).json()["added"] == ["pypdf>=4"]
-    for body in ({"add": ["--option"]}, {"add": ["x"] * 300}, {"install": True}, {"add": "x"}):
+    for body in ({"add": ["--option"]}, {"add": ["x"] * 300}, {"install": "later"}, {"add": "x"}):
         refused = await client.put(path, json=body)
         assert (refused.status_code, refused.json()["code"]) == (422, "INVALID_INPUT")
     assert (await client.put("/api/skills/absent/dependencies", json={})).status_code == 404
@@ -92,6 +92,11 @@ def test_the_packages_of_a_skill_are_managed_on_the_command_line(apex: Apex, ski
     assert "--install" in added.err
     assert apex("skills", "deps", "wants", "--remove", "npm:docx", "--json").json["added"] == ["tiny"]
     assert "Everything is installed." in apex("skills", "deps", "wants", "--install").err
+    failed = apex("skills", "deps", "wants", "--add", "no-such-package", "--install")
+    assert (failed.code, "no-such-package" in failed.err) == (1, True)
+    assert apex("skills", "deps", "wants", "--json").json["added"] == ["tiny"]
+    removed = apex("skills", "deps", "wants", "--remove", "tiny", "--install", "--json").json
+    assert (removed["added"], removed["installed"]) == ([], True)
     refused = apex("skills", "deps", "wants", "--add", "https://example.org/x.whl")
     assert (refused.code, "is refused" in refused.err) == (1, True)
     for wrong in (["--add"], ["tiny"], ["--add", "--remove", "tiny"]):

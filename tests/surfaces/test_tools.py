@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from tests.making import skill_zip, write_skill
-from tests.surfaces.conftest import APEX, Apex, Server, StartServer, servers
+from tests.surfaces.conftest import APEX, Apex, CommandResult, Server, StartServer, servers
 
 TIMEOUT_SECONDS = 60
 
@@ -140,7 +140,19 @@ def test_an_unknown_tool_is_not_found(client: httpx.Client) -> None:
 
 
 @pytest.mark.requirement("A6")
-@pytest.mark.parametrize("path", ["/etc/passwd", "../secret", "a/../../secret", "link", "runs/x/y", "a\0b", "x" * 4096])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/etc/passwd",
+        "../secret",
+        "a/../../secret",
+        "link",
+        f"runs/{'0' * 32}/y",
+        f"runs/{'0' * 32}/../x",
+        "a\0b",
+        "x" * 4096,
+    ],
+)
 def test_file_tools_stay_inside_the_workspace(client: httpx.Client, server: Server, path: str) -> None:
     secret = server.data_dir / "secret"
     secret.write_text("MARKER")
@@ -414,6 +426,37 @@ def test_the_command_line_lists_shows_and_runs_tools(apex: Apex, tmp_path: Path)
     assert "zero" in bad.err
 
 
+def test_the_command_line_shows_all_of_a_run_of_code(apex: Apex, tmp_path: Path) -> None:
+    def run(code: str, *options: str) -> CommandResult:
+        return apex("tools", "run", "run-code", "--input", json.dumps({"language": "python", "code": code}), *options)
+
+    missing = run("import pandas")
+    assert (missing.code, missing.out) == (1, "")
+    assert "ModuleNotFoundError: No module named 'pandas'\n" in missing.err
+    assert "line 1, in <module>" in missing.err
+    assert "apex packages install data" in missing.err
+    made = run("import sys\nprint('said')\nsys.stderr.write('warned\\n')\nopen('a.txt', 'w').write('xx')")
+    assert (made.code, made.out) == (0, "said\n")
+    assert made.err.startswith("warned\n1 file stored; save them with: apex runs files ")
+    assert made.err.endswith("  a.txt  2 bytes\n")
+    id = made.err.partition("apex runs files ")[2].split()[0]
+    assert apex("runs", "files", id, "--out", tmp_path / "saved").code == 0
+    assert (tmp_path / "saved/a.txt").read_text() == "xx"
+    quiet = run("pass")
+    assert (quiet.code, quiet.out, quiet.err) == (0, "", "")
+
+
+def test_the_command_line_calls_tools_in_a_workspace(apex: Apex) -> None:
+    code = json.dumps(
+        {"language": "python", "code": "f = open('n.txt', 'a+')\nf.write('x')\nf.seek(0)\nprint(f.read())"}
+    )
+    assert apex("tools", "run", "run-code", "--input", code, "--workspace", "w1").out == "x\n"
+    assert apex("tools", "run", "run-code", "--input", code, "--workspace", "w1").out == "xx\n"
+    assert apex("tools", "run", "file-read", "--input", '{"path": "n.txt"}', "--workspace", "w1").out == "xx\n"
+    refused = apex("tools", "run", "list-files", "--workspace", "../w1")
+    assert (refused.code, "is not a valid id of a workspace" in refused.err) == (1, True)
+
+
 @pytest.mark.requirement("B16")
 def test_the_command_line_approves_with_yes_and_suggests_it_otherwise(apex: Apex, tmp_path: Path) -> None:
     folder = write_skill(tmp_path, "wipe", files={"scripts/execute.py": ECHO}, dangerous=True, confirm="Sure?")
@@ -429,7 +472,7 @@ def test_the_command_line_approves_with_yes_and_suggests_it_otherwise(apex: Apex
     apex("skills", "install", str(write_skill(tmp_path, "fails", files=fails)))
     failed = apex("tools", "run", "skill:fails")
     assert (failed.code, failed.out) == (1, "said\n")
-    assert failed.err.startswith("why (EXIT_NONZERO, exit code 1, ")
+    assert failed.err.startswith("why\nwhy (EXIT_NONZERO, exit code 1, ")
     assert apex("skills", "run", "wipe", "--input", '{"once": "more"}').code == 3
     (pending,) = apex("approvals", "list", "--json").json
     assert "wipe" in apex("approvals", "list").out

@@ -1,5 +1,6 @@
 """Workspaces over HTTP with API keys, and on the command line."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,20 @@ def test_a_workspace_is_used_on_the_command_line(apex: Apex, tmp_path: Path) -> 
     assert apex("workspaces", "delete", "w1").code == 0
     missing = apex("workspaces", "show", "w1")
     assert (missing.code, "No workspace w1" in missing.err) == (1, True)
+
+
+def test_folders_are_not_counted_as_files(apex: Apex) -> None:
+    def make(code: str) -> None:
+        call = json.dumps({"language": "shell", "code": code})
+        assert apex("tools", "run", "run-code", "--input", call, "--workspace", "w").code == 0
+
+    make("mkdir -p empty/inner")
+    (listed,) = apex("workspaces", "list", "--json").json["workspaces"]
+    assert (listed["files"], listed["size"]) == (0, 0)
+    assert "has no files" in apex("workspaces", "show", "w").err
+    make("mkdir sub; echo 1 > sub/a; echo 2 > b")
+    assert apex("workspaces", "list").out.split("\t")[:3] == ["w", "2", "4"]
+    assert apex("workspaces", "show", "w", "--json").json["files"] == 2
 
 
 def test_the_command_and_the_server_accept_as_many_input_files() -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from apexbridge.errors import ApexBridgeError, InvalidInputError, PermissionDeniedError, RequestError
-from apexbridge.tools.builtin.files.workspace import Workspace
+from apexbridge.sandbox.workspace_files import MAX_DEPTH
+from apexbridge.tools.builtin.files.workspace import MAX_FOLDERS, Workspace
 from tests.tools.file_workspace import FileWorkspace
 
 pytestmark = pytest.mark.anyio
@@ -65,19 +66,19 @@ async def test_files_of_a_run_can_be_read_and_not_written(workspace: FileWorkspa
     for path in ["record", "out", "../record", "deep", "files/stderr", "deep/stdout"]:
         with pytest.raises(ApexBridgeError):
             await workspace.read(f"runs/{RUN}/{path}", caller)
-    for path in ["runs", "runs/x", f"runs/{RUN}/stdout", f"./runs/./{RUN}/new"]:
+    for path in [f"runs/{RUN}", f"runs/{RUN}/stdout", f"./runs/./{RUN}/new"]:
         for append in (False, True):
-            with pytest.raises(PermissionDeniedError, match="runs/ is what runs left; it cannot be written to"):
+            with pytest.raises(PermissionDeniedError, match="is what a run left; it cannot be written to"):
                 await workspace.write(path, "x", caller, append=append)
 
 
 async def test_a_run_is_named_by_its_id(workspace: FileWorkspace) -> None:
     (workspace.runs / "elsewhere" / "files").mkdir(parents=True)
     for path in ["runs", "runs/elsewhere", "runs/elsewhere/x", f"runs/{RUN.upper()}/x", f"runs/{RUN}0/x"]:
-        with pytest.raises(InvalidInputError, match="names no run"):
-            await workspace.read(path)
-        with pytest.raises(InvalidInputError, match="names no run"):
-            await workspace.list(path=path)
+        for call in (workspace.read(path), workspace.list(path=path)):
+            with pytest.raises(RequestError, match="runs/ID/PATH, where ID has 32 digits") as caught:
+                await call
+            assert caught.value.code == "FILE_NOT_FOUND"
     with pytest.raises(RequestError) as caught:
         await workspace.read(f"runs/{RUN}/x")
     assert caught.value.code == "FILE_NOT_FOUND"
@@ -104,8 +105,55 @@ async def test_runs_of_other_callers_are_not_found(tmp_path: Path) -> None:
         workspace.view("two").open_file(f"runs/{RUN}/a")
 
 
-async def test_a_real_folder_named_runs_is_not_shown(workspace: FileWorkspace) -> None:
-    (workspace.folder / "runs").mkdir()
-    (workspace.folder / "runs" / "x").touch()
-    (workspace.folder / "runs.txt").touch()
-    assert await workspace.list(recursive=True) == ["runs.txt"]
+@pytest.mark.parametrize("caller", ["", "one"])
+async def test_a_folder_named_runs_is_like_any_other_except_for_the_ids_of_runs(
+    workspace: FileWorkspace, caller: str
+) -> None:
+    await workspace.write("runs/exp1/log.txt", "logged", caller)
+    await workspace.write("runs/notes", "a", caller)
+    await workspace.write("runs/notes", "b", caller, append=True)
+    top = workspace.folder / "keys" / caller if caller else workspace.folder
+    (top / "runs" / RUN).mkdir()
+    (top / "runs" / RUN / "hidden by the run").touch()
+    assert (await workspace.read("runs/exp1/log.txt", caller))["content"] == "logged"
+    assert (await workspace.read("runs/notes", caller))["content"] == "ab"
+    assert "runs" in await workspace.list(caller)
+    assert await workspace.list(caller, path="runs") == ["runs/exp1", "runs/notes"]
+    expected = ["runs/exp1", "runs/exp1/log.txt", "runs/notes"]
+    assert await workspace.list(caller, path="runs", recursive=True) == expected
+    assert [path for path in await workspace.list(caller, recursive=True) if path.startswith("runs/")] == expected
+    with pytest.raises(RequestError):
+        await workspace.read(f"runs/{RUN}/hidden by the run", caller)
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("a\nb", "has a control character or a line separator in it: U\\+000A"),
+        ("a\x1b[31m", "U\\+001B"),
+        ("a\x85b", "U\\+0085"),
+        ("a\u2028b", "U\\+2028"),
+        ("a\u2029b", "U\\+2029"),
+        ("folder\t/a", "U\\+0009"),
+        ("a" * 256, "255 bytes"),
+        ("a/" * 40 + "b", "deeper than 32 folders"),
+        ("a/" * 33 + "b", "deeper than 32 folders"),
+    ],
+)
+async def test_a_name_that_runs_could_not_keep_is_refused(workspace: FileWorkspace, name: str, problem: str) -> None:
+    for append in (False, True):
+        with pytest.raises(InvalidInputError, match=problem):
+            await workspace.write(name, "x", append=append)
+    assert await workspace.list() == []
+
+
+@pytest.mark.parametrize(
+    "name", ["Screenshot 10.00.00\u202fAM.png", "a\u00a0b", "名前.txt", "e\u0301", "a/" * 32 + "b", "a" * 255]
+)
+async def test_printable_names_can_be_written(workspace: FileWorkspace, name: str) -> None:
+    assert (await workspace.write(name, "x"))["path"] == name
+    assert (await workspace.read(name))["content"] == "x"
+
+
+def test_files_are_written_as_deep_as_runs_collect_them() -> None:
+    assert MAX_FOLDERS == MAX_DEPTH

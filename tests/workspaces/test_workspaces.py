@@ -269,6 +269,18 @@ async def test_a_deleted_workspace_does_not_come_back_with_the_end_of_a_run(tmp_
         assert workspaces.list() == []
 
 
+async def test_the_quota_counts_folders(tmp_path: Path) -> None:
+    async with opened(tmp_path, max_files=3) as workspaces:
+        await workspaces.open("w").change(lambda top: (top / "a/b").mkdir(parents=True))
+        assert (workspaces.get("w").files, workspaces.get("w").folders) == (0, 2)
+        await write(workspaces.open("other"), file="1")
+        with pytest.raises(ServerError) as caught:
+            await write(workspaces.open("other"), file="1", more="2")
+        assert caught.value.code == "STORAGE_FULL"
+    async with opened(tmp_path, max_files=3) as workspaces:
+        assert [(row.id, row.files, row.folders) for row in workspaces.list()] == [("other", 1, 0), ("w", 0, 2)]
+
+
 async def test_folders_without_files_are_kept(tmp_path: Path) -> None:
     async with opened(tmp_path) as workspaces:
         workspace = workspaces.open("w")

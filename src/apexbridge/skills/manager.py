@@ -86,6 +86,7 @@ from apexbridge.storage.directory import storage_faults
 from apexbridge.storage.grant_store import GrantStore
 from apexbridge.storage.package_store import PackageStore
 from apexbridge.tools.approvals import Approvals
+from apexbridge.tools.conversation import Conversation, OpenWorkspace, no_workspaces
 from apexbridge.tools.naming import skill_tool_id
 from apexbridge.tools.registry import ToolRegistry
 from apexbridge.tools.tool import Tool
@@ -113,6 +114,7 @@ class SkillManager:
         disk: Disk,
         bundles: Bundles | None = None,
         has_program: Callable[[str], bool] = lambda program: False,
+        open_workspace: OpenWorkspace = no_workspaces,
         settings: SkillsSettings | None = None,
     ) -> None:
         """`has_program` returns whether runs find a program of the host."""
@@ -123,6 +125,7 @@ class SkillManager:
         layers = LayerStore(data_dir / "layers")
         self.layers = SkillLayers(layers, PackageStore(database), bundles or Bundles(layers), has_program=has_program)
         self._settings = settings
+        self._open_workspace = open_workspace
         self._disk = disk
         self._catalog = catalog
         self._index = index
@@ -885,9 +888,13 @@ class SkillManager:
         args: Sequence[str] = (),
         files: Sequence[str] = (),
         timeout: int | None = None,
+        workspace: str | None = None,
         approval: str | None = None,
     ) -> ExecutionResult | DirectSkillResult:
-        """Run a skill in the sandbox, or return its instructions in direct mode. Raises as `SkillRuns.call` does."""
+        """Run a skill in the sandbox, or return its instructions in direct mode. Raises as `SkillRuns.call` does.
+
+        With the id of a `workspace`, the run has its files, and its changes are kept there.
+        """
         return await self.runner.result(
             SkillCall(
                 skill=name,
@@ -897,6 +904,7 @@ class SkillManager:
                 args=args,
                 files=files,
                 timeout=timeout,
+                conversation=Conversation(workspace=self._open_workspace(workspace, "")),
                 approval=approval,
             )
         )
@@ -931,14 +939,19 @@ class SkillManager:
             return await self.layers.view(row, self.store.folder(row), with_detected=detect)
 
     async def change_dependencies(
-        self, name: str, *, add: Sequence[str] = (), remove: Sequence[str] = ()
+        self, name: str, *, add: Sequence[str] = (), remove: Sequence[str] = (), install: bool = False
     ) -> DependencyView:
         """Add packages to a skill, or remove added ones: `pypdf>=4`, `npm:docx`. They stay if it is overwritten.
 
+        With `install`, they are installed first. If that fails, nothing is changed.
+
         Raises:
             InvalidInputError: a package is not a name with a version, or one to be removed was not added.
+            ServerError: with `install`, as `install_dependencies`.
         """
         row = await self.store.live(name)
+        if install:
+            await self.layers.install(row, self.store.folder(row), add=add, remove=remove)
         async with self.store.locks.hold(row.name):  # do not add packages to a skill that was removed meanwhile
             row = await self.store.live(name)
             await self.layers.change(row, add=add, remove=remove)

@@ -36,6 +36,7 @@ class SkillsSandboxExecutor:
         args: Sequence[str] = (),
         files: Sequence[str] = (),
         timeout: int | None = None,
+        workspace: str | None = None,
         approval: str | None = None,
     ) -> ExecutionResult:
         """Run a skill's script, even if the skill's mode is direct. Failures of the script are in the result.
@@ -45,7 +46,15 @@ class SkillsSandboxExecutor:
             SkillPermissionError: the script cannot be read.
         """
         result = await self._skills.execute_skill(
-            name, input, "sandbox", script=script, args=args, files=files, timeout=timeout, approval=approval
+            name,
+            input,
+            "sandbox",
+            script=script,
+            args=args,
+            files=files,
+            timeout=timeout,
+            workspace=workspace,
+            approval=approval,
         )
         assert isinstance(result, ExecutionResult)  # noqa: S101  # follows from the mode
         return result

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from apexbridge.storage.database import Database
 
-_COLUMNS = "id, owner, created_at, used_at, bytes, files, skills"
+_COLUMNS = "id, owner, created_at, used_at, bytes, files, folders, skills"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,8 +20,14 @@ class WorkspaceRow:
     used_at: int
     bytes: int = 0
     files: int = 0
+    folders: int = 0
     skills: tuple[str, ...] = ()
     """Skills that the conversation has loaded, in order."""
+
+    @property
+    def entries(self) -> int:
+        """Files and folders, which the quota counts."""
+        return self.files + self.folders
 
 
 class WorkspaceStore:
@@ -38,9 +44,10 @@ class WorkspaceStore:
                 used_at=used_at,
                 bytes=size,
                 files=files,
+                folders=folders,
                 skills=tuple(json.loads(skills)),
             )
-            for id, owner, created_at, used_at, size, files, skills in rows
+            for id, owner, created_at, used_at, size, files, folders, skills in rows
         ]
 
     async def links(self) -> dict[str, str | None]:
@@ -50,13 +57,14 @@ class WorkspaceStore:
     async def put(self, row: WorkspaceRow) -> None:
         """Add or replace a workspace."""
         await self._database.execute(
-            f"INSERT OR REPLACE INTO workspaces ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
+            f"INSERT OR REPLACE INTO workspaces ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
             row.id,
             row.owner,
             row.created_at,
             row.used_at,
             row.bytes,
             row.files,
+            row.folders,
             json.dumps(row.skills),
         )
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from apexbridge.errors import InvalidInputError
 from apexbridge.tools.allowance import Allowance
 
 LOOP_CALLS = 3
@@ -35,6 +36,16 @@ class ConversationWorkspace(Protocol):
 
     async def keep(self, changes: Any, artifacts: Path) -> Any:
         """Apply what a run changed; see `LastingWorkspace` of the sandbox."""
+
+
+OpenWorkspace = Callable[[str | None, str], ConversationWorkspace | None]
+"""Opens the workspace that a call names, by its id and the caller; returns None without an id."""
+
+
+def no_workspaces(id: str | None, caller: str) -> None:
+    """Used where there are no workspaces. Raises InvalidInputError if a call names one."""
+    if id is not None:
+        raise InvalidInputError("There are no workspaces here: only the tools and skills of a bridge have them.")
 
 
 class LoopWatch:

@@ -11,7 +11,7 @@ from apexbridge._text import near_names
 from apexbridge.errors import InvalidInputError, ToolDisabledError, ToolNotFoundError, did_you_mean
 from apexbridge.tools.approvals import Approvals
 from apexbridge.tools.calls import REMEMBERED_CALLS, CallHistory, CallRecord
-from apexbridge.tools.conversation import Conversation
+from apexbridge.tools.conversation import Conversation, OpenWorkspace, no_workspaces
 from apexbridge.tools.executor import Counter as CallCounter
 from apexbridge.tools.executor import ToolExecutor
 from apexbridge.tools.naming import SKILL_PREFIX
@@ -41,6 +41,7 @@ class ToolRegistry:
         approvals: Approvals | None = None,
         counter: CallCounter | None = None,
         history: int = REMEMBERED_CALLS,
+        open_workspace: OpenWorkspace = no_workspaces,
     ) -> None:
         self._tools: dict[str, Tool] = {}
         self._disabled: set[str] = set()
@@ -48,6 +49,7 @@ class ToolRegistry:
         """Increases with each change, so that data derived from the tools can be cached."""
         self.threads = ThreadPoolExecutor(TOOL_THREADS, thread_name_prefix="tool")
         """For tools that block, so that they cannot use up the server's own threads."""
+        self._open_workspace = open_workspace
         self.executor = ToolExecutor(self, CallHistory(history), approvals=approvals, counter=counter)
 
     # -------------------------------------------------------------------------------------------------- changing
@@ -159,25 +161,30 @@ class ToolRegistry:
         input: Mapping[str, Any] | None = None,
         *,
         conversation: Conversation | None = None,
+        workspace: str | None = None,
         call_id: str | None = None,
         message_id: str | None = None,
         approval: str | None = None,
         progress: Progress = ignore_progress,
     ) -> ToolResult:
-        """Call a tool.
+        """Call a tool. The id of a `workspace` replaces the one of the conversation.
 
         Raises:
             ToolNotFoundError, ToolDisabledError: the tool does not exist, or is disabled.
+            RequestError: FORBIDDEN, the workspace belongs to another key.
             PermissionDeniedError: the skill whose instructions are active does not allow the tool.
-            InvalidInputError: the input does not match the schema.
+            InvalidInputError: the input does not match the schema, or the workspace's id is not valid.
             ToolError: CONFIRMATION_REQUIRED, the tool is dangerous and this call was not approved.
             ToolExecutionError: the tool itself failed.
         """
+        conversation = conversation or Conversation()
+        if workspace is not None:
+            conversation.workspace = self._open_workspace(workspace, conversation.caller)
         context = ToolContext(
             call_id=call_id or uuid.uuid4().hex,
             input=input or {},
             registry=self,
-            conversation=conversation or Conversation(),
+            conversation=conversation,
             message_id=message_id,
             approval=approval,
             progress=progress,
@@ -229,13 +236,13 @@ class BuiltInExecutor:
         self.tools = BuiltInToolsRegistry(registry)
         self._registry = registry
 
-    async def execute(self, name: str, input: Mapping[str, Any] | None = None) -> Any:
-        """Call a built-in tool; returns its result object.
+    async def execute(self, name: str, input: Mapping[str, Any] | None = None, *, workspace: str | None = None) -> Any:
+        """Call a built-in tool, on request with the files of a workspace; returns its result object.
 
         Raises ToolNotFoundError if the tool does not exist; InvalidInputError if the input is invalid.
         """
         self.tools.get(name)
-        return (await self._registry.execute(name, input)).data
+        return (await self._registry.execute(name, input, workspace=workspace)).data
 
 
 def _not_found(kind: str, id: str, known: Iterable[str]) -> ToolNotFoundError:

@@ -184,14 +184,15 @@ class Workspaces:
                     return entry.generations.change(work, check)
 
             changed = await in_thread(run)
-            size, count = _bytes_of(changed.after), len(changed.after)
-            await self._put(entry, replace(entry.row, used_at=now_ms(), bytes=size, files=count))
+            folders = sum(item.is_folder for item in changed.after)
+            row = replace(entry.row, used_at=now_ms(), bytes=_bytes_of(changed.after))
+            await self._put(entry, replace(row, files=len(changed.after) - folders, folders=folders))
             return changed
 
     def _check_quota(self, entry: _Entry, size: int, count: int) -> None:
         others = [row for row in self.list(owner=entry.row.owner) if row.id != entry.row.id]
-        total_bytes, total_files = size + sum(row.bytes for row in others), count + sum(row.files for row in others)
-        is_smaller = size <= entry.row.bytes and count <= entry.row.files
+        total_bytes, total_files = size + sum(row.bytes for row in others), count + sum(row.entries for row in others)
+        is_smaller = size <= entry.row.bytes and count <= entry.row.entries
         if is_smaller or (total_bytes <= self.limits.quota_bytes and total_files <= self.limits.max_files):
             return
         raise ServerError(

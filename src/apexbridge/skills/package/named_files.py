@@ -78,7 +78,10 @@ def _module(skill: str, written: str, words: Sequence[str], scripts: Sequence[st
     modules = {module: path for path in scripts if (module := _module_name(path))}
     if name in modules:
         return NamedFile(path=modules[name], module=name)
-    raise _unknown(skill, f"{_MODULE} {name}" if name else written, [f"{_MODULE} {each}" for each in modules], "module")
+    dotted = name.removesuffix(".py").replace("/", ".")  # a module may be written as a path
+    near = [f"{_MODULE} {each}" for each in _nearest(dotted, list(modules), ".")]
+    known = [f"{_MODULE} {each}" for each in modules]
+    raise _unknown(skill, f"{_MODULE} {name}" if name else written, known, "module", near)
 
 
 def _module_name(path: str) -> str | None:
@@ -98,7 +101,7 @@ def _one_file(skill: str, name: str, written: str, paths: Sequence[str], *, kind
     if found:
         shown = " or ".join(found[:SHOWN_FILES])
         raise NoSuchNameError(f'"{written[:SHOWN_CHARACTERS]}" can mean {shown}; name one of them', found)
-    raise _unknown(skill, name, paths, kind)
+    raise _unknown(skill, name, paths, kind, _nearest(name, paths, "/"))
 
 
 def _matches(skill: str, name: str, paths: Sequence[str]) -> list[str]:
@@ -133,9 +136,8 @@ def _noticed(found: NamedFile, written: str) -> NamedFile:
     return NamedFile(path=found.path, module=found.module, notice=notice)
 
 
-def _unknown(skill: str, name: str, known: Sequence[str], kind: str) -> NoSuchNameError:
+def _unknown(skill: str, name: str, known: Sequence[str], kind: str, near: Sequence[str]) -> NoSuchNameError:
     shown = name[:SHOWN_CHARACTERS]
-    near = _nearest(shown, known[:MAX_COMPARED], "." if kind == "module" else "/")
     if near:
         return NoSuchNameError(f"{skill} has no {kind} {shown}. Did you mean {' or '.join(near)}?", near)
     more = f", and {len(known) - SHOWN_FILES} more" if len(known) > SHOWN_FILES else ""
@@ -146,10 +148,10 @@ def _unknown(skill: str, name: str, known: Sequence[str], kind: str) -> NoSuchNa
 def _nearest(name: str, known: Sequence[str], separator: str) -> list[str]:
     """Files with this name in another folder, else files with a similar name."""
     by_name: dict[str, list[str]] = {}
-    for path in known:
+    for path in known[:MAX_COMPARED]:
         last = path.rpartition(separator)[2].casefold()
         for each in dict.fromkeys((last, _without_suffix(last))):
             by_name.setdefault(each, []).append(path)
-    last = name.rpartition(separator)[2].casefold()
+    last = name[:SHOWN_CHARACTERS].rpartition(separator)[2].casefold()
     near = [last] if last in by_name else difflib.get_close_matches(last, by_name, MAX_SUGGESTIONS, 0.7)
     return list(dict.fromkeys(path for each in near for path in by_name[each]))[:MAX_SUGGESTIONS]

@@ -98,19 +98,26 @@ class SkillLayers:
         Raises:
             InvalidInputError: a package is not a name with a version, or one to be removed was not added.
         """
+        await self._changed(row, add, remove)
         packages = [parse_package(spec) for spec in add]
         keys = [(package.kind, package.name) for package in map(parse_package, remove)]
-        known = {(package.kind, package.name) for package in await self._added_to(row.name)}
-        if unknown := [spec for spec, key in zip(remove, keys, strict=True) if key not in known]:
-            listed = ", ".join(package.spec for package in await self._added_to(row.name)) or "none"
+        rows = [PackageRow(kind=one.kind, name=one.name, requirement=one.requirement) for one in packages]
+        await self._added.change(row.name, add=rows, remove=keys)
+
+    async def _changed(self, row: Row, add: Sequence[str], remove: Sequence[str]) -> list[Package]:
+        """The packages that a skill would have after a change. Raises as `change` does."""
+        known = {(package.kind, package.name): package for package in await self._added_to(row.name)}
+        removed = {spec: (package.kind, package.name) for spec in remove for package in [parse_package(spec)]}
+        added = {(package.kind, package.name): package for package in map(parse_package, add)}
+        if unknown := [spec for spec, key in removed.items() if key not in known]:
+            listed = ", ".join(package.spec for package in known.values()) or "none"
             raise InvalidInputError(
                 f"Not among the packages added to {row.name}: {', '.join(unknown)}. Added: {listed}."
             )
-        after = (known - set(keys)) | {(package.kind, package.name) for package in packages}
+        after = {key: package for key, package in known.items() if key not in removed.values()} | added
         if len(after) > MAX_REQUIREMENTS:
             raise InvalidInputError(f"At most {MAX_REQUIREMENTS} packages can be added to a skill.")
-        rows = [PackageRow(kind=one.kind, name=one.name, requirement=one.requirement) for one in packages]
-        await self._added.change(row.name, add=rows, remove=keys)
+        return list(after.values())
 
     async def added_to(self, skill: str) -> tuple[str, ...]:
         """The packages that were added to a skill, as `change` takes them."""
@@ -128,14 +135,24 @@ class SkillLayers:
         """Remove the added packages of a removed skill."""
         await self._added.forget(skill)
 
-    async def install(self, row: Row, folder: Path, progress: Callable[[str], None] | None = None) -> DependencyView:
+    async def install(
+        self,
+        row: Row,
+        folder: Path,
+        progress: Callable[[str], None] | None = None,
+        *,
+        add: Sequence[str] = (),
+        remove: Sequence[str] = (),
+    ) -> DependencyView:
         """Install the declared and added packages, unless they are installed already.
 
+        With `add` and `remove`, the packages that the skill would have after this change, which is not made.
+
         Raises:
-            InvalidInputError: a declaration is invalid or not supported.
+            InvalidInputError: a declaration is invalid or not supported, or as `change`.
             ServerError: NOT_READY if there is no installer; EXECUTION_ERROR, STORAGE_FULL or TIMEOUT if it failed.
         """
-        declared = await self._dependencies(row, folder)
+        declared = (await self._declared(row, folder)).with_added(await self._changed(row, add, remove))
         if declared.problems:
             raise InvalidInputError(
                 f"Nothing was installed: {'; '.join(declared.problems)}", errors=list(declared.problems)

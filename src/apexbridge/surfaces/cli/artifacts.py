@@ -1,4 +1,5 @@
-"""Saves the files of a run to a local folder. Nothing is replaced, and nothing is written outside the folder.
+"""Saves files of the server to a local folder. Nothing is written outside the folder, and a file is only replaced if
+the same command wrote it and it was not changed since.
 
 The names come from the server, which takes them from the script. Both are untrusted.
 """
@@ -6,11 +7,13 @@ The names come from the server, which takes them from the script. Both are untru
 import asyncio
 import errno
 import os
+import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unicodedata import category
 from urllib.parse import quote
 
 from apexbridge.errors import ApexBridgeError, InvalidInputError, ServerError
@@ -22,11 +25,13 @@ MAX_BYTES = 256 * 1024 * 1024
 DOWNLOAD_SECONDS = 3600
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _CREATE_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+Signature = tuple[int, ...]
+"""Changes when a file is replaced, written to, or gets another mode."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedFile:
-    """A file of a run. `problem` says why it was not written; None if it was."""
+    """A file of the server. `problem` says why it was not written; None if it was."""
 
     path: str
     size: int = 0
@@ -41,14 +46,19 @@ async def save_files(api: Api, result: dict[str, Any], folder: Path) -> list[Sav
     return await download_files(api, address, _paths(result), folder)
 
 
-async def download_files(api: Api, address: str, paths: Sequence[str], folder: Path) -> list[SavedFile]:
-    """Download the files with these paths below an address to a folder, which is created if it is missing."""
+async def download_files(
+    api: Api, address: str, paths: Sequence[str], folder: Path, *, written: dict[str, Signature] | None = None
+) -> list[SavedFile]:
+    """Download the files with these paths below an address to a folder, which is created if it is missing.
+
+    `written` has the files that earlier calls of the same command wrote to the folder, and gets those of this call.
+    """
     if not paths:
         return []
     root = _open_root(folder)
     try:
         async with asyncio.timeout(DOWNLOAD_SECONDS):
-            return await _save_all(api, address, paths, root)
+            return await _save_all(api, address, paths, root, {} if written is None else written)
     except TimeoutError as error:
         raise ServerError(f"The files took longer than {DOWNLOAD_SECONDS} s.", code="NOT_READY") from error
     finally:
@@ -70,7 +80,9 @@ def _paths(result: dict[str, Any]) -> list[str]:
     return [str(item.get("path")) for item in files]
 
 
-async def _save_all(api: Api, address: str, paths: Sequence[str], root: int) -> list[SavedFile]:
+async def _save_all(
+    api: Api, address: str, paths: Sequence[str], root: int, written: dict[str, Signature]
+) -> list[SavedFile]:
     saved: list[SavedFile] = []
     remaining = MAX_BYTES
     for number, path in enumerate(paths):
@@ -78,7 +90,7 @@ async def _save_all(api: Api, address: str, paths: Sequence[str], root: int) -> 
         size, exists = 0, False
         if problem is None:
             try:
-                size = await _save(api, address + quote(path), path, root, remaining)
+                size = await _save(api, address + quote(path), path, root, remaining, written)
             except FileExistsError:
                 problem, exists = "exists already", True
             except TooLargeError:
@@ -95,7 +107,8 @@ async def _save_all(api: Api, address: str, paths: Sequence[str], root: int) -> 
 def _problem(path: str) -> str | None:
     """Why a path must not be written, judged by its text alone; None if it may be."""
     segments = path.split("/")
-    if not path.isprintable() or any(segment in ("", ".", "..") for segment in segments):
+    is_printable = all(letter.isprintable() or category(letter) == "Zs" for letter in path)  # such as U+00A0
+    if not is_printable or any(segment in ("", ".", "..") for segment in segments):
         return "not a plain relative path"
     if any(segment.startswith(".") for segment in segments):
         return "hidden files are not written"
@@ -104,16 +117,33 @@ def _problem(path: str) -> str | None:
     return None
 
 
-async def _save(api: Api, address: str, path: str, root: int, limit: int) -> int:
+async def _save(api: Api, address: str, path: str, root: int, limit: int, written: dict[str, Signature]) -> int:
     *folders, name = path.split("/")
     with _opened(root, folders) as parent:
-        descriptor = os.open(name, _CREATE_FILE, 0o666, dir_fd=parent)
+        is_own = path in written and written[path] == _signature(name, parent)
+        draft = f".apex-{secrets.token_hex(8)}" if is_own else name
+        descriptor = os.open(draft, _CREATE_FILE, 0o666, dir_fd=parent)
         try:
             with os.fdopen(descriptor, "wb") as file:
-                return await api.download(address, file, limit=limit)
+                size = await api.download(address, file, limit=limit)
+            if is_own:
+                if written[path] != _signature(name, parent):
+                    raise FileExistsError  # changed during the download
+                os.replace(draft, name, src_dir_fd=parent, dst_dir_fd=parent)
         except BaseException:
-            os.unlink(name, dir_fd=parent)
+            os.unlink(draft, dir_fd=parent)
             raise
+        written[path] = _signature(name, parent)
+        return size
+
+
+def _signature(name: str, parent: int) -> Signature:
+    """Of a file; empty if it is missing."""
+    try:
+        status = os.lstat(name, dir_fd=parent)
+    except FileNotFoundError:
+        return ()
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from apexbridge.errors import InvalidInputError, PermissionDeniedError
 from apexbridge.tools.builtin.files.listing import Entry, Glob
-from apexbridge.tools.builtin.files.paths import read_path, shown
+from apexbridge.tools.builtin.files.paths import shown
 from apexbridge.tools.builtin.files.text_files import DEFAULT_ENCODING, LineRange, encoding_named, read_lines
 from apexbridge.tools.builtin.files.workspace import FileView, Workspace
 from apexbridge.tools.tool import Tool, ToolContext, ToolResult
@@ -80,7 +80,7 @@ def _write(files: FileView, args: FileWriteInput) -> ToolResult:
     else:
         saved = files.write_file(args.path, mark + content, backup=args.backup)
         written = len(mark) + len(content)
-    path = read_path(args.path).text
+    path = files.relative(args.path).text
     data: dict[str, Any] = {"success": True, "path": path, "bytes": written}
     message = f"{'Added' if args.append else 'Wrote'} {written} bytes to {shown(path)}."
     if saved is not None:

@@ -11,7 +11,7 @@ from urllib.parse import quote, urlencode
 import typer
 
 from apexbridge.surfaces.cli import interrupts
-from apexbridge.surfaces.cli.artifacts import SavedFile, download_files
+from apexbridge.surfaces.cli.artifacts import Signature, download_files
 from apexbridge.surfaces.cli.commands.workspaces import print_problems
 from apexbridge.surfaces.cli.completion import skill_names
 from apexbridge.surfaces.cli.console import plural
@@ -20,6 +20,7 @@ from apexbridge.surfaces.cli.terminal_text import printable
 
 if TYPE_CHECKING:
     from apexbridge.surfaces.cli.client import Api
+    from apexbridge.surfaces.cli.console import Console
 
 Message = dict[str, Any]
 app = typer.Typer(rich_markup_mode=None)
@@ -52,7 +53,7 @@ def chat(
     body: dict[str, Any] = {"x_bridge": {"skills": skill or [], "activity": not session.json}}
     body["x_bridge"] |= {"workspace": workspace} if workspace is not None else {}
     body |= {"model": model} if model else {}
-    saved: list[SavedFile] = []
+    files = AnswerFiles(session.console, out)
 
     async def work(api: "Api") -> Any:
         target = f"/api/uploads?{urlencode({'workspace': workspace or ''})}"
@@ -61,16 +62,53 @@ def chat(
         if session.json:
             body["messages"] = [{"role": "user", "content": message}]
             answer = await api.complete(body)
-            saved.extend(await _save(api, answer.get("x_bridge") or {}, out))
+            await files.save(api, answer.get("x_bridge") or {})
             return answer
         questions = [message] if message is not None else _questions()
-        return await _converse(session, api, body, questions, out, saved)
+        return await _converse(api, body, questions, files)
 
     # One connection for the whole conversation: suspended turns are in the server's memory, and it may be this process.
     answer = session.call(work)
     if session.json:
         session.show_json(answer)
-    print_problems(session, saved)
+    if not files.are_saved:
+        raise typer.Exit(1)
+
+
+class AnswerFiles:
+    """The files that the answers of a conversation make. They are saved in a folder if there is one."""
+
+    def __init__(self, console: "Console", out: Path | None) -> None:
+        self._console = console
+        self._out = out
+        self._written: dict[str, Signature] = {}
+        self._unsaved: set[str] = set()
+
+    @property
+    def are_saved(self) -> bool:
+        """Whether the last version of each file is saved."""
+        return not self._unsaved
+
+    async def save(self, api: "Api", report: dict[str, Any]) -> None:
+        """Save the files that an answer made, and name those that could not be saved."""
+        paths = [str(file["path"]) for file in report.get("files") or ()]
+        if self._out is None or not paths:
+            return
+        address = f"/api/workspaces/{quote(str(report['workspace']), safe='')}/files/"
+        saved = await download_files(api, address, paths, self._out, written=self._written)
+        self._unsaved.difference_update(paths)
+        self._unsaved.update(print_problems(self._console, saved))
+
+    def show(self, report: dict[str, Any]) -> None:
+        """Print the files that an answer made, and where they are."""
+        files = report.get("files") or ()
+        for file in files:
+            self._console.say(f"  {file['path']}  {file['size']} bytes", style="dim")
+        if files and self._out is None:
+            self._console.say(f"Save them with: apex workspaces files {report['workspace']} --out DIR")
+        elif files:
+            count = sum(str(file["path"]) not in self._unsaved for file in files)
+            self._console.say(f"{plural(count, 'file')} in {self._out}")
 
 
 def _questions() -> Iterator[str]:
@@ -79,14 +117,7 @@ def _questions() -> Iterator[str]:
         yield line
 
 
-async def _converse(
-    session: Session,
-    api: "Api",
-    body: dict[str, Any],
-    questions: Iterable[str],
-    out: Path | None,
-    saved: list[SavedFile],
-) -> None:
+async def _converse(api: "Api", body: dict[str, Any], questions: Iterable[str], files: AnswerFiles) -> None:
     """On a terminal, the user is asked to approve dangerous skills; otherwise they are denied."""
     options = {**body["x_bridge"], "approvals": "tool" if can_ask() else "deny"}
     messages: list[Message] = []
@@ -97,8 +128,8 @@ async def _converse(
             answer, report = await _print_answer(api, request)
             messages.append(answer)
             options |= {"workspace": report["workspace"]} if "workspace" in report else {}
-            saved.extend(await _save(api, report, out))
-            _print_files(session, report, out)
+            await files.save(api, report)
+            files.show(report)
             if not answer.get("tool_calls"):
                 break
             messages += [
@@ -111,24 +142,6 @@ def _decision(call: dict[str, Any]) -> str:
     asked = json.loads(call["function"]["arguments"])
     approve = ask_approval(asked.get("skill"), asked.get("call"), asked.get("approvalId"), asked.get("summary"))
     return json.dumps({"approve": approve})
-
-
-async def _save(api: "Api", report: dict[str, Any], out: Path | None) -> list[SavedFile]:
-    """Save the files that an answer made."""
-    paths = [str(file["path"]) for file in report.get("files") or ()]
-    if out is None or not paths:
-        return []
-    return await download_files(api, f"/api/workspaces/{quote(str(report['workspace']), safe='')}/files/", paths, out)
-
-
-def _print_files(session: Session, report: dict[str, Any], out: Path | None) -> None:
-    files = report.get("files") or ()
-    for file in files:
-        session.console.say(f"  {file['path']}  {file['size']} bytes", style="dim")
-    if files and out is None:
-        session.console.say(f"Save them with: apex workspaces files {report['workspace']} --out DIR")
-    elif files:
-        session.console.say(f"{plural(len(files), 'file')} in {out}")
 
 
 async def _print_answer(api: "Api", request: dict[str, Any]) -> tuple[Message, dict[str, Any]]:

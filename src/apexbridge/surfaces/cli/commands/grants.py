@@ -65,12 +65,13 @@ def deps(
         raise typer.BadParameter("--add and --remove take one package or more, and nothing else does")
 
     async def work(api: "Api") -> Any:
+        if install and not session.json:
+            session.console.say("installing; this can take a while")
         if packages:
-            change = {"add" if add else "remove": packages}
+            change: dict[str, Any] = {"add" if add else "remove": packages}
+            change |= {"install": True} if install else {}
             view = await api.ask_skill("PUT", name, "dependencies", json=change)
-        if install:
-            if not session.json:
-                session.console.say("installing; this can take a while")
+        elif install:
             view = await api.ask_skill("POST", name, "dependencies")
         if detect or not (packages or install):
             view = await api.ask_skill("GET", name, "dependencies", params={"detect": "true"} if detect else None)

@@ -73,7 +73,7 @@ def run(
 
     answer = session.call_approved(work, yes=yes, approval=approval, creates=False)
     if not session.show_json(answer):
-        _print_answer(session.console, answer, out, saved)
+        print_answer(session.console, answer, out, saved)
     unsaved = [file for file in saved if file.problem is not None]
     if unsaved:
         print_unsaved(session.console, unsaved, str(answer.get("id")), out)
@@ -152,7 +152,10 @@ def print_output(stream: TextIO, text: str) -> None:
     stream.flush()
 
 
-def _print_answer(console: Console, answer: dict[str, Any], out: Path | None, saved: Sequence[SavedFile]) -> None:
+def print_answer(
+    console: Console, answer: dict[str, Any], out: Path | None = None, saved: Sequence[SavedFile] = ()
+) -> None:
+    """Print everything about a run except its output: warnings, why it failed, its files and how to get them."""
     console.warn(answer["warnings"])
     if answer.get("mode") == "direct":
         console.line(answer["content"])

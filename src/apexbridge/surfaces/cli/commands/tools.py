@@ -1,6 +1,7 @@
 """`apex tools …` and `apex approvals …`."""
 
 import json
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
@@ -52,17 +53,26 @@ def show_tool(session: Session, id: ToolId) -> None:
 
 @command(app, "run")
 def run_tool(
-    session: Session, id: ToolId, input: InputOption = None, yes: Yes = False, approval: Approval = None
+    session: Session,
+    id: ToolId,
+    input: InputOption = None,
+    workspace: Annotated[
+        str | None,
+        typer.Option("--workspace", metavar="ID", help="Use the files of this workspace, and keep the changes."),
+    ] = None,
+    yes: Yes = False,
+    approval: Approval = None,
 ) -> None:
     """Call a tool; its result is printed."""
-    body = {"input": read_input(input)}
+    body: dict[str, Any] = {"input": read_input(input)}
+    body |= {"workspace": workspace} if workspace is not None else {}
 
     async def work(api: "Api", approval_id: str | None) -> Any:
         return await api.ask("POST", _tool_path(id, "execute"), json={**body, "approval": approval_id})
 
     answer = session.call_approved(work, yes=yes, approval=approval)
     if not session.show_json(answer):
-        _print_result(session.console, answer)
+        (_print_run if _is_run(answer) else _print_result)(session.console, answer)
     if isinstance(answer, dict) and answer.get("success") is False:
         raise typer.Exit(1)
 
@@ -119,6 +129,19 @@ def _state(tool: Mapping[str, Any]) -> str:
     return "asks" if tool["dangerous"] else "on"
 
 
+def _is_run(answer: Any) -> bool:
+    """Whether a result is that of a run: of a skill, or of code."""
+    return isinstance(answer, dict) and "exitCode" in answer
+
+
+def _print_run(console: "Console", answer: dict[str, Any]) -> None:
+    from apexbridge.surfaces.cli.commands.run import print_answer, print_output
+
+    print_output(sys.stdout, answer["stdout"])
+    print_output(sys.stderr, answer["stderr"])
+    print_answer(console, answer)
+
+
 def _print_result(console: "Console", answer: Any) -> None:
     """Print a result in readable form: its text if it has one, else its lists as tables, else its fields."""
     if not isinstance(answer, dict):
@@ -127,15 +150,9 @@ def _print_result(console: "Console", answer: Any) -> None:
     fields = {key: value for key, value in answer.items() if key != "success"}
     if fields.get("exact") == str(fields.get("result")):
         del fields["exact"]
-    texts = [fields[key] for key in ("content", "stdout", "output") if isinstance(fields.get(key), str)]
+    texts = [fields[key] for key in ("content", "output") if isinstance(fields.get(key), str)]
     if text := next(filter(None, texts), ""):
         console.line(text.rstrip("\n"))
-    if "errorCode" in fields:  # a failed run of a skill; --json shows all fields
-        console.say(
-            f"{fields['error']} ({fields['errorCode']}, exit code {fields['exitCode']}, {fields['duration']} ms)",
-            style="red",
-        )
-    if text or "errorCode" in fields:
         return
     lists = {key: value for key, value in fields.items() if _is_list_of_objects(key, value)}
     for key, value in lists.items():

@@ -1,5 +1,6 @@
 """`apex workspaces …`: the files of conversations and of runs that share a workspace."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -9,7 +10,7 @@ import typer
 from apexbridge.errors import RequestError
 from apexbridge.surfaces.cli.artifacts import SavedFile, download_files
 from apexbridge.surfaces.cli.client import Api
-from apexbridge.surfaces.cli.console import plural
+from apexbridge.surfaces.cli.console import Console, plural
 from apexbridge.surfaces.cli.session import Session, command
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
@@ -55,7 +56,8 @@ def save_workspace(
     written = [file.path for file in saved if file.problem is None]
     if not session.show_json({"id": id, "saved": written}):
         session.console.say(f"{plural(len(written), 'file')} saved in {out}")
-    print_problems(session, saved)
+    if print_problems(session.console, saved):
+        raise typer.Exit(1)
 
 
 @command(app, "delete", "rm")
@@ -66,13 +68,12 @@ def delete_workspace(session: Session, id: WorkspaceId) -> None:
         session.console.say(f"Deleted the workspace {id}.")
 
 
-def print_problems(session: Session, saved: list[SavedFile]) -> None:
-    """Name the files that were not written, and exit with 1 if there are any."""
+def print_problems(console: Console, saved: Sequence[SavedFile]) -> list[str]:
+    """Name the files that were not written, and why; returns their paths."""
     unsaved = [file for file in saved if file.problem is not None]
     for file in unsaved:
-        session.console.say(f"{file.path} was not written: {file.problem}", style="yellow")
-    if unsaved:
-        raise typer.Exit(1)
+        console.say(f"{file.path} was not written: {file.problem}", style="yellow")
+    return [file.path for file in unsaved]
 
 
 def _files(workspace: dict[str, Any]) -> list[dict[str, Any]]:

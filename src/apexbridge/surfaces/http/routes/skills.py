@@ -157,6 +157,7 @@ class DependencyChange(WireInput):
 
     add: list[PackageSpec] = Field(default_factory=list, max_length=MAX_REQUIREMENTS)
     remove: list[PackageSpec] = Field(default_factory=list, max_length=MAX_REQUIREMENTS)
+    install: bool = Field(default=False, description="Install them first; if that fails, nothing is changed.")
 
 
 class SecretInput(WireInput):
@@ -428,10 +429,10 @@ async def show_dependencies(
 async def change_dependencies(
     name: SkillName, request: Request, skills: Skills, body: DependencyChange
 ) -> DependencyView:
-    """Add packages to a skill, or remove added ones. Nothing is installed; an overwrite of the skill keeps them."""
+    """Add packages to a skill, or remove added ones, on request if they can be installed. An overwrite keeps them."""
     changes = [*(f"add {spec}" for spec in body.add), *(f"remove {spec}" for spec in body.remove)]
     note(request, detail=", ".join(changes)[:MAX_PERMISSION_CHARACTERS])
-    return await skills.change_dependencies(name, add=body.add, remove=body.remove)
+    return await skills.change_dependencies(name, add=body.add, remove=body.remove, install=body.install)
 
 
 @router.post("/api/skills/{name}/dependencies")

@@ -124,9 +124,11 @@ async def execute_tool(
     """Call a tool and return its result object."""
     call = call or ToolCall()
     conversation = bridge.conversations.get(call.conversation, caller=caller)
-    conversation.workspace = bridge.open_workspace(call.workspace, caller)
     result = await run_while_connected(
-        request, bridge.tools.execute(id, call.input, conversation=conversation, approval=call.approval)
+        request,
+        bridge.tools.execute(
+            id, call.input, conversation=conversation, workspace=call.workspace, approval=call.approval
+        ),
     )
     return await data_response(result.data, long_output_of(bridge.runs, result.data), headers=_headers(result))
 

@@ -25,7 +25,7 @@ class WorkspaceView(WireModel):
     used_at: datetime
     expires_at: datetime = Field(description="Use renews it.")
     size: int = Field(description="Bytes of all files.")
-    files: int = Field(description="Number of files and folders.")
+    files: int = Field(description="Number of files.")
     skills: list[str] = Field(description="Skills that the conversation has loaded.")
 
 
@@ -34,7 +34,7 @@ class WorkspaceList(WireModel):
     total: int
     size: int = Field(description="Bytes of all workspaces in the list.")
     max_size: int = Field(description="Bytes that one API key may have.")
-    max_files: int
+    max_files: int = Field(description="Files and folders that one API key may have.")
 
 
 class WorkspaceFile(WireModel):

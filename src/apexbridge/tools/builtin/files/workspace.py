@@ -1,4 +1,4 @@
-"""Files as callers see them: their own, or those of a conversation, and the output of runs below `runs/`."""
+"""Files as callers see them: their own, or those of a conversation, and what runs left, at `runs/ID`."""
 
 import asyncio
 import re
@@ -6,13 +6,14 @@ import secrets
 import shutil
 import stat
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, nullcontext, suppress
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 from typing import BinaryIO, TypeVar
+from unicodedata import category
 
 from apexbridge._safe_open import Opener, open_beneath
 from apexbridge._tasks import run_to_completion
@@ -24,13 +25,18 @@ from apexbridge.tools.builtin.files.paths import RelativePath, read_path, shown
 from apexbridge.tools.conversation import Conversation
 
 RUNS = "runs"
+OUTPUT = "output"
 RUN_FOLDER = "/workspace"
 """The workspace of a conversation, as its runs see it."""
+MAX_FOLDERS = 32
+"""Folders around a file that is written. The sandbox collects no deeper ones. `output` does not count."""
 THREADS = 64
 THREADS_OF_A_KEY = 4
 KEYS = "keys"
 STREAMS = ("stdout", "stderr")
 _RUN_ID = re.compile(r"[0-9a-f]{32}\Z")
+_REFUSED_CATEGORIES = frozenset({"Cc", "Zl", "Zp"})
+"""Unicode categories that names of written files must not contain: control characters, line separators."""
 _CALLER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
 
 T = TypeVar("T")
@@ -73,7 +79,7 @@ class Workspace:
     async def write(self, conversation: Conversation, path: str, work: Callable[["FileView"], T]) -> T:
         """Run `work`, which writes one file, in a thread: completely or not at all."""
         caller, workspace = conversation.caller, conversation.workspace
-        known = _writable(path if workspace is None else in_conversation(path))
+        known = _writable(read_path(path if workspace is None else in_conversation(path)))
         if workspace is None:
             return await self.in_thread(lambda: work(self.view(caller)), caller=caller)
 
@@ -109,16 +115,16 @@ class FileView:
         self._runs = runs
         self._opener = opener
 
+    def relative(self, path: str) -> RelativePath:
+        """A path as callers and models write it, relative to the workspace."""
+        return read_path(path if self._beneath is None else in_conversation(path))
+
     def open_file(self, path: str) -> BinaryIO:
         """Open a file for reading."""
-        known = read_path(self._local(path))
-        if known.parts[:1] != (RUNS,):
-            try:
-                return self._own.open_file(known)
-            except RequestError:
-                if self._beneath is None:
-                    raise
-                return self._beneath.open_file(known)
+        known = self.relative(path)
+        if not _is_of_run(known.parts):
+            with _run_hint(known):
+                return self._open_own(known)
         folder, inside = self._run(known)
         try:
             return self._artifacts(folder).open_file(inside)
@@ -129,30 +135,36 @@ class FileView:
 
     def list_folder(self, path: str = ".", *, glob: Glob | None = None, deep: bool = False) -> tuple[list[Entry], bool]:
         """The entries of a folder, with paths for `open_file`, and whether there may be more."""
-        known = read_path(self._local(path))
-        if known.parts[:1] == (RUNS,):
+        known = self.relative(path)
+        is_of_run = _is_of_run(known.parts)
+        if is_of_run:
             folder, inside = self._run(known)
             found, cut = self._artifacts(folder).list_folder(inside, glob=glob, deep=deep)
             if not inside.parts:
                 found = self._with_streams(found, folder, inside, glob)
         else:
-            found, cut = self._list_both(known, glob, deep=deep)
-            if not known.parts:  # a real folder `runs` is hidden by the output of runs
-                found = [entry for entry in found if entry.path.partition("/")[0] != RUNS]
-        return [replace(entry, path="/".join((*known.parts, entry.path))) for entry in found], cut
+            with _run_hint(known):
+                found, cut = self._list_both(known, glob, deep=deep)
+        entries = [replace(entry, path="/".join((*known.parts, entry.path))) for entry in found]
+        return [entry for entry in entries if is_of_run or not _is_of_run(entry.path.split("/"))], cut
 
     def write_file(self, path: str, data: bytes, *, backup: bool = False) -> str | None:
         """Write a whole file; returns the path of the backup, None if none was made."""
-        return self._own.write_file(_writable(self._local(path)), data, backup=backup)
+        return self._own.write_file(_writable(self.relative(path)), data, backup=backup)
 
     def append_to_file(
         self, path: str, data: bytes, *, mark: bytes = b"", backup: bool = False
     ) -> tuple[int, str | None]:
         """Append to a file, or create it with `mark` first; returns the bytes written and the path of the backup."""
-        return self._own.append_to_file(_writable(self._local(path)), data, mark=mark, backup=backup)
+        return self._own.append_to_file(_writable(self.relative(path)), data, mark=mark, backup=backup)
 
-    def _local(self, path: str) -> str:
-        return path if self._beneath is None else in_conversation(path)
+    def _open_own(self, path: RelativePath) -> BinaryIO:
+        try:
+            return self._own.open_file(path)
+        except RequestError:
+            if self._beneath is None:
+                raise
+            return self._beneath.open_file(path)
 
     def _list_both(self, path: RelativePath, glob: Glob | None, *, deep: bool) -> tuple[list[Entry], bool]:
         if self._beneath is None:
@@ -174,9 +186,7 @@ class FileView:
 
     def _run(self, path: RelativePath) -> tuple[Path, RelativePath]:
         """The folder of the run in a path, and the path inside that folder."""
-        identity = path.parts[1] if len(path.parts) > 1 else ""
-        if not _RUN_ID.match(identity):
-            raise InvalidInputError(f"{path} names no run: runs/ID/PATH, where ID has 32 digits of 0-9 and a-f")
+        identity = path.parts[1]
         folder = self._runs(identity)
         if folder is None:
             raise RequestError(f"There is no run {identity}, or it left nothing", code="FILE_NOT_FOUND")
@@ -199,11 +209,37 @@ def in_conversation(path: str) -> str:
     return path.removeprefix(f"{RUN_FOLDER}/")
 
 
-def _writable(path: str) -> RelativePath:
-    known = read_path(path)
-    if known.parts[:1] == (RUNS,):
-        raise PermissionDeniedError(f"{known}: runs/ is what runs left; it cannot be written to")
-    return known
+def _is_of_run(parts: Sequence[str]) -> bool:
+    """Whether a path is what a run left, not a file of the workspace."""
+    return len(parts) > 1 and parts[0] == RUNS and _RUN_ID.match(parts[1]) is not None
+
+
+@contextmanager
+def _run_hint(path: RelativePath) -> Iterator[None]:
+    """Say how runs are named, if there is no file at a path that could have meant one."""
+    try:
+        yield
+    except RequestError as error:
+        if path.parts[:1] != (RUNS,):
+            raise
+        raise RequestError(
+            f"There is no {path}; what a run left is at runs/ID/PATH, where ID has 32 digits of 0-9 and a-f",
+            code=error.code,
+        ) from error
+
+
+def _writable(path: RelativePath) -> RelativePath:
+    """The path, if a file may be written there.
+
+    Raises PermissionDeniedError if a run left it; InvalidInputError if runs could not keep a file of this name.
+    """
+    if _is_of_run(path.parts):
+        raise PermissionDeniedError(f"{path} is what a run left; it cannot be written to")
+    if refused := next((letter for letter in path.text if category(letter) in _REFUSED_CATEGORIES), None):
+        raise InvalidInputError(f"{path} has a control character or a line separator in it: U+{ord(refused):04X}")
+    if len(path.parts) - 1 - (path.parts[:1] == (OUTPUT,)) > MAX_FOLDERS:
+        raise InvalidInputError(f"{path} is deeper than {MAX_FOLDERS} folders")
+    return path
 
 
 def _replace_link(file: Path) -> None:
