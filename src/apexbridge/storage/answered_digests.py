@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 FILTER_BYTES = 1024 * 1024
-"""For each caller. After a million digests, one new digest in thirty is taken for a known one."""
+"""For each caller. After a million digests, one new digest in fifty is taken for a known one."""
 BLOCK_BYTES = 64
 """All bits of a digest are in one block, so that it is read and written at once."""
 BITS = 6
