@@ -3,7 +3,9 @@
 import base64
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -167,6 +169,100 @@ def test_two_conversations_with_the_same_messages_do_not_share_files(server: Liv
     assert results == ["[Nothing there.]"]
 
 
+def talk(server: Live, upstream: Upstream, *messages: Json, makes_file: bool = False, **fields: Any) -> Json:
+    """Send messages that are answered with "Hello!", maybe after a file was made; returns the answer as a message."""
+    calls = [Step(calls=[call("run_code", {"language": "python", "code": "open('mine.txt','w')"})])]
+    model = upstream.play(*(calls if makes_file else ()), Step(text="Hello!"))
+    answer = server.answer(fields.pop("is_stream", False), model, list(messages), **fields)
+    return {"role": "assistant", "content": answer["content"]}
+
+
+def files_seen(server: Live, upstream: Upstream, *messages: Json, **fields: Any) -> str:
+    """Continue a conversation; returns the files that the model sees."""
+    listed: str = run(server, upstream, ("list_files", {}), messages=[*messages, user("list")], **fields)[0][0]
+    return listed
+
+
+def user(text: Any) -> Json:
+    return {"role": "user", "content": text}
+
+
+@pytest.mark.parametrize("first", ["with files", "without files"])
+@pytest.mark.parametrize("other", [{}, {"x_bridge": {"tools": False}}, {"tool_choice": "none"}, {"is_stream": True}])
+def test_a_conversation_with_the_same_messages_but_without_files_gets_no_files(
+    server: Live, upstream: Upstream, first: str, other: Json
+) -> None:
+    question = user(f"hi {first} {json.dumps(other)}")
+    system = {"role": "system", "content": "another prompt"}
+    if first == "with files":
+        answer = talk(server, upstream, question, makes_file=True)
+        assert talk(server, upstream, system, question, **other) == answer
+    else:
+        answer = talk(server, upstream, system, question, **other)
+        assert talk(server, upstream, question, makes_file=True) == answer
+    assert files_seen(server, upstream, system, question, answer) == "[Nothing there.]"
+    assert files_seen(server, upstream, question, answer) == "[Nothing there.]"
+
+
+def test_a_twin_without_tools_that_is_streamed_gets_no_files(server: Live, upstream: Upstream) -> None:
+    question = user("a streamed twin")
+    answer = talk(server, upstream, question, is_stream=True, x_bridge={"tools": False})
+    assert talk(server, upstream, question, makes_file=True) == answer
+    assert files_seen(server, upstream, question, answer) == "[Nothing there.]"
+
+
+def test_an_answer_that_is_generated_again_keeps_the_files(server: Live, upstream: Upstream) -> None:
+    question, more = user("make it, then again"), user("go on")
+    answer = talk(server, upstream, question, makes_file=True)
+    for _ in range(3):
+        second = talk(server, upstream, question, answer, more)
+    assert "mine.txt" in files_seen(server, upstream, question, answer, more, second)
+
+
+def test_a_request_that_failed_and_is_sent_again_keeps_the_files(server: Live, upstream: Upstream) -> None:
+    question = user("fails at first")
+    code = call("run_code", {"language": "python", "code": "open('mine.txt','w')"})
+    failed = server.post(upstream.play(Step(calls=[code]), Step(status=400, body=b"{}")), [question])
+    assert failed.status_code == 400
+    answer = talk(server, upstream, question, makes_file=True)
+    assert "mine.txt" in files_seen(server, upstream, question, answer)
+
+
+def test_twins_are_known_after_a_restart(upstream: Upstream, embedder: Embedder, tmp_path: Path) -> None:
+    question, alone = user("hi"), user("alone")
+    with live(tmp_path / "data", upstream, embedder) as first:
+        answer = talk(first, upstream, question)
+        talk(first, upstream, alone, makes_file=True)
+    with live(tmp_path / "data", upstream, embedder) as second:
+        talk(second, upstream, question, makes_file=True)
+        assert files_seen(second, upstream, question, answer) == "[Nothing there.]"
+        assert "mine.txt" in files_seen(second, upstream, alone, answer)
+
+
+def test_text_and_text_parts_are_the_same_message(server: Live, upstream: Upstream) -> None:
+    answer = talk(server, upstream, user("in parts"), makes_file=True)
+    parts = [{"type": "text", "text": "in parts"}]
+    assert "mine.txt" in files_seen(server, upstream, user(parts), answer)
+    in_parts = {"role": "assistant", "content": [{"type": "text", "text": answer["content"]}]}
+    assert "mine.txt" in files_seen(server, upstream, user("in parts"), in_parts)
+
+
+def test_conversations_with_the_same_calls_are_told_apart_by_the_ids_of_the_calls(
+    server: Live, upstream: Upstream
+) -> None:
+    tools = [{"type": "function", "function": {"name": "ask", "parameters": {"type": "object"}}}]
+    question, histories = user("ask me"), []
+    for name in ("a", "b"):
+        code = call("run_code", {"language": "python", "code": f"open('{name}.txt','w')"})
+        model = upstream.play(Step(calls=[code]), Step(calls=[call("ask", {}, id=f"call_{name}")]))
+        answer = server.answer(False, model, [question], tools=tools)
+        reply = {"role": "tool", "tool_call_id": answer["tool_calls"][0]["id"], "content": "yes"}
+        histories.append([question, {"role": "assistant", "content": None, "tool_calls": answer["tool_calls"]}, reply])
+    for name, history in zip("ab", histories, strict=True):
+        listed, _ = run(server, upstream, ("list_files", {}), messages=history, tools=tools)
+        assert listed[-1] == f"{name}.txt (0 bytes)"
+
+
 def test_a_request_can_name_its_workspace(server: Live, upstream: Upstream) -> None:
     run(server, upstream, python("open('n.txt', 'w').write('1')"), x_bridge={"workspace": "named-1"})
     results, answer = run(server, upstream, ("list_files", {}), x_bridge={"workspace": "named-1"})
@@ -203,6 +299,99 @@ def test_a_file_of_the_files_api_lands_in_the_workspace_once(server: Live, upstr
     results, _ = run(server, upstream, ("file_read", {"path": "t.csv"}), ("list_files", {}), messages=history)
     assert results[0] == "a,b,c"
     assert results[1].count("t") == "t.csv (5 bytes)".count("t")
+
+
+def sent(name: str, data: bytes) -> Json:
+    return {"type": "file", "file": {"filename": name, "file_data": base64.b64encode(data).decode()}}
+
+
+def test_two_files_of_one_name_keep_their_own_names_in_later_requests(server: Live, upstream: Upstream) -> None:
+    first, second = user([sent("data.csv", b"1")]), user([sent("data.csv", b"22"), {"type": "text", "text": "more"}])
+    answer = talk(server, upstream, first)
+    again = talk(server, upstream, first, answer, second)
+    model = upstream.play(Step(text="Done."))
+    server.answer(False, model, [first, answer, second, again, user("go on")])
+    notes = [message["content"] for message in upstream.bodies(model)[0]["messages"] if message["role"] == "user"]
+    assert notes[:2] == [
+        "[File data.csv, 1 bytes, in the workspace]",
+        "[File data-1.csv, 2 bytes, in the workspace]\nmore",
+    ]
+
+
+def test_a_deleted_file_does_not_end_the_conversation_that_has_it(server: Live, upstream: Upstream) -> None:
+    made = server.http.post("/v1/files", files={"file": ("t.csv", b"a,b")}, data={"purpose": "user_data"}).json()
+    message = user([{"type": "file", "file": {"file_id": made["id"]}}])
+    answer = talk(server, upstream, message)
+    server.http.delete(f"/v1/files/{made['id']}").raise_for_status()
+    model = upstream.play(Step(calls=[call("file_read", {"path": "t.csv"})]), Step(text="Done."))
+    server.answer(False, model, [message, answer, user("read it")])
+    messages = upstream.bodies(model)[-1]["messages"]
+    assert "[File t.csv, 3 bytes, in the workspace]" in [message["content"] for message in messages]
+    assert messages[-1]["content"] == "a,b"
+    new = server.post(upstream.play(Step(text="never")), [message])
+    assert (new.status_code, new.json()["error"]["code"]) == (404, "file_not_found")
+    elsewhere = upstream.play(Step(text="Done."))
+    server.answer(False, elsewhere, [message, {"role": "assistant", "content": "other"}, user("and?")])
+    notes = [message["content"] for message in upstream.bodies(elsewhere)[0]["messages"]]
+    assert f"[File {made['id']}, which no longer exists]" in notes
+
+
+def test_a_file_is_not_stored_again_with_the_result_of_a_clients_tool(server: Live, upstream: Upstream) -> None:
+    tools = [{"type": "function", "function": {"name": "ask", "parameters": {"type": "object"}}}]
+    message = user([sent("t.csv", b"1")])
+    code = call("run_code", {"language": "python", "code": "open('t.csv', 'a').write('2')"})
+    model = upstream.play(Step(calls=[code]), Step(calls=[call("ask", {})]))
+    answer = server.answer(False, model, [message], tools=tools)
+    calls = answer["tool_calls"]
+    history = [
+        message,
+        {"role": "assistant", "content": None, "tool_calls": calls},
+        {"role": "tool", "tool_call_id": calls[0]["id"], "content": "yes"},
+    ]
+    listed, _ = run(server, upstream, ("list_files", {}), messages=history, tools=tools)
+    assert listed[-1] == "t.csv (2 bytes)"
+
+
+@pytest.mark.parametrize(
+    "identity",
+    [
+        "/etc",
+        "../workspaces",
+        "**",
+        "*" * 200,
+        "**/" * 30,
+        "file-",
+        "upload-",
+        "file-" + "0" * 32,
+        "\ud800",
+        "a\0b",
+        "",
+    ],
+)
+def test_a_file_id_that_is_none_is_not_found(server: Live, upstream: Upstream, identity: str) -> None:
+    server.http.post("/v1/files", files={"file": ("t.csv", b"a,b")}).raise_for_status()
+    response = server.http.post(
+        "/v1/chat/completions",
+        content=json.dumps(
+            {
+                "model": upstream.play(Step(text="never")),
+                "messages": [user([{"type": "file", "file": {"file_id": identity}}])],
+            }
+        ),
+        headers={"content-type": "application/json"},
+    )
+    assert (response.status_code, response.json()["error"]["code"]) == (404, "file_not_found")
+    for method, path in (("GET", ""), ("GET", "/content"), ("DELETE", "")):
+        shown = server.http.request(method, f"/v1/files/{quote(identity, safe='', errors='replace') or '%20'}{path}")
+        assert shown.status_code == 404
+
+
+def test_a_full_quota_is_an_error_of_this_server(upstream: Upstream, embedder: Embedder, tmp_path: Path) -> None:
+    with live(tmp_path / "data", upstream, embedder, workspace_files=1) as small:
+        messages = [user([sent("a", b"1"), sent("b", b"2")])]
+        response = small.post(upstream.play(Step(text="never")), messages)
+        assert response.status_code == 507
+        assert response.json()["error"].items() >= {"type": "server_error", "code": "storage_full"}.items()
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,6 @@ from starlette.types import Message
 
 from apexbridge.bridge import Bridge
 from apexbridge.errors import RequestError
-from apexbridge.skills.runs import input_files
-from apexbridge.skills.runs.input_files import UploadStore
 from apexbridge.storage.run_store import RunFilter
 from apexbridge.surfaces.http.app import create_app
 from apexbridge.surfaces.http.middleware import limits
@@ -125,22 +123,6 @@ def test_concurrent_requests_are_limited_per_key(monkeypatch: pytest.MonkeyPatch
         assert caught.value.status == 429
     with limit.request("one", receive):
         pass
-
-
-async def test_stored_uploads_are_limited_per_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(input_files, "MAX_UPLOADS", 8)
-    store = UploadStore(tmp_path / "uploads")
-    source = (tmp_path / "source").open("w+b")
-    with source:
-        for _ in range(2):
-            await store.add(source, "x", caller="one")
-        with pytest.raises(RequestError) as caught:
-            await store.add(source, "x", caller="one")
-        assert caught.value.code == "QUEUE_FULL"
-        for caller in ("two", "", "", "", "", ""):
-            await store.add(source, "x", caller=caller)
-        with pytest.raises(RequestError):
-            await store.add(source, "x", caller="three")
 
 
 async def test_threads_of_file_tools_are_limited_per_key(tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 """Workspaces over HTTP with API keys, and on the command line."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,8 @@ from apexbridge.surfaces.cli.commands import run
 from tests.making import write_skill
 from tests.surfaces.conftest import Apex
 from tests.surfaces.keyed_server import KeyedServer, start_keyed_server
+
+ROUNDS = 30
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +81,59 @@ def test_files_of_a_run_are_in_its_workspace_and_not_also_with_the_run(keyed_ser
     gone = keyed_server.request("GET", path, "runner")
     assert (gone.status_code, gone.json()["code"]) == (404, "FILE_NOT_FOUND")
     assert "the workspace alone" in gone.json()["message"]
+
+
+def test_files_are_uploaded_listed_and_deleted_by_many_at_once(keyed_server: KeyedServer) -> None:
+    names = [f"at-once-{number}" for number in range(2)]
+    keyed_server.keys |= {name: keyed_server.create_key("chat")["key"] for name in names}
+
+    def add_and_delete(key: str) -> list[int]:
+        statuses = []
+        with keyed_server.client(key) as client:
+            for _ in range(ROUNDS):
+                made = client.post("/v1/files", files={"file": ("a.txt", b"a")}, data={"purpose": "user_data"})
+                statuses.append(made.status_code)
+                if made.status_code == 200:
+                    id = made.json()["id"]
+                    statuses.append(client.get(f"/v1/files/{id}/content").status_code)
+                    statuses.append(client.delete(f"/v1/files/{id}").status_code)
+        return statuses
+
+    def list_all(key: str) -> list[int]:
+        with keyed_server.client(key) as client:
+            return [client.get("/v1/files").status_code for _ in range(ROUNDS)]
+
+    with ThreadPoolExecutor(7) as threads:
+        work = [threads.submit(add_and_delete, names[number % 2]) for number in range(4)]
+        work += [threads.submit(list_all, key) for key in (*names, "admin")]
+        statuses = Counter(status for done in work for status in done.result())
+    assert set(statuses) == {200}
+    for key in names:
+        assert keyed_server.request("GET", "/v1/files", key).json()["data"] == []
+    ids = {keyed_server.keys[name].split("_")[1] for name in names}
+    uploads = [path.name for path in (keyed_server.server.data_dir / "uploads").iterdir()]
+    assert [name for name in uploads if name.split(".")[1] in ids] == []
+
+
+def test_a_key_for_chats_sends_files_with_a_question(
+    keyed_server: KeyedServer, apex: Apex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("APEX_API_KEY", keyed_server.create_key("chat")["key"])
+    (tmp_path / "notes.txt").write_text("text")
+    command = ("chat", "hello", "--url", keyed_server.server.url, "--json", "--workspace", "chat-files")
+    answered = apex(*command, "--file", tmp_path / "notes.txt")
+    assert (answered.code, answered.json["x_bridge"]["workspace"]) == (0, "chat-files"), answered.err
+    shown = keyed_server.request("GET", "/api/workspaces/chat-files", "admin").json()
+    assert [entry["path"] for entry in shown["entries"]] == ["notes.txt"]
+
+
+def test_a_chat_in_the_workspace_of_another_key_is_refused_as_a_bad_request(keyed_server: KeyedServer) -> None:
+    assert code(keyed_server, "run", "open('mine.txt', 'w')", "not-for-chats").json()["success"]
+    body = {"messages": [{"role": "user", "content": "hi"}], "x_bridge": {"workspace": "not-for-chats"}}
+    for stream in (False, True):
+        refused = keyed_server.request("POST", "/v1/chat/completions", "chat", json={**body, "stream": stream})
+        error = refused.json()["error"]
+        assert (refused.status_code, error["type"], error["code"]) == (403, "invalid_request_error", "forbidden")
 
 
 def test_a_key_for_chats_reads_its_own_workspaces_but_runs_no_code(keyed_server: KeyedServer) -> None:

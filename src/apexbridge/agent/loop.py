@@ -12,7 +12,7 @@ from typing import Any
 from apexbridge.agent.approver import Approver, question_for
 from apexbridge.agent.budget import Budget, ChatLimits, StopCause, add_usage, tokens_of
 from apexbridge.agent.chat_events import ChatFinished, Event, PassedThrough, Report, TextDelta, ToolActivity
-from apexbridge.agent.conversation_files import ConversationFiles, listed_files
+from apexbridge.agent.conversation_files import ConversationFiles, PassedAnswers, listed_files
 from apexbridge.agent.model_turn import GRACE_SECONDS, Answer, Model, ModelCaller
 from apexbridge.agent.records.content import log_safe
 from apexbridge.agent.request import BadRequestError, ChatRequest
@@ -82,7 +82,9 @@ async def _pass_through(
     answer: Answer = await model.ask(upstream, body, deps.limits.seconds + GRACE_SECONDS)
     try:
         builder: CompletionBuilder | None = None
+        answers = PassedAnswers()
         while (chunks := await answer.next()) is not None:
+            answers.add(chunks)
             if not request.is_stream and not is_completion(chunks[0]):
                 builder = builder or CompletionBuilder()
                 builder.add(chunks)
@@ -92,6 +94,8 @@ async def _pass_through(
                 yield PassedThrough(chunks=chunks)
         if builder is not None:
             yield PassedThrough(chunks=[builder.completion()])
+        if deps.files is not None:
+            await deps.files.remember(request, None, answers.messages())
     finally:
         model.done(answer)
 
@@ -298,9 +302,11 @@ class _Loop:
 
     async def _end(self, turn: Turn, cause: StopCause, calls: list[Json] | None = None) -> ChatFinished:
         report = self._report
-        if self._deps.files is not None and self._workspace is not None and self._workspace.exists:
+        if self._workspace is not None and self._workspace.exists:
             report.workspace, report.files = self._workspace.id, listed_files(self._workspace)
-            await self._deps.files.remember(self._request, self._workspace, "".join(self._sent), calls or ())
+        if self._deps.files is not None:
+            answer = {"role": "assistant", "content": "".join(self._sent), "tool_calls": calls}
+            await self._deps.files.remember(self._request, self._workspace, [answer])
         report.turns, report.calls, report.stop_cause = self._budget.turns, self._budget.calls, cause
         report.duration_ms = round(self._budget.seconds_used * 1000)
         finish = "tool_calls" if calls else turn.finish_reason

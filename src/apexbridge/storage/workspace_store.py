@@ -2,9 +2,14 @@
 
 import json
 import sqlite3
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from apexbridge._time import now_ms
 from apexbridge.storage.database import Database
+
+MAX_PARTS = 10_000
+"""Of one workspace. The oldest are forgotten first."""
 
 _COLUMNS = "id, owner, created_at, used_at, bytes, files, folders, skills"
 
@@ -50,9 +55,9 @@ class WorkspaceStore:
             for id, owner, created_at, used_at, size, files, folders, skills in rows
         ]
 
-    async def links(self) -> dict[str, str | None]:
-        """The workspace of each conversation, by digest; None if two conversations have the digest."""
-        return dict(await self._database.rows("SELECT digest, workspace FROM workspace_links"))
+    async def links(self) -> dict[str, str]:
+        """The workspace of each conversation, by digest, the oldest first."""
+        return dict(await self._database.rows("SELECT digest, workspace FROM workspace_links ORDER BY linked_at"))
 
     async def put(self, row: WorkspaceRow) -> None:
         """Add or replace a workspace."""
@@ -68,14 +73,44 @@ class WorkspaceStore:
             json.dumps(row.skills),
         )
 
-    async def link(self, digest: str, workspace: str | None) -> None:
-        await self._database.execute("INSERT OR REPLACE INTO workspace_links VALUES (?, ?)", digest, workspace)
+    async def link(self, digest: str, workspace: str) -> None:
+        insert = "INSERT OR REPLACE INTO workspace_links VALUES (?, ?, ?)"
+        await self._database.execute(insert, digest, workspace, now_ms())
+
+    async def unlink(self, digests: Sequence[str]) -> None:
+        rows = [(digest,) for digest in digests]
+        await self._database.write(
+            lambda connection: connection.executemany("DELETE FROM workspace_links WHERE digest = ?", rows)
+        )
+
+    async def parts(self, workspace: str) -> dict[str, tuple[str, int]]:
+        """Name and size of each file that a client sent in a part of a message, by the part."""
+        query = "SELECT part, name, bytes FROM workspace_parts WHERE workspace = ?"
+        return {part: (name, size) for part, name, size in await self._database.rows(query, workspace)}
+
+    async def add_part(self, workspace: str, part: str, name: str, size: int) -> None:
+        """Remember a part of a workspace that still exists."""
+
+        def job(connection: sqlite3.Connection) -> None:
+            connection.execute(
+                "INSERT OR REPLACE INTO workspace_parts (workspace, part, name, bytes) "
+                "SELECT id, ?, ?, ? FROM workspaces WHERE id = ?",
+                (part, name, size, workspace),
+            )
+            connection.execute(
+                "DELETE FROM workspace_parts WHERE workspace = ? AND number <= (SELECT number FROM workspace_parts "
+                "WHERE workspace = ? ORDER BY number DESC LIMIT 1 OFFSET ?)",
+                (workspace, workspace, MAX_PARTS),
+            )
+
+        await self._database.write(job)
 
     async def delete(self, id: str) -> None:
-        """Delete a workspace and its links."""
+        """Delete a workspace with its links and parts."""
 
         def job(connection: sqlite3.Connection) -> None:
             connection.execute("DELETE FROM workspaces WHERE id = ?", (id,))
             connection.execute("DELETE FROM workspace_links WHERE workspace = ?", (id,))
+            connection.execute("DELETE FROM workspace_parts WHERE workspace = ?", (id,))
 
         await self._database.write(job)

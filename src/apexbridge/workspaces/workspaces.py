@@ -5,10 +5,12 @@ import logging
 import re
 import secrets
 import shutil
+import sqlite3
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
@@ -20,6 +22,7 @@ from apexbridge.disk import MB, Disk, blocks
 from apexbridge.errors import InvalidInputError, RequestError, ServerError
 from apexbridge.sandbox.launcher.removal import remove_tree
 from apexbridge.sandbox.workspace_files import UNCHANGED, AppliedChanges, Changes, CollectedFile, TreeEntry, list_tree
+from apexbridge.storage.answered_digests import AnsweredDigests
 from apexbridge.storage.directory import storage_faults
 from apexbridge.storage.workspace_store import WorkspaceRow, WorkspaceStore
 from apexbridge.workspaces.config import WorkspaceLimits
@@ -64,7 +67,9 @@ class Workspaces:
         self._disk = disk or Disk(folder)
         self._reach = reach
         self._entries: dict[str, _Entry] = {}
-        self._links: dict[str, str | None] = {}
+        self._links: dict[str, str] = {}
+        """Workspaces of conversations that only one answer has led to, by digest, the oldest first."""
+        self._answered = AnsweredDigests(folder.with_name("answered"))
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         """By owner: the quota is the owner's."""
 
@@ -72,7 +77,15 @@ class Workspaces:
         """Read the records, and remove what a crash has left."""
         rows = await self._store.all()
         self._entries = await in_thread(self._load, rows)
-        self._links = await self._store.links()
+        links = await self._store.links()
+        owners = {row.owner for row in rows}
+        known = {owner for owner in owners if self._answered.has_filter(owner)}
+        # Without its filter, a link may belong to two conversations.
+        self._links = {
+            digest: id for digest, id in links.items() if id in self._entries and self._entries[id].row.owner in known
+        }
+        if forgotten := links.keys() - self._links.keys():
+            await self._store.unlink(list(forgotten))
 
     def _load(self, rows: Sequence[WorkspaceRow]) -> dict[str, _Entry]:
         entries = {row.id: _Entry(row, self._folder / row.id) for row in rows}
@@ -104,8 +117,7 @@ class Workspaces:
 
     def of_conversation(self, digest: str, *, caller: str) -> "Workspace | None":
         """The workspace of a conversation whose messages so far have this digest; None if unknown or ambiguous."""
-        id = self._links.get(digest)
-        entry = self._entries.get(id) if id is not None else None
+        entry = self._entries.get(self._links.get(digest, ""))
         if entry is None or entry.row.owner != caller:
             return None
         return Workspace(self, entry.row.id, caller)
@@ -114,15 +126,47 @@ class Workspaces:
     def has_conversations(self) -> bool:
         return bool(self._links)
 
-    async def link(self, digest: str, workspace: "Workspace") -> None:
-        """Remember the workspace of a conversation. Two conversations with the same messages get none from then on."""
-        known = self._links.get(digest, workspace.id)
-        linked = workspace.id if known == workspace.id else None
-        if self._links.get(digest, "") != linked:
-            self._links[digest] = linked
-            await self._store.link(digest, linked)
-        while len(self._links) > MAX_LINKS:
-            self._links.pop(next(iter(self._links)))
+    async def link(self, digest: str, workspace: "Workspace | None", *, caller: str) -> None:
+        """Remember that a conversation was answered, and its workspace, if it has one.
+
+        A digest that was answered before leads to no workspace from then on, unless it was in the same workspace.
+        """
+        id = workspace.id if workspace is not None and workspace.exists else None
+        known = self._links.get(digest)
+        is_new = self._note_answer(digest, caller)
+        try:
+            if known is not None and known != id:
+                await self._unlink([digest])
+            elif is_new and id is not None:
+                self._links[digest] = id
+                await self._store.link(digest, id)
+                await self._unlink(list(islice(self._links, max(0, len(self._links) - MAX_LINKS))))
+        except (OSError, sqlite3.Error):
+            logger.warning("the workspace of a conversation could not be written to the database", exc_info=True)
+
+    def _note_answer(self, digest: str, caller: str) -> bool:
+        """Whether this is the first answer with this digest. If it cannot be stored, it counts as a later one."""
+        try:
+            return self._answered.add(caller, digest)
+        except OSError:
+            logger.warning("an answer could not be noted; its conversation goes on without its files", exc_info=True)
+            return False
+
+    async def _unlink(self, digests: Sequence[str]) -> None:
+        if not digests:
+            return
+        for digest in digests:
+            self._links.pop(digest, None)
+        # Not cancelled: after a restart, a link that should be gone would lead two conversations to one workspace.
+        await run_to_completion(self._disk.ballast.give_way(lambda: self._store.unlink(digests)))
+
+    async def parts(self, workspace: "Workspace") -> Mapping[str, tuple[str, int]]:
+        """Name and size of each file that the client sent in a part of a message, by the part."""
+        return await self._store.parts(workspace.id) if workspace.exists else {}
+
+    async def add_part(self, workspace: "Workspace", part: str, name: str, size: int) -> None:
+        """Remember where the file in a part of a message was stored."""
+        await self._store.add_part(workspace.id, part, name, size)
 
     # ------------------------------------------------------------------------------------------------- reading
     def list(self, *, owner: str | None = None) -> list[WorkspaceRow]:

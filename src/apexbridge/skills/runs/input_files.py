@@ -4,6 +4,7 @@ import functools
 import hashlib
 import os
 import re
+import shutil
 import tempfile
 import threading
 import time
@@ -16,7 +17,7 @@ from typing import Any, BinaryIO
 
 from apexbridge._fs import make_private_folder
 from apexbridge._tasks import in_thread
-from apexbridge.disk import Disk, blocks, size_on_disk
+from apexbridge.disk import MB, Disk, blocks, size_on_disk
 from apexbridge.errors import ApexBridgeError, InvalidInputError, RequestError
 from apexbridge.sandbox.launcher.removal import remove_tree
 from apexbridge.sandbox.models import InputFile
@@ -35,17 +36,23 @@ from apexbridge.tools.conversation import Conversation
 from apexbridge.wire import WireModel
 
 UPLOAD_SECONDS = 3600
-FILE_SECONDS = 7 * 24 * 3600
+SECONDS_PER_DAY = 24 * 3600
+FILE_SECONDS = 7 * SECONDS_PER_DAY
 """For files of OpenAI's API."""
 MAX_UPLOADS = 1000
+"""Uploads of all callers without an API key together."""
 MAX_UPLOAD_BYTES = 1024 * 1024 * 1024
-"""Total size of all uploads."""
+"""Their total size."""
 KEY_SHARE = 4
-"""One API key may use at most 1/KEY_SHARE of the uploads and of their bytes."""
+"""Each API key may have 1/KEY_SHARE of these uploads and bytes, however many other callers have."""
 MAX_NAME_BYTES = 200
 MAX_READ_CHARACTERS = 1_000
 """Only the last characters of a name are read."""
 _ID = re.compile(r"(upload|file)-[0-9a-f]{32}\Z")
+_DRAFT = "new-"
+_UPLOAD_FOLDER = re.compile(
+    rf"(?P<draft>{_DRAFT})?(?P<id>(?:upload|file)-[0-9a-f]{{32}})(?:\.(?P<owner>[^.]*)(?:\.(?P<purpose>[^.]+))?)?\Z"
+)
 _PURPOSE = re.compile(r"[a-z][a-z_-]{0,31}\Z")
 _PLACED_UPLOAD = re.compile(r"(upload-[0-9a-f]{32})/(.+)\Z", re.S)
 MAX_FOLDERS_DEEP = 32
@@ -75,13 +82,14 @@ class StoredFile:
 
 
 class UploadStore:
-    """Stores each upload in its own subfolder: `ID`, `ID.OWNER` or `ID.OWNER.PURPOSE`."""
+    """Stores each upload in its own subfolder: `ID`, `ID.OWNER` or `ID.OWNER.PURPOSE`; an incomplete one is a draft."""
 
     def __init__(self, folder: Path, *, disk: Disk | None = None, file_seconds: int = FILE_SECONDS) -> None:
         self._folder = folder
         self._file_seconds = file_seconds
         self._disk = disk or Disk(folder)
         self._lock = threading.Lock()
+        """Held to remove uploads, and to check the limits and reserve the space of a new one."""
 
     @staticmethod
     def is_id(text: str) -> bool:
@@ -92,17 +100,17 @@ class UploadStore:
         """Store a copy of an open file for this caller: the id of an API key, or empty.
 
         Raises:
-            RequestError: QUEUE_FULL, too many uploads are stored, of this caller or in total.
+            RequestError: QUEUE_FULL, the caller has too many uploads.
             ServerError: STORAGE_FULL.
         """
-        return await in_thread(self._add, file, safe_name(name or "upload"), caller)
+        stored = await in_thread(self._add, file, safe_name(name or "upload"), caller)
+        return Upload(id=stored.id, name=stored.name, size=stored.size)
 
     async def add_file(self, file: BinaryIO, name: str | None, purpose: str, *, caller: str = "") -> StoredFile:
         """Store a file that stays longer, and can be listed. Raises the errors of `add`, and InvalidInputError."""
         if not _PURPOSE.match(purpose):
             raise InvalidInputError(f"{purpose[:64]!r} is not a valid purpose; use user_data")
-        upload = await in_thread(self._add, file, safe_name(name or "file"), caller, purpose)
-        return await self.file(upload.id)
+        return await in_thread(self._add, file, safe_name(name or "file"), caller, purpose)
 
     async def files(self, *, owner: str | None = None) -> list[StoredFile]:
         """All files of an owner, or all."""
@@ -110,113 +118,172 @@ class UploadStore:
 
     async def file(self, identity: str, *, owner: str | None = None) -> StoredFile:
         """Raises RequestError: FILE_NOT_FOUND."""
-        for found in await self.files(owner=owner):
-            if found.id == identity:
-                return found
-        raise RequestError(f"No such File object: {identity[:64]}", code="FILE_NOT_FOUND")
+        found = await in_thread(self._file, identity, owner)
+        if found is None:
+            raise _no_file(identity)
+        return found
+
+    async def open_file(self, identity: str, *, owner: str | None = None) -> tuple[str, BinaryIO]:
+        """A file's name and the open file. Raises RequestError: FILE_NOT_FOUND."""
+        await self.file(identity, owner=owner)
+        try:
+            return await in_thread(self.open, identity, owner=owner)
+        except InvalidInputError as error:  # deleted meanwhile
+            raise _no_file(identity) from error
 
     async def delete_file(self, identity: str, *, owner: str | None = None) -> None:
         """Raises RequestError: FILE_NOT_FOUND."""
-        await self.file(identity, owner=owner)
-        for upload_folder in self._folder.glob(f"{identity}*"):
-            await in_thread(self._remove, upload_folder)
-
-    def _files(self, owner: str | None) -> list[StoredFile]:
-        with self._lock:
-            self.sweep()
-        found = []
-        for upload_folder in self._folder.glob("file-*"):
-            identity, own, purpose = upload_folder.name.split(".")
-            if owner in (None, own):
-                with suppress(OSError, ValueError):
-                    (path,) = upload_folder.iterdir()
-                    status = path.stat()
-                    created = int(upload_folder.stat().st_mtime)
-                    found.append(
-                        StoredFile(
-                            id=identity,
-                            name=path.name,
-                            size=status.st_size,
-                            purpose=purpose,
-                            created_at=created,
-                            expires_at=created + self._file_seconds,
-                        )
-                    )
-        return found
-
-    def _add(self, file: BinaryIO, name: str, caller: str, purpose: str | None = None) -> Upload:
-        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with self._lock:
-            self.sweep()
-            self._check(caller)
-        with self._disk.claim(caller, self._folder) as claim:
-            claim.take(blocks(os.fstat(file.fileno()).st_size))
-            upload, upload_folder = self._copy(file, name, caller, purpose)
-        self._disk.add(caller, size_on_disk(upload_folder))
-        return upload
-
-    def _check(self, caller: str) -> None:
-        stored = [(upload_owner(file.parent.name), file.stat().st_size) for file in self._folder.glob("*/*")]
-        if len(stored) >= MAX_UPLOADS or sum(size for _, size in stored) >= MAX_UPLOAD_BYTES:
-            raise RequestError("Too many uploads wait for their runs; try again later.", code="QUEUE_FULL")
-        own = [size for owner, size in stored if owner == caller]
-        if caller and (len(own) >= MAX_UPLOADS // KEY_SHARE or sum(own) >= MAX_UPLOAD_BYTES // KEY_SHARE):
-            raise RequestError(
-                f"{len(own)} uploads of the API key {caller} wait for their runs, which is as much as one key may "
-                f"have; each is kept for {UPLOAD_SECONDS // 60} minutes. Try again later.",
-                code="QUEUE_FULL",
-            )
-
-    def _copy(self, file: BinaryIO, name: str, caller: str, purpose: str | None) -> tuple[Upload, Path]:
-        if purpose is not None:
-            identity = f"file-{os.urandom(16).hex()}"
-            folder_name = f"{identity}.{caller}.{purpose}"
-        else:
-            identity = f"upload-{os.urandom(16).hex()}"
-            folder_name = f"{identity}.{caller}" if caller else identity
-        upload_folder = self._folder / folder_name
-        upload_folder.mkdir(mode=0o700)
-        try:
-            size = 0
-            with os.fdopen(os.open(upload_folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as copy:
-                while chunk := file.read(1024 * 1024):
-                    size += copy.write(chunk)
-        except BaseException:
-            remove_tree(str(upload_folder))
-            raise
-        return Upload(id=identity, name=name, size=size), upload_folder
+        await in_thread(self._delete_file, identity, owner)
 
     def open(self, identity: str, *, owner: str | None = None) -> tuple[str, BinaryIO]:
         """An upload's name and the open file. With `owner`, uploads of other callers are treated as missing.
 
         Raises:
-            InvalidInputError: the upload does not exist or has expired.
+            InvalidInputError: this is not the id of an upload, or the upload does not exist or has expired.
         """
+        upload = self._find(identity, owner)
+        if upload is not None:
+            with suppress(OSError, ValueError):  # deleted meanwhile
+                (path,) = upload.path.iterdir()
+                return path.name, path.open("rb")
+        raise InvalidInputError(f"The upload {identity[:64]} does not exist, or has expired")
+
+    def _uploads(self) -> list["_UploadFolder"]:
         try:
-            (upload_folder,) = self._folder.glob(f"{identity}*")
-            if owner not in (None, upload_owner(upload_folder.name)):
-                raise ValueError(identity)
-            (path,) = upload_folder.iterdir()
-            return path.name, path.open("rb")
-        except (OSError, ValueError) as error:
-            raise InvalidInputError(
-                f"{identity} does not exist; uploads are kept for {UPLOAD_SECONDS // 60} minutes"
-            ) from error
+            names = os.listdir(self._folder)  # noqa: PTH208  # names, not paths
+        except FileNotFoundError:
+            return []
+        return [_UploadFolder(self._folder, found) for name in names if (found := _UPLOAD_FOLDER.match(name))]
 
-    def sweep(self) -> None:
-        """Delete expired uploads."""
-        if not self._folder.is_dir():
+    def _find(self, identity: str, owner: str | None) -> "_UploadFolder | None":
+        if not self.is_id(identity):
+            return None
+        matching = (upload for upload in self._uploads() if upload.id == identity and not upload.is_draft)
+        return next((upload for upload in matching if owner in (None, upload.owner)), None)
+
+    def _file(self, identity: str, owner: str | None) -> StoredFile | None:
+        upload = self._find(identity, owner)
+        return self._stored(upload) if upload is not None and upload.purpose is not None else None
+
+    def _files(self, owner: str | None) -> list[StoredFile]:
+        with self._lock:
+            self._sweep()
+        listed = (upload for upload in self._uploads() if upload.purpose is not None and not upload.is_draft)
+        found = (self._stored(upload) for upload in listed if owner in (None, upload.owner))
+        return [file for file in found if file is not None]
+
+    def _stored(self, upload: "_UploadFolder") -> StoredFile | None:
+        """None if the upload was deleted meanwhile."""
+        try:
+            (path,) = upload.path.iterdir()
+            size, created = path.stat().st_size, int(upload.path.stat().st_mtime)
+        except (OSError, ValueError):
+            return None
+        return StoredFile(
+            id=upload.id,
+            name=path.name,
+            size=size,
+            purpose=upload.purpose or "",
+            created_at=created,
+            expires_at=created + self._file_seconds,
+        )
+
+    def _add(self, file: BinaryIO, name: str, caller: str, purpose: str | None = None) -> StoredFile:
+        if purpose is not None:
+            folder_name = f"file-{os.urandom(16).hex()}.{caller}.{purpose}"
+        else:
+            folder_name = f"upload-{os.urandom(16).hex()}" + (f".{caller}" if caller else "")
+        draft, complete = self._folder / f"{_DRAFT}{folder_name}", self._folder / folder_name
+        size = os.fstat(file.fileno()).st_size
+        try:
+            self._reserve(draft / name, size, caller)
+            with self._disk.claim(caller, self._folder) as claim:
+                claim.take(blocks(size))
+                with (draft / name).open("r+b") as copy:
+                    shutil.copyfileobj(file, copy, _CHUNK_BYTES)
+                    copy.truncate()
+                    size = copy.tell()
+                created, taken = int(draft.stat().st_mtime), size_on_disk(draft)
+                draft.rename(complete)
+                claim.keep(taken)
+        except BaseException:
+            remove_tree(str(draft))
+            raise
+        return StoredFile(
+            id=folder_name.partition(".")[0],
+            name=name,
+            size=size,
+            purpose=purpose or "",
+            created_at=created,
+            expires_at=created + self._file_seconds,
+        )
+
+    def _reserve(self, path: Path, size: int, caller: str) -> None:
+        """Check the caller's limits, and create the file with its size, so that the next check counts it."""
+        with self._lock:
+            self._sweep()
+            self._check(caller)
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            path.parent.mkdir(mode=0o700)
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as copy:
+                copy.truncate(size)
+
+    def _check(self, caller: str) -> None:
+        own = [upload.size() for upload in self._uploads() if upload.owner == caller]
+        share = KEY_SHARE if caller else 1
+        if len(own) < MAX_UPLOADS // share and sum(own) < MAX_UPLOAD_BYTES // share:
             return
-        now = time.time()
-        for upload_folder in self._folder.iterdir():
-            seconds = self._file_seconds if upload_folder.name.startswith("file-") else UPLOAD_SECONDS
-            if upload_folder.lstat().st_mtime < now - seconds:
-                self._remove(upload_folder)
+        who = f"The API key {caller} has" if caller else "Callers without an API key have"
+        raise RequestError(
+            f"{who} {len(own)} uploads with {-(-sum(own) // MB)} MB, as much as possible at once. Uploads for runs are "
+            f"kept for {UPLOAD_SECONDS // 60} minutes, files of /v1/files for {self._file_seconds / SECONDS_PER_DAY:g} "
+            "days. Delete files that are no longer needed (DELETE /v1/files/ID), or try again later.",
+            code="QUEUE_FULL",
+        )
 
-    def _remove(self, upload_folder: Path) -> None:
-        size = size_on_disk(upload_folder)
-        remove_tree(str(upload_folder))
-        self._disk.release(upload_owner(upload_folder.name), size)
+    def _delete_file(self, identity: str, owner: str | None) -> None:
+        with self._lock:
+            upload = self._find(identity, owner)
+            if upload is None or upload.purpose is None:
+                raise _no_file(identity)
+            self._remove(upload)
+
+    def _sweep(self) -> None:
+        """Delete expired uploads, and drafts that a crash has left."""
+        now = time.time()
+        for upload in self._uploads():
+            is_file = upload.purpose is not None and not upload.is_draft
+            seconds = self._file_seconds if is_file else UPLOAD_SECONDS
+            with suppress(FileNotFoundError):  # a draft that became complete, or was given up
+                if upload.path.lstat().st_mtime < now - seconds:
+                    self._remove(upload)
+
+    def _remove(self, upload: "_UploadFolder") -> None:
+        size = size_on_disk(upload.path)
+        remove_tree(str(upload.path))
+        self._disk.release(upload.owner, size)
+
+
+class _UploadFolder:
+    """The folder of an upload, as its name describes it."""
+
+    def __init__(self, parent: Path, name: "re.Match[str]") -> None:
+        self.path = parent / name[0]
+        self.id = name["id"]
+        self.owner = name["owner"] or ""
+        self.purpose: str | None = name["purpose"]
+        self.is_draft = name["draft"] is not None
+
+    def size(self) -> int:
+        """Bytes of its file; 0 if it was deleted meanwhile."""
+        with suppress(OSError, ValueError):
+            (path,) = self.path.iterdir()
+            return path.stat().st_size
+        return 0
+
+
+def _no_file(identity: str) -> RequestError:
+    return RequestError(f"No such File object: {identity[:64]}", code="FILE_NOT_FOUND")
 
 
 def upload_owner(folder_name: str) -> str:

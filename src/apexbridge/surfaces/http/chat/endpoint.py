@@ -22,6 +22,7 @@ from apexbridge.errors import ApexBridgeError
 from apexbridge.llm.upstream_errors import UpstreamError, openai_error
 from apexbridge.surfaces.http.chat.completions import Completion, CompletionStream
 from apexbridge.surfaces.http.transport.disconnect import on_disconnect
+from apexbridge.surfaces.http.transport.error_responses import error_body, error_status
 from apexbridge.surfaces.http.transport.requests import caller_of, request_id
 
 CHAT_PATH = "/v1/chat/completions"
@@ -180,7 +181,7 @@ class ChatEndpoint:
         except UpstreamError as error:
             await reply.fail(error)
         except ApexBridgeError as error:
-            await reply.fail(UpstreamError.of_ours(error.status, error.message, error.code.lower()))
+            await reply.fail(UpstreamError(error_status(error, CHAT_PATH), error_body(error, CHAT_PATH)))
         except Exception:
             logger.exception("the chat request %s failed", reply.request_id)
             body = openai_error("Internal error; the server's log has the details.", kind="server_error", code=None)

@@ -18,8 +18,8 @@ _RUNNING = re.compile(
 """Requests that do work for the caller and change nothing for other callers."""
 _FORGETTING = re.compile(r"/api/executions/[^/]+|/api/workspaces/.+")
 """What callers may delete: only their own runs and workspaces."""
-_OWN_FILES = re.compile(r"/api/workspaces(?:/.*)?")
-"""Files of the caller's conversations."""
+_OWN_FILES = re.compile(r"/api/workspaces(?:/.*)?|/api/uploads")
+"""Files of the caller's conversations. `/v1/files` stores the same."""
 _ADMINISTRATION = ("/api/keys", "/api/audit", "/api/approvals", "/api/chats", "/api/secrets")
 """Admin even for reads: keys, the audit log, pending approvals, chats and secrets of all callers."""
 

@@ -77,9 +77,8 @@ async def show_file(identity: Identity, bridge: ServedBridge, owner: Owner) -> F
 @router.get("/v1/files/{id}/content", response_class=StreamingResponse)
 async def file_content(identity: Identity, bridge: ServedBridge, owner: Owner) -> StreamingResponse:
     """Download a file."""
-    file = await bridge.runs.uploads.file(identity, owner=owner)
-    _, opened = bridge.runs.uploads.open(identity, owner=owner)
-    return download(opened, file.name, "application/octet-stream")
+    name, opened = await bridge.runs.uploads.open_file(identity, owner=owner)
+    return download(opened, name, "application/octet-stream")
 
 
 @router.delete("/v1/files/{id}")

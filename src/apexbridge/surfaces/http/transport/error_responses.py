@@ -49,15 +49,20 @@ def error_body(error: ApexBridgeError, path: str) -> bytes:
     return json.dumps(data, ensure_ascii=False, default=str).encode("utf-8", "replace")
 
 
+def error_status(error: ApexBridgeError, path: str) -> int:
+    """The status of an error. Below `/v1` a 422 becomes 400, because OpenAI does not use 422."""
+    return 400 if error.status == 422 and path.startswith("/v1/") else error.status
+
+
 def error_response(error: ApexBridgeError, path: str, headers: Mapping[str, str] | None = None) -> Response:
-    """The response for an error. Below `/v1` a 422 becomes 400, because OpenAI does not use 422."""
-    status = 400 if error.status == 422 and path.startswith("/v1/") else error.status
+    """The response for an error."""
     headers = dict(headers or {})
     if "retryAfter" in error.details:
         headers["Retry-After"] = str(error.details["retryAfter"])
     if error.code == "UNAUTHORIZED":
         is_invalid = error.details.pop("invalidKey", False)
         headers["WWW-Authenticate"] = 'Bearer realm="apexbridge"' + (', error="invalid_token"' if is_invalid else "")
+    status = error_status(error, path)
     return Response(error_body(error, path), status_code=status, media_type="application/json", headers=headers)
 
 
