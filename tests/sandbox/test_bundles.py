@@ -204,6 +204,18 @@ print(json.dumps([one.stdout == f"tiny {sys.version}\\n" for one in found]))
 
 
 @pytest.mark.slow
+async def test_programs_of_packages_run_with_the_python_of_the_run(
+    bench: Bench, installed: Bundles, wheels: Path
+) -> None:
+    points = "[console_scripts]\ntiny-tool = tiny:main\n"
+    text = "import sys\ndef main(): print('tiny', sys.argv[1])\n"
+    make_wheel(wheels, "tiny", {"tiny.py": text, "dist-info/entry_points.txt": points}, version="3.0")
+    await installed.install("documents")
+    result = await bench.run("tiny-tool x", "sh")
+    assert (result.success, result.stdout) == (True, "tiny x\n"), result.stderr
+
+
+@pytest.mark.slow
 async def test_packages_are_read_only_and_numeric_libraries_start_one_thread(bench: Bench, installed: Bundles) -> None:
     await installed.install("documents")
     text = """

@@ -27,6 +27,8 @@ PYTHON_LAYERS = ("python", "documents", "data", "web", "images")
 """The skill's own packages, then the bundles: in this order, a run finds modules."""
 LAYER_PATHS = {"node_modules": "/node_modules", **{name: f"/layers/{name}" for name in PYTHON_LAYERS}}
 PACKAGES_PATH = "/layers/skills"
+PACKAGES_VARIABLE = "APEX_PYTHONPATH"
+"""The folders with Python packages, for `python` on the PATH of runs."""
 _EMPTY_FOLDER_PATH, _EMPTY_FILE_PATH = "/layers/nothing", "/layers/empty"
 """Mounted over folders and files that runs must not see."""
 _EMPTY_FOLDERS = (
@@ -185,7 +187,7 @@ def create_mount_point(rootfs: Path, path: str) -> None:
 def install_loaders(config: LauncherConfig, target: Path) -> None:
     """Copy the loaders, and create `bin` with the interpreters that run skills, for the PATH of runs.
 
-    A Python that a script starts writes its output at once, as the script itself does.
+    A Python that a script starts writes its output at once, as the script itself does, and finds the same packages.
     """
     shutil.copytree(config.loaders, target, ignore=shutil.ignore_patterns("__pycache__"))
     (target / "bin").mkdir()
@@ -194,7 +196,9 @@ def install_loaders(config: LauncherConfig, target: Path) -> None:
             (target / "bin" / name).symlink_to(program)
         else:
             wrapper = target / "bin" / name
-            wrapper.write_text(f'#!/bin/sh\nPYTHONUNBUFFERED=1 exec {shlex.quote(program)} "$@"\n')
+            wrapper.write_text(
+                f'#!/bin/sh\n. "${{0%/bin/*}}/python_path.sh"\nPYTHONUNBUFFERED=1 exec {shlex.quote(program)} "$@"\n'
+            )
             wrapper.chmod(0o755)
     make_readable(target)
 
