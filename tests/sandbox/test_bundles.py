@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from apexbridge.errors import ApexBridgeError
 from apexbridge.sandbox import bundles
@@ -59,7 +60,7 @@ async def refusal(installed: Bundles, name: str) -> ApexBridgeError:
 # ------------------------------------------------------------------------------------------------------- the lists
 def test_every_bundle_has_a_mount_point_and_lists_packages_whose_modules_are_known() -> None:
     assert ("python", *BUNDLES) == PYTHON_LAYERS
-    requirements = {name for listed in BUNDLES.values() for name in listed}
+    requirements = {Requirement(text).name for listed in BUNDLES.values() for text in listed}
     modules = (
         "PIL",
         "pypdf",

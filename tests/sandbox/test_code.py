@@ -244,3 +244,27 @@ async def test_programs_of_packages_are_on_the_path(bench: Bench, workspace: Fol
 async def test_code_counts_characters_as_utf_8(bench: Bench, workspace: Folder, tmp_path: Path) -> None:
     result = await run(bench, workspace, tmp_path, 'printf "Ä中" | wc -m', "sh")
     assert result.stdout.strip() == "2"
+
+
+# ------------------------------------------------------------------------------------------------------------ failures
+@pytest.mark.parametrize(
+    ("suffix", "code"),
+    [
+        ("py", "open('new', 'wb').write(bytes(70 << 20))"),
+        ("sh", "dd if=/dev/zero of=new bs=1M count=70"),
+        ("sh", "python3 -c \"print('x' * (70 << 20))\" > new"),
+    ],
+)
+async def test_a_write_that_exceeds_the_disk_limit_leaves_the_workspace_as_it_was(
+    bench: Bench, workspace: Folder, tmp_path: Path, suffix: str, code: str
+) -> None:
+    result = await run(bench, workspace, tmp_path, code, suffix)
+    assert result.error_code == "DISK_LIMIT", (result.exit_code, result.stderr)
+    assert "64 MB (APEX_SANDBOX_DISK_MB)" in str(result.error)
+    assert (workspace.changes, result.workspace_files) == (Changes(), ())
+    assert any("disk limit" in warning for warning in result.warnings)
+
+
+async def test_an_error_of_code_keeps_its_class(bench: Bench, workspace: Folder, tmp_path: Path) -> None:
+    result = await run(bench, workspace, tmp_path, "throw new Error('plain')", "js")
+    assert result.error == "Error: plain"

@@ -126,16 +126,21 @@ class Sandbox:
             finally:
                 session.pool.fill()
             duration = round((time.monotonic() - begun) * 1000)
-        failure = failure_of(finished.ending, finished.stderr, output_limit=self.settings.limits.output_bytes)
+        failure = failure_of(
+            finished.ending, finished.stderr, limits=self.settings.limits, keeps_class=job.code is not None
+        )
         changes = finished.changes
         missing = self._missing(job, failure, finished.stderr)
         warnings = [*job.warnings, *changes.warnings, *(item.to_message() for item in missing)]
         has_started = finished.ending.code is not None or finished.ending.verdict is not None
-        is_killed = finished.ending.code is None or finished.ending.verdict is not None
+        # After a write that failed for the disk limit, a file is incomplete.
+        is_full = failure is not None and failure.code == "DISK_LIMIT"
+        is_incomplete = is_full or finished.ending.code is None or finished.ending.verdict is not None
         kept = Kept()
         if job.workspace is not None and artifacts is not None:
-            if is_killed:
-                kept = Kept(warnings=[f"The run was stopped. {UNCHANGED}"] if has_started and changes.has_any else ())
+            if is_incomplete:
+                reason = "The disk limit was exceeded." if is_full else "The run was stopped."
+                kept = Kept(warnings=[f"{reason} {UNCHANGED}"] if has_started and changes.has_any else ())
             else:
                 kept = await run_to_completion(job.workspace.keep(changes, artifacts))
             warnings += kept.warnings
