@@ -218,9 +218,7 @@ async def test_a_python_with_a_pythonpath_of_its_own_still_finds_the_packages(
 ) -> None:
     packages = packages_with(tmp_path / "packages", {"tiny.py": "NAME = 'tiny'\n"})
     code = f"PYTHONPATH={value} python3 -c 'import tiny, core.builder; print(tiny.NAME)'"
-    result = await run(
-        bench, workspace, tmp_path, code, "sh", skills=loaded, layers={"documents": packages}
-    )
+    result = await run(bench, workspace, tmp_path, code, "sh", skills=loaded, layers={"documents": packages})
     assert (result.success, result.stdout) == (True, "tiny\n"), result.stderr
 
 

@@ -4,14 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from apexbridge.sandbox.config import SandboxLimits
 from apexbridge.sandbox.models import ErrorCode, ExecutionResult
 from apexbridge.sandbox.outcome import MAX_ERROR_CHARACTERS, Ending, Failure, error_message, failure_of
 from tests.sandbox.properties import unhurried
 
 MB = 1024 * 1024
-NO_SPACE = (
-    "Disk limit exceeded: a run can write 64 MB (APEX_SANDBOX_DISK_MB) in 4,096 files (APEX_SANDBOX_INODES)"
-)
+NO_SPACE = "Disk limit exceeded: a run can write 64 MB (APEX_SANDBOX_DISK_MB) in 4,096 files (APEX_SANDBOX_INODES)"
 NO_PROCESSES = "Too many processes: a run can have 64 processes and threads (APEX_SANDBOX_PROCESSES)"
 NODE_STACK = """    at Object.<anonymous> (/skill/scripts/execute.js:1:7)
     at node:internal/main/run_main_module:33:47
@@ -23,14 +22,14 @@ PYTHON_TOP = 'Traceback (most recent call last):\n  File "/skill/scripts/execute
 
 
 def failed(code: int | None, stderr: str = "", verdict: str | None = None) -> Failure:
-    found = failure_of(Ending(code=code, verdict=verdict), stderr)
+    found = failure_of(Ending(code=code, verdict=verdict), stderr, limits=SandboxLimits())
     assert found is not None
     return found
 
 
 @pytest.mark.parametrize("stderr", ["", "Error: only talk\n", "MemoryError\n", "No space left on device"])
 def test_exit_code_zero_is_a_success_with_any_output(stderr: str) -> None:
-    assert failure_of(Ending(code=0), stderr) is None
+    assert failure_of(Ending(code=0), stderr, limits=SandboxLimits()) is None
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ _NO_NETWORK = re.compile(
     r"|unable to resolve host|Network is unreachable|ENETUNREACH|code ENOTCACHED"
 )
 _INSTALL = re.compile(
-    r"error: externally-managed-environment|^npm (?:error|ERR!) code E|: No module named pip$"
+    r"error: externally-managed-environment|^npm (?:error|ERR!) (?:code E|Tracker .idealTree)|: No module named pip$"
     r"|: (?:pip3?|pipx|uv|npm|npx): (?:command )?not found$",
     re.MULTILINE,
 )
@@ -72,7 +72,7 @@ def explain(
     code: str = "",
     skill: str | None = None,
     bundles: Iterable[str] = (),
-    folders: RunFolders = RunFolders(),
+    folders: RunFolders | None = None,
     has_network: bool = False,
 ) -> Explanation:
     """Explain a run that failed on its own. `code` is what it ran, if that belongs to no skill."""
@@ -81,7 +81,7 @@ def explain(
     def is_present(kind: Kind, name: str) -> bool:
         if kind == "program" or name in _INSTALLERS:
             return name in _INSTALLERS
-        note = folders.note_on(kind, name)
+        note = folders.note_on(kind, name) if folders else None
         notes.extend([note] if note else [])
         return note is not None
 

@@ -60,9 +60,7 @@ class Failure:
     exit_code: int | None
 
 
-def failure_of(
-    ending: Ending, stderr: str, *, limits: SandboxLimits = SandboxLimits(), keeps_class: bool = False
-) -> Failure | None:
+def failure_of(ending: Ending, stderr: str, *, limits: SandboxLimits, keeps_class: bool = False) -> Failure | None:
     """The failure of a run; None if it succeeded. `keeps_class`: name the class of every error, also `Error`."""
     by_verdict: dict[str, tuple[ErrorCode, str]] = {
         "timeout": ("TIMEOUT", "Execution timeout"),
@@ -94,9 +92,7 @@ def _explain_exit(exit_code: int, stderr: str, limits: SandboxLimits, *, keeps_c
     message = error_message(stderr, keeps_class=keeps_class) or f"Exit code {exit_code}"
     if _NO_PROCESSES.search(stderr) or any(sign in message for sign in _NO_PROCESSES_IN_MESSAGE):
         return Failure(code="PROCESS_LIMIT", message=_process_limit(limits), exit_code=exit_code)
-    return Failure(
-        code="KILLED" if exit_code == EXIT_KILLED else "EXIT_NONZERO", message=message, exit_code=exit_code
-    )
+    return Failure(code="KILLED" if exit_code == EXIT_KILLED else "EXIT_NONZERO", message=message, exit_code=exit_code)
 
 
 def _disk_limit(limits: SandboxLimits) -> str:

@@ -214,7 +214,7 @@ SYSTEM_PACKAGES = {
 }
 """The Debian package of each program."""
 PROGRAM_NOTES = {
-    "magick": "It belongs to ImageMagick 7. The package imagemagick of Debian 12 is ImageMagick 6: call convert instead.",
+    "magick": "It belongs to ImageMagick 7. The imagemagick of Debian 12 is version 6: call convert instead.",
 }
 """What to say about a program that has no package on every Debian."""
 _COMMON_PROGRAMS_TEXT = """
