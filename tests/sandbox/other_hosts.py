@@ -7,6 +7,7 @@ A test starts one as `python -m tests.sandbox.other_hosts HOST FOLDER`: a proces
 import ctypes
 import json
 import os
+import shutil
 import struct
 import subprocess
 import sys
@@ -80,6 +81,11 @@ import json, os, sys
 packages = "%s/lib/python%d.%d/site-packages" % (sys.base_prefix, *sys.version_info[:2])
 print(json.dumps([os.path.realpath("/proc/self/exe"), os.listdir(packages) if os.path.isdir(packages) else []]))
 """
+LISTS_ETC = """
+import json, os
+top = "/etc/libreoffice"
+print(json.dumps(sorted(os.path.relpath(parent, top) for parent, _, _ in os.walk(top))))
+"""
 
 
 def report_of(host: str, *arguments: str) -> Any:
@@ -126,6 +132,23 @@ async def full(folder: Path) -> Any:
         bench = Bench(sandbox, folder)
         results = [await bench.run(text, artifacts=disk / name) for name in ("first", "second")]
     return [[[file.path for file in result.files], result.warnings] for result in results]
+
+
+async def installing(folder: Path) -> Any:
+    """Programs are installed while the server runs: what cold and warm runs see of their files in /etc."""
+    program = Path("/etc/libreoffice")
+    report: dict[str, list[list[str]]] = {}
+    for warm in (0, 1):
+        shutil.rmtree(program, ignore_errors=True)
+        sandbox = Sandbox(SandboxSettings(backend="bubblewrap", warm=warm))
+        async with sandbox.running():
+            await warm_up_with_retry(sandbox)
+            seen = report.setdefault("warm" if warm else "cold", [])
+            for name in ("first", "first/second", "third"):
+                (program / name).mkdir(parents=True)
+                seen.append(await Bench(sandbox, folder).run_json(LISTS_ETC))
+                await sandbox.warm_up()
+    return report
 
 
 async def user(folder: Path) -> Any:
@@ -195,14 +218,26 @@ def move_python(target: Path, *arguments: str) -> None:
     os.execve(moved, [moved, "-B", "-m", MODULE, *arguments], {"PATH": os.defpath, "PYTHONPATH": path})
 
 
-HOSTS: dict[str, Callable[[Path], Awaitable[Any]]] = {"refused": refused, "full": full, "user": user, "python": python}
+HOSTS: dict[str, Callable[[Path], Awaitable[Any]]] = {
+    "refused": refused,
+    "full": full,
+    "installing": installing,
+    "user": user,
+    "python": python,
+}
 
 
 def main(host: str, folder: Path, mode: str | None = None) -> None:
     if host == "user" and os.getuid() == 0:
         become(USER, folder, MODULE, host, str(folder))
-    if host == "full":
+    if host in ("full", "installing"):
         own_mounts()
+    if host == "installing":
+        (folder / "etc").mkdir()
+        for name in ("passwd", "group", "nsswitch.conf", "ld.so.cache"):
+            shutil.copyfile(f"/etc/{name}", folder / "etc" / name)
+        shutil.copytree("/etc/alternatives", folder / "etc/alternatives", symlinks=True)
+        syscalls.mount(str(folder / "etc"), "/etc", None, syscalls.MS_BIND)
     if mode is not None:
         own_mounts()
         home = folder / "home"

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from apexbridge.errors import ApexBridgeError
 from apexbridge.sandbox import bundles
@@ -59,7 +60,7 @@ async def refusal(installed: Bundles, name: str) -> ApexBridgeError:
 # ------------------------------------------------------------------------------------------------------- the lists
 def test_every_bundle_has_a_mount_point_and_lists_packages_whose_modules_are_known() -> None:
     assert ("python", *BUNDLES) == PYTHON_LAYERS
-    requirements = {name for listed in BUNDLES.values() for name in listed}
+    requirements = {Requirement(text).name for listed in BUNDLES.values() for text in listed}
     modules = (
         "PIL",
         "pypdf",
@@ -201,6 +202,18 @@ print(json.dumps([one.stdout == f"tiny {sys.version}\\n" for one in found]))
     assert await bench.run_json(text) == [True, True]
     result = await bench.run("python3 -c 'import tiny; print(tiny.NAME)'", "sh")
     assert (result.success, result.stdout) == (True, "tiny\n")
+
+
+@pytest.mark.slow
+async def test_programs_of_packages_run_with_the_python_of_the_run(
+    bench: Bench, installed: Bundles, wheels: Path
+) -> None:
+    points = "[console_scripts]\ntiny-tool = tiny:main\n"
+    text = "import sys\ndef main(): print('tiny', sys.argv[1])\n"
+    make_wheel(wheels, "tiny", {"tiny.py": text, "dist-info/entry_points.txt": points}, version="3.0")
+    await installed.install("documents")
+    result = await bench.run("tiny-tool x", "sh")
+    assert (result.success, result.stdout) == (True, "tiny x\n"), result.stderr
 
 
 @pytest.mark.slow

@@ -130,3 +130,140 @@ async def test_a_python_that_code_starts_is_not_buffered(bench: Bench, workspace
         "import os, subprocess\nsubprocess.run(['python3', '-c', 'import os; print(os.environ[\"PYTHONUNBUFFERED\"])'])"
     )
     assert (await run(bench, workspace, tmp_path, code)).stdout == "1\n"
+
+
+# --------------------------------------------------------------------------------------------- modules of loaded skills
+def skill_with(folder: Path, files: dict[str, str]) -> MountedSkill:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    status = folder.stat()
+    return MountedSkill(folder=folder, identity=(status.st_dev, status.st_ino))
+
+
+def packages_with(folder: Path, files: dict[str, str]) -> Path:
+    return skill_with(folder, files).folder
+
+
+@pytest.fixture
+def loaded(tmp_path: Path) -> dict[str, MountedSkill]:
+    return {
+        "first": skill_with(
+            tmp_path / "first",
+            {
+                "core/__init__.py": "",
+                "core/builder.py": "NAME = 'core of first'\n",
+                "scripts/__init__.py": "",
+                "scripts/names.py": "NAME = 'names of first'\n",
+                "scripts/show.py": "from scripts.names import NAME\nprint(NAME)\n",
+                "both.py": "NAME = 'first'\n",
+            },
+        ),
+        "plugin:second": skill_with(
+            tmp_path / "second",
+            {
+                "scripts/__init__.py": "",
+                "scripts/own.py": "NAME = 'own of second'\n",
+                "scripts/show.py": "from scripts.own import NAME\nprint(NAME)\n",
+                "both.py": "NAME = 'second'\n",
+            },
+        ),
+    }
+
+
+@pytest.mark.parametrize(
+    ("suffix", "code"),
+    [
+        ("py", "from core.builder import NAME; import both; print(NAME, both.NAME)"),
+        ("sh", "python3 -c 'from core.builder import NAME; import both; print(NAME, both.NAME)'"),
+        (
+            "py",
+            "import subprocess, sys\n"
+            "subprocess.run([sys.executable, '-c', 'import core.builder, both; print(core.builder.NAME, both.NAME)'])",
+        ),
+    ],
+)
+async def test_modules_of_loaded_skills_are_importable_and_the_last_loaded_comes_first(
+    each_backend: Bench, workspace: Folder, tmp_path: Path, loaded: dict[str, MountedSkill], suffix: str, code: str
+) -> None:
+    result = await run(each_backend, workspace, tmp_path, code, suffix, skills=loaded)
+    assert (result.success, result.stdout) == (True, "core of first second\n"), result.stderr
+
+
+async def test_the_workspace_and_packages_come_before_modules_of_loaded_skills(
+    bench: Bench, workspace: Folder, tmp_path: Path, loaded: dict[str, MountedSkill]
+) -> None:
+    (workspace.top / "core").mkdir()
+    (workspace.top / "core/builder.py").write_text("NAME = 'core of the workspace'\n")
+    packages = packages_with(tmp_path / "packages", {"both.py": "NAME = 'a package'\n"})
+    show = "import both; print(both.NAME)"
+    code = f"import subprocess\n{show}\nsubprocess.run(['python', '-c', {show!r}])"
+    result = await run(bench, workspace, tmp_path, code, skills=loaded, python_packages={"first": packages})
+    assert result.stdout == "a package\n" * 2, result.stderr
+    (workspace.top / "both.py").write_text("NAME = 'the workspace'\n")
+    result = await run(bench, workspace, tmp_path, code, skills=loaded, python_packages={"first": packages})
+    assert result.stdout == "the workspace\n" * 2, result.stderr
+
+
+async def test_a_script_of_a_loaded_skill_finds_the_modules_of_its_own_skill_first(
+    bench: Bench, workspace: Folder, tmp_path: Path, loaded: dict[str, MountedSkill]
+) -> None:
+    code = "python3 /skills/first/scripts/show.py\npython /skills/plugin:second/scripts/show.py"
+    result = await run(bench, workspace, tmp_path, code, "sh", skills=loaded)
+    assert (result.success, result.stdout) == (True, "names of first\nown of second\n"), result.stderr
+
+
+@pytest.mark.parametrize("value", ["/skills/first", ".", ""])
+async def test_a_python_with_a_pythonpath_of_its_own_still_finds_the_packages(
+    bench: Bench, workspace: Folder, tmp_path: Path, loaded: dict[str, MountedSkill], value: str
+) -> None:
+    packages = packages_with(tmp_path / "packages", {"tiny.py": "NAME = 'tiny'\n"})
+    code = f"PYTHONPATH={value} python3 -c 'import tiny, core.builder; print(tiny.NAME)'"
+    result = await run(bench, workspace, tmp_path, code, "sh", skills=loaded, layers={"documents": packages})
+    assert (result.success, result.stdout) == (True, "tiny\n"), result.stderr
+
+
+async def test_programs_of_packages_are_on_the_path(bench: Bench, workspace: Folder, tmp_path: Path) -> None:
+    names = ("own", "bundle")
+    own, bundle = (packages_with(tmp_path / name, {f"bin/{name}": f"#!/bin/sh\necho {name}\n"}) for name in names)
+    node = packages_with(tmp_path / "node_modules", {".bin/tool": "#!/bin/sh\necho tool\n"})
+    for program in (own / "bin/own", bundle / "bin/bundle", node / ".bin/tool"):
+        program.chmod(0o755)
+    fields: dict[str, Any] = {
+        "python_packages": {"first": own},
+        "node_packages": {"first": node},
+        "layers": {"documents": bundle},
+    }
+    result = await run(bench, workspace, tmp_path, "own; bundle; tool", "sh", **fields)
+    assert (result.success, result.stdout) == (True, "own\nbundle\ntool\n"), result.stderr
+    script = await bench.run("own; tool", "sh", layers={"python": own, "node_modules": node})
+    assert (script.success, script.stdout) == (True, "own\ntool\n"), script.stderr
+
+
+async def test_code_counts_characters_as_utf_8(bench: Bench, workspace: Folder, tmp_path: Path) -> None:
+    result = await run(bench, workspace, tmp_path, 'printf "Ä中" | wc -m', "sh")
+    assert result.stdout.strip() == "2"
+
+
+# ------------------------------------------------------------------------------------------------------------ failures
+@pytest.mark.parametrize(
+    ("suffix", "code"),
+    [
+        ("py", "open('new', 'wb').write(bytes(70 << 20))"),
+        ("sh", "dd if=/dev/zero of=new bs=1M count=70"),
+        ("sh", "python3 -c \"print('x' * (70 << 20))\" > new"),
+    ],
+)
+async def test_a_write_that_exceeds_the_disk_limit_leaves_the_workspace_as_it_was(
+    bench: Bench, workspace: Folder, tmp_path: Path, suffix: str, code: str
+) -> None:
+    result = await run(bench, workspace, tmp_path, code, suffix)
+    assert result.error_code == "DISK_LIMIT", (result.exit_code, result.stderr)
+    assert "64 MB (APEX_SANDBOX_DISK_MB)" in str(result.error)
+    assert (workspace.changes, result.workspace_files) == (Changes(), ())
+    assert any("disk limit" in warning for warning in result.warnings)
+
+
+async def test_an_error_of_code_keeps_its_class(bench: Bench, workspace: Folder, tmp_path: Path) -> None:
+    result = await run(bench, workspace, tmp_path, "throw new Error('plain')", "js")
+    assert result.error == "Error: plain"

@@ -16,6 +16,7 @@ from apexbridge.sandbox.models import ExecutionResult
 from apexbridge.sandbox.sandbox import Sandbox
 from tests.sandbox.bench import SECONDS, Bench, OutputRecorder, descendants, descriptors, marker, named, quiet
 from tests.sandbox.conftest import KINDS
+from tests.sandbox.other_hosts import report_of
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -192,3 +193,8 @@ async def test_an_operator_can_choose_plain_by_requiring_fewer_guarantees(tmp_pa
         assert (result.error, result.exit_code) == ("Out of memory", 137)
         result = await bench.run("import time; time.sleep(1000)", timeout_ms=300)
         assert (result.status, result.exit_code) == ("timeout", 124)
+
+
+def test_a_program_that_is_installed_while_the_server_runs_has_its_files_in_etc() -> None:
+    seen = [[".", "first"], [".", "first", "first/second"], [".", "first", "first/second", "third"]]
+    assert report_of("installing") == {"cold": seen, "warm": seen}

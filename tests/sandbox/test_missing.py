@@ -106,7 +106,7 @@ def test_the_missing_package_or_program_is_named_with_the_command_that_adds_it(n
     found = find_missing(stderr, 1, runtime, skill="pdf")
     assert [(one.kind, one.name, one.package, one.command) for one in found] == expected
     for one in found:
-        assert (one.command or "No known package") in one.to_message()
+        assert (one.command or one.package or "No known package") in one.to_message()
         assert one.name in one.to_message()
 
 

@@ -4,11 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from apexbridge.sandbox.config import SandboxLimits
 from apexbridge.sandbox.models import ErrorCode, ExecutionResult
 from apexbridge.sandbox.outcome import MAX_ERROR_CHARACTERS, Ending, Failure, error_message, failure_of
 from tests.sandbox.properties import unhurried
 
 MB = 1024 * 1024
+NO_SPACE = "Disk limit exceeded: a run can write 64 MB (APEX_SANDBOX_DISK_MB) in 4,096 files (APEX_SANDBOX_INODES)"
+NO_PROCESSES = "Too many processes: a run can have 64 processes and threads (APEX_SANDBOX_PROCESSES)"
 NODE_STACK = """    at Object.<anonymous> (/skill/scripts/execute.js:1:7)
     at node:internal/main/run_main_module:33:47
 
@@ -19,14 +22,14 @@ PYTHON_TOP = 'Traceback (most recent call last):\n  File "/skill/scripts/execute
 
 
 def failed(code: int | None, stderr: str = "", verdict: str | None = None) -> Failure:
-    found = failure_of(Ending(code=code, verdict=verdict), stderr, output_limit=10 * MB)
+    found = failure_of(Ending(code=code, verdict=verdict), stderr, limits=SandboxLimits())
     assert found is not None
     return found
 
 
 @pytest.mark.parametrize("stderr", ["", "Error: only talk\n", "MemoryError\n", "No space left on device"])
 def test_exit_code_zero_is_a_success_with_any_output(stderr: str) -> None:
-    assert failure_of(Ending(code=0), stderr, output_limit=10 * MB) is None
+    assert failure_of(Ending(code=0), stderr, limits=SandboxLimits()) is None
 
 
 @pytest.mark.parametrize(
@@ -35,8 +38,8 @@ def test_exit_code_zero_is_a_success_with_any_output(stderr: str) -> None:
         ("timeout", "TIMEOUT", "Execution timeout", 124),
         ("output", "OUTPUT_LIMIT", "Output size exceeded 10MB limit", 137),
         ("memory", "OUT_OF_MEMORY", "Out of memory", 137),
-        ("processes", "PROCESS_LIMIT", "Too many processes", 137),
-        ("disk", "DISK_LIMIT", "Disk limit exceeded", 137),
+        ("processes", "PROCESS_LIMIT", NO_PROCESSES, 137),
+        ("disk", "DISK_LIMIT", NO_SPACE, 137),
         ("cancelled", "CANCELLED", "Execution cancelled", 137),
         ("lost", "KILLED", "The sandbox was killed from outside", 137),
     ],
@@ -149,6 +152,9 @@ def test_a_program_that_was_refused_memory_is_out_of_memory(sign: str) -> None:
     [
         (f"{PYTHON_TOP}OSError: [Errno 28] No space left on device\n", "DISK_LIMIT"),
         ("Error: ENOSPC: no space left on device, write\n    at x\n", "DISK_LIMIT"),
+        ("dd: error writing 'a': No space left on device\n64+0 records in\n67108864 bytes copied\n", "DISK_LIMIT"),
+        ("a.sh: line 1:   12 File size limit exceeded dd if=/dev/zero of=a\n", "DISK_LIMIT"),
+        (f"[pid=7] pthread_create: Resource temporarily unavailable (11)\n{PYTHON_TOP}Mine: closed\n", "PROCESS_LIMIT"),
         (f"{PYTHON_TOP}RuntimeError: can't start new thread\n", "PROCESS_LIMIT"),
         ("execute.sh: 1: Cannot fork\n", "PROCESS_LIMIT"),
         (f"{PYTHON_TOP}BlockingIOError: [Errno 11] Resource temporarily unavailable\n", "PROCESS_LIMIT"),
@@ -157,7 +163,16 @@ def test_a_program_that_was_refused_memory_is_out_of_memory(sign: str) -> None:
 def test_a_limit_that_a_script_reached_is_reported(stderr: str, code: ErrorCode) -> None:
     found = failed(1, stderr)
     assert (found.code, found.exit_code) == (code, 1)
-    assert found.message
+    assert found.message == (NO_SPACE if code == "DISK_LIMIT" else NO_PROCESSES)
+
+
+def test_a_program_that_the_kernel_ended_for_the_size_of_its_file_reached_the_disk_limit() -> None:
+    assert failed(153, "67108864 bytes copied\n") == Failure(code="DISK_LIMIT", message=NO_SPACE, exit_code=153)
+
+
+def test_the_class_of_every_error_is_kept_on_request() -> None:
+    assert error_message(f"{NODE_TOP}Error: boom\n{NODE_STACK}", keeps_class=True) == "Error: boom"
+    assert error_message(f"{PYTHON_TOP}Exception: boom\n", keeps_class=True) == "Exception: boom"
 
 
 @given(st.text(), st.integers(min_value=1, max_value=255))

@@ -64,6 +64,8 @@ def test_code_that_belongs_to_no_skill_has_the_path_of_the_skills_instead() -> N
         "TMPDIR": "/w/tmp",
         "TIMEOUT": "1500",
         "SKILLS_PATH": "/skills",
+        "LANG": "C.UTF-8",
+        "npm_config_offline": "true",
     }
 
 

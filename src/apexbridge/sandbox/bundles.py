@@ -23,7 +23,7 @@ BUNDLES: Mapping[str, tuple[str, ...]] = {
         "pdf2image",
         "pdfplumber",
         "pillow",
-        "pypdf",
+        "pypdf<7",  # 7 removed what the recipes of public skills use
         "pypdfium2",
         "pytesseract",
         "python-docx",

@@ -56,6 +56,10 @@ MAX_REPORTED_CHARACTERS = 1024 * 1024
 """Of an installer's output; the remainder is read and dropped."""
 LAST_LINES = 8
 SIZE_CHECK_SECONDS = 1.0
+_SERVER_PYTHON = re.compile(
+    rb"\A#!(?:%b[^\n]*\n|/bin/sh\n'''exec' [^\n]*\n' '''\n)" % re.escape(os.fsencode(sys.executable))
+)
+"""How pip starts a program: with the path of its own Python or, if that is long or has spaces, through a shell."""
 READ_BYTES = 64 * 1024
 MAX_LINE_CHARACTERS = 500
 _PASSED_ON = re.compile(
@@ -454,7 +458,16 @@ async def install_python(build: Build, requirements: Sequence[str]) -> list[tupl
         if (folder / "direct_url.json").exists():  # written by pip
             raise install_error(f"The package {readable(name)} comes from a URL that another package named.")
         packages.append((name, version))
+    await in_thread(_use_python_of_runs, build.layer / "bin")
     return packages
+
+
+def _use_python_of_runs(programs: Path) -> None:
+    """Replace the first lines of programs that pip wrote: they name the server's Python, which runs do not see."""
+    for program in programs.glob("*"):
+        if program.is_file() and not program.is_symlink():
+            text = program.read_bytes()
+            program.write_bytes(_SERVER_PYTHON.sub(b"#!/usr/bin/env python3\n", text, count=1))
 
 
 async def install_node(build: Build, requirements: Sequence[str]) -> list[tuple[str, str]]:

@@ -1,8 +1,10 @@
 """Interprets how a run ended: the limit that it exceeded, or the error that it printed."""
 
 import re
+import signal
 from dataclasses import dataclass
 
+from apexbridge.sandbox.config import MB, SandboxLimits
 from apexbridge.sandbox.models import EXIT_KILLED, EXIT_TIMEOUT, ErrorCode
 
 MAX_ERROR_CHARACTERS = 2000
@@ -19,9 +21,14 @@ _OUT_OF_MEMORY = (
     "std::bad_alloc",
     "Fatal process out of memory",
 )
-_NO_PROCESSES = ("Cannot fork", "can't start new thread", "fork: retry", "fork: Resource temporarily unavailable")
+_LIMIT_CHARACTERS = 2000
+"""The end of stderr in which a limit is looked for."""
+_NO_PROCESSES = re.compile(
+    r"Cannot fork|can't start new thread|fork: retry|(?:fork|clone|pthread_create)\b[^\n]{0,40}: Resource temporarily"
+)
 _NO_PROCESSES_IN_MESSAGE = ("Resource temporarily unavailable", "EAGAIN")
-_NO_SPACE = ("No space left on device", "ENOSPC", "File too large", "EFBIG")
+_NO_SPACE = ("No space left on device", "ENOSPC", "File too large", "EFBIG", "File size limit exceeded")
+_EXIT_FILE_TOO_LARGE = 128 + signal.SIGXFSZ
 _PYTHON_TRACE = re.compile(r"^Traceback \(most recent call last\):$", re.M)
 _PYTHON_ERROR = re.compile(r"^(?!Traceback |During handling|The above exception)[^\s:(\[][^\s:]*: .*", re.M | re.S)
 _PYTHON_SYNTAX = re.compile(r"^(?:SyntaxError|IndentationError|TabError): .*", re.M | re.S)
@@ -53,14 +60,14 @@ class Failure:
     exit_code: int | None
 
 
-def failure_of(ending: Ending, stderr: str, *, output_limit: int) -> Failure | None:
-    """The failure of a run; None if it succeeded."""
+def failure_of(ending: Ending, stderr: str, *, limits: SandboxLimits, keeps_class: bool = False) -> Failure | None:
+    """The failure of a run; None if it succeeded. `keeps_class`: name the class of every error, also `Error`."""
     by_verdict: dict[str, tuple[ErrorCode, str]] = {
         "timeout": ("TIMEOUT", "Execution timeout"),
-        "output": ("OUTPUT_LIMIT", f"Output size exceeded {output_limit // (1024 * 1024)}MB limit"),
+        "output": ("OUTPUT_LIMIT", f"Output size exceeded {limits.output_bytes // MB}MB limit"),
         "memory": ("OUT_OF_MEMORY", "Out of memory"),
-        "processes": ("PROCESS_LIMIT", "Too many processes"),
-        "disk": ("DISK_LIMIT", "Disk limit exceeded"),
+        "processes": ("PROCESS_LIMIT", _process_limit(limits)),
+        "disk": ("DISK_LIMIT", _disk_limit(limits)),
         "cancelled": ("CANCELLED", "Execution cancelled"),
         "lost": ("KILLED", "The sandbox was killed from outside"),
     }
@@ -72,26 +79,38 @@ def failure_of(ending: Ending, stderr: str, *, output_limit: int) -> Failure | N
         return Failure(code="SPAWN_FAILED", message=f"Failed to spawn process: {cause}", exit_code=None)
     if ending.code == 0:
         return None
-    return _explain_exit(ending.code, stderr[-_TAIL_CHARACTERS:])
+    return _explain_exit(ending.code, stderr[-_TAIL_CHARACTERS:], limits, keeps_class=keeps_class)
 
 
-def _explain_exit(exit_code: int, stderr: str) -> Failure:
+def _explain_exit(exit_code: int, stderr: str, limits: SandboxLimits, *, keeps_class: bool) -> Failure:
     """For a script that failed on its own: the limit that it reached, or its own error."""
-    tail = stderr[-2000:]
+    tail = stderr[-_LIMIT_CHARACTERS:]
     if any(sign in tail for sign in _OUT_OF_MEMORY):
         return Failure(code="OUT_OF_MEMORY", message="Out of memory", exit_code=EXIT_KILLED)
-    message = error_message(stderr) or f"Exit code {exit_code}"
-    code: ErrorCode = "KILLED" if exit_code == EXIT_KILLED else "EXIT_NONZERO"
-    if any(sign in tail for sign in _NO_SPACE):
-        code = "DISK_LIMIT"
-    elif any(sign in tail for sign in _NO_PROCESSES) or any(sign in message for sign in _NO_PROCESSES_IN_MESSAGE):
-        code = "PROCESS_LIMIT"
-    return Failure(code=code, message=message, exit_code=exit_code)
+    if exit_code == _EXIT_FILE_TOO_LARGE or any(sign in tail for sign in _NO_SPACE):
+        return Failure(code="DISK_LIMIT", message=_disk_limit(limits), exit_code=exit_code)
+    message = error_message(stderr, keeps_class=keeps_class) or f"Exit code {exit_code}"
+    if _NO_PROCESSES.search(stderr) or any(sign in message for sign in _NO_PROCESSES_IN_MESSAGE):
+        return Failure(code="PROCESS_LIMIT", message=_process_limit(limits), exit_code=exit_code)
+    return Failure(code="KILLED" if exit_code == EXIT_KILLED else "EXIT_NONZERO", message=message, exit_code=exit_code)
 
 
-def error_message(stderr: str) -> str:
+def _disk_limit(limits: SandboxLimits) -> str:
+    return (
+        f"Disk limit exceeded: a run can write {limits.disk_bytes // MB} MB (APEX_SANDBOX_DISK_MB) in "
+        f"{limits.inodes:,} files (APEX_SANDBOX_INODES)"
+    )
+
+
+def _process_limit(limits: SandboxLimits) -> str:
+    return f"Too many processes: a run can have {limits.processes} processes and threads (APEX_SANDBOX_PROCESSES)"
+
+
+def error_message(stderr: str, *, keeps_class: bool = False) -> str:
     """An uncaught error as `Class: message`, for the general classes only the message; else the last line with text."""
-    message = _GENERAL_CLASS.sub("", (_python_message(stderr) or _node_message(stderr)).strip())
+    message = (_python_message(stderr) or _node_message(stderr)).strip()
+    if not keeps_class:
+        message = _GENERAL_CLASS.sub("", message)
     return (message or last_line(stderr).strip())[:MAX_ERROR_CHARACTERS]
 
 

@@ -171,7 +171,6 @@ SYSTEM_PACKAGES = {
     "libreoffice": "libreoffice",
     "lsof": "lsof",
     "lualatex": "texlive-luatex",
-    "magick": "imagemagick",
     "make": "make",
     "mogrify": "imagemagick",
     "node": "nodejs",
@@ -214,6 +213,10 @@ SYSTEM_PACKAGES = {
     "zip": "zip",
 }
 """The Debian package of each program."""
+PROGRAM_NOTES = {
+    "magick": "It belongs to ImageMagick 7. The imagemagick of Debian 12 is version 6: call convert instead.",
+}
+"""What to say about a program that has no package on every Debian."""
 _COMMON_PROGRAMS_TEXT = """
 . : [ [[ alias awk base64 basename bash bg bind break builtin caller cat cd chgrp chmod chown cksum cmp column comm
 command compgen complete continue cp cut date dd declare df diff dir dirname dirs disown du echo egrep enable env

@@ -7,6 +7,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from apexbridge.errors import InvalidInputError
+from apexbridge.sandbox.launcher.mounts import PACKAGES_VARIABLE
 from apexbridge.sandbox.models import InputFile, Job
 
 MAX_VARIABLE_BYTES = 128 * 1024 - 1
@@ -16,6 +17,8 @@ MAX_ARGUMENTS = 4000
 MAX_ARGUMENT_BYTES = 1024 * 1024
 """All arguments together; the kernel accepts twice as much, including the environment."""
 INPUT_VARIABLE = "INPUT_JSON"
+CODE_VARIABLES = {"LANG": "C.UTF-8", "npm_config_offline": "true"}
+"""For code only: skills get no variables but the documented ones. Without a network, npm would retry for minutes."""
 MAX_INPUT_BYTES = 50 * 1024 * 1024
 MAX_INPUT_FILES = 500
 MAX_INPUT_FOLDERS = 500
@@ -45,12 +48,14 @@ def base_environment(workspace: str, path: str) -> dict[str, str]:
 def layer_variables(workspace: str, python_path: Sequence[str]) -> dict[str, str]:
     """The variables of a run with Python packages, also for interpreters that it starts.
 
+    PYTHONPATH is there twice: code may set it, and then `python` on the PATH adds the packages to it again.
     matplotlib draws without a display and caches fonts in the workspace. Numeric libraries start one thread, not one
     per core: threads count as processes of the run.
     """
     threads = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_MAX_THREADS")
     return {
         "PYTHONPATH": os.pathsep.join(python_path),
+        PACKAGES_VARIABLE: os.pathsep.join(python_path),
         "MPLBACKEND": "Agg",
         "MPLCONFIGDIR": f"{workspace}/tmp/matplotlib",  # noqa: S108
         **dict.fromkeys(threads, "1"),
@@ -63,7 +68,7 @@ def environment(
     """All variables of the run. Input that is too large for a variable arrives on stdin only."""
     variables = {**base, **job.grants.variables, **job.grants.secrets, "TIMEOUT": str(job.timeout_ms)}
     if job.code is not None:
-        return {**variables, "SKILLS_PATH": skills_path}
+        return {**CODE_VARIABLES, **variables, "SKILLS_PATH": skills_path}
     variables |= {"SKILL_NAME": job.skill, "SKILL_PATH": skill_path}
     if len(INPUT_VARIABLE) + 1 + len(input_text.encode()) <= MAX_VARIABLE_BYTES and "\0" not in input_text:
         variables[INPUT_VARIABLE] = input_text

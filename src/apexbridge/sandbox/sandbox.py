@@ -11,12 +11,13 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from apexbridge._tasks import run_to_completion
+from apexbridge._tasks import in_thread, run_to_completion
 from apexbridge.disk import Disk
 from apexbridge.errors import ServerError, SkillPermissionError
 from apexbridge.sandbox.bundles import Bundles
 from apexbridge.sandbox.config import SandboxSettings
-from apexbridge.sandbox.missing import Missing, find_missing
+from apexbridge.sandbox.explanation import Explanation, RunFolders, explain
+from apexbridge.sandbox.launcher.mounts import PYTHON_LAYERS, SKILL_PATH, SKILLS_PATH
 from apexbridge.sandbox.models import ExecutionResult, Grants, Job, LaunchError, RunFile
 from apexbridge.sandbox.outcome import Ending, Failure, failure_of
 from apexbridge.sandbox.output import OutputListener
@@ -126,18 +127,21 @@ class Sandbox:
             finally:
                 session.pool.fill_soon()
             duration = round((time.monotonic() - begun) * 1000)
-        failure = failure_of(finished.ending, finished.stderr, output_limit=self.settings.limits.output_bytes)
+        failure = failure_of(
+            finished.ending, finished.stderr, limits=self.settings.limits, keeps_class=job.code is not None
+        )
         changes = finished.changes
-        missing = self._missing(job, failure, finished.stderr)
-        warnings = [*job.warnings, *changes.warnings, *(item.to_message() for item in missing)]
+        explanation = await in_thread(_explain, job, failure, finished.stderr) if failure else Explanation()
+        warnings = [*job.warnings, *changes.warnings, *explanation.messages]
         has_started = finished.ending.code is not None or finished.ending.verdict is not None
-        is_killed = finished.ending.code is None or finished.ending.verdict is not None
+        # After a write that failed for the disk limit, a file is incomplete.
+        is_full = failure is not None and failure.code == "DISK_LIMIT"
+        is_incomplete = is_full or finished.ending.code is None or finished.ending.verdict is not None
         applied = AppliedChanges()
         if job.workspace is not None and artifacts is not None:
-            if is_killed:
-                applied = AppliedChanges(
-                    warnings=[f"The run was stopped. {UNCHANGED}"] if has_started and changes.has_any else ()
-                )
+            if is_incomplete:
+                reason = "The disk limit was exceeded." if is_full else "The run was stopped."
+                applied = AppliedChanges(warnings=[f"{reason} {UNCHANGED}"] if has_started and changes.has_any else ())
             else:
                 applied = await run_to_completion(job.workspace.keep(changes, artifacts))
             warnings += applied.warnings
@@ -157,7 +161,7 @@ class Sandbox:
             peak_memory=finished.ending.peak_memory or None,
             enforcement=session.backend.enforcement_for(job.grants) if has_started else {},
             warnings=warnings,
-            missing=missing,
+            missing=explanation.missing,
         ).of_skill(job.skill)
         if job.workspace is not None:
             result.with_workspace_files(tuple(RunFile(path=file.path, size=file.size) for file in applied.files))
@@ -169,12 +173,6 @@ class Sandbox:
             return job
         layers = {name: path for name, path in self._bundles.layers().items() if name in session.backend.layer_paths}
         return replace(job, layers={**layers, **job.layers}) if layers else job
-
-    def _missing(self, job: Job, failure: Failure | None, stderr: str) -> list[Missing]:
-        if failure is None or failure.code != "EXIT_NONZERO":
-            return []
-        skill = job.skill or next(reversed([*job.skills]), None)  # the last one that was loaded
-        return find_missing(stderr, failure.exit_code, runtime_name(job.script), skill=skill, installed=job.layers)
 
     async def _stop(self) -> None:
         session, self._session = self._session, None
@@ -188,6 +186,27 @@ def _run_files(changes: Changes, applied: AppliedChanges) -> list[RunFile]:
     return [
         RunFile(path=file.path if file in in_workspace else file.artifact, size=file.size) for file in changes.files
     ]
+
+
+def _explain(job: Job, failure: Failure, stderr: str) -> Explanation:
+    if failure.code != "EXIT_NONZERO":
+        return Explanation()
+    own = {SKILL_PATH: job.folder} if job.folder else {}
+    layers, node = job.layers, job.layers.get("node_modules")
+    return explain(
+        stderr,
+        failure.exit_code,
+        runtime_name(job.script),
+        code=job.code or "",
+        skill=job.skill or next(reversed(job.skills), None),  # the last one that was loaded
+        bundles=layers,
+        folders=RunFolders(
+            skills={**own, **{f"{SKILLS_PATH}/{name}": skill.folder for name, skill in job.skills.items()}},
+            python=[*job.python_packages.values(), *(layers[name] for name in PYTHON_LAYERS if name in layers)],
+            node=[*job.node_packages.values(), *([node] if node else [])],
+        ),
+        has_network=bool(job.grants.hosts),
+    )
 
 
 def _check_readable(job: Job) -> None:

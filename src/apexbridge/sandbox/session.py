@@ -194,14 +194,23 @@ class SandboxSession:
             variables,
             root=root,
             module=job.module,
-            python_path=self._python_path(job),
+            python_path=[*self._python_packages(job), *self._skill_roots(job, cell)],
         )
 
-    def _python_path(self, job: Job) -> list[str]:
+    def _python_packages(self, job: Job) -> list[str]:
         """The folders with Python packages, as the run sees them."""
         own = [self._package_path(_package_name(name, "python"), path) for name, path in job.python_packages.items()]
         found = [(name, job.layers[name]) for name in PYTHON_LAYERS if name in job.layers]
         return [*own, *(str(self.backend.layer_paths[name] or folder) for name, folder in found)]
+
+    def _node_packages(self, job: Job) -> list[str]:
+        """The folders with Node packages of other skills, as the run sees them."""
+        return [self._package_path(_package_name(name, "node"), path) for name, path in job.node_packages.items()]
+
+    def _skill_roots(self, job: Job, cell: CellHandle) -> list[str]:
+        """The folders of other skills, whose modules a run can import: the last loaded first."""
+        folder = self._resolve_path(self.backend.skills_path, cell)
+        return [f"{folder}/{_path_name(name)}" for name in reversed(job.skills)]
 
     def _package_path(self, name: str, path: Path) -> str:
         return str(path) if self.backend.packages_path is None else f"{self.backend.packages_path}/{name}"
@@ -209,16 +218,17 @@ class SandboxSession:
     def _environment(self, job: Job, cell: CellHandle, text: str) -> dict[str, str]:
         folder = self._working_folder(job, cell)
         base = base_environment(folder, self._path)
-        python_path = self._python_path(job)
-        if python_path or job.has_fixed_path:
-            base["PATH"] = f"{self._resolve_path(self.backend.loaders, cell)}/bin:{self._path}"
-        if python_path:
+        packages, node_packages = self._python_packages(job), self._node_packages(job)
+        programs = [f"{package}/bin" for package in packages] + [f"{package}/.bin" for package in node_packages]
+        if (node := job.layers.get("node_modules")) and not node_packages:
+            programs.append(f"{self.backend.layer_paths['node_modules'] or node}/.bin")
+        if programs or job.has_fixed_path:
+            loaders = f"{self._resolve_path(self.backend.loaders, cell)}/bin"
+            base["PATH"] = os.pathsep.join([loaders, *programs, self._path])
+        if python_path := [*packages, *self._skill_roots(job, cell)]:
             base |= layer_variables(folder, python_path)
-        if job.node_packages:
-            folders = [
-                self._package_path(_package_name(name, "node"), path) for name, path in job.node_packages.items()
-            ]
-            base["NODE_PATH"] = os.pathsep.join(folders)
+        if node_packages:
+            base["NODE_PATH"] = os.pathsep.join(node_packages)
         return environment(
             job,
             base,
@@ -252,7 +262,11 @@ def _attachment(job: Job) -> Attachment:
         skill=str(job.folder) if job.folder else None,
         folder=job.grants.folder,
         layers={kind: str(path) for kind, path in job.layers.items()},
-        skills={name: (str(skill.folder), skill.identity) for name, skill in job.skills.items()},
+        skills={
+            mount: (str(skill.folder), skill.identity)
+            for name, skill in job.skills.items()
+            for mount in dict.fromkeys((name, _path_name(name)))
+        },
         packages={name: str(path) for name, path in _packages(job).items()},
     )
 
@@ -264,8 +278,12 @@ def _packages(job: Job) -> dict[str, Path]:
 
 
 def _package_name(skill: str, kind: str) -> str:
-    """A mount point without a colon, which separates paths in variables."""
-    return f"{skill.replace(':', '.')}.{kind}"
+    return f"{_path_name(skill)}.{kind}"
+
+
+def _path_name(skill: str) -> str:
+    """The name of a skill's second mount point, without a colon, which separates paths in variables."""
+    return skill.replace(":", ".")
 
 
 @asynccontextmanager

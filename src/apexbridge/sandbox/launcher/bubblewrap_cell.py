@@ -59,6 +59,7 @@ class BubblewrapCell(Cell):
         self._input = mounts.base / f"{identity}-input"
         self._rootfs = mounts.base / f"{identity}-rootfs"
         self._workspace = self._disk / "tmp" / f"skill-workspace-{identity}"
+        self._etc_version = 0
         self._init: int | None = None
         self._status: int | None = None
         self._status_buffer = b""
@@ -84,9 +85,11 @@ class BubblewrapCell(Cell):
         return [os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) for folder in opened]
 
     def start(self, request: StartRequest, files: Sequence[int]) -> list[int]:
+        self._mounts.refresh_etc()
+        self._etc_version = self._mounts.etc_version
         self._build_rootfs(request)
         if request.attachment is not None:
-            self.attach(request.attachment)
+            self._mount(request.attachment)
         status, status_inside = os.pipe()
         gate_inside, gate = os.pipe()
         inside = {_STATUS_FILE: status_inside, _GATE_FILE: gate_inside}
@@ -116,6 +119,13 @@ class BubblewrapCell(Cell):
         return listeners
 
     def attach(self, attachment: Attachment) -> None:
+        self._mounts.refresh_etc()
+        if self._etc_version != self._mounts.etc_version:
+            self._mounts.replace_etc(self._rootfs)
+        self._mount(attachment)
+        self.is_watched = True
+
+    def _mount(self, attachment: Attachment) -> None:
         if attachment.skill is not None:
             _mount_skill(attachment.skill, f"{self._rootfs}{SKILL_PATH}", attachment.folder)
         for kind, layer in attachment.layers.items():
@@ -128,7 +138,6 @@ class BubblewrapCell(Cell):
             self._mount_points(SKILLS_PATH, attachment.skills)
             for name, (folder, identity) in attachment.skills.items():
                 _mount_skill(folder, f"{self._rootfs}{SKILLS_PATH}/{name}", identity)
-        self.is_watched = True
 
     def extend_disk(self, size: int, count: int) -> None:
         super().extend_disk(size, count)

@@ -48,6 +48,7 @@ _ETC = (
     "libreoffice",
     "ImageMagick-6",
     "ImageMagick-7",
+    "chromium.d",
 )
 _ERROR_FILE = 10
 _SIGNAL_BASE = 128

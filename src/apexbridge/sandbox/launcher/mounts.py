@@ -27,6 +27,8 @@ PYTHON_LAYERS = ("python", "documents", "data", "web", "images")
 """The skill's own packages, then the bundles: in this order, a run finds modules."""
 LAYER_PATHS = {"node_modules": "/node_modules", **{name: f"/layers/{name}" for name in PYTHON_LAYERS}}
 PACKAGES_PATH = "/layers/skills"
+PACKAGES_VARIABLE = "APEX_PYTHONPATH"
+"""The folders with Python packages, for `python` on the PATH of runs."""
 _EMPTY_FOLDER_PATH, _EMPTY_FILE_PATH = "/layers/nothing", "/layers/empty"
 """Mounted over folders and files that runs must not see."""
 _EMPTY_FOLDERS = (
@@ -58,6 +60,7 @@ _ETC = (
     "libreoffice",  # its programs do not start without their configuration
     "ImageMagick-6",
     "ImageMagick-7",
+    "chromium.d",
 )
 _HOSTS = "127.0.0.1 localhost\n::1 localhost\n"
 _ETC_FILES = {
@@ -88,6 +91,9 @@ class MountNamespace:
         self.bubblewrap = _executable_for_all(str(config.bubblewrap), self.base)
         for has_network in (False, True):
             self.filter_path(network=has_network).write_bytes(bytes.fromhex(config.filters[has_network]))
+        self.etc_version = 0
+        """Counts how often the host's /etc was copied again."""
+        self._etc_stamps = _etc_stamps()
         self.build_rootfs(self.template)
 
     def filter_path(self, *, network: bool) -> Path:
@@ -115,6 +121,28 @@ class MountNamespace:
         for folder in permanent(self.config.hidden):
             hide(rootfs, folder)
         syscalls.make_read_only(str(rootfs))
+
+    def refresh_etc(self) -> None:
+        """Copy the host's /etc again if it has changed: a program may have been installed since the start.
+
+        The copy covers the one in the template. Runs that have started keep theirs.
+        """
+        if all(_stamp(path) == stamp for path, stamp in self._etc_stamps.items()):
+            return
+        self._etc_stamps = _etc_stamps()  # before copying: what changes meanwhile is copied the next time
+        new = self.base / "etc"
+        new.mkdir(exist_ok=True)
+        mount_tmpfs(new, "size=16m,mode=755")
+        _create_etc(new / "etc")
+        if self.etc_version:
+            syscalls.unmount(f"{self.template}/etc")
+        syscalls.bind_mount(str(new / "etc"), f"{self.template}/etc")
+        syscalls.unmount(str(new))  # the copies of the mount keep its files
+        self.etc_version += 1
+
+    def replace_etc(self, rootfs: Path) -> None:
+        """Cover the /etc of a rootfs that was copied from the template before the last change."""
+        syscalls.bind_mount(f"{self.template}/etc", f"{rootfs}/etc")
 
     def close(self) -> None:
         with suppress(OSError):  # the folder on the host: the server removes it too, unless the server was killed
@@ -185,7 +213,7 @@ def create_mount_point(rootfs: Path, path: str) -> None:
 def install_loaders(config: LauncherConfig, target: Path) -> None:
     """Copy the loaders, and create `bin` with the interpreters that run skills, for the PATH of runs.
 
-    A Python that a script starts writes its output at once, as the script itself does.
+    A Python that a script starts writes its output at once, as the script itself does, and finds the same packages.
     """
     shutil.copytree(config.loaders, target, ignore=shutil.ignore_patterns("__pycache__"))
     (target / "bin").mkdir()
@@ -194,7 +222,9 @@ def install_loaders(config: LauncherConfig, target: Path) -> None:
             (target / "bin" / name).symlink_to(program)
         else:
             wrapper = target / "bin" / name
-            wrapper.write_text(f'#!/bin/sh\nPYTHONUNBUFFERED=1 exec {shlex.quote(program)} "$@"\n')
+            wrapper.write_text(
+                f'#!/bin/sh\n. "${{0%/bin/*}}/python_path.sh"\nPYTHONUNBUFFERED=1 exec {shlex.quote(program)} "$@"\n'
+            )
             wrapper.chmod(0o755)
     make_readable(target)
 
@@ -237,6 +267,24 @@ def _create_etc(target: Path) -> None:
     for name, text in _ETC_FILES.items():
         (target / name).write_text(text)
     make_readable(target)
+
+
+def _etc_stamps() -> dict[str, tuple[int, int] | None]:
+    """Inode and modification time of everything that is copied from /etc, of folders with those below them.
+
+    Files in folders need none: package managers replace files by renaming, which changes the folder.
+    """
+    paths = [f"/etc/{name}" for name in _ETC]
+    below = [parent for path in paths for parent, _, _ in os.walk(path)]
+    return {path: _stamp(path) for path in (*paths, *below)}
+
+
+def _stamp(path: str) -> tuple[int, int] | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns
 
 
 def _unshare_as_user() -> None:
