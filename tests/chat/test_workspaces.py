@@ -247,7 +247,7 @@ def test_text_and_text_parts_are_the_same_message(server: Live, upstream: Upstre
     assert "mine.txt" in files_seen(server, upstream, user("in parts"), in_parts)
 
 
-def test_conversations_with_the_same_calls_are_told_apart_by_the_ids_of_the_calls(
+def test_conversations_with_the_same_calls_are_distinguished_by_the_ids_of_the_calls(
     server: Live, upstream: Upstream
 ) -> None:
     tools = [{"type": "function", "function": {"name": "ask", "parameters": {"type": "object"}}}]
@@ -368,7 +368,7 @@ def test_a_file_is_not_stored_again_with_the_result_of_a_clients_tool(server: Li
         "",
     ],
 )
-def test_a_file_id_that_is_none_is_not_found(server: Live, upstream: Upstream, identity: str) -> None:
+def test_a_text_that_cannot_be_a_file_id_is_not_found(server: Live, upstream: Upstream, identity: str) -> None:
     server.http.post("/v1/files", files={"file": ("t.csv", b"a,b")}).raise_for_status()
     response = server.http.post(
         "/v1/chat/completions",

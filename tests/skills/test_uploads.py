@@ -112,7 +112,7 @@ async def test_a_file_that_two_delete_at_once_is_deleted_once(tmp_path: Path) ->
     assert [file.id for file in await store.files()] == [second.id]
 
 
-async def test_uploads_are_limited_for_each_caller_and_nobody_uses_up_those_of_others(
+async def test_uploads_are_limited_for_each_caller_independently_of_other_callers(
     store: UploadStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(input_files, "MAX_UPLOADS", 8)

@@ -68,7 +68,7 @@ async def test_a_digest_of_two_conversations_is_never_found(
         assert await database.rows("SELECT * FROM workspace_links") == []
 
 
-async def test_a_deleted_workspace_leaves_its_digest_to_nobody_else(tmp_path: Path) -> None:
+async def test_the_digest_of_a_deleted_workspace_leads_to_no_other_one(tmp_path: Path) -> None:
     async with opened(tmp_path) as (workspaces, _):
         await workspaces.link(digest("x"), await made(workspaces, "w"), caller="")
         await workspaces.delete("w")
