@@ -358,11 +358,15 @@ def test_load_skill_says_how_the_skill_can_be_used(
     assert [words for words in not_told if words in text] == [], text
 
 
+@pytest.mark.parametrize("by", ["setting", "key"])
 def test_without_run_code_the_model_is_not_told_of_it(
-    upstream: Upstream, embedder: Embedder, tmp_path_factory: pytest.TempPathFactory
+    upstream: Upstream, embedder: Embedder, tmp_path_factory: pytest.TempPathFactory, by: str
 ) -> None:
-    with live(tmp_path_factory.mktemp("served") / "data", upstream, embedder, run_code=False) as server:
+    with live(tmp_path_factory.mktemp("served") / "data", upstream, embedder, run_code=by != "setting") as server:
         server.install("forms", {"scripts/fill.py": FILL})
+        if by == "key":
+            _, key = server.do(server.bridge.keys.create("no code", ["chat", "read"]))
+            server.http.headers["Authorization"] = f"Bearer {key}"
         model = upstream.play(Step(calls=[call("load_skill", {"name": "forms"})]), Step(text="Done."))
         server.ask(model)
     assert "run_skill" in upstream.bodies(model)[0]["messages"][0]["content"]
