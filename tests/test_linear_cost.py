@@ -24,8 +24,9 @@ from apexbridge.llm.tool_modes import neutralised, read_answer
 from apexbridge.llm.turn import Turn
 from apexbridge.llm.upstream_errors import UpstreamError
 from apexbridge.retrieval.text import name_words, tokens, translated, visible
+from apexbridge.sandbox.config import SandboxLimits
+from apexbridge.sandbox.explanation import explain
 from apexbridge.sandbox.masking import StreamMasker
-from apexbridge.sandbox.missing import find_missing
 from apexbridge.sandbox.outcome import Ending, failure_of
 from apexbridge.skills.package.dependencies import parse_package, read_dependencies, script_blocks
 from apexbridge.skills.package.detection import detect
@@ -37,6 +38,7 @@ from apexbridge.skills.package.script_arguments import derive
 from apexbridge.skills.package.skill import PackageFile, lenient_name, slug
 from apexbridge.skills.package.skill_md import read_skill_markdown
 from apexbridge.skills.package.validation import assess
+from apexbridge.skills.runs.code_runs import unfound
 from apexbridge.skills.runs.direct import render
 from apexbridge.skills.runs.input_files import safe_name
 from apexbridge.storage.audit import masked
@@ -136,7 +138,9 @@ READERS: dict[str, Work] = {
     "programs of a shell script": detect_in("a.sh"),
     "code in Markdown": detect_in("a.md"),
     "a package to add": lambda text: parse_package(f"npm:a@{text}") and parse_package(text),
-    "what a failed script misses": lambda text: find_missing(text, 1, "shell", skill="a"),
+    "what a failed script misses": lambda text: explain(text, 1, "shell", code=text, skill="a"),
+    "packages that code installs": lambda text: explain("code ENOTCACHED", 1, "shell", code=f"npm i {text}"),
+    "files that code did not find": lambda text: unfound(f"{text}No such file{text}"),
     "a whole SKILL.md": read_lenient,
     "the body of a SKILL.md": lambda text: read_lenient(f"{HEAD}---\n{text}"),
     "the frontmatter": lambda text: read_lenient(f"{HEAD}{text}\n---\n"),
@@ -169,9 +173,9 @@ READERS: dict[str, Work] = {
     "a script block": lambda text: read_script(f"# /// script\n# a = '{text[:100]}'\n# ///\n{text}"),
     "a permission": lambda text: parse_permission(f"net:{text}"),
     "a path": lambda text: parse_permission(f"fs:ro:/{text}"),
-    "stderr of a failed script": lambda text: failure_of(Ending(code=1), f"{text}    at x\n", output_limit=1),
+    "stderr of a failed script": lambda text: failure_of(Ending(code=1), f"{text}    at x\n", limits=SandboxLimits()),
     "a traceback": lambda text: failure_of(
-        Ending(code=1), f"Traceback (most recent call last):\n{text}", output_limit=1
+        Ending(code=1), f"Traceback (most recent call last):\n{text}", limits=SandboxLimits()
     ),
     "text with calls": lambda text: extract_calls(text, lambda name: name == "x"),
     "a marked call": lambda text: extract_calls(f"<tool_call>{text}", lambda name: name == "x"),

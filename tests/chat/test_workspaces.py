@@ -20,7 +20,14 @@ FILL = "import sys\nopen(sys.argv[2], 'w').write('filled ' + open(sys.argv[1]).r
 @pytest.fixture(scope="module")
 def server(upstream: Upstream, embedder: Embedder, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     with live(tmp_path_factory.mktemp("served") / "data", upstream, embedder) as opened:
-        opened.install("forms", {"scripts/fill.py": FILL, "lib/forms.py": "NAME = 'forms'\n"}, body="# Forms\n")
+        files = {
+            "scripts/fill.py": FILL,
+            "scripts/run.sh": "echo 1\n",
+            "scripts/show.js": "console.log(1)\n",
+            "lib/forms.py": "NAME = 'forms'\n",
+            "reference.md": "# Reference\n",
+        }
+        opened.install("forms", files, body="# Forms\n")
         opened.install("risky", {"scripts/execute.py": "print(1)\n"}, dangerous=True)
         yield opened
 
@@ -490,13 +497,98 @@ def test_bash_in_allowed_tools_means_code(server: Live, upstream: Upstream) -> N
     assert "PERMISSION_DENIED" in results[2]
 
 
-def test_a_script_that_is_looked_for_in_the_workspace_is_found_by_a_hint(server: Live, upstream: Upstream) -> None:
+@pytest.mark.parametrize(
+    ("language", "code", "path"),
+    [
+        ("shell", "python3 scripts/fill.py a b", "scripts/fill.py"),
+        ("shell", "python ./scripts/fill.py", "scripts/fill.py"),
+        ("shell", "cd /tmp; cd /workspace; bash scripts/run.sh", "scripts/run.sh"),
+        ("shell", "sh scripts/run.sh", "scripts/run.sh"),
+        ("shell", "./scripts/run.sh", "scripts/run.sh"),
+        ("shell", "scripts/run.sh", "scripts/run.sh"),
+        ("shell", "node scripts/show.js", "scripts/show.js"),
+        ("shell", "cat reference.md; true", "reference.md"),
+        ("python", "open('scripts/fill.py')", "scripts/fill.py"),
+        ("python", "import subprocess; subprocess.run(['python3', 'scripts/fill.py'], check=True)", "scripts/fill.py"),
+        ("javascript", "require('./scripts/show.js')", "scripts/show.js"),
+        ("javascript", "require('fs').readFileSync('scripts/show.js')", "scripts/show.js"),
+    ],
+)
+def test_a_file_of_a_skill_that_is_looked_for_in_the_workspace_is_found_by_a_hint(
+    server: Live, upstream: Upstream, language: str, code: str, path: str
+) -> None:
     results, _ = run(
-        server,
-        upstream,
-        ("load_skill", {"name": "forms"}),
-        ("run_code", {"language": "shell", "code": "python3 scripts/fill.py a b"}),
-        python("import pypdf"),
+        server, upstream, ("load_skill", {"name": "forms"}), ("run_code", {"language": language, "code": code})
     )
-    assert "/skills/forms/scripts/fill.py" in results[1]
-    assert "apex packages install documents" in results[2]
+    assert f"the skill forms has it at /skills/forms/{path}" in results[1]
+
+
+def test_a_missing_package_is_named_to_the_model(server: Live, upstream: Upstream) -> None:
+    results, _ = run(server, upstream, ("load_skill", {"name": "forms"}), python("import pypdf"))
+    assert "apex packages install documents" in results[1]
+
+
+@pytest.mark.parametrize(
+    ("language", "code"),
+    [("shell", "cat /skills/forms/SKILL.md"), ("python", "open('/skills/forms/scripts/fill.py')")],
+)
+def test_a_skill_that_is_not_loaded_is_named_when_its_files_are_looked_for(
+    server: Live, upstream: Upstream, language: str, code: str
+) -> None:
+    results, _ = run(server, upstream, ("run_code", {"language": language, "code": code}))
+    assert "/skills/forms is there only after the skill is loaded: call load_skill first." in results[0]
+    results, _ = run(server, upstream, ("run_code", {"language": "shell", "code": "ls /skills/no-such-skill"}))
+    assert "load_skill" not in results[0]
+
+
+# ---------------------------------------------------------------------------------------------- what the model is told
+@pytest.mark.parametrize(
+    ("name", "files", "fields", "told", "not_told"),
+    [
+        ("own-js", {"scripts/a.js": "1"}, {}, ["`node /skills/own-js/scripts/a.js`"], ["x.py", "-m scripts"]),
+        ("no-scripts", {}, {}, ["/skills/no-scripts (read-only): write code"], ["python3", "x.py"]),
+        ("danger", {"scripts/a.py": "1"}, {"dangerous": True}, ["needs approval", "run_skill"], ["/skills/danger"]),
+        (
+            "read-only",
+            {"scripts/a.py": "1"},
+            {"allowed_tools": "Read"},
+            ["file_read, list_files"],
+            ["run_code", "run_skill", "file-read"],
+        ),
+        (
+            "package",
+            {"scripts/__init__.py": "", "scripts/a.py": "1"},
+            {},
+            ['"-m scripts.a"'],
+            ["-m scripts.__init__", "args or input):\nscripts/__init__.py"],
+        ),
+    ],
+)
+def test_load_skill_says_how_the_skill_can_be_used(
+    server: Live,
+    upstream: Upstream,
+    name: str,
+    files: dict[str, str],
+    fields: Json,
+    told: list[str],
+    not_told: list[str],
+) -> None:
+    server.install(name, files, body="# Title\n", **fields)
+    (text,), _ = run(server, upstream, ("load_skill", {"name": name}))
+    assert [words for words in told if words not in text] == [], text
+    assert [words for words in not_told if words in text] == [], text
+
+
+@pytest.mark.parametrize("by", ["setting", "key"])
+def test_without_run_code_the_model_is_not_told_of_it(
+    upstream: Upstream, embedder: Embedder, tmp_path_factory: pytest.TempPathFactory, by: str
+) -> None:
+    with live(tmp_path_factory.mktemp("served") / "data", upstream, embedder, run_code=by != "setting") as server:
+        server.install("forms", {"scripts/fill.py": FILL})
+        if by == "key":
+            _, key = server.do(server.bridge.keys.create("no code", ["chat", "read"]))
+            server.http.headers["Authorization"] = f"Bearer {key}"
+        model = upstream.play(Step(calls=[call("load_skill", {"name": "forms"})]), Step(text="Done."))
+        server.ask(model)
+    assert "run_skill" in upstream.bodies(model)[0]["messages"][0]["content"]
+    assert "run_code" not in json.dumps(upstream.bodies(model))

@@ -194,7 +194,7 @@ async def test_the_allowed_tools_of_a_skill_apply_until_the_next_skill_is_read(b
     conversation = Conversation(id="c")
     read = await bridge.tools.execute("read-skill", {"name": "reader"}, conversation=conversation)
     assert read.notices == ("allowed-tools of reader names WebFetch, which is not a tool here",)
-    assert "file-read, list-files" in read.output
+    assert "file_read, list_files" in read.output
     with pytest.raises(PermissionDeniedError, match="calculate is not among the allowed tools of reader"):
         await bridge.tools.execute("calculate", {"expression": "1"}, conversation=conversation)
     await bridge.tools.execute("list-files", conversation=conversation)

@@ -425,5 +425,5 @@ def test_unknown_names_cause_a_warning_and_an_empty_field_limits_nothing() -> No
 @pytest.mark.requirement("F5")
 async def test_the_executor_refuses_a_tool_that_is_not_allowed(registry: ToolRegistry) -> None:
     conversation = Conversation(id="c", allowance=Allowance.of("a", ["Read"], known=["echo"]))
-    with pytest.raises(PermissionDeniedError, match="echo is not among the allowed tools of a: file-read, list-files"):
+    with pytest.raises(PermissionDeniedError, match="echo is not among the allowed tools of a: file_read, list_files"):
         await registry.execute("echo", {"text": "x"}, conversation=conversation)

@@ -25,7 +25,9 @@ from apexbridge.llm.conversion import CompletionBuilder, as_chunk, is_completion
 from apexbridge.llm.tool_modes import ModeMemory, with_system
 from apexbridge.llm.turn import Turn
 from apexbridge.llm.upstream_errors import UpstreamError, is_too_long
+from apexbridge.tools.allowance import RUN_CODE
 from apexbridge.tools.conversation import LOOP_CALLS, Conversation
+from apexbridge.tools.naming import wire_name
 from apexbridge.tools.registry import ToolRegistry
 
 Json = dict[str, Any]
@@ -36,8 +38,10 @@ logger = logging.getLogger(__name__)
 
 
 @cache
-def default_prompt() -> str:
-    return resources.files("apexbridge.agent").joinpath("prompts/system.md").read_text("utf-8").strip()
+def default_prompt(*, with_code: bool = True) -> str:
+    """The system prompt, with or without the tool that runs code."""
+    text = resources.files("apexbridge.agent").joinpath("prompts/system.md").read_text("utf-8").strip()
+    return text.format(or_code=", or write code and run it with run_code" if with_code else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +154,7 @@ class _Loop:
     def _beginning(self, messages: list[Json]) -> list[Json]:
         prompt = self._deps.system_prompt
         if prompt is None and self._request.uses_our_tools:
-            prompt = default_prompt()
+            prompt = default_prompt(with_code=self._offer.id_of(wire_name(RUN_CODE)) == RUN_CODE)
         return with_system(messages, prompt) if prompt else messages
 
     async def run(self) -> AsyncGenerator[Event, None]:

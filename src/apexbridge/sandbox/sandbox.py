@@ -198,7 +198,7 @@ def _explain(job: Job, failure: Failure, stderr: str) -> Explanation:
         failure.exit_code,
         runtime_name(job.script),
         code=job.code or "",
-        skill=job.skill or next(reversed(job.skills), None),  # the last one that was loaded
+        skill=job.skill or next(reversed([*job.skills]), None),  # the last one that was loaded
         bundles=layers,
         folders=RunFolders(
             skills={**own, **{f"{SKILLS_PATH}/{name}": skill.folder for name, skill in job.skills.items()}},

@@ -210,7 +210,7 @@ class SandboxSession:
     def _skill_roots(self, job: Job, cell: CellHandle) -> list[str]:
         """The folders of other skills, whose modules a run can import: the last loaded first."""
         folder = self._resolve_path(self.backend.skills_path, cell)
-        return [f"{folder}/{_path_name(name)}" for name in reversed(job.skills)]
+        return [f"{folder}/{_path_name(name)}" for name in reversed([*job.skills])]
 
     def _package_path(self, name: str, path: Path) -> str:
         return str(path) if self.backend.packages_path is None else f"{self.backend.packages_path}/{name}"

@@ -21,6 +21,7 @@ class SkillToolBackend:
         self._skills = skills
         self._code = code
         self.open_file = skills.open_named_file
+        self.may_run_code = code.may_run
 
     async def instructions(self, name: str, *, with_packages: bool = False) -> Instructions:
         """Read a skill's instructions, on request with the packages and programs that its code uses.
@@ -39,6 +40,7 @@ class SkillToolBackend:
             content=detail.content,
             files=[file.path for file in detail.files],
             scripts=[_with_arguments(detail, path) for path in detail.scripts],
+            dangerous=detail.dangerous,
             allowed_tools=detail.allowed_tools,
             available=_names(used, ("installed", "bundle")),
             missing=_names(used, ("declared", "missing")),

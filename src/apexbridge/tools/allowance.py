@@ -86,9 +86,12 @@ class Allowance:
 
     @property
     def text(self) -> str:
-        """The allowed tools, for messages."""
-        own = [RUN_CODE, f"run-skill with {self.skill}'s scripts"] if self.runs_own_scripts else []
-        return ", ".join([*self.patterns, *own]) or "nothing but searching and reading skills"
+        """The allowed tools, by the names that models know."""
+        named = [pattern if "*" in pattern else wire_name(pattern) for pattern in self.patterns]
+        own = [wire_name(RUN_CODE), f"{wire_name(RUN_SKILL)} with {self.skill}'s scripts"]
+        return (
+            ", ".join([*named, *(own if self.runs_own_scripts else [])]) or "nothing but searching and reading skills"
+        )
 
 
 def _fits(pattern: str, text: str) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from apexbridge.skills.package.skill import RUNNABLE_SUFFIXES
+from apexbridge.skills.package.skill import is_runnable
 
 SHOWN_CHARACTERS = 200
 MAX_COMPARED = 500
@@ -55,7 +55,7 @@ def find_script(skill: str, written: str, paths: Sequence[str]) -> NamedFile:
 
     Raises NoSuchNameError.
     """
-    scripts = [path for path in paths if path.endswith(RUNNABLE_SUFFIXES)]
+    scripts = [path for path in paths if is_runnable(path)]
     scripts.sort(key=lambda path: not path.startswith(_SCRIPTS))  # first those that are suggested first
     if _plain(written) in scripts:  # a name may contain spaces
         return NamedFile(path=_plain(written))

@@ -148,4 +148,9 @@ def find_entry(paths: Collection[str], declared: str | None = None) -> str | Non
 
 def runnable_scripts(paths: Iterable[str]) -> list[str]:
     """The scripts that can be run by name: all files below `scripts/` with a known interpreter."""
-    return sorted(path for path in paths if path.startswith("scripts/") and path.endswith(RUNNABLE_SUFFIXES))
+    return sorted(path for path in paths if path.startswith("scripts/") and is_runnable(path))
+
+
+def is_runnable(path: str) -> bool:
+    """Whether a file has a known interpreter, and is not only the mark of a Python package."""
+    return path.endswith(RUNNABLE_SUFFIXES) and not f"/{path}".endswith("/__init__.py")

@@ -2,8 +2,8 @@
 
 import re
 import uuid
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -21,8 +21,15 @@ from apexbridge.tools.conversation import Conversation
 Language = Literal["python", "javascript", "shell"]
 MAX_CODE_BYTES = 256 * 1024
 STDERR_CHARACTERS = 16 * 1024
-_NOT_FOUND = re.compile(r"(?:/workspace/|\./|')((?:[\w-]+/){1,5}[\w.-]{1,100})'?(?::|\n|$)")
-"""A relative path in an error about a missing file."""
+_NOT_FOUND = re.compile(r"^.*(?:No such file|can't open file|Cannot find module|ENOENT).*", re.M)
+"""A line of an error about a missing file."""
+_PATH = re.compile(
+    r"(?<![^\s'\":‘`])(?:/workspace/)?(?:\./)?((?:[\w-][\w.-]*/){0,5}[\w-][\w.-]{0,100})(?=$|[\s'\":,’`])"
+)
+"""A path relative to the workspace in such a line."""
+_SKILL = re.compile(r"/skills/([a-z0-9][a-z0-9:-]{0,200})(?=/|$|[\s'\":,’`])")
+MAX_PATHS = 50
+"""Paths in errors that are looked for in skills."""
 _SUFFIXES: Mapping[Language, str] = {"python": "py", "javascript": "js", "shell": "sh"}
 
 
@@ -40,7 +47,7 @@ class CodeRuns:
         self._store = store
         self._tracker = tracker
         self._layers = layers
-        self._may_run = may_run
+        self.may_run = may_run
         self._max_timeout_ms = max_timeout_ms
 
     async def run(
@@ -53,7 +60,7 @@ class CodeRuns:
             InvalidInputError: the code is too long or not text.
             ServerError: QUEUE_FULL, STORAGE_FULL, SANDBOX_UNAVAILABLE.
         """
-        if not self._may_run(conversation.caller):
+        if not self.may_run(conversation.caller):
             raise PermissionDeniedError("This API key may not run code; it needs the scope run.")
         if self._tracker is None:
             raise ServerError("No sandbox is available, so code is not run.", code="SANDBOX_UNAVAILABLE")
@@ -84,7 +91,21 @@ class CodeRuns:
                 resources=resources,
             )
         result = await run.result()
-        return result if result.success else await in_thread(_with_script_hint, result, job)
+        paths, skills = unfound(result.stderr[-STDERR_CHARACTERS:])
+        hints = await in_thread(_script_hints, paths, job) if job.skills and paths else []
+        if conversation.workspace is not None:
+            hints += await self._loading_hints(name for name in skills if name not in conversation.workspace.skills)
+        return result.model_copy(update={"warnings": [*result.warnings, *hints]}) if hints else result
+
+    async def _loading_hints(self, names: Iterable[str]) -> list[str]:
+        """Name the installed skills whose files were looked for although they are not loaded."""
+        hints = []
+        for name in names:
+            with suppress(SkillError):
+                async with self._store.reading(name) as row:
+                    if row.enabled:
+                        hints.append(f"/skills/{name} is there only after the skill is loaded: call load_skill first.")
+        return hints
 
     async def _loaded(self, conversation: Conversation) -> "_LoadedSkills":
         loaded = _LoadedSkills()
@@ -139,14 +160,23 @@ def _check(code: str) -> None:
         raise InvalidInputError("The code is empty.")
 
 
-def _with_script_hint(result: ExecutionResult, job: Job) -> ExecutionResult:
-    """Add where a script is that the code looked for in the workspace. Skills name their scripts by relative paths."""
-    for match in _NOT_FOUND.finditer(result.stderr[-STDERR_CHARACTERS:]):
-        for name, skill in job.skills.items():
-            if (skill.folder / match[1]).is_file():
-                warning = f"{match[1]} is not in the workspace; the skill {name} has it at /skills/{name}/{match[1]}"
-                return result.model_copy(update={"warnings": [*result.warnings, warning]})
-    return result
+def unfound(stderr: str) -> tuple[list[str], list[str]]:
+    """The paths in the workspace, and the skills by their paths, that errors about missing files name."""
+    lines = _NOT_FOUND.findall(stderr)
+    paths = dict.fromkeys(path for line in lines for path in _PATH.findall(line))
+    skills = dict.fromkeys(name for line in lines for name in _SKILL.findall(line))
+    return [*paths][:MAX_PATHS], [*skills][:MAX_PATHS]
+
+
+def _script_hints(paths: Sequence[str], job: Job) -> list[str]:
+    """Say where files are that the code looked for in the workspace. Skills name their files by relative paths."""
+    hints = []
+    for path in paths:
+        for name, skill in reversed([*job.skills.items()]):
+            if (skill.folder / path).exists():
+                hints.append(f"{path} is not in the workspace; the skill {name} has it at /skills/{name}/{path}")
+                break
+    return hints
 
 
 async def _no_grants() -> Grants:

@@ -4,6 +4,8 @@ Models see them as `search_skills`, `load_skill` and `run_skill`; see `tools/nam
 """
 
 import json
+import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -13,7 +15,7 @@ from pydantic import BaseModel, Field, model_validator
 
 from apexbridge._tasks import in_thread
 from apexbridge._text import estimated_tokens
-from apexbridge.tools.allowance import RUN_CODE, Allowance
+from apexbridge.tools.allowance import RUN_CODE, RUN_SKILL, Allowance
 from apexbridge.tools.builtin.files.paths import shown
 from apexbridge.tools.builtin.files.text_files import LineRange, read_lines
 from apexbridge.tools.naming import SKILL_IDENTIFIER, skill_tool_id
@@ -30,6 +32,8 @@ MAX_ARGUMENTS, MAX_ARGUMENT_CHARACTERS = 50, 200
 MAX_CHOICES = 8
 MAX_FILES = 50
 CUT = "…"
+_COMMANDS = {"py": "python3", "js": "node", "mjs": "node", "cjs": "node", "sh": "sh"}
+"""What starts a script, by the extension of its file."""
 NEXT_STEP = "Read one with load_skill(name) before you rely on it; run one with run_skill(name, input)."
 
 
@@ -51,6 +55,8 @@ class Instructions:
     files: Sequence[str]
     scripts: Sequence[str]
     """Path of each script that can run, with its arguments if known."""
+    dangerous: bool = False
+    """Whether each run needs approval; then code does not see the skill's folder."""
     allowed_tools: Sequence[str] = ()
     available: Sequence[str] = ()
     """Packages and programs that its code uses and that runs have."""
@@ -74,6 +80,7 @@ class Skills(Protocol):
         """A skill's instructions; with the packages and programs that its code uses, on request."""
 
     async def open_file(self, name: str, path: str) -> tuple[BinaryIO, FoundFile]: ...
+    def may_run_code(self, caller: str) -> bool: ...
     async def run(self, call: Any, context: ToolContext) -> ToolResult:
         """Run a skill, or one of its scripts, as `RunSkillInput` names it."""
 
@@ -186,7 +193,11 @@ def read_skill(skills: Skills) -> Tool:
                 data={**lines.data, "name": input.name, "path": found_file.path},
                 notices=(found_file.notice,) if found_file.notice else (),
             )
-        can_run_code = context.conversation.workspace is not None and context.registry.is_enabled(RUN_CODE)
+        can_run_code = (
+            context.conversation.workspace is not None
+            and context.registry.is_enabled(RUN_CODE)
+            and skills.may_run_code(context.caller)
+        )
         found = await skills.instructions(input.name, with_packages=can_run_code)
         known = [tool.id for tool in context.registry.list()]
         allowance = Allowance.of(found.name, found.allowed_tools, known=known)
@@ -201,21 +212,14 @@ def read_skill(skills: Skills) -> Tool:
 def _instructions_result(found: Instructions, allowance: Allowance | None, *, can_run_code: bool) -> ToolResult:
     files = [path for path in found.files if path.lower() != "skill.md"]
     sections = [found.content.strip()]
-    if found.scripts:
-        sections.append("Scripts, for run_skill(name, script, args or input):\n" + "\n".join(found.scripts))
+    if found.scripts and (allowance is None or allowance.permits(RUN_SKILL, {"name": found.name})):
+        scripts = "Scripts, for run_skill(name, script, args or input):\n" + "\n".join(found.scripts)
+        sections.append(scripts + _module_hint(found))
     if files:
         more = f"\n… and {len(files) - MAX_FILES} more" if len(files) > MAX_FILES else ""
         sections.append("Files, for load_skill(name, path):\n" + "\n".join(files[:MAX_FILES]) + more)
-    if can_run_code:
-        sections.append(
-            f"In run_code this skill's folder is /skills/{found.name} (read-only): run its scripts by that path, such "
-            f"as `python3 /skills/{found.name}/scripts/x.py`, or write code of your own as the instructions say. The "
-            "current directory /workspace keeps its files between calls; leave results there."
-        )
-        if found.available:
-            sections.append(f"Packages and programs that are there: {', '.join(found.available[:MAX_FILES])}.")
-        if found.missing:
-            sections.append(f"Missing: {', '.join(found.missing[:MAX_FILES])}. Do without, or say what is missing.")
+    if can_run_code and (allowance is None or allowance.permits(RUN_CODE, {})):
+        sections += _code_sections(found)
     if allowance is not None:
         sections.append(f"While you follow these instructions, only these tools may be called: {allowance.text}.")
     data: dict[str, Any] = {
@@ -228,6 +232,39 @@ def _instructions_result(found: Instructions, allowance: Allowance | None, *, ca
         "allowedTools": list(found.allowed_tools),
     }
     return ToolResult(output="\n\n".join(sections), data=data, notices=allowance.warnings if allowance else ())
+
+
+def _module_hint(found: Instructions) -> str:
+    """How to run scripts that import each other as a package."""
+    names = [re.match(r"scripts/(\w+)\.py\b", script) for script in found.scripts]
+    first = next(filter(None, names), None)
+    if "scripts/__init__.py" not in found.files or first is None:
+        return ""
+    return f'\nThey are a package; script can also be a module of it, such as "-m scripts.{first[1]}".'
+
+
+def _code_sections(found: Instructions) -> list[str]:
+    """What code can use of the skill, and where its files are."""
+    files = "The current directory /workspace keeps its files between calls; leave results there."
+    if found.dangerous:
+        where = f"Each run of this skill needs approval, so run_code does not have its folder: use run_skill. {files}"
+    else:
+        example = ""
+        if found.scripts:
+            script = found.scripts[0].partition(" (")[0]
+            path = shlex.quote(f"/skills/{found.name}/{script}")
+            command = f"{_COMMANDS[script.rpartition('.')[2]]} {path}"
+            example = f"run its scripts by that path, such as `{command}`, or "
+        where = (
+            f"In run_code this skill's folder is /skills/{found.name} (read-only): {example}write code of your own as "
+            f"the instructions say. {files}"
+        )
+    sections = [where]
+    if found.available:
+        sections.append(f"Packages and programs that are there: {', '.join(found.available[:MAX_FILES])}.")
+    if found.missing:
+        sections.append(f"Missing: {', '.join(found.missing[:MAX_FILES])}. Do without, or say what is missing.")
+    return sections
 
 
 # ------------------------------------------------------------------------------------------------------------ run-skill
