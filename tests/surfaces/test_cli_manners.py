@@ -73,6 +73,16 @@ def test_config_and_doctor_create_no_data_directory(apex: Apex, data_dir: Path) 
     assert not data_dir.exists()
 
 
+def test_a_search_leaves_nothing_in_the_home_directory(tmp_path: Path) -> None:
+    home, data = tmp_path / "home", tmp_path / "named"
+    home.mkdir()
+    run(["skills", "install", str(write_skill(tmp_path, "one"))], HOME=str(home), APEX_DATA_DIR=str(data))
+    found = run(["skills", "search", "one"], HOME=str(home), APEX_DATA_DIR=str(data))
+    assert found.returncode == 0
+    assert found.stdout.startswith("one\t")
+    assert list(home.iterdir()) == []
+
+
 def test_the_default_is_a_local_data_directory_and_else_the_users_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
