@@ -21,12 +21,15 @@ ROUNDS = 7
 GOAL_MS = 300.0
 COMMANDS = (
     "skills list",
+    "skills install SKILL --overwrite",
     "skills show checksums",
     "skills search checksum",
     "skills run commit-message",
     "tools run calculate --input {}",
     "chats list",
     "runs list",
+    "keys list",
+    "config show",
 )
 
 
@@ -42,7 +45,8 @@ def _measured() -> list[Comparison]:
 
 
 def _compared(command: str, data_dir: Path, bare: float) -> Comparison:
-    words = [word.replace("{}", '{"expression": "6*7"}') for word in command.split()]
+    values = {"{}": '{"expression": "6*7"}', "SKILL": str(EXAMPLES / "checksums")}
+    words = [values.get(word, word) for word in command.split()]
     times = [_cpu_ms([APEX, *words, "--data-dir", str(data_dir)]) for _ in range(ROUNDS)]
     median = statistics.median(times)
     return Comparison(

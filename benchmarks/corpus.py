@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-from apexbridge.skills.models import Profile
+from apexbridge.skills import Profile
+from apexbridge.skills.package.entry_names import is_skill_file
 from apexbridge.skills.package.frontmatter import parse_leniently, replace_description
-from apexbridge.skills.package.layout import is_skill_file
 from apexbridge.skills.package.repair import repair
 from apexbridge.skills.package.skill_md import read_skill_markdown
 from apexbridge.skills.package.yaml_block import FrontmatterError

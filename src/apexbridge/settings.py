@@ -34,8 +34,8 @@ from apexbridge.sandbox.config import (
     SandboxSettings,
     default_concurrency,
 )
+from apexbridge.skills import DefaultMode, Profile
 from apexbridge.skills.config import FetchSettings, SkillsSettings
-from apexbridge.skills.models import DefaultMode, Profile
 from apexbridge.storage.directory import SETTINGS_FILE as SETTINGS_FILE  # re-exported
 from apexbridge.storage.directory import default_data_dir
 from apexbridge.workspaces.config import WorkspaceLimits

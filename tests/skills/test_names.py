@@ -12,8 +12,8 @@ import pytest
 
 from apexbridge import Bridge
 from apexbridge.errors import SkillAlreadyExistsError, SkillNotFoundError
+from apexbridge.skills import NAME_PATTERN
 from apexbridge.skills.manager import SkillManager
-from apexbridge.skills.models import NAME_PATTERN
 from apexbridge.skills.store.names import folder_of_name, name_of_folder, own_name, served_name
 from apexbridge.tools.naming import wire_name
 from tests.conftest import Workshop

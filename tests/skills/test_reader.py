@@ -1,6 +1,6 @@
 import pytest
 
-from apexbridge.skills.models import Profile
+from apexbridge.skills import Profile
 from apexbridge.skills.package.skill import Reading
 from apexbridge.skills.package.skill_md import read_skill_markdown
 

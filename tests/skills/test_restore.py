@@ -8,8 +8,8 @@ import pytest
 
 from apexbridge._time import MS_PER_DAY
 from apexbridge.errors import ApexBridgeError
+from apexbridge.skills import MARKER_FILE
 from apexbridge.skills.manager import SkillManager
-from apexbridge.skills.models import MARKER_FILE
 from apexbridge.skills.store import trash
 from tests.conftest import Workshop
 from tests.making import skill_zip, walk, write_skill

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from apexbridge.errors import ServerError
 from apexbridge.settings import Settings
-from apexbridge.surfaces.cli.connection import find_connection
+from apexbridge.surfaces.cli.connection import default_profile, find_connection
 from apexbridge.surfaces.cli.hints import remember_options, with_options
-from tests.making import write_skill
+from tests.making import skill_zip, write_skill
 from tests.surfaces.conftest import APEX, Apex, Server, environment, servers
 
 READING = [
@@ -36,7 +37,7 @@ READING = [
     ["chats", "list"],
     ["chats", "stats"],
 ]
-HEAVY = {"aiohttp", "anyio", "fastapi", "httpx", "lancedb", "numpy", "pyarrow", "pydantic_settings", "rich"}
+HEAVY = {"aiohttp", "anyio", "fastapi", "httpx", "lancedb", "numpy", "pyarrow", "pydantic", "rich"}
 HEAVY |= {"starlette", "uvicorn", "uvloop", "watchfiles", "yaml"}
 HEAVY |= {f"apexbridge.{name}" for name in ("agent", "bridge", "llm", "retrieval", "sandbox", "settings", "tools")}
 
@@ -73,6 +74,16 @@ def test_config_and_doctor_create_no_data_directory(apex: Apex, data_dir: Path) 
     assert not data_dir.exists()
 
 
+def test_a_search_leaves_nothing_in_the_home_directory(tmp_path: Path) -> None:
+    home, data = tmp_path / "home", tmp_path / "named"
+    home.mkdir()
+    run(["skills", "install", str(write_skill(tmp_path, "one"))], HOME=str(home), APEX_DATA_DIR=str(data))
+    found = run(["skills", "search", "one"], HOME=str(home), APEX_DATA_DIR=str(data))
+    assert found.returncode == 0
+    assert found.stdout.startswith("one\t")
+    assert list(home.iterdir()) == []
+
+
 def test_the_default_is_a_local_data_directory_and_else_the_users_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,6 +106,18 @@ def test_the_default_is_a_local_data_directory_and_else_the_users_own(
     monkeypatch.setenv("APEX_DATA_DIR", "named")
     assert find_connection().data_dir == Settings().data_dir == tmp_path / "named"
     assert find_connection(data_dir="flag").data_dir == tmp_path / "flag"
+
+
+def test_commands_read_the_default_profile_as_the_settings_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert default_profile() == Settings().default_profile == "seed"
+    Path("apex.toml").write_text('default_profile = "strict"\n')
+    assert default_profile() == Settings().default_profile == "strict"
+    monkeypatch.setenv("APEX_DEFAULT_PROFILE", "lenient")
+    assert default_profile() == Settings().default_profile == "lenient"
+    monkeypatch.setenv("APEX_DEFAULT_PROFILE", "loose")
+    with pytest.raises(ServerError, match="APEX_DEFAULT_PROFILE") as refused:
+        default_profile()
+    assert refused.value.code == "INVALID_SETTING"
 
 
 def test_a_settings_file_that_cannot_be_read_is_named(apex: Apex) -> None:
@@ -208,16 +231,30 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         ["tools", "list"],
         ["chats", "list"],
         ["chat", "what is 1+1"],
+        ["keys", "list"],
+        ["plugins", "list"],
+        ["packages", "list"],
+        ["workspaces", "list"],
+        ["audit", "verify"],
+        ["skills", "install", "one"],
+        ["skills", "install", "one.zip"],
+        ["skills", "import", "."],
     ],
-    ids=lambda arguments: " ".join(arguments[:2]),
+    ids=" ".join,
 )
-def test_a_command_beside_a_server_imports_no_heavy_packages(served: Server, arguments: list[str]) -> None:
+def test_a_command_beside_a_server_imports_no_heavy_packages(
+    served: Server, tmp_path: Path, arguments: list[str]
+) -> None:
+    if arguments[1] in ("install", "import"):
+        write_skill(tmp_path, "one")
+        (tmp_path / "one.zip").write_bytes(skill_zip("one"))
+        arguments = [*arguments, "--overwrite"]
     text = (
         "import atexit, sys; atexit.register(lambda: sys.stderr.write('\\n' + ' '.join(sys.modules)));"
         "from apexbridge.surfaces.cli.app import main; main()"
     )
     command = [sys.executable, "-c", text, *arguments, "--data-dir", str(served.data_dir)]
-    completed = subprocess.run(command, capture_output=True, text=True, check=True, env=environment())
+    completed = subprocess.run(command, capture_output=True, text=True, check=True, env=environment(), cwd=tmp_path)
     assert HEAVY & set(completed.stderr.splitlines()[-1].split()) == set()
 
 

@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field, ValidationError, field_validator
 from pydantic.alias_generators import to_camel
 
 from apexbridge.errors import InvalidInputError
-from apexbridge.skills.models import DefaultMode, Profile
+from apexbridge.skills import DefaultMode, Profile
 from apexbridge.wire import MAX_PROBLEMS, WireInput, problem, summary_of
 
 MAX_CUSTOM_PATHS = 100

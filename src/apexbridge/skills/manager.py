@@ -30,19 +30,17 @@ from apexbridge.errors import (
 from apexbridge.sandbox.bundles import Bundles
 from apexbridge.sandbox.layers import LayerStore
 from apexbridge.sandbox.models import ExecutionResult
+from apexbridge.skills import SERVED_NAME_PATTERN, Mode, Profile
 from apexbridge.skills.config import SkillManagerConfig, SkillsSettings
 from apexbridge.skills.models import (
-    SERVED_NAME_PATTERN,
     CallStatistics,
     DirectSkillResult,
     GrowthPoint,
     InstallReceipt,
-    Mode,
     Origin,
     OriginItem,
     PluginSummary,
     Problem,
-    Profile,
     Receipt,
     RemovalReceipt,
     RemovedItem,
@@ -70,12 +68,12 @@ from apexbridge.skills.runs.secrets import SecretStore
 from apexbridge.skills.runs.skill_layers import DependencyView, SkillLayers
 from apexbridge.skills.runs.skill_runs import SkillCall, SkillRuns
 from apexbridge.skills.runs.tracker import RunTracker
-from apexbridge.skills.store.catalog import INSTALLED_ROOT, Catalog, Row, derived_tags_of
+from apexbridge.skills.store.catalog import Catalog, Row, derived_tags_of
 from apexbridge.skills.store.comparison import compare
 from apexbridge.skills.store.indexer import IndexDocument, Progress, SkillIndex
 from apexbridge.skills.store.library import read_origin
 from apexbridge.skills.store.names import folder_of_name, own_name
-from apexbridge.skills.store.roots import SkillRoot
+from apexbridge.skills.store.roots import INSTALLED_ROOT, SkillRoot
 from apexbridge.skills.store.scanner import Prepared
 from apexbridge.skills.store.skill_store import SkillStore
 from apexbridge.skills.store.trash import Removed

@@ -6,21 +6,9 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from apexbridge.skills import NAME_PATTERN as NAME_PATTERN  # re-exported
-from apexbridge.skills import SERVED_NAME_PATTERN as SERVED_NAME_PATTERN  # re-exported
+from apexbridge.skills import Mode, Profile
 from apexbridge.wire import WireModel
 
-Profile = Literal["seed", "lenient", "strict"]
-Mode = Literal["sandbox", "direct"]
-DefaultMode = Literal["auto", "sandbox", "direct"]
-
-SKILL_FILE = "SKILL.md"
-MARKER_FILE = ".vectorized"
-ORIGIN_FILE = ".apex-origin.json"
-OWN_FILES = frozenset({MARKER_FILE, ORIGIN_FILE})
-"""Files that this server keeps in the folder of an installed skill. They are not part of its content."""
-MAX_NAME_CHARACTERS = 64
-MAX_DESCRIPTION_CHARACTERS = 1024
 SUMMARY_CHARACTERS = 200
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from apexbridge.errors import InvalidSchemaError, InvalidSkillStructureError
 from apexbridge.sandbox.models import ExecutionResult
-from apexbridge.skills.models import SKILL_FILE, DirectSkillResult, Mode
+from apexbridge.skills import SKILL_FILE, Mode
+from apexbridge.skills.models import DirectSkillResult
 from apexbridge.skills.package.frontmatter import parse_leniently
 from apexbridge.skills.package.parameters import tool_schema
 from apexbridge.skills.package.skill import SkillMetadata, effective_mode

@@ -167,6 +167,8 @@ def _load_multilingual() -> Any:
 
 
 def _load_english(files: Path) -> tuple[Any, WordPieceTokenizer]:
+    # On import, onnxruntime writes a device id and a telemetry database into the home directory.
+    os.environ["ORT_DISABLE_TELEMETRY"] = "1"
     try:
         import onnxruntime
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from urllib.parse import unquote
 
 from apexbridge._text import CJK_RANGES, estimated_tokens
-from apexbridge.skills.models import SKILL_FILE
+from apexbridge.skills import SKILL_FILE
 from apexbridge.skills.package.entry_names import is_odd
 from apexbridge.skills.package.skill import Diagnostic, SkillMetadata
 

@@ -5,7 +5,7 @@ import unicodedata
 
 from apexbridge._text import normalized
 from apexbridge.errors import InvalidArchiveError
-from apexbridge.skills.models import OWN_FILES
+from apexbridge.skills import OWN_FILES, SKILL_FILE
 
 MAX_PATH_BYTES = 240
 MAX_COMPONENT_BYTES = 200
@@ -14,6 +14,11 @@ _RESERVED = re.compile(r"(?:con|prn|aux|nul|conin\$|conout\$|com[0-9¹²³]|lpt[
 _JUNK = {*OWN_FILES, ".DS_Store", "Thumbs.db"}
 _HIDDEN_CATEGORIES = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 """Control, bidi and other invisible characters, surrogates, line and paragraph separators."""
+
+
+def is_skill_file(name: str) -> bool:
+    """Whether this is `SKILL.md` in any case; the validator warns about other spellings."""
+    return name.lower() == SKILL_FILE.lower()
 
 
 def checked_parts(name: str) -> tuple[str, ...]:

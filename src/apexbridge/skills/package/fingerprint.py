@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from apexbridge.skills.models import MARKER_FILE, OWN_FILES
+from apexbridge.skills import MARKER_FILE, OWN_FILES
 from apexbridge.skills.package.skill import PackageFile
 
 MAX_FILES = 20_000

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from apexbridge.errors import FieldNotEditableError, InvalidInputError, SkillParseError
-from apexbridge.skills.models import MAX_DESCRIPTION_CHARACTERS
+from apexbridge.skills import MAX_DESCRIPTION_CHARACTERS
 from apexbridge.skills.package.yaml_block import Field, FrontmatterError, quote, read_block
 
 MAX_BLOCK_BYTES = 64 * 1024

@@ -5,7 +5,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from apexbridge.errors import InvalidSkillStructureError
-from apexbridge.skills.models import SKILL_FILE, LeftOut
+from apexbridge.skills import SKILL_FILE
+from apexbridge.skills.models import LeftOut
+from apexbridge.skills.package.entry_names import is_skill_file
 from apexbridge.skills.package.manifests import (
     MARKETPLACE_MANIFEST,
     MAX_PLUGINS,
@@ -80,11 +82,6 @@ def find_layout(files: Collection[Parts], read: ReadFile, *, flat: bool, links: 
     if manifests:
         return _plugins(sorted((parts[:-2] for parts in manifests), key=_by_depth), skills, read)
     return _folders(topmost)
-
-
-def is_skill_file(name: str) -> bool:
-    """Whether this is `SKILL.md` in any case; the validator warns about other spellings."""
-    return name.lower() == SKILL_FILE.lower()
 
 
 def _by_depth(parts: Parts) -> tuple[int, Parts]:

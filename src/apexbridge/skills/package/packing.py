@@ -9,11 +9,10 @@ import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, TYPE_CHECKING, Any, cast
 
-from apexbridge.disk import Claim, Disk
 from apexbridge.errors import InvalidArchiveError, InvalidSkillStructureError, RequestError
-from apexbridge.skills.models import OWN_FILES, SKILL_FILE
+from apexbridge.skills import OWN_FILES, SKILL_FILE
 from apexbridge.skills.package.archive import (
     MAX_ENTRIES,
     MAX_FILE_BYTES,
@@ -22,9 +21,11 @@ from apexbridge.skills.package.archive import (
     MEGABYTE,
     RATIO_FREE_BYTES,
 )
-from apexbridge.skills.package.entry_names import MAX_DEPTH, SKIPPED_FOLDERS, is_text
-from apexbridge.skills.package.layout import is_skill_file
+from apexbridge.skills.package.entry_names import MAX_DEPTH, SKIPPED_FOLDERS, is_skill_file, is_text
 from apexbridge.skills.package.manifests import MARKETPLACE_MANIFEST, PLUGIN_MANIFEST
+
+if TYPE_CHECKING:
+    from apexbridge.disk import Claim, Disk
 
 MAX_SCANNED = 100_000
 """Files and folders that are searched for skills."""
@@ -80,7 +81,7 @@ def _reading(path: Path) -> Iterator[None]:
         raise RequestError(f"Cannot read {Path(os.fsdecode(shown)).name}: {reason}", code="FILE_NOT_FOUND") from error
 
 
-def packed(folder: Path, name: str, *, staging: Path, disk: Disk, caller: str) -> IO[bytes]:
+def packed(folder: Path, name: str, *, staging: Path, disk: "Disk", caller: str) -> IO[bytes]:
     """The whole folder as a ZIP in an unnamed file below `staging`, positioned at its start; the caller closes it.
 
     The file counts against the caller's quota until it is closed.
@@ -105,7 +106,7 @@ def packed(folder: Path, name: str, *, staging: Path, disk: Disk, caller: str) -
 class _ClaimedFile(io.BufferedRandom):
     """An unnamed file that claims disk space before each write, and releases it when closed."""
 
-    def __init__(self, raw: io.RawIOBase, claim: Claim, claims: ExitStack) -> None:
+    def __init__(self, raw: io.RawIOBase, claim: "Claim", claims: ExitStack) -> None:
         self._claim = claim
         self._claims = claims
         super().__init__(raw)

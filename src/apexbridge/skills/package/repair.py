@@ -6,7 +6,8 @@ from typing import Literal
 
 from apexbridge._fs import replace_file
 from apexbridge.errors import RequestError
-from apexbridge.skills.models import SKILL_FILE
+from apexbridge.skills import SKILL_FILE
+from apexbridge.skills.package.entry_names import is_skill_file
 from apexbridge.skills.package.frontmatter import (
     Document,
     chunks,
@@ -17,7 +18,6 @@ from apexbridge.skills.package.frontmatter import (
     with_new_block,
     with_value,
 )
-from apexbridge.skills.package.layout import is_skill_file
 from apexbridge.skills.package.skill import Diagnostic, name_problem, slug
 from apexbridge.skills.package.skill_md import read_skill_markdown
 from apexbridge.skills.package.yaml_block import FrontmatterError, quote

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from apexbridge._text import normalized
-from apexbridge.skills import RESERVED_NAMES
-from apexbridge.skills.models import MAX_NAME_CHARACTERS, NAME_PATTERN, SKILL_FILE, DefaultMode, Mode
-from apexbridge.skills.package.script_arguments import ScriptArguments
+from apexbridge.skills import MAX_NAME_CHARACTERS, NAME_PATTERN, RESERVED_NAMES, SKILL_FILE, DefaultMode, Mode
+from apexbridge.skills.package.script_arguments.model import ScriptArguments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,14 +7,13 @@ can, with a warning for each repair.
 from collections.abc import Callable
 from typing import Any
 
-from apexbridge.skills.models import MAX_DESCRIPTION_CHARACTERS, SKILL_FILE, Mode, Profile
+from apexbridge.skills import MAX_DESCRIPTION_CHARACTERS, MAX_SKILL_FILE_BYTES, SKILL_FILE, Mode, Profile
 from apexbridge.skills.package.frontmatter import Document, parse, parse_leniently
 from apexbridge.skills.package.parameters import declared_schema
 from apexbridge.skills.package.permissions import canonical, permission_problem
 from apexbridge.skills.package.skill import Diagnostic, Reading, SkillMetadata, lenient_name, name_problem
 from apexbridge.skills.package.yaml_block import FrontmatterError
 
-MAX_SKILL_FILE_BYTES = 1024 * 1024
 MAX_COMPATIBILITY_CHARACTERS = 500
 MAX_CONFIRM_CHARACTERS = 500
 _OPEN_SPECIFICATION_KEYS = {"name", "description", "license", "compatibility", "metadata", "allowed-tools"}

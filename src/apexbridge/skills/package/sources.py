@@ -8,14 +8,10 @@ from pathlib import Path
 from typing import IO, BinaryIO, cast
 
 from apexbridge.errors import RequestError, SkillError
-from apexbridge.skills.models import Profile
+from apexbridge.skills import MAX_SKILL_FILE_BYTES, Profile
 from apexbridge.skills.package.archive import inspect
-from apexbridge.skills.package.frontmatter import parse_leniently
-from apexbridge.skills.package.layout import is_skill_file
+from apexbridge.skills.package.entry_names import is_skill_file
 from apexbridge.skills.package.packing import pack_file, pack_folder
-from apexbridge.skills.package.skill import lenient_name
-from apexbridge.skills.package.skill_md import MAX_SKILL_FILE_BYTES
-from apexbridge.skills.package.yaml_block import FrontmatterError
 
 SkillSource = bytes | bytearray | Path | str | BinaryIO
 """Bytes of an archive, the path of a .zip, a .skill, a folder or a SKILL.md, or an open file."""
@@ -46,6 +42,11 @@ def open_source(source: SkillSource) -> Iterator[tuple[BinaryIO, str | None]]:
 
 def _pack_skill_file(path: Path, packed: IO[bytes]) -> str:
     """Pack the folder of a SKILL.md if it has the skill's name, else the file alone; returns the name."""
+    # Commands that send archives and folders do not parse, and start faster without these.
+    from apexbridge.skills.package.frontmatter import parse_leniently
+    from apexbridge.skills.package.skill import lenient_name
+    from apexbridge.skills.package.yaml_block import FrontmatterError
+
     with _opened(path) as file:
         text = file.read(MAX_SKILL_FILE_BYTES).decode("utf-8", "replace")
     try:

@@ -10,12 +10,13 @@ from typing import BinaryIO
 
 from apexbridge._safe_open import open_file_beneath
 from apexbridge.errors import InvalidArchiveError, InvalidSkillStructureError, SkillError
-from apexbridge.skills.models import SKILL_FILE, SUMMARY_CHARACTERS, LeftOut, Profile, ValidationReport
+from apexbridge.skills import MAX_SKILL_FILE_BYTES, SKILL_FILE, Profile
+from apexbridge.skills.models import SUMMARY_CHARACTERS, LeftOut, ValidationReport
 from apexbridge.skills.package.advice import advice
 from apexbridge.skills.package.archive import MAX_SKILL_ENTRIES, Entry, inspect, read_entry
-from apexbridge.skills.package.entry_names import is_text
+from apexbridge.skills.package.entry_names import is_skill_file, is_text
 from apexbridge.skills.package.fingerprint import FolderScan, hash_folder
-from apexbridge.skills.package.layout import Layout, PluginLayout, find_layout, is_skill_file
+from apexbridge.skills.package.layout import Layout, PluginLayout, find_layout
 from apexbridge.skills.package.manifests import MAX_MARKETPLACE_BYTES, Parts
 from apexbridge.skills.package.script_arguments import MAX_SOURCE_BYTES, ScriptArguments, derive
 from apexbridge.skills.package.skill import (
@@ -28,7 +29,7 @@ from apexbridge.skills.package.skill import (
     name_problem,
     runnable_scripts,
 )
-from apexbridge.skills.package.skill_md import MAX_SKILL_FILE_BYTES, read_skill_markdown
+from apexbridge.skills.package.skill_md import read_skill_markdown
 
 MAX_SCRIPTS = 20
 """Scripts whose arguments are derived. A package can contain hundreds of scripts."""

@@ -22,7 +22,8 @@ from apexbridge.errors import (
     ToolNotFoundError,
 )
 from apexbridge.sandbox.models import ExecutionResult, Job
-from apexbridge.skills.models import DirectSkillResult, Mode
+from apexbridge.skills import Mode
+from apexbridge.skills.models import DirectSkillResult
 from apexbridge.skills.package.fingerprint import scan_folder
 from apexbridge.skills.package.frontmatter import parse_leniently
 from apexbridge.skills.package.named_files import NamedFile, NoSuchNameError, find_script

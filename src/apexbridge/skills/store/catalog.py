@@ -9,13 +9,13 @@ from typing import Any, Literal, NamedTuple
 from apexbridge._time import from_ms
 from apexbridge.retrieval.documents import SkillFacts
 from apexbridge.retrieval.text import derive_tags
-from apexbridge.skills.models import DefaultMode, GrowthPoint, Problem, SkillStatistics, SkillSummary
+from apexbridge.skills import DefaultMode
+from apexbridge.skills.models import GrowthPoint, Problem, SkillStatistics, SkillSummary
 from apexbridge.skills.package.script_arguments import ScriptArguments
 from apexbridge.skills.package.skill import Skill, SkillMetadata, effective_mode
+from apexbridge.skills.store.roots import INSTALLED_ROOT
 from apexbridge.storage.database import Database
 
-INSTALLED_ROOT = "installed"
-"""The id of `<data-dir>/skills`. The id of every other root is its path."""
 MAX_UNUSED_NAMES = 100
 State = Literal["live", "shadowed", "broken"]
 FolderKey = tuple[str, str]

@@ -19,16 +19,17 @@ from apexbridge.errors import (
     SkillNotFoundError,
     did_you_mean,
 )
-from apexbridge.skills.models import MAX_NAME_CHARACTERS, InstallReceipt, Origin
+from apexbridge.skills import MAX_NAME_CHARACTERS
+from apexbridge.skills.models import InstallReceipt, Origin
 from apexbridge.skills.package.validation import Package, PackagedPlugin, PackagedSkill
 from apexbridge.skills.remote.source_text import parse_source
-from apexbridge.skills.store.catalog import INSTALLED_ROOT, Catalog, Row, derived_tags_of
+from apexbridge.skills.store.catalog import Catalog, Row, derived_tags_of
 from apexbridge.skills.store.indexer import IndexDocument, SkillIndex
 from apexbridge.skills.store.library import Library, StagedSkill
 from apexbridge.skills.store.locks import NameLocks
 from apexbridge.skills.store.names import folder_of_name, qualified_name
 from apexbridge.skills.store.plugins import PluginRecord
-from apexbridge.skills.store.roots import FoundFolder
+from apexbridge.skills.store.roots import INSTALLED_ROOT, FoundFolder
 from apexbridge.skills.store.scanner import Prepared, Scanner
 from apexbridge.skills.store.trash import HiddenSkill, Removed, RemovedSkill
 

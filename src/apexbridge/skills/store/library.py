@@ -17,7 +17,8 @@ from typing import BinaryIO
 
 from apexbridge._fs import exchange, replace_file, sync_folder
 from apexbridge.sandbox.launcher.removal import remove_tree
-from apexbridge.skills.models import ORIGIN_FILE, Origin
+from apexbridge.skills import ORIGIN_FILE
+from apexbridge.skills.models import Origin
 from apexbridge.skills.package.archive import Entry, read_entry
 from apexbridge.skills.package.fingerprint import FolderTooLargeError, content_hash, hash_folder, scan_folder
 from apexbridge.skills.package.skill import PackageFile, Skill

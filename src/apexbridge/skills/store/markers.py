@@ -9,7 +9,7 @@ from pydantic import Field, ValidationError
 
 from apexbridge._fs import make_private_folder, replace_file
 from apexbridge._time import MAX_MS
-from apexbridge.skills.models import MARKER_FILE
+from apexbridge.skills import MARKER_FILE
 from apexbridge.wire import WireModel
 
 

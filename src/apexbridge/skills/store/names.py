@@ -5,7 +5,7 @@ and its folder is `plugin+skill`: a colon is not allowed in file names on every 
 name, so it survives the loss of the database.
 """
 
-from apexbridge.skills.models import NAME_PATTERN
+from apexbridge.skills import NAME_PATTERN
 
 _SEPARATOR, _FOLDER_SEPARATOR = ":", "+"
 

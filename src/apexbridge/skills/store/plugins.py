@@ -10,7 +10,8 @@ from pydantic import Field, ValidationError
 
 from apexbridge._fs import replace_file
 from apexbridge._time import MAX_MS
-from apexbridge.skills.models import NAME_PATTERN, SERVED_NAME_PATTERN, Origin
+from apexbridge.skills import NAME_PATTERN, SERVED_NAME_PATTERN
+from apexbridge.skills.models import Origin
 from apexbridge.skills.store.names import own_name
 from apexbridge.wire import WireModel
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from apexbridge.skills.package.entry_names import is_text
-from apexbridge.skills.package.layout import is_skill_file
-from apexbridge.skills.store.catalog import INSTALLED_ROOT
+from apexbridge.skills.package.entry_names import is_skill_file, is_text
 
+INSTALLED_ROOT = "installed"
+"""The id of `<data-dir>/skills`. The id of every other root is its path."""
 MAX_ROOT_DEPTH = 6
 _SKIPPED = {"node_modules"}
 _LEADS_OUT = "a link that leads outside the skill roots; add its target's folder to APEX_SKILL_ROOTS"

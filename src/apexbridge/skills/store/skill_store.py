@@ -9,12 +9,12 @@ from apexbridge._tasks import in_thread, run_to_completion
 from apexbridge._text import near_names
 from apexbridge.errors import SkillNotFoundError, SkillReadOnlyError
 from apexbridge.skills.config import SkillManagerConfig
-from apexbridge.skills.store.catalog import INSTALLED_ROOT, Catalog, Row
+from apexbridge.skills.store.catalog import Catalog, Row
 from apexbridge.skills.store.indexer import SkillIndex
 from apexbridge.skills.store.installer import Installer
 from apexbridge.skills.store.library import Library
 from apexbridge.skills.store.locks import Gate, NameLocks
-from apexbridge.skills.store.roots import SkillRoot
+from apexbridge.skills.store.roots import INSTALLED_ROOT, SkillRoot
 from apexbridge.skills.store.scanner import Listener, Scanner
 from apexbridge.storage.directory import storage_faults
 

@@ -1,6 +1,6 @@
 """Where a command finds its server or data directory: flags, then the environment, then `apex.toml`.
 
-The rules are those of `Settings`. Reading three values here keeps its imports out of commands beside a running server.
+The rules are those of `Settings`. Reading a few values here keeps its imports out of commands beside a running server.
 """
 
 import os
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from apexbridge.errors import ServerError
+from apexbridge.skills import Profile
 from apexbridge.storage.directory import SETTINGS_FILE, default_data_dir
 
 
@@ -28,6 +29,18 @@ def find_connection(*, data_dir: str | None = None, url: str | None = None) -> C
     remote = url if url is not None or data_dir is not None else _setting("url")
     folder = default_data_dir() if named_dir is None else Path(named_dir).expanduser().absolute()
     return Connection(data_dir=folder, url=remote, api_key=_setting("api_key"))
+
+
+def default_profile() -> Profile:
+    """How archives are read. Raises INVALID_SETTING."""
+    match _setting("default_profile"):
+        case None:
+            return "seed"
+        case "seed" | "lenient" | "strict" as profile:
+            return profile
+    from apexbridge.settings import load_settings  # its error names the source and the choices
+
+    return load_settings().default_profile
 
 
 def _setting(name: str) -> str | None:

@@ -5,7 +5,6 @@ from typing import Any
 
 import typer
 
-from apexbridge.sandbox.diagnosis import diagnose
 from apexbridge.settings import Settings, load_settings, origins
 from apexbridge.surfaces.cli import interrupts
 from apexbridge.surfaces.cli.session import DataDir, Json, Session, command
@@ -23,6 +22,8 @@ _SUMMARIES = {
 @app.command("doctor")
 def doctor(data_dir: DataDir = None, json: Json = False) -> None:
     """Test what this host enforces for scripts, and show how to get what is missing."""
+    from apexbridge.sandbox.diagnosis import diagnose  # `apex config` does not need it
+
     session = Session(json=json)
     diagnosis = interrupts.run(diagnose(load_settings(data_dir=data_dir).sandbox))
     if not session.show_json(diagnosis.model_dump(mode="json")):

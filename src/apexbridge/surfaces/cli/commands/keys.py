@@ -9,8 +9,7 @@ from urllib.parse import quote
 
 import typer
 
-from apexbridge.settings import load_settings
-from apexbridge.storage.audit import AUDIT_FILE, exported
+from apexbridge.surfaces.cli.connection import find_connection
 from apexbridge.surfaces.cli.session import DataDir, Session, command
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
@@ -70,7 +69,9 @@ def verify_audit(session: Session) -> None:
 @audit.command("export")
 def export_audit(data_dir: DataDir = None) -> None:
     """Print the log of administrative acts, one JSON object a line, the oldest first."""
-    path = load_settings(data_dir=data_dir).data_dir / AUDIT_FILE
+    from apexbridge.storage.audit import AUDIT_FILE, exported  # not needed beside a server
+
+    path = find_connection(data_dir=data_dir).data_dir / AUDIT_FILE
     try:
         for row in exported(path):
             sys.stdout.write(f"{json.dumps(row)}\n")

@@ -10,18 +10,17 @@ from typing import Annotated, Any
 import typer
 
 from apexbridge.errors import ApexBridgeError, RequestError
-from apexbridge.settings import load_settings
-from apexbridge.skills.package.repair import diagnose
+from apexbridge.skills.package.entry_names import is_skill_file
 from apexbridge.skills.package.sources import (
     default_profile_of,
     default_profile_of_several,
     is_folder,
     open_source,
 )
-from apexbridge.skills.package.validation import skill_file_among, validate_package
 from apexbridge.skills.remote.source_text import SOURCE_USAGE, RemoteSource, parse_source
 from apexbridge.skills.store.roots import SkillRoot, discover
 from apexbridge.surfaces.cli.client import Api
+from apexbridge.surfaces.cli.connection import default_profile
 from apexbridge.surfaces.cli.console import Console, plural
 from apexbridge.surfaces.cli.session import PackagePath, Profile, ProfileChoice, Session, Strict, command
 
@@ -102,6 +101,9 @@ def import_folder(
 @command(app, "validate", connects=False)
 def validate(session: Session, path: PackagePath, profile: Profile = None, strict: Strict = False) -> None:
     """Check whether a package can be installed; nothing is written."""
+    from apexbridge.settings import load_settings  # `install` does not need these
+    from apexbridge.skills.package.validation import validate_package
+
     settings = load_settings().skills
     configured = settings.default_profile
     with open_source(path) as (file, filename):
@@ -129,6 +131,8 @@ def doctor(
     write: Annotated[bool, typer.Option("--write", help="Repair the file.")] = False,
 ) -> None:
     """Diagnose a SKILL.md line by line, and repair it."""
+    from apexbridge.skills.package.repair import diagnose  # `install` does not need it
+
     diagnosis = diagnose(path, write=write)
     findings = diagnosis.remaining if diagnosis.repaired else diagnosis.findings
     if not session.show_json(diagnosis.model_dump(mode="json")):
@@ -182,7 +186,7 @@ def _repository_address(text: str) -> str | None:
 
 async def _send(api: Api, path: Path, *, overwrite: bool, profile: ProfileChoice | None, strict: bool = False) -> Any:
     """Install one archive, folder or SKILL.md. Folders are packed first. The default profile is lenient."""
-    chosen = profile.value if profile else default_profile_of(path, load_settings().skills.default_profile)
+    chosen = profile.value if profile else default_profile_of(path, default_profile())
     with open_source(path) as (file, filename):
         file.seek(0)
         return await api.upload(
@@ -201,7 +205,7 @@ async def _import_packages(
     """Install every skill folder and archive in a folder. Without `overwrite`, existing skills are only reported."""
     if not is_folder(folder):
         raise RequestError(f"No such folder: {folder}", code="FILE_NOT_FOUND")
-    if skill_file_among(os.listdir(folder)):  # noqa: PTH208  # names are enough
+    if any(map(is_skill_file, os.listdir(folder))):  # noqa: PTH208  # names are enough
         raise RequestError(
             f"{folder} is a skill itself, not a folder of skills. Install it with: apex skills install {folder}",
             code="INVALID_INPUT",

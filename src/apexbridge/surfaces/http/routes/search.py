@@ -7,7 +7,8 @@ from pydantic import Field
 
 from apexbridge.bridge import Bridge
 from apexbridge.retrieval.matches import SearchAnswer, SearchMode
-from apexbridge.skills.models import SERVED_NAME_PATTERN, Receipt
+from apexbridge.skills import SERVED_NAME_PATTERN
+from apexbridge.skills.models import Receipt
 from apexbridge.surfaces.http.deps import Caller, ServedBridge, SkillName
 from apexbridge.wire import WireInput, WireModel
 

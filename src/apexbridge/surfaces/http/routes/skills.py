@@ -14,16 +14,15 @@ from apexbridge._json import loads_untrusted
 from apexbridge.errors import InvalidInputError, RequestError
 from apexbridge.sandbox.models import ExecutionResult
 from apexbridge.sandbox.run_input import MAX_ARGUMENTS, MAX_INPUT_FILES
+from apexbridge.skills import Mode, Profile
 from apexbridge.skills.models import (
     CallStatistics,
     DirectSkillResult,
     GrowthPoint,
     InstallReceipt,
-    Mode,
     OriginItem,
     PluginSummary,
     Problem,
-    Profile,
     Receipt,
     RemovalReceipt,
     RemovedItem,

@@ -17,7 +17,7 @@ from apexbridge._tasks import in_thread, run_to_completion
 from apexbridge.bridge import Bridge
 from apexbridge.disk import BLOCK_BYTES
 from apexbridge.errors import InvalidArchiveError, InvalidInputError, RequestError
-from apexbridge.skills.models import Profile
+from apexbridge.skills import Profile
 from apexbridge.skills.package.archive import MAX_ARCHIVE_BYTES, MEGABYTE
 from apexbridge.storage.directory import storage_faults
 from apexbridge.surfaces.http.transport.requests import caller_of
