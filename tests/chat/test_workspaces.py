@@ -411,6 +411,13 @@ def test_a_file_part_that_cannot_be_read_is_refused(server: Live, upstream: Upst
     assert response.json()["error"]["param"] == "messages"
 
 
+def test_parts_of_any_shape_are_no_fault_of_the_server(server: Live, upstream: Upstream) -> None:
+    missing = server.post(upstream.play(Step(text="never")), [user([{"type": "file"}])])
+    assert (missing.status_code, missing.json()["error"]["param"]) == (400, "messages")
+    answer = talk(server, upstream, user([sent("a.txt", b"1"), "text that is not a part"]))
+    assert answer["content"] == "Hello!"
+
+
 def test_the_files_api_lists_shows_and_deletes(server: Live) -> None:
     made = [
         server.http.post("/v1/files", files={"file": (f"{n}.txt", b"x" * n)}, data={"purpose": "assistants"}).json()

@@ -90,11 +90,11 @@ class ConversationFiles:
                 identity = f"{identity}-{seen[identity]}"
                 is_new = index > answered
                 if is_new or identity not in known:
-                    note = await self._store(request, workspace, part["file"], identity, is_new=is_new)
+                    note = await self._store(request, workspace, part.get("file"), identity, is_new=is_new)
                 else:
                     note = _note(*known[identity])
                 parts.append({"type": "text", "text": note})
-            if all(part.get("type") == "text" for part in parts):
+            if all(map(_is_text, parts)):
                 received.append({**message, "content": "\n".join(str(part.get("text", "")) for part in parts)})
             else:
                 received.append({**message, "content": parts})
@@ -197,7 +197,7 @@ def _normalized(content: Any) -> Any:
     """The content of a message, the same for a text and for text parts with that text."""
     if not isinstance(content, list):
         return content.strip() if isinstance(content, str) else ""
-    if all(isinstance(part, dict) and part.get("type") == "text" for part in content):
+    if all(map(_is_text, content)):
         return "".join(str(part.get("text", "")) for part in content).strip()
     return content
 
@@ -212,6 +212,10 @@ def _note(name: str, size: int) -> str:
 
 def _has_files(message: Json) -> bool:
     return isinstance(message.get("content"), list) and any(map(_is_file, message["content"]))
+
+
+def _is_text(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("type") == "text"
 
 
 def _is_file(part: Any) -> bool:
