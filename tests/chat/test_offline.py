@@ -180,6 +180,16 @@ def test_required_calls_a_tool_or_is_refused(server: Live, is_stream: bool) -> N
     assert "42" in answer_to(server, "6*7", is_stream, tool_choice="required")
 
 
+def test_required_means_one_of_the_clients_tools_if_there_are_any(server: Live, is_stream: bool) -> None:
+    more = {"tool_choice": "required", "tools": [function("add", "a", "b"), function("note", "text")]}
+    answer = server.answer(is_stream, "apex-offline", "write a poem about the sea", **more)
+    (made,) = answer["tool_calls"]
+    assert (answer["finish_reason"], made["function"]["name"]) == ("tool_calls", "note")
+    more["tools"] = [function("add", "a", "b")]
+    refused = server.post("apex-offline", "write a poem about the sea", stream=is_stream, **more)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "tool_choice")
+
+
 def test_the_planner_uses_no_tools_if_the_client_forbids_them(server: Live) -> None:
     for more in ({"x_bridge": {"tools": False}}, {"tool_choice": "none"}):
         completion = server.post("apex-offline", "6*7", **more).raise_for_status().json()

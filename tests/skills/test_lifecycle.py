@@ -299,14 +299,6 @@ async def test_an_invalid_description_is_refused(skills: SkillManager, data_dir:
     assert walk(data_dir) == before
 
 
-async def test_invalid_utf8_bytes_survive_an_edit(skills: SkillManager, tmp_path: Path, data_dir: Path) -> None:
-    folder = write_skill(tmp_path, "latin")
-    (folder / "SKILL.md").write_bytes(skill_markdown("latin").encode() + b"caf\xe9\n")
-    await skills.install_skill(folder)
-    await skills.update_skill_description("latin", "Another description.")
-    assert (data_dir / "skills/latin/SKILL.md").read_bytes().endswith(b"caf\xe9\n")
-
-
 # ---------------------------------------------------------------------------------------------------- list and show
 @pytest.mark.requirement("D7")
 async def test_the_list_is_sorted_filtered_and_paged(skills: SkillManager) -> None:

@@ -255,6 +255,20 @@ async def test_the_second_skill_with_one_name_in_a_plugin_is_left_out(skills: Sk
     assert 'p/skills/a is also named "same"' in receipt.left_out[0].reason
 
 
+@pytest.mark.parametrize("broken", [bytes(range(256)) * 12, b"---\nname: bad\ndescription: [a: b: c\n---\nText.\n"])
+async def test_a_skill_whose_file_cannot_be_read_is_left_out_or_refused(
+    skills: SkillManager, tmp_path: Path, broken: bytes
+) -> None:
+    archive = zip_of({"p/skills/bad/SKILL.md": broken, "p/skills/good/SKILL.md": skill_markdown("good")})
+    with pytest.raises(SkillError, match=r"bad: SKILL\.md line"):
+        await skills.install_skill(archive, strict=True)
+    receipt = await skills.install_skill(archive)
+    assert (receipt.names, [one.name for one in receipt.left_out]) == (["good"], ["bad"])
+    (write_skill(tmp_path, "bad") / "SKILL.md").write_bytes(broken)
+    with pytest.raises(SkillError, match=r"SKILL\.md line"):
+        await skills.install_skill(tmp_path / "bad")
+
+
 async def test_a_plugin_installs_from_a_folder(skills: SkillManager, tmp_path: Path) -> None:
     write_skill(tmp_path / "box/skills", "one")
     write_skill(tmp_path / "box/skills", "two")

@@ -160,12 +160,32 @@ def test_an_unknown_permission_is_a_warning() -> None:
     ]
 
 
-def test_invalid_utf8_is_refused_or_replaced() -> None:
-    data = GOOD.encode() + b"\xff\xfe"
-    assert any("UTF-8" in error for error in errors(data))
-    lenient = read(data, profile="lenient")
-    assert lenient.metadata is not None
-    assert any("UTF-8" in str(warning) for warning in lenient.warnings)
+@pytest.mark.parametrize("profile", ["seed", "lenient", "strict"])
+def test_a_file_that_is_not_utf8_is_refused(profile: Profile) -> None:
+    assert any("UTF-8" in error for error in errors(GOOD.encode() + b"caf\xe9\n", profile=profile))
+    assert any("UTF-8" in error for error in errors(bytes(range(256)) * 12, profile=profile))
+
+
+@pytest.mark.parametrize(
+    "frontmatter",
+    [
+        "---\nname: x\ndescription: [a: b: c\n---\n# Title\n",
+        "---\nname: x\ndescription: {a: b: c\n---\n# Title\n",
+        "---\nname: x\n[a: b: c\n---\n# Title\n",
+        "---\nname: x\n[a: b: c\n",
+        "---\n[a: b: c\n",
+    ],
+)
+def test_a_broken_frontmatter_without_a_readable_description_is_refused(frontmatter: str) -> None:
+    reading = read(frontmatter, profile="lenient")
+    assert reading.metadata is None
+    assert reading.errors
+
+
+def test_text_that_begins_with_brackets_is_still_a_description() -> None:
+    reading = read("---\nname: x\ndescription: [beta] merges: fast\n---\n# Title\n", profile="lenient")
+    assert reading.metadata is not None
+    assert reading.metadata.description == "[beta] merges: fast"
 
 
 def test_a_byte_order_mark_is_a_warning_and_in_the_strict_profile_an_error() -> None:

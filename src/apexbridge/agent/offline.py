@@ -7,7 +7,7 @@ import json
 import re
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from datetime import datetime
 from math import ceil
 from typing import Any, NamedTuple
@@ -132,7 +132,7 @@ _DATE = re.compile(
 )
 _FILE = re.compile(r"\b(?:read|show|open|cat)\b.{0,20}?\bfile\b\s+[`'\"]?([\w./-]+)", re.IGNORECASE)
 _LIST = re.compile(r"\b(?:list|show)\b.{0,20}?\bfiles\b|列出.{0,4}文件", re.IGNORECASE)
-_HIT = re.compile(r"^\d+\. ([a-z0-9-]+) \(([\d.]+), (runs|instructions)\): (.*)(?:\n   input: (.*))?$", re.MULTILINE)
+_HIT = re.compile(r"^\d+\. ([a-z0-9:-]+) \(([\d.]+), (runs|instructions)\): (.*)(?:\n   input: (.*))?$", re.MULTILINE)
 _MARK = re.compile(r"\A\[Output of the skill [^\]]*\]\n")
 """A note for models, at the beginning of a skill's output."""
 _HEADING = re.compile(r"^#{1,3} (.{1,80})", re.MULTILINE)
@@ -140,8 +140,12 @@ _WEEKDAYS = "一二三四五六日"
 
 
 class OfflineModel:
+    def __init__(self, client_names: Collection[str] = ()) -> None:
+        """`client_names` are the client's own tools; `tool_choice: "required"` demands one of them."""
+        self._client_names = client_names
+
     async def ask(self, upstream: Upstream, body: Json, seconds: float) -> "OfflineAnswer":
-        return OfflineAnswer(body)
+        return OfflineAnswer(body, self._client_names)
 
     def done(self, answer: "OfflineAnswer") -> None:
         pass
@@ -150,8 +154,8 @@ class OfflineModel:
 class OfflineAnswer:
     """One step of the plan, as the chunks of a stream. Raises BadRequestError if a required call is not possible."""
 
-    def __init__(self, body: Json) -> None:
-        calls, text = _next_step(body)
+    def __init__(self, body: Json, client_names: Collection[str] = ()) -> None:
+        calls, text = _next_step(body, client_names)
         self._chunks = _chunks(body, calls, text)
 
     async def next(self) -> list[Json] | None:
@@ -208,7 +212,7 @@ class _Done(NamedTuple):
     result: str
 
 
-def _next_step(body: Json) -> tuple[list[Json], str]:
+def _next_step(body: Json, client_names: Collection[str]) -> tuple[list[Json], str]:
     """Tool calls, or the final text."""
     messages = body["messages"]
     asked = next((text_of(item.get("content")) for item in reversed(messages) if item["role"] == "user"), "")[:MAX_TEXT]
@@ -218,7 +222,8 @@ def _next_step(body: Json) -> tuple[list[Json], str]:
     functions = [tool["function"] for tool in body.get("tools") or () if isinstance(tool.get("function"), dict)]
     offered = {} if choice == "none" else {function["name"]: function.get("parameters") for function in functions}
     if not done and (choice == "required" or _named(choice)):
-        return [_required_call(choice, asked, offered)], ""
+        clients = {name: schema for name, schema in offered.items() if name in client_names}
+        return [_required_call(choice, asked, (clients or offered) if choice == "required" else offered)], ""
     is_later = sum(item["role"] == "user" for item in messages) > 1
     step = _after(done, asked, set(offered), replies, is_later=is_later) if done else None
     if step is None:

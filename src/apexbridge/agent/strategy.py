@@ -54,7 +54,6 @@ class ReActStrategy:
         self.settings = settings
         self._recorder = recorder
         self._client = UpstreamClient()
-        self._offline = OfflineModel()
         self._deps = ChatDependencies(
             registry=registry,
             limits=settings.limits,
@@ -134,7 +133,7 @@ class ReActStrategy:
         llm = self.settings.llm
         if request.model == OFFLINE_MODEL or not (llm.upstreams or request.model):
             check_supported(request.body)
-            return self._offline, OFFLINE_UPSTREAM
+            return OfflineModel(request.client_names), OFFLINE_UPSTREAM
         if not llm.upstreams:
             raise BadRequestError(
                 f"The model '{request.model[:200]}' does not exist here; there is only {OFFLINE_MODEL}, "

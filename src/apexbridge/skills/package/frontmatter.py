@@ -44,6 +44,8 @@ class Document:
     block_end: int
     body_start: int
     notices: tuple[Notice, ...] = ()
+    is_sound: bool = True
+    """Whether the block is delimited and valid YAML, or missing; otherwise its keys were read one by one."""
 
     @property
     def body(self) -> str:
@@ -84,7 +86,7 @@ def parse_leniently(text: str) -> Document:
     """Parse any text, with a notice for each problem that was ignored.
 
     Raises:
-        FrontmatterError: the block is larger than `MAX_BLOCK_BYTES`.
+        FrontmatterError: the block is larger than `MAX_BLOCK_BYTES`, or its description cannot be read.
     """
     try:
         return parse(text)
@@ -93,7 +95,7 @@ def parse_leniently(text: str) -> Document:
     found = _find_block(text)
     if found is None:
         return Document(text=text, fields={}, block_start=None, block_end=0, body_start=0)
-    start, end, body_start, notices = found
+    start, end, body_start, notices, is_delimited = found
     _check_size(text[start:end])
     fields, overlooked = _read_lines(text[start:end], offset=start, first_line=text.count("\n", 0, start) + 1)
     if not notices and not overlooked:
@@ -105,6 +107,7 @@ def parse_leniently(text: str) -> Document:
         block_end=end,
         body_start=body_start,
         notices=(*notices, *overlooked),
+        is_sound=is_delimited and _is_sound(text[start:end]),
     )
 
 
@@ -164,8 +167,11 @@ def _check_size(block: str) -> None:
 
 
 # ------------------------------------------------------------------------------------------------ broken YAML
-def _find_block(text: str) -> tuple[int, int, int, list[Notice]] | None:
-    """Find what was meant as frontmatter: its start, its end, the start of the body, and notices. None if missing."""
+def _find_block(text: str) -> tuple[int, int, int, list[Notice], bool] | None:
+    """Find what was meant as frontmatter; None if missing.
+
+    Returns its start, its end, the start of the body, notices, and whether there is a `---` before and after it.
+    """
     lead = len(text) - len(text.lstrip("\ufeff \t\r\n"))
     opening = _OPENING.match(text, lead)
     closing = _CLOSING.search(text, opening.end()) if opening else None
@@ -175,7 +181,7 @@ def _find_block(text: str) -> tuple[int, int, int, list[Notice]] | None:
             if text[:lead].strip("\ufeff")
             else []
         )
-        return opening.end(), closing.start(), closing.end(), odd
+        return opening.end(), closing.start(), closing.end(), odd, True
     start = opening.end() if opening else lead
     if not opening and not re.match(r"name[ \t]*:", text[start : start + 80]):
         return None
@@ -183,7 +189,7 @@ def _find_block(text: str) -> tuple[int, int, int, list[Notice]] | None:
     missing = "is not closed by a line of ---" if opening else "is not opened by a line of ---"
     end = _end_of_keys(text, start)
     body_start = closing.end() if (closing := _CLOSING.match(text, end)) else end
-    return start, end, body_start, [Notice(line=line, message=f"the frontmatter {missing}")]
+    return start, end, body_start, [Notice(line=line, message=f"the frontmatter {missing}")], False
 
 
 def _end_of_keys(text: str, start: int) -> int:
@@ -221,12 +227,19 @@ def _read_lines(block: str, *, offset: int, first_line: int) -> tuple[dict[str, 
         except FrontmatterError as error:
             written = _without_trailing_comments(chunk[head.end() :])
             value = " ".join(written.split())
+            if key == "description" and _is_open_collection(value):
+                raise FrontmatterError(f"{key}: {error.message}", error.line) from error
             if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'":
                 value = value[1:-1]
             begin = offset + start + head.end()
             fields[key] = Field(key=key, value=value, raw=value, line=line, start=begin, end=begin + len(written))
             notices.append(Notice(line=error.line, message=f"{key}: {error.message}; taken as text"))
     return fields, notices
+
+
+def _is_open_collection(value: str) -> bool:
+    """Whether this is a list or a mapping whose end is missing; text such as `[beta] merges files: fast` is not."""
+    return (value.startswith("[") and "]" not in value) or (value.startswith("{") and "}" not in value)
 
 
 def _without_trailing_comments(written: str) -> str:

@@ -86,7 +86,9 @@ def repair(data: bytes, folder: str) -> bytes:
         document = parse_leniently(text)
     except FrontmatterError:
         return data
-    reading = read_skill_markdown(data, folder=folder, profile="lenient")
+    if document.block_start is not None:
+        text = _with_sound_block(document)
+    reading = read_skill_markdown(text.encode("utf-8", "surrogateescape"), folder=folder, profile="lenient")
     written = str(document.value("name") or "")
     name = slug(written or folder)
     description = reading.metadata.description if reading.metadata else ""
@@ -94,7 +96,6 @@ def repair(data: bytes, folder: str) -> bytes:
         values = {key: value for key, value in (("name", name), ("description", description)) if value}
         text = with_new_block(text, values)
     else:
-        text = _with_sound_block(document)
         for key, value, is_needed in (
             ("description", description, not document.value("description")),
             ("name", name, name_problem(written) is not None and name_problem(name) is None),

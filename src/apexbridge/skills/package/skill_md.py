@@ -62,7 +62,7 @@ class _Reader:
             text = data.decode("utf-8")
         except UnicodeDecodeError as error:
             line = data.count(b"\n", 0, error.start) + 1
-            self.complain("is not UTF-8 text: save the file as UTF-8", line)
+            self.errors.append(Diagnostic(message="is not UTF-8 text: save the file as UTF-8", line=line))
             text = data.decode("utf-8", "replace")
         if text.startswith("\ufeff"):
             say = self.complain if self.profile == "strict" else self.warn
@@ -118,6 +118,9 @@ class _Reader:
                     f"description is longer than {MAX_DESCRIPTION_CHARACTERS} characters", self.line("description")
                 )
             return written
+        if not self.document.is_sound:
+            self.errors.append(Diagnostic(message="the frontmatter is broken and has no description that can be read"))
+            return ""
         derived = _first_heading_and_paragraph(self.document.body)
         if not derived:
             self.errors.append(Diagnostic(message="Missing required fields: description (and no text to take it from)"))
