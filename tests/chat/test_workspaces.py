@@ -548,9 +548,9 @@ def test_a_skill_that_is_not_loaded_is_named_when_its_files_are_looked_for(
     assert "load_skill" not in results[0]
 
 
-# ---------------------------------------------------------------------------------------------- what the model is told
+# ---------------------------------------------------------------------------------------------------- instructions
 @pytest.mark.parametrize(
-    ("name", "files", "fields", "told", "not_told"),
+    ("name", "files", "fields", "present", "absent"),
     [
         ("own-js", {"scripts/a.js": "1"}, {}, ["`node /skills/own-js/scripts/a.js`"], ["x.py", "-m scripts"]),
         ("no-scripts", {}, {}, ["/skills/no-scripts (read-only): write code"], ["python3", "x.py"]),
@@ -577,17 +577,17 @@ def test_load_skill_says_how_the_skill_can_be_used(
     name: str,
     files: dict[str, str],
     fields: Json,
-    told: list[str],
-    not_told: list[str],
+    present: list[str],
+    absent: list[str],
 ) -> None:
     server.install(name, files, body="# Title\n", **fields)
     (text,), _ = run(server, upstream, ("load_skill", {"name": name}))
-    assert [words for words in told if words not in text] == [], text
-    assert [words for words in not_told if words in text] == [], text
+    assert [words for words in present if words not in text] == [], text
+    assert [words for words in absent if words in text] == [], text
 
 
 @pytest.mark.parametrize("by", ["setting", "key"])
-def test_without_run_code_the_model_is_not_told_of_it(
+def test_without_run_code_the_instructions_do_not_mention_it(
     upstream: Upstream, embedder: Embedder, tmp_path_factory: pytest.TempPathFactory, by: str
 ) -> None:
     with live(tmp_path_factory.mktemp("served") / "data", upstream, embedder, run_code=by != "setting") as server:

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from apexbridge.sandbox.explanation import RunFolders, explain
+from apexbridge.sandbox.config import MB, SandboxLimits
+from apexbridge.sandbox.explanation import RunFolders, browser_note, explain
 from apexbridge.sandbox.models import Job, MountedSkill
 from apexbridge.sandbox.runtimes import RuntimeName
 from tests.sandbox.bench import Bench
@@ -42,7 +43,7 @@ def test_a_module_elsewhere_in_a_loaded_skill_is_named_with_its_path(tmp_path: P
     assert f'The module "{module}" is in {path}. ' in note
 
 
-def test_a_folder_without_python_files_is_no_module(tmp_path: Path) -> None:
+def test_a_folder_without_python_files_is_not_a_module(tmp_path: Path) -> None:
     skill = write(tmp_path, "assets/fonts/a.ttf")
     found = explain(not_found("fonts"), 1, "python", folders=RunFolders(skills={"/skills/gif": skill}))
     assert [one.name for one in found.missing] == ["fonts"]
@@ -127,6 +128,17 @@ def test_a_package_without_a_skill_to_add_it_to_is_still_named() -> None:
 def test_magick_is_not_promised_by_a_package_that_lacks_it() -> None:
     (message,) = explain("a.sh: 1: magick: not found\n", 127, "shell").messages
     assert "call convert instead" in message
+
+
+# ------------------------------------------------------------------------------------------------------------- browser
+@pytest.mark.parametrize(
+    "stderr", ["playwright._impl._errors.Error: Page.goto: Target crashed\n", "[3:4:ERROR:zygote_linux.cc:623] fork\n"]
+)
+def test_a_browser_that_fails_is_explained_by_the_limits_that_it_needs(stderr: str) -> None:
+    note = str(browser_note(stderr, SandboxLimits()))
+    assert "APEX_SANDBOX_MEMORY_MB=4096 and APEX_SANDBOX_PROCESSES=256" in note
+    assert browser_note(stderr, SandboxLimits(memory_bytes=4096 * MB, processes=256)) is None
+    assert browser_note("ValueError: chromium\n", SandboxLimits()) is None
 
 
 # ---------------------------------------------------------------------------------------------------------------- runs

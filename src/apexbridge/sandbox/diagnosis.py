@@ -4,10 +4,10 @@ import asyncio
 import os
 from typing import Literal
 
-from apexbridge.sandbox.config import GUARANTEES, Guarantee, SandboxSettings
+from apexbridge.sandbox.config import GUARANTEES, Guarantee, SandboxLimits, SandboxSettings
 from apexbridge.sandbox.models import LaunchError
 from apexbridge.sandbox.outcome import last_line
-from apexbridge.sandbox.programs import REPORTED_PROGRAMS, install_command
+from apexbridge.sandbox.programs import BROWSER, REPORTED_PROGRAMS, browser_settings, install_command
 from apexbridge.sandbox.runtimes import RuntimeName, Runtimes
 from apexbridge.sandbox.selection import ADVICE, CheckResult, candidates, open_session, run_all_checks, run_canary
 from apexbridge.sandbox.session import SandboxSession
@@ -139,10 +139,17 @@ async def _find_programs(session: SandboxSession) -> list[ProgramFinding]:
     found = finished.stdout.split()
     return [
         ProgramFinding(
-            program=program, found=program in found, remedy=None if program in found else install_command(program)
+            program=program,
+            found=program in found,
+            remedy=_limits_for(program, session.limits) if program in found else install_command(program),
         )
         for program in REPORTED_PROGRAMS
     ]
+
+
+def _limits_for(program: str, limits: SandboxLimits) -> str | None:
+    settings = browser_settings(limits) if program == BROWSER else None
+    return f"works with {settings}" if settings else None
 
 
 def _finding(

@@ -8,7 +8,9 @@ from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
+from apexbridge.sandbox.config import SandboxLimits
 from apexbridge.sandbox.missing import TAIL_CHARACTERS, Kind, Missing, find_missing
+from apexbridge.sandbox.programs import browser_settings
 from apexbridge.sandbox.runtimes import RuntimeName
 
 MAX_ENTRIES = 5000
@@ -22,6 +24,7 @@ _INSTALL = re.compile(
     r"|: (?:pip3?|pipx|uv|npm|npx): (?:command )?not found$",
     re.MULTILINE,
 )
+_BROWSER = re.compile(r"crashpad|zygote|[Bb]rowserType\.launch|(?:Target|Page) crashed")
 _INSTALLERS = frozenset({"pip", "pip3", "pipx", "uv"})
 """Of no use in a run: not reported as missing."""
 
@@ -106,13 +109,19 @@ def explain(
     return Explanation(missing=missing, notes=list(dict.fromkeys(notes)))
 
 
+def browser_note(stderr: str, limits: SandboxLimits) -> str | None:
+    """What a browser needs, if the run started one and these limits do not suffice."""
+    settings = browser_settings(limits) if _BROWSER.search(stderr[-TAIL_CHARACTERS:]) else None
+    return f"A browser needs higher limits than runs have here: the operator sets {settings}." if settings else None
+
+
 def _has_package(folder: Path, name: str) -> bool:
     """Whether a folder with packages has a module or a distribution with this name."""
     top = name.partition(".")[0]
     if (folder / top).is_dir() or (folder / f"{top}.py").is_file() or any(folder.glob(f"{top}.*.so")):
         return True
-    wanted = canonicalize_name(name)
-    return any(canonicalize_name(info.name.partition("-")[0]) == wanted for info in folder.glob("*.dist-info"))
+    distribution = canonicalize_name(name)
+    return any(canonicalize_name(info.name.partition("-")[0]) == distribution for info in folder.glob("*.dist-info"))
 
 
 def _in_skill(path: str, folder: Path, name: str) -> str | None:

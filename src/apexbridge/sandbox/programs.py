@@ -3,9 +3,13 @@
 import os
 import shutil
 
+from apexbridge.sandbox.config import MB, SandboxLimits
 from apexbridge.sandbox.launcher.mounts import SYSTEM
 from apexbridge.sandbox.package_names import SYSTEM_PACKAGES
 
+BROWSER = "chromium"
+BROWSER_MEMORY_MB, BROWSER_PROCESSES = 4096, 256
+"""Each process of the browser maps more than 3 GB of data memory, although all together use about 300 MB."""
 REPORTED_PROGRAMS = (
     "git",
     "curl",
@@ -24,8 +28,16 @@ REPORTED_PROGRAMS = (
     "unzip",
     "sqlite3",
     "dot",
+    BROWSER,
 )
 """Those that public skills call most often. `apex doctor` reports them."""
+
+
+def browser_settings(limits: SandboxLimits) -> str | None:
+    """The settings that a browser needs; None if these limits suffice."""
+    if limits.memory_bytes >= BROWSER_MEMORY_MB * MB and limits.processes >= BROWSER_PROCESSES:
+        return None
+    return f"APEX_SANDBOX_MEMORY_MB={BROWSER_MEMORY_MB} and APEX_SANDBOX_PROCESSES={BROWSER_PROCESSES}"
 
 
 def is_visible(program: str, path: str) -> bool:

@@ -16,7 +16,7 @@ from apexbridge.disk import Disk
 from apexbridge.errors import ServerError, SkillPermissionError
 from apexbridge.sandbox.bundles import Bundles
 from apexbridge.sandbox.config import SandboxSettings
-from apexbridge.sandbox.explanation import Explanation, RunFolders, explain
+from apexbridge.sandbox.explanation import Explanation, RunFolders, browser_note, explain
 from apexbridge.sandbox.launcher.mounts import PYTHON_LAYERS, SKILL_PATH, SKILLS_PATH
 from apexbridge.sandbox.models import ExecutionResult, Grants, Job, LaunchError, RunFile
 from apexbridge.sandbox.outcome import Ending, Failure, failure_of
@@ -132,7 +132,8 @@ class Sandbox:
         )
         changes = finished.changes
         explanation = await in_thread(_explain, job, failure, finished.stderr) if failure else Explanation()
-        warnings = [*job.warnings, *changes.warnings, *explanation.messages]
+        note = browser_note(finished.stderr, self.settings.limits) if failure else None
+        warnings = [*job.warnings, *changes.warnings, *explanation.messages, *([note] if note else [])]
         has_started = finished.ending.code is not None or finished.ending.verdict is not None
         # After a write that failed for the disk limit, a file is incomplete.
         is_full = failure is not None and failure.code == "DISK_LIMIT"

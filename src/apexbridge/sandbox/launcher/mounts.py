@@ -27,7 +27,7 @@ PYTHON_LAYERS = ("python", "documents", "data", "web", "images")
 """The skill's own packages, then the bundles: in this order, a run finds modules."""
 LAYER_PATHS = {"node_modules": "/node_modules", **{name: f"/layers/{name}" for name in PYTHON_LAYERS}}
 PACKAGES_PATH = "/layers/skills"
-PACKAGES_VARIABLE = "APEX_PYTHONPATH"
+PACKAGES_VARIABLE = "SKILLS_PYTHONPATH"
 """The folders with Python packages, for `python` on the PATH of runs."""
 _EMPTY_FOLDER_PATH, _EMPTY_FILE_PATH = "/layers/nothing", "/layers/empty"
 """Mounted over folders and files that runs must not see."""

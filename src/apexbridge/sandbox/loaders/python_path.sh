@@ -1,9 +1,9 @@
 # Read by `python` on the PATH of runs. Python finds the packages of the run, also if the caller has set PYTHONPATH, and
 # a script of a loaded skill finds the modules of its own skill first.
-if [ -n "$APEX_PYTHONPATH" ]; then
+if [ -n "$SKILLS_PYTHONPATH" ]; then
   case ":$PYTHONPATH:" in
-    *":$APEX_PYTHONPATH:"*) ;;
-    *) PYTHONPATH=${PYTHONPATH:+$PYTHONPATH:}$APEX_PYTHONPATH ;;
+    *":$SKILLS_PYTHONPATH:"*) ;;
+    *) PYTHONPATH=${PYTHONPATH:+$PYTHONPATH:}$SKILLS_PYTHONPATH ;;
   esac
   case $1 in
     "${SKILLS_PATH:-/skills}"/*/*)
