@@ -10,6 +10,7 @@ import pytest
 from apexbridge.retrieval.embedders.embedder import Embedder
 from tests.chat.live import Live, live
 from tests.chat.upstream import call
+from tests.making import skill_markdown, zip_of
 
 pytestmark = pytest.mark.requirement("G10")
 
@@ -111,6 +112,12 @@ def test_a_follow_up_is_not_understood_and_says_so(server: Live, text: str) -> N
     assert "follow-up" in answer or "后续问题" in answer
     assert "APEX_LLM_BASE_URL" in answer
     assert "= 42" in answer_to(server, [*before, {"role": "user", "content": "6*7"}])
+
+
+def test_a_skill_that_is_served_under_its_plugins_name_is_used(server: Live) -> None:
+    crane = skill_markdown("poem-writing", description="How to fold a paper crane.", body="# Crease the wings\n")
+    server.do(server.bridge.skills.install_skill(zip_of({"origami/skills/poem-writing/SKILL.md": crane})))
+    assert "Crease the wings" in answer_to(server, "how do I fold a paper crane")
 
 
 def test_usage_is_estimated(server: Live) -> None:

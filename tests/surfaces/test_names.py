@@ -40,6 +40,14 @@ def test_names_are_completed_without_a_server(apex: Apex, data_dir: Path, tmp_pa
     assert completed("apex ru", **env) == ["runs"]
 
 
+def test_a_skill_that_is_served_under_its_plugins_name_is_completed_by_that_name(data_dir: Path) -> None:
+    write_skill(data_dir / "skills", "one")
+    write_skill(data_dir / "skills", "box+one")
+    env = {"APEX_DATA_DIR": str(data_dir)}
+    assert completed("apex skills show ", **env) == ["box:one", "one"]
+    assert completed("apex tools show skill", **env) == ["skill:box:one", "skill:one"]
+
+
 def test_names_are_completed_beside_a_server(start_server: StartServer, data_dir: Path) -> None:
     write_skill(data_dir / "skills", "checksums", {"scripts/execute.py": "print(1)"})
     server = start_server()

@@ -86,7 +86,7 @@ def parse_leniently(text: str) -> Document:
     """Parse any text, with a notice for each problem that was ignored.
 
     Raises:
-        FrontmatterError: the block is larger than `MAX_BLOCK_BYTES`, or its description cannot be read.
+        FrontmatterError: the block is larger than `MAX_BLOCK_BYTES`.
     """
     try:
         return parse(text)
@@ -227,19 +227,12 @@ def _read_lines(block: str, *, offset: int, first_line: int) -> tuple[dict[str, 
         except FrontmatterError as error:
             written = _without_trailing_comments(chunk[head.end() :])
             value = " ".join(written.split())
-            if key == "description" and _is_open_collection(value):
-                raise FrontmatterError(f"{key}: {error.message}", error.line) from error
             if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'":
                 value = value[1:-1]
             begin = offset + start + head.end()
             fields[key] = Field(key=key, value=value, raw=value, line=line, start=begin, end=begin + len(written))
             notices.append(Notice(line=error.line, message=f"{key}: {error.message}; taken as text"))
     return fields, notices
-
-
-def _is_open_collection(value: str) -> bool:
-    """Whether this is a list or a mapping whose end is missing; text such as `[beta] merges files: fast` is not."""
-    return (value.startswith("[") and "]" not in value) or (value.startswith("{") and "}" not in value)
 
 
 def _without_trailing_comments(written: str) -> str:

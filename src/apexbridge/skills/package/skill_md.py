@@ -112,11 +112,12 @@ class _Reader:
         return name
 
     def lenient_description(self, written: str | None) -> str:
+        if written and self.is_open_collection("description"):
+            message = "description: a bracket that is not closed; put the text in quotes"
+            self.errors.append(Diagnostic(message=message, line=self.line("description")))
+        elif written and len(written) > MAX_DESCRIPTION_CHARACTERS:
+            self.warn(f"description is longer than {MAX_DESCRIPTION_CHARACTERS} characters", self.line("description"))
         if written:
-            if len(written) > MAX_DESCRIPTION_CHARACTERS:
-                self.warn(
-                    f"description is longer than {MAX_DESCRIPTION_CHARACTERS} characters", self.line("description")
-                )
             return written
         if not self.document.is_sound:
             self.errors.append(Diagnostic(message="the frontmatter is broken and has no description that can be read"))
@@ -127,6 +128,12 @@ class _Reader:
         elif self.document.block_start is not None:
             self.warn("description is missing; it was taken from the first heading and paragraph")
         return derived
+
+    def is_open_collection(self, key: str) -> bool:
+        """Whether a value is a list or a mapping without an end; text such as `[beta] merges files: fast` is not."""
+        field = self.document.fields[key]
+        written = self.document.text[field.start : field.end]
+        return (written.startswith("[") and "]" not in written) or (written.startswith("{") and "}" not in written)
 
     # ---------------------------------------------------------------------------------------------- other fields
     def interpret(self, name: str, description: str) -> SkillMetadata:

@@ -9,13 +9,16 @@ from typing import Any
 
 import typer
 
+from apexbridge.skills.store.names import name_of_folder
+
 ANSWER_SECONDS = 1.0
 MAX_NAMES = 500
 Completion = Callable[[typer.Context, str], list[str]]
 
 
 def _installed_skills(data_dir: Path) -> Iterable[str]:
-    return (folder.name for folder in (data_dir / "skills").iterdir() if (folder / "SKILL.md").is_file())
+    folders = (data_dir / "skills").iterdir()
+    return (name_of_folder(folder.name) for folder in folders if (folder / "SKILL.md").is_file())
 
 
 def _completion(path: str, field: str, stored: Callable[[Path], Iterable[str]]) -> Completion:
