@@ -411,7 +411,7 @@ def test_a_file_part_that_cannot_be_read_is_refused(server: Live, upstream: Upst
     assert response.json()["error"]["param"] == "messages"
 
 
-def test_parts_of_any_shape_are_no_fault_of_the_server(server: Live, upstream: Upstream) -> None:
+def test_parts_of_any_shape_never_cause_an_internal_error(server: Live, upstream: Upstream) -> None:
     missing = server.post(upstream.play(Step(text="never")), [user([{"type": "file"}])])
     assert (missing.status_code, missing.json()["error"]["param"]) == (400, "messages")
     answer = talk(server, upstream, user([sent("a.txt", b"1"), "text that is not a part"]))

@@ -38,7 +38,8 @@ async def opener(anyio_backend: str) -> AsyncIterator[Opener]:
             if kind not in opened:
                 opened[kind] = Sandbox(SMALL if kind == "small" else KINDS[kind])
                 await stack.enter_async_context(opened[kind].running())
-            await warm_up_with_retry(opened[kind])
+            for sandbox in opened.values():  # also the others: their warm cells must not start during the next test
+                await warm_up_with_retry(sandbox)
             return opened[kind]
 
         yield open_kind

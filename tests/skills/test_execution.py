@@ -17,6 +17,7 @@ from apexbridge.skills.runs.direct import render
 from apexbridge.skills.runs.skill_runs import SkillCall
 from apexbridge.skills.runs.tracker import Run
 from apexbridge.skills.store.indexer import IndexDocument
+from apexbridge.skills.store.skill_store import SkillStore
 from tests.conftest import Workshop
 from tests.making import skill_zip, write_skill
 
@@ -219,13 +220,25 @@ async def test_paths_cannot_change_during_a_run_or_an_install(
 
 
 @pytest.mark.requirement("D14")
-async def test_installs_during_a_path_change_go_to_the_new_folder(skills: SkillManager, tmp_path: Path) -> None:
+async def test_installs_during_a_path_change_go_to_the_new_folder(
+    skills: SkillManager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "there").mkdir()
+    is_changing, are_waiting, recover = anyio.Event(), anyio.Event(), SkillStore.recover
+
+    async def recover_after_the_installs_began(self: SkillStore) -> None:
+        is_changing.set()
+        await are_waiting.wait()
+        await recover(self)
+
+    monkeypatch.setattr(SkillStore, "recover", recover_after_the_installs_began)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(skills.update_config, {"skillsPath": str(tmp_path / "there")})
-        await anyio.lowlevel.checkpoint()
+        await is_changing.wait()
         for number in range(10):
             tasks.start_soon(skills.install_skill, skill_zip(f"s-{number}"))
+        await anyio.lowlevel.checkpoint()
+        are_waiting.set()
     assert len([path for path in (tmp_path / "there").iterdir() if not path.name.startswith(".")]) == 10
     assert (await skills.list_skills()).total == 10
 

@@ -89,7 +89,7 @@ def test_a_file_that_was_changed_since_is_not_replaced(converse: Converse, tmp_p
     assert f"1 file in {out}" in completed.err
 
 
-def test_a_file_that_a_later_answer_can_save_is_no_failure(converse: Converse, tmp_path: Path) -> None:
+def test_a_file_that_a_later_answer_can_save_does_not_fail_the_command(converse: Converse, tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
     (out / "a.txt").write_text("in the way")
