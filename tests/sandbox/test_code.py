@@ -80,7 +80,7 @@ async def test_skills_are_readable_and_cannot_be_changed(
     status = folder.stat()
     skill = MountedSkill(folder=folder, identity=(status.st_dev, status.st_ino))
     code = (
-        "import os, subprocess, sys\npath = os.environ['SKILLS_PATH'] + '/helper/scripts'\n"
+        "import os, subprocess, sys\npath = os.environ.get('SKILLS_PATH', '/skills') + '/helper/scripts'\n"
         "print(os.listdir(path))\n"
         "try: open(path + '/new', 'w'); print('changed')\nexcept OSError: print('refused')"
     )
@@ -267,3 +267,10 @@ async def test_a_write_that_exceeds_the_disk_limit_leaves_the_workspace_as_it_wa
 async def test_an_error_of_code_keeps_its_class(bench: Bench, workspace: Folder, tmp_path: Path) -> None:
     result = await run(bench, workspace, tmp_path, "throw new Error('plain')", "js")
     assert result.error == "Error: plain"
+
+
+async def test_npm_fails_at_once_without_a_network(cold: Bench, workspace: Folder, tmp_path: Path) -> None:
+    code = "npm config get offline; npm install left-pad"
+    result = await run(cold, workspace, tmp_path, code, "sh")
+    assert result.stdout.startswith("true\n")
+    assert "ENOTCACHED" in result.stderr

@@ -57,15 +57,13 @@ def test_a_run_has_these_variables_and_no_others() -> None:
     }
 
 
-def test_code_that_belongs_to_no_skill_has_the_path_of_the_skills_instead() -> None:
+def test_code_that_belongs_to_no_skill_has_no_variables_of_one() -> None:
     assert variables_of(Job(script=".code.py", code="1", timeout_ms=1500)) == {
         "PATH": "/bin",
         "HOME": "/w",
         "TMPDIR": "/w/tmp",
         "TIMEOUT": "1500",
-        "SKILLS_PATH": "/skills",
-        "LANG": "C.UTF-8",
-        "npm_config_offline": "true",
+        "LC_CTYPE": "C.UTF-8",
     }
 
 

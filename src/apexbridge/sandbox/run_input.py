@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from apexbridge.errors import InvalidInputError
-from apexbridge.sandbox.launcher.mounts import PACKAGES_VARIABLE
+from apexbridge.sandbox.launcher.mounts import PACKAGES_VARIABLE, SKILLS_PATH
 from apexbridge.sandbox.models import InputFile, Job
 
 MAX_VARIABLE_BYTES = 128 * 1024 - 1
@@ -17,8 +17,8 @@ MAX_ARGUMENTS = 4000
 MAX_ARGUMENT_BYTES = 1024 * 1024
 """All arguments together; the kernel accepts twice as much, including the environment."""
 INPUT_VARIABLE = "INPUT_JSON"
-CODE_VARIABLES = {"LANG": "C.UTF-8", "npm_config_offline": "true"}
-"""For code only: skills get no variables but the documented ones. Without a network, npm would retry for minutes."""
+CODE_VARIABLES = {"LC_CTYPE": "C.UTF-8"}
+"""For code only, so that `wc -m` and others count characters. Python sets the same for the programs that it starts."""
 MAX_INPUT_BYTES = 50 * 1024 * 1024
 MAX_INPUT_FILES = 500
 MAX_INPUT_FOLDERS = 500
@@ -68,7 +68,8 @@ def environment(
     """All variables of the run. Input that is too large for a variable arrives on stdin only."""
     variables = {**base, **job.grants.variables, **job.grants.secrets, "TIMEOUT": str(job.timeout_ms)}
     if job.code is not None:
-        return {**CODE_VARIABLES, **variables, "SKILLS_PATH": skills_path}
+        is_elsewhere = skills_path != SKILLS_PATH
+        return {**CODE_VARIABLES, **variables, **({"SKILLS_PATH": skills_path} if is_elsewhere else {})}
     variables |= {"SKILL_NAME": job.skill, "SKILL_PATH": skill_path}
     if len(INPUT_VARIABLE) + 1 + len(input_text.encode()) <= MAX_VARIABLE_BYTES and "\0" not in input_text:
         variables[INPUT_VARIABLE] = input_text

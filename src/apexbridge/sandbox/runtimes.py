@@ -73,9 +73,10 @@ class Runtimes:
 
     @property
     def programs(self) -> dict[str, str]:
-        """The interpreters by the names under which scripts start them."""
+        """The interpreters by the names under which scripts start them, and npm if this host has it."""
         names: dict[str, RuntimeName] = {"python": "python", "python3": "python", "node": "node"}
-        return {name: self._found[runtime].program for name, runtime in names.items() if runtime in self._found}
+        found = {name: self._found[runtime].program for name, runtime in names.items() if runtime in self._found}
+        return found | {name: program for name in ("npm", "npx") if (program := shutil.which(name, path=self._path))}
 
     def get(self, name: RuntimeName) -> Runtime | None:
         return self._found.get(name)

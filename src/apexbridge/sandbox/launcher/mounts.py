@@ -213,19 +213,22 @@ def create_mount_point(rootfs: Path, path: str) -> None:
 def install_loaders(config: LauncherConfig, target: Path) -> None:
     """Copy the loaders, and create `bin` with the interpreters that run skills, for the PATH of runs.
 
-    A Python that a script starts writes its output at once, as the script itself does, and finds the same packages.
+    A Python that a script starts writes its output at once, as the script itself does, and finds the same packages. In
+    code, which has no network, npm fails at once; otherwise it would retry for minutes.
     """
     shutil.copytree(config.loaders, target, ignore=shutil.ignore_patterns("__pycache__"))
     (target / "bin").mkdir()
     for name, program in config.programs.items():
+        wrapper = target / "bin" / name
         if name == "node":
-            (target / "bin" / name).symlink_to(program)
+            wrapper.symlink_to(program)
+            continue
+        if name in ("npm", "npx"):
+            before = '[ -n "$SKILL_NAME" ] || export npm_config_offline=true'
         else:
-            wrapper = target / "bin" / name
-            wrapper.write_text(
-                f'#!/bin/sh\n. "${{0%/bin/*}}/python_path.sh"\nPYTHONUNBUFFERED=1 exec {shlex.quote(program)} "$@"\n'
-            )
-            wrapper.chmod(0o755)
+            before = '. "${0%/bin/*}/python_path.sh"\nexport PYTHONUNBUFFERED=1'
+        wrapper.write_text(f'#!/bin/sh\n{before}\nexec {shlex.quote(program)} "$@"\n')
+        wrapper.chmod(0o755)
     make_readable(target)
 
 

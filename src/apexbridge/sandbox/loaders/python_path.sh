@@ -6,7 +6,7 @@ if [ -n "$SKILLS_PYTHONPATH" ]; then
     *) PYTHONPATH=${PYTHONPATH:+$PYTHONPATH:}$SKILLS_PYTHONPATH ;;
   esac
   case $1 in
-    "${SKILLS_PATH:-/skills}"/*/*)
+    "${SKILLS_PATH:=/skills}"/*/*)
       skill=${1#"$SKILLS_PATH"/}
       skill=${skill%%/*}
       case $skill in
