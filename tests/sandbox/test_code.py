@@ -1,5 +1,6 @@
 """Code that belongs to no skill, with the files of a workspace, in every sandbox."""
 
+import json
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -273,3 +274,17 @@ async def test_npm_fails_at_once_without_a_network(cold: Bench, workspace: Folde
     code = "npm config get offline; npm install left-pad"
     result = await run(cold, workspace, tmp_path, code, "sh")
     assert (result.stdout, result.error_code) == ("true\n", "EXIT_NONZERO")
+
+
+async def test_a_warm_shell_runs_a_job_like_a_new_one(bench: Bench, workspace: Folder, tmp_path: Path) -> None:
+    code = "printf '%s|' \"$0\" \"$PWD\" \"$TIMEOUT\"; ls /proc/self/fd | tr '\\n' ' '; yes | head -n 1; cat; exit 3"
+    result = await run(bench, workspace, tmp_path, code, "sh")
+    assert (result.stdout, result.exit_code) == ("/workspace/.code.sh|/workspace|20000|0 1 2 3 y\n", 3), result.stderr
+
+
+async def test_text_reaches_a_shell_script_unchanged(bench: Bench) -> None:
+    text = "a 'b' \"c\" $(id) `id` \\ \n * ; & 日本"
+    result = await bench.run('printf %s "$INPUT_JSON"', "sh", input={"text": text})
+    assert json.loads(result.stdout) == {"text": text}
+    result = await bench.run('printf "%s" "$1"', "sh", args=(text,))
+    assert result.stdout == text

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
@@ -110,6 +111,12 @@ def encode_job(
     words = [script, module or "", root, "\n".join(python_path), str(len(arguments)), *arguments]
     words += [word for pair in variables.items() for word in pair]
     return b"".join(word.encode("utf-8", "surrogateescape") + b"\0" for word in words)
+
+
+def encode_shell_job(command: Sequence[str], variables: Mapping[str, str], *, folder: str) -> bytes:
+    """A job as commands of a shell that waits for it: they replace it by the script's own process."""
+    words = ["/usr/bin/env", "-i", *(f"{name}={value}" for name, value in variables.items()), *command]
+    return f"cd {shlex.quote(folder)} && exec 3<&- {shlex.join(words)}\n".encode("utf-8", "surrogateescape")
 
 
 def check_file_count(count: int) -> None:

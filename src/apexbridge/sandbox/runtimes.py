@@ -13,8 +13,9 @@ from apexbridge.sandbox.config import MB
 from apexbridge.sandbox.launcher.landlock_cell import is_reachable
 
 RuntimeName = Literal["node", "python", "shell"]
-WARM_RUNTIMES: tuple[RuntimeName, ...] = ("node", "python")
-"""Slow to start, so the pool keeps warm cells for them."""
+RUNTIMES: tuple[RuntimeName, ...] = ("node", "python", "shell")
+JOB_PATH = "/dev/fd/3"
+"""The pipe on which a warm shell gets its job."""
 _RUNTIME_OF_SUFFIX: dict[str, RuntimeName] = {
     ".js": "node",
     ".mjs": "node",
@@ -54,6 +55,8 @@ class Runtime:
 
     def loader_command(self, loaders: str, *, memory_bytes: int) -> list[str]:
         """The command that starts it before the script is known."""
+        if self.name == "shell":  # it reads commands until the pipe ends
+            return self.command(JOB_PATH, [], memory_bytes=memory_bytes)
         loader = {"node": "node.cjs", "python": "python.py"}[self.name]
         return self.command(f"{loaders}/{loader}", [], memory_bytes=memory_bytes)
 

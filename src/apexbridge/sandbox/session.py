@@ -26,11 +26,12 @@ from apexbridge.sandbox.run_input import (
     base_environment,
     copy_input_files,
     encode_job,
+    encode_shell_job,
     environment,
     input_json,
     layer_variables,
 )
-from apexbridge.sandbox.runtimes import WARM_RUNTIMES, Runtime, RuntimeName, Runtimes, runtime_name, shell_for
+from apexbridge.sandbox.runtimes import RUNTIMES, Runtime, RuntimeName, Runtimes, runtime_name, shell_for
 from apexbridge.sandbox.supervisor import Supervisor
 from apexbridge.sandbox.workspace_files import (
     INPUT,
@@ -127,7 +128,7 @@ class SandboxSession:
                 if warm_cell:
                     if attachment.has_mounts:
                         await asyncio.shield(cell.attached)
-                    packet: bytes | None = self._encoded_job(job, cell, text)
+                    packet = await self._encoded_job(job, runtime, cell, text)
                 else:
                     packet = await self._start(job, runtime, cell, attachment, text)
                 await reading.aclose()
@@ -167,13 +168,9 @@ class SandboxSession:
             await in_thread(copy_input_files, folder, job.files)
         packet = None
         if runtime.name == "python":
-            command, packet = self._loader_command(runtime, cell), self._encoded_job(job, cell, text)
+            command, packet = self._loader_command(runtime, cell), await self._encoded_job(job, runtime, cell, text)
         else:
-            arguments_of_job = arguments(job)
-            script = f"{self._root(job, cell)}/{job.script}"
-            command = runtime.command(script, arguments_of_job, memory_bytes=self.limits.memory_bytes)
-            if runtime.name == "shell":
-                command[0] = await asyncio.to_thread(shell_for, job.folder and job.folder / job.script)
+            command = await self._command(job, runtime, cell)
         request = StartRequest(
             command=command,
             environment=self._environment(job, cell, text),
@@ -185,9 +182,21 @@ class SandboxSession:
         await cell.start(request, with_job=packet is not None)
         return packet
 
-    def _encoded_job(self, job: Job, cell: CellHandle, text: str) -> bytes:
+    async def _command(self, job: Job, runtime: Runtime, cell: CellHandle) -> list[str]:
+        """The command that runs the job's script."""
+        script = f"{self._root(job, cell)}/{job.script}"
+        command = runtime.command(script, arguments(job), memory_bytes=self.limits.memory_bytes)
+        if runtime.name == "shell":
+            command[0] = await in_thread(shell_for, job.folder and job.folder / job.script)
+        return command
+
+    async def _encoded_job(self, job: Job, runtime: Runtime, cell: CellHandle, text: str) -> bytes | None:
+        """The job for an interpreter that waits for it."""
         root = self._root(job, cell)
         variables = self._environment(job, cell, text)
+        if runtime.name == "shell":
+            command = await self._command(job, runtime, cell)
+            return encode_shell_job(command, variables, folder=self._working_folder(job, cell))
         return encode_job(
             f"{root}/{job.script}",
             arguments(job),
@@ -335,12 +344,12 @@ class _JobFiles:
 
 
 class WarmPool:
-    """Keeps warm cells ready for the runtimes that are slow to start; each cell is used once."""
+    """Keeps a cell with a started interpreter ready for each runtime; each cell is used once."""
 
     def __init__(self, session: SandboxSession, size: int) -> None:
         self._session = session
         self._size = size if session.backend.has_namespaces else 0
-        self._cells: dict[RuntimeName, deque[CellHandle]] = {name: deque() for name in WARM_RUNTIMES}
+        self._cells: dict[RuntimeName, deque[CellHandle]] = {name: deque() for name in RUNTIMES}
         self._filling: asyncio.Task[None] | None = None
         self._is_closed = False
 
