@@ -271,6 +271,19 @@ def test_a_file_that_is_too_large_is_named_with_its_size_and_the_limit(apex: Ape
     assert "MB" in error
 
 
+@pytest.mark.parametrize("arguments", [["chat", "hello", "--file", "big.zip"], ["skills", "install", "big.zip"]])
+def test_a_file_that_is_too_large_for_a_server_is_named_with_its_size_and_the_limit(
+    served: Server, tmp_path: Path, arguments: list[str]
+) -> None:
+    with (tmp_path / "big.zip").open("wb") as file:
+        file.truncate(300 * 1024 * 1024)
+    command = [*APEX, *arguments, "--data-dir", str(served.data_dir)]
+    failed = subprocess.run(command, capture_output=True, text=True, check=False, env=environment(), cwd=tmp_path)
+    assert failed.returncode == 1
+    assert "big.zip (314,572,800 bytes)" in failed.stderr
+    assert "50 MB" in failed.stderr
+
+
 def test_a_port_in_use_is_named_with_what_to_do(apex: Apex) -> None:
     with socket.socket() as used:
         used.bind(("127.0.0.1", 0))
