@@ -99,17 +99,37 @@ def test_the_default_is_a_local_data_directory_and_else_the_users_own(
     assert find_connection().data_dir == Settings().data_dir == own
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "xdg"))
     assert find_connection().data_dir == Settings().data_dir == tmp_path / "xdg/apexbridge"
-    (tmp_path / "data").mkdir()  # an unrelated folder of that name
-    assert find_connection().data_dir == tmp_path / "xdg/apexbridge"
+    (tmp_path / "data").mkdir()
+    assert find_connection().data_dir == Settings().data_dir == tmp_path / "data"
+    (tmp_path / "data/rows.csv").touch()  # an unrelated folder of that name
+    assert find_connection().data_dir == Settings().data_dir == tmp_path / "xdg/apexbridge"
     (tmp_path / "data/apex.sqlite3").touch()
     assert find_connection().data_dir == Settings().data_dir == tmp_path / "data"
     Path("apex.toml").write_text('data_dir = "filed"\nurl = "http://127.0.0.1:1"\n')
     assert find_connection().data_dir == Settings().data_dir == tmp_path / "filed"
     assert find_connection().url == Settings().url
     assert find_connection(data_dir="x").url is None
+    monkeypatch.setenv("APEX_DATA_DIR", "")
+    assert find_connection().data_dir == Settings().data_dir == tmp_path / "filed"
     monkeypatch.setenv("APEX_DATA_DIR", "named")
     assert find_connection().data_dir == Settings().data_dir == tmp_path / "named"
     assert find_connection(data_dir="flag").data_dir == tmp_path / "flag"
+
+
+def test_an_empty_folder_named_data_becomes_the_data_directory(tmp_path: Path) -> None:
+    Path("data").mkdir()
+    assert run(["skills", "install", str(write_skill(tmp_path, "one"))], APEX_DATA_DIR="").returncode == 0
+    assert Path("data/skills/one/SKILL.md").is_file()
+    assert run(["skills", "list"]).stdout.startswith("one\t")
+
+
+@pytest.mark.parametrize("folder", ["/proc/nope", "/dev/null/x"])
+def test_a_data_directory_that_cannot_be_created_is_named(tmp_path: Path, folder: str) -> None:
+    failed = run(["skills", "install", str(write_skill(tmp_path, "one"))], APEX_DATA_DIR=folder)
+    assert failed.returncode == 1
+    assert f"{folder} " in failed.stderr
+    assert "--data-dir" in failed.stderr
+    assert "Traceback" not in failed.stderr
 
 
 def test_commands_read_the_default_profile_as_the_settings_do(monkeypatch: pytest.MonkeyPatch) -> None:
