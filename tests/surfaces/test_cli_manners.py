@@ -15,7 +15,7 @@ from apexbridge.errors import ServerError
 from apexbridge.settings import Settings
 from apexbridge.surfaces.cli.connection import default_profile, find_connection
 from apexbridge.surfaces.cli.hints import remember_options, with_options
-from tests.making import skill_zip, write_skill
+from tests.making import skill_markdown, skill_zip, write_skill
 from tests.surfaces.conftest import APEX, Apex, Server, environment, servers
 
 READING = [
@@ -306,6 +306,14 @@ def test_a_file_that_is_too_large_for_a_server_is_named_with_its_size_and_the_li
     assert failed.returncode == 1
     assert "big.zip (314,572,800 bytes)" in failed.stderr
     assert "50 MB" in failed.stderr
+
+
+def test_a_text_file_with_another_name_is_not_taken_as_an_archive(apex: Apex, tmp_path: Path) -> None:
+    (tmp_path / "foo.md").write_text(skill_markdown("foo"))
+    for command in (["skills", "install"], ["skills", "validate"]):
+        failed = apex(*command, tmp_path / "foo.md")
+        assert failed.code == 1
+        assert "foo.md is not a package. A skill's file is named SKILL.md" in failed.err
 
 
 def test_a_port_in_use_is_named_with_what_to_do(apex: Apex) -> None:
