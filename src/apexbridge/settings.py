@@ -69,6 +69,12 @@ LogFormat = Literal["text", "json"]
 _TRUTH = {"1": "true", "yes": "true", "on": "true", "0": "false", "no": "false", "off": "false"}
 
 
+class _Environment(EnvSettingsSource):
+    def __call__(self) -> dict[str, Any]:
+        """The values of the environment. An empty `APEX_DATA_DIR` would be the current folder; it counts as unset."""
+        return {name: value for name, value in super().__call__().items() if (name, value) != ("data_dir", "")}
+
+
 class Settings(BaseSettings):
     """Everything an operator can set. Each package gets its own settings from it."""
 
@@ -239,7 +245,7 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Only three sources: a stray `.env` in the working directory is not read."""
-        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
+        return init_settings, _Environment(settings_cls), TomlConfigSettingsSource(settings_cls)
 
     @property
     def retrieval(self) -> RetrievalSettings:
@@ -353,7 +359,7 @@ def load_settings(**flags: Any) -> Settings:
 
 def origins(**flags: Any) -> dict[str, Origin]:
     """The source of each setting's value."""
-    environment, file = EnvSettingsSource(Settings)(), TomlConfigSettingsSource(Settings)()
+    environment, file = _Environment(Settings)(), TomlConfigSettingsSource(Settings)()
 
     def origin(name: str) -> Origin:
         if flags.get(name) is not None:

@@ -65,6 +65,29 @@ def answer_to(server: Live, text: Any, is_stream: bool = False, **more: Any) -> 
         ("turn this text into capital letters", "CAPITAL LETTERS"),
         ("how do I write a poem about the sea", "Count the syllables"),
         ("xyzzy plugh", "skill"),
+        ("hey, what's 15% of 340?", "340 * 15% = 51"),
+        ("thanks, now what is 3*4?", "3*4 = 12"),
+        ("what is 1,234 + 5,678", "1234 + 5678 = 6912"),
+        ("square root of 144", "sqrt(144) = 12"),
+        ("144的平方根是多少", "sqrt(144) = 12"),
+        ("百分之十五的340", "340 * 15% = 51"),
+        ("340的百分之二十五是多少", "340 * 25% = 85"),
+        ("what time is it in Tokyo", " Asia/Tokyo."),
+        ("what time is it in Narnia?", "There is no zone"),
+        ("what day is 2026-12-25", "Friday, 25 December 2026."),
+        ("What day was yesterday?", "Yesterday: "),
+        ("what's today's date?", " UTC."),
+        ("today", " UTC."),
+        ("明天星期几", "明天是20"),
+        ("thanks a lot!", "You are welcome."),
+        ("bye", "Goodbye."),
+        ("再见", "再见。"),
+        ("help me", "Without a language model I can"),
+        ("Hello, what can you do?", "Without a language model I can"),
+        ("有什么功能", "没有语言模型时"),
+        ("what skills do you have", "- bread-baking: How to bake"),
+        ("list skills", "- shouting: Turns a text"),
+        ("有哪些技能？", "- poem-writing: "),
         ("read the file none.txt", "did not work"),
         ("", "nothing"),
     ],
@@ -91,6 +114,16 @@ def test_an_unknown_model_is_an_error_that_lists_the_models(server: Live, is_str
 )
 def test_numbers_and_words_that_are_not_a_sum_are_not_calculated(server: Live, text: str) -> None:
     assert " = " not in answer_to(server, text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["now fill the PDF form", "I need a poster for today's event", "今天天气怎么样", "hello world in capital letters"],
+)
+def test_a_word_of_a_date_or_a_greeting_does_not_hide_the_task(server: Live, text: str) -> None:
+    answer = answer_to(server, text)
+    assert "UTC" not in answer
+    assert "Hello. I calculate" not in answer
 
 
 def test_long_instructions_are_summarized_with_a_link(server: Live) -> None:

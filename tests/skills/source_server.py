@@ -87,6 +87,16 @@ class SourceServer:
         return self.url + path
 
 
+def self_signed(folder: Path) -> Path:
+    """A file with a certificate for localhost and its key."""
+    path, key = folder / "cert.pem", folder / "key.pem"
+    subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-out", str(path)]
+    subprocess.run([*command, "-keyout", str(key), *subject], check=True, capture_output=True)
+    path.write_bytes(path.read_bytes() + key.read_bytes())
+    return path
+
+
 def send(handler: BaseHTTPRequestHandler, status: int, body: bytes, **headers: str) -> None:
     handler.send_response(status)
     for name, value in {"Content-Length": str(len(body)), **headers}.items():

@@ -3,6 +3,7 @@
 import asyncio
 import io
 import os
+import ssl
 import stat
 import subprocess
 import zipfile
@@ -21,7 +22,15 @@ from apexbridge.skills.remote.egress import Egress, EgressProxy, http_session
 from apexbridge.skills.remote.source_text import parse_source
 from tests.conftest import Workshop
 from tests.making import skill_markdown, skill_zip, walk, zip_of
-from tests.skills.source_server import SourceRepository, SourceServer, commands, send, shop_of, source_server
+from tests.skills.source_server import (
+    SourceRepository,
+    SourceServer,
+    commands,
+    self_signed,
+    send,
+    shop_of,
+    source_server,
+)
 from tests.skills.source_server import git as run_git
 from tests.waiting import until
 
@@ -252,6 +261,7 @@ async def test_a_tree_that_names_the_same_objects_too_often_is_refused(
     monkeypatch.setattr(tree, "MAX_FILES", 1000)
     error = await refusal(skills, f"{repository.url}@bomb")
     assert (error.code, "1,000 files" in error.message) == ("ARCHIVE_TOO_LARGE", True)
+    assert "APEX_INSTALL_MAX_MB" not in error.message
 
 
 async def test_a_repository_beyond_the_size_limit_is_refused(
@@ -263,6 +273,27 @@ async def test_a_repository_beyond_the_size_limit_is_refused(
         error = await refusal(skills, f"{repository.url}#skills/pdf")
         assert error.code == "ARCHIVE_TOO_LARGE"
         assert list((data_dir / "staging").iterdir()) == []
+
+
+async def test_the_setting_is_named_only_if_it_is_the_limit(workshop: Workshop, server: SourceServer) -> None:
+    url = server.serve("/big.zip", bytes(51 * 1024 * 1024))
+    for max_mb, is_named in ((1, True), (200, False)):
+        async with workshop.open(fetch=FetchSettings(private_addresses=True, max_mb=max_mb)) as skills:
+            error = await refusal(skills, url)
+            assert error.code == "ARCHIVE_TOO_LARGE"
+            assert ("APEX_INSTALL_MAX_MB" in error.message) is is_named
+
+
+async def test_an_untrusted_certificate_is_named(private: SkillManager, tmp_path: Path) -> None:
+    secure = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    secure.load_cert_chain(self_signed(tmp_path))
+    answer = await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0, ssl=secure)
+    async with answer:
+        port = answer.sockets[0].getsockname()[1]
+        error = await refusal(private, f"https://localhost:{port}/pdf.zip")
+    assert error.code == "SOURCE_UNREACHABLE"
+    assert "certificate of localhost is not trusted: self-signed certificate" in error.message
+    assert "SSL_CERT_FILE" in error.message
 
 
 async def test_a_small_pack_of_a_huge_file_is_refused_before_it_is_written(

@@ -18,6 +18,7 @@ from apexbridge.skills.remote.source_text import parse_source
         ("https://example.org:8443/a/b/", "https://example.org:8443/a/b", None, ""),
         ("git+https://example.org/a/b.zip", "https://example.org/a/b.zip", None, ""),
         ("https://github.com/o/r/tree/main/skills/pdf", "https://github.com/o/r", "main", "skills/pdf"),
+        ("https://github.com/o/r/blob/main/pdf/SKILL.md", "https://github.com/o/r", "main", "pdf/SKILL.md"),
         ("https://github.com/o/r/tree/main", "https://github.com/o/r", "main", ""),
         ("ssh://git@example.org:2222/a/b.git@v1", "ssh://git@example.org:2222/a/b.git", "v1", ""),
         ("git@example.org:a/b.git", "git@example.org:a/b.git", None, ""),

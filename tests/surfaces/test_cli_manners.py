@@ -15,7 +15,7 @@ from apexbridge.errors import ServerError
 from apexbridge.settings import Settings
 from apexbridge.surfaces.cli.connection import default_profile, find_connection
 from apexbridge.surfaces.cli.hints import remember_options, with_options
-from tests.making import skill_zip, write_skill
+from tests.making import skill_markdown, skill_zip, write_skill
 from tests.surfaces.conftest import APEX, Apex, Server, environment, servers
 
 READING = [
@@ -28,6 +28,10 @@ READING = [
     ["skills", "run", "x"],
     ["skills", "uninstall", "x"],
     ["skills", "export", "x"],
+    ["skills", "deps", "x"],
+    ["skills", "deps", "x", "--detect"],
+    ["skills", "deps", "x", "--add", "pypdf"],
+    ["packages", "remove", "data"],
     ["plugins", "list"],
     ["tools", "list"],
     ["tools", "show", "calculate"],
@@ -95,17 +99,37 @@ def test_the_default_is_a_local_data_directory_and_else_the_users_own(
     assert find_connection().data_dir == Settings().data_dir == own
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "xdg"))
     assert find_connection().data_dir == Settings().data_dir == tmp_path / "xdg/apexbridge"
-    (tmp_path / "data").mkdir()  # an unrelated folder of that name
-    assert find_connection().data_dir == tmp_path / "xdg/apexbridge"
+    (tmp_path / "data").mkdir()
+    assert find_connection().data_dir == Settings().data_dir == tmp_path / "data"
+    (tmp_path / "data/rows.csv").touch()  # an unrelated folder of that name
+    assert find_connection().data_dir == Settings().data_dir == tmp_path / "xdg/apexbridge"
     (tmp_path / "data/apex.sqlite3").touch()
     assert find_connection().data_dir == Settings().data_dir == tmp_path / "data"
     Path("apex.toml").write_text('data_dir = "filed"\nurl = "http://127.0.0.1:1"\n')
     assert find_connection().data_dir == Settings().data_dir == tmp_path / "filed"
     assert find_connection().url == Settings().url
     assert find_connection(data_dir="x").url is None
+    monkeypatch.setenv("APEX_DATA_DIR", "")
+    assert find_connection().data_dir == Settings().data_dir == tmp_path / "filed"
     monkeypatch.setenv("APEX_DATA_DIR", "named")
     assert find_connection().data_dir == Settings().data_dir == tmp_path / "named"
     assert find_connection(data_dir="flag").data_dir == tmp_path / "flag"
+
+
+def test_an_empty_folder_named_data_becomes_the_data_directory(tmp_path: Path) -> None:
+    Path("data").mkdir()
+    assert run(["skills", "install", str(write_skill(tmp_path, "one"))], APEX_DATA_DIR="").returncode == 0
+    assert Path("data/skills/one/SKILL.md").is_file()
+    assert run(["skills", "list"]).stdout.startswith("one\t")
+
+
+@pytest.mark.parametrize("folder", ["/proc/nope", "/dev/null/x"])
+def test_a_data_directory_that_cannot_be_created_is_named(tmp_path: Path, folder: str) -> None:
+    failed = run(["skills", "install", str(write_skill(tmp_path, "one"))], APEX_DATA_DIR=folder)
+    assert failed.returncode == 1
+    assert f"{folder} " in failed.stderr
+    assert "--data-dir" in failed.stderr
+    assert "Traceback" not in failed.stderr
 
 
 def test_commands_read_the_default_profile_as_the_settings_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,6 +293,27 @@ def test_a_file_that_is_too_large_is_named_with_its_size_and_the_limit(apex: Ape
     error = apex("skills", "install", tmp_path / "big.zip").err
     assert "big.zip (209,715,200 bytes)" in error
     assert "MB" in error
+
+
+@pytest.mark.parametrize("arguments", [["chat", "hello", "--file", "big.zip"], ["skills", "install", "big.zip"]])
+def test_a_file_that_is_too_large_for_a_server_is_named_with_its_size_and_the_limit(
+    served: Server, tmp_path: Path, arguments: list[str]
+) -> None:
+    with (tmp_path / "big.zip").open("wb") as file:
+        file.truncate(300 * 1024 * 1024)
+    command = [*APEX, *arguments, "--data-dir", str(served.data_dir)]
+    failed = subprocess.run(command, capture_output=True, text=True, check=False, env=environment(), cwd=tmp_path)
+    assert failed.returncode == 1
+    assert "big.zip (314,572,800 bytes)" in failed.stderr
+    assert "50 MB" in failed.stderr
+
+
+def test_a_text_file_with_another_name_is_not_taken_as_an_archive(apex: Apex, tmp_path: Path) -> None:
+    (tmp_path / "foo.md").write_text(skill_markdown("foo"))
+    for command in (["skills", "install"], ["skills", "validate"]):
+        failed = apex(*command, tmp_path / "foo.md")
+        assert failed.code == 1
+        assert "foo.md is not a package. A skill's file is named SKILL.md" in failed.err
 
 
 def test_a_port_in_use_is_named_with_what_to_do(apex: Apex) -> None:

@@ -264,7 +264,8 @@ def test_a_repository_is_installed_updated_and_shown_on_the_command_line(
         "asks for: env",
     ):
         assert line in shown.out
-    assert "Apply the changes with" in shown.err
+    assert "Apply the changes with: apex skills update --yes" in shown.err
+    assert "Apply the changes with: apex skills update pdf --yes" in apex("skills", "update", "pdf").err
     assert apex("skills", "update", "pdf", "--dry-run", "--json").json["updates"][0]["applied"] is False
     assert apex("skills", "update", "--json").json["updates"][0]["applied"] is False
     assert "pdf was updated" in apex("skills", "update", "pdf", "--yes").err
@@ -393,7 +394,7 @@ def test_a_skill_of_another_root_is_hidden_on_the_command_line(
     assert folder.exists()
     assert [skill["name"] for skill in apex("skills", "list", "--json").json["skills"]] == ["other"]
     assert apex("skills", "restore", "shared").code == 0
-    assert apex("skills", "uninstall", "shared", "--delete").code == 0
+    assert "folder in team; it cannot be restored: shared" in apex("skills", "uninstall", "shared", "--delete").err
     assert not folder.exists()
 
 

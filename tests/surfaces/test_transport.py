@@ -3,7 +3,6 @@
 import asyncio
 import base64
 import ssl
-import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,6 +11,7 @@ import anyio
 import pytest
 
 from apexbridge.surfaces.cli.transport import HttpTransport, Request, TransportError
+from tests.skills.source_server import self_signed
 
 pytestmark = pytest.mark.anyio
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -149,13 +149,7 @@ async def test_a_host_in_no_proxy_is_reached_directly(monkeypatch: pytest.Monkey
 
 @pytest.fixture
 def certificate(tmp_path: Path) -> Path:
-    """A file with a certificate for localhost and its key."""
-    path, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-out", str(path)]
-    subprocess.run([*command, "-keyout", str(key), *subject], check=True, capture_output=True)
-    path.write_bytes(path.read_bytes() + key.read_bytes())
-    return path
+    return self_signed(tmp_path)
 
 
 async def test_https_works_directly_and_through_a_proxy(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:

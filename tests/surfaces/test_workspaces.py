@@ -154,6 +154,7 @@ def test_a_workspace_is_used_on_the_command_line(apex: Apex, tmp_path: Path) -> 
     assert apex("workspaces", "files", "w1", "--out", str(tmp_path / "out")).code == 0
     assert (tmp_path / "out/n.txt").read_text() == "xx"
     assert apex("workspaces", "files", "w1", "--out", str(tmp_path / "out")).code == 1
+    assert apex("workspaces").out == apex("workspaces", "list").out != ""
     assert apex("workspaces", "delete", "w1").code == 0
     missing = apex("workspaces", "show", "w1")
     assert (missing.code, "No workspace w1" in missing.err) == (1, True)

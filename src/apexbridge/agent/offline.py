@@ -7,7 +7,7 @@ import json
 import re
 import time
 import uuid
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import datetime
 from math import ceil
 from typing import Any, NamedTuple
@@ -44,7 +44,11 @@ class _Replies(NamedTuple):
 
     greeting: str
     thanks: str
+    goodbye: str
     abilities: str
+    skills: str
+    no_skills: str
+    more_skills: str
     nothing: str
     no_skill: str
     candidates: str
@@ -57,12 +61,16 @@ _ENGLISH = _Replies(
     greeting="Hello. I calculate, know the date, read workspace files, and find and run skills. "
     'Ask "what can you do" for examples.',
     thanks="You are welcome.",
+    goodbye="Goodbye.",
     abilities="Without a language model I can:\n"
     '- calculate: "15% of 340", "sqrt(144) + 10"\n'
     '- say the date and the time: "what day is it"\n'
     '- list and read files of the workspace: "list my files", "read the file notes.txt"\n'
     "- find an installed skill for a task, and run it if one text is all it needs: describe the task in a sentence\n"
     "See what is installed with: apex skills list",
+    skills="These skills are installed:",
+    no_skills="No skill is installed. Install one with: apex skills install SOURCE",
+    more_skills="See all of them with: apex skills list",
     nothing="There is nothing I can do with that here.",
     no_skill="I found no skill for that. See what is installed with: apex skills list",
     candidates="These skills may help; name the one you want:",
@@ -74,12 +82,16 @@ _ENGLISH = _Replies(
 _CHINESE = _Replies(
     greeting="你好。我可以计算、查看日期、读取工作区文件，并查找和运行技能。问“你能做什么”可以看到例子。",
     thanks="不客气。",
+    goodbye="再见。",
     abilities="没有语言模型时，我可以：\n"
     "- 计算：“340的15%是多少”、“sqrt(144) + 10”\n"
     "- 查看日期和时间：“今天星期几”\n"
     "- 列出和读取工作区的文件：“列出文件”\n"
     "- 查找适合任务的技能，如果它只需要一段文字就运行它：用一句话描述任务\n"
     "查看已安装的技能：apex skills list",
+    skills="已安装的技能：",
+    no_skills="没有安装技能。安装：apex skills install SOURCE",
+    more_skills="查看全部：apex skills list",
     nothing="这个我在这里做不到。",
     no_skill="没有找到合适的技能。查看已安装的技能：apex skills list",
     candidates="这些技能可能有用，请说出需要的那个：",
@@ -89,18 +101,27 @@ _CHINESE = _Replies(
 )
 _CHINESE_TEXT = re.compile(f"[{CJK_RANGES}]")
 _INTENTS = {
-    "greeting": re.compile(
-        r"(?:(?:hi|hello|hey|good (?:morning|afternoon|evening))\b|你好|您好|嗨|早上好|晚上好)", re.I
-    ),
-    "thanks": re.compile(r"(?:thanks|thank you|thx|谢谢|多谢)", re.I),
-    "abilities": re.compile(
-        r"(?:what can you do|what do you do|who are you|what are you|help\s{0,3}$|how can you help"
-        r"|你能做什么|你会做?什么|你可以做什么|你是谁|帮助\s{0,3}$)",
-        re.IGNORECASE,
-    ),
+    "greeting": r"(?:hi|hello|hey|good (?:morning|afternoon|evening))(?: (?:there|again|all|everyone))?"
+    r"|你好|您好|嗨|早上好|晚上好",
+    "thanks": r"(?:thanks|thank you|thx)(?: (?:a lot|so much|very much|again|for [^,.;]{1,40}))?|谢谢你?|多谢",
+    "goodbye": r"(?:good)?bye(?: bye| for now)?|see you(?: later| soon)?|再见|拜拜",
+    "abilities": r"what (?:can|do) you do(?: for me)?|(?:who|what) are you|(?:please |can you )?help(?: me)?"
+    r"|how can you help(?: me)?|what (?:features|functions|tools) (?:do you have|are there)"
+    r"|你(?:能|会|可以)(?:帮我)?做?(?:什么|哪些)|你是谁|帮助|帮我|帮帮我|你?有(?:什么|哪些)功能",
+    "skills": r"(?:(?:please )?(?:list|show)(?: me)?(?: all)?(?: the| your| my)?|(?:what|which))"
+    r"(?: installed| available)? skills(?: do (?:you|i) have| are (?:there|installed|available)| can you use)?"
+    r"|what are your skills|(?:列出|显示|查看)(?:所有|全部)?(?:已安装)?的?技能|你?有(?:什么|哪些)技能",
 }
-_MAX_INTENT_CHARACTERS = 60
-"""A greeting at the beginning of a longer message is not what the message is about."""
+"""Patterns of whole messages."""
+_INTENT = re.compile("|".join(f"(?P<{name}>{pattern})" for name, pattern in _INTENTS.items()), re.IGNORECASE)
+_COURTESY = re.compile(
+    r"(?:(?:hi|hello|hey|thanks|thank you|ok|okay|so)\b|你好|您好|谢谢|请问)[\s,.!;:，。！]{0,5}", re.IGNORECASE
+)
+"""At the beginning of a message; what follows is the question."""
+_END = " \t\r\n.!?…~。！？"
+MAX_LISTED_SKILLS = 20
+MAX_LISTED_CHARACTERS = 80
+"""Of a skill's description."""
 _REFERS = re.compile(
     r"(?:and|but|why|how so|again|more|shorter|longer|it|that|this one|the (?:first|second|last|other) one"
     r"|(?:do|make|explain|repeat|change|fix|translate|summari[sz]e|shorten) (?:it|that|them)"
@@ -111,11 +132,13 @@ _REFERS = re.compile(
 """How a message begins that refers to the ones before it."""
 _NUMBER = r"\d{1,15}(?:\.\d{1,15})?"
 _PERCENT_OF = re.compile(
-    rf"({_NUMBER})\s{{0,5}}(?:%|％|percent|per cent)\s{{1,5}}of\s{{1,5}}({_NUMBER})", re.IGNORECASE
+    rf"({_NUMBER})\s{{0,5}}(?:%|％|percent|per cent)\s{{0,5}}(?:of|的)\s{{0,5}}({_NUMBER})", re.IGNORECASE
 )
-_OF_PERCENT = re.compile(
-    rf"({_NUMBER})\s{{0,5}}的\s{{0,5}}(?:({_NUMBER})\s{{0,5}}[%％]|百分之\s{{0,5}}({_NUMBER}))", re.IGNORECASE
-)
+_OF_PERCENT = re.compile(rf"({_NUMBER})\s{{0,5}}的\s{{0,5}}({_NUMBER})\s{{0,5}}[%％]")
+_CHINESE_PERCENT = re.compile(rf"百分之\s{{0,5}}({_NUMBER}|[一二两三四五六七八九十百零]{{1,8}})")
+_CHINESE_DIGITS = {character: value for value, character in enumerate("零一二三四五六七八九")} | {"两": 2}
+_THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3}){1,5}(?![\d,])")
+_ROOT_OF = re.compile(rf"(square|cube) root of ({_NUMBER})|({_NUMBER})\s{{0,5}}的(平方|立方)根", re.IGNORECASE)
 _ARITHMETIC = re.compile(
     r"(?:[\d.,\s+\-*/^%×÷!()（）＋－√π]|(?:sqrt|cbrt|exp|ln|log10|log2|log|sin|cos|tan|abs|factorial)\s?\(|\bpi\b)+",
     re.IGNORECASE,
@@ -127,8 +150,19 @@ _SPOKEN |= {"乘以": "*", "乘": "*", "除以": "/"}
 _SPOKEN_OPERATOR = re.compile(
     r"(?<=\d)\s{0,3}(plus|minus|times|x|divided by|乘以|除以|加|减|乘)\s{0,3}(?=\d)", re.IGNORECASE
 )
-_DATE = re.compile(
-    r"\b(?:what time|what day|what date|today|current (?:time|date)|time is it|now)\b|几点|今天|现在|日期|星期", re.I
+_DATE_QUESTION = re.compile(
+    r"(?:\s|(?:and|at|be|can|current|date|day|do|exact|here|is|it|know|local|me|now|of|on|please|right|s|tell|the|time"
+    r"|today|was|week|weekday|what|whats|which|will|you)\b|['’,]){1,60}",
+    re.IGNORECASE,
+)
+"""Only these words: "now fill the form" is not about the time."""
+_DATE_SUBJECT = re.compile(
+    r"\b(?:date|day|now|time|today|weekday)\b|现在|今天|几点|几号|几月|日期|时间|星期|周几|礼拜", re.I
+)
+_OTHER_DAY = re.compile(r"\b(?:\d{4}-\d\d-\d\d|yesterday|tomorrow)\b|昨天|明天|前天|后天", re.IGNORECASE)
+_PLACE = re.compile(r"\bin ([a-z][\w/ +-]{1,40}?)(?: right)?(?: now| today)?\Z", re.IGNORECASE)
+_CHINESE_DATE = re.compile(
+    r"(?:现在|今天|当前|是|的|日期|时间|星期|周|礼拜|几|号|日|月|点|钟|了|什么|多少|呢|吗|告诉我|\s|，){1,20}"
 )
 _FILE = re.compile(r"\b(?:read|show|open|cat)\b.{0,20}?\bfile\b\s+[`'\"]?([\w./-]+)", re.IGNORECASE)
 _LIST = re.compile(r"\b(?:list|show)\b.{0,20}?\bfiles\b|列出.{0,4}文件", re.IGNORECASE)
@@ -140,12 +174,18 @@ _WEEKDAYS = "一二三四五六日"
 
 
 class OfflineModel:
-    def __init__(self, client_names: Collection[str] = ()) -> None:
-        """`client_names` are the client's own tools; `tool_choice: "required"` demands one of them."""
-        self._client_names = client_names
+    def __init__(
+        self, client_names: Collection[str] = (), skills: Callable[[], Sequence[tuple[str, str]]] = tuple
+    ) -> None:
+        """`client_names` are the client's own tools, of which `tool_choice: "required"` demands one.
+
+        `skills` returns the names and descriptions of the installed skills.
+        """
+        self.client_names = client_names
+        self.skills = skills
 
     async def ask(self, upstream: Upstream, body: Json, seconds: float) -> "OfflineAnswer":
-        return OfflineAnswer(body, self._client_names)
+        return OfflineAnswer(body, self)
 
     def done(self, answer: "OfflineAnswer") -> None:
         pass
@@ -154,8 +194,8 @@ class OfflineModel:
 class OfflineAnswer:
     """One step of the plan, as the chunks of a stream. Raises BadRequestError if a required call is not possible."""
 
-    def __init__(self, body: Json, client_names: Collection[str] = ()) -> None:
-        calls, text = _next_step(body, client_names)
+    def __init__(self, body: Json, model: OfflineModel) -> None:
+        calls, text = _next_step(body, model)
         self._chunks = _chunks(body, calls, text)
 
     async def next(self) -> list[Json] | None:
@@ -212,7 +252,7 @@ class _Done(NamedTuple):
     result: str
 
 
-def _next_step(body: Json, client_names: Collection[str]) -> tuple[list[Json], str]:
+def _next_step(body: Json, model: OfflineModel) -> tuple[list[Json], str]:
     """Tool calls, or the final text."""
     messages = body["messages"]
     asked = next((text_of(item.get("content")) for item in reversed(messages) if item["role"] == "user"), "")[:MAX_TEXT]
@@ -222,12 +262,12 @@ def _next_step(body: Json, client_names: Collection[str]) -> tuple[list[Json], s
     functions = [tool["function"] for tool in body.get("tools") or () if isinstance(tool.get("function"), dict)]
     offered = {} if choice == "none" else {function["name"]: function.get("parameters") for function in functions}
     if not done and (choice == "required" or _named(choice)):
-        clients = {name: schema for name, schema in offered.items() if name in client_names}
+        clients = {name: schema for name, schema in offered.items() if name in model.client_names}
         return [_required_call(choice, asked, (clients or offered) if choice == "required" else offered)], ""
     is_later = sum(item["role"] == "user" for item in messages) > 1
     step = _after(done, asked, set(offered), replies, is_later=is_later) if done else None
     if step is None:
-        step = _first_step(asked, set(offered), replies, is_later=is_later)
+        step = _first_step(asked, set(offered), replies, model.skills, is_later=is_later)
     if not isinstance(step, str):
         return [step], ""
     if (body.get("response_format") or {}).get("type") == "json_object":
@@ -235,16 +275,38 @@ def _next_step(body: Json, client_names: Collection[str]) -> tuple[list[Json], s
     return [], f"{step}\n\n{replies.notice}"
 
 
-def _first_step(asked: str, offered: set[str], replies: _Replies, *, is_later: bool) -> Json | str:
+def _first_step(
+    asked: str,
+    offered: set[str],
+    replies: _Replies,
+    skills: Callable[[], Sequence[tuple[str, str]]],
+    *,
+    is_later: bool,
+) -> Json | str:
     """The first call for a question, or an answer without one."""
-    if len(asked) <= _MAX_INTENT_CHARACTERS:
-        for name, pattern in _INTENTS.items():
-            if pattern.match(asked.strip()):
-                return str(getattr(replies, name))
     call = _first_call(asked, offered)
-    if call is not None and call["function"]["name"] == "search_skills" and is_later and _REFERS.match(asked.strip()):
+    is_search = call is not None and call["function"]["name"] == "search_skills"
+    if call is not None and not is_search:
+        return call
+    if found := _INTENT.fullmatch(asked.strip(_END)) or _INTENT.fullmatch(_question(asked)):
+        if found.lastgroup == "skills" and is_search:
+            return _skill_list(skills(), replies)
+        return replies.abilities if found.lastgroup == "skills" else str(getattr(replies, str(found.lastgroup)))
+    if is_search and is_later and _REFERS.match(asked.strip()):
         return replies.follow_up
     return call or replies.nothing
+
+
+def _question(asked: str) -> str:
+    """The message without a greeting at its beginning and punctuation at its end."""
+    return _COURTESY.sub("", asked.strip(), count=1).strip(_END)
+
+
+def _skill_list(skills: Sequence[tuple[str, str]], replies: _Replies) -> str:
+    if not skills:
+        return replies.no_skills
+    lines = [f"- {name}: {description[:MAX_LISTED_CHARACTERS]}" for name, description in skills[:MAX_LISTED_SKILLS]]
+    return "\n".join([replies.skills, *lines, replies.more_skills])
 
 
 def _first_call(asked: str, offered: set[str]) -> Json | None:
@@ -254,8 +316,8 @@ def _first_call(asked: str, offered: set[str]) -> Json | None:
         return _call("calculate", {"expression": found})
     if "list_files" in offered and _LIST.search(asked):
         return _call("list_files", {})
-    if "datetime" in offered and _DATE.search(asked):
-        return _call("datetime", {})
+    if "datetime" in offered and (moment := _moment_asked(asked)) is not None:
+        return _call("datetime", moment)
     if "search_skills" in offered and asked.strip():
         return _call("search_skills", {"query": asked})
     return None
@@ -263,13 +325,44 @@ def _first_call(asked: str, offered: set[str]) -> Json | None:
 
 def _arithmetic(asked: str) -> str | None:
     """The expression in a question; the longest, if there are several."""
+    asked = _THOUSANDS.sub(lambda number: number[0].replace(",", ""), asked)
+    asked = _CHINESE_PERCENT.sub(lambda share: f" {_western(share[1])}%", asked)
     if share := _PERCENT_OF.search(asked):
         return f"{share[2]} * {share[1]}%"
     if share := _OF_PERCENT.search(asked):
-        return f"{share[1]} * {share[2] or share[3]}%"
+        return f"{share[1]} * {share[2]}%"
+    if root := _ROOT_OF.search(asked):
+        is_square = root[1].lower() == "square" if root[1] else root[4] == "平方"
+        return f"{'sqrt' if is_square else 'cbrt'}({root[2] or root[3]})"
     written = _SPOKEN_OPERATOR.sub(lambda found: f" {_SPOKEN[found[1].lower()]} ", _ISO_DATE.sub(" ", asked))
     found = [match[0].strip(" \t\n,.").lstrip("*/^%!)") for match in _ARITHMETIC.finditer(written)]
     return max((text for text in found if _OPERATION.search(text)), key=len, default=None)
+
+
+def _western(number: str) -> str:
+    """A number up to 999 in Arabic numerals; `十五` is 15."""
+    if number[0].isascii():
+        return number
+    total = digit = 0
+    for character in number:
+        if character in "十百":
+            total += (digit or 1) * (10 if character == "十" else 100)
+            digit = 0
+        else:
+            digit = _CHINESE_DIGITS[character]
+    return str(total + digit)
+
+
+def _moment_asked(asked: str) -> Json | None:
+    """The arguments of `datetime` for a question about a date or the time; None if it asks for something else."""
+    question = _question(asked)
+    place = _PLACE.search(question)
+    rest = question[: place.start()] if place else question
+    day = _OTHER_DAY.search(rest)
+    rest = _OTHER_DAY.sub(" ", rest, count=1)
+    if not _DATE_SUBJECT.search(rest) or not (_DATE_QUESTION.fullmatch(rest) or _CHINESE_DATE.fullmatch(rest)):
+        return None
+    return ({"value": day[0].lower()} if day else {}) | ({"zone": place[1]} if place else {})
 
 
 def _after(done: list[_Done], asked: str, offered: set[str], replies: _Replies, *, is_later: bool) -> Json | str | None:
@@ -282,7 +375,7 @@ def _after(done: list[_Done], asked: str, offered: set[str], replies: _Replies, 
     if last.name == "calculate":
         return f"{_argument(last, 'expression')} = {last.result.strip()}"
     if last.name == "datetime":
-        return _moment(last.result, is_chinese=replies is _CHINESE)
+        return _moment(last.result, day=_argument(last, "value"), is_chinese=replies is _CHINESE)
     if last.name == "load_skill":
         description = next((hit[3] for hit in _HIT.findall(done[-2].result)), "") if len(done) > 1 else ""
         return _skill_text(_argument(last, "name"), description, last.result.strip())
@@ -317,16 +410,18 @@ def _filled(asked: str, arguments: str) -> Json | None:
     return {name: asked} if len(required) == 1 and kind.strip() == "string" else None
 
 
-def _moment(result: str, *, is_chinese: bool) -> str:
-    """The result of the tool `datetime` as a sentence."""
+def _moment(result: str, *, day: str, is_chinese: bool) -> str:
+    """The result of the tool `datetime` as a sentence: a named day, or the time now with its zone."""
     try:
-        moment = datetime.fromisoformat(json.loads(result)["iso"])
+        data = json.loads(result)
+        moment, zone = datetime.fromisoformat(data["iso"]), str(data["zone"])
     except (ValueError, KeyError, TypeError):
         return result.strip()
     if is_chinese:
-        weekday = _WEEKDAYS[moment.weekday()]
-        return f"现在是{moment.year}年{moment.month}月{moment.day}日，星期{weekday}，{moment:%H:%M}（UTC）。"
-    return f"It is {moment:%A}, {moment.day} {moment:%B %Y}, {moment:%H:%M} UTC."
+        date = f"{moment.year}年{moment.month}月{moment.day}日，星期{_WEEKDAYS[moment.weekday()]}"
+        return f"{day}是{date}。" if day else f"现在是{date}，{moment:%H:%M}（{zone}）。"
+    date = f"{moment:%A}, {moment.day} {moment:%B %Y}"
+    return f"{day.capitalize()}: {date}." if day else f"It is {date}, {moment:%H:%M} {zone}."
 
 
 def _skill_text(name: str, description: str, instructions: str) -> str:

@@ -133,7 +133,7 @@ class ReActStrategy:
         llm = self.settings.llm
         if request.model == OFFLINE_MODEL or not (llm.upstreams or request.model):
             check_supported(request.body)
-            return OfflineModel(request.client_names), OFFLINE_UPSTREAM
+            return OfflineModel(request.client_names, self._deps.own_tools.skills), OFFLINE_UPSTREAM
         if not llm.upstreams:
             raise BadRequestError(
                 f"The model '{request.model[:200]}' does not exist here; there is only {OFFLINE_MODEL}, "

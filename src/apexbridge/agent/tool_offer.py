@@ -71,9 +71,16 @@ class ServerTools:
             )
         return tool
 
+    def skills(self) -> list[tuple[str, str]]:
+        """The names and descriptions of the enabled skills."""
+        return [
+            (tool.id.removeprefix(SKILL_PREFIX), tool.description)
+            for tool in self.registry.list()
+            if tool.id.startswith(SKILL_PREFIX) and self.registry.is_enabled(tool.id)
+        ]
+
     def _skill_names(self) -> list[str]:
-        ids = (tool.id for tool in self.registry.list() if self.registry.is_enabled(tool.id))
-        return [id.removeprefix(SKILL_PREFIX) for id in ids if id.startswith(SKILL_PREFIX)]
+        return [name for name, _ in self.skills()]
 
 
 class ToolOffer:

@@ -332,8 +332,12 @@ class SkillManager:
                     removing = self.store.installer.uninstall(name, folder, keep=keep, packages_of=self.layers.added_to)
                     record = await run_to_completion(removing)
                 await self._forget(name)
-        message = f"Skill hidden; its folder in {found.root.label} stays" if is_hidden else None
-        return _removal_receipt(name, message or "Skill uninstalled successfully", record, hidden=is_hidden)
+        message = "Skill uninstalled successfully"
+        if is_hidden:
+            message = f"Skill hidden; its folder in {found.root.label} stays"
+        elif not found.root.is_installed:
+            message = f"Skill deleted with its folder in {found.root.label}; it cannot be restored"
+        return _removal_receipt(name, message, record, hidden=is_hidden)
 
     async def removed_skills(self) -> list[RemovedItem]:
         """Skills and plugins that can be restored, the newest first; then hidden skills."""

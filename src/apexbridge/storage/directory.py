@@ -49,9 +49,9 @@ _SQLITE_READ_ONLY = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN}
 
 
 def default_data_dir() -> Path:
-    """`./data` if it is a data directory, else `$XDG_DATA_HOME/apexbridge`."""
+    """`./data` if it is a data directory or an empty folder, else `$XDG_DATA_HOME/apexbridge`."""
     local = Path("data").absolute()
-    if is_data_dir(local):
+    if is_data_dir(local) or _is_empty_folder(local):
         return local
     base = Path(os.environ.get("XDG_DATA_HOME", ""))
     if not base.is_absolute():  # unset, or invalid by the XDG specification
@@ -67,11 +67,19 @@ def is_data_dir(folder: Path) -> bool:
     return (folder / DATABASE_FILE).is_file()
 
 
+def _is_empty_folder(folder: Path) -> bool:
+    try:
+        return not any(folder.iterdir())
+    except OSError:
+        return False
+
+
 @contextmanager
 def owned(data_dir: Path) -> Iterator[None]:
     """Own the directory while the block runs; it is created if missing.
 
-    Raises ServerError: DATA_DIR_IN_USE, or STORAGE_FULL if it cannot be written.
+    Raises ServerError: DATA_DIR_IN_USE, INVALID_SETTING if it cannot be a folder, or STORAGE_FULL if it cannot be
+    written.
     """
     with storage_faults():
         try:
@@ -79,6 +87,10 @@ def owned(data_dir: Path) -> Iterator[None]:
         except (FileExistsError, NotADirectoryError) as error:
             raise ServerError(
                 f"{data_dir} is not a folder; name one with --data-dir", code="INVALID_SETTING"
+            ) from error
+        except FileNotFoundError as error:  # such as below /proc
+            raise ServerError(
+                f"{data_dir} cannot be created; name another folder with --data-dir", code="INVALID_SETTING"
             ) from error
         descriptor = os.open(data_dir / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "rb+"):

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, BinaryIO, cast
 
-from apexbridge.errors import RequestError, SkillError
-from apexbridge.skills import MAX_SKILL_FILE_BYTES, Profile
+from apexbridge.errors import InvalidInputError, RequestError, SkillError
+from apexbridge.skills import MAX_SKILL_FILE_BYTES, SKILL_FILE, Profile
 from apexbridge.skills.package.archive import inspect
 from apexbridge.skills.package.entry_names import is_skill_file
 from apexbridge.skills.package.packing import pack_file, pack_folder
@@ -37,6 +37,10 @@ def open_source(source: SkillSource) -> Iterator[tuple[BinaryIO, str | None]]:
             yield cast(BinaryIO, packed), _pack_skill_file(path, packed)
         return
     with _opened(path) as file:
+        if path.suffix.lower() == ".md":
+            raise InvalidInputError(
+                f"{path.name} is not a package. A skill's file is named {SKILL_FILE}: rename it, or name its folder."
+            )
         yield file, path.name
 
 

@@ -16,7 +16,7 @@ from apexbridge._tasks import in_thread
 from apexbridge.errors import InvalidArchiveError, RequestError
 from apexbridge.skills.remote.egress import Egress, check_literal, http_session
 from apexbridge.skills.remote.source_text import RemoteSource
-from apexbridge.skills.remote.tree import Listing, TreeEntry, too_large, write_tree
+from apexbridge.skills.remote.tree import RAISE_LIMIT, Listing, TreeEntry, too_large, write_tree
 
 GITHUB_ARCHIVES = "https://codeload.github.com"
 MAX_REDIRECTS = 5
@@ -29,8 +29,18 @@ _HEADERS = {"accept": "*/*", "accept-encoding": "identity", "user-agent": "apexb
 _TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=SILENCE_SECONDS)
 
 
-async def download(egress: Egress, url: str, target: BinaryIO, *, max_bytes: int, claim: Callable[[int], None]) -> None:
+async def download(
+    egress: Egress,
+    url: str,
+    target: BinaryIO,
+    *,
+    max_bytes: int,
+    claim: Callable[[int], None],
+    advice: str = RAISE_LIMIT,
+) -> None:
     """Write the body of a URL to a file. `claim` is called with the bytes so far, before they are written.
+
+    `advice` is for a body that is larger than `max_bytes`.
 
     Raises:
         RequestError: ADDRESS_REFUSED, SOURCE_NOT_FOUND or SOURCE_UNREACHABLE.
@@ -46,7 +56,7 @@ async def download(egress: Egress, url: str, target: BinaryIO, *, max_bytes: int
                     if response.status in _REDIRECTS and "location" in response.headers:
                         address = address.join(URL(response.headers["location"]))
                         continue
-                    await _save(response, target, url, max_bytes=max_bytes, claim=claim)
+                    await _save(response, target, url, max_bytes=max_bytes, claim=claim, advice=advice)
                     return
         raise RequestError(f"{url} redirects more than {MAX_REDIRECTS} times", code="SOURCE_UNREACHABLE")
     except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
@@ -54,10 +64,15 @@ async def download(egress: Egress, url: str, target: BinaryIO, *, max_bytes: int
             raise refusal from error
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise
-        raise RequestError(
-            f"{url} could not be downloaded ({type(error).__name__}). Check the address and the network of the server.",
-            code="SOURCE_UNREACHABLE",
-        ) from error
+        if isinstance(error, aiohttp.ClientConnectorCertificateError):
+            reason = getattr(error.certificate_error, "verify_message", str(error.certificate_error))
+            problem = (
+                f"the certificate of {error.host} is not trusted: {reason}. Add its authority to the certificates of "
+                "the server's system, or name a file with it in SSL_CERT_FILE"
+            )
+        else:
+            problem = f"{type(error).__name__}. Check the address and the network of the server"
+        raise RequestError(f"{url} could not be downloaded: {problem}.", code="SOURCE_UNREACHABLE") from error
 
 
 async def _check(egress: Egress, address: URL) -> None:
@@ -75,7 +90,13 @@ async def _check(egress: Egress, address: URL) -> None:
 
 
 async def _save(
-    response: aiohttp.ClientResponse, target: BinaryIO, url: str, *, max_bytes: int, claim: Callable[[int], None]
+    response: aiohttp.ClientResponse,
+    target: BinaryIO,
+    url: str,
+    *,
+    max_bytes: int,
+    claim: Callable[[int], None],
+    advice: str,
 ) -> None:
     if response.status in (404, 410):
         raise RequestError(f"{url} was not found. Check the address.", code="SOURCE_NOT_FOUND")
@@ -85,11 +106,11 @@ async def _save(
         raise RequestError(f"{url} compressed its answer, which was not requested", code="SOURCE_UNREACHABLE")
     size, pending = 0, bytearray()
     if (response.content_length or 0) > max_bytes:
-        raise too_large(f"more than {max_bytes // MB} MB")
+        raise too_large(f"more than {max_bytes // MB} MB", advice=advice)
     async for chunk in response.content.iter_any():
         size += len(chunk)
         if size > max_bytes:
-            raise too_large(f"more than {max_bytes // MB} MB")
+            raise too_large(f"more than {max_bytes // MB} MB", advice=advice)
         pending += chunk
         if len(pending) >= CHUNK_BYTES:
             claim(size)

@@ -18,6 +18,7 @@ from apexbridge.skills.remote.download import download, fetch_from_github
 from apexbridge.skills.remote.egress import Egress
 from apexbridge.skills.remote.git import Repository, find_git
 from apexbridge.skills.remote.source_text import RemoteSource
+from apexbridge.skills.remote.tree import RAISE_LIMIT
 from apexbridge.storage.directory import storage_faults
 
 
@@ -111,7 +112,8 @@ class Fetcher:
             path = folder / source.name
             with path.open("xb") as file:
                 limit = min(max_bytes, MAX_ARCHIVE_BYTES)
-                await download(self._egress, source.url, file, max_bytes=limit, claim=claim)
+                advice = RAISE_LIMIT if limit < MAX_ARCHIVE_BYTES else "Larger archives are not installed"
+                await download(self._egress, source.url, file, max_bytes=limit, claim=claim, advice=advice)
             return Fetched(path=path, digest=await in_thread(_digest, path))
         git = find_git()
         if git is None:

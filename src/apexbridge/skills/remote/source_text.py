@@ -133,9 +133,12 @@ def _from_url(text: str, url: str, scheme: str, *, is_git: bool) -> RemoteSource
 
 
 def _split_address(parts: SplitResult) -> tuple[str, str | None, str]:
-    """The repository's path, the ref and the folder: of `PATH@ref#folder`, or of a folder's page on GitHub."""
+    """The repository's path, the ref and the folder: of `PATH@ref#folder`, or of a page on GitHub.
+
+    The page is that of a folder, or of its SKILL.md.
+    """
     address, _, ref = parts.path.partition("@")
-    page = re.fullmatch(r"(/[^/]+/[^/]+)/tree/([^/]+)(?:/(.*))?", address.rstrip("/"))
+    page = re.fullmatch(r"(/[^/]+/[^/]+)/(?:tree|blob)/([^/]+)(?:/(.*))?", address.rstrip("/"))
     if parts.hostname == "github.com" and page and not ref and not parts.fragment:
         return page[1], page[2], page[3] or ""
     return address.rstrip("/"), ref or None, parts.fragment

@@ -12,6 +12,8 @@ MAX_FILES = 100_000
 MB = 1024 * 1024
 _LINK, _SUBMODULE = 0o120000, 0o160000
 MAX_LINK_BYTES = 4096
+SMALLER_PART = "Name the folder of one skill in it"
+RAISE_LIMIT = f"{SMALLER_PART}, or raise APEX_INSTALL_MAX_MB"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +56,7 @@ class Listing:
             raise InvalidArchiveError(f"Unsafe path {entry.path!a}", code="UNSAFE_PATH", entry=entry.path)
         self._bytes += entry.size
         if len(self.entries) >= MAX_FILES:
-            raise too_large(f"more than {MAX_FILES:,} files")
+            raise too_large(f"more than {MAX_FILES:,} files", advice=SMALLER_PART)
         if self._bytes > self._max_bytes or (entry.is_link and entry.size > MAX_LINK_BYTES):
             raise too_large(f"more than {self._max_bytes // MB} MB")
         self.entries.append(entry)
@@ -86,8 +88,5 @@ def write_tree(folder: Path, contents: Iterable[tuple[TreeEntry, bytes]]) -> Non
         ) from error
 
 
-def too_large(what: str) -> InvalidArchiveError:
-    return InvalidArchiveError(
-        f"Archive too large: the source has {what}. Name the folder of one skill in it, or raise APEX_INSTALL_MAX_MB.",
-        code="ARCHIVE_TOO_LARGE",
-    )
+def too_large(what: str, *, advice: str = RAISE_LIMIT) -> InvalidArchiveError:
+    return InvalidArchiveError(f"Archive too large: the source has {what}. {advice}.", code="ARCHIVE_TOO_LARGE")

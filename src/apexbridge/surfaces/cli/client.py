@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -12,8 +13,9 @@ from secrets import token_hex
 from typing import Any, BinaryIO, NamedTuple, NoReturn
 from urllib.parse import quote, urlencode
 
-from apexbridge.errors import ApexBridgeError, InvalidInputError, ServerError, SkillNotFoundError
+from apexbridge.errors import ApexBridgeError, InvalidArchiveError, InvalidInputError, ServerError, SkillNotFoundError
 from apexbridge.skills import RESERVED_NAMES, SERVED_NAME_PATTERN
+from apexbridge.skills.package.archive import MAX_ARCHIVE_BYTES, MEGABYTE
 from apexbridge.storage.directory import SERVER_FILE, is_data_dir, is_owned
 from apexbridge.surfaces.cli.connection import Connection, find_connection
 from apexbridge.surfaces.cli.transport import (
@@ -81,7 +83,7 @@ class Api:
         """Upload an archive. `query` values that are None are omitted."""
         params = {key: value for key, value in query.items() if value is not None}
         headers = {"content-type": "application/zip"}
-        with _sized(str(query.get("filename") or "the archive"), file):
+        with _sized(str(query.get("filename") or "the archive"), file, "Archive"):
             return await self.ask("POST", path, body=_file_chunks(file), params=params, headers=headers)
 
     async def send_file(self, path: str, source: Path) -> Any:
@@ -99,7 +101,7 @@ class Api:
 
         headers = {"content-type": f"multipart/form-data; boundary={boundary}"}
         try:
-            with source.open("rb") as file, _sized(str(source), file):
+            with source.open("rb") as file, _sized(str(source), file, "File"):
                 return await self.ask("POST", path, body=body(file), headers=headers)
         except OSError as error:
             raise InvalidInputError(f"{source} cannot be read: {error.strerror}") from error
@@ -168,8 +170,15 @@ class Api:
 
 
 @contextmanager
-def _sized(name: str, file: BinaryIO) -> Iterator[None]:
-    """Name the file and its size in the server's error if it is too large."""
+def _sized(name: str, file: BinaryIO, kind: str) -> Iterator[None]:
+    """Name a file that is too large, and its size, in the server's error.
+
+    A server closes the connection to a client that continues to send, so a file above the limit is not sent at all.
+    """
+    size = os.fstat(file.fileno()).st_size
+    if size > MAX_ARCHIVE_BYTES:
+        problem = f"{kind} too large: at most {MAX_ARCHIVE_BYTES // MEGABYTE} MB are accepted"
+        raise InvalidArchiveError(f"{name} ({size:,} bytes): {problem}", code="ARCHIVE_TOO_LARGE")
     try:
         yield
     except AnsweredError as error:

@@ -24,7 +24,7 @@ class Connection:
 
 def find_connection(*, data_dir: str | None = None, url: str | None = None) -> Connection:
     """Raises INVALID_SETTING if `apex.toml` cannot be read."""
-    named_dir = data_dir if data_dir is not None else _setting("data_dir")
+    named_dir = data_dir if data_dir is not None else _setting("data_dir", may_be_empty=False)
     # --data-dir takes precedence over a URL from the environment or apex.toml.
     remote = url if url is not None or data_dir is not None else _setting("url")
     folder = default_data_dir() if named_dir is None else Path(named_dir).expanduser().absolute()
@@ -43,8 +43,8 @@ def default_profile() -> Profile:
     return load_settings().default_profile
 
 
-def _setting(name: str) -> str | None:
-    environment = {key.upper(): value for key, value in os.environ.items()}
+def _setting(name: str, *, may_be_empty: bool = True) -> str | None:
+    environment = {key.upper(): value for key, value in os.environ.items() if value or may_be_empty}
     value = environment.get(f"APEX_{name.upper()}", _file().get(name))
     return None if value is None else str(value)
 

@@ -57,7 +57,7 @@ def remove(session: Session, bundles: BundleNames) -> None:
     async def work(api: Api) -> list[Any]:
         return [await api.ask("DELETE", f"/api/packages/{quote(name, safe='')}") for name in bundles]
 
-    removed = session.call(work)
+    removed = session.call(work, creates=False)
     session.report(removed, f"removed: {', '.join(view['name'] for view in removed)}")
 
 

@@ -77,7 +77,7 @@ def deps(
             view = await api.ask_skill("GET", name, "dependencies", params={"detect": "true"} if detect else None)
         return view
 
-    view = session.call(work)
+    view = session.call(work, creates=False)
     if session.show_json(view):
         return
     console = session.console

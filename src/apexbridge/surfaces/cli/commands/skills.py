@@ -187,7 +187,7 @@ def uninstall(
     delete: Annotated[bool, typer.Option("--delete", help="Delete the folder of a skill in another root too.")] = False,
 ) -> None:
     """Remove a skill with everything except its history; it can be restored for 7 days."""
-    what = f"Delete {name}, also if its folder is in another root?" if delete else f"Uninstall {name}?"
+    what = f"Delete {name}? A folder in another root cannot be restored." if delete else f"Uninstall {name}?"
     if not session.confirm(what, yes=yes):
         raise typer.Abort
     receipt = session.ask_skill("DELETE", name, params={"delete": "true"} if delete else None)
@@ -242,7 +242,8 @@ def update(
         for entry in applied:
             console.say(entry["error"]["message"] if entry.get("error") else f"{entry['name']} was updated")
         if changed and not applied:
-            console.say("Nothing was changed. Apply the changes with: apex skills update --yes")
+            named = f" {name}" if name is not None else ""
+            console.say(f"Nothing was changed. Apply the changes with: apex skills update{named} --yes")
     if failed:
         raise typer.Exit(1)
 

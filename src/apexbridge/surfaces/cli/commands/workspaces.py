@@ -13,8 +13,15 @@ from apexbridge.surfaces.cli.client import Api
 from apexbridge.surfaces.cli.console import Console, plural
 from apexbridge.surfaces.cli.session import Session, command
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 WorkspaceId = Annotated[str, typer.Argument(metavar="ID", help="The workspace's id, as in `apex workspaces list`.")]
+
+
+@app.callback()
+def workspaces(context: typer.Context) -> None:
+    """Files of conversations, and of runs that share a workspace. Without a command, list them."""
+    if context.invoked_subcommand is None:
+        list_workspaces(Session())
 
 
 @command(app, "list", "ls")
