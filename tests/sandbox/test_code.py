@@ -1,7 +1,10 @@
 """Code that belongs to no skill, with the files of a workspace, in every sandbox."""
 
+import asyncio
 import json
 import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -288,3 +291,52 @@ async def test_text_reaches_a_shell_script_unchanged(bench: Bench) -> None:
     assert json.loads(result.stdout) == {"text": text}
     result = await bench.run('printf "%s" "$1"', "sh", args=(text,))
     assert result.stdout == text
+
+
+ENDINGS = {
+    "a file that is not closed": ("file = open('left.txt', 'w'); file.write('x' * 10)", ""),
+    "a file in a cycle": (
+        "class A: pass\na = A(); a.a = a; a.file = open('left.txt', 'w'); a.file.write('x' * 10)",
+        "",
+    ),
+    "a binary file in a cycle": (
+        "class A: pass\na = A(); a.a = a; a.file = open('left.txt', 'wb'); a.file.write(b'x' * 10)",
+        "",
+    ),
+    "a finalizer": (
+        "import json\nclass A:\n    def __del__(self): print(json.dumps(NAME))\na = A()\nNAME = 'end'",
+        '"end"\n',
+    ),
+    "a finalizer in a cycle": (
+        "class A:\n    def __del__(self): print(NAME, f())\na = A()\na.a = a\nNAME = 'end'\ndef f(): return 1",
+        "end 1\n",
+    ),
+    "a function for the exit": ("import atexit\natexit.register(print, 'end')", "end\n"),
+    "a thread": (
+        "import threading, time\nthreading.Thread(target=lambda: (time.sleep(0.05), print('end'))).start()",
+        "end\n",
+    ),
+    "a buffer around stdout": (
+        "import io, sys\nsys.stdout = io.TextIOWrapper(sys.stdout.detach()); print('end')",
+        "end\n",
+    ),
+    "a closed stdout": ("import sys\nprint('end')\nsys.stdout.close()", "end\n"),
+    "no stdout": ("import sys\nprint('end')\nsys.stdout = None", "end\n"),
+    "a child that goes on": ("import os\nif os.fork(): os.wait()\nprint('end')", "end\nend\n"),
+    "a module of its own": ("import helper\nhelper.file = open('left.txt', 'w'); helper.file.write('x' * 10)", ""),
+}
+
+
+@pytest.mark.parametrize("ending", list(ENDINGS))
+async def test_a_script_ends_as_python_ends_it(bench: Bench, workspace: Folder, tmp_path: Path, ending: str) -> None:
+    code, output = ENDINGS[ending]
+    (workspace.top / "helper.py").write_text("")
+    result = await run(bench, workspace, tmp_path, code)
+    plain = await asyncio.create_subprocess_exec(
+        sys.executable, "-u", "-c", code, cwd=workspace.top, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    stdout, stderr = await plain.communicate()
+    assert (result.stdout, result.stderr, result.exit_code) == (output, "", 0)
+    assert (stdout.decode(), stderr.decode(), plain.returncode) == (output, "", 0)
+    if "left.txt" in code:
+        assert [(file.path, file.size) for file in workspace.changes.files] == [("left.txt", 10)]

@@ -5,8 +5,10 @@ The job arrives on descriptor 3: strings, each followed by a NUL.
 """
 
 import _sitebuiltins
+import atexit
 import builtins
 import gc
+import io
 import os
 import sys
 
@@ -67,6 +69,7 @@ def main() -> None:
     folders = [root] if name else list(dict.fromkeys((os.path.dirname(script), root)))
     for folder in folders:
         forget_shadowed(folder)
+    known = frozenset(sys.modules)
     builtins.exit = _sitebuiltins.Quitter("exit", "Ctrl-D (i.e. EOF)")  # as the site module does
     builtins.quit = _sitebuiltins.Quitter("quit", "Ctrl-D (i.e. EOF)")
     sys.argv[:] = [script, *arguments]
@@ -91,6 +94,22 @@ def main() -> None:
             frames = frames.tb_next
         sys.excepthook(type(error), error.with_traceback(frames), frames)
         sys.exit(130 if isinstance(error, KeyboardInterrupt) else 1)
+    is_simple = not name and "threading" not in sys.modules and not atexit._ncallbacks()
+    if is_simple and sys.modules.keys() <= known:
+        # Only the script's own objects need to be finalized. Skip taking down the modules of the library, which takes a
+        # fifth of the time of a short script. Finalizers see the script's names, as they do at a normal exit.
+        del sys.modules["__main__"], module, code
+        try:
+            for item in gc.get_objects():  # in a cycle, a file may be closed before its buffer is written
+                if issubclass(type(item), (io.TextIOWrapper, io.BufferedWriter)) and not item.closed:
+                    item.flush()
+            del item
+            gc.collect()
+            sys.stdout.flush()
+            sys.stderr.flush()
+        except Exception:
+            return  # a normal exit reports it
+        os._exit(0)
 
 
 main()
