@@ -27,10 +27,10 @@ def join_words_at_colons() -> None:
     """
     if os.environ.get("_APEX_COMPLETE") != "complete_bash" or "\n:" not in os.environ.get("COMP_WORDS", ""):
         return
-    given = os.environ["COMP_WORDS"].split("\n")
+    split = os.environ["COMP_WORDS"].split("\n")
     words: list[str] = []
     is_open = False
-    for word in given[: int(os.environ["COMP_CWORD"]) + 1]:
+    for word in split[: int(os.environ["COMP_CWORD"]) + 1]:
         if words and (word.startswith(":") or is_open):
             words[-1] += word
         else:
