@@ -71,6 +71,61 @@ def test_completion_is_silent_if_names_cannot_be_read(tmp_path: Path, setup: str
     assert completed("apex skills show c", **env) == []
 
 
+BASH = """
+eval "$(_APEX_COMPLETE=source_bash "$APEX")"
+COMP_WORDS=("$APEX" "$@"); COMP_CWORD=$#
+_apex_completion "$APEX"
+printf '%s\\n' "${COMPREPLY[@]}"
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (["skills", "show", "box", ":", "o"], ["one"]),
+        (["skills", "show", "box", ":"], ["one"]),
+        (["tools", "run", "skill", ":", "on"], ["one"]),
+        (["tools", "run", "skill", ":", "box", ":", "o"], ["one"]),
+        (["skills", "run", "box", ":", "one", "--overw"], []),
+        (["skills", "show", "--url", "http", ":", "//127.0.0.1", ":", "9", "on"], []),
+        (["skills", "show", "o"], ["one"]),
+    ],
+    ids=" ".join,
+)
+def test_bash_completes_the_part_of_a_word_after_its_colon(
+    data_dir: Path, words: list[str], offered: list[str]
+) -> None:
+    write_skill(data_dir / "skills", "one")
+    write_skill(data_dir / "skills", "box+one")
+    env = environment(APEX_DATA_DIR=str(data_dir), APEX=SCRIPT)
+    done = subprocess.run(["bash", "-c", BASH, "bash", *words], capture_output=True, text=True, check=True, env=env)
+    assert (done.stdout.split(), done.stderr) == (offered, "")
+
+
+def test_workspaces_bundles_and_removed_skills_are_completed(
+    apex: Apex, start_server: StartServer, data_dir: Path, tmp_path: Path
+) -> None:
+    apex("skills", "install", write_skill(tmp_path, "gone-by"))
+    apex("skills", "uninstall", "gone-by")
+    (tmp_path / "p.zip").write_bytes(plugin_zip("alpha"))
+    apex("skills", "install", tmp_path / "p.zip")
+    apex("plugins", "uninstall", "my-plugin")
+    (tmp_path / "x.txt").write_text("x")
+    apex("chat", "1+1", "--workspace", "w1", "--file", tmp_path / "x.txt")
+    env = {"APEX_DATA_DIR": str(data_dir)}
+
+    def check() -> None:
+        for command in ("show", "files", "delete"):
+            assert completed(f"apex workspaces {command} w", **env) == ["w1"]
+        assert completed("apex packages install d", **env) == ["data", "documents"]
+        assert completed("apex packages remove w", **env) == ["web"]
+        assert completed("apex skills restore ", **env) == ["gone-by"]
+
+    check()
+    start_server()
+    check()
+
+
 # -------------------------------------------------------------------------------------------------- suggestions
 @pytest.mark.parametrize(
     ("name", "known", "expected"),

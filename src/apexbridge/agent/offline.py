@@ -160,7 +160,7 @@ _DATE_SUBJECT = re.compile(
     r"\b(?:date|day|now|time|today|weekday)\b|现在|今天|几点|几号|几月|日期|时间|星期|周几|礼拜", re.I
 )
 _OTHER_DAY = re.compile(r"\b(?:\d{4}-\d\d-\d\d|yesterday|tomorrow)\b|昨天|明天|前天|后天", re.IGNORECASE)
-_PLACE = re.compile(r"\bin ([a-z][\w/ +-]{1,40}?)(?: right)?(?: now| today)?\Z", re.IGNORECASE)
+_ZONE_NAME = re.compile(r"\bin ([a-z][\w/ +-]{1,40}?)(?: right)?(?: now| today)?\Z", re.IGNORECASE)
 _CHINESE_DATE = re.compile(
     r"(?:现在|今天|当前|是|的|日期|时间|星期|周|礼拜|几|号|日|月|点|钟|了|什么|多少|呢|吗|告诉我|\s|，){1,20}"
 )
@@ -356,13 +356,13 @@ def _western(number: str) -> str:
 def _moment_asked(asked: str) -> Json | None:
     """The arguments of `datetime` for a question about a date or the time; None if it asks for something else."""
     question = _question(asked)
-    place = _PLACE.search(question)
-    rest = question[: place.start()] if place else question
-    day = _OTHER_DAY.search(rest)
-    rest = _OTHER_DAY.sub(" ", rest, count=1)
-    if not _DATE_SUBJECT.search(rest) or not (_DATE_QUESTION.fullmatch(rest) or _CHINESE_DATE.fullmatch(rest)):
+    zone = _ZONE_NAME.search(question)
+    words = question[: zone.start()] if zone else question
+    day = _OTHER_DAY.search(words)
+    words = _OTHER_DAY.sub(" ", words, count=1)
+    if not _DATE_SUBJECT.search(words) or not (_DATE_QUESTION.fullmatch(words) or _CHINESE_DATE.fullmatch(words)):
         return None
-    return ({"value": day[0].lower()} if day else {}) | ({"zone": place[1]} if place else {})
+    return ({"value": day[0].lower()} if day else {}) | ({"zone": zone[1]} if zone else {})
 
 
 def _after(done: list[_Done], asked: str, offered: set[str], replies: _Replies, *, is_later: bool) -> Json | str | None:

@@ -10,6 +10,7 @@ import apexbridge
 from apexbridge.errors import ApexBridgeError
 from apexbridge.skills import RESERVED_NAMES
 from apexbridge.surfaces.cli import interrupts
+from apexbridge.surfaces.cli.completion import join_words_at_colons
 from apexbridge.surfaces.cli.hints import with_options
 from apexbridge.surfaces.cli.lazy_commands import lazy_group
 from apexbridge.surfaces.cli.terminal_text import printable, printable_json, set_up_logging
@@ -32,6 +33,7 @@ def main() -> None:
     Exit codes: 0 success, 1 refused or failed, 2 usage error, 3 approval needed, 130 interrupted.
     """
     set_up_logging()
+    join_words_at_colons()
     try:
         with interrupts.interruptible():
             app()

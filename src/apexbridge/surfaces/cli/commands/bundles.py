@@ -7,6 +7,7 @@ from urllib.parse import quote
 import typer
 
 from apexbridge.surfaces.cli.client import Api
+from apexbridge.surfaces.cli.completion import bundle_names
 from apexbridge.surfaces.cli.console import Console, plural
 from apexbridge.surfaces.cli.session import Session, command
 
@@ -14,7 +15,9 @@ POLL_SECONDS = 1.0
 """How often the progress of an install is asked for."""
 MB = 1024 * 1024
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
-BundleNames = Annotated[list[str], typer.Argument(metavar="BUNDLE…", help="documents, data, web, images.")]
+BundleNames = Annotated[
+    list[str], typer.Argument(metavar="BUNDLE…", help="documents, data, web, images.", autocompletion=bundle_names)
+]
 
 
 @command(app, "install")

@@ -9,7 +9,7 @@ import typer
 
 from apexbridge.errors import ApexBridgeError
 from apexbridge.surfaces.cli.commands import grants
-from apexbridge.surfaces.cli.completion import plugin_names
+from apexbridge.surfaces.cli.completion import plugin_names, removed_skill_names
 from apexbridge.surfaces.cli.lazy_commands import lazy_group
 from apexbridge.surfaces.cli.session import Limit, NoQuestion, Page, Session, SkillName, Tags, can_ask, command
 
@@ -198,7 +198,10 @@ def uninstall(
 def restore(
     session: Session,
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="The skill; default: list what there is.")
+        str | None,
+        typer.Argument(
+            metavar="[NAME]", help="The skill; default: list what there is.", autocompletion=removed_skill_names
+        ),
     ] = None,
     id: EntryId = None,
 ) -> None:

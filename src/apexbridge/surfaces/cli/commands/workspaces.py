@@ -10,11 +10,17 @@ import typer
 from apexbridge.errors import RequestError
 from apexbridge.surfaces.cli.artifacts import SavedFile, download_files
 from apexbridge.surfaces.cli.client import Api
+from apexbridge.surfaces.cli.completion import workspace_ids
 from apexbridge.surfaces.cli.console import Console, plural
 from apexbridge.surfaces.cli.session import Session, command
 
 app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
-WorkspaceId = Annotated[str, typer.Argument(metavar="ID", help="The workspace's id, as in `apex workspaces list`.")]
+WorkspaceId = Annotated[
+    str,
+    typer.Argument(
+        metavar="ID", help="The workspace's id, as in `apex workspaces list`.", autocompletion=workspace_ids
+    ),
+]
 
 
 @app.callback()
