@@ -340,3 +340,40 @@ async def test_a_script_ends_as_python_ends_it(bench: Bench, workspace: Folder, 
     assert (stdout.decode(), stderr.decode(), plain.returncode) == (output, "", 0)
     if "left.txt" in code:
         assert [(file.path, file.size) for file in workspace.changes.files] == [("left.txt", 10)]
+
+
+NODE_ENDINGS = {
+    "a listener": "process.on('exit', c => console.log('bye', c)); console.log('x')",
+    "a listener that sets the exit code": "process.on('exit', () => { process.exitCode = 4 })",
+    "an exit code": "process.exitCode = 3; process.on('exit', c => console.log(c))",
+    "an error": "process.on('exit', c => console.log('exit', c)); throw new TypeError('no')",
+    "an error in a listener": "process.on('exit', () => { throw new RangeError('in listener') })",
+    "a call of exit": "process.on('exit', c => console.log(c)); process.exit(0)",
+    "a call of exit with a code": "process.on('exit', c => console.log(c)); process.exit(5)",
+    "work that begins at the end": (
+        "let n = 0; process.on('beforeExit', () => { if (n++ < 2) setTimeout(() => console.log('again'), 1) })"
+    ),
+    "a rejected promise": "Promise.reject(new Error('lost'))",
+    "a timer": "setTimeout(() => console.log('later'), 5)",
+    "a worker": "const {Worker}=require('worker_threads'); new Worker('console.log(1)', {eval:true})",
+    "a promise that is never settled": "(async () => { await new Promise(() => {}) })()",
+    "two listeners": "process.once('exit', () => console.log(1)); process.on('exit', () => console.log(2))",
+    "a stream to a file": "require('fs').createWriteStream('left.txt').end('x'.repeat(10))",
+}
+
+
+@pytest.mark.parametrize("ending", list(NODE_ENDINGS))
+async def test_a_script_ends_as_node_ends_it(bench: Bench, workspace: Folder, tmp_path: Path, ending: str) -> None:
+    code, node = NODE_ENDINGS[ending], bench.sandbox.node_program
+    assert node is not None
+    result = await run(bench, workspace, tmp_path, code, "js")
+    (tmp_path / "script.js").write_text(code)
+    plain = await asyncio.create_subprocess_exec(
+        node, tmp_path / "script.js", cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    stdout, stderr = await plain.communicate()
+    assert (result.stdout, result.exit_code) == (stdout.decode(), plain.returncode)
+    errors = [line for line in stderr.decode().splitlines() if "Error" in line]
+    assert [line for line in result.stderr.splitlines() if "Error" in line] == errors
+    if "left.txt" in code:
+        assert [(file.path, file.size) for file in workspace.changes.files] == [("left.txt", 10)]

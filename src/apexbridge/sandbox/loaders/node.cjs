@@ -32,5 +32,13 @@
   process.chdir(process.env.HOME);
   process.argv.splice(1, process.argv.length, script, ...words.slice(5, 5 + count));
   for (const name of Object.keys(require.cache)) delete require.cache[name];
+
+  // When nothing is left to do, exit as `process.exit` does, without taking down the heap first. An error that nobody
+  // caught is printed only after this event, and addons may clean up at a normal end.
+  process.once('exit', (code) => {
+    if (code || Object.keys(require.cache).some((name) => name.endsWith('.node'))) return;
+    process.emit('exit', process.exitCode ?? code); // the script's own listeners
+    process.reallyExit(process.exitCode ?? code);
+  });
   Module.runMain(script);
 }
