@@ -124,7 +124,7 @@ class Bridge:
                 disk=self.disk,
             ),
             uploads=uploads,
-            open_kept=lambda id, path, owner: self.workspaces.open_file(id, path, owner=owner),
+            open_kept=lambda id, path, caller: self.workspaces.open_file(id, path, owner=self.keys.reach(caller)),
             disk=self.disk,
             record_input=settings.record_input,
             retention_days=settings.run_retention_days,

@@ -303,6 +303,19 @@ ENDINGS = {
         "class A: pass\na = A(); a.a = a; a.file = open('left.txt', 'wb'); a.file.write(b'x' * 10)",
         "",
     ),
+    "a file that is read and written": (
+        "def patch(f): f.seek(2); f.write(b'XX')\n"
+        "open('left.txt', 'wb').write(b'0123456789')\nf = open('left.txt', 'r+b'); patch(f)",
+        "",
+    ),
+    "a file in a library module": ("import json\njson.f = open('left.txt', 'w+b'); json.f.write(b'x' * 10)", ""),
+    "a file that cannot be written": (
+        "import io\nt = io.TextIOWrapper(io.BytesIO()); b = t.detach()\n"
+        "def h(): return g\ng = open('left.txt', 'w'); g.write('x' * 10)",
+        "",
+    ),
+    "a generator": ("def g():\n    try: yield\n    finally: print('end')\ni = g(); next(i)", "end\n"),
+    "no main module": ("import sys\ndel sys.modules['__main__']\nprint('end')", "end\n"),
     "a finalizer": (
         "import json\nclass A:\n    def __del__(self): print(json.dumps(NAME))\na = A()\nNAME = 'end'",
         '"end"\n',

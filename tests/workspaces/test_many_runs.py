@@ -32,6 +32,7 @@ async def test_a_thousand_runs_in_one_workspace_leave_nothing_behind(bridge: Bri
     code = "n = int(open('n').read()) + 1\nopen('n', 'w').write(str(n))"
     first = await bridge.code.run("python", "open('n', 'w').write('0')", conversation=conversation)
     assert first.success
+    await bridge.sandbox.warm_up()
     before = open_files()
     for _ in range(RUNS):
         result = await bridge.code.run("python", code, conversation=conversation)
@@ -41,6 +42,7 @@ async def test_a_thousand_runs_in_one_workspace_leave_nothing_behind(bridge: Bri
         assert file.read() == str(RUNS).encode()
     assert sorted(path.name for path in (tmp_path / "data/workspaces/w").iterdir())[0] == "current"
     assert len(list((tmp_path / "data/workspaces/w").iterdir())) == 2
+    await bridge.sandbox.warm_up()
     assert open_files() <= before + 5
     assert bridge.workspaces.get("w").files == 1
 

@@ -36,6 +36,8 @@ PRIVATE = (
     "runs",
     "uploads",
     "workspace",
+    "workspaces",
+    "answered",
     "staging",
     "trash",
     "plugins",

@@ -55,7 +55,7 @@ SWEEP_RUNS = 500
 RECENT_RUNS = 500
 """Runs whose ids are compared with a mistyped one."""
 OpenKept = Callable[[str, str, str], Awaitable[BinaryIO]]
-"""Opens a file of a workspace by its id, the path there, and the owner."""
+"""Opens a file of a workspace by its id, the path there, and the caller."""
 logger = logging.getLogger(__name__)
 
 
