@@ -60,6 +60,11 @@ def forget_shadowed(folder: str) -> None:
             del sys.modules[stem]
 
 
+def compile_script(path: str) -> types.CodeType:
+    with open(path, "rb") as file:
+        return compile(file.read(), path, "exec", dont_inherit=True)
+
+
 def needs_normal_exit() -> bool:
     """Whether something has to be done at the end of the script: a file to be written, a finalizer to be called.
 
@@ -108,9 +113,7 @@ def main() -> None:
         if name:
             __import__("runpy")._run_module_as_main(name)  # what `python -m` calls
         else:
-            with open(script, "rb") as file:
-                code = compile(file.read(), script, "exec", dont_inherit=True)
-            exec(code, module.__dict__)
+            exec(compile_script(script), module.__dict__)
     except SystemExit:
         raise
     except BaseException as error:
