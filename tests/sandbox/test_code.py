@@ -217,6 +217,24 @@ async def test_a_script_of_a_loaded_skill_finds_the_modules_of_its_own_skill_fir
     assert (result.success, result.stdout) == (True, "names of first\nown of second\n"), result.stderr
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "python3 -u /skills/first/scripts/show.py",
+        "python3 -W ignore /skills//first/./scripts/show.py",
+        "cd /skills/first && python scripts/show.py",
+        "cd /skills/first/scripts && python3 show.py",
+        "ln -s $(which python3) py && ./py /skills/first/scripts/show.py",
+        "python3 -c \"import subprocess, sys; subprocess.run([sys.executable, '/skills/first/scripts/show.py'])\"",
+    ],
+)
+async def test_a_script_finds_its_own_skill_however_it_is_started(
+    bench: Bench, workspace: Folder, tmp_path: Path, loaded: dict[str, MountedSkill], command: str
+) -> None:
+    result = await run(bench, workspace, tmp_path, command, "sh", skills=loaded)
+    assert (result.success, result.stdout) == (True, "names of first\n"), result.stderr
+
+
 @pytest.mark.parametrize("value", ["/skills/first", ".", ""])
 async def test_a_python_with_a_pythonpath_of_its_own_still_finds_the_packages(
     bench: Bench, workspace: Folder, tmp_path: Path, loaded: dict[str, MountedSkill], value: str

@@ -235,7 +235,8 @@ class SandboxSession:
             loaders = f"{self._resolve_path(self.backend.loaders, cell)}/bin"
             base["PATH"] = os.pathsep.join([loaders, *programs, self._path])
         if python_path := [*packages, *self._skill_roots(job, cell)]:
-            base |= layer_variables(folder, python_path)
+            site = [f"{self._resolve_path(self.backend.loaders, cell)}/site"] if job.skills else []
+            base |= layer_variables(folder, [*site, *python_path])
         if node_packages:
             base["NODE_PATH"] = os.pathsep.join(node_packages)
         return environment(

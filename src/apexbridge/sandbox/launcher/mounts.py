@@ -210,6 +210,16 @@ def create_mount_point(rootfs: Path, path: str) -> None:
         target.mkdir() if os.path.isdir(path) else target.touch()
 
 
+_PYTHON_PATH = f"""\
+[ -z "${PACKAGES_VARIABLE}" ] || case ":$PYTHONPATH:" in
+  *":${PACKAGES_VARIABLE}:"*) ;;
+  *) export PYTHONPATH="${{PYTHONPATH:+$PYTHONPATH:}}${PACKAGES_VARIABLE}" ;;
+esac
+export PYTHONUNBUFFERED=1"""
+"""Python finds the packages of the run, also if code has set PYTHONPATH."""
+_NPM_OFFLINE = '[ -n "$SKILL_NAME" ] || export npm_config_offline=true'
+
+
 def install_loaders(config: LauncherConfig, target: Path) -> None:
     """Copy the loaders, and create `bin` with the interpreters that run skills, for the PATH of runs.
 
@@ -223,10 +233,7 @@ def install_loaders(config: LauncherConfig, target: Path) -> None:
         if name == "node":
             wrapper.symlink_to(program)
             continue
-        if name in ("npm", "npx"):
-            before = '[ -n "$SKILL_NAME" ] || export npm_config_offline=true'
-        else:
-            before = '. "${0%/bin/*}/python_path.sh"\nexport PYTHONUNBUFFERED=1'
+        before = _NPM_OFFLINE if name in ("npm", "npx") else _PYTHON_PATH
         wrapper.write_text(f'#!/bin/sh\n{before}\nexec {shlex.quote(program)} "$@"\n')
         wrapper.chmod(0o755)
     make_readable(target)

@@ -123,8 +123,10 @@ def main() -> None:
             frames = frames.tb_next
         sys.excepthook(type(error), error.with_traceback(frames), frames)
         sys.exit(130 if isinstance(error, KeyboardInterrupt) else 1)
-    if not name and sys.modules.keys() == known and not needs_normal_exit():
-        os._exit(0)
+    if not name and sys.modules.keys() == known:
+        if not needs_normal_exit():
+            os._exit(0)
+        gc.unfreeze()  # the script may have stored an object in a module of the library
 
 
 main()
