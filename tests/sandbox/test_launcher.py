@@ -197,4 +197,4 @@ async def test_an_operator_can_choose_plain_by_requiring_fewer_guarantees(tmp_pa
 
 def test_a_program_that_is_installed_while_the_server_runs_has_its_files_in_etc() -> None:
     seen = [[".", "first"], [".", "first", "first/second"], [".", "first", "first/second", "third"]]
-    assert report_of("installing") == {"cold": seen, "warm": seen}
+    assert report_of("installing") == {"cold": seen, "warm": seen, "code": seen}

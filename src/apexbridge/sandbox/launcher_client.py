@@ -67,6 +67,8 @@ class CellHandle:
     def __init__(self, client: "LauncherClient") -> None:
         self.identity = uuid.uuid4().hex
         self.pipes = Pipes()
+        self.etc_version = 0
+        """The version of the host's /etc when a warm cell was started."""
         self._client = client
         loop = asyncio.get_running_loop()
         self.opened: asyncio.Future[list[int]] = loop.create_future()

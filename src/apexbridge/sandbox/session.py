@@ -13,7 +13,7 @@ from apexbridge._tasks import in_thread, run_to_completion
 from apexbridge.errors import InvalidInputError, ServerError
 from apexbridge.sandbox.backends import Backend
 from apexbridge.sandbox.config import BackendName, SandboxLimits, SandboxSettings
-from apexbridge.sandbox.launcher.mounts import PYTHON_LAYERS
+from apexbridge.sandbox.launcher.mounts import PYTHON_LAYERS, EtcVersion
 from apexbridge.sandbox.launcher.protocol import Attachment, StartRequest
 from apexbridge.sandbox.launcher_client import CellHandle, LauncherClient
 from apexbridge.sandbox.masking import secret_patterns
@@ -76,6 +76,7 @@ class SandboxSession:
         self.rejected: Mapping[BackendName, str] = {}
         """Better backends, and why they cannot be used."""
         self._path = settings.path
+        self._etc = EtcVersion()
 
     async def close(self) -> None:
         await self.pool.close()
@@ -91,6 +92,7 @@ class SandboxSession:
                 environment=base_environment(workspace, self._path),
                 workspace=workspace,
             )
+            cell.etc_version = self._etc.check()
             await cell.start(request, with_job=True)
         except BaseException:
             await cell.close()
@@ -126,7 +128,7 @@ class SandboxSession:
                     await cell.attach(attachment)
                 before = await files.copy(cell, self.limits)  # while the launcher mounts
                 if warm_cell:
-                    if attachment.has_mounts:
+                    if attachment.has_mounts or cell.etc_version != self._etc.check():
                         await asyncio.shield(cell.attached)
                     packet = await self._encoded_job(job, runtime, cell, text)
                 else:
