@@ -12,6 +12,7 @@ CJK_RANGES = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uac00-\ud7af"
 """Chinese, Japanese and Korean characters, for a character class of a regular expression."""
 _CJK = re.compile(f"[{CJK_RANGES}]")
 _CJK_BYTES, _BYTES_PER_TOKEN = 3, 4
+_DIRECTIONS = frozenset({"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"})
 _NAME_CHARACTERS = 64
 _COMPARED_NAMES = 1_000
 """The comparison takes about 20 µs for each name."""
@@ -54,3 +55,11 @@ def near_names(name: str, names: Iterable[str], *, limit: int = 3, cutoff: float
     found = difflib.get_close_matches(asked, similar[:_COMPARED_NAMES], limit, cutoff)
     begun = [other for other in known if len(asked) > 2 and other.startswith(asked) and other not in found]
     return [*found, *begun][:limit]
+
+
+def control_character(text: str) -> str | None:
+    """The first character that no file name should have: it ends the line, or changes the direction of the text."""
+    for letter in text:
+        if unicodedata.category(letter) in ("Cc", "Zl", "Zp") or unicodedata.bidirectional(letter) in _DIRECTIONS:
+            return letter
+    return None

@@ -136,6 +136,12 @@ def test_a_chat_in_the_workspace_of_another_key_is_refused_as_a_bad_request(keye
         assert (refused.status_code, error["type"], error["code"]) == (403, "invalid_request_error", "forbidden")
 
 
+def test_an_administrator_gets_the_files_of_a_run_in_the_workspace_of_another_key(keyed_server: KeyedServer) -> None:
+    assert code(keyed_server, "run", "open('mine.txt', 'w')", "visited").json()["success"]
+    made = code(keyed_server, "admin", "open('new.txt', 'w').write('A')", "visited").json()
+    assert keyed_server.request("GET", f"/api/executions/{made['id']}/files/new.txt", "admin").text == "A"
+
+
 def test_a_key_for_chats_reads_its_own_workspaces_but_runs_no_code(keyed_server: KeyedServer) -> None:
     assert keyed_server.request("GET", "/api/workspaces", "chat").status_code == 200
     refused = code(keyed_server, "chat", "print(1)")

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from apexbridge.errors import ApexBridgeError, InvalidInputError, PermissionDeniedError, RequestError
-from apexbridge.sandbox.workspace_files import MAX_DEPTH
-from apexbridge.tools.builtin.files.workspace import MAX_FOLDERS, Workspace
+from apexbridge.sandbox.workspace_files import CODE_NAME, MAX_DEPTH
+from apexbridge.tools.builtin.files.workspace import CODE_PREFIX, MAX_FOLDERS, Workspace
 from tests.tools.file_workspace import FileWorkspace
 
 pytestmark = pytest.mark.anyio
@@ -138,6 +138,8 @@ async def test_a_folder_named_runs_is_like_any_other_except_for_the_ids_of_runs(
         ("a" * 256, "255 bytes"),
         ("a/" * 40 + "b", "deeper than 32 folders"),
         ("a/" * 33 + "b", "deeper than 32 folders"),
+        (".code.py", "reserved for the code of runs"),
+        (".code.d/x", "reserved for the code of runs"),
     ],
 )
 async def test_a_name_that_runs_could_not_keep_is_refused(workspace: FileWorkspace, name: str, problem: str) -> None:
@@ -156,4 +158,4 @@ async def test_printable_names_can_be_written(workspace: FileWorkspace, name: st
 
 
 def test_files_are_written_as_deep_as_runs_collect_them() -> None:
-    assert MAX_FOLDERS == MAX_DEPTH
+    assert (MAX_DEPTH, f"{CODE_NAME}.") == (MAX_FOLDERS, CODE_PREFIX)

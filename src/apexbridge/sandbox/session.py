@@ -94,6 +94,7 @@ class SandboxSession:
             )
             cell.etc_version = self._etc.check()
             await cell.start(request, with_job=True)
+            await asyncio.shield(cell.opened)
         except BaseException:
             await cell.close()
             raise

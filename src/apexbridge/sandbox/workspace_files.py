@@ -2,13 +2,13 @@
 
 import os
 import stat
-import unicodedata
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from apexbridge._fs import PRIVATE_FILE, make_private_folder
+from apexbridge._text import control_character
 from apexbridge.disk import Claim, Disk, blocks
 from apexbridge.errors import ServerError
 from apexbridge.sandbox.launcher.syscalls import opened
@@ -390,13 +390,13 @@ def _shown(path: str) -> str:
 
 
 def _name_problem(path: str, name: str) -> str | None:
-    """Why a file of this name is not kept: spaces of all kinds are fine, control characters are not."""
+    """Why a file of this name is not kept."""
     try:
         size = len(path.encode())
     except UnicodeEncodeError:
         return "its name is not valid text"
     if size > MAX_PATH_BYTES:
         return "its path is too long"
-    if not all(letter.isprintable() or unicodedata.category(letter) == "Zs" for letter in name):
-        return "its name has characters that cannot be printed"
+    if control_character(name) is not None:
+        return "its name has a control character"
     return None

@@ -13,10 +13,10 @@ from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 from typing import BinaryIO, TypeVar
-from unicodedata import category
 
 from apexbridge._safe_open import Opener, open_beneath
 from apexbridge._tasks import run_to_completion
+from apexbridge._text import control_character
 from apexbridge.disk import Disk
 from apexbridge.errors import InvalidInputError, PermissionDeniedError, RequestError
 from apexbridge.tools.builtin.files.file_roots import Root
@@ -30,13 +30,13 @@ RUN_FOLDER = "/workspace"
 """The workspace of a conversation, as its runs see it."""
 MAX_FOLDERS = 32
 """Folders around a file that is written. The sandbox collects no deeper ones. `output` does not count."""
+CODE_PREFIX = ".code."
+"""Of the file with the code of a run. Runs do not see other files of such a name."""
 THREADS = 64
 THREADS_OF_A_KEY = 4
 KEYS = "keys"
 STREAMS = ("stdout", "stderr")
 _RUN_ID = re.compile(r"[0-9a-f]{32}\Z")
-_REFUSED_CATEGORIES = frozenset({"Cc", "Zl", "Zp"})
-"""Unicode categories that names of written files must not contain: control characters, line separators."""
 _CALLER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
 
 T = TypeVar("T")
@@ -235,10 +235,12 @@ def _writable(path: RelativePath) -> RelativePath:
     """
     if _is_of_run(path.parts):
         raise PermissionDeniedError(f"{path} is what a run left; it cannot be written to")
-    if refused := next((letter for letter in path.text if category(letter) in _REFUSED_CATEGORIES), None):
+    if refused := control_character(path.text):
         raise InvalidInputError(f"{path} has a control character or a line separator in it: U+{ord(refused):04X}")
     if len(path.parts) - 1 - (path.parts[:1] == (OUTPUT,)) > MAX_FOLDERS:
         raise InvalidInputError(f"{path} is deeper than {MAX_FOLDERS} folders")
+    if path.text.startswith(CODE_PREFIX):
+        raise InvalidInputError(f"{path}: names that begin with {CODE_PREFIX} are reserved for the code of runs")
     return path
 
 
