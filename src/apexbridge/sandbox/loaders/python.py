@@ -5,6 +5,7 @@ The job arrives on descriptor 3: strings, each followed by a NUL.
 """
 
 import _sitebuiltins
+import _thread
 import _weakref
 import atexit
 import builtins
@@ -74,7 +75,7 @@ def needs_normal_exit() -> bool:
     streams = (sys.stdout, sys.stderr) == (sys.__stdout__, sys.__stderr__)
     if not streams or sys.stdout is None or sys.stdout.closed or sys.stderr is None or sys.stderr.closed:
         return True
-    if atexit._ncallbacks() or gc.get_debug() or gc.callbacks:
+    if _thread._count() or atexit._ncallbacks() or gc.get_debug() or gc.callbacks:
         return True
     for item in gc.get_objects():
         kind = type(item)  # not `isinstance`, which asks the object
