@@ -258,6 +258,14 @@ async def test_a_run_keeps_its_result_if_another_key_took_the_id_meanwhile(tmp_p
         assert "another API key" in applied.warnings[0]
 
 
+async def test_a_mistyped_id_gets_a_suggestion_of_the_callers_own(tmp_path: Path) -> None:
+    async with opened(tmp_path) as workspaces:
+        await write(workspaces.open("report-2026", caller="a"), f="1")
+        await write(workspaces.open("report-2025", caller="b"), f="1")
+        with pytest.raises(RequestError, match=r"No workspace report-202\. Did you mean \"report-2026\"\?"):
+            workspaces.get("report-202", owner="a")
+
+
 async def test_a_deleted_workspace_does_not_come_back_with_the_end_of_a_run(tmp_path: Path) -> None:
     async with opened(tmp_path) as workspaces:
         workspace = workspaces.open("w")

@@ -17,9 +17,10 @@ from typing import BinaryIO, TypeVar
 from apexbridge._fs import PRIVATE_FILE
 from apexbridge._safe_open import open_file_beneath
 from apexbridge._tasks import in_thread, run_to_completion
+from apexbridge._text import near_names
 from apexbridge._time import MS_PER_DAY, now_ms
 from apexbridge.disk import MB, Disk, blocks
-from apexbridge.errors import InvalidInputError, RequestError, ServerError
+from apexbridge.errors import InvalidInputError, RequestError, ServerError, did_you_mean
 from apexbridge.sandbox.launcher.removal import remove_tree
 from apexbridge.sandbox.workspace_files import UNCHANGED, AppliedChanges, Changes, CollectedFile, TreeEntry, list_tree
 from apexbridge.storage.answered_digests import AnsweredDigests
@@ -196,7 +197,8 @@ class Workspaces:
     def _entry(self, id: str, owner: str | None) -> _Entry:
         entry = self._entries.get(id)
         if entry is None or owner not in (None, entry.row.owner):
-            raise RequestError(f"No workspace {id[:64]}", code="WORKSPACE_NOT_FOUND")
+            near = near_names(id, [row.id for row in self.list(owner=owner)])
+            raise RequestError(f"No workspace {id[:64]}{did_you_mean(near)}", code="WORKSPACE_NOT_FOUND")
         return entry
 
     @asynccontextmanager

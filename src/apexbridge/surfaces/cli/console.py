@@ -90,6 +90,11 @@ class Console:
         for warning in warnings:
             self.say(f"warning: {warning}", style="yellow")
 
+    def say_more(self, shown: int, page: Mapping[str, Any]) -> None:
+        """Say how to see the next page of a list, if there is one."""
+        if shown and page["total"] > page["page"] * page["limit"]:
+            self.say(f"{shown} of {page['total']}; more with --page {page['page'] + 1}")
+
     @contextmanager
     def working(self, label: str) -> Iterator[None]:
         """Show a spinner on a terminal while the block runs. In a pipe nothing is printed."""

@@ -46,8 +46,7 @@ def list_chats(
     ]
     columns = ("ID", "STARTED", "TOOK", "END", "TURNS", "CALLS", "TOKENS", "KEY", "MODEL")
     session.console.table(columns, rows, empty="No chat request is recorded.")
-    if rows and answer["total"] > answer["page"] * answer["limit"]:
-        session.console.say(f"{len(rows)} of {answer['total']}; more with --page {answer['page'] + 1}")
+    session.console.say_more(len(rows), answer)
 
 
 @command(app, "show")

@@ -53,8 +53,7 @@ def list_runs(
     ]
     empty = "No run fits." if params or (page or 1) > 1 else "No run is recorded. Start one with: apex skills run NAME"
     session.console.table(("ID", "CREATED", "TOOK", "STATUS", "SKILL"), rows, empty=empty)
-    if rows and answer["total"] > answer["page"] * answer["limit"]:
-        session.console.say(f"{len(rows)} of {answer['total']}; more with --page {answer['page'] + 1}")
+    session.console.say_more(len(rows), answer)
 
 
 @command(app, "show")

@@ -72,8 +72,7 @@ def list_skills(
     )
     columns = ("NAME", "MODE", "VERSION", "SOURCE", "DESCRIPTION")
     session.console.table(columns, rows, empty=empty, one_line=True)
-    if rows and found["total"] > found["page"] * found["limit"]:
-        session.console.say(f"{len(rows)} of {found['total']}; more with --page {found['page'] + 1}")
+    session.console.say_more(len(rows), found)
 
 
 @command(app, "show")

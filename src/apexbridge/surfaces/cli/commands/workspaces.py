@@ -37,7 +37,7 @@ def list_workspaces(session: Session) -> None:
     if session.show_json(answer):
         return
     rows = [
-        (one["id"], one["files"], one["size"], _moment(one["usedAt"]), _moment(one["expiresAt"]))
+        (one["id"], one["files"], one["size"], _moment(one["usedAt"]), one["expiresAt"][:10])
         for one in answer["workspaces"]
     ]
     empty = "No workspace. A chat or a run with --workspace creates one."
