@@ -17,7 +17,7 @@ from apexbridge.sandbox.layers import LayerStore
 from apexbridge.sandbox.package_names import distribution_of
 from apexbridge.sandbox.sandbox import Sandbox
 from tests.sandbox.bench import Bench
-from tests.sandbox.test_layers import make_wheel
+from tests.sandbox.test_layers import make_wheel, wheel_index
 
 pytestmark = pytest.mark.anyio
 SMALL: Mapping[str, tuple[str, ...]] = {"documents": ("tiny",), "data": ("shared", "other"), "web": ("broken",)}
@@ -29,11 +29,7 @@ def wheels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """pip's only index: a folder."""
     for name in [name for name in os.environ if name.upper().startswith("PIP_")]:
         monkeypatch.delenv(name)
-    folder = tmp_path / "wheels"
-    folder.mkdir()
-    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    folder = wheel_index(monkeypatch, tmp_path)
     monkeypatch.setattr(bundles, "BUNDLES", SMALL)
     make_wheel(folder, "tiny", {"tiny.py": "NAME = 'tiny'\n"}, metadata="Requires-Dist: shared")
     make_wheel(folder, "shared", {"shared.py": "NAME = 'shared'\n"})

@@ -45,8 +45,7 @@ def _no_installer_settings_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
 
 
-@pytest.fixture
-def wheels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def wheel_index(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """pip's only index: a folder, named by pip's own settings."""
     folder = tmp_path / "wheels"
     folder.mkdir()
@@ -54,6 +53,11 @@ def wheels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
     return folder
+
+
+@pytest.fixture
+def wheels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    return wheel_index(monkeypatch, tmp_path)
 
 
 @pytest.fixture

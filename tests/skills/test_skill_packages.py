@@ -1,6 +1,5 @@
 """Packages that an operator adds to a skill: listed beside it, installed on request, kept when it is overwritten."""
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from apexbridge.sandbox import bundles
 from apexbridge.sandbox.models import ExecutionResult
 from apexbridge.skills.package.dependencies import Dependencies, parse_package
 from tests.making import skill_zip
-from tests.sandbox.test_layers import make_wheel
+from tests.sandbox.test_layers import make_wheel, wheel_index
 
 pytestmark = pytest.mark.anyio
 USES = "import tiny\nimport yaml\nimport surely_unknown\nprint(tiny.NAME)\n"
@@ -20,11 +19,7 @@ USES = "import tiny\nimport yaml\nimport surely_unknown\nprint(tiny.NAME)\n"
 
 @pytest.fixture
 def wheels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    folder = tmp_path / "wheels"
-    folder.mkdir()
-    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    folder = wheel_index(monkeypatch, tmp_path)
     for name in ("tiny", "pyyaml", "jinja2"):
         make_wheel(folder, name, {f"{name.removeprefix('py')}.py": f"NAME = '{name}'\n"})
     return folder

@@ -1,6 +1,5 @@
 """Packages over HTTP and on the command line: bundles for every run, and those of one skill."""
 
-import os
 from pathlib import Path
 
 import httpx
@@ -8,17 +7,13 @@ import pytest
 
 from apexbridge.sandbox import bundles
 from tests.making import skill_zip, write_skill
-from tests.sandbox.test_layers import make_wheel
+from tests.sandbox.test_layers import make_wheel, wheel_index
 from tests.surfaces.conftest import Apex
 
 
 @pytest.fixture(autouse=True)
 def wheels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    folder = tmp_path / "wheels"
-    folder.mkdir()
-    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    folder = wheel_index(monkeypatch, tmp_path)
     make_wheel(folder, "tiny", {"tiny.py": "NAME = 'tiny'\n"})
     monkeypatch.setattr(bundles, "BUNDLES", {"documents": ("tiny",), "data": ("no-such-package",)})
     return folder
