@@ -19,7 +19,7 @@ from apexbridge.skills import Profile
 from apexbridge.skills.package.skill import SkillMetadata, find_entry, runnable_scripts
 from apexbridge.skills.package.skill_md import read_skill_markdown
 from apexbridge.skills.package.sources import open_source
-from apexbridge.skills.package.validation import validate_package
+from apexbridge.skills.package.validation import ReadOptions, validate_package
 from apexbridge.skills.runs.direct import render
 
 SKILLS = Path(__file__).parents[2] / "examples" / "skills"
@@ -117,7 +117,7 @@ def test_all_examples_are_tested() -> None:
 @pytest.mark.parametrize("skill", NAMES)
 def test_an_example_is_valid_without_a_warning(skill: str, profile: Profile) -> None:
     with open_source(SKILLS / skill) as (file, filename):
-        report = validate_package(file, filename=filename, profile=profile, require_entry_script=False)
+        report = validate_package(file, ReadOptions(profile=profile), filename=filename)
     assert (report.valid, report.name, report.errors, report.warnings) == (True, skill, [], [])
 
 

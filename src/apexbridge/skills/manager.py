@@ -60,7 +60,7 @@ from apexbridge.skills.package.named_files import SHOWN_CHARACTERS, NamedFile, N
 from apexbridge.skills.package.packing import packed
 from apexbridge.skills.package.skill import runnable_scripts
 from apexbridge.skills.package.sources import SkillSource, default_profile_of, default_profile_of_several, open_source
-from apexbridge.skills.package.validation import Package, open_package, validate_package
+from apexbridge.skills.package.validation import Package, ReadOptions, open_package, validate_package
 from apexbridge.skills.remote.fetcher import Fetched, Fetcher
 from apexbridge.skills.remote.source_text import RemoteSource, parse_source
 from apexbridge.skills.runs.grants import GrantView, SkillGrants
@@ -294,16 +294,14 @@ class SkillManager:
 
         def read_in_thread() -> tuple[BinaryIO, T]:
             file, stem = stack.enter_context(open_source(source))
-            result = read(
-                file,
-                filename=filename or stem,
+            options = ReadOptions(
                 profile=profile or default_profile_of(source, configured),
                 profile_of_several=profile or default_profile_of_several(source, configured),
                 require_entry_script=self._settings.require_entry_script,
                 long_description=profile is None,
                 strict=strict,
             )
-            return file, result
+            return file, read(file, options, filename=filename or stem)
 
         return await in_thread(read_in_thread)
 

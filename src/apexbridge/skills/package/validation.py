@@ -90,21 +90,23 @@ class Package:
         ]
 
 
-def open_package(
-    file: BinaryIO,
-    *,
-    filename: str | None,
-    profile: Profile,
-    require_entry_script: bool,
-    profile_of_several: Profile | None = None,
-    long_description: bool = False,
-    strict: bool = False,
-) -> Package:
-    """Read an archive without writing anything.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """How an archive is read."""
 
-    `profile` is for an archive of one skill, `profile_of_several` for plugins (default: `profile`). With
-    `long_description`, the profile `seed` accepts a long description with a warning. Skills of plugins that cannot be
-    installed are left out, or with `strict` refuse the whole archive.
+    profile: Profile
+    """For an archive of one skill."""
+    profile_of_several: Profile | None = None
+    """For plugins; None: `profile`."""
+    require_entry_script: bool = False
+    long_description: bool = False
+    """Whether the profile `seed` accepts a long description with a warning."""
+    strict: bool = False
+    """Whether skills of plugins that cannot be installed refuse the whole archive. Otherwise they are left out."""
+
+
+def open_package(file: BinaryIO, options: ReadOptions, *, filename: str | None) -> Package:
+    """Read an archive without writing anything.
 
     Raises:
         SkillError: the archive is invalid, or nothing in it can be installed; the error lists all problems of its kind.
@@ -115,7 +117,8 @@ def open_package(
     links = [parts for parts, refusal in refused if refusal.code == "UNSAFE_ENTRY"]
     if refused and not any(is_skill_file(parts[-1]) for parts in files):
         raise refused[0][1]
-    layout = find_layout(files, lambda parts: _read_start(file, files[parts]), flat=profile == "lenient", links=links)
+    is_flat = options.profile == "lenient"
+    layout = find_layout(files, lambda parts: _read_start(file, files[parts]), flat=is_flat, links=links)
     stem = re.sub(r"\.(zip|skill)\Z", "", PurePath(filename or "").name, flags=re.IGNORECASE)
     if layout.skill is not None:
         if refused:
@@ -123,18 +126,19 @@ def open_package(
         reader = _Reader(
             file,
             entries,
-            profile=profile,
-            require_entry_script=require_entry_script,
-            long_description=long_description,
+            profile=options.profile,
+            require_entry_script=options.require_entry_script,
+            long_description=options.long_description,
         )
         folder = layout.skill[-1] if layout.skill else stem
         skill, errors = reader.read(layout.skill, folder)
         if skill is None:
-            other = {} if profile == "lenient" else {"profile": "lenient"}
+            other = {} if is_flat else {"profile": "lenient"}
             raise InvalidSkillStructureError(errors, skill=folder or None, **other)
         return Package(name=skill.metadata.name, skill=skill)
-    reader = _Reader(file, entries, profile=profile_of_several or profile, require_entry_script=require_entry_script)
-    return _read_plugins(layout, reader, stem, strict=strict)
+    profile = options.profile_of_several or options.profile
+    reader = _Reader(file, entries, profile=profile, require_entry_script=options.require_entry_script)
+    return _read_plugins(layout, reader, stem, strict=options.strict)
 
 
 def _read_plugins(layout: Layout, reader: "_Reader", stem: str, *, strict: bool) -> Package:
@@ -211,27 +215,10 @@ def _read_start(file: BinaryIO, entry: Entry) -> bytes:
     return data
 
 
-def validate_package(
-    file: BinaryIO,
-    *,
-    filename: str | None,
-    profile: Profile,
-    require_entry_script: bool,
-    profile_of_several: Profile | None = None,
-    long_description: bool = False,
-    strict: bool = False,
-) -> ValidationReport:
+def validate_package(file: BinaryIO, options: ReadOptions, *, filename: str | None) -> ValidationReport:
     """Check whether an archive could be installed. Decompresses every entry and writes nothing."""
     try:
-        package = open_package(
-            file,
-            filename=filename,
-            profile=profile,
-            require_entry_script=require_entry_script,
-            profile_of_several=profile_of_several,
-            long_description=long_description,
-            strict=strict,
-        )
+        package = open_package(file, options, filename=filename)
         for skill in package.skills:
             for entry in skill.entries:
                 for _ in read_entry(file, entry):

@@ -102,19 +102,19 @@ def import_folder(
 def validate(session: Session, path: PackagePath, profile: Profile = None, strict: Strict = False) -> None:
     """Check whether a package can be installed; nothing is written."""
     from apexbridge.settings import load_settings  # `install` does not need these
-    from apexbridge.skills.package.validation import validate_package
+    from apexbridge.skills.package.validation import ReadOptions, validate_package
 
     settings = load_settings().skills
     configured = settings.default_profile
     with open_source(path) as (file, filename):
-        report = validate_package(
-            file,
-            filename=filename,
+        options = ReadOptions(
             profile=profile.value if profile else default_profile_of(path, configured),
             profile_of_several=profile.value if profile else default_profile_of_several(path, configured),
             require_entry_script=settings.require_entry_script,
+            long_description=profile is None,
             strict=strict,
         )
+        report = validate_package(file, options, filename=filename)
     if not session.show_json(report.model_dump(mode="json")):
         session.console.warn(report.warnings)
         for error in report.errors:
